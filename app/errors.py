@@ -1,0 +1,118 @@
+"""What can go wrong, in one tree. It knows nothing of HTTP: statuses are assigned in `app.web.problems`.
+
+SeckillError
+├── ConfigurationError          a setting is wrong, or two of them don't go together
+├── LockError
+│   ├── LockTimeout             the wait was over before the lock was ours
+│   ├── LockCancelled           the caller called the wait off
+│   ├── LockLost                the lease ended while we believed that we owned the lock
+│   ├── LockNotHeld             a release by somebody who doesn't own the lock
+│   └── LockUnavailable         the lock's server can't be reached, or refuses us
+├── StockError
+│   ├── UnknownItem             no such item
+│   ├── ItemNotPossible         this store can't hold an item of that name
+│   ├── StockCorrupt            what is stored is not a whole number >= 0
+│   ├── StockChanged            somebody changed the stock between our read and our write
+│   ├── FenceRefused            the store has seen a token that outbids ours
+│   │   └── ForeignFence        the store is fenced by another lock system's tokens
+│   └── StockUnavailable        the store can't be reached; a write may or may not have been applied
+└── SaleError
+    ├── QueueFull               more buyers wait than this instance is willing to hold
+    ├── Closing                 this instance is shutting down
+    ├── NotDecided              the purchase's deadline passed; nothing was sold
+    ├── OutcomeUnknown          the deadline passed while the store's answer was out
+    ├── KeyReused               the idempotency key belongs to another purchase
+    └── BuyerRequired           a limit per buyer is in force and the purchase names none
+"""
+
+
+class SeckillError(Exception):
+    """Every error of ours; its text is written for a person."""
+
+
+class ConfigurationError(SeckillError):
+    """A setting is wrong, or two settings don't go together."""
+
+
+class LockError(SeckillError):
+    """Something about a lock."""
+
+
+class LockTimeout(LockError):
+    """The wait was over before the lock was ours. Nothing of ours is left in the queue."""
+
+
+class LockCancelled(LockError):
+    """The caller called the wait off. Nothing of ours is left in the queue."""
+
+
+class LockLost(LockError):
+    """The lease ended, or the lock's key vanished, while we believed that we owned the lock."""
+
+
+class LockNotHeld(LockError):
+    """A release by a thread or owner that doesn't own the lock."""
+
+
+class LockUnavailable(LockError):
+    """The lock's server can't be reached within the call's deadline, or refuses us."""
+
+
+class StockError(SeckillError):
+    """Something about the store."""
+
+
+class UnknownItem(StockError):
+    """No item of that name has a stock."""
+
+
+class ItemNotPossible(StockError):
+    """This store can't hold an item of that name."""
+
+
+class StockCorrupt(StockError):
+    """What is stored as stock is not a whole number of 0 or more; nothing was written."""
+
+
+class StockChanged(StockError):
+    """Somebody changed the stock between our read and our write; nothing was written."""
+
+
+class FenceRefused(StockError):
+    """The store has seen a token that outbids ours; nothing was written."""
+
+
+class ForeignFence(FenceRefused):
+    """The store is fenced by the tokens of another lock system; nothing was written."""
+
+
+class StockUnavailable(StockError):
+    """The store can't be reached within the call's deadline; a write may or may not have been applied."""
+
+
+class SaleError(SeckillError):
+    """A purchase that could not be processed."""
+
+
+class QueueFull(SaleError):
+    """More buyers wait than this instance is willing to hold; nothing was sold."""
+
+
+class Closing(SaleError):
+    """This instance is shutting down; nothing was sold."""
+
+
+class NotDecided(SaleError):
+    """The purchase's deadline passed before it was its turn; nothing was sold."""
+
+
+class OutcomeUnknown(SaleError):
+    """The purchase's deadline passed while the store's answer was out; it may have been sold."""
+
+
+class KeyReused(SaleError):
+    """The idempotency key belongs to a purchase with another quantity or buyer."""
+
+
+class BuyerRequired(SaleError):
+    """A limit per buyer is in force and the purchase names no buyer."""

@@ -1,0 +1,25 @@
+"""Distributed locks: usable without the rest of the service.
+
+>>> from app.locks import EtcdBackend
+>>> backend = EtcdBackend(["http://127.0.0.1:2379"], ttl_s=5)
+>>> with backend.lock("/jobs/nightly") as grant:
+...     store.write(..., token=grant.token)
+>>> backend.close()
+"""
+
+from app.locks.backend import LockBackend
+from app.locks.etcd import EtcdBackend, EtcdLock
+from app.locks.lock import Contender, DistributedLock, Grant
+from app.locks.none import NoBackend
+from app.locks.wait import Cancel
+
+__all__ = [
+    "Cancel",
+    "Contender",
+    "DistributedLock",
+    "EtcdBackend",
+    "EtcdLock",
+    "Grant",
+    "LockBackend",
+    "NoBackend",
+]

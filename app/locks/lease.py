@@ -1,0 +1,100 @@
+"""A lease: a grant on a server that expires unless it is renewed, and the local knowledge of when to stop believing in it."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from app.errors import LockLost
+
+_log = logging.getLogger(__name__)
+
+
+class Lease:
+    """Ours until `deadline`, a moment on the monotonic clock, unless it is renewed before or lost.
+
+    `renew(timeout_s)` asks the server for another `ttl_s`: True when it was given, False when there is nothing left to
+    renew; it raises `LockUnavailable` when the server could not be asked. `end(timeout_s)` gives the lease back.
+
+    The deadline counts from *before* the request was sent: the server starts to count later than we do, so we stop
+    believing in the lease before the server gives it to somebody else, as long as both clocks run at the same rate.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        ttl_s: float,
+        *,
+        asked_at: float,
+        renew: Callable[[float], bool],
+        end: Callable[[float], None],
+        abandoned: Callable[[], bool] = lambda: False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.name = name
+        self.ttl_s = ttl_s
+        self.renew = renew
+        self.end = end
+        self.abandoned = abandoned
+        self._clock = clock
+        self._mutex = threading.Lock()
+        self._deadline = asked_at + ttl_s
+        self._reason: str | None = None
+        self._callbacks: list[Callable[[], None]] = []
+
+    @property
+    def deadline(self) -> float:
+        """When the lease ends if nobody renews it, on the monotonic clock."""
+        return self._deadline
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until the deadline; 0 when lost."""
+        return 0.0 if self._reason is not None else max(0.0, self._deadline - self._clock())
+
+    @property
+    def lost(self) -> bool:
+        """Whether one must stop believing in it. Never turns back to False."""
+        if self._reason is None and self._clock() >= self._deadline:
+            self.lose(f"not renewed within its {self.ttl_s:g} s")
+        return self._reason is not None
+
+    def ensure_held(self) -> None:
+        """Raise `LockLost`, with the reason, if the lease is lost."""
+        if self.lost:
+            raise LockLost(f"{self.name} is lost: {self._reason}")
+
+    def renewed(self, asked_at: float) -> None:
+        """The server gave another TTL to a request sent at `asked_at`. Too late for a lease that is lost already."""
+        if not self.lost:
+            self._deadline = max(self._deadline, asked_at + self.ttl_s)
+
+    def lose(self, reason: str) -> None:
+        """Stop believing in it and tell everybody who asked to be told. Only the first reason counts."""
+        with self._mutex:
+            if self._reason is not None:
+                return
+            self._reason = reason
+            callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            try:
+                callback()
+            except Exception:
+                _log.exception("an on_lost callback of %s failed", self.name)
+
+    def on_lost(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Have `callback` called once when the lease is lost (now, if it is); the answer takes that back.
+
+        It is called on whatever thread finds out, mostly the renewal thread: it must be quick and must not block.
+        """
+        with self._mutex:
+            if self._reason is None:
+                self._callbacks.append(callback)
+                return lambda: self._forget(callback)
+        callback()
+        return lambda: None
+
+    def _forget(self, callback: Callable[[], None]) -> None:
+        with self._mutex:
+            if callback in self._callbacks:
+                self._callbacks.remove(callback)

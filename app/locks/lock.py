@@ -1,0 +1,286 @@
+"""The template that every lock inherits: re-entrancy, owners and the forms of acquiring; nothing of any backend."""
+
+import asyncio
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Hashable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from app.errors import LockCancelled, LockError, LockLost, LockNotHeld, LockTimeout
+from app.locks.lease import Lease
+from app.locks.wait import Cancel, Wait
+
+
+class Grant:
+    """Proof that one owns the lock now.
+
+    `token` grows from grant to grant of one lock; `source` says whose numbers they are (a backend and its cluster), as
+    tokens of two sources can't be compared. Give both to the store with every write: between `ensure_held()` and the
+    arrival of a write any amount of time can pass, and only the store can refuse a write that comes too late.
+    """
+
+    __slots__ = ("_lease", "key", "source", "token")
+
+    def __init__(self, key: str, token: int, source: str, lease: Lease) -> None:
+        self.key = key
+        self.token = token
+        self.source = source
+        self._lease = lease
+
+    @property
+    def lease(self) -> Lease:
+        """The lease that the lock's key is bound to."""
+        return self._lease
+
+    @property
+    def deadline(self) -> float:
+        """When the grant ends if it is not renewed, on the monotonic clock."""
+        return self._lease.deadline
+
+    @property
+    def lost(self) -> bool:
+        """Whether one must stop believing that one owns the lock."""
+        return self._lease.lost
+
+    def ensure_held(self) -> None:
+        """Raise `LockLost` if the deadline has passed or a renewal was refused. To be called before every write."""
+        self._lease.ensure_held()
+
+    def on_lost(self, callback: Callable[[], None]) -> None:
+        """Have `callback` called when the grant is lost; at once if it is. It must not block."""
+        self._lease.on_lost(callback)
+
+    def __repr__(self) -> str:
+        return f"<Grant {self.key} token={self.token}{' LOST' if self.lost else ''}>"
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """One who queues for a lock, as everybody can see it. The first of a queue owns the lock."""
+
+    key: str
+    token: int
+    owner: dict[str, Any]
+    waited_s: float | None
+    ttl_left_s: float | None
+    holds: bool
+
+
+@dataclass(slots=True)
+class LockData:
+    """What an owner has: its grant, and how many of its acquires are not released yet."""
+
+    grant: Grant
+    hold_count: int = 1
+
+
+# For the event loop's acquires. Threads are made when none is idle, so the bound only stops a run-away; the loop's own
+# executor has few threads, and waiters in it would starve everything else that uses it.
+_THREADS = ThreadPoolExecutor(max_workers=1024, thread_name_prefix="seckill-lock")
+
+
+class DistributedLock(ABC):
+    """A lock that one owner among all processes has at a time, re-entrant for that owner.
+
+    >>> with lock as grant:                       # waits as long as it takes
+    ...     store.write(..., token=grant.token)
+    >>> grant = lock.acquire(wait_s=2.5)          # raises LockTimeout after that
+    >>> grant = lock.try_acquire()                # None if somebody else has it
+    >>> lock.release()
+
+    The owner is the current thread, unless `owner` names another (any hashable): on an event loop every task has the
+    same thread, so use `on_loop`, which makes an owner for each use. An object of this class can be shared by threads.
+    """
+
+    def __init__(self, name: str) -> None:
+        if not name or name.endswith("/"):
+            raise ValueError(f"a lock's name must not be empty or end in '/': {name!r}")
+        self.name = name
+        # By thread *object*: identifiers are recycled, and a new thread would inherit a dead one's lock.
+        self._held: dict[Hashable, LockData] = {}
+        self._mutex = threading.Lock()
+
+    @abstractmethod
+    def _take(self, wait: Wait, abandoned: Callable[[], bool]) -> Grant:
+        """Take the lock from the backend; raise `LockTimeout`, `LockCancelled` or `LockUnavailable` and leave nothing.
+
+        `abandoned()` says whether the owner is gone for good; a lease that nobody can release must not be renewed.
+        """
+
+    @abstractmethod
+    def _give_back(self, grant: Grant) -> None:
+        """Give back what `_take` took, and nothing else. Must not raise when the backend is away."""
+
+    @abstractmethod
+    def contenders(self) -> list[Contender]:
+        """The queue: the holder first, then the waiters in the order in which they will get the lock."""
+
+    def acquire(self, *, wait_s: float | None = None, cancel: Cancel | None = None, owner: Hashable | None = None) -> Grant:
+        """Own the lock, waiting for it at most `wait_s` seconds (None: as long as it takes; 0: not at all).
+
+        Raises `LockTimeout` when the wait is over, `LockCancelled` when `cancel` is set before that, `LockUnavailable`
+        when the lock's server can't be reached, and `LockLost` when this owner has the lock but its lease has ended.
+        Whatever it raises, nothing of this call is left in the queue for longer than one lease TTL.
+        """
+        owner = _owner(owner)
+        with self._mutex:
+            data = self._held.get(owner)
+            if data is not None and not data.grant.lost:
+                data.hold_count += 1
+                return data.grant
+        if data is not None:
+            data.grant.ensure_held()
+        grant = self._take(Wait(wait_s, cancel), _is_gone(owner))
+        with self._mutex:
+            for gone in [other for other in self._held if _is_gone(other)()]:
+                del self._held[gone]  # the renewer has given back, or will, what a dead thread left
+            if owner not in self._held:
+                self._held[owner] = LockData(grant)
+                return grant
+        self._give_back(grant)
+        raise LockError(f"{self.name}: owner {owner!r} acquired it twice at the same time")
+
+    def try_acquire(self, *, owner: Hashable | None = None) -> Grant | None:
+        """Own the lock if nobody else does, else None; no waiting but for the backend's answers."""
+        try:
+            return self.acquire(wait_s=0, owner=owner)
+        except LockTimeout:
+            return None
+
+    def release(self, *, owner: Hashable | None = None) -> None:
+        """Undo one acquire; the last one gives the lock back.
+
+        Raises `LockNotHeld` for anybody but the owner. If the lock was lost in the meantime the last release raises
+        `LockLost`, after cleaning up: what was done under it may have been done beside another owner.
+        """
+        owner = _owner(owner)
+        with self._mutex:
+            data = self._held.get(owner)
+            if data is None:
+                raise LockNotHeld(f"{self.name} is not held by {_describe(owner)}")
+            data.hold_count -= 1
+            if data.hold_count:
+                return
+            del self._held[owner]
+        lost = data.grant.lost
+        self._give_back(data.grant)
+        if lost:
+            data.grant.ensure_held()
+
+    @property
+    def held_by_me(self) -> bool:
+        """Whether the current thread owns the lock and has not lost it."""
+        data = self._held.get(_owner(None))
+        return data is not None and not data.grant.lost
+
+    @property
+    def hold_count(self) -> int:
+        """How many acquires of the current thread are not released yet."""
+        data = self._held.get(_owner(None))
+        return 0 if data is None else data.hold_count
+
+    def __enter__(self) -> Grant:
+        return self.acquire()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            self.release()
+        except LockLost:
+            if error is None:  # else the body's own error says more
+                raise
+
+    @asynccontextmanager
+    async def on_loop(self, *, wait_s: float | None = None, owner: Hashable | None = None) -> AsyncIterator[Grant]:
+        """The same as `with lock`, for a task on an event loop, which is not blocked meanwhile.
+
+        The owner is this use of the lock, not the thread: pass an `owner` to re-enter. Cancelling the task calls the
+        wait off.
+
+        >>> async with lock.on_loop(wait_s=2.5) as grant:
+        ...     await store.write(..., token=grant.token)
+        """
+        owner = object() if owner is None else owner
+        claim = _Claim()
+        loop = asyncio.get_running_loop()
+        acquiring = loop.run_in_executor(_THREADS, self._acquire_for_loop, wait_s, owner, claim)
+        try:
+            grant = await asyncio.shield(acquiring)
+        except asyncio.CancelledError:
+            if claim.abandon():
+                acquiring.add_done_callback(_retrieved)
+            else:
+                await self._release_on_loop(owner, quietly=True)
+            raise
+        try:
+            yield grant
+        except BaseException:
+            await self._release_on_loop(owner, quietly=True)
+            raise
+        await self._release_on_loop(owner)
+
+    def _acquire_for_loop(self, wait_s: float | None, owner: Hashable, claim: "_Claim") -> Grant:
+        grant = self.acquire(wait_s=wait_s, cancel=claim.cancel, owner=owner)
+        if not claim.grant():
+            self.release(owner=owner)
+            raise LockCancelled(f"the wait for {self.name} was called off")
+        return grant
+
+    async def _release_on_loop(self, owner: Hashable, *, quietly: bool = False) -> None:
+        releasing = asyncio.get_running_loop().run_in_executor(_THREADS, lambda: self.release(owner=owner))
+        try:
+            await asyncio.shield(releasing)  # a cancelled task must not stop half-way through a release
+        except asyncio.CancelledError:
+            releasing.add_done_callback(_retrieved)
+            raise
+        except LockLost:
+            if not quietly:
+                raise
+
+
+class _Claim:
+    """Settles the race between a thread that gets a grant and a task that no longer wants it: exactly one is first."""
+
+    def __init__(self) -> None:
+        self._mutex = threading.Lock()
+        self._settled = False
+        self.cancel = Cancel()
+
+    def grant(self) -> bool:
+        """The thread has a grant. False: nobody wants it, so release it."""
+        return self._settle()
+
+    def abandon(self) -> bool:
+        """The task gives up. False: the thread has a grant already, so release it."""
+        if not self._settle():
+            return False
+        self.cancel.set()
+        return True
+
+    def _settle(self) -> bool:
+        with self._mutex:
+            first, self._settled = not self._settled, True
+            return first
+
+
+def _owner(owner: Hashable | None) -> Hashable:
+    return threading.current_thread() if owner is None else owner
+
+
+def _is_gone(owner: Hashable) -> Callable[[], bool]:
+    if isinstance(owner, threading.Thread):
+        return lambda: not owner.is_alive()
+    return lambda: False
+
+
+def _describe(owner: Hashable) -> str:
+    return f"thread {owner.name}" if isinstance(owner, threading.Thread) else f"owner {owner!r}"
+
+
+def _retrieved(future: "asyncio.Future[Any]") -> None:
+    # Nobody waits for it any more; asyncio would complain of an exception that was never looked at.
+    if not future.cancelled():
+        future.exception()

@@ -1,0 +1,61 @@
+"""No lock at all: what the articles start from, and what the demo shows to go wrong."""
+
+import itertools
+import time
+from collections.abc import AsyncIterator, Callable, Hashable
+from contextlib import asynccontextmanager
+
+from app.locks.backend import LockBackend
+from app.locks.lease import Lease
+from app.locks.lock import Contender, DistributedLock, Grant
+from app.locks.wait import Wait
+
+
+class NoLock(DistributedLock):
+    """Says yes to everybody."""
+
+    _number = itertools.count(1)
+
+    def _take(self, wait: Wait, abandoned: Callable[[], bool]) -> Grant:
+        lease = Lease(
+            self.name, float("inf"), asked_at=time.monotonic(), renew=lambda _: True, end=lambda _: None, abandoned=abandoned
+        )
+        return Grant(self.name, next(self._number), "none", lease)
+
+    def _give_back(self, grant: Grant) -> None:
+        pass
+
+    def contenders(self) -> list[Contender]:
+        """Nobody queues for it."""
+        return []
+
+    @asynccontextmanager
+    async def on_loop(self, *, wait_s: float | None = None, owner: Hashable | None = None) -> AsyncIterator[Grant]:
+        """The same; there is nothing to wait for, so no thread is needed."""
+        yield self._take(Wait(wait_s), lambda: False)
+
+
+class NoBackend(LockBackend):
+    """Hands out locks that don't lock."""
+
+    exclusive = False
+    fencing = False
+
+    def lock(self, name: str) -> NoLock:
+        """A lock that doesn't lock."""
+        return NoLock(name)
+
+    def contenders(self, prefix: str) -> list[Contender]:
+        """Nobody queues."""
+        return []
+
+    def ping(self, timeout_s: float) -> None:
+        """There is nothing to ask."""
+
+    @property
+    def renewing(self) -> bool:
+        """There is nothing to renew."""
+        return True
+
+    def close(self) -> None:
+        """There is nothing to close."""

@@ -1,0 +1,173 @@
+"""Keeps leases alive: one scheduled daemon thread per process, for all leases of all locks."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from app.errors import LockUnavailable
+from app.locks.lease import Lease
+
+_log = logging.getLogger(__name__)
+
+_RETRY_S = 0.5  # at the latest this long after a renewal that found no server, the next one is tried
+_MIN_CALL_S = 0.05  # a shorter deadline fails calls that a healthy server would have answered
+
+
+@dataclass(slots=True)
+class _Job:
+    due: float
+    ending: bool = False  # the lease is to be given back, not renewed
+
+
+class Renewer:
+    """Renews every lease that it was given each `ratio` of its TTL, until it is taken back or lost.
+
+    A third (the default) leaves room for two failures; the articles' demo renews at 4/5. A renewal that finds no
+    server is repeated every half a second or faster until the lease's deadline, so an outage shorter than what is left
+    of the TTL costs nothing. `told(event)` hears "renewed", "retried", "lost" or "abandoned", for metrics.
+
+    >>> renewer = Renewer()
+    >>> renewer.keep(lease)
+    >>> renewer.drop(lease)
+    """
+
+    def __init__(
+        self,
+        *,
+        ratio: float = 1 / 3,
+        clock: Callable[[], float] = time.monotonic,
+        told: Callable[[str], None] = lambda event: None,
+    ) -> None:
+        if not 0 < ratio < 1:
+            raise ValueError(f"the renewal ratio must be between 0 and 1, not {ratio}")
+        self._ratio = ratio
+        self._clock = clock
+        self._told = told
+        self._jobs: dict[Lease, _Job] = {}
+        self._changed = threading.Condition()
+        self._closed = False
+        self._thread: threading.Thread | None = None
+
+    @property
+    def alive(self) -> bool:
+        """Whether leases are being kept: the thread runs, or there was no lease yet to start it for."""
+        return not self._closed and (self._thread is None or self._thread.is_alive())
+
+    def keep(self, lease: Lease) -> None:
+        """Renew this lease from now on."""
+        self._schedule(lease, _Job(due=self._clock() + lease.ttl_s * self._ratio))
+
+    def drop(self, lease: Lease) -> None:
+        """Renew it no longer. A renewal under way is not waited for; its result changes nothing any more."""
+        with self._changed:
+            self._jobs.pop(lease, None)
+
+    def end(self, lease: Lease) -> None:
+        """Give the lease back in the background, trying until it has run out by itself anyway.
+
+        For a lease that could not be given back at once: without this its key would stand in everybody's way for
+        the rest of its TTL although the server came back long before.
+        """
+        self._schedule(lease, _Job(due=self._clock(), ending=True))
+
+    def close(self) -> None:
+        """Stop the thread. What is still kept is kept no longer, and runs out on the server."""
+        with self._changed:
+            self._closed = True
+            self._jobs.clear()
+            self._changed.notify_all()
+            thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+    def _schedule(self, lease: Lease, job: _Job) -> None:
+        with self._changed:
+            if self._closed:
+                return
+            self._jobs[lease] = job
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="seckill-renewer", daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                if self._closed:
+                    return
+                due = min((job.due for job in self._jobs.values()), default=None)
+                if due is None or due > self._clock():
+                    self._changed.wait(None if due is None else due - self._clock())
+                    continue
+            try:
+                self.run_due()
+            except Exception:
+                # The thread that keeps every lease of the process must outlive any one lease's defect.
+                _log.exception("a renewal failed in a way that it must not")
+                time.sleep(_RETRY_S)
+
+    def run_due(self) -> None:
+        """Do all that is due now. The thread calls this; a test with a clock of its own may call it instead."""
+        now = self._clock()
+        with self._changed:
+            due = [(lease, job) for lease, job in self._jobs.items() if job.due <= now]
+        for lease, job in due:
+            # Pushed on before the call, so that a call that raises what it must not is not repeated in a tight loop.
+            job.due = self._clock() + min(_RETRY_S, lease.ttl_s * self._ratio)
+            if job.ending:
+                self._give_back(lease)
+            else:
+                self._renew(lease, job)
+
+    def _renew(self, lease: Lease, job: _Job) -> None:
+        if lease.lost:
+            self._forget(lease, "lost")
+            return
+        if lease.abandoned():
+            # The owning thread died without a release: nobody is left who could. Renewing it would keep
+            # everybody out for ever.
+            _log.error("%s: its owner ended without releasing it; giving it back", lease.name)
+            lease.lose("its owner ended without releasing it")
+            self._forget(lease, "abandoned")
+            self.end(lease)
+            return
+        asked_at = self._clock()
+        try:
+            # Half an interval at most: other leases wait behind this one.
+            held = lease.renew(max(_MIN_CALL_S, min(lease.left_s, lease.ttl_s * self._ratio / 2)))
+        except LockUnavailable as error:
+            retry_s = min(_RETRY_S, lease.ttl_s * self._ratio / 4)
+            _log.warning("%s could not be renewed, %.1f s left: %s", lease.name, lease.left_s, error)
+            if lease.lost:
+                self._forget(lease, "lost")
+            else:
+                # Not later than the deadline: whoever asked to be told of the loss is told when it happens.
+                job.due = min(self._clock() + retry_s, lease.deadline)
+                self._told("retried")
+            return
+        if not held:
+            with self._changed:
+                ours = self._jobs.get(lease) is job
+            if ours:  # a release in the meantime is not a loss
+                lease.lose("the server no longer knows it")
+                self._forget(lease, "lost")
+            return
+        lease.renewed(asked_at)
+        job.due = asked_at + lease.ttl_s * self._ratio
+        self._told("renewed")
+
+    def _give_back(self, lease: Lease) -> None:
+        if self._clock() >= lease.deadline:
+            self.drop(lease)
+            return
+        try:
+            lease.end(max(_MIN_CALL_S, lease.ttl_s * self._ratio / 2))
+        except LockUnavailable:
+            return
+        self.drop(lease)
+
+    def _forget(self, lease: Lease, event: str) -> None:
+        self.drop(lease)
+        self._told(event)

@@ -1,0 +1,188 @@
+"""A child process that is asked whether it is ready, that can be paused and killed, and that dies with its parent."""
+
+import contextlib
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from app.errors import SeckillError
+
+# Runs beside each child and reads a pipe that only the parent writes to. When the parent is gone, however it
+# ended, the read returns and the child is killed. (Linux's PR_SET_PDEATHSIG would fire when the *thread* that
+# forked ends, and macOS has nothing like it.) A paused child is killed as well: SIGKILL needs no SIGCONT.
+_REAPER = 'read _; kill -9 "$1" 2>/dev/null; while kill -0 "$1" 2>/dev/null; do sleep 0.05; done; rm -rf -- "$2"'
+
+
+class ProcessFailed(SeckillError):
+    """A child process ended, or was not ready in time; the text has its last lines."""
+
+
+def free_port() -> int:
+    """A TCP port on loopback that nobody listens on at this moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def port_is_free(port: int) -> bool:
+    """Whether a server could listen on this loopback port now (a port in TIME_WAIT counts as free, as it does to servers)."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
+
+
+class Process:
+    """Runs `argv(directory)` in a temporary directory of its own, in a session of its own.
+
+    A session of its own, so that Ctrl-C on the terminal reaches only the parent, which then stops its children in
+    the order that it wants. The output goes to `output.log` in the directory.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        argv: Callable[[Path], Sequence[str]],
+        *,
+        ready: Callable[[], bool] = lambda: True,
+        env: Mapping[str, str] | None = None,
+        ready_within_s: float = 20.0,
+        directory: Path | None = None,
+    ) -> None:
+        self.name = name
+        self._argv = argv
+        self._ready = ready
+        self._env = env
+        self._ready_within_s = ready_within_s
+        self._keep_directory = directory is not None
+        self._directory = directory
+        self._child: subprocess.Popen[bytes] | None = None
+        self._reaper: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        """The process id; an error if it was never started."""
+        if self._child is None:
+            raise ProcessFailed(f"{self.name} was not started")
+        return self._child.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether the process was started and has not ended (a paused one is running)."""
+        return self._child is not None and self._child.poll() is None
+
+    @property
+    def directory(self) -> Path:
+        """Where the process keeps its files; removed by `stop`, unless it was given by the caller."""
+        if self._directory is None:
+            self._directory = Path(tempfile.mkdtemp(prefix=f"seckill-{self.name}-"))
+        return self._directory
+
+    def start(self, *, wait: bool = True) -> Self:
+        """Start it (again: the directory is kept between a kill and the next start) and wait until it is ready.
+
+        Raises `ProcessFailed`, with the process's own last lines, when it ends early or is not ready in time.
+        """
+        argv = list(self._argv(self.directory))
+        with (self.directory / "output.log").open("ab") as log:
+            self._child = subprocess.Popen(
+                argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self._env, start_new_session=True
+            )
+        # The directory of a caller is the caller's to remove.
+        doomed = "" if self._keep_directory else str(self.directory)
+        self._reaper = subprocess.Popen(
+            ["/bin/sh", "-c", _REAPER, "seckill-reaper", str(self._child.pid), doomed],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        if wait:
+            try:
+                self.wait_ready()
+            except BaseException:
+                self.stop()
+                raise
+        return self
+
+    def wait_ready(self) -> None:
+        """Ask until the process says that it is ready, or raise `ProcessFailed`."""
+        deadline = time.monotonic() + self._ready_within_s
+        while not self._ready():
+            if not self.running:
+                raise ProcessFailed(f"{self.name} did not start:\n{self.last_lines()}")
+            if time.monotonic() > deadline:
+                raise ProcessFailed(f"{self.name} was not ready within {self._ready_within_s:.0f} s:\n{self.last_lines()}")
+            time.sleep(0.02)
+
+    def last_lines(self, count: int = 12) -> str:
+        """The end of what the process printed, indented."""
+        try:
+            lines = (self.directory / "output.log").read_text(errors="replace").splitlines()
+        except OSError:
+            return "    (it left no output)"
+        return "\n".join(f"    {line}" for line in lines[-count:]) or "    (it printed nothing)"
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal, if the process is still there."""
+        if self.running:
+            assert self._child is not None  # noqa: S101 - for the type checker
+            self._child.send_signal(number)
+
+    def pause(self) -> None:
+        """SIGSTOP: the process is alive and does nothing, as in a long garbage collection or a frozen machine."""
+        self.signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        self.signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until it is gone; its directory stays for the next `start`."""
+        self.signal(signal.SIGKILL)
+        self._gone(None)
+
+    def terminate(self, *, within_s: float = 10.0) -> None:
+        """SIGTERM, then SIGKILL if it is still there after `within_s`; its directory stays."""
+        self.resume()
+        self.signal(signal.SIGTERM)
+        try:
+            self._gone(within_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def stop(self) -> None:
+        """Terminate it and remove its directory."""
+        self.terminate()
+        if self._directory is not None and not self._keep_directory:
+            shutil.rmtree(self._directory, ignore_errors=True)
+            self._directory = None
+
+    def _gone(self, within_s: float | None) -> None:
+        if self._child is not None:
+            self._child.wait(within_s)
+        # Only now: a reaper that outlived its child could kill a stranger with a recycled id.
+        if self._reaper is not None:
+            self._reaper.kill()
+            self._reaper.wait()
+            with contextlib.suppress(OSError):
+                if self._reaper.stdin is not None:
+                    self._reaper.stdin.close()
+            self._reaper = None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
