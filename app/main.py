@@ -1,0 +1,136 @@
+"""Builds and wires the objects of an instance; the only place that does."""
+
+import logging
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic.json_schema import models_json_schema
+
+from app.errors import ConfigurationError
+from app.locks import EtcdBackend, LockBackend, NoBackend
+from app.metrics import Metrics
+from app.sale import Rules, Shop
+from app.settings import Guard, LockName, Settings, load, unknown_variables
+from app.stock import StockStore
+from app.stock.redis import BareStockStore, RedisStockStore
+from app.web import health, operator, problems, sale
+from app.web.state import State
+
+_log = logging.getLogger(__name__)
+
+
+def open_backend(settings: Settings, metrics: Metrics) -> LockBackend:
+    """The lock backend that the settings name. Doesn't connect yet."""
+    if settings.lock_backend is LockName.NONE:
+        return NoBackend()
+    return EtcdBackend(
+        settings.etcd_endpoints,
+        ttl_s=settings.lock_ttl_s,
+        renew_ratio=settings.lock_renew_ratio,
+        instance=settings.instance_name,
+        timeout_s=settings.etcd_timeout_ms / 1000,
+        user=settings.etcd_user,
+        password=settings.etcd_password.get_secret_value() if settings.etcd_password else None,
+        ca_file=settings.etcd_ca_file,
+        cert_file=settings.etcd_cert_file,
+        key_file=settings.etcd_key_file,
+        told=metrics.renewal,
+    )
+
+
+def open_store(settings: Settings) -> StockStore:
+    """The stock store that the settings name. Doesn't connect yet."""
+    kind = RedisStockStore if settings.guard is Guard.FENCE else BareStockStore
+    return kind(
+        settings.redis_url.get_secret_value(),
+        timeout_s=settings.redis_timeout_ms / 1000,
+        connections=settings.redis_connections,
+        instance=settings.instance_name,
+        refusal_ttl_s=settings.refusal_ttl_s,
+    )
+
+
+@asynccontextmanager
+async def open_shop(settings: Settings, metrics: Metrics | None = None) -> AsyncIterator[Shop]:
+    """A shop and all that it stands on; closed in order: buyers first, then locks, then the store."""
+    metrics = metrics or Metrics()
+    rules = Rules(
+        batch_max=settings.batch_max,
+        max_hold_s=settings.max_hold_ms / 1000,
+        queue_max=settings.queue_max,
+        purchase_timeout_s=settings.purchase_timeout_ms / 1000,
+        limit_per_buyer=settings.limit_per_buyer,
+    )
+    backend = open_backend(settings, metrics)
+    try:
+        store = open_store(settings)
+        try:
+            shop = Shop(backend, store, rules, metrics, lock_prefix=settings.lock_prefix)
+            metrics.watch_queues(lambda: shop.waiting)
+            yield shop
+            await shop.close(within_s=settings.drain_timeout_s)
+        finally:
+            await store.close()
+    finally:
+        backend.close()
+
+
+def create_app(settings: Settings | None = None) -> FastAPI:
+    """The web service. Without `settings` they come from the environment: `uvicorn app.main:create_app --factory`."""
+    if settings is None:
+        try:
+            settings = load()
+        except ConfigurationError as error:
+            sys.exit(f"seckill: {error}")
+    configure_logging(settings)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[dict[str, Any]]:
+        metrics = Metrics()
+        async with open_shop(settings, metrics) as shop:
+            token = settings.admin_token.get_secret_value() if settings.admin_token else None
+            _log.info("%s is open, lock: %s, guard: %s", settings.instance_name, settings.lock_backend, settings.guard)
+            yield {"seckill": State(shop, metrics.render, settings.instance_name, settings.quantity_max, token)}
+
+    app = FastAPI(
+        title="seckill",
+        summary="A flash sale that never oversells, undersells or loses an order.",
+        version=_version(),
+        lifespan=lifespan,
+    )
+    problems.install(app)
+    for part in (sale, operator, health):
+        app.include_router(part.router)
+    app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
+    return app
+
+
+def configure_logging(settings: Settings) -> None:
+    """Human-readable lines on standard error; the libraries below us only when something is wrong."""
+    logging.basicConfig(format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
+    logging.getLogger("app").setLevel(settings.log_level.upper())
+    for line in unknown_variables():
+        _log.warning("%s", line)
+
+
+def _openapi(app: FastAPI) -> dict[str, Any]:
+    """FastAPI's document, and the models that only our responses refer to."""
+    if app.openapi_schema is None:
+        document = get_openapi(title=app.title, version=app.version, summary=app.summary, routes=app.routes)
+        models = [(problems.Problem, "serialization"), (sale.PurchaseView, "serialization")]
+        _, extra = models_json_schema(models, ref_template="#/components/schemas/{model}")  # type: ignore[arg-type]
+        document.setdefault("components", {}).setdefault("schemas", {}).update(extra["$defs"])
+        app.openapi_schema = document
+    return app.openapi_schema
+
+
+def _version() -> str:
+    try:
+        return version("seckill")
+    except PackageNotFoundError:
+        return "0"

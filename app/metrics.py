@@ -1,0 +1,75 @@
+"""What an instance counts, in the format that Prometheus scrapes."""
+
+from collections.abc import Callable, Mapping
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+_MS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+
+
+class Metrics:
+    """A registry of its own for each app, so that a process may have several."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        registry = self._registry
+        self._purchases = Counter(
+            "seckill_purchases", "Purchases answered, by outcome or error", ["outcome"], registry=registry
+        )
+        self._batch = Histogram(
+            "seckill_batch_purchases", "Purchases decided in one batch", registry=registry, buckets=(1, 2, 5, 10, 20, 50, 100, 200, 500)
+        )
+        self._wait = Histogram("seckill_lock_wait_seconds", "Wait for a lock grant", registry=registry, buckets=_MS)
+        self._hold = Histogram("seckill_lock_hold_seconds", "Time that a grant was held", registry=registry, buckets=_MS)
+        self._renewals = Counter("seckill_lease_renewals", "Lease renewals, by result", ["result"], registry=registry)
+        self._lost = Counter("seckill_grants_lost", "Grants that were lost while held", registry=registry)
+        self._fenced = Counter("seckill_fenced_writes", "Reads and writes that the store's fence refused", registry=registry)
+
+    def watch_queues(self, waiting: Callable[[], Mapping[str, int]]) -> None:
+        """Report the depth of the queues as `waiting()` has it at each scrape."""
+        self._registry.register(_Queues(waiting))
+
+    def served(self, outcome: str) -> None:
+        """A buyer was answered."""
+        self._purchases.labels(outcome).inc()
+
+    def committed(self, purchases: int) -> None:
+        """A batch was decided."""
+        self._batch.observe(purchases)
+
+    def waited(self, seconds: float) -> None:
+        """A lock was got."""
+        self._wait.observe(seconds)
+
+    def held(self, seconds: float) -> None:
+        """A lock was given back."""
+        self._hold.observe(seconds)
+
+    def fenced(self) -> None:
+        """The store refused our token."""
+        self._fenced.inc()
+
+    def lost(self) -> None:
+        """A grant was lost."""
+        self._lost.inc()
+
+    def renewal(self, result: str) -> None:
+        """What became of a lease renewal."""
+        self._renewals.labels(result).inc()
+
+    def render(self) -> bytes:
+        """The text that is scraped."""
+        return generate_latest(self._registry)
+
+
+class _Queues(Collector):
+    def __init__(self, waiting: Callable[[], Mapping[str, int]]) -> None:
+        self._waiting = waiting
+
+    def collect(self) -> list[GaugeMetricFamily]:
+        gauge = GaugeMetricFamily("seckill_queue_buyers", "Buyers who wait in this instance, by item", labels=["sku"])
+        for sku, count in self._waiting().items():
+            gauge.add_metric([sku], count)
+        return [gauge]

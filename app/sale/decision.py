@@ -1,0 +1,94 @@
+"""Who gets a unit: the sale's one rule, as a pure function."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from app.errors import BuyerRequired, KeyReused, SeckillError
+from app.stock import DEFAULT_SKU, Settled, Snapshot
+
+
+class Outcome(StrEnum):
+    """What became of a purchase."""
+
+    SOLD = "sold"
+    SOLD_OUT = "sold_out"
+    LIMIT_REACHED = "limit_reached"
+
+
+@dataclass(frozen=True, slots=True)
+class Purchase:
+    """A buyer's wish. Two purchases of one item with the same `key` are one."""
+
+    quantity: int = 1
+    sku: str = DEFAULT_SKU
+    buyer: str | None = None
+    key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What was decided about a purchase.
+
+    One of: a new decision (`outcome` alone); the repeat of a purchase that was settled before (`settled`); the repeat
+    of an earlier one of the same batch (`repeats`, its index); `error` for a purchase that can't be decided at all.
+    """
+
+    outcome: Outcome | None = None
+    settled: Settled | None = None
+    repeats: int | None = None
+    error: SeckillError | None = None
+
+
+def decide(snapshot: Snapshot, purchases: Sequence[Purchase], *, limit_per_buyer: int = 0) -> list[Verdict]:
+    """Give each purchase its outcome, in order: first come, first served, as far as the units go.
+
+    A purchase gets all the units that it wants or none; one that is too large does not close the sale to smaller ones
+    behind it. `limit_per_buyer` is in units, 0 for none.
+    """
+    left = snapshot.stock
+    bought = dict(snapshot.bought)
+    seen: dict[str, int] = {}
+    verdicts: list[Verdict] = []
+    for index, purchase in enumerate(purchases):
+        verdict = _repeat(snapshot, purchases, seen, purchase)
+        if verdict is None:
+            had = bought.get(purchase.buyer, 0) if purchase.buyer else 0
+            if limit_per_buyer and purchase.buyer is None:
+                verdict = Verdict(error=BuyerRequired("each buyer may have a limited number of units: say who is buying"))
+            elif limit_per_buyer and had + purchase.quantity > limit_per_buyer:
+                verdict = Verdict(Outcome.LIMIT_REACHED)
+            elif purchase.quantity > left:
+                verdict = Verdict(Outcome.SOLD_OUT)
+            else:
+                verdict = Verdict(Outcome.SOLD)
+                left -= purchase.quantity
+                if purchase.buyer:
+                    bought[purchase.buyer] = had + purchase.quantity
+            if purchase.key is not None and verdict.error is None:
+                seen[purchase.key] = index
+        verdicts.append(verdict)
+    return verdicts
+
+
+def _repeat(
+    snapshot: Snapshot, purchases: Sequence[Purchase], seen: dict[str, int], purchase: Purchase
+) -> Verdict | None:
+    """The verdict on a purchase whose key was seen before, None if it is new."""
+    if purchase.key is None:
+        return None
+    settled = snapshot.settled.get(purchase.key)
+    if settled is not None:
+        if (settled.quantity, settled.buyer) != (purchase.quantity, purchase.buyer):
+            return Verdict(error=_reused())
+        return Verdict(settled=settled)
+    first = seen.get(purchase.key)
+    if first is None:
+        return None
+    if (purchases[first].quantity, purchases[first].buyer) != (purchase.quantity, purchase.buyer):
+        return Verdict(error=_reused())
+    return Verdict(repeats=first)
+
+
+def _reused() -> KeyReused:
+    return KeyReused("this idempotency key belongs to a purchase with another quantity or buyer")

@@ -1,0 +1,141 @@
+"""The shop: the door of the sale for everybody outside it. Finds an item's cashier, and says what was sold."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable
+from typing import Final
+
+from app.errors import Closing, SeckillError, UnknownItem
+from app.locks import Contender, LockBackend
+from app.sale.audit import Audit, audit
+from app.sale.cashier import Answer, Cashier, Rules, Stats
+from app.sale.decision import Purchase
+from app.stock import Fence, Level, Order, StockStore
+
+_CASHIERS_MAX: Final = 1000  # more items than that at once: idle cashiers go
+_TILLS_WITHOUT_LOCK: Final = 64  # as many requests at a time as a thread pool of a web server would
+_PAGE: Final = 1000
+
+
+class Shop:
+    """Sells the items of a store under the locks of a backend. Lives on one event loop."""
+
+    def __init__(self, backend: LockBackend, store: StockStore, rules: Rules, stats: Stats, *, lock_prefix: str) -> None:
+        self._backend = backend
+        self._store = store
+        self._rules = rules
+        self._stats = stats
+        self._lock_prefix = lock_prefix.rstrip("/") + "/"
+        self._cashiers: dict[str, Cashier] = {}
+        self._opening: dict[str, asyncio.Task[Cashier]] = {}
+        self._closing = False
+
+    @property
+    def waiting(self) -> dict[str, int]:
+        """Buyers who wait in this instance, by item."""
+        return {sku: cashier.waiting for sku, cashier in self._cashiers.items()}
+
+    async def buy(self, purchase: Purchase) -> Answer:
+        """Wait for one's turn, and for the answer.
+
+        Raises a `SaleError` (queue full, deadline passed, ...) or a `StockError` (no such item, store away, ...).
+        """
+        cashier = self._cashiers.get(purchase.sku) or await self._find_cashier(purchase.sku)
+        try:
+            return await cashier.submit(purchase)
+        except UnknownItem:
+            self._cashiers.pop(purchase.sku, None)  # deleted since
+            raise
+
+    async def _find_cashier(self, sku: str) -> Cashier:
+        """Open a cashier for an item that exists. Unknown names leave nothing behind, however many are asked for."""
+        if self._closing:
+            raise Closing("this instance is shutting down; nothing was sold")
+        opening = self._opening.get(sku)
+        if opening is None:  # a rush that finds the shop closed knocks once, not 500 times
+            opening = asyncio.create_task(self._open(sku))
+            self._opening[sku] = opening
+            opening.add_done_callback(lambda _: self._opening.pop(sku))
+        return await asyncio.shield(opening)
+
+    async def _open(self, sku: str) -> Cashier:
+        await self._store.level(sku)
+        if len(self._cashiers) >= _CASHIERS_MAX:
+            for idle in [name for name, cashier in self._cashiers.items() if cashier.idle]:
+                del self._cashiers[idle]
+        tills = 1 if self._backend.exclusive else _TILLS_WITHOUT_LOCK
+        lock = self._backend.lock(self._lock_name(sku))
+        cashier = Cashier(sku, lock, self._store, self._rules, self._stats, tills=tills)
+        self._cashiers[sku] = cashier
+        return cashier
+
+    async def level(self, sku: str) -> Level:
+        """Units left and sold."""
+        return await self._store.level(sku)
+
+    async def order(self, order_id: str) -> Order | None:
+        """An order by its id."""
+        return await self._store.order(order_id)
+
+    async def orders(self, sku: str, *, after: str | None = None, limit: int = 100) -> list[Order]:
+        """Orders of an item, oldest first."""
+        return await self._store.orders(sku, after=after, limit=limit)
+
+    async def set_stock(self, sku: str, stock: int, *, new_sale: bool = False, wait_s: float = 10.0) -> Level:
+        """Set the units left, under the lock and past the fence like any other write."""
+        self._store.check(sku)
+        async with self._backend.lock(self._lock_name(sku)).on_loop(wait_s=wait_s) as grant:
+            grant.ensure_held()
+            return await self._store.set_stock(sku, Fence(grant.token, grant.source), stock, new_sale=new_sale)
+
+    async def unfence(self, sku: str) -> None:
+        """Forget the store's fence: an operator's decision, after etcd was replaced or restored."""
+        await self._store.unfence(sku)
+
+    async def contenders(self) -> list[Contender]:
+        """The queues of the locks of all items."""
+        return await asyncio.to_thread(self._backend.contenders, self._lock_prefix)
+
+    async def audit(self, sku: str) -> Audit:
+        """Check that the numbers and the orders of an item agree, as of one moment, even while it is being sold."""
+        level = await self._store.level(sku)
+        return await audit(level, self._orders_until(level))
+
+    async def _orders_until(self, level: Level) -> AsyncIterator[Order]:
+        after, last = None, level.last_order
+        while last is not None and after != last:
+            page = await self._store.orders(level.sku, after=after, limit=_PAGE)
+            if not page:
+                return
+            for order in page:
+                yield order
+                after = order.id
+                if after == last:
+                    break
+
+    async def items(self) -> list[str]:
+        """The names of the items that have a stock."""
+        return await self._store.items()
+
+    async def ready(self, timeout_s: float) -> dict[str, str]:
+        """What this instance needs, by name, each "ok" or what is wrong with it."""
+        lock, store = await asyncio.gather(
+            _well(asyncio.to_thread(self._backend.ping, timeout_s)), _well(self._store.ping(timeout_s=timeout_s))
+        )
+        renewal = "ok" if self._backend.renewing else "the renewal thread has ended"
+        return {"lock": lock, "store": store, "renewal": renewal} | ({"shop": "closing"} if self._closing else {})
+
+    async def close(self, *, within_s: float) -> None:
+        """Take no more purchases, serve those who wait, give all locks back."""
+        self._closing = True
+        await asyncio.gather(*(cashier.drain(within_s) for cashier in self._cashiers.values()))
+
+    def _lock_name(self, sku: str) -> str:
+        return self._lock_prefix + sku
+
+
+async def _well(check: Awaitable[None]) -> str:
+    try:
+        await check
+    except SeckillError as error:
+        return str(error)
+    return "ok"

@@ -1,0 +1,144 @@
+"""Every knob, with its unit in its name. Read from the environment (`SECKILL_...`) and from `.env`; checked at start."""
+
+import difflib
+import os
+import socket
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from app.errors import ConfigurationError
+
+PREFIX = "SECKILL_"
+
+
+class LockName(StrEnum):
+    """The lock backends."""
+
+    ETCD = "etcd"
+    NONE = "none"
+
+
+class Guard(StrEnum):
+    """What checks a write to the stock: a fencing token, or nothing."""
+
+    FENCE = "fence"
+    NONE = "none"
+
+
+class Settings(BaseSettings):
+    """The settings of one instance."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, env_file=".env", extra="ignore", hide_input_in_errors=True)
+
+    # -- This instance
+    host: str = Field("127.0.0.1", description="address to listen on (0.0.0.0: all)")
+    port: int = Field(8080, ge=0, le=65535, description="port to listen on (0: any free one)")
+    instance: str = Field(
+        "", max_length=100, description="name in orders, lock queues and logs (empty: host name and port)"
+    )
+    log_level: str = Field("info", pattern="^(debug|info|warning|error)$", description="debug, info, warning or error")
+    admin_token: SecretStr | None = Field(
+        None, min_length=8, description="bearer token of the operator's endpoints (unset: they are refused)"
+    )
+
+    # -- The lock
+    lock_backend: LockName = Field(LockName.ETCD, description="etcd, or none (to see what locks are for)")
+    lock_prefix: str = Field(
+        "/seckill/lock", pattern="^/[^ ]*[^/ ]$", description="an item's lock is called `<prefix>/<sku>`"
+    )
+    lock_ttl_s: float = Field(
+        5.0, ge=1, le=3600, description="lease of a lock: a dead holder stands in the way this long"
+    )
+    lock_renew_ratio: float = Field(
+        1 / 3, gt=0, lt=1, description="a lease is renewed each such part of its TTL (the articles: 0.8)"
+    )
+    etcd_endpoints: Annotated[list[str], NoDecode] = Field(
+        ["http://127.0.0.1:2379"], min_length=1, description="URLs of the etcd members, separated by commas"
+    )
+    etcd_timeout_ms: int = Field(2000, ge=50, le=60_000, description="deadline of a call to etcd, over all members")
+    etcd_user: str | None = Field(None, description="etcd user, if it asks for one")
+    etcd_password: SecretStr | None = Field(None, description="etcd password")
+    etcd_ca_file: Path | None = Field(None, description="CA certificate, for https:// endpoints")
+    etcd_cert_file: Path | None = Field(None, description="client certificate")
+    etcd_key_file: Path | None = Field(None, description="the client certificate's key")
+
+    # -- The store
+    redis_url: SecretStr = Field(
+        SecretStr("redis://127.0.0.1:6379/0"),
+        description="`redis://`, `rediss://`, `unix://`, `redis+sentinel://host,host/master/0` or `redis+cluster://host`",
+    )
+    redis_timeout_ms: int = Field(2000, ge=10, le=60_000, description="deadline of a call to the store")
+    redis_connections: int = Field(16, ge=2, le=1000, description="connections to the store at most")
+    guard: Guard = Field(Guard.FENCE, description="what checks each write: the grant's fencing token, or none")
+
+    # -- The sale
+    batch_max: int = Field(
+        1000, ge=1, le=100_000, description="purchases that one lock grant serves at most (the articles: 1)"
+    )
+    max_hold_ms: int = Field(50, ge=1, le=10_000, description="a grant begins no new batch after that long")
+    queue_max: int = Field(
+        20_000, ge=1, le=1_000_000, description="buyers who may wait for one item in this instance; more get 503"
+    )
+    purchase_timeout_ms: int = Field(10_000, ge=100, le=600_000, description="a purchase's own deadline; then it gets 503")
+    quantity_max: int = Field(100, ge=1, le=1_000_000, description="units in one purchase at most")
+    limit_per_buyer: int = Field(0, ge=0, le=1_000_000, description="units that one buyer may have (0: no limit)")
+    refusal_ttl_s: int = Field(
+        86_400, ge=1, le=31_536_000, description='how long an idempotency key remembers "sold out" (an order: for good)'
+    )
+    drain_timeout_s: float = Field(10.0, ge=0, le=600, description="how long a stopping instance serves those who wait")
+
+    @field_validator("etcd_endpoints", mode="before")
+    @classmethod
+    def _split(cls, value: Any) -> Any:
+        return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+    @field_validator("admin_token", "etcd_user", "etcd_password", "etcd_ca_file", "etcd_cert_file", "etcd_key_file", mode="before")
+    @classmethod
+    def _empty_is_unset(cls, value: Any) -> Any:
+        # A line `SECKILL_ADMIN_TOKEN=` in .env or docker-compose means: not set.
+        return None if value == "" else value
+
+    @model_validator(mode="after")
+    def _goes_together(self) -> Self:
+        if self.lock_backend is LockName.NONE and self.guard is Guard.FENCE:
+            raise ValueError("SECKILL_LOCK_BACKEND=none gives no fencing tokens; it needs SECKILL_GUARD=none")
+        if bool(self.etcd_user) != bool(self.etcd_password):
+            raise ValueError("SECKILL_ETCD_USER and SECKILL_ETCD_PASSWORD go together")
+        if bool(self.etcd_cert_file) != bool(self.etcd_key_file):
+            raise ValueError("SECKILL_ETCD_CERT_FILE and SECKILL_ETCD_KEY_FILE go together")
+        return self
+
+    @property
+    def instance_name(self) -> str:
+        """The name of this instance."""
+        return self.instance or f"{socket.gethostname()}:{self.port}"
+
+
+def load(**overrides: Any) -> Settings:
+    """The settings from the environment, `.env` and `overrides`; a wrong one raises `ConfigurationError`, one line each."""
+    try:
+        return Settings(**{name: value for name, value in overrides.items() if value is not None})
+    except ValidationError as error:
+        raise ConfigurationError("\n".join(_line(part) for part in error.errors(include_input=False))) from None
+
+
+def unknown_variables() -> list[str]:
+    """Variables that look like ours and are not, each with what may have been meant."""
+    known = {PREFIX + name.upper() for name in Settings.model_fields}
+    lines = []
+    for name in sorted(os.environ):
+        if name.startswith(PREFIX) and name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            lines.append(f"{name} is not a setting" + (f"; did you mean {near[0]}?" if near else ""))
+    return lines
+
+
+def _line(error: Any) -> str:
+    if not error["loc"]:
+        return str(error["msg"]).removeprefix("Value error, ")
+    name = PREFIX + str(error["loc"][0]).upper()
+    return f"{name}: {error['msg']}"

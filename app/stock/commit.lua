@@ -1,0 +1,51 @@
+-- Write a batch, if the fence is still ours and the stock what it was when we read it: all of it or nothing.
+--
+-- KEYS: 1 stock, 2 lucky, 3 fence, 4 buyers, 5 settled keys, 6 orders, then one refusal for each key refused
+-- ARGV: 1 source, 2 token, 3 batch id, 4 expected stock, 5 instance, 6 how long refusals are remembered (ms),
+--       7 the number of orders, then for each: quantity, buyer, key, secret, what its key stands for;
+--       then for each refusal: what its key stands for
+-- Answers {"ok", id of the first order}, or {reason, ...}. The other orders have the ids that follow.
+
+local fence = redis.call("HMGET", KEYS[3], "source", "token", "batch", "first", "sale")
+-- The last batch again: its answer was lost on the way. Before all else, as the fence may have moved on since.
+if fence[3] == ARGV[3] then return {"ok", fence[4]} end
+if fence[1] and fence[1] ~= ARGV[1] then return {"foreign", fence[1], fence[2]} end
+if fence[2] ~= ARGV[2] then return {"stale", fence[2] or "none"} end
+local stock = redis.call("GET", KEYS[1])
+if stock ~= ARGV[4] then return {"changed", stock or "none"} end
+
+-- A script that fails half-way is not undone: look at everything that a write below could stumble on.
+local types = {[4] = "hash", [5] = "hash", [6] = "stream"}
+for i, wanted in pairs(types) do
+  local found = redis.call("TYPE", KEYS[i]).ok
+  if found ~= "none" and found ~= wanted then return {"corrupt", KEYS[i], found} end
+end
+local lucky = redis.call("GET", KEYS[2]) or "0"
+if not string.match(lucky, "^%d+$") then return {"corrupt", KEYS[2], lucky} end
+
+local sold, first, ms, seq = 0, "", nil, nil
+local count = tonumber(ARGV[7])
+for i = 1, count do
+  local quantity, buyer, key, secret, settled = unpack(ARGV, 8 + (i - 1) * 5, 12 + (i - 1) * 5)
+  sold = sold + tonumber(quantity)
+  -- The first id is the store's clock, the others follow it, so that the first one tells them all.
+  local id = redis.call("XADD", KEYS[6], ms and (ms .. "-" .. string.format("%.0f", seq + i - 1)) or "*",
+    "quantity", quantity, "buyer", buyer, "key", key, "secret", secret, "instance", ARGV[5], "token", ARGV[2],
+    "batch", ARGV[3])
+  if i == 1 then
+    first = id
+    ms, seq = string.match(id, "^(%d+)%-(%d+)$")
+    seq = tonumber(seq)
+  end
+  if buyer ~= "" then redis.call("HINCRBY", KEYS[4], buyer, quantity) end
+  if key ~= "" then redis.call("HSET", KEYS[5], key, id .. " " .. settled) end
+end
+if sold > 0 then
+  redis.call("DECRBY", KEYS[1], sold)
+  redis.call("INCRBY", KEYS[2], sold)
+end
+for i = 7, #KEYS do
+  redis.call("SET", KEYS[i], (fence[5] or "0") .. " " .. ARGV[7 + count * 5 + i - 6], "PX", ARGV[6])
+end
+redis.call("HSET", KEYS[3], "batch", ARGV[3], "first", first)
+return {"ok", first}

@@ -1,0 +1,35 @@
+-- Raise the fence to our token, and read what a decision needs: one atomic step.
+--
+-- KEYS: 1 stock, 2 lucky, 3 fence, 4 buyers, 5 settled keys, then one refusal for each key asked for
+-- ARGV: 1 source, 2 token, 3 the number of buyers, then the buyers, then the keys
+-- Answers {"ok", stock, lucky, bought of each buyer, what each key stands for}, or {reason, ...}.
+
+local stock = redis.call("GET", KEYS[1])
+if not stock then return {"unknown"} end
+
+local source, token, sale = unpack(redis.call("HMGET", KEYS[3], "source", "token", "sale"))
+if source and source ~= ARGV[1] then return {"foreign", source, token} end
+if token and tonumber(token) > tonumber(ARGV[2]) then return {"stale", token} end
+if not source or token ~= ARGV[2] then
+  redis.call("HSET", KEYS[3], "source", ARGV[1], "token", ARGV[2])
+end
+
+local buyers, keys = {}, {}
+local count = tonumber(ARGV[3])
+for i = 4, 3 + count do buyers[#buyers + 1] = ARGV[i] end
+for i = 4 + count, #ARGV do keys[#keys + 1] = ARGV[i] end
+
+local bought, settled = {}, {}
+if #buyers > 0 then bought = redis.call("HMGET", KEYS[4], unpack(buyers)) end
+if #keys > 0 then
+  settled = redis.call("HMGET", KEYS[5], unpack(keys))
+  -- A refusal begins with the number of its sale; one of an earlier sale doesn't count in this one.
+  local this_sale = (sale or "0") .. " "
+  for i = 1, #keys do
+    local refusal = not settled[i] and redis.call("GET", KEYS[5 + i])
+    if refusal and string.sub(refusal, 1, #this_sale) == this_sale then
+      settled[i] = " " .. string.sub(refusal, #this_sale + 1)
+    end
+  end
+end
+return {"ok", stock, redis.call("GET", KEYS[2]) or "0", bought, settled}

@@ -1,0 +1,139 @@
+"""Calls to Redis or Valkey: each with a deadline, with errors of ours. The only file that imports redis."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from importlib.resources import files
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import redis.asyncio
+from redis.asyncio.retry import Retry
+from redis.asyncio.sentinel import Sentinel
+from redis.backoff import NoBackoff
+from redis.exceptions import (
+    BusyLoadingError,
+    NoScriptError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+)
+
+from app.errors import ConfigurationError, StockCorrupt, StockUnavailable
+
+
+class Script:
+    """A Lua script that lies beside this file."""
+
+    def __init__(self, name: str) -> None:
+        self.source = files("app.stock").joinpath(name).read_text()
+        self.sha: str | None = None
+
+
+class RedisClient:
+    """A connection pool to the server that a URL names.
+
+    `redis://`, `rediss://` and `unix://` are redis-py's; besides them `redis+sentinel://host:26379,host:26379/master/0`
+    and `redis+cluster://host:6379` (`rediss+...` for TLS). A call that isn't answered within `timeout_s` raises
+    `StockUnavailable`. Nothing is repeated here: who may repeat what is the caller's knowledge.
+    """
+
+    def __init__(self, url: str, *, timeout_s: float = 2.0, connections: int = 16) -> None:
+        self.timeout_s = timeout_s
+        options: dict[str, Any] = {
+            "decode_responses": True,
+            "socket_timeout": None,  # `_call` has the deadline
+            "socket_connect_timeout": timeout_s,
+            "retry": Retry(NoBackoff(), 0),
+        }
+        try:
+            self._redis, self.clustered = _connect(url, options, timeout_s, connections)
+        except (ValueError, RedisError) as error:
+            raise ConfigurationError(f"not a store's URL: {error}") from error
+
+    async def run(self, script: Script, keys: Sequence[str], args: Sequence[str | int], timeout_s: float | None = None) -> Any:
+        """Run a script; a server that has forgotten it (a restart, a failover) is told it again."""
+        async with self._call(timeout_s):
+            if script.sha is not None:
+                try:
+                    return await self._redis.evalsha(script.sha, len(keys), *keys, *args)
+                except NoScriptError:
+                    pass
+            answer = await self._redis.eval(script.source, len(keys), *keys, *args)
+            script.sha = _sha1(script.source)
+            return answer
+
+    @asynccontextmanager
+    async def commands(self, timeout_s: float | None = None) -> AsyncIterator[Any]:
+        """redis-py's own client, for a block of commands with one deadline."""
+        async with self._call(timeout_s):
+            yield self._redis
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._redis.aclose()
+
+    @asynccontextmanager
+    async def _call(self, timeout_s: float | None) -> AsyncIterator[None]:
+        limit_s = self.timeout_s if timeout_s is None else min(timeout_s, self.timeout_s)
+        with _translated(limit_s):
+            async with asyncio.timeout(limit_s):
+                yield
+
+
+@contextmanager
+def _translated(limit_s: float) -> Iterator[None]:
+    """redis-py's errors as ours: the one place that knows them."""
+    try:
+        yield
+    except TimeoutError as error:
+        raise StockUnavailable(f"the store did not answer within {limit_s:.2g} s") from error
+    except (ReadOnlyError, OutOfMemoryError, BusyLoadingError) as error:
+        raise StockUnavailable(f"the store takes no writes: {error}") from error
+    except ResponseError as error:
+        if "WRONGTYPE" in str(error):
+            raise StockCorrupt(f"a key of ours holds something else: {error}") from error
+        raise StockUnavailable(f"the store refuses: {error}") from error
+    except (RedisError, OSError) as error:
+        raise StockUnavailable(f"the store can't be reached: {error}") from error
+
+
+def _connect(url: str, options: dict[str, Any], timeout_s: float, connections: int) -> tuple[Any, bool]:
+    scheme, _, rest = url.partition("://")
+    plain, _, kind = scheme.partition("+")
+    if kind == "cluster":
+        cluster: Any = redis.asyncio.RedisCluster.from_url(f"{plain}://{rest}", max_connections=connections, **options)
+        return cluster, True
+    if kind == "sentinel":
+        return _sentinel(plain, rest, options), False
+    if kind:
+        raise ValueError(f"unknown kind {kind!r} (sentinel and cluster are known)")
+    # A pool that makes callers wait for a connection: a rush of 500 must not open 500.
+    pool = redis.asyncio.BlockingConnectionPool.from_url(url, max_connections=connections, timeout=timeout_s, **options)
+    return redis.asyncio.Redis.from_pool(pool), False
+
+
+def _sentinel(scheme: str, rest: str, options: dict[str, Any]) -> Any:
+    # The host part lists several addresses, which urlsplit takes as one.
+    parts = urlsplit(f"{scheme}://{rest}")
+    login, _, addresses = parts.netloc.rpartition("@")
+    user, _, password = login.partition(":")
+    service, _, db = parts.path.strip("/").partition("/")
+    if not service or not addresses:
+        raise ValueError("a Sentinel URL is redis+sentinel://host:26379,host:26379/master-name/0")
+    sentinels = []
+    for address in addresses.split(","):
+        host, _, port = address.rpartition(":") if ":" in address else (address, "", "26379")
+        sentinels.append((host, int(port)))
+    options = dict(options, db=int(db or 0), ssl=scheme == "rediss")
+    if login:
+        options |= {"username": unquote(user) or None, "password": unquote(password) or None}
+    finder = Sentinel(sentinels, sentinel_kwargs={"socket_timeout": 1.0, "socket_connect_timeout": 1.0})
+    return finder.master_for(service, **options)
+
+
+def _sha1(text: str) -> str:
+    import hashlib
+
+    return hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()  # Redis names its scripts so

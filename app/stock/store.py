@@ -1,0 +1,165 @@
+"""The interface of a stock store: read and commit, guarded by a fencing token."""
+
+import secrets
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+DEFAULT_SKU: Final = "default"
+SKU_PATTERN: Final = r"[A-Za-z0-9._-]{1,64}"
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """A grant's fencing token, and whose numbers it is one of. Give the same to `read` and to `commit`."""
+
+    token: int
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What an idempotency key stands for: the purchase that came with it, and what became of it."""
+
+    outcome: str
+    quantity: int
+    buyer: str | None
+    order_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What a decision needs to know: units left, what the buyers asked for have bought, what the keys stand for."""
+
+    stock: int
+    lucky: int
+    bought: Mapping[str, int] = field(default_factory=dict)
+    settled: Mapping[str, Settled] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Sold:
+    """An order to write. `secret` makes its id impossible to guess, and is the same when the batch is sent again."""
+
+    quantity: int
+    buyer: str | None = None
+    key: str | None = None
+    secret: str = field(default_factory=lambda: secrets.token_hex(16))
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A refusal to remember, because its purchase came with an idempotency key."""
+
+    key: str
+    settled: Settled
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What one commit writes, all of it or nothing. `batch_id` is what makes it safe to send twice."""
+
+    batch_id: str
+    expected_stock: int
+    sold: Sequence[Sold]
+    refused: Sequence[Refused] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """The record of a sale. `id` can't be guessed; `sold_at` is in seconds since 1970, by the store's clock."""
+
+    id: str
+    sku: str
+    quantity: int
+    buyer: str | None
+    key: str | None
+    instance: str
+    token: int
+    batch_id: str
+    sold_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """What everybody may see, and the id of the last order at that moment (which not everybody may).
+
+    `initial` is what `stock + lucky` must equal, None if the stock was set by other means than ours.
+    """
+
+    sku: str
+    stock: int
+    lucky: int
+    initial: int | None
+    last_order: str | None = None
+
+
+class StockStore(ABC):
+    """Keeps the stock, the sales and the orders of items.
+
+    All methods raise `StockUnavailable` when the store can't be reached within its call's deadline, and `UnknownItem`,
+    `ItemNotPossible` or `StockCorrupt` where an item is meant. `timeout_s` shortens a call's deadline.
+    """
+
+    @abstractmethod
+    def check(self, sku: str) -> None:
+        """Raise `ItemNotPossible` unless this store can hold an item of that name."""
+
+    @abstractmethod
+    async def read(
+        self, sku: str, fence: Fence, *, buyers: Sequence[str] = (), keys: Sequence[str] = (), timeout_s: float | None = None
+    ) -> Snapshot:
+        """Raise the store's fence to our token, and read.
+
+        It is not enough to check tokens at the write. A (token 10) reads 5 and is paused; B (11) reads 5; A wakes and
+        writes 4 with token 10, which nobody outbid yet; B writes 4: one unit sold twice. So the read advances the
+        fence, and A's write finds it advanced. Raises `FenceRefused` if a higher token was here before.
+        """
+
+    @abstractmethod
+    async def commit(self, sku: str, fence: Fence, batch: Batch, *, timeout_s: float | None = None) -> list[str]:
+        """Write a batch, if the fence is still ours and the stock what it was; the ids of its orders, in order.
+
+        Sending the last batch again does nothing and answers the same. Raises `FenceRefused` or `StockChanged` when
+        nothing was written, and `StockUnavailable` when that is not known.
+        """
+
+    @abstractmethod
+    async def find_batch(self, sku: str, fence: Fence, batch: Batch) -> list[str] | None:
+        """The ids of the orders that a batch wrote under this fence, None if there are none.
+
+        Definite only once a higher token has fenced the batch off; before that it may still be on its way.
+        """
+
+    @abstractmethod
+    async def set_stock(self, sku: str, fence: Fence, stock: int, *, new_sale: bool = False) -> Level:
+        """Set the units left. What was sold stays sold, unless it is a `new_sale`, which forgets orders, buyers, keys."""
+
+    @abstractmethod
+    async def unfence(self, sku: str) -> None:
+        """Forget the fence: an operator's word that the tokens seen so far no longer count."""
+
+    @abstractmethod
+    async def level(self, sku: str) -> Level:
+        """Units left and sold, in one glance (so that they add up whatever is being sold)."""
+
+    @abstractmethod
+    async def items(self, *, limit: int = 1000) -> list[str]:
+        """The names of the items that have a stock."""
+
+    @abstractmethod
+    async def order(self, order_id: str) -> Order | None:
+        """An order by its id."""
+
+    @abstractmethod
+    async def orders(self, sku: str, *, after: str | None = None, limit: int = 100) -> list[Order]:
+        """Orders, oldest first, beginning behind the order `after`."""
+
+    @abstractmethod
+    async def ping(self, *, timeout_s: float | None = None) -> None:
+        """Raise `StockUnavailable` unless the store answers and can be written to."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Close the connections."""

@@ -1,0 +1,1 @@
+"""HTTP only: routes, and errors as problem documents. No business rule."""

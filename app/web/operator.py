@@ -1,0 +1,117 @@
+"""The operator's endpoints: the orders, the lock queues, the stock. They need the admin token."""
+
+import secrets
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query, Request, Security
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from pydantic import BaseModel, Field
+from starlette.exceptions import HTTPException
+
+from app.locks import Contender
+from app.stock import DEFAULT_SKU, SKU_PATTERN
+from app.web.problems import responses
+from app.web.sale import OrderView, Sku, StockView
+from app.web.state import state_of
+
+_bearer = HTTPBearer(auto_error=False, description="SECKILL_ADMIN_TOKEN")
+
+
+async def _operator(
+    request: Request, credentials: Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)]
+) -> None:
+    token = state_of(request).admin_token
+    if token is None:
+        raise HTTPException(403, "switched off: SECKILL_ADMIN_TOKEN is not set")
+    given = credentials.credentials if credentials is not None else ""
+    if not secrets.compare_digest(given.encode(), token.encode()):
+        raise HTTPException(401, "the operator's bearer token is needed", headers={"WWW-Authenticate": "Bearer"})
+
+
+router = APIRouter(tags=["operator"], dependencies=[Depends(_operator)], responses=responses(401, 403, 503))
+
+
+class OperatorOrderView(OrderView):
+    """An order as the operator sees it."""
+
+    key: str | None = Field(description="the idempotency key")
+    instance: str
+    token: int = Field(description="fencing token of the grant under which it was written")
+
+
+class OrdersView(BaseModel):
+    """A page of orders, oldest first."""
+
+    orders: list[OperatorOrderView]
+    next: str | None = Field(description="give this as `after` to get the next page")
+
+
+class ContenderView(BaseModel):
+    """One who queues for a lock; the first of each queue owns it."""
+
+    key: str
+    token: int
+    holds: bool
+    instance: str | None
+    pid: int | None
+    thread: str | None
+    waited_s: float | None
+    ttl_left_s: float | None
+
+    @classmethod
+    def of(cls, contender: Contender) -> "ContenderView":
+        """A contender; what others wrote into the queue may be anything."""
+        owner = contender.owner
+        return cls(
+            key=contender.key,
+            token=contender.token,
+            holds=contender.holds,
+            instance=_text(owner.get("instance")),
+            pid=owner["pid"] if isinstance(owner.get("pid"), int) else None,
+            thread=_text(owner.get("thread")),
+            waited_s=contender.waited_s,
+            ttl_left_s=contender.ttl_left_s,
+        )
+
+
+class StockChange(BaseModel):
+    """What the stock shall be."""
+
+    sku: str = Field(DEFAULT_SKU, pattern=f"^{SKU_PATTERN}$")
+    stock: int = Field(ge=0, le=10**12, description="units left from now on")
+    new_sale: bool = Field(False, description="forget what was sold: orders, buyers and idempotency keys")
+
+
+@router.get("/orders", responses=responses(400, 422))
+async def orders(
+    request: Request,
+    sku: Sku = DEFAULT_SKU,
+    after: Annotated[str | None, Query(max_length=200, description="an order's id")] = None,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+) -> OrdersView:
+    """The orders of an item."""
+    found = await state_of(request).shop.orders(sku, after=after, limit=limit)
+    views = [
+        OperatorOrderView(
+            **OrderView.of(order).model_dump(), key=order.key, instance=order.instance, token=order.token
+        )
+        for order in found
+    ]
+    return OrdersView(orders=views, next=found[-1].id if len(found) == limit else None)
+
+
+@router.get("/locks")
+async def locks(request: Request) -> list[ContenderView]:
+    """The queues of the locks: for each the holder first, then the waiters in order."""
+    return [ContenderView.of(contender) for contender in await state_of(request).shop.contenders()]
+
+
+@router.put("/stock", responses=responses(400, 422))
+async def set_stock(request: Request, change: StockChange) -> StockView:
+    """Set the units left, under the lock and past the fence like any other write."""
+    level = await state_of(request).shop.set_stock(change.sku, change.stock, new_sale=change.new_sale)
+    return StockView(sku=level.sku, stock=level.stock, lucky=level.lucky, initial=level.initial)
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)

@@ -1,0 +1,130 @@
+"""Errors as `application/problem+json` (RFC 9457): the one place where an error of ours gets its HTTP status."""
+
+import logging
+from typing import Any, Final
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response
+from pydantic import BaseModel, Field
+from starlette.exceptions import HTTPException
+
+from app import errors
+
+_log = logging.getLogger(__name__)
+
+MEDIA_TYPE: Final = "application/problem+json"
+_RETRY_AFTER_S: Final = 1
+
+# By the most special class that matches: status, and a title that never changes for its type.
+_STATUSES: Final[dict[type[errors.SeckillError], tuple[int, str]]] = {
+    errors.UnknownItem: (404, "No such item"),
+    errors.ItemNotPossible: (400, "Not an item that this store can hold"),
+    errors.BuyerRequired: (400, "Buyer required"),
+    errors.KeyReused: (422, "Idempotency key belongs to another purchase"),
+    errors.QueueFull: (503, "Too many buyers at the moment"),
+    errors.Closing: (503, "Shutting down"),
+    errors.NotDecided: (503, "Not decided in time"),
+    errors.OutcomeUnknown: (503, "Outcome unknown"),
+    errors.StockCorrupt: (503, "Stock is not usable"),
+    errors.FenceRefused: (503, "Refused by the stock's fence"),
+    errors.StockError: (503, "Stock not available"),
+    errors.LockError: (503, "Lock not available"),
+    errors.SeckillError: (503, "Not available"),
+}
+# The field of the request that an error is about.
+_FIELDS: Final[dict[type[errors.SeckillError], str]] = {
+    errors.UnknownItem: "sku",
+    errors.ItemNotPossible: "sku",
+    errors.BuyerRequired: "buyer",
+    errors.KeyReused: "Idempotency-Key",
+}
+# These say how our machines are called and set up; buyers are told the title.
+_INTERNAL: Final = (errors.LockError, errors.StockUnavailable, errors.FenceRefused)
+
+
+class FieldError(BaseModel):
+    """What is wrong with one field of the request."""
+
+    field: str = Field(examples=["quantity"])
+    message: str = Field(examples=["Input should be greater than or equal to 1"])
+
+
+class Problem(BaseModel):
+    """An error, as RFC 9457 has it. `type` is stable and meant for programs, `detail` for people."""
+
+    type: str = Field(examples=["urn:seckill:queue-full"])
+    title: str
+    status: int
+    detail: str
+    errors: list[FieldError] = Field(default_factory=list)
+
+
+def problem(
+    status: int, type_: str, title: str, detail: str, *, fields: list[FieldError] | None = None, headers: dict[str, str] | None = None
+) -> Response:
+    """A problem document as a response."""
+    body = Problem(type=f"urn:seckill:{type_}", title=title, status=status, detail=detail, errors=fields or [])
+    headers = dict(headers or {})
+    if status == 503:
+        headers["Retry-After"] = str(_RETRY_AFTER_S)
+    return JSONResponse(body.model_dump(exclude_defaults=not body.errors), status, headers, media_type=MEDIA_TYPE)
+
+
+def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """How OpenAPI describes these statuses."""
+    described: dict[int | str, dict[str, Any]] = {}
+    for status in statuses:
+        described[status] = {"description": _DESCRIPTIONS[status], "content": {MEDIA_TYPE: {"schema": _SCHEMA}}}
+        if status == 503:
+            described[status]["headers"] = {"Retry-After": {"description": "seconds", "schema": {"type": "integer"}}}
+        if status == 401:
+            described[status]["headers"] = {"WWW-Authenticate": {"description": "Bearer", "schema": {"type": "string"}}}
+    return described
+
+
+_SCHEMA: Final = {"$ref": "#/components/schemas/Problem"}
+_DESCRIPTIONS: Final = {
+    400: "The item or the buyer does not fit; the field is named",
+    401: "The operator's bearer token is missing or wrong",
+    403: "The operator's endpoints are switched off: SECKILL_ADMIN_TOKEN is not set",
+    404: "No such item, or no such order",
+    422: "A field of the request is not valid, or the idempotency key belongs to another purchase; the field is named",
+    503: "Nothing was decided, or the outcome is unknown: the same request with the same idempotency key may be sent again",
+}
+
+
+def install(app: FastAPI) -> None:
+    """Answer every error of the app with a problem document, and none with a stack trace."""
+
+    @app.exception_handler(errors.SeckillError)
+    async def ours(request: Request, error: errors.SeckillError) -> Response:
+        kind = next(kind for kind in type(error).__mro__ if kind in _STATUSES)
+        status, title = _STATUSES[kind]
+        name = "".join(f"-{letter.lower()}" if letter.isupper() else letter for letter in type(error).__name__).strip("-")
+        field = _FIELDS.get(kind)
+        detail = title if isinstance(error, _INTERNAL) else str(error)
+        if status == 503 and not isinstance(error, errors.SaleError):
+            _log.warning("%s %s: %s", request.method, request.url.path, error)
+        fields = [FieldError(field=field, message=detail)] if field else None
+        return problem(status, name, title, detail, fields=fields)
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request: Request, error: RequestValidationError) -> Response:
+        fields = [
+            FieldError(field=str(part["loc"][-1] if part["type"] != "json_invalid" else "body"), message=part["msg"])
+            for part in error.errors()
+        ]
+        detail = "; ".join(f"{field.field}: {field.message}" for field in fields)
+        return problem(422, "invalid-request", "Invalid request", detail, fields=fields)
+
+    @app.exception_handler(HTTPException)
+    async def http(request: Request, error: HTTPException) -> Response:
+        title = str(error.detail)
+        detail = f"{request.method} {request.url.path}: {title}"
+        return problem(error.status_code, f"http-{error.status_code}", title, detail, headers=dict(error.headers or {}))
+
+    @app.exception_handler(Exception)
+    async def unforeseen(request: Request, error: Exception) -> Response:
+        _log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+        return problem(500, "internal-error", "Internal error", "an error of ours; it was logged")

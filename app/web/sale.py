@@ -1,0 +1,140 @@
+"""The buyers' endpoints: buy, look at the stock, look up an order."""
+
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Header, Path, Query, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import PlainTextResponse, Response
+from pydantic import BaseModel, Field
+from starlette.exceptions import HTTPException
+
+from app.sale import Answer, Outcome, Purchase
+from app.stock import DEFAULT_SKU, SKU_PATTERN, Order
+from app.web.problems import responses
+from app.web.state import State, state_of
+
+router = APIRouter(tags=["sale"])
+
+_HEADERS: Final[dict[str, Any]] = {
+    "X-Seckill-Outcome": {"description": "what became of the purchase", "schema": {"enum": [str(one) for one in Outcome]}},
+    "X-Seckill-Order": {"description": "the order's id, if sold", "schema": {"type": "string"}},
+}
+Sku = Annotated[str, Query(pattern=f"^{SKU_PATTERN}$", description="the item")]
+
+
+class PurchaseView(BaseModel):
+    """What became of a purchase."""
+
+    outcome: Outcome
+    quantity: int
+    order: str | None = Field(None, description="the order's id, if sold; it can't be guessed, so keep it")
+    replayed: bool = Field(False, description="the same answer as the same idempotency key got before")
+    instance: str = Field(description="the instance that served it")
+
+
+class StockView(BaseModel):
+    """Units left and sold, at one moment."""
+
+    sku: str
+    stock: int
+    lucky: int
+    initial: int | None = Field(description="what stock + lucky must equal; null if the stock was set by other means")
+
+
+class OrderView(BaseModel):
+    """An order as its buyer sees it."""
+
+    id: str
+    sku: str
+    quantity: int
+    buyer: str | None
+    sold_at: float = Field(description="seconds since 1970")
+
+    @classmethod
+    def of(cls, order: Order) -> "OrderView":
+        """The buyer's part of an order."""
+        return cls(id=order.id, sku=order.sku, quantity=order.quantity, buyer=order.buyer, sold_at=order.sold_at)
+
+
+async def reduce(
+    request: Request,
+    sku: Sku = DEFAULT_SKU,
+    quantity: Annotated[int, Query(ge=1, description="units; a purchase gets all of them or none")] = 1,
+    buyer: Annotated[
+        str | None, Query(min_length=1, max_length=100, pattern=r"^[^\x00-\x1f\x7f]+$", description="who is buying")
+    ] = None,
+    idempotency_key: Annotated[
+        str | None,
+        Header(
+            min_length=1,
+            max_length=100,
+            pattern=r"^[\x21-\x7e]+$",
+            description="of your choice; the same key gets the same answer, and one unit",
+        ),
+    ] = None,
+) -> Response:
+    """Buy. Answers 200 once the purchase was processed, whether it was sold or sold out.
+
+    The articles' text (`8080 reduce stock end!`), or JSON to a client that asks for `application/json`.
+    """
+    state = state_of(request)
+    if quantity > state.quantity_max:  # a setting, so FastAPI can't know it
+        message = f"Input should be less than or equal to {state.quantity_max}"
+        raise RequestValidationError([{"loc": ("query", "quantity"), "type": "less_than_equal", "msg": message}])
+    answer = await state.shop.buy(Purchase(quantity, sku, buyer, idempotency_key))
+    return _respond(request, state, answer)
+
+
+# A route for each method, as OpenAPI wants an operation id for each.
+for _method in ("GET", "POST"):
+    router.add_api_route(
+        "/stock/reduce",
+        reduce,
+        methods=[_method],
+        operation_id=f"reduce_stock_{_method.lower()}",
+        response_class=PlainTextResponse,
+        responses={
+            200: {
+                "description": "processed; the outcome is in the body (JSON) and in a header",
+                "headers": _HEADERS,
+                "content": {
+                    "text/plain": {"schema": {"type": "string"}, "example": "8080 reduce stock end!"},
+                    "application/json": {"schema": {"$ref": "#/components/schemas/PurchaseView"}},
+                },
+            },
+            **responses(400, 404, 422, 503),
+        },
+    )
+
+
+def _respond(request: Request, state: State, answer: Answer) -> Response:
+    headers = {"X-Seckill-Outcome": answer.outcome.value}
+    if answer.order_id is not None:
+        headers["X-Seckill-Order"] = answer.order_id
+    if "application/json" in request.headers.get("accept", ""):
+        view = PurchaseView(
+            outcome=answer.outcome,
+            quantity=answer.quantity,
+            order=answer.order_id,
+            replayed=answer.replayed,
+            instance=state.instance,
+        )
+        return Response(view.model_dump_json(exclude_none=True), media_type="application/json", headers=headers)
+    server = request.scope.get("server")
+    return PlainTextResponse(f"{server[1] if server else state.instance} reduce stock end!", headers=headers)
+
+
+@router.get("/stock", responses=responses(400, 404, 422, 503))
+async def stock(request: Request, sku: Sku = DEFAULT_SKU) -> StockView:
+    """Units left and sold."""
+    level = await state_of(request).shop.level(sku)
+    return StockView(sku=level.sku, stock=level.stock, lucky=level.lucky, initial=level.initial)
+
+
+@router.get("/orders/{order_id}", responses=responses(404, 422, 503))
+async def order(request: Request, order_id: Annotated[str, Path(max_length=200)]) -> OrderView:
+    """An order, for whoever knows its id."""
+    found = await state_of(request).shop.order(order_id)
+    if found is None:
+        raise HTTPException(404, "no such order")
+    return OrderView.of(found)
