@@ -36,9 +36,9 @@ class Settings(BaseSettings):
 
     # -- This instance
     host: str = Field("127.0.0.1", description="address to listen on (0.0.0.0: all)")
-    port: int = Field(8080, ge=0, le=65535, description="port to listen on (0: any free one)")
+    port: int = Field(8080, ge=1, le=65535, description="port to listen on")
     instance: str = Field(
-        "", max_length=100, description="name in orders, lock queues and logs (empty: host name and port)"
+        "", max_length=100, description="name in orders, lock queues and logs (empty: made of the host name)"
     )
     log_level: str = Field("info", pattern="^(debug|info|warning|error)$", description="debug, info, warning or error")
     admin_token: SecretStr | None = Field(
@@ -114,7 +114,12 @@ class Settings(BaseSettings):
 
     @property
     def instance_name(self) -> str:
-        """The name of this instance."""
+        """The name of this instance; without one, host name and process: uvicorn alone knows its port."""
+        return self.instance or f"{socket.gethostname()}/{os.getpid()}"
+
+    @property
+    def instance_on_port(self) -> str:
+        """The name of an instance that is known to listen on `port`."""
         return self.instance or f"{socket.gethostname()}:{self.port}"
 
 

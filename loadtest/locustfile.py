@@ -1,1 +1,179 @@
-# locust
+"""A crowd of buyers. In a rush all of them wait at a rendezvous and press the button at the same instant.
+
+    locust -f loadtest/locustfile.py --headless -u 500 -r 500 --host http://localhost:8080,http://localhost:8090
+    locust -f loadtest/locustfile.py --headless -u 50 -r 50 -t 60s --mode sustained --host http://localhost:8080
+
+The buyers are spread over the hosts. At the end the stock is looked at, and the run fails (exit status 1) unless it is
+consistent: stock + lucky is what it was at the start, and everybody who was told "sold" has an order. Needs nothing but
+Locust and this file.
+"""
+
+import itertools
+import json
+import time
+import urllib.request
+import uuid
+from pathlib import Path
+from typing import Any
+
+import gevent
+from gevent.event import Event
+from locust import FastHttpUser, constant, events, task
+from locust.argument_parser import LocustArgumentParser
+from locust.env import Environment
+from locust.exception import StopUser
+
+_CONNECT_WITHIN_S = 30  # buyers who are not connected by then miss the rendezvous, and are counted as failed
+
+
+class Crowd:
+    """What the buyers share: the gate of the rendezvous, and what they were told."""
+
+    def __init__(self) -> None:
+        self.gate = Event()
+        self.at_gate = 0
+        self.numbers = itertools.count()
+        self.opened_at = self.closed_at = 0.0
+        self.answers: list[dict[str, Any]] = []
+        self.before: dict[str, int] | None = None
+        self.problems: list[str] = []
+
+
+crowd = Crowd()
+
+
+@events.init_command_line_parser.add_listener
+def options(parser: LocustArgumentParser) -> None:
+    """What can be chosen besides Locust's own options."""
+    group = parser.add_argument_group("seckill")
+    group.add_argument("--mode", choices=["rush", "sustained"], default="rush", env_var="LOADTEST_MODE")
+    group.add_argument("--sku", default="default", env_var="LOADTEST_SKU", help="the item to buy")
+    group.add_argument("--quantity", type=int, default=1, env_var="LOADTEST_QUANTITY", help="units a purchase")
+    group.add_argument("--report", default="", env_var="LOADTEST_REPORT", help="a file for all answers, as JSON")
+
+
+@events.test_start.add_listener
+def look_at_stock(environment: Environment, **_: Any) -> None:
+    """Remember what there was."""
+    crowd.before = _stock(environment)
+
+
+class Buyer(FastHttpUser):
+    """One buyer, with a connection of its own to one of the hosts."""
+
+    wait_time = constant(0)
+    network_timeout = connection_timeout = 60.0
+
+    def __init__(self, environment: Environment) -> None:
+        hosts = _hosts(environment)
+        self.number = next(crowd.numbers)
+        self.host = hosts[self.number % len(hosts)]
+        super().__init__(environment)
+
+    def on_start(self) -> None:
+        """Connect, so that the rush measures the sale and not 500 handshakes."""
+        with self.client.get("/healthz", name="connect", catch_response=True) as response:
+            response.success()
+        if self.environment.parsed_options.mode == "rush":
+            self.meet()
+
+    def meet(self) -> None:
+        """Wait for the others; the last one opens the gate."""
+        crowd.at_gate += 1
+        if crowd.at_gate == self.environment.parsed_options.num_users:
+            crowd.opened_at = time.perf_counter()
+            crowd.gate.set()
+        if not crowd.gate.wait(_CONNECT_WITHIN_S):
+            crowd.problems.append("not everybody came to the rendezvous")
+            self.environment.runner.quit()
+
+    @task
+    def buy(self) -> None:
+        """Press the button; in a rush once."""
+        options = self.environment.parsed_options
+        began = time.perf_counter()
+        with self.client.post(
+            f"/stock/reduce?sku={options.sku}&quantity={options.quantity}&buyer=buyer-{self.number}",
+            headers={"Accept": "application/json", "Idempotency-Key": uuid.uuid4().hex},
+            name="/stock/reduce",
+            catch_response=True,
+        ) as response:
+            answer = _answer(response)
+            if answer["outcome"] == "failed":
+                response.failure(f"{response.status_code}: {answer['detail']}")
+        ended = time.perf_counter()
+        crowd.answers.append(answer | {"host": self.host, "latency_ms": (ended - began) * 1000})
+        crowd.closed_at = ended
+        if options.mode == "rush":
+            if len(crowd.answers) == options.num_users:
+                gevent.spawn_later(0, self.environment.runner.quit)
+            raise StopUser
+
+
+@events.test_stop.add_listener
+def judge(environment: Environment, **_: Any) -> None:
+    """Look at the stock again, write the report, and decide whether the run has failed."""
+    sold = [answer for answer in crowd.answers if answer["outcome"] == "sold"]
+    failed = [answer for answer in crowd.answers if answer["outcome"] == "failed"]
+    after = _stock(environment)
+    if crowd.before is None or after is None:
+        crowd.problems.append("the stock could not be read")
+    else:
+        units = after["lucky"] - crowd.before["lucky"]
+        told = sum(answer["quantity"] for answer in sold)
+        total, was = (level["stock"] + level["lucky"] for level in (after, crowd.before))
+        if total != was:
+            crowd.problems.append(f"stock + lucky is {total}, and was {was}")
+        if units < told:
+            crowd.problems.append(f'{told} units were said to be sold, but lucky grew by {units}')
+        if after["stock"] < 0:
+            crowd.problems.append(f"stock is {after['stock']}")
+    if len({answer["order"] for answer in sold}) != len(sold):
+        crowd.problems.append("two buyers were given one order")
+    if failed:
+        crowd.problems.append(f"{len(failed)} purchases failed, the first with: {failed[0]['detail']}")
+    if environment.parsed_options.report:
+        report = {
+            "wall_s": crowd.closed_at - crowd.opened_at,
+            "before": crowd.before,
+            "after": after,
+            "problems": crowd.problems,
+            "answers": crowd.answers,
+        }
+        Path(environment.parsed_options.report).write_text(json.dumps(report))
+    sold_out = len(crowd.answers) - len(sold) - len(failed)
+    print(f"sold {len(sold)}, refused {sold_out}, failed {len(failed)}; stock now: {after}")
+    print("consistent" if not crowd.problems else "NOT consistent: " + "; ".join(crowd.problems))
+
+
+@events.quitting.add_listener
+def exit_status(environment: Environment, **_: Any) -> None:
+    """Locust itself only counts failed requests."""
+    environment.process_exit_code = 1 if crowd.problems else 0
+
+
+def _hosts(environment: Environment) -> list[str]:
+    return [host.strip().rstrip("/") for host in str(environment.host).split(",") if host.strip()]
+
+
+def _stock(environment: Environment) -> dict[str, int] | None:
+    for host in _hosts(environment):
+        try:
+            url = f"{host}/stock?sku={environment.parsed_options.sku}"
+            with urllib.request.urlopen(url, timeout=10) as answer:
+                level: dict[str, int] = json.load(answer)
+                return level
+        except (OSError, ValueError):
+            continue
+    return None
+
+
+def _answer(response: Any) -> dict[str, Any]:
+    try:
+        body = json.loads(response.text or "")
+    except ValueError:
+        body = {}
+    if response.status_code == 200 and "outcome" in body:
+        return {"outcome": body["outcome"], "quantity": body["quantity"], "order": body.get("order"), "detail": None}
+    detail = body.get("detail") or str(response.error or "no answer")
+    return {"outcome": "failed", "quantity": 0, "order": None, "detail": detail}

@@ -1,0 +1,229 @@
+"""The `seckill` command."""
+
+import asyncio
+import dataclasses
+import json
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from app.demo import DemoOptions
+from app.errors import LockTimeout, SeckillError
+from app.main import create_app, open_shop
+from app.sale import Audit, Shop
+from app.settings import Guard, LockName, Settings, load
+from app.stock import DEFAULT_SKU, Level
+
+app = typer.Typer(
+    help="A flash sale that never oversells, undersells or loses an order.", no_args_is_help=True, pretty_exceptions_enable=False
+)
+stock = typer.Typer(help="Look at the stock, and set it (under the lock, guarded like any other write).", no_args_is_help=True)
+app.add_typer(stock, name="stock")
+
+Result = TypeVar("Result")
+
+_FAILED = 2  # could not be done; 1 is the answer "not consistent"
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Sku = Annotated[str, typer.Option(help="The item.")]
+
+
+def main() -> None:
+    """Run the command; an error of ours is one line on standard error, not a stack trace."""
+    try:
+        app(standalone_mode=True)
+    except LockTimeout as error:
+        sys.exit(_say(f"{error}; `seckill locks` shows who has it"))
+    except SeckillError as error:
+        sys.exit(_say(str(error)))
+
+
+def _say(message: str) -> int:
+    for line in message.splitlines():
+        print(f"seckill: {line}", file=sys.stderr)  # noqa: T201
+    return _FAILED
+
+
+@app.command()
+def demo(
+    buyers: Annotated[int, typer.Option(min=1, max=20_000, help="Buyers who press the button at the same instant.")] = 500,
+    stock: Annotated[int, typer.Option(min=0, max=10**9, help="Units that exist.")] = 300,
+    instances: Annotated[int, typer.Option(min=1, max=16, help="Instances of the service.")] = 2,
+    ports: Annotated[str, typer.Option(help="Their ports; the next free one is taken for one in use.")] = "8080,8090",
+    batch_max: Annotated[
+        int | None, typer.Option(min=1, help="Buyers that one lock grant serves at most; 1 is the articles' way.")
+    ] = None,
+    lock: Annotated[LockName, typer.Option(help="What keeps the instances apart.")] = LockName.ETCD,
+    guard: Annotated[Guard, typer.Option(help="What checks each write: the lock's fencing token, or nothing.")] = Guard.FENCE,
+    report: Annotated[Path | None, typer.Option(help="Write all the figures to this file, as JSON.")] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Stay up after the rush, until Ctrl-C.")] = False,
+) -> None:
+    """Run the whole sale on this machine: etcd, Valkey, the instances, a rush of buyers, and the audit.
+
+    Exit status 0 only if every invariant holds and nobody was refused without cause.
+    """
+    from app import demo as show
+
+    try:
+        wanted = [int(port) for port in ports.split(",")]
+    except ValueError:
+        raise typer.BadParameter(f"not a list of ports: {ports!r}", param_hint="--ports") from None
+    if not all(0 < port < 65536 for port in wanted):
+        raise typer.BadParameter(f"ports are from 1 to 65535: {ports!r}", param_hint="--ports")
+    if report is not None and not report.absolute().parent.is_dir():
+        raise typer.BadParameter(f"there is no folder {report.absolute().parent}", param_hint="--report")
+    options = DemoOptions(buyers, stock, instances, tuple(wanted), batch_max, lock, guard, report, keep)
+    raise typer.Exit(show.run(options))
+
+
+@app.command()
+def serve(
+    host: Annotated[str | None, typer.Option(help="Address to listen on; SECKILL_HOST.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on; SECKILL_PORT.")] = None,
+) -> None:
+    """Run one instance against the servers that the environment or .env names."""
+    import uvicorn
+
+    settings = load(host=host, port=port)
+    settings = settings.model_copy(update={"instance": settings.instance_on_port})
+    uvicorn.run(
+        create_app(settings),
+        host=settings.host,
+        port=settings.port,
+        log_level="warning",
+        access_log=False,  # a line for each buyer would cost more than the sale
+        backlog=8192,  # a rush connects all at once
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=int(settings.drain_timeout_s) + 1,
+    )
+
+
+@stock.command("show")
+def stock_show(
+    sku: Annotated[str | None, typer.Option(help="The item; all of them without.")] = None, as_json: Json = False
+) -> None:
+    """Units left and sold."""
+
+    async def show(shop: Shop) -> list[Level]:
+        return [await shop.level(name) for name in ([sku] if sku else await shop.items())]
+
+    _print_levels(_with_shop(show), as_json)
+
+
+@stock.command("set")
+def stock_set(
+    units: Annotated[int, typer.Argument(min=0, max=10**12, help="Units left from now on.")],
+    sku: Sku = DEFAULT_SKU,
+    new_sale: Annotated[
+        bool, typer.Option("--new-sale", help="Forget what was sold: lucky becomes 0; orders, buyers, keys are deleted.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Set the units left. What was sold stays sold, unless it is a new sale."""
+    _print_levels([_with_shop(lambda shop: shop.set_stock(sku, units, new_sale=new_sale))], as_json)
+
+
+@stock.command("unfence")
+def stock_unfence(
+    sku: Sku = DEFAULT_SKU,
+    yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Forget the store's fence, after etcd was replaced or restored from a backup.
+
+    Until the next sale nothing stops a paused instance of the old cluster from writing; be sure that none is left.
+    """
+    if not yes:
+        typer.confirm(f"Is no instance that sells {sku!r} under the old lock system left?", abort=True)
+
+    async def unfence(shop: Shop) -> Level:
+        await shop.unfence(sku)
+        return await shop.level(sku)
+
+    _print_levels([_with_shop(unfence)], as_json)
+
+
+@app.command()
+def locks(as_json: Json = False) -> None:
+    """The queue of each lock: the holder first, then the waiters in order."""
+    contenders = _with_shop(lambda shop: shop.contenders())
+    if as_json:
+        _print_json([dataclasses.asdict(contender) for contender in contenders])
+        return
+    if not contenders:
+        Console().print("Nobody holds a lock or waits for one.")
+        return
+    table = Table("", "key", "token", "owner", "for", "TTL left", title="Lock queues")
+    for contender in contenders:
+        owner = contender.owner
+        who = f"{owner.get('instance', '?')} pid {owner.get('pid', '?')} {owner.get('thread', '')}" if owner else "not one of ours"
+        table.add_row(
+            "holds" if contender.holds else "waits",
+            contender.key,
+            str(contender.token),
+            who,
+            "?" if contender.waited_s is None else f"{contender.waited_s:.1f} s",
+            "none" if contender.ttl_left_s is None else f"{contender.ttl_left_s:.0f} s",
+        )
+    Console().print(table)
+
+
+@app.command()
+def check(
+    sku: Annotated[str | None, typer.Option(help="The item; all of them without.")] = None, as_json: Json = False
+) -> None:
+    """Audit the sale: do stock, lucky and the orders agree? Exit status 0 if they do, 1 if not."""
+
+    async def audit(shop: Shop) -> list[Audit]:
+        return [await shop.audit(name) for name in ([sku] if sku else await shop.items())]
+
+    audits = _with_shop(audit)
+    if as_json:
+        _print_json([dataclasses.asdict(one) | {"consistent": one.consistent} for one in audits])
+    else:
+        _print_audits(audits)
+    raise typer.Exit(0 if all(one.consistent for one in audits) else 1)
+
+
+def _print_audits(audits: list[Audit]) -> None:
+    console = Console()
+    table = Table("item", "stock", "lucky", "at the start", "orders", "units ordered", "", title="Audit")
+    for one in audits:
+        start = "not recorded" if one.initial is None else str(one.initial)
+        verdict = "[green]consistent[/]" if one.consistent else "[red]NOT consistent[/]"
+        table.add_row(one.sku, str(one.stock), str(one.lucky), start, str(one.orders), str(one.units_ordered), verdict)
+    console.print(table if audits else "There is no item; set one's stock with: seckill stock set 300")
+    for one in audits:
+        for violation in one.violations:
+            console.print(f"[red]{one.sku}: {violation}[/]")
+        if one.initial is None:
+            console.print(f"{one.sku}: the stock was not set with `seckill stock set`, so its sum can't be checked")
+
+
+def _print_levels(levels: list[Level], as_json: bool) -> None:
+    if as_json:
+        _print_json([dataclasses.asdict(level) for level in levels])
+        return
+    table = Table("item", "stock", "lucky", "at the start")
+    for level in levels:
+        table.add_row(level.sku, str(level.stock), str(level.lucky), "not recorded" if level.initial is None else str(level.initial))
+    Console().print(table)
+
+
+def _print_json(value: Any) -> None:
+    print(json.dumps(value, indent=2))  # noqa: T201
+
+
+def _with_shop(work: Callable[[Shop], Awaitable[Result]]) -> Result:
+    settings: Settings = load()
+
+    async def run() -> Result:
+        async with open_shop(settings) as shop:
+            return await work(shop)
+
+    return asyncio.run(run())

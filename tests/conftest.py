@@ -1,0 +1,54 @@
+"""Fixtures that all tests share: real servers, started once, cleaned before each test that uses them."""
+
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from app.embedded import EtcdMember, Valkey
+from tests.harness.waiting import eventually
+
+pytest.register_assert_rewrite("tests.contract.lock_contract")
+
+
+@pytest.fixture(scope="session")
+def etcd() -> Iterator[EtcdMember]:
+    """A real etcd, for tests that don't harm it."""
+    with EtcdMember() as member:
+        yield member
+
+
+@pytest.fixture(scope="session")
+def valkey_server() -> Iterator[Valkey]:
+    with Valkey() as server:
+        yield server
+
+
+@pytest.fixture
+def valkey(valkey_server: Valkey) -> Valkey:
+    """A real Valkey, empty."""
+    with socket.create_connection(("127.0.0.1", valkey_server.port)) as connection:
+        connection.sendall(b"FLUSHALL\r\n")
+        assert connection.recv(64).startswith(b"+OK")
+    return valkey_server
+
+
+# Threads that live as long as the process does: the pool behind `on_loop`, asyncio's own, and gRPC's.
+_LASTING = ("seckill-lock", "asyncio_", "AnyIO", "ThreadPoolExecutor")
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left() -> Iterator[None]:
+    """After each test every thread that it started has ended."""
+    before = set(threading.enumerate())
+    yield
+
+    def ended() -> bool:
+        return not [
+            thread
+            for thread in threading.enumerate()
+            if thread not in before and not thread.name.startswith(_LASTING) and "grpc" not in repr(thread).lower()
+        ]
+
+    eventually(ended, f"all threads ended; now: {threading.enumerate()}")
