@@ -46,6 +46,8 @@ def on_path(name: str) -> Path:
 class EtcdMember(Process):
     """One member of an etcd cluster, alone by default."""
 
+    graceful = False
+
     def __init__(
         self,
         name: str = "etcd",
@@ -133,6 +135,8 @@ class EtcdCluster:
 
 class Valkey(Process):
     """A Redis-protocol store. `durable`: every write is on disk before it is answered (`appendfsync always`)."""
+
+    graceful = False
 
     def __init__(
         self, name: str = "valkey", *, durable: bool = False, binary: Path | None = None, options: Sequence[str] = ()

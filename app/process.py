@@ -50,6 +50,8 @@ class Process:
     the order that it wants. The output goes to `output.log` in the directory.
     """
 
+    graceful = True  # whether `stop` asks before it kills; a database whose data goes with it needn't be asked
+
     def __init__(
         self,
         name: str,
@@ -163,8 +165,11 @@ class Process:
             self.kill()
 
     def stop(self) -> None:
-        """Terminate it and remove its directory."""
-        self.terminate()
+        """End it and remove its directory."""
+        if self.graceful:
+            self.terminate()
+        else:
+            self.kill()
         if self._directory is not None and not self._keep_directory:
             shutil.rmtree(self._directory, ignore_errors=True)
             self._directory = None

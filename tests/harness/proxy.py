@@ -44,6 +44,7 @@ class Proxy:
 
     def close(self) -> None:
         self._refusing = True
+        self._listener.shutdown(socket.SHUT_RDWR)  # a close alone doesn't wake the thread that accepts
         self._listener.close()
         self._close_all()
         self._thread.join(5)

@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -25,13 +26,16 @@ def etcdctl(endpoint: str, *arguments: str) -> str:
 
 def leases(member: EtcdMember) -> list[str]:
     """The ids of all leases, in hex."""
-    lines = etcdctl(member.endpoint, "lease", "list").split()
-    return [line for line in lines if all(letter in "0123456789abcdef" for letter in line)]
+    first, *ids = etcdctl(member.endpoint, "lease", "list").splitlines()
+    assert first.startswith("found"), first
+    return ids
 
 
 def optional_server(name: str, package: str) -> Path:
     """A server that is not ours to install for a user: skips with the way to get it, and fails in CI."""
-    found = shutil.which(name) or shutil.which(name, path="/usr/sbin:/usr/bin:/usr/local/bin")
+    # Not the one in our own virtual environment, which is the embedded one.
+    folders = [folder for folder in os.get_exec_path() if not Path(folder).is_relative_to(sys.prefix)]
+    found = shutil.which(name, path=os.pathsep.join(folders))
     if found is None:
         reason = f"{name} is not on PATH; on Debian: apt-get install {package}"
         if os.environ.get("CI"):

@@ -1,0 +1,531 @@
+"""What every lock must do, whatever it is made of. A backend's test module inherits `LockContract` and gives a `LockSystem`."""
+
+import asyncio
+import threading
+import time
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.errors import LockCancelled, LockLost, LockNotHeld, LockTimeout, LockUnavailable
+from app.locks import Cancel, DistributedLock, Grant, LockBackend
+from tests.harness.waiting import WITHIN_S, eventually, eventually_async
+from tests.harness.worker import Worker
+
+TTL_S = 2  # the shortest that etcd grants; what a killed holder costs in these tests
+
+
+class LockSystem(ABC):
+    """A lock backend's real server, and what only the server's owner can do to it."""
+
+    backend: str  # "module:Class", for other processes
+
+    @abstractmethod
+    def options(self, ttl_s: float) -> dict[str, Any]:
+        """What the backend's class is opened with; plain values, to be sent to other processes."""
+
+    @abstractmethod
+    def open(self, ttl_s: float) -> LockBackend:
+        """The backend, in this process."""
+
+    @abstractmethod
+    def delete_key(self, key: str) -> None:
+        """Delete a contender's key behind its back."""
+
+    @abstractmethod
+    def end_lease(self, grant: Grant) -> None:
+        """End a grant's lease behind its back."""
+
+    @abstractmethod
+    def leftovers(self) -> list[str]:
+        """Keys and leases that are on the server."""
+
+    @abstractmethod
+    def restart(self) -> None:
+        """kill -9 the server and start it again, with what it had on disk."""
+
+    @abstractmethod
+    def pause(self) -> None:
+        """Freeze the server."""
+
+    @abstractmethod
+    def resume(self) -> None:
+        """Let it go on."""
+
+
+class _Thread:
+    """Runs a function in a thread; `result()` is what it returned or raised."""
+
+    def __init__(self, function: Callable[[], Any]) -> None:
+        self._function = function
+        self._value: Any = None
+        self._error: BaseException | None = None
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._value = self._function()
+        except BaseException as error:
+            self._error = error
+
+    def result(self) -> Any:
+        self.thread.join(WITHIN_S)
+        assert not self.thread.is_alive(), "the thread did not end"
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+
+class LockContract:
+    """The suite. Every test ends with nothing left on the server."""
+
+    @pytest.fixture
+    def system(self) -> LockSystem:
+        """A server that tests don't harm; may be shared."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def own_system(self) -> Iterator[LockSystem]:
+        """A server of the test's own, which it may restart and freeze."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def name(self) -> str:
+        return f"/test/{uuid.uuid4().hex}"
+
+    @pytest.fixture
+    def backend(self, system: LockSystem) -> Iterator[LockBackend]:
+        assert system.leftovers() == []
+        backend = system.open(TTL_S)
+        yield backend
+        # A cancelled or failed acquire may leave something for one TTL, nothing for longer.
+        eventually(lambda: not system.leftovers(), "nothing is left on the server", TTL_S + WITHIN_S)
+        backend.close()
+
+    @pytest.fixture
+    def lock(self, backend: LockBackend, name: str) -> DistributedLock:
+        return backend.lock(name)
+
+    @pytest.fixture
+    def workers(self, system: LockSystem, name: str) -> Iterator[Callable[[], Worker]]:
+        with ExitStack() as stack:
+            yield lambda: stack.enter_context(Worker(system.backend, system.options(TTL_S), name))
+
+    # -- one at a time -----------------------------------------------------------------------------------------------
+
+    def test_excludes_processes(self, workers: Callable[[], Worker], backend: LockBackend, tmp_path: Path) -> None:
+        """Four processes that read, think and write under the lock lose no update."""
+        file = tmp_path / "count"
+        file.write_text("0")
+        crowd = [workers() for _ in range(4)]
+        for worker in crowd:
+            worker.tell("count", file=str(file), times=50)
+        assert [worker.answer()["counted"] for worker in crowd] == [50] * 4
+        assert file.read_text() == "200"
+
+    def test_excludes_threads(self, backend: LockBackend, name: str) -> None:
+        """Threads exclude each other through one lock object as well as through several."""
+        inside = 0
+        most = 0
+
+        def work(lock: DistributedLock) -> None:
+            nonlocal inside, most
+            for _ in range(20):
+                with lock:
+                    inside += 1
+                    most = max(most, inside)
+                    time.sleep(0)
+                    inside -= 1
+
+        shared = backend.lock(name)
+        threads = [_Thread(lambda lock=lock: work(lock)) for lock in (shared, shared, backend.lock(name))]
+        for thread in threads:
+            thread.result()
+        assert most == 1
+
+    def test_serves_in_order(self, backend: LockBackend, lock: DistributedLock, name: str) -> None:
+        """Contenders get the lock in the order in which they queued, and tokens grow in that order."""
+        served: list[tuple[int, int]] = []
+        first = lock.acquire()
+
+        def queue_up(number: int) -> None:
+            with backend.lock(name) as grant:
+                served.append((number, grant.token))
+
+        threads = []
+        for number in range(6):
+            threads.append(_Thread(lambda number=number: queue_up(number)))
+            eventually(lambda number=number: len(lock.contenders()) == number + 2, "the next one queues")
+        keys = [contender.key for contender in lock.contenders()]
+        lock.release()
+        for thread in threads:
+            thread.result()
+        assert [number for number, _ in served] == list(range(6))
+        tokens = [first.token] + [token for _, token in served]
+        assert tokens == sorted(set(tokens))
+        assert len(set(keys)) == 7
+
+    def test_tokens_grow(self, backend: LockBackend, name: str) -> None:
+        """Each grant has a higher token than the one before, of whichever lock object."""
+        tokens = []
+        for _ in range(5):
+            with backend.lock(name) as grant:
+                tokens.append(grant.token)
+        assert tokens == sorted(set(tokens))
+
+    # -- the ways to acquire -----------------------------------------------------------------------------------------
+
+    def test_try_acquire(self, lock: DistributedLock, workers: Callable[[], Worker]) -> None:
+        """try_acquire gives the lock if it is free, else None, and leaves nothing in the queue."""
+        worker = workers()
+        worker.ask("acquire")
+        assert lock.try_acquire() is None
+        eventually(lambda: len(lock.contenders()) == 1, "only the holder is in the queue")
+        worker.ask("release")
+        grant = lock.try_acquire()
+        assert grant is not None
+        assert lock.held_by_me
+        lock.release()
+
+    def test_timeout_leaves_no_key(self, lock: DistributedLock, system: LockSystem, workers: Callable[[], Worker]) -> None:
+        """A wait that is over raises LockTimeout; the holder's key and lease are then the only ones."""
+        worker = workers()
+        worker.ask("acquire")
+        alone = len(system.leftovers())
+        began = time.monotonic()
+        with pytest.raises(LockTimeout):
+            lock.acquire(wait_s=0.3)
+        assert time.monotonic() - began >= 0.3
+        eventually(lambda: len(system.leftovers()) == alone, "nothing but the holder's is left")
+        assert not lock.held_by_me
+        worker.ask("release")
+
+    def test_cancel_leaves_no_key(self, lock: DistributedLock, system: LockSystem, workers: Callable[[], Worker]) -> None:
+        """A wait that is called off raises LockCancelled at once; the holder's key and lease are then the only ones."""
+        worker = workers()
+        worker.ask("acquire")
+        alone = len(system.leftovers())
+        cancel = Cancel()
+        waiting = _Thread(lambda: lock.acquire(cancel=cancel))
+        eventually(lambda: len(lock.contenders()) == 2, "the waiter is in the queue")
+        cancel.set()
+        with pytest.raises(LockCancelled):
+            waiting.result()
+        eventually(lambda: len(system.leftovers()) == alone, "nothing but the holder's is left")
+        worker.ask("release")
+
+    def test_negative_wait_is_refused(self, lock: DistributedLock) -> None:
+        """A negative wait is the caller's mistake, not a lock that is taken."""
+        with pytest.raises(ValueError, match="wait_s"):
+            lock.acquire(wait_s=-1)
+
+    def test_with_never_runs_unlocked(self, lock: DistributedLock, own_system: LockSystem) -> None:
+        """`with lock` raises when the lock can't be had; its body does not run."""
+        backend = own_system.open(TTL_S)
+        ran = False
+        own_system.pause()
+        try:
+            with pytest.raises(LockUnavailable), backend.lock("/test/unreachable"):
+                ran = True
+        finally:
+            own_system.resume()
+        assert not ran
+        eventually(lambda: not own_system.leftovers(), "what reached the server nevertheless is gone", TTL_S + WITHIN_S)
+        backend.close()
+
+    # -- owners ------------------------------------------------------------------------------------------------------
+
+    def test_is_reentrant(self, lock: DistributedLock, workers: Callable[[], Worker]) -> None:
+        """The owner may acquire again; only its last release gives the lock back."""
+        worker = workers()
+        with lock as outer:
+            with lock as inner:
+                assert inner is outer
+                assert lock.hold_count == 2
+                assert len(lock.contenders()) == 1
+            assert lock.hold_count == 1
+            assert worker.ask("acquire", wait_s=0.2) == {"error": "LockTimeout"}
+        assert lock.hold_count == 0
+        assert not lock.held_by_me
+        assert "token" in worker.ask("acquire", wait_s=WITHIN_S)
+        worker.ask("release")
+
+    def test_another_thread_is_another_owner(self, lock: DistributedLock) -> None:
+        """A thread doesn't own what another thread of the same process acquired."""
+        with lock:
+            assert _Thread(lambda: lock.held_by_me).result() is False
+            assert _Thread(lock.try_acquire).result() is None
+
+    def test_release_by_a_non_owner_raises(self, lock: DistributedLock, system: LockSystem) -> None:
+        """Nobody can release what is not theirs, and trying changes nothing."""
+        with pytest.raises(LockNotHeld):
+            lock.release()
+        with lock as grant:
+            with pytest.raises(LockNotHeld):
+                _Thread(lock.release).result()
+            assert lock.held_by_me
+            assert [contender.key for contender in lock.contenders()] == [grant.key]
+
+    def test_a_new_thread_does_not_inherit(self, lock: DistributedLock) -> None:
+        """The lock of a thread that died is given back; a new thread with its recycled identifier never has it."""
+        dead = _Thread(lock.acquire)
+        dead.result()
+        identifier = dead.thread.ident
+
+        def look() -> tuple[int, bool, int]:
+            return threading.get_ident(), lock.held_by_me, lock.hold_count
+
+        # The first new thread mostly gets the identifier of the last dead one; make that sure.
+        def recycled() -> tuple[int, bool, int] | None:
+            found: tuple[int, bool, int] = _Thread(look).result()
+            return found if found[0] == identifier else None
+
+        assert eventually(recycled, "an identifier is recycled")[1:] == (False, 0)
+        grant = lock.acquire(wait_s=WITHIN_S)  # the renewal found out that its owner is gone
+        assert not grant.lost
+        lock.release()
+
+    # -- losing it ---------------------------------------------------------------------------------------------------
+
+    def test_a_lost_lease_raises(self, lock: DistributedLock, system: LockSystem) -> None:
+        """A holder whose lease ended is told, by callback, flag and error; after its release it can begin anew."""
+        told = threading.Event()
+        grant = lock.acquire()
+        grant.on_lost(told.set)
+        grant.ensure_held()
+        system.end_lease(grant)
+        assert told.wait(WITHIN_S)
+        assert grant.lost
+        assert not lock.held_by_me
+        with pytest.raises(LockLost):
+            grant.ensure_held()
+        with pytest.raises(LockLost):
+            lock.acquire()  # re-entering what is lost
+        with pytest.raises(LockLost):
+            lock.release()
+        with lock as again:
+            assert again.token > grant.token
+
+    def test_with_tells_of_a_loss(self, lock: DistributedLock, system: LockSystem) -> None:
+        """A `with` whose lock was lost inside raises at its end, but never hides the body's own error."""
+        with pytest.raises(LockLost), lock as grant:
+            system.end_lease(grant)
+            eventually(lambda grant=grant: grant.lost, "the loss is noticed")
+        with pytest.raises(KeyError), lock as grant:
+            system.end_lease(grant)
+            eventually(lambda grant=grant: grant.lost, "the loss is noticed")
+            raise KeyError
+
+    def test_a_deleted_key_is_a_loss(self, lock: DistributedLock, system: LockSystem) -> None:
+        """A holder whose key is deleted by hand, its lease alive, is told by the next renewal."""
+        grant = lock.acquire()
+        system.delete_key(grant.key)
+        eventually(lambda: grant.lost, "the loss is noticed")
+        with pytest.raises(LockLost):
+            lock.release()
+
+    def test_a_release_spares_the_next_owner(self, lock: DistributedLock, system: LockSystem, workers: Callable[[], Worker]) -> None:
+        """Releasing a lock that was lost does nothing to whoever owns it now."""
+        worker = workers()
+        grant = lock.acquire()
+        system.end_lease(grant)
+        assert "token" in worker.ask("acquire", wait_s=WITHIN_S)
+        eventually(lambda: grant.lost, "the loss is noticed")
+        with pytest.raises(LockLost):
+            lock.release()
+        assert worker.ask("lost") == {"lost": False}
+        assert len(lock.contenders()) == 1
+        worker.ask("release")
+
+    # -- others die --------------------------------------------------------------------------------------------------
+
+    def test_a_killed_holder_is_succeeded(self, lock: DistributedLock, workers: Callable[[], Worker]) -> None:
+        """kill -9 of the holder: the next in line has the lock after about one TTL."""
+        worker = workers()
+        worker.ask("acquire")
+        worker.kill()
+        lock.acquire(wait_s=TTL_S + WITHIN_S)
+        lock.release()
+
+    def test_a_killed_waiter_is_skipped(self, lock: DistributedLock, workers: Callable[[], Worker]) -> None:
+        """kill -9 of a waiter: those behind it get their turn all the same, and not while the holder holds."""
+        holder, waiter = workers(), workers()
+        holder.ask("acquire")
+        waiter.tell("acquire")
+        eventually(lambda: len(lock.contenders()) == 2, "the waiter is in the queue")
+        behind = _Thread(lambda: lock.acquire(wait_s=TTL_S + WITHIN_S))
+        eventually(lambda: len(lock.contenders()) == 3, "we are behind it")
+        waiter.kill()
+        eventually(lambda: len(lock.contenders()) == 2, "the dead waiter's lease has ended", TTL_S + WITHIN_S)
+        assert lock.contenders()[0].holds
+        assert behind.thread.is_alive()
+        holder.ask("release")
+        assert behind.result().token > 0
+
+    def test_a_waiter_whose_key_is_deleted_starts_again(
+        self, system: LockSystem, backend: LockBackend, lock: DistributedLock, name: str
+    ) -> None:
+        """A waiter whose own key vanished doesn't believe that it is next, and doesn't wait for ever."""
+        lock.acquire()
+        other = backend.lock(name)
+        waiting = _Thread(lambda: self._hold_and_release(other))
+        key = eventually(lambda: [c for c in lock.contenders() if not c.holds], "the waiter is in the queue")[0].key
+        system.delete_key(key)
+        eventually(
+            lambda: any(not c.holds and c.key != key for c in lock.contenders()), "the waiter is back with a new key"
+        )
+        assert waiting.thread.is_alive()
+        lock.release()
+        assert waiting.result() > 0
+
+    # -- the server dies ---------------------------------------------------------------------------------------------
+
+    def test_a_waiter_survives_a_restart_of_the_server(self, own_system: LockSystem) -> None:
+        """A server that is killed and comes back within the TTL costs neither the holder nor the waiter its place."""
+        backend = own_system.open(10)
+        holder, other = backend.lock("/test/restart"), backend.lock("/test/restart")
+        grant = holder.acquire()
+        waiting = _Thread(lambda: self._hold_and_release(other))
+        before = eventually(lambda: len(holder.contenders()) == 2 and holder.contenders(), "the waiter is in the queue")
+        own_system.restart()
+        eventually(lambda: self._reachable(holder), "the server answers again")
+        assert [c.key for c in holder.contenders()] == [c.key for c in before]
+        grant.ensure_held()
+        assert waiting.thread.is_alive()
+        holder.release()
+        assert waiting.result() > grant.token
+        eventually(lambda: not own_system.leftovers(), "nothing is left on the server")
+        backend.close()
+
+    def test_renewal_survives_a_short_outage(self, own_system: LockSystem) -> None:
+        """A server that is frozen for less than the TTL costs nobody a lock."""
+        backend = own_system.open(5)
+        lock = backend.lock("/test/outage")
+        with lock as grant:
+            until = grant.deadline
+            own_system.pause()
+            # Frozen beyond the moment at which it would have been renewed (a third of the TTL).
+            eventually(lambda: time.monotonic() > until - 5 + 2.5, "half of the TTL is over")
+            own_system.resume()
+            eventually(lambda: grant.deadline > until, "it was renewed after all")
+            assert not grant.lost
+        eventually(lambda: not own_system.leftovers(), "nothing is left on the server")
+        backend.close()
+
+    def test_an_outage_longer_than_the_ttl_is_a_loss(self, own_system: LockSystem) -> None:
+        """A holder that could not renew for a TTL says so at its deadline, without asking anybody."""
+        backend = own_system.open(TTL_S)
+        lock = backend.lock("/test/outage")
+        told = threading.Event()
+        grant = lock.acquire()
+        grant.on_lost(told.set)
+        own_system.pause()
+        try:
+            assert told.wait(TTL_S + WITHIN_S)
+            assert time.monotonic() >= grant.deadline
+            with pytest.raises(LockLost):
+                lock.release()
+        finally:
+            own_system.resume()
+        eventually(lambda: not own_system.leftovers(), "nothing is left on the server", TTL_S + WITHIN_S)
+        backend.close()
+
+    # -- on an event loop --------------------------------------------------------------------------------------------
+
+    def test_excludes_tasks(self, lock: DistributedLock) -> None:
+        """Tasks of one event loop, which share a thread, exclude each other."""
+        most = inside = 0
+
+        async def work() -> None:
+            nonlocal most, inside
+            async with lock.on_loop():
+                inside += 1
+                most = max(most, inside)
+                await asyncio.sleep(0)
+                inside -= 1
+
+        async def main() -> None:
+            await asyncio.gather(*(work() for _ in range(8)))
+
+        asyncio.run(main())
+        assert most == 1
+
+    def test_a_task_may_reenter_as_its_owner(self, lock: DistributedLock) -> None:
+        """Code on an event loop re-enters with an explicit owner."""
+
+        async def main() -> None:
+            async with lock.on_loop(owner="me") as outer, lock.on_loop(owner="me") as inner:
+                assert inner is outer
+
+        asyncio.run(main())
+
+    def test_a_cancelled_task_leaves_no_key(self, lock: DistributedLock) -> None:
+        """Cancelling a task that waits takes it out of the queue; cancelling one that holds gives the lock back."""
+
+        async def hold(entered: asyncio.Event) -> None:
+            async with lock.on_loop():
+                entered.set()
+                await asyncio.Event().wait()
+
+        async def count() -> int:
+            return len(await asyncio.to_thread(lock.contenders))
+
+        async def until(number: int) -> None:
+            async def there() -> bool:
+                return await count() == number
+
+            await eventually_async(there, f"{number} in the queue")
+
+        async def main() -> None:
+            entered = asyncio.Event()
+            holder = asyncio.create_task(hold(entered))
+            await entered.wait()
+            waiter = asyncio.create_task(hold(asyncio.Event()))
+            await until(2)
+            waiter.cancel()
+            await until(1)
+            holder.cancel()
+            await until(0)
+            await asyncio.gather(holder, waiter, return_exceptions=True)
+            assert holder.cancelled()
+            assert waiter.cancelled()
+
+        asyncio.run(main())
+
+    def test_cancelling_at_any_moment_leaves_nothing(self, lock: DistributedLock) -> None:
+        """Whatever a cancellation races with (the wait, the grant, the release), the lock is free afterwards."""
+
+        async def hold() -> None:
+            async with lock.on_loop():
+                await asyncio.sleep(0)
+
+        async def main() -> None:
+            for step in range(40):
+                task = asyncio.create_task(hold())
+                await asyncio.sleep(step * 0.0004)  # not a wait for anything: a different moment each time
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+            async with lock.on_loop(wait_s=WITHIN_S):
+                pass
+
+        asyncio.run(main())
+
+    # -- help --------------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def _hold_and_release(lock: DistributedLock) -> int:
+        with lock as grant:
+            return grant.token
+
+    @staticmethod
+    def _reachable(lock: DistributedLock) -> bool:
+        try:
+            return bool(lock.contenders())
+        except LockUnavailable:
+            return False

@@ -1,0 +1,289 @@
+"""The etcd lock keeps the contract; and what is etcd's alone: other clients in the queue, clusters, logins, TLS."""
+
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+
+from app.embedded import EtcdCluster, EtcdMember, etcd_binary
+from app.errors import ConfigurationError, LockUnavailable
+from app.locks import DistributedLock, EtcdBackend, Grant
+from app.process import free_port
+from tests.contract.lock_contract import TTL_S, LockContract, LockSystem, _Thread
+from tests.harness.proxy import Proxy
+from tests.harness.servers import etcdctl, leases, optional_server
+from tests.harness.waiting import WITHIN_S, eventually
+
+
+class EtcdSystem(LockSystem):
+    backend = "app.locks:EtcdBackend"
+
+    def __init__(self, member: EtcdMember) -> None:
+        self.member = member
+
+    def options(self, ttl_s: float) -> dict[str, Any]:
+        return {"endpoints": [self.member.endpoint], "ttl_s": ttl_s}
+
+    def open(self, ttl_s: float) -> EtcdBackend:
+        return EtcdBackend(**self.options(ttl_s))
+
+    def delete_key(self, key: str) -> None:
+        assert etcdctl(self.member.endpoint, "del", key).strip() == "1"
+
+    def end_lease(self, grant: Grant) -> None:
+        etcdctl(self.member.endpoint, "lease", "revoke", grant.key.rpartition("/")[2])
+
+    def leftovers(self) -> list[str]:
+        keys = etcdctl(self.member.endpoint, "get", "--prefix", "--keys-only", "/").split()
+        return keys + leases(self.member)
+
+    def restart(self) -> None:
+        self.member.kill()
+        self.member.start()
+
+    def pause(self) -> None:
+        self.member.pause()
+
+    def resume(self) -> None:
+        self.member.resume()
+
+
+def _binary(which: str) -> Path:
+    return etcd_binary() if which == "embedded" else optional_server("etcd", "etcd-server")
+
+
+@pytest.fixture(scope="module", params=["embedded", "debian"])
+def version(request: pytest.FixtureRequest) -> str:
+    """etcd 3.5 as it is embedded, and 3.4 as Debian has it."""
+    _binary(request.param)
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def shared_member(version: str) -> Iterator[EtcdMember]:
+    with EtcdMember(binary=_binary(version)) as member:
+        yield member
+
+
+class TestEtcdLock(LockContract):
+    @pytest.fixture
+    def system(self, shared_member: EtcdMember) -> LockSystem:
+        return EtcdSystem(shared_member)
+
+    @pytest.fixture
+    def own_system(self, version: str) -> Iterator[LockSystem]:
+        with EtcdMember(binary=_binary(version)) as member:
+            yield EtcdSystem(member)
+
+
+@pytest.fixture
+def backend(etcd: EtcdMember) -> Iterator[EtcdBackend]:
+    backend = EtcdBackend([etcd.endpoint], ttl_s=TTL_S, instance="test")
+    yield backend
+    backend.close()
+
+
+def test_etcdctl_takes_its_fair_turn(etcd: EtcdMember, backend: EtcdBackend) -> None:
+    """`etcdctl lock <name>` (Go's recipe) waits for us, goes before those who came later, and we wait for it."""
+    lock = backend.lock("/test/mixed")
+    order: list[str] = []
+    lock.acquire()
+    command = [str(etcd_binary("etcdctl")), f"--endpoints={etcd.endpoint}", "lock", "--ttl=5", "/test/mixed", "true"]
+    with subprocess.Popen(command, env=os.environ | {"ETCDCTL_API": "3"}, stdout=subprocess.DEVNULL) as other:
+        eventually(lambda: len(lock.contenders()) == 2, "etcdctl is in the queue")
+        theirs = lock.contenders()[1]
+        assert theirs.owner == {}  # Go's recipe says nothing of itself
+
+        def after() -> None:
+            with lock:
+                order.append("ours again" if other.poll() is not None or not _has(lock, theirs.key) else "too early")
+
+        later = _Thread(after)
+        eventually(lambda: len(lock.contenders()) == 3, "we are in the queue behind etcdctl")
+        assert other.poll() is None
+        lock.release()
+        assert other.wait(WITHIN_S) == 0
+        later.result()
+    assert order == ["ours again"]
+
+
+def test_a_name_is_no_prefix_of_another(backend: EtcdBackend) -> None:
+    """item/1 and item/10 are two locks."""
+    with backend.lock("/test/item/1"), backend.lock("/test/item/10") as grant:
+        assert grant.token > 0
+
+
+def test_contenders_say_who_they_are(etcd: EtcdMember, backend: EtcdBackend) -> None:
+    """The queue shows instance, process, thread, how long and what is left of the lease; all queues under a prefix."""
+    with backend.lock("/test/show/a"), backend.lock("/test/show/b"):
+        queue = backend.contenders("/test/show/")
+    assert [contender.key.rpartition("/")[0] for contender in queue] == ["/test/show/a", "/test/show/b"]
+    for contender in queue:
+        assert contender.holds
+        assert contender.owner["instance"] == "test"
+        assert contender.owner["pid"] == os.getpid()
+        assert contender.owner["thread"] == threading.current_thread().name
+        assert contender.waited_s is not None
+        assert 0 <= contender.waited_s < WITHIN_S
+        assert contender.ttl_left_s is not None
+        assert 0 <= contender.ttl_left_s <= TTL_S
+
+
+def test_what_others_wrote_into_the_queue_does_no_harm(etcd: EtcdMember, backend: EtcdBackend) -> None:
+    """Keys under the prefix with any value and no lease are shown as what they are."""
+    etcdctl(etcd.endpoint, "put", "/test/odd/x", "[1, 2")
+    try:
+        assert [(c.owner, c.ttl_left_s) for c in backend.lock("/test/odd").contenders()] == [({}, None)]
+    finally:
+        etcdctl(etcd.endpoint, "del", "/test/odd/x")
+
+
+@pytest.mark.parametrize("victim", [0, 1, 2])
+@pytest.mark.parametrize("how", ["kill", "pause"])
+def test_one_of_three_members_dies(victim: int, how: str) -> None:
+    """With three members, the death (or freezing) of any one costs a retry: a holder, a waiter and a newcomer all succeed."""
+    with EtcdCluster(3) as cluster:
+        backend = EtcdBackend(cluster.endpoints, ttl_s=6)
+        lock, other = backend.lock("/test/cluster"), backend.lock("/test/cluster")
+        grant = lock.acquire()
+        waiting = _Thread(lambda: LockContract._hold_and_release(other))
+        eventually(lambda: len(lock.contenders()) == 2, "the waiter is in the queue")
+        getattr(cluster.members[victim], how)()
+        # Two renewals later the holder still has it.
+        until = grant.deadline
+        eventually(lambda: grant.deadline > until + 2, "the lease is being renewed")
+        lock.release()
+        assert waiting.result() > grant.token
+        with lock as again:
+            assert again.token > grant.token
+        assert eventually(lambda: not lock.contenders(), "the queue is empty")
+        backend.close()
+
+
+@pytest.mark.parametrize(
+    "marker", [b"/etcdserverpb.Lease/LeaseGrant", b"/etcdserverpb.KV/Txn"], ids=["grant", "put"]
+)
+def test_an_answer_that_was_lost_is_asked_for_again(etcd: EtcdMember, marker: bytes) -> None:
+    """A lease grant or a put that was applied, but whose answer was lost, neither fails the acquire nor leaves a second key."""
+    with Proxy(etcd.client_port) as proxy:
+        backend = EtcdBackend([f"http://127.0.0.1:{proxy.port}"], ttl_s=5)
+        lock = backend.lock("/test/lost-answer")
+        # gRPC names a method in full only the first time it is called on a connection, so this is the very first call.
+        proxy.lose_answer_to(marker)
+        acquiring = _Thread(lambda: lock.acquire(owner="me"))
+        assert proxy.lost.wait(WITHIN_S)
+        proxy.restore()
+        grant = acquiring.result()
+        assert [contender.key for contender in lock.contenders()] == [grant.key]
+        lock.release(owner="me")
+        eventually(lambda: not EtcdSystem(etcd).leftovers(), "nothing is left on the server")
+        backend.close()
+
+
+def test_a_release_that_fails_is_made_good(etcd: EtcdMember) -> None:
+    """A lease that could not be revoked, as etcd was away, is revoked when it is back, not only at its TTL's end."""
+    with Proxy(etcd.client_port) as proxy:
+        backend = EtcdBackend([f"http://127.0.0.1:{proxy.port}"], ttl_s=600)
+        lock = backend.lock("/test/late-revoke")
+        lock.acquire()
+        proxy.cut()
+        lock.release()
+        assert EtcdSystem(etcd).leftovers() != []
+        proxy.restore()
+        eventually(lambda: not EtcdSystem(etcd).leftovers(), "nothing is left on the server")
+        backend.close()
+
+
+def test_an_etcd_that_is_away_is_an_error_in_time() -> None:
+    """Without a server an acquire ends with LockUnavailable within its deadline; it doesn't hang."""
+    backend = EtcdBackend([f"http://127.0.0.1:{free_port()}"], timeout_s=0.5)
+    began = time.monotonic()
+    with pytest.raises(LockUnavailable):
+        backend.lock("/test/away").acquire()
+    with pytest.raises(LockUnavailable):
+        backend.ping(0.2)
+    assert time.monotonic() - began < WITHIN_S
+    backend.close()
+
+
+def test_login(tmp_path: Path) -> None:
+    """With authentication on: a user with rights on the prefix gets the lock, also after a restart made its token void."""
+    with EtcdMember() as member:
+        end = member.endpoint
+        etcdctl(end, "user", "add", "root:sesame")
+        etcdctl(end, "user", "grant-role", "root", "root")
+        etcdctl(end, "user", "add", "shop:open-door")
+        etcdctl(end, "role", "add", "locks")
+        etcdctl(end, "role", "grant-permission", "--prefix=true", "locks", "readwrite", "/test/")
+        etcdctl(end, "user", "grant-role", "shop", "locks")
+        etcdctl(end, "auth", "enable")
+        with pytest.raises(LockUnavailable):
+            _take_once(EtcdBackend([end], timeout_s=1))
+        with pytest.raises(LockUnavailable, match="authentication failed") as refusal:
+            _take_once(EtcdBackend([end], user="shop", password="wrong", timeout_s=1))
+        assert "wrong" not in str(refusal.value)
+        backend = EtcdBackend([end], user="shop", password="open-door", ttl_s=5)
+        backend.ping(WITHIN_S)
+        lock = backend.lock("/test/login")
+        lock.acquire()
+        waiting = _Thread(lambda: LockContract._hold_and_release(lock))
+        eventually(lambda: len(lock.contenders()) == 2, "the waiter is in the queue")
+        lock.release()
+        assert waiting.result() > 0
+        member.kill()  # etcd's simple tokens don't survive it
+        member.start()
+        with lock as grant:
+            assert grant.token > 0
+        backend.close()
+
+
+def test_tls(tmp_path: Path) -> None:
+    """With TLS and client certificates: our certificate gets the lock, none gets an error."""
+    authority = trustme.CA()
+    files = {name: tmp_path / f"{name}.pem" for name in ("ca", "server_cert", "server_key", "cert", "key")}
+    authority.cert_pem.write_to_path(str(files["ca"]))
+    for prefix, issued in (("server_", authority.issue_cert("127.0.0.1")), ("", authority.issue_cert("shop@example.org"))):
+        issued.cert_chain_pems[0].write_to_path(str(files[f"{prefix}cert"]))
+        issued.private_key_pem.write_to_path(str(files[f"{prefix}key"]))
+    options = [
+        f"--cert-file={files['server_cert']}",
+        f"--key-file={files['server_key']}",
+        f"--trusted-ca-file={files['ca']}",
+        "--client-cert-auth",
+    ]
+    with EtcdMember(secure=True, options=options) as member:
+        backend = EtcdBackend(
+            [member.endpoint], timeout_s=10, ca_file=files["ca"], cert_file=files["cert"], key_file=files["key"]
+        )
+        _take_once(backend)
+        with pytest.raises(LockUnavailable):
+            _take_once(EtcdBackend([member.endpoint], timeout_s=1, ca_file=files["ca"]))
+    with pytest.raises(ConfigurationError, match="cert file and a key file"):
+        EtcdBackend([member.endpoint], cert_file=files["cert"])
+    with pytest.raises(ConfigurationError, match="can't be read"):
+        EtcdBackend([member.endpoint], ca_file=tmp_path / "missing.pem")
+
+
+@pytest.mark.parametrize("endpoint", ["ftp://host", "http://", "://"])
+def test_an_odd_endpoint_is_refused(endpoint: str) -> None:
+    """What is no etcd URL is a configuration error, at once."""
+    with pytest.raises(ConfigurationError, match="not an etcd endpoint"):
+        EtcdBackend([endpoint])
+
+
+def _take_once(backend: EtcdBackend) -> None:
+    try:
+        with backend.lock("/test/once"):
+            pass
+    finally:
+        backend.close()
+
+
+def _has(lock: DistributedLock, key: str) -> bool:
+    return any(contender.key == key for contender in lock.contenders())
