@@ -72,8 +72,10 @@ async def open_shop(settings: Settings, metrics: Metrics | None = None) -> Async
         try:
             shop = Shop(backend, store, rules, metrics, lock_prefix=settings.lock_prefix)
             metrics.watch_queues(lambda: shop.waiting)
-            yield shop
-            await shop.close(within_s=settings.drain_timeout_s)
+            try:
+                yield shop
+            finally:
+                await shop.close(within_s=settings.drain_timeout_s)
         finally:
             await store.close()
     finally:

@@ -1,6 +1,7 @@
 """A child process that is asked whether it is ready, that can be paused and killed, and that dies with its parent."""
 
 import contextlib
+import random
 import shutil
 import signal
 import socket
@@ -25,11 +26,15 @@ class ProcessFailed(SeckillError):
 
 
 def free_port() -> int:
-    """A TCP port on loopback that nobody listens on at this moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A TCP port on loopback that nobody listens on at this moment.
+
+    Below the range from which the kernel takes ports for outgoing connections (32768 on Linux, 49152 on macOS), one of
+    which could have it before the server does.
+    """
+    while True:
+        port = random.randrange(20_000, 32_000)  # noqa: S311 - not a secret
+        if port_is_free(port):
+            return port
 
 
 def port_is_free(port: int) -> bool:

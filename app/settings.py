@@ -54,7 +54,7 @@ class Settings(BaseSettings):
         5.0, ge=1, le=3600, description="lease of a lock: a dead holder stands in the way this long"
     )
     lock_renew_ratio: float = Field(
-        1 / 3, gt=0, lt=1, description="a lease is renewed each such part of its TTL (the articles: 0.8)"
+        0.333, gt=0, lt=1, description="a lease is renewed each such part of its TTL (the articles: 0.8)"
     )
     etcd_endpoints: Annotated[list[str], NoDecode] = Field(
         ["http://127.0.0.1:2379"], min_length=1, description="URLs of the etcd members, separated by commas"

@@ -147,7 +147,6 @@ class Cashier:
         if len(self._tills) < self._tills_max:
             till = loop.create_task(self._run_till(), name=f"till {self._sku}")
             self._tills.add(till)
-            till.add_done_callback(self._till_closed)
         return pending.future
 
     async def drain(self, within_s: float) -> None:
@@ -166,6 +165,15 @@ class Cashier:
     # -- a till ------------------------------------------------------------------------------------------------------
 
     async def _run_till(self) -> None:
+        till = asyncio.current_task()
+        try:
+            await self._serve_while_somebody_waits()
+        finally:
+            # In the same step as the last look at the queue. A done-callback comes a step later: a buyer who came in
+            # between found a till that was still there and would serve nobody any more.
+            self._tills.discard(till)  # type: ignore[arg-type]
+
+    async def _serve_while_somebody_waits(self) -> None:
         pause_s = 0.0
         while self._queue:
             try:
@@ -324,9 +332,6 @@ class Cashier:
         waiting = [batch[0].deadline for batch in self._in_hand if batch] + [p.deadline for p in list(self._queue)[:1]]
         # In hand are also some who were told already; look again soon rather than count them.
         self._timer = loop.call_at(max(min(waiting), now + 0.01), self._sweep) if waiting else None
-
-    def _till_closed(self, till: "asyncio.Task[None]") -> None:
-        self._tills.discard(till)
 
     def _tell_error(self, pending: _Pending, error: Exception) -> None:
         if not pending.future.done():

@@ -39,6 +39,8 @@ class Shop:
 
         Raises a `SaleError` (queue full, deadline passed, ...) or a `StockError` (no such item, store away, ...).
         """
+        if self._closing:
+            raise Closing("this instance is shutting down; nothing was sold")
         cashier = self._cashiers.get(purchase.sku) or await self._find_cashier(purchase.sku)
         try:
             return await cashier.submit(purchase)
@@ -48,8 +50,6 @@ class Shop:
 
     async def _find_cashier(self, sku: str) -> Cashier:
         """Open a cashier for an item that exists. Unknown names leave nothing behind, however many are asked for."""
-        if self._closing:
-            raise Closing("this instance is shutting down; nothing was sold")
         opening = self._opening.get(sku)
         if opening is None:  # a rush that finds the shop closed knocks once, not 500 times
             opening = asyncio.create_task(self._open(sku))

@@ -48,9 +48,10 @@ class RedisClient:
             "retry": Retry(NoBackoff(), 0),
         }
         try:
-            self._redis, self.clustered = _connect(url, options, timeout_s, connections)
+            self._redis, *self._helpers = _connect(url, options, timeout_s, connections)
         except (ValueError, RedisError) as error:
             raise ConfigurationError(f"not a store's URL: {error}") from error
+        self.clustered = isinstance(self._redis, redis.asyncio.RedisCluster)
 
     async def run(self, script: Script, keys: Sequence[str], args: Sequence[str | int], timeout_s: float | None = None) -> Any:
         """Run a script; a server that has forgotten it (a restart, a failover) is told it again."""
@@ -72,7 +73,8 @@ class RedisClient:
 
     async def close(self) -> None:
         """Close all connections."""
-        await self._redis.aclose()
+        for client in (self._redis, *self._helpers):
+            await client.aclose()
 
     @asynccontextmanager
     async def _call(self, timeout_s: float | None) -> AsyncIterator[None]:
@@ -99,22 +101,23 @@ def _translated(limit_s: float) -> Iterator[None]:
         raise StockUnavailable(f"the store can't be reached: {error}") from error
 
 
-def _connect(url: str, options: dict[str, Any], timeout_s: float, connections: int) -> tuple[Any, bool]:
+def _connect(url: str, options: dict[str, Any], timeout_s: float, connections: int) -> list[Any]:
+    """The client that the URL names, and those that it needs besides."""
     scheme, _, rest = url.partition("://")
     plain, _, kind = scheme.partition("+")
     if kind == "cluster":
         cluster: Any = redis.asyncio.RedisCluster.from_url(f"{plain}://{rest}", max_connections=connections, **options)
-        return cluster, True
+        return [cluster]
     if kind == "sentinel":
-        return _sentinel(plain, rest, options), False
+        return _sentinel(plain, rest, options)
     if kind:
         raise ValueError(f"unknown kind {kind!r} (sentinel and cluster are known)")
     # A pool that makes callers wait for a connection: a rush of 500 must not open 500.
     pool = redis.asyncio.BlockingConnectionPool.from_url(url, max_connections=connections, timeout=timeout_s, **options)
-    return redis.asyncio.Redis.from_pool(pool), False
+    return [redis.asyncio.Redis.from_pool(pool)]
 
 
-def _sentinel(scheme: str, rest: str, options: dict[str, Any]) -> Any:
+def _sentinel(scheme: str, rest: str, options: dict[str, Any]) -> list[Any]:
     # The host part lists several addresses, which urlsplit takes as one.
     parts = urlsplit(f"{scheme}://{rest}")
     login, _, addresses = parts.netloc.rpartition("@")
@@ -130,7 +133,7 @@ def _sentinel(scheme: str, rest: str, options: dict[str, Any]) -> Any:
     if login:
         options |= {"username": unquote(user) or None, "password": unquote(password) or None}
     finder = Sentinel(sentinels, sentinel_kwargs={"socket_timeout": 1.0, "socket_connect_timeout": 1.0})
-    return finder.master_for(service, **options)
+    return [finder.master_for(service, **options), *finder.sentinels]
 
 
 def _sha1(text: str) -> str:

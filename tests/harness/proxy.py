@@ -20,6 +20,7 @@ class Proxy:
         self._mutex = threading.Lock()
         self._refusing = False
         self._losing_after: bytes | None = None
+        self._losing_request = False
         self.lost = threading.Event()
         self._thread = threading.Thread(target=self._accept, name="proxy", daemon=True)
         self._thread.start()
@@ -34,6 +35,11 @@ class Proxy:
         self._refusing = False
         self._losing_after = None
 
+    def lose_request(self, marker: bytes) -> None:
+        """Cut all paths instead of letting the next request that contains `marker` reach the server."""
+        self.lose_answer_to(marker)
+        self._losing_request = True
+
     def lose_answer_to(self, marker: bytes) -> None:
         """Let the next request that contains `marker` reach the server, and cut all paths instead of its answer.
 
@@ -41,6 +47,7 @@ class Proxy:
         """
         self.lost.clear()
         self._losing_after = marker
+        self._losing_request = False
 
     def close(self) -> None:
         self._refusing = True
@@ -77,15 +84,21 @@ class Proxy:
                 if upstream and self._losing_after is not None and self._losing_after in data:
                     doomed.set()
                     self._refusing = True
+                    if self._losing_request:
+                        self._lose()
+                        return
                 elif not upstream and doomed.is_set():
-                    self._losing_after = None
-                    self._close_all()
-                    self.lost.set()
+                    self._lose()
                     return
                 sink.sendall(data)
         for end in (source, sink):
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
+
+    def _lose(self) -> None:
+        self._losing_after = None
+        self._close_all()
+        self.lost.set()
 
     def _close_all(self) -> None:
         with self._mutex:

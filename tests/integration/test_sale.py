@@ -1,0 +1,324 @@
+"""The sale under its lock, against real servers: the rush, keys, limits, queues and deadlines."""
+
+import asyncio
+from collections import Counter
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+import redis.asyncio
+
+from app.embedded import EtcdMember, Valkey
+from app.errors import BuyerRequired, Closing, KeyReused, NotDecided, QueueFull, StockCorrupt, UnknownItem
+from app.sale import Answer, Outcome, Purchase
+from tests.harness.shop import buy, shop
+from tests.harness.waiting import WITHIN_S, eventually_async
+
+
+def outcomes(answers: list[Answer | BaseException]) -> Counter[str]:
+    return Counter(answer.outcome.value if isinstance(answer, Answer) else repr(answer) for answer in answers)
+
+
+@pytest.mark.parametrize("instances", [2, 4])
+@pytest.mark.parametrize("batch_max", [1, 7, 1000])
+def test_the_rush(etcd: EtcdMember, valkey: Valkey, instances: int, batch_max: int) -> None:
+    """500 buyers, 300 units, several instances: 300 are sold, 200 are told sold out, every sale has an order."""
+
+    async def main() -> None:
+
+
+        async with AsyncExitStack() as stack:
+            shops = [
+                await stack.enter_async_context(
+                    shop(etcd.endpoint, valkey.url, batch_max=batch_max, instance=str(number), purchase_timeout_ms=60_000)
+                )
+                for number in range(instances)
+            ]
+            await shops[0].set_stock("default", 300)
+            each = 500 // instances
+            crowds = await asyncio.gather(*(buy(one, each) for one in shops))
+            answers = sum(crowds, [])
+            assert outcomes(answers) == {"sold": 300, "sold_out": 200}
+            told = {answer.order_id for answer in answers if isinstance(answer, Answer) and answer.order_id}
+            audit = await shops[0].audit("default")
+            assert audit.consistent, audit.violations
+            assert (audit.stock, audit.lucky, audit.orders) == (0, 300, 300)
+            assert {order.id for order in await shops[0].orders("default", limit=1000)} == told
+
+    asyncio.run(main())
+
+
+def test_quantities(etcd: EtcdMember, valkey: Valkey) -> None:
+    """4 units, wanted in the order 3, 2, 1: the articles' example, through the lock and the store."""
+
+    async def main() -> None:
+        async with shop(etcd.endpoint, valkey.url) as one:
+            await one.set_stock("default", 4)
+            answers = await asyncio.gather(*(one.buy(Purchase(quantity)) for quantity in (3, 2, 1)))
+            assert [answer.outcome for answer in answers] == [Outcome.SOLD, Outcome.SOLD_OUT, Outcome.SOLD]
+            assert (await one.level("default")).stock == 0
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("batch_max", [1, 1000])
+def test_an_idempotency_key_buys_once(etcd: EtcdMember, valkey: Valkey, batch_max: int) -> None:
+    """50 presses with one key, at the same time in two instances: one unit, one order, one answer for all."""
+
+    async def main() -> None:
+        async with (
+            shop(etcd.endpoint, valkey.url, batch_max=batch_max) as one,
+            shop(etcd.endpoint, valkey.url, batch_max=batch_max) as two,
+        ):
+            await one.set_stock("default", 300)
+            answers = sum(await asyncio.gather(buy(one, 25, key="k"), buy(two, 25, key="k")), [])
+            assert {(a.outcome, a.order_id) for a in answers if isinstance(a, Answer)} == {("sold", answers[0].order_id)}
+            assert sum(not a.replayed for a in answers) == 1
+            assert (await one.audit("default")).lucky == 1
+            later = await two.buy(Purchase(key="k"))
+            assert later == Answer(Outcome.SOLD, 1, answers[0].order_id, replayed=True)
+            with pytest.raises(KeyReused):
+                await two.buy(Purchase(2, key="k"))
+
+    asyncio.run(main())
+
+
+def test_sold_out_is_remembered_for_its_key(etcd: EtcdMember, valkey: Valkey) -> None:
+    """A key that was told "sold out" is told so again after a restock; a new key buys."""
+
+    async def main() -> None:
+        async with shop(etcd.endpoint, valkey.url) as one:
+            await one.set_stock("default", 0)
+            assert (await one.buy(Purchase(key="k"))).outcome is Outcome.SOLD_OUT
+            await one.set_stock("default", 5)
+            assert await one.buy(Purchase(key="k")) == Answer(Outcome.SOLD_OUT, 1, replayed=True)
+            assert (await one.buy(Purchase(key="another"))).outcome is Outcome.SOLD
+
+    asyncio.run(main())
+
+
+def test_the_limit_per_buyer(etcd: EtcdMember, valkey: Valkey) -> None:
+    """With a limit of 2 units nobody has 3, however often and wherever they ask; who is nobody is asked for a name."""
+
+    async def main() -> None:
+        async with (
+            shop(etcd.endpoint, valkey.url, limit_per_buyer=2, batch_max=3) as one,
+            shop(etcd.endpoint, valkey.url, limit_per_buyer=2, batch_max=3) as two,
+        ):
+            await one.set_stock("default", 100)
+            answers = sum(await asyncio.gather(buy(one, 10, buyer="ann"), buy(two, 10, buyer="ann")), [])
+            assert outcomes(answers) == {"sold": 2, "limit_reached": 18}
+            assert (await one.buy(Purchase(buyer="bob"))).outcome is Outcome.SOLD
+            with pytest.raises(BuyerRequired):
+                await one.buy(Purchase())
+
+    asyncio.run(main())
+
+
+def test_items_are_sold_apart(etcd: EtcdMember, valkey: Valkey) -> None:
+    """Each item has its stock, its lock and its cashier; a rush on twenty of them is served together."""
+
+    async def main() -> None:
+        async with shop(etcd.endpoint, valkey.url) as one:
+            skus = [f"item-{number}" for number in range(20)]
+            for sku in skus:
+                await one.set_stock(sku, 5)
+            answers = await asyncio.gather(*(one.buy(Purchase(sku=sku)) for sku in skus for _ in range(10)))
+            assert outcomes(list(answers)) == {"sold": 100, "sold_out": 100}
+            for sku in skus:
+                assert (await one.audit(sku)).consistent
+
+    asyncio.run(main())
+
+
+def test_unknown_items_leave_nothing_behind(etcd: EtcdMember, valkey: Valkey) -> None:
+    """A flood of names that don't exist opens no cashier and takes no lock."""
+
+    async def main() -> None:
+        async with shop(etcd.endpoint, valkey.url) as one:
+            asked = [one.buy(Purchase(sku=f"nope-{number}")) for number in range(2000)]
+            answers = await asyncio.gather(*asked, return_exceptions=True)
+            assert {type(answer) for answer in answers} == {UnknownItem}
+            assert one.waiting == {}
+            assert await one.contenders() == []
+
+    asyncio.run(main())
+
+
+def test_an_item_that_is_deleted_while_open(etcd: EtcdMember, valkey: Valkey) -> None:
+    """When the stock's key goes away buyers are told so; when it comes back they are served."""
+
+    async def main() -> None:
+        async with shop(etcd.endpoint, valkey.url) as one:
+            await one.set_stock("default", 5)
+            await one.buy(Purchase())
+            async with redis.asyncio.Redis.from_url(valkey.url) as client:
+                await client.delete("stock")
+                with pytest.raises(UnknownItem):
+                    await one.buy(Purchase())
+                await client.set("stock", "many")
+                with pytest.raises(StockCorrupt):
+                    await one.buy(Purchase())
+                await client.set("stock", "2")
+                assert (await one.buy(Purchase())).outcome is Outcome.SOLD
+
+    asyncio.run(main())
+
+
+def test_a_restock_by_hand_in_mid_sale_is_kept(etcd: EtcdMember, valkey: Valkey) -> None:
+    """`redis-cli set stock` while buyers are served: no update is lost, and the audit says that a hand was in it."""
+
+    async def main() -> None:
+        async with shop(etcd.endpoint, valkey.url, batch_max=5) as one:
+            await one.set_stock("default", 100)
+            buying = asyncio.create_task(buy(one, 200))
+
+            async def begun() -> bool:
+                return (await one.level("default")).lucky > 10
+
+            await eventually_async(begun)
+            async with redis.asyncio.Redis.from_url(valkey.url) as client:
+                await client.incrby("stock", 50)
+            assert outcomes(await buying) == {"sold": 150, "sold_out": 50}
+            audit = await one.audit("default")
+            assert audit.violations == ["stock + lucky is 150, but 100 units were there at the start"] or (
+                audit.oversold == 50
+            )
+
+    asyncio.run(main())
+
+
+async def held(etcd: EtcdMember, valkey: Valkey, entered: asyncio.Event, leave: asyncio.Event, **others: Any) -> None:
+    """Holds the default item's lock, as another instance would."""
+    from app.locks import EtcdBackend
+
+    backend = EtcdBackend([etcd.endpoint], ttl_s=5)
+    try:
+        async with backend.lock("/seckill/lock/default").on_loop():
+            entered.set()
+            await leave.wait()
+    finally:
+        backend.close()
+
+
+def test_a_full_queue_refuses_at_once(etcd: EtcdMember, valkey: Valkey) -> None:
+    """While the lock is elsewhere `queue_max` buyers wait; the next is refused, and the others are served in the end."""
+
+    async def main() -> None:
+        entered, leave = asyncio.Event(), asyncio.Event()
+        async with shop(etcd.endpoint, valkey.url, queue_max=10, purchase_timeout_ms=60_000) as one:
+            await one.set_stock("default", 100)
+            holder = asyncio.create_task(held(etcd, valkey, entered, leave))
+            await entered.wait()
+            waiting = asyncio.create_task(buy(one, 10))
+
+            async def full() -> bool:
+                return one.waiting == {"default": 10}
+
+            await eventually_async(full)
+            with pytest.raises(QueueFull):
+                await one.buy(Purchase())
+            leave.set()
+            assert outcomes(await waiting) == {"sold": 10}
+            await holder
+
+    asyncio.run(main())
+
+
+def test_a_purchase_has_a_deadline(etcd: EtcdMember, valkey: Valkey) -> None:
+    """Who waits longer than `purchase_timeout_ms` is told that nothing was sold; and nothing is, later."""
+
+    async def main() -> None:
+        entered, leave = asyncio.Event(), asyncio.Event()
+        async with shop(etcd.endpoint, valkey.url, purchase_timeout_ms=300) as one:
+            await one.set_stock("default", 100)
+            holder = asyncio.create_task(held(etcd, valkey, entered, leave))
+            await entered.wait()
+            began = asyncio.get_running_loop().time()
+            answers = await buy(one, 5)
+            assert {type(answer) for answer in answers} == {NotDecided}
+            assert asyncio.get_running_loop().time() - began < WITHIN_S
+            assert one.waiting == {"default": 0}
+            leave.set()
+            await holder
+            assert (await one.buy(Purchase())).outcome is Outcome.SOLD
+            assert (await one.level("default")).lucky == 1
+
+    asyncio.run(main())
+
+
+def test_closing_serves_those_who_wait(etcd: EtcdMember, valkey: Valkey) -> None:
+    """A shop that closes takes nobody in, serves those who wait, and leaves nothing in the lock's queue."""
+
+    async def main() -> None:
+        entered, leave = asyncio.Event(), asyncio.Event()
+        async with shop(etcd.endpoint, valkey.url) as one, shop(etcd.endpoint, valkey.url) as other:
+            await one.set_stock("default", 100)
+            holder = asyncio.create_task(held(etcd, valkey, entered, leave))
+            await entered.wait()
+            waiting = asyncio.create_task(buy(one, 5))
+
+            async def queued() -> bool:
+                return one.waiting == {"default": 5}
+
+            await eventually_async(queued)
+            closing = asyncio.create_task(one.close(within_s=WITHIN_S))
+            await asyncio.sleep(0)
+            with pytest.raises(Closing):
+                await one.buy(Purchase())
+            leave.set()
+            assert outcomes(await waiting) == {"sold": 5}
+            await closing
+            await holder
+            assert await other.contenders() == []
+
+    asyncio.run(main())
+
+
+def test_closing_does_not_wait_for_ever(etcd: EtcdMember, valkey: Valkey) -> None:
+    """Those who can't be served before `drain_timeout_s` are told that nothing was sold."""
+
+    async def main() -> None:
+        entered, leave = asyncio.Event(), asyncio.Event()
+        async with shop(etcd.endpoint, valkey.url) as one, shop(etcd.endpoint, valkey.url) as other:
+            await one.set_stock("default", 100)
+            holder = asyncio.create_task(held(etcd, valkey, entered, leave))
+            await entered.wait()
+            waiting = asyncio.create_task(buy(one, 5))
+
+            async def queued() -> bool:
+                return one.waiting == {"default": 5}
+
+            await eventually_async(queued)
+            await one.close(within_s=0.1)
+            assert {type(answer) for answer in await waiting} == {NotDecided}
+
+            async def alone() -> bool:
+                return len(await other.contenders()) == 1
+
+            await eventually_async(alone, "only the holder is in the queue")
+            leave.set()
+            await holder
+            assert (await other.level("default")).lucky == 0
+
+    asyncio.run(main())
+
+
+def test_a_buyer_who_comes_as_the_till_closes_is_served(etcd: EtcdMember, valkey: Valkey) -> None:
+    """Whenever a buyer comes, at the very step in which the till finds the queue empty too, a till serves them."""
+
+    async def main() -> None:
+        async with shop(etcd.endpoint, valkey.url, purchase_timeout_ms=WITHIN_S * 1000) as one:
+            await one.set_stock("default", 1000)
+            await one.buy(Purchase())
+            for steps in range(12):
+
+                async def follow(steps: int = steps) -> Answer:
+                    await one.buy(Purchase())
+                    for _ in range(steps):  # so many steps of the loop after the answer
+                        await asyncio.sleep(0)
+                    return await one.buy(Purchase())
+
+                assert (await follow()).outcome is Outcome.SOLD
+
+    asyncio.run(main())

@@ -1,0 +1,574 @@
+"""The stock in a real Redis-protocol server: the fence, the batch id, and what bad data gets."""
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis.asyncio
+
+from app.embedded import Valkey, valkey_binary
+from app.errors import (
+    ConfigurationError,
+    FenceRefused,
+    ForeignFence,
+    ItemNotPossible,
+    StockChanged,
+    StockCorrupt,
+    StockUnavailable,
+    UnknownItem,
+)
+from app.process import Process, free_port
+from app.stock import Batch, Fence, Level, Refused, Settled, Snapshot, Sold, StockStore
+from app.stock.redis import BareStockStore, RedisStockStore
+from tests.harness.proxy import Proxy
+from tests.harness.servers import optional_server
+from tests.harness.waiting import WITHIN_S, eventually_async
+
+Scenario = Callable[[StockStore, Any], Coroutine[Any, Any, None]]
+
+
+def fence(token: int, source: str = "etcd:1") -> Fence:
+    return Fence(token, source)
+
+
+def batch(stock: int, *quantities: int, **fields: Any) -> Batch:
+    return Batch(uuid.uuid4().hex, stock, [Sold(quantity) for quantity in quantities], **fields)
+
+
+@asynccontextmanager
+async def opened(
+    url: str, kind: type[RedisStockStore] = RedisStockStore, **options: Any
+) -> AsyncIterator[tuple[RedisStockStore, Any]]:
+    """A store, and a plain client beside it."""
+    store = kind(url, **options)
+    client = redis.asyncio.Redis.from_url(url.replace("+cluster", ""), decode_responses=True)
+    try:
+        yield store, client
+    finally:
+        await store.close()
+        await client.aclose()
+
+
+@asynccontextmanager
+async def closing(store: RedisStockStore) -> AsyncIterator[RedisStockStore]:
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+@pytest.fixture(scope="module", params=["valkey", "redis-7.0"])
+def server(request: pytest.FixtureRequest) -> Iterator[Valkey]:
+    """The embedded Valkey, and the Redis of Debian."""
+    binary = valkey_binary() if request.param == "valkey" else optional_server("redis-server", "redis-server")
+    with Valkey(binary=binary) as running:
+        yield running
+
+
+@pytest.fixture
+def play(server: Valkey) -> Callable[..., None]:
+    """Runs a scenario against the empty server."""
+
+    def run(scenario: Scenario, kind: type[RedisStockStore] = RedisStockStore) -> None:
+        async def main() -> None:
+            async with opened(server.url, kind) as (store, client):
+                await client.flushall()
+                await scenario(store, client)
+
+        asyncio.run(main())
+
+    return run
+
+
+# -- the fence -------------------------------------------------------------------------------------------------------
+
+
+async def fenced_at_the_read_too(store: StockStore, client: Any) -> list[Exception]:
+    """A reads 5 and is paused; B reads 5; A wakes and writes 4; B writes 4. Whom the store refuses."""
+    await store.set_stock("default", fence(1), 5)
+    first, second = fence(10), fence(11)
+    for_first = await store.read("default", first)
+    for_second = await store.read("default", second)
+    assert for_first.stock == for_second.stock == 5
+    refused: list[Exception] = []
+    for own, seen in ((first, for_first), (second, for_second)):
+        try:
+            await store.commit("default", own, batch(seen.stock, 1))
+        except FenceRefused as error:
+            refused.append(error)
+    return refused
+
+
+def test_fence_at_the_read_too(play: Callable[..., None]) -> None:
+    """The one who was outbid between its read and its write is refused, although nobody wrote meanwhile."""
+
+    async def scenario(store: StockStore, client: Any) -> None:
+        refused = await fenced_at_the_read_too(store, client)
+        assert len(refused) == 1
+        assert "token 11, ours is 10" in str(refused[0])
+        level = await store.level("default")
+        assert (level.stock, level.lucky) == (4, 1)
+
+    play(scenario)
+
+
+def test_without_the_guard_that_unit_is_sold_twice(play: Callable[..., None]) -> None:
+    """The same steps without the guard: two are told "sold", one unit is gone. It is the guard that prevents it."""
+
+    async def scenario(store: StockStore, client: Any) -> None:
+        assert await fenced_at_the_read_too(store, client) == []
+        level = await store.level("default")
+        assert (level.stock, level.lucky, level.initial) == (4, 2, 5)
+
+    play(scenario, BareStockStore)
+
+
+def test_a_lower_token_may_not_even_read(play: Callable[..., None]) -> None:
+    """Tokens never decrease."""
+
+    async def scenario(store: StockStore, client: Any) -> None:
+        await store.set_stock("default", fence(7), 5)
+        with pytest.raises(FenceRefused):
+            await store.read("default", fence(6))
+        with pytest.raises(FenceRefused):
+            await store.set_stock("default", fence(6), 9)
+        assert (await store.read("default", fence(7))).stock == 5
+
+    play(scenario)
+
+
+def test_a_write_needs_a_read_of_its_own(play: Callable[..., None]) -> None:
+    """A higher token that has not read may not write: its stock would be a guess."""
+
+    async def scenario(store: StockStore, client: Any) -> None:
+        await store.set_stock("default", fence(1), 5)
+        with pytest.raises(FenceRefused):
+            await store.commit("default", fence(2), batch(5, 1))
+
+    play(scenario)
+
+
+def test_tokens_of_another_source_are_refused(play: Callable[..., None]) -> None:
+    """Another etcd's numbers mean nothing here: refused with the reason and the operator's command, until they say so."""
+
+    async def scenario(store: StockStore, client: Any) -> None:
+        await store.set_stock("default", fence(100, "etcd:old"), 5)
+        for attempt in (store.read("default", fence(101, "etcd:new")), store.set_stock("default", fence(101, "etcd:new"), 1)):
+            with pytest.raises(ForeignFence, match="etcd:old.*etcd:new.*seckill stock unfence --sku default"):
+                await attempt
+        await store.unfence("default")
+        assert (await store.read("default", fence(3, "etcd:new"))).stock == 5
+        with pytest.raises(ForeignFence):
+            await store.read("default", fence(101, "etcd:old"))
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("token", [0, -1, 2**53])
+def test_an_impossible_token_is_refused(play: Callable[..., None], token: int) -> None:
+    """Lua compares doubles; beyond 2**53 two tokens could look alike."""
+
+    async def scenario(store: StockStore, client: Any) -> None:
+        with pytest.raises(ValueError, match="token"):
+            await store.read("default", fence(token))
+
+    play(scenario)
+
+
+# -- commits ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_is_written_whole(play: Callable[..., None]) -> None:
+    """Stock, lucky, orders, buyers and keys change together."""
+
+    async def scenario(store: StockStore, client: Any) -> None:
+        await store.set_stock("default", fence(1), 10)
+        own = fence(2)
+        await store.read("default", own)
+        sold = [Sold(3, "ann", "k1"), Sold(1, "bob"), Sold(2, "ann")]
+        refusal = Settled("sold_out", 7, "cid")
+        ids = await store.commit("default", own, Batch("b1", 10, sold, [Refused("k2", refusal)]))
+        assert len(set(ids)) == 3
+        assert await store.level("default") == Level("default", 4, 6, 10, ids[-1])
+        assert await client.mget("stock", "lucky") == ["4", "6"]
+        orders = await store.orders("default")
+        assert [(o.id, o.quantity, o.buyer, o.key, o.token) for o in orders] == [
+            (ids[0], 3, "ann", "k1", 2),
+            (ids[1], 1, "bob", None, 2),
+            (ids[2], 2, "ann", None, 2),
+        ]
+        assert await store.order(ids[1]) == orders[1]
+        seen = await store.read("default", fence(3), buyers=["ann", "bob", "cid"], keys=["k1", "k2", "k3"])
+        assert seen == Snapshot(
+            4, 6, {"ann": 5, "bob": 1}, {"k1": Settled("sold", 3, "ann", ids[0]), "k2": refusal}
+        )
+
+    play(scenario)
+
+
+def test_sending_a_batch_again_does_nothing(play: Callable[..., None]) -> None:
+    """The last batch sent again is answered as the first time, even once a higher token has read."""
+
+    async def scenario(store: StockStore, client: Any) -> None:
+        await store.set_stock("default", fence(1), 10)
+        own = fence(2)
+        await store.read("default", own)
+        write = batch(10, 3, 4)
+        ids = await store.commit("default", own, write)
+        assert await store.commit("default", own, write) == ids
+        await store.read("default", fence(3))
+        assert await store.commit("default", own, write) == ids
+        assert (await store.level("default")).stock == 3
+        assert len(await store.orders("default")) == 2
+
+    play(scenario)
+
+
+def test_a_batch_is_found_after_others(play: Callable[..., None]) -> None:
+    """Whether a batch was written can be told for certain when others have written since."""
+
+    async def scenario(store: StockStore, client: Any) -> None:
+        await store.set_stock("default", fence(1), 5000)
+        own, written, never = fence(2), batch(5000, 1, 1), batch(5000, 1)
+        await store.read("default", own)
+        ids = await store.commit("default", own, written)
+        left = 4998
+        for token in range(3, 9):
+            await store.read("default", fence(token))
+            await store.commit("default", fence(token), batch(left, *[1] * 400))
+            left -= 400
+        assert await store.find_batch("default", own, written) == ids
+        assert await store.find_batch("default", own, never) is None
+
+    play(scenario)
+
+
+def test_an_operators_hand_is_noticed(play: Callable[..., None]) -> None:
+    """`redis-cli set stock` between our read and our write is not overwritten."""
+
+    async def scenario(store: StockStore, client: Any) -> None:
+        await store.set_stock("default", fence(1), 10)
+        await store.read("default", fence(2))
+        await client.set("stock", 25)
+        with pytest.raises(StockChanged):
+            await store.commit("default", fence(2), batch(10, 1))
+        assert await client.get("stock") == "25"
+
+    play(scenario)
+
+
+def test_restock_and_new_sale(play: Callable[..., None]) -> None:
+    """Setting the stock keeps what was sold; a new sale forgets orders, buyers and keys, refusals too."""
+
+    async def scenario(store: StockStore, client: Any) -> None:
+        await store.set_stock("default", fence(1), 1)
+        await store.read("default", fence(2))
+        refused = Refused("k2", Settled("sold_out", 1, "bob"))
+        ids = await store.commit("default", fence(2), Batch("b", 1, [Sold(1, "ann", "k1")], [refused]))
+        assert await store.set_stock("default", fence(3), 10) == Level("default", 10, 1, 11)
+        seen = await store.read("default", fence(4), buyers=["ann"], keys=["k1", "k2"])
+        assert set(seen.settled) == {"k1", "k2"}
+        assert await store.set_stock("default", fence(5), 8, new_sale=True) == Level("default", 8, 0, 8)
+        assert await store.read("default", fence(6), buyers=["ann"], keys=["k1", "k2"]) == Snapshot(8, 0)
+        assert await store.orders("default") == []
+        assert await store.order(ids[0]) is None
+
+    play(scenario)
+
+
+def test_items_lie_in_one_slot_and_apart(play: Callable[..., None]) -> None:
+    """Items don't see each other; all keys of an item but the default one have one hash tag."""
+
+    async def scenario(store: StockStore, client: Any) -> None:
+        for sku, units in (("default", 1), ("phone", 2), ("phone-2", 3)):
+            await store.set_stock(sku, fence(1), units)
+            await store.read(sku, fence(2))
+            await store.commit(sku, fence(2), Batch(sku, units, [Sold(1, "ann", "k")], [Refused("r", Settled("sold_out", 9, None))]))
+        assert await store.items() == ["default", "phone", "phone-2"]
+        assert [(await store.level(sku)).stock for sku in await store.items()] == [0, 1, 2]
+        keys = {key async for key in client.scan_iter()}
+        assert {"stock", "lucky"} < keys
+        for key in keys - {"stock", "lucky"}:
+            assert key.startswith(("seckill:{default}:", "seckill:{phone}:", "seckill:{phone-2}:"))
+
+    play(scenario)
+
+
+# -- bad data and bad names ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", ["", "abc", "-1", "1.5", "1e3", "007", " 5", "9" * 20])
+def test_a_stock_that_is_no_number_is_not_touched(play: Callable[..., None], value: str) -> None:
+    """What is not a whole number of 0 or more gets a clear error, and stays as it is."""
+
+    async def scenario(store: StockStore, client: Any) -> None:
+        await client.set("stock", value)
+        for attempt in (store.read("default", fence(1)), store.level("default")):
+            with pytest.raises(StockCorrupt, match="'stock' of item 'default' is not a whole number"):
+                await attempt
+        assert await client.get("stock") == value
+
+    play(scenario)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("lucky", "many"), ("seckill:{default}:buyers", "x"), ("seckill:{default}:keys", "x"), ("seckill:{default}:orders", "x")],
+)
+def test_a_script_that_would_stumble_writes_nothing(play: Callable[..., None], key: str, value: str) -> None:
+    """A key of ours that holds something else is noticed before the first write, as a script is not undone."""
+
+    async def scenario(store: StockStore, client: Any) -> None:
+        await store.set_stock("default", fence(1), 5)
+        await store.read("default", fence(2))
+        await client.set(key, value)
+        before = {name: await client.dump(name) async for name in client.scan_iter()}
+        with pytest.raises(StockCorrupt, match=key.replace("{", r"\{")):
+            await store.commit("default", fence(2), Batch("b", 5, [Sold(1, "ann", "k")]))
+        assert {name: await client.dump(name) async for name in client.scan_iter()} == before
+
+    play(scenario)
+
+
+def test_an_unknown_item_is_an_error_and_leaves_nothing(play: Callable[..., None]) -> None:
+    """Asking for what doesn't exist writes nothing."""
+
+    async def scenario(store: StockStore, client: Any) -> None:
+        for sku in ("default", "nope"):
+            for attempt in (store.read(sku, fence(1)), store.level(sku)):
+                with pytest.raises(UnknownItem):
+                    await attempt
+        assert await client.dbsize() == 0
+        assert await store.orders("nope") == []
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("sku", ["", "a b", "a/b", "{a}", "a\n", "ü", "x" * 65])
+def test_an_odd_name_is_refused(play: Callable[..., None], sku: str) -> None:
+    """Names are letters, digits, '.', '_' and '-'."""
+
+    async def scenario(store: StockStore, client: Any) -> None:
+        with pytest.raises(ItemNotPossible):
+            await store.level(sku)
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("order_id", ["", "x", "default~1-1~" + "0" * 32, "default~1-1~short", "a~b~c", "default~" + "9" * 40])
+def test_an_order_id_that_is_guessed_finds_nothing(play: Callable[..., None], order_id: str) -> None:
+    """Knowing when an order was made is not enough."""
+
+    async def scenario(store: StockStore, client: Any) -> None:
+        await store.set_stock("default", fence(1), 1)
+        await store.read("default", fence(2))
+        real = (await store.commit("default", fence(2), batch(1, 1)))[0]
+        assert await store.order(order_id) is None
+        assert await store.order(real.rpartition("~")[0] + "~" + "0" * 32) is None
+        assert await store.order(real) is not None
+
+    play(scenario)
+
+
+def test_orders_come_in_pages(play: Callable[..., None]) -> None:
+    """A page begins behind the last order of the one before."""
+
+    async def scenario(store: StockStore, client: Any) -> None:
+        await store.set_stock("default", fence(1), 25)
+        await store.read("default", fence(2))
+        ids = await store.commit("default", fence(2), batch(25, *[1] * 25))
+        pages, after = [], None
+        while page := await store.orders("default", after=after, limit=10):
+            pages.append([order.id for order in page])
+            after = page[-1].id
+        assert [len(page) for page in pages] == [10, 10, 5]
+        assert sum(pages, []) == ids
+        assert await store.orders("default", after="nonsense") == []
+
+    play(scenario)
+
+
+# -- the server --------------------------------------------------------------------------------------------------------
+
+
+def test_a_server_that_forgot_the_scripts(play: Callable[..., None]) -> None:
+    """SCRIPT FLUSH, as after a restart or a failover, costs a second call and nothing else."""
+
+    async def scenario(store: StockStore, client: Any) -> None:
+        await store.set_stock("default", fence(1), 5)
+        await store.read("default", fence(2))
+        await client.script_flush()
+        await store.commit("default", fence(2), batch(5, 1))
+        await client.script_flush()
+        assert (await store.level("default")).stock == 4
+
+    play(scenario)
+
+
+def test_a_server_without_memory_takes_nothing(play: Callable[..., None]) -> None:
+    """Out of memory: an error, and nothing half-written."""
+
+    async def scenario(store: StockStore, client: Any) -> None:
+        await store.set_stock("default", fence(1), 5)
+        await store.read("default", fence(2))
+        await client.config_set("maxmemory", "1")
+        try:
+            with pytest.raises(StockUnavailable):
+                await store.commit("default", fence(2), batch(5, 1))
+        finally:
+            await client.config_set("maxmemory", "0")
+        assert await store.level("default") == Level("default", 5, 0, 5)
+
+    play(scenario)
+
+
+def test_a_replica_is_not_ready() -> None:
+    """A read-only replica answers, but can't be sold from; `ping` says so."""
+    with Valkey() as primary, Valkey(options=["--replicaof", "127.0.0.1", str(primary.port)]) as replica:
+
+        async def main() -> None:
+            async with opened(primary.url) as (store, _):
+                await store.set_stock("default", fence(1), 5)
+                await store.ping()
+            async with opened(replica.url) as (store, _):
+                with pytest.raises(StockUnavailable, match="replica"):
+                    await store.ping()
+                with pytest.raises(StockUnavailable):
+                    await store.set_stock("default", fence(2), 5)
+
+        asyncio.run(main())
+
+
+def test_an_answer_that_does_not_come_is_an_error_in_time(valkey: Valkey) -> None:
+    """A frozen store ends a call at its deadline, and a lost connection at once; afterwards all is well again."""
+    with Proxy(valkey.port) as proxy:
+
+        async def main() -> None:
+            async with opened(f"redis://127.0.0.1:{proxy.port}/0", timeout_s=0.3) as (store, _):
+                await store.set_stock("default", fence(1), 5)
+                valkey.pause()
+                try:
+                    with pytest.raises(StockUnavailable, match="did not answer within 0.3 s"):
+                        await store.level("default")
+                finally:
+                    valkey.resume()
+                proxy.cut()
+                with pytest.raises(StockUnavailable, match="can't be reached"):
+                    await store.level("default")
+                proxy.restore()
+                assert (await store.level("default")).stock == 5
+
+        asyncio.run(main())
+
+
+def test_more_callers_than_connections(valkey: Valkey) -> None:
+    """500 callers share a few connections."""
+
+    async def main() -> None:
+        async with opened(valkey.url, connections=4) as (store, client):
+            await store.set_stock("default", fence(1), 5)
+            levels = await asyncio.gather(*(store.level("default") for _ in range(500)))
+            assert {level.stock for level in levels} == {5}
+            assert len(await client.client_list()) <= 6
+
+    asyncio.run(main())
+
+
+def test_in_a_cluster(valkey_server: Valkey) -> None:
+    """Items with a name sell in a Redis Cluster; the default item is refused there, with the reason."""
+    with Valkey(options=["--cluster-enabled", "yes", "--cluster-port", str(free_port())]) as node:
+
+        async def main() -> None:
+            async with opened(node.url.replace("redis://", "redis+cluster://").removesuffix("/0")) as (store, client):
+                await client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+
+                async def formed() -> bool:
+                    return "cluster_state:ok" in str(await client.execute_command("CLUSTER", "INFO"))
+
+                await _until(formed)
+                with pytest.raises(ItemNotPossible, match="two hash slots"):
+                    await store.set_stock("default", fence(1), 5)
+                await store.set_stock("phone", fence(1), 5)
+                await store.read("phone", fence(2), buyers=["ann"], keys=["k"])
+                ids = await store.commit("phone", fence(2), Batch("b", 5, [Sold(2, "ann", "k")]))
+                assert await store.level("phone") == Level("phone", 3, 2, 5, ids[0])
+                assert [order.quantity for order in await store.orders("phone")] == [2]
+                assert await store.items() == ["phone"]
+                await store.ping()
+
+        asyncio.run(main())
+
+
+def test_through_sentinel(tmp_path: Path) -> None:
+    """A Sentinel URL finds the primary, and the new one after a failover."""
+    with Valkey("primary") as primary, Valkey("replica", options=["--replicaof", "127.0.0.1", str(primary.port)]) as replica:
+        port = free_port()
+
+        def argv(folder: Path) -> list[str]:
+            config = folder / "sentinel.conf"
+            config.write_text(
+                f"port {port}\nbind 127.0.0.1\ndir {folder}\nsentinel monitor shop 127.0.0.1 {primary.port} 1\n"
+                "sentinel down-after-milliseconds shop 500\nsentinel failover-timeout shop 2000\n"
+            )
+            return [str(valkey_binary()), str(config), "--sentinel"]
+
+        def knows_replica() -> bool:
+            async def look() -> bool:
+                client = redis.asyncio.Redis(port=port, decode_responses=True)
+                try:
+                    return len(await client.execute_command("SENTINEL", "REPLICAS", "shop")) == 1
+                except redis.exceptions.RedisError:
+                    return False
+                finally:
+                    await client.aclose()
+
+            return asyncio.run(look())
+
+        sentinel = Process("sentinel", argv, ready=knows_replica)
+        sentinel.graceful = False
+        with sentinel:
+
+            async def main() -> None:
+                async with closing(RedisStockStore(f"redis+sentinel://127.0.0.1:{port}/shop/0")) as store:
+                    await store.set_stock("phone", fence(1), 5)
+
+                    async def copied() -> bool:
+                        async with opened(replica.url) as (other, _):
+                            try:
+                                return (await other.level("phone")).stock == 5
+                            except UnknownItem:
+                                return False
+
+                    await _until(copied)
+                    await asyncio.to_thread(primary.kill)
+
+                    async def failed_over() -> bool:
+                        try:
+                            return (await store.set_stock("phone", fence(2), 4)).stock == 4
+                        except StockUnavailable:
+                            return False
+
+                    await _until(failed_over)
+
+            asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    "url", ["http://host", "redis+magic://host", "redis+sentinel://host:26379", "redis+sentinel:///shop", "redis://host:port/0"]
+)
+def test_an_odd_url_is_refused(url: str) -> None:
+    """What is no store's URL is a configuration error, at once."""
+    with pytest.raises(ConfigurationError, match="not a store's URL"):
+        RedisStockStore(url)
+
+
+async def _until(look: Callable[[], Awaitable[bool]]) -> None:
+
+
+    await eventually_async(look, within_s=2 * WITHIN_S)
+
+

@@ -1,0 +1,102 @@
+"""Who gets a unit."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.errors import BuyerRequired, KeyReused
+from app.sale import Outcome, Purchase, decide
+from app.sale.decision import Verdict
+from app.stock import Settled, Snapshot
+
+quantities = st.lists(st.integers(1, 8), max_size=60)
+purchases = st.lists(
+    st.builds(
+        Purchase,
+        quantity=st.integers(1, 5),
+        buyer=st.one_of(st.none(), st.sampled_from(["ann", "bob", "cid"])),
+        key=st.one_of(st.none(), st.sampled_from([f"k{number}" for number in range(8)])),
+    ),
+    max_size=40,
+)
+
+
+def outcomes(verdicts: list[Verdict]) -> list[Outcome | None]:
+    return [verdict.outcome for verdict in verdicts]
+
+
+def test_the_example_of_the_articles() -> None:
+    """4 units: one wants 3 and gets them, the next wants 2 and does not, a third wants 1 and does."""
+    verdicts = decide(Snapshot(4, 0), [Purchase(3), Purchase(2), Purchase(1)])
+    assert outcomes(verdicts) == [Outcome.SOLD, Outcome.SOLD_OUT, Outcome.SOLD]
+
+
+@given(stock=st.integers(0, 100), wanted=quantities)
+def test_never_oversells(stock: int, wanted: list[int]) -> None:
+    """No more units are sold than there are."""
+    verdicts = decide(Snapshot(stock, 0), [Purchase(quantity) for quantity in wanted])
+    assert sum(q for q, v in zip(wanted, verdicts, strict=True) if v.outcome is Outcome.SOLD) <= stock
+
+
+@given(stock=st.integers(0, 100), wanted=quantities)
+def test_never_undersells(stock: int, wanted: list[int]) -> None:
+    """Nobody is refused what was left when their turn came."""
+    left = stock
+    for quantity, verdict in zip(wanted, decide(Snapshot(stock, 0), [Purchase(q) for q in wanted]), strict=True):
+        assert (verdict.outcome is Outcome.SOLD) == (quantity <= left)
+        left -= quantity if verdict.outcome is Outcome.SOLD else 0
+
+
+@given(stock=st.integers(0, 60), buyers=st.integers(0, 80), data=st.data())
+def test_the_sum_does_not_depend_on_the_order(stock: int, buyers: int, data: st.DataObject) -> None:
+    """Who buys one unit each sell min(stock, demand), however they stand in line, and however they are cut in batches."""
+    crowd = [Purchase(buyer=f"buyer-{number}") for number in range(buyers)]
+    line = data.draw(st.permutations(crowd))
+    cut = data.draw(st.integers(0, buyers))
+    first = outcomes(decide(Snapshot(stock, 0), line[:cut])).count(Outcome.SOLD)
+    second = outcomes(decide(Snapshot(stock - first, first), line[cut:])).count(Outcome.SOLD)
+    assert first + second == min(stock, buyers)
+
+
+@given(stock=st.integers(0, 60), line=purchases, limit=st.integers(0, 6))
+def test_a_key_buys_once(stock: int, line: list[Purchase], limit: int) -> None:
+    """Among purchases with one key at most one is decided; the others repeat it or are told that the key is taken."""
+    verdicts = decide(Snapshot(stock, 0), line, limit_per_buyer=limit)
+    decided: dict[str, int] = {}
+    for index, (purchase, verdict) in enumerate(zip(line, verdicts, strict=True)):
+        if purchase.key is None or isinstance(verdict.error, BuyerRequired):
+            continue
+        if purchase.key not in decided:
+            assert verdict.outcome is not None
+            decided[purchase.key] = index
+            continue
+        first = line[decided[purchase.key]]
+        if (first.quantity, first.buyer) == (purchase.quantity, purchase.buyer):
+            assert verdict == Verdict(repeats=decided[purchase.key])
+        else:
+            assert isinstance(verdict.error, KeyReused)
+
+
+def test_a_settled_key_gets_its_answer_again() -> None:
+    """A key that the store knows gets the same answer, without units, even now that there are some."""
+    sold = Settled("sold", 1, "ann", "order-1")
+    refused = Settled("sold_out", 1, "bob")
+    snapshot = Snapshot(5, 1, settled={"a": sold, "b": refused})
+    line = [Purchase(1, buyer="ann", key="a"), Purchase(1, buyer="bob", key="b"), Purchase(2, buyer="ann", key="a")]
+    verdicts = decide(snapshot, line)
+    assert verdicts[:2] == [Verdict(settled=sold), Verdict(settled=refused)]
+    assert isinstance(verdicts[2].error, KeyReused)
+
+
+@given(line=purchases, limit=st.integers(1, 6), had=st.integers(0, 6))
+def test_the_limit_per_buyer_holds(line: list[Purchase], limit: int, had: int) -> None:
+    """Nobody gets more units than the limit, with what they bought before; who is nobody gets none."""
+    snapshot = Snapshot(1000, 0, bought={"ann": had})
+    units = {"ann": had}
+    for purchase, verdict in zip(line, decide(snapshot, line, limit_per_buyer=limit), strict=True):
+        if purchase.buyer is None:
+            assert verdict.outcome is not Outcome.SOLD
+        elif verdict.outcome is Outcome.SOLD:
+            units[purchase.buyer] = units.get(purchase.buyer, 0) + purchase.quantity
+            assert units[purchase.buyer] <= limit
+        elif verdict.outcome is Outcome.LIMIT_REACHED:
+            assert units.get(purchase.buyer, 0) + purchase.quantity > limit

@@ -1,0 +1,129 @@
+"""Settings: from the environment and .env, checked at start, in step with .env.example and the README."""
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+from app.errors import ConfigurationError
+from app.settings import PREFIX, Guard, LockName, Settings, load, unknown_variables
+
+ROOT = Path(__file__).parents[2]
+
+_spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
+assert _spec is not None
+assert _spec.loader is not None
+generate = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(generate)
+
+
+@pytest.fixture(autouse=True)
+def bare_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No SECKILL_ variable and no .env of the machine that the tests run on."""
+    import os
+
+    for name in list(os.environ):
+        if name.startswith(PREFIX):
+            monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+
+
+def test_defaults_are_for_servers_on_this_machine() -> None:
+    """With nothing set: etcd and Redis on their usual ports, locked and guarded."""
+    settings = load()
+    assert settings.etcd_endpoints == ["http://127.0.0.1:2379"]
+    assert settings.redis_url.get_secret_value() == "redis://127.0.0.1:6379/0"
+    assert (settings.lock_backend, settings.guard) == (LockName.ETCD, Guard.FENCE)
+
+
+def test_environment_beats_dotenv(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """.env is read from the folder that one is in; a variable of the environment counts more."""
+    (tmp_path / ".env").write_text("SECKILL_PORT=8090\nSECKILL_BATCH_MAX=7\n")
+    monkeypatch.setenv("SECKILL_PORT", "8100")
+    monkeypatch.setenv("SECKILL_ETCD_ENDPOINTS", "http://a:2379, http://b:2379,")
+    settings = load()
+    assert (settings.port, settings.batch_max) == (8100, 7)
+    assert settings.etcd_endpoints == ["http://a:2379", "http://b:2379"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("SECKILL_PORT", "80a"),
+        ("SECKILL_PORT", "70000"),
+        ("SECKILL_LOCK_TTL_S", "0"),
+        ("SECKILL_LOCK_TTL_S", "nan"),
+        ("SECKILL_LOCK_RENEW_RATIO", "1"),
+        ("SECKILL_LOCK_BACKEND", "zookeper"),
+        ("SECKILL_LOCK_PREFIX", "no-slash"),
+        ("SECKILL_GUARD", "maybe"),
+        ("SECKILL_BATCH_MAX", "0"),
+        ("SECKILL_ETCD_ENDPOINTS", ","),
+        ("SECKILL_ADMIN_TOKEN", "short"),
+        ("SECKILL_LOG_LEVEL", "loud"),
+    ],
+)
+def test_a_wrong_value_is_one_line_with_the_variable(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    """What is wrong is said in one line that begins with the variable's name."""
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigurationError) as error:
+        load()
+    assert re.fullmatch(rf"{name}: [^\n]+", str(error.value))
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"SECKILL_LOCK_BACKEND": "none"},
+        {"SECKILL_ETCD_USER": "shop"},
+        {"SECKILL_ETCD_CERT_FILE": "/cert.pem"},
+    ],
+)
+def test_what_does_not_go_together_is_said(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> None:
+    """Two settings that contradict each other are both named."""
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigurationError) as error:
+        load()
+    assert str(error.value).count(PREFIX) == 2
+    assert "\n" not in str(error.value)
+
+
+def test_an_empty_variable_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`SECKILL_ADMIN_TOKEN=` means no token, not an empty one that anybody knows."""
+    monkeypatch.setenv("SECKILL_ADMIN_TOKEN", "")
+    assert load().admin_token is None
+
+
+def test_secrets_are_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Passwords and tokens don't appear when settings, or errors about them, are printed."""
+    monkeypatch.setenv("SECKILL_ADMIN_TOKEN", "open-sesame")
+    monkeypatch.setenv("SECKILL_REDIS_URL", "redis://:hunter2@host/0")
+    monkeypatch.setenv("SECKILL_ETCD_USER", "shop")
+    monkeypatch.setenv("SECKILL_ETCD_PASSWORD", "hunter3")
+    shown = repr(load()) + str(load().model_dump())
+    monkeypatch.setenv("SECKILL_ADMIN_TOKEN", "hunter4")
+    with pytest.raises(ConfigurationError) as error:
+        load()
+    for secret in ("sesame", "hunter2", "hunter3", "hunter4"):
+        assert secret not in shown + str(error.value)
+
+
+def test_a_misspelt_variable_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A variable that looks like ours and isn't is reported, with what may have been meant."""
+    monkeypatch.setenv("SECKILL_BATCHMAX", "1")
+    assert unknown_variables() == ["SECKILL_BATCHMAX is not a setting; did you mean SECKILL_BATCH_MAX?"]
+
+
+def test_env_example_gives_the_defaults(tmp_path: Path) -> None:
+    """.env.example is what `make docs` writes, names each setting once, and read as it is gives the defaults."""
+    text = (ROOT / ".env.example").read_text()
+    assert text == generate.env_example()
+    (tmp_path / ".env").write_text(re.sub(r"^#(SECKILL_)", r"\1", text, flags=re.MULTILINE))
+    assert load() == Settings(_env_file=None)  # type: ignore[call-arg]
+
+
+def test_the_readme_has_every_setting() -> None:
+    """The table in the README is what `make docs` writes."""
+    assert (ROOT / "README.md").read_text() == generate.readme()
