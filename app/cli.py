@@ -20,9 +20,13 @@ from app.settings import Guard, LockName, Settings, load
 from app.stock import DEFAULT_SKU, Level
 
 app = typer.Typer(
-    help="A flash sale that never oversells, undersells or loses an order.", no_args_is_help=True, pretty_exceptions_enable=False
+    help="A flash sale that never oversells, undersells or loses an order.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
 )
-stock = typer.Typer(help="Look at the stock, and set it (under the lock, guarded like any other write).", no_args_is_help=True)
+stock = typer.Typer(
+    help="Look at the stock, and set it (under the lock, guarded like any other write).", no_args_is_help=True
+)
 app.add_typer(stock, name="stock")
 
 Result = TypeVar("Result")
@@ -51,7 +55,9 @@ def _say(message: str) -> int:
 
 @app.command()
 def demo(
-    buyers: Annotated[int, typer.Option(min=1, max=20_000, help="Buyers who press the button at the same instant.")] = 500,
+    buyers: Annotated[
+        int, typer.Option(min=1, max=20_000, help="Buyers who press the button at the same instant.")
+    ] = 500,
     stock: Annotated[int, typer.Option(min=0, max=10**9, help="Units that exist.")] = 300,
     instances: Annotated[int, typer.Option(min=1, max=16, help="Instances of the service.")] = 2,
     ports: Annotated[str, typer.Option(help="Their ports; the next free one is taken for one in use.")] = "8080,8090",
@@ -59,7 +65,9 @@ def demo(
         int | None, typer.Option(min=1, help="Buyers that one lock grant serves at most; 1 is the articles' way.")
     ] = None,
     lock: Annotated[LockName, typer.Option(help="What keeps the instances apart.")] = LockName.ETCD,
-    guard: Annotated[Guard, typer.Option(help="What checks each write: the lock's fencing token, or nothing.")] = Guard.FENCE,
+    guard: Annotated[
+        Guard, typer.Option(help="What checks each write: the lock's fencing token, or nothing.")
+    ] = Guard.FENCE,
     report: Annotated[Path | None, typer.Option(help="Write all the figures to this file, as JSON.")] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Stay up after the rush, until Ctrl-C.")] = False,
 ) -> None:
@@ -120,7 +128,8 @@ def stock_set(
     units: Annotated[int, typer.Argument(min=0, max=10**12, help="Units left from now on.")],
     sku: Sku = DEFAULT_SKU,
     new_sale: Annotated[
-        bool, typer.Option("--new-sale", help="Forget what was sold: lucky becomes 0; orders, buyers, keys are deleted.")
+        bool,
+        typer.Option("--new-sale", help="Forget what was sold: lucky becomes 0; orders, buyers, keys are deleted."),
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -161,7 +170,11 @@ def locks(as_json: Json = False) -> None:
     table = Table("", "key", "token", "owner", "for", "TTL left", title="Lock queues")
     for contender in contenders:
         owner = contender.owner
-        who = f"{owner.get('instance', '?')} pid {owner.get('pid', '?')} {owner.get('thread', '')}" if owner else "not one of ours"
+        who = (
+            f"{owner.get('instance', '?')} pid {owner.get('pid', '?')} {owner.get('thread', '')}"
+            if owner
+            else "not one of ours"
+        )
         table.add_row(
             "holds" if contender.holds else "waits",
             contender.key,
@@ -211,7 +224,12 @@ def _print_levels(levels: list[Level], as_json: bool) -> None:
         return
     table = Table("item", "stock", "lucky", "at the start")
     for level in levels:
-        table.add_row(level.sku, str(level.stock), str(level.lucky), "not recorded" if level.initial is None else str(level.initial))
+        table.add_row(
+            level.sku,
+            str(level.stock),
+            str(level.lucky),
+            "not recorded" if level.initial is None else str(level.initial),
+        )
     Console().print(table)
 
 

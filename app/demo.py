@@ -133,7 +133,11 @@ class _Instance(Process):
 
         argv = [sys.executable, "-m", "app", "serve", "--port", str(port)]
         super().__init__(
-            f"instance-{port}", lambda _: argv, ready=ready, env=env | {f"{PREFIX}INSTANCE": str(port)}, ready_within_s=30
+            f"instance-{port}",
+            lambda _: argv,
+            ready=ready,
+            env=env | {f"{PREFIX}INSTANCE": str(port)},
+            ready_within_s=30,
         )
 
 
@@ -163,11 +167,19 @@ async def _sell(
         return figures
 
 
-async def _rush(
-    options: DemoOptions, urls: list[str], crowd_file: Path, steps: Progress, shop: Shop
-) -> dict[str, Any]:
+async def _rush(options: DemoOptions, urls: list[str], crowd_file: Path, steps: Progress, shop: Shop) -> dict[str, Any]:
     """Let the crowd in; what every buyer was told."""
-    argv = [sys.executable, "-m", "locust", "-f", str(crowd_file), "--headless", "--only-summary", "--loglevel", "WARNING"]
+    argv = [
+        sys.executable,
+        "-m",
+        "locust",
+        "-f",
+        str(crowd_file),
+        "--headless",
+        "--only-summary",
+        "--loglevel",
+        "WARNING",
+    ]
     argv += ["-u", str(options.buyers), "-r", str(options.buyers), "--host", ",".join(urls), "--stop-timeout", "1"]
     crowd = Process("crowd", lambda folder: [*argv, "--report", str(folder / "report.json")])
     gathering = steps.add_task(f"{options.buyers} buyers gather at the door", total=None)
@@ -206,7 +218,9 @@ def _figures(
         first = next(answer["detail"] for answer in told if answer["outcome"] == "failed")
         problems.append(f"{count['failed']} buyers were refused without cause, the first with: {first}")
     if count["sold"] < min(options.stock, options.buyers):
-        problems.append(f"{min(options.stock, options.buyers) - count['sold']} units were left unsold to buyers who wanted them")
+        problems.append(
+            f"{min(options.stock, options.buyers) - count['sold']} units were left unsold to buyers who wanted them"
+        )
     if missing:
         problems.append(f"{len(missing)} buyers were told 'sold' and have no order")
     latencies = sorted(answer["latency_ms"] for answer in told) or [0.0]
@@ -243,9 +257,15 @@ def _table(options: DemoOptions, ports: list[int], figures: Figures) -> Table:
         ("orders", figures.orders),
         *([("[red]oversold[/]", f"[red]{figures.oversold} units[/]")] if figures.oversold else []),
         ("consistent", "[green]yes[/]" if figures.consistent else "[red]NO[/]"),
-        ("sold per instance", ", ".join(f"{name}: {units}" for name, units in figures.sold_per_instance.items()) or "-"),
+        (
+            "sold per instance",
+            ", ".join(f"{name}: {units}" for name, units in figures.sold_per_instance.items()) or "-",
+        ),
         ("wall time of the rush", f"{figures.wall_s * 1000:.0f} ms"),
-        ("latency p50 / p95 / p99", f"{figures.latency_p50_ms:.0f} / {figures.latency_p95_ms:.0f} / {figures.latency_p99_ms:.0f} ms"),
+        (
+            "latency p50 / p95 / p99",
+            f"{figures.latency_p50_ms:.0f} / {figures.latency_p95_ms:.0f} / {figures.latency_p99_ms:.0f} ms",
+        ),
         ("locks taken", "-" if options.lock is LockName.NONE else figures.locks_taken),
         ("buyers per lock", "-" if options.lock is LockName.NONE else figures.buyers_per_lock),
     ]
@@ -310,6 +330,12 @@ def _locustfile() -> Path:
 
 @contextmanager
 def _steps(console: Console) -> Iterator[Progress]:
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
     with Progress(*columns, console=console, transient=True) as progress:
         yield progress

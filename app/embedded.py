@@ -85,7 +85,7 @@ class EtcdMember(Process):
 
     def _healthy(self) -> bool:
         try:
-            with urllib.request.urlopen(f"{self.endpoint}/health", timeout=1) as answer:  # noqa: S310 - our own loopback URL
+            with urllib.request.urlopen(f"{self.endpoint}/health", timeout=1) as answer:
                 return b'"true"' in answer.read()
         except (urllib.error.URLError, OSError):
             return False
@@ -102,7 +102,9 @@ class EtcdCluster:
     def __init__(self, size: int = 3, *, options: Sequence[str] = ()) -> None:
         peers = {f"etcd{number}": free_port() for number in range(1, size + 1)}
         cluster = ",".join(f"{name}=http://127.0.0.1:{port}" for name, port in peers.items())
-        self.members = [EtcdMember(name, peer_port=port, cluster=cluster, options=options) for name, port in peers.items()]
+        self.members = [
+            EtcdMember(name, peer_port=port, cluster=cluster, options=options) for name, port in peers.items()
+        ]
 
     @property
     def endpoints(self) -> list[str]:

@@ -19,13 +19,20 @@ class Metrics:
             "seckill_purchases", "Purchases answered, by outcome or error", ["outcome"], registry=registry
         )
         self._batch = Histogram(
-            "seckill_batch_purchases", "Purchases decided in one batch", registry=registry, buckets=(1, 2, 5, 10, 20, 50, 100, 200, 500)
+            "seckill_batch_purchases",
+            "Purchases decided in one batch",
+            registry=registry,
+            buckets=(1, 2, 5, 10, 20, 50, 100, 200, 500),
         )
         self._wait = Histogram("seckill_lock_wait_seconds", "Wait for a lock grant", registry=registry, buckets=_MS)
-        self._hold = Histogram("seckill_lock_hold_seconds", "Time that a grant was held", registry=registry, buckets=_MS)
+        self._hold = Histogram(
+            "seckill_lock_hold_seconds", "Time that a grant was held", registry=registry, buckets=_MS
+        )
         self._renewals = Counter("seckill_lease_renewals", "Lease renewals, by result", ["result"], registry=registry)
         self._lost = Counter("seckill_grants_lost", "Grants that were lost while held", registry=registry)
-        self._fenced = Counter("seckill_fenced_writes", "Reads and writes that the store's fence refused", registry=registry)
+        self._fenced = Counter(
+            "seckill_fenced_writes", "Reads and writes that the store's fence refused", registry=registry
+        )
 
     def watch_queues(self, waiting: Callable[[], Mapping[str, int]]) -> None:
         """Report the depth of the queues as `waiting()` has it at each scrape."""

@@ -130,7 +130,9 @@ class Process:
             if not self.running:
                 raise ProcessFailed(f"{self.name} did not start:\n{self.last_lines()}")
             if time.monotonic() > deadline:
-                raise ProcessFailed(f"{self.name} was not ready within {self._ready_within_s:.0f} s:\n{self.last_lines()}")
+                raise ProcessFailed(
+                    f"{self.name} was not ready within {self._ready_within_s:.0f} s:\n{self.last_lines()}"
+                )
             time.sleep(0.02)
 
     def last_lines(self, count: int = 12) -> str:
@@ -194,5 +196,7 @@ class Process:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.stop()

@@ -83,7 +83,9 @@ class Settings(BaseSettings):
     queue_max: int = Field(
         20_000, ge=1, le=1_000_000, description="buyers who may wait for one item in this instance; more get 503"
     )
-    purchase_timeout_ms: int = Field(10_000, ge=100, le=600_000, description="a purchase's own deadline; then it gets 503")
+    purchase_timeout_ms: int = Field(
+        10_000, ge=100, le=600_000, description="a purchase's own deadline; then it gets 503"
+    )
     quantity_max: int = Field(100, ge=1, le=1_000_000, description="units in one purchase at most")
     limit_per_buyer: int = Field(0, ge=0, le=1_000_000, description="units that one buyer may have (0: no limit)")
     refusal_ttl_s: int = Field(
@@ -96,7 +98,9 @@ class Settings(BaseSettings):
     def _split(cls, value: Any) -> Any:
         return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
-    @field_validator("admin_token", "etcd_user", "etcd_password", "etcd_ca_file", "etcd_cert_file", "etcd_key_file", mode="before")
+    @field_validator(
+        "admin_token", "etcd_user", "etcd_password", "etcd_ca_file", "etcd_cert_file", "etcd_key_file", mode="before"
+    )
     @classmethod
     def _empty_is_unset(cls, value: Any) -> Any:
         # A line `SECKILL_ADMIN_TOKEN=` in .env or docker-compose means: not set.

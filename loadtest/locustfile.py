@@ -125,7 +125,7 @@ def judge(environment: Environment, **_: Any) -> None:
         if total != was:
             crowd.problems.append(f"stock + lucky is {total}, and was {was}")
         if units < told:
-            crowd.problems.append(f'{told} units were said to be sold, but lucky grew by {units}')
+            crowd.problems.append(f"{told} units were said to be sold, but lucky grew by {units}")
         if after["stock"] < 0:
             crowd.problems.append(f"stock is {after['stock']}")
     if len({answer["order"] for answer in sold}) != len(sold):

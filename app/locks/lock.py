@@ -119,7 +119,9 @@ class DistributedLock(ABC):
     def contenders(self) -> list[Contender]:
         """The queue: the holder first, then the waiters in the order in which they will get the lock."""
 
-    def acquire(self, *, wait_s: float | None = None, cancel: Cancel | None = None, owner: Hashable | None = None) -> Grant:
+    def acquire(
+        self, *, wait_s: float | None = None, cancel: Cancel | None = None, owner: Hashable | None = None
+    ) -> Grant:
         """Own the lock, waiting for it at most `wait_s` seconds (None: as long as it takes; 0: not at all).
 
         Raises `LockTimeout` when the wait is over, `LockCancelled` when `cancel` is set before that, `LockUnavailable`
@@ -186,7 +188,9 @@ class DistributedLock(ABC):
     def __enter__(self) -> Grant:
         return self.acquire()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         try:
             self.release()
         except LockLost:

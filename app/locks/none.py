@@ -15,7 +15,12 @@ class NoLock(DistributedLock):
 
     def _take(self, wait: Wait, abandoned: Callable[[], bool]) -> Grant:
         lease = Lease(
-            self.name, float("inf"), asked_at=time.monotonic(), renew=lambda _: True, end=lambda _: None, abandoned=abandoned
+            self.name,
+            float("inf"),
+            asked_at=time.monotonic(),
+            renew=lambda _: True,
+            end=lambda _: None,
+            abandoned=abandoned,
         )
         return Grant(self.name, 0, "none", lease)  # no token: numbers of one process mean nothing to another
 

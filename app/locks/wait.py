@@ -1,9 +1,8 @@
 """How long a caller is willing to queue, and the means to call it off."""
 
+import threading
 import time
 from collections.abc import Callable
-
-import threading
 
 from app.errors import LockCancelled, LockTimeout
 

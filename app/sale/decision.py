@@ -55,7 +55,9 @@ def decide(snapshot: Snapshot, purchases: Sequence[Purchase], *, limit_per_buyer
         if verdict is None:
             had = bought.get(purchase.buyer, 0) if purchase.buyer else 0
             if limit_per_buyer and purchase.buyer is None:
-                verdict = Verdict(error=BuyerRequired("each buyer may have a limited number of units: say who is buying"))
+                verdict = Verdict(
+                    error=BuyerRequired("each buyer may have a limited number of units: say who is buying")
+                )
             elif limit_per_buyer and had + purchase.quantity > limit_per_buyer:
                 verdict = Verdict(Outcome.LIMIT_REACHED)
             elif purchase.quantity > left:

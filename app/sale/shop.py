@@ -19,7 +19,9 @@ _PAGE: Final = 1000
 class Shop:
     """Sells the items of a store under the locks of a backend. Lives on one event loop."""
 
-    def __init__(self, backend: LockBackend, store: StockStore, rules: Rules, stats: Stats, *, lock_prefix: str) -> None:
+    def __init__(
+        self, backend: LockBackend, store: StockStore, rules: Rules, stats: Stats, *, lock_prefix: str
+    ) -> None:
         self._backend = backend
         self._store = store
         self._rules = rules

@@ -14,4 +14,16 @@ from app.stock.store import (
     StockStore,
 )
 
-__all__ = ["DEFAULT_SKU", "SKU_PATTERN", "Batch", "Fence", "Level", "Order", "Refused", "Settled", "Snapshot", "Sold", "StockStore"]
+__all__ = [
+    "DEFAULT_SKU",
+    "SKU_PATTERN",
+    "Batch",
+    "Fence",
+    "Level",
+    "Order",
+    "Refused",
+    "Settled",
+    "Snapshot",
+    "Sold",
+    "StockStore",
+]

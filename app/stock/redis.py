@@ -7,7 +7,15 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, Final, NoReturn
 
-from app.errors import FenceRefused, ForeignFence, ItemNotPossible, StockChanged, StockCorrupt, StockUnavailable, UnknownItem
+from app.errors import (
+    FenceRefused,
+    ForeignFence,
+    ItemNotPossible,
+    StockChanged,
+    StockCorrupt,
+    StockUnavailable,
+    UnknownItem,
+)
 from app.stock.redis_client import RedisClient, Script
 from app.stock.store import DEFAULT_SKU, SKU_PATTERN, Batch, Fence, Level, Order, Settled, Snapshot, Sold, StockStore
 
@@ -76,7 +84,13 @@ class RedisStockStore(StockStore):
         return Keys(sku)
 
     async def read(
-        self, sku: str, fence: Fence, *, buyers: Sequence[str] = (), keys: Sequence[str] = (), timeout_s: float | None = None
+        self,
+        sku: str,
+        fence: Fence,
+        *,
+        buyers: Sequence[str] = (),
+        keys: Sequence[str] = (),
+        timeout_s: float | None = None,
     ) -> Snapshot:
         """See `StockStore.read`."""
         at = self._keys(sku)
@@ -209,7 +223,13 @@ class BareStockStore(RedisStockStore):
     """
 
     async def read(
-        self, sku: str, fence: Fence, *, buyers: Sequence[str] = (), keys: Sequence[str] = (), timeout_s: float | None = None
+        self,
+        sku: str,
+        fence: Fence,
+        *,
+        buyers: Sequence[str] = (),
+        keys: Sequence[str] = (),
+        timeout_s: float | None = None,
     ) -> Snapshot:
         """Plain reads; the fence is not looked at."""
         at = self._keys(sku)
@@ -297,9 +317,7 @@ def _whole(sku: str, name: str, text: str) -> int:
     return int(text)
 
 
-def _level(
-    sku: str, stock: str | None, lucky: str | None, initial: str | None, last_order: str | None = None
-) -> Level:
+def _level(sku: str, stock: str | None, lucky: str | None, initial: str | None, last_order: str | None = None) -> Level:
     at = Keys(sku)
     if stock is None:
         raise UnknownItem(f"no item {sku!r}: there is no key {at.stock!r} in the store")
@@ -359,7 +377,7 @@ def _order(sku: str, entry_id: str, fields: dict[str, str]) -> Order:
         instance=fields["instance"],
         token=int(fields["token"]),
         batch_id=fields["batch"],
-        sold_at=int(entry_id.split("-")[0]) / 1000,
+        sold_at=int(entry_id.split("-", maxsplit=1)[0]) / 1000,
     )
 
 

@@ -53,7 +53,9 @@ class RedisClient:
             raise ConfigurationError(f"not a store's URL: {error}") from error
         self.clustered = isinstance(self._redis, redis.asyncio.RedisCluster)
 
-    async def run(self, script: Script, keys: Sequence[str], args: Sequence[str | int], timeout_s: float | None = None) -> Any:
+    async def run(
+        self, script: Script, keys: Sequence[str], args: Sequence[str | int], timeout_s: float | None = None
+    ) -> Any:
         """Run a script; a server that has forgotten it (a restart, a failover) is told it again."""
         async with self._call(timeout_s):
             if script.sha is not None:

@@ -108,7 +108,13 @@ class StockStore(ABC):
 
     @abstractmethod
     async def read(
-        self, sku: str, fence: Fence, *, buyers: Sequence[str] = (), keys: Sequence[str] = (), timeout_s: float | None = None
+        self,
+        sku: str,
+        fence: Fence,
+        *,
+        buyers: Sequence[str] = (),
+        keys: Sequence[str] = (),
+        timeout_s: float | None = None,
     ) -> Snapshot:
         """Raise the store's fence to our token, and read.
 

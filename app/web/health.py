@@ -21,7 +21,9 @@ class ReadyView(BaseModel):
     checks: dict[str, str] = Field(examples=[{"lock": "ok", "store": "ok", "renewal": "ok"}])
 
 
-@router.get("/healthz", response_class=PlainTextResponse, responses={200: {"content": {"text/plain": {"example": "ok"}}}})
+@router.get(
+    "/healthz", response_class=PlainTextResponse, responses={200: {"content": {"text/plain": {"example": "ok"}}}}
+)
 async def healthz() -> str:
     """The process runs and its event loop turns."""
     return "ok"

@@ -92,9 +92,7 @@ async def orders(
     """The orders of an item."""
     found = await state_of(request).shop.orders(sku, after=after, limit=limit)
     views = [
-        OperatorOrderView(
-            **OrderView.of(order).model_dump(), key=order.key, instance=order.instance, token=order.token
-        )
+        OperatorOrderView(**OrderView.of(order).model_dump(), key=order.key, instance=order.instance, token=order.token)
         for order in found
     ]
     return OrdersView(orders=views, next=found[-1].id if len(found) == limit else None)

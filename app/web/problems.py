@@ -61,7 +61,13 @@ class Problem(BaseModel):
 
 
 def problem(
-    status: int, type_: str, title: str, detail: str, *, fields: list[FieldError] | None = None, headers: dict[str, str] | None = None
+    status: int,
+    type_: str,
+    title: str,
+    detail: str,
+    *,
+    fields: list[FieldError] | None = None,
+    headers: dict[str, str] | None = None,
 ) -> Response:
     """A problem document as a response."""
     body = Problem(type=f"urn:seckill:{type_}", title=title, status=status, detail=detail, errors=fields or [])
@@ -101,7 +107,9 @@ def install(app: FastAPI) -> None:
     async def ours(request: Request, error: errors.SeckillError) -> Response:
         kind = next(kind for kind in type(error).__mro__ if kind in _STATUSES)
         status, title = _STATUSES[kind]
-        name = "".join(f"-{letter.lower()}" if letter.isupper() else letter for letter in type(error).__name__).strip("-")
+        name = "".join(f"-{letter.lower()}" if letter.isupper() else letter for letter in type(error).__name__).strip(
+            "-"
+        )
         field = _FIELDS.get(kind)
         detail = title if isinstance(error, _INTERNAL) else str(error)
         if status == 503 and not isinstance(error, errors.SaleError):

@@ -16,7 +16,10 @@ from app.web.state import State, state_of
 router = APIRouter(tags=["sale"])
 
 _HEADERS: Final[dict[str, Any]] = {
-    "X-Seckill-Outcome": {"description": "what became of the purchase", "schema": {"enum": [str(one) for one in Outcome]}},
+    "X-Seckill-Outcome": {
+        "description": "what became of the purchase",
+        "schema": {"enum": [str(one) for one in Outcome]},
+    },
     "X-Seckill-Order": {"description": "the order's id, if sold", "schema": {"type": "string"}},
 }
 Sku = Annotated[str, Query(pattern=f"^{SKU_PATTERN}$", description="the item")]

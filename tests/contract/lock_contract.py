@@ -193,7 +193,9 @@ class LockContract:
         assert lock.held_by_me
         lock.release()
 
-    def test_timeout_leaves_no_key(self, lock: DistributedLock, system: LockSystem, workers: Callable[[], Worker]) -> None:
+    def test_timeout_leaves_no_key(
+        self, lock: DistributedLock, system: LockSystem, workers: Callable[[], Worker]
+    ) -> None:
         """A wait that is over raises LockTimeout; the holder's key and lease are then the only ones."""
         worker = workers()
         worker.ask("acquire")
@@ -206,7 +208,9 @@ class LockContract:
         assert not lock.held_by_me
         worker.ask("release")
 
-    def test_cancel_leaves_no_key(self, lock: DistributedLock, system: LockSystem, workers: Callable[[], Worker]) -> None:
+    def test_cancel_leaves_no_key(
+        self, lock: DistributedLock, system: LockSystem, workers: Callable[[], Worker]
+    ) -> None:
         """A wait that is called off raises LockCancelled at once; the holder's key and lease are then the only ones."""
         worker = workers()
         worker.ask("acquire")
@@ -330,7 +334,9 @@ class LockContract:
         with pytest.raises(LockLost):
             lock.release()
 
-    def test_a_release_spares_the_next_owner(self, lock: DistributedLock, system: LockSystem, workers: Callable[[], Worker]) -> None:
+    def test_a_release_spares_the_next_owner(
+        self, lock: DistributedLock, system: LockSystem, workers: Callable[[], Worker]
+    ) -> None:
         """Releasing a lock that was lost does nothing to whoever owns it now."""
         worker = workers()
         grant = lock.acquire()

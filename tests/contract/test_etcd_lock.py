@@ -166,9 +166,7 @@ def test_one_of_three_members_dies(victim: int, how: str) -> None:
         backend.close()
 
 
-@pytest.mark.parametrize(
-    "marker", [b"/etcdserverpb.Lease/LeaseGrant", b"/etcdserverpb.KV/Txn"], ids=["grant", "put"]
-)
+@pytest.mark.parametrize("marker", [b"/etcdserverpb.Lease/LeaseGrant", b"/etcdserverpb.KV/Txn"], ids=["grant", "put"])
 def test_an_answer_that_was_lost_is_asked_for_again(etcd: EtcdMember, marker: bytes) -> None:
     """A lease grant or a put that was applied, but whose answer was lost, neither fails the acquire nor leaves a second key."""
     with Proxy(etcd.client_port) as proxy:
@@ -248,7 +246,10 @@ def test_tls(tmp_path: Path) -> None:
     authority = trustme.CA()
     files = {name: tmp_path / f"{name}.pem" for name in ("ca", "server_cert", "server_key", "cert", "key")}
     authority.cert_pem.write_to_path(str(files["ca"]))
-    for prefix, issued in (("server_", authority.issue_cert("127.0.0.1")), ("", authority.issue_cert("shop@example.org"))):
+    for prefix, issued in (
+        ("server_", authority.issue_cert("127.0.0.1")),
+        ("", authority.issue_cert("shop@example.org")),
+    ):
         issued.cert_chain_pems[0].write_to_path(str(files[f"{prefix}cert"]))
         issued.private_key_pem.write_to_path(str(files[f"{prefix}key"]))
     options = [

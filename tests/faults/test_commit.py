@@ -36,9 +36,7 @@ def test_a_lost_answer_is_settled_before_anybody_is_told(etcd: EtcdMember, valke
                 await one.set_stock("default", 10)
                 await one.buy(Purchase())
                 proxy.lose_answer_to(b'"buyer":"' + COMMIT)
-                purchases = [
-                    Purchase(buyer=COMMIT.decode(), key=f"k{number}" if keys else None) for number in range(3)
-                ]
+                purchases = [Purchase(buyer=COMMIT.decode(), key=f"k{number}" if keys else None) for number in range(3)]
                 buying = asyncio.gather(*(one.buy(purchase) for purchase in purchases))
                 await asyncio.to_thread(proxy.lost.wait, 15)
                 assert not buying.done()
@@ -196,7 +194,9 @@ def test_a_paused_holder_writes_nothing(etcd: EtcdMember, valkey: Valkey) -> Non
                 assert (await one.buy(Purchase())).outcome is Outcome.SOLD
                 # It wakes, believes in its lease still (its clock says so), and writes.
                 with pytest.raises(FenceRefused):
-                    await store.commit("default", Fence(grant.token, grant.source), Batch("late", seen.stock, [Sold(1)]))
+                    await store.commit(
+                        "default", Fence(grant.token, grant.source), Batch("late", seen.stock, [Sold(1)])
+                    )
                 audit = await one.audit("default")
                 assert (audit.lucky, audit.stock, audit.violations) == (1, 9, [])
             finally:
@@ -242,4 +242,3 @@ async def _until_answered(one: Any, purchase: Purchase) -> Answer:
 
 def _revoke(etcd: EtcdMember, key: str) -> None:
     etcdctl(etcd.endpoint, "lease", "revoke", key.rpartition("/")[2])
-

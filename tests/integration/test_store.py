@@ -157,7 +157,10 @@ def test_tokens_of_another_source_are_refused(play: Callable[..., None]) -> None
 
     async def scenario(store: StockStore, client: Any) -> None:
         await store.set_stock("default", fence(100, "etcd:old"), 5)
-        for attempt in (store.read("default", fence(101, "etcd:new")), store.set_stock("default", fence(101, "etcd:new"), 1)):
+        for attempt in (
+            store.read("default", fence(101, "etcd:new")),
+            store.set_stock("default", fence(101, "etcd:new"), 1),
+        ):
             with pytest.raises(ForeignFence, match="etcd:old.*etcd:new.*seckill stock unfence --sku default"):
                 await attempt
         await store.unfence("default")
@@ -203,9 +206,7 @@ def test_a_batch_is_written_whole(play: Callable[..., None]) -> None:
         ]
         assert await store.order(ids[1]) == orders[1]
         seen = await store.read("default", fence(3), buyers=["ann", "bob", "cid"], keys=["k1", "k2", "k3"])
-        assert seen == Snapshot(
-            4, 6, {"ann": 5, "bob": 1}, {"k1": Settled("sold", 3, "ann", ids[0]), "k2": refusal}
-        )
+        assert seen == Snapshot(4, 6, {"ann": 5, "bob": 1}, {"k1": Settled("sold", 3, "ann", ids[0]), "k2": refusal})
 
     play(scenario)
 
@@ -287,7 +288,9 @@ def test_items_lie_in_one_slot_and_apart(play: Callable[..., None]) -> None:
         for sku, units in (("default", 1), ("phone", 2), ("phone-2", 3)):
             await store.set_stock(sku, fence(1), units)
             await store.read(sku, fence(2))
-            await store.commit(sku, fence(2), Batch(sku, units, [Sold(1, "ann", "k")], [Refused("r", Settled("sold_out", 9, None))]))
+            await store.commit(
+                sku, fence(2), Batch(sku, units, [Sold(1, "ann", "k")], [Refused("r", Settled("sold_out", 9, None))])
+            )
         assert await store.items() == ["default", "phone", "phone-2"]
         assert [(await store.level(sku)).stock for sku in await store.items()] == [0, 1, 2]
         keys = {key async for key in client.scan_iter()}
@@ -317,7 +320,12 @@ def test_a_stock_that_is_no_number_is_not_touched(play: Callable[..., None], val
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("lucky", "many"), ("seckill:{default}:buyers", "x"), ("seckill:{default}:keys", "x"), ("seckill:{default}:orders", "x")],
+    [
+        ("lucky", "many"),
+        ("seckill:{default}:buyers", "x"),
+        ("seckill:{default}:keys", "x"),
+        ("seckill:{default}:orders", "x"),
+    ],
 )
 def test_a_script_that_would_stumble_writes_nothing(play: Callable[..., None], key: str, value: str) -> None:
     """A key of ours that holds something else is noticed before the first write, as a script is not undone."""
@@ -359,7 +367,9 @@ def test_an_odd_name_is_refused(play: Callable[..., None], sku: str) -> None:
     play(scenario)
 
 
-@pytest.mark.parametrize("order_id", ["", "x", "default~1-1~" + "0" * 32, "default~1-1~short", "a~b~c", "default~" + "9" * 40])
+@pytest.mark.parametrize(
+    "order_id", ["", "x", "default~1-1~" + "0" * 32, "default~1-1~short", "a~b~c", "default~" + "9" * 40]
+)
 def test_an_order_id_that_is_guessed_finds_nothing(play: Callable[..., None], order_id: str) -> None:
     """Knowing when an order was made is not enough."""
 
@@ -505,7 +515,10 @@ def test_in_a_cluster(valkey_server: Valkey) -> None:
 
 def test_through_sentinel(tmp_path: Path) -> None:
     """A Sentinel URL finds the primary, and the new one after a failover."""
-    with Valkey("primary") as primary, Valkey("replica", options=["--replicaof", "127.0.0.1", str(primary.port)]) as replica:
+    with (
+        Valkey("primary") as primary,
+        Valkey("replica", options=["--replicaof", "127.0.0.1", str(primary.port)]) as replica,
+    ):
         port = free_port()
 
         def argv(folder: Path) -> list[str]:
@@ -558,7 +571,14 @@ def test_through_sentinel(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["http://host", "redis+magic://host", "redis+sentinel://host:26379", "redis+sentinel:///shop", "redis://host:port/0"]
+    "url",
+    [
+        "http://host",
+        "redis+magic://host",
+        "redis+sentinel://host:26379",
+        "redis+sentinel:///shop",
+        "redis://host:port/0",
+    ],
 )
 def test_an_odd_url_is_refused(url: str) -> None:
     """What is no store's URL is a configuration error, at once."""
@@ -568,7 +588,4 @@ def test_an_odd_url_is_refused(url: str) -> None:
 
 async def _until(look: Callable[[], Awaitable[bool]]) -> None:
 
-
     await eventually_async(look, within_s=2 * WITHIN_S)
-
-

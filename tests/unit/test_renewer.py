@@ -95,7 +95,9 @@ def test_the_deadline_counts_from_before_the_request(renewer: Renewer, clock: Cl
     assert one.deadline == asked_at + 9
 
 
-def test_an_outage_is_retried_until_the_deadline(renewer: Renewer, clock: Clock, server: Server, events: list[str]) -> None:
+def test_an_outage_is_retried_until_the_deadline(
+    renewer: Renewer, clock: Clock, server: Server, events: list[str]
+) -> None:
     """A server that is away is asked again and again; if it is back before the deadline nothing was lost."""
     one = lease(clock, server)
     renewer.keep(one)
@@ -178,7 +180,9 @@ def test_dropped_is_not_renewed(renewer: Renewer, clock: Clock, server: Server) 
     assert server.asked == []
 
 
-def test_a_release_during_a_renewal_is_not_a_loss(renewer: Renewer, clock: Clock, server: Server, events: list[str]) -> None:
+def test_a_release_during_a_renewal_is_not_a_loss(
+    renewer: Renewer, clock: Clock, server: Server, events: list[str]
+) -> None:
     """A renewal that is refused because the lease was just given back is no news to anybody."""
     told: list[str] = []
     one = lease(clock, server)

@@ -1,0 +1,308 @@
+"""The `seckill` command against real servers: what it prints, and its exit status."""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import redis
+
+from app.embedded import EtcdMember, Valkey
+from app.locks import EtcdBackend
+from app.process import Process, free_port, port_is_free
+from tests.harness.shop import Instance
+from tests.harness.waiting import eventually
+
+ROOT = Path(__file__).parents[2]
+
+
+def seckill(
+    *arguments: str, env: dict[str, str] | None = None, within_s: float = 100
+) -> subprocess.CompletedProcess[str]:
+    """Run the command to its end, in a terminal of 120 columns."""
+    return subprocess.run(
+        [sys.executable, "-m", "app", *arguments],
+        env=os.environ | {"COLUMNS": "120"} | (env or {}),
+        capture_output=True,
+        text=True,
+        timeout=within_s,
+    )
+
+
+@pytest.fixture
+def env(etcd: EtcdMember, valkey: Valkey) -> dict[str, str]:
+    return {"SECKILL_ETCD_ENDPOINTS": etcd.endpoint, "SECKILL_REDIS_URL": valkey.url}
+
+
+def test_stock_and_check(env: dict[str, str], valkey: Valkey) -> None:
+    """Set, show and check; a stock that was changed by hand is reported, with exit status 1."""
+    done = seckill("stock", "set", "300", "--json", env=env)
+    assert (done.returncode, json.loads(done.stdout)[0]["stock"]) == (0, 300)
+    assert re.search(r"default\W+300\W+0\W+300", seckill("stock", "show", env=env).stdout)
+    done = seckill("check", env=env)
+    assert (done.returncode, "consistent" in done.stdout) == (0, True)
+    with redis.Redis(port=valkey.port) as client:
+        client.set("stock", 299)
+    done = seckill("check", env=env)
+    assert done.returncode == 1
+    assert "stock + lucky is 299, but 300 units were there at the start" in done.stdout
+    found = json.loads(seckill("check", "--json", env=env).stdout)[0]
+    assert (found["consistent"], found["stock"], found["initial"]) == (False, 299, 300)
+
+
+def test_a_new_sale_and_other_items(env: dict[str, str]) -> None:
+    """Several items; unfence asks first."""
+    seckill("stock", "set", "5", "--sku", "phone", env=env)
+    seckill("stock", "set", "7", env=env)
+    shown = json.loads(seckill("stock", "show", "--json", env=env).stdout)
+    assert {level["sku"]: level["stock"] for level in shown} == {"default": 7, "phone": 5}
+    done = seckill("stock", "set", "9", "--new-sale", "--json", env=env)
+    assert json.loads(done.stdout)[0]["initial"] == 9
+    assert seckill("stock", "unfence", env=env).returncode == 1  # no answer to its question
+    assert seckill("stock", "unfence", "--yes", env=env).returncode == 0
+
+
+def test_locks_shows_the_queue(env: dict[str, str], etcd: EtcdMember) -> None:
+    """The holder first, with key, token, owner, how long and what is left of its lease."""
+    assert "Nobody holds a lock" in seckill("locks", env=env).stdout
+    backend = EtcdBackend([etcd.endpoint], ttl_s=30, instance="tester")
+    with backend.lock("/seckill/lock/default") as grant:
+        shown = seckill("locks", env=env).stdout
+        assert re.search(
+            rf"holds\W+{grant.key}\W+{grant.token}\W+tester pid {os.getpid()} MainThread\W+\d+\.\d s\W+\d+ s", shown
+        )
+        found = json.loads(seckill("locks", "--json", env=env).stdout)
+        assert [(one["key"], one["token"], one["holds"]) for one in found] == [(grant.key, grant.token, True)]
+        assert 0 < found[0]["ttl_left_s"] <= 30
+    backend.close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variables", "says"),
+    [
+        (
+            ["stock", "set", "1"],
+            {"SECKILL_BATCH_MAX": "0"},
+            "SECKILL_BATCH_MAX: Input should be greater than or equal to 1",
+        ),
+        (["serve"], {"SECKILL_PORT": "x"}, "SECKILL_PORT: Input should be a valid integer"),
+        (["stock", "set", "1", "--sku", "a b"], {}, "not an item's name: 'a b'"),
+        (["stock", "show", "--sku", "nope"], {}, "no item 'nope'"),
+        (["check", "--sku", "nope"], {}, "no item 'nope'"),
+        (["demo", "--lock", "none"], {}, "add --guard none"),
+    ],
+)
+def test_errors_are_one_line(env: dict[str, str], arguments: list[str], variables: dict[str, str], says: str) -> None:
+    """What can't be done is said in one line on standard error, exit status 2."""
+    done = seckill(*arguments, env=env | variables)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"seckill: {says}")
+    assert done.stderr.count("\n") == 1
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["demo", "--ports", "80a"],
+        ["demo", "--ports", "0"],
+        ["demo", "--buyers", "0"],
+        ["demo", "--report", "/nowhere/x"],
+    ],
+)
+def test_bad_options_are_named(arguments: list[str]) -> None:
+    """A wrong option is named, and nothing is started."""
+    done = seckill(*arguments)
+    assert done.returncode == 2
+    assert arguments[1] in done.stderr
+
+
+def test_servers_that_are_away_are_one_line() -> None:
+    """Neither a stack trace nor a hang."""
+    nowhere = f"127.0.0.1:{free_port()}"
+    env = {
+        "SECKILL_ETCD_ENDPOINTS": f"http://{nowhere}",
+        "SECKILL_REDIS_URL": f"redis://:hunter2@{nowhere}",
+        "SECKILL_ETCD_TIMEOUT_MS": "300",
+    }
+    for arguments in (["stock", "show"], ["check"], ["locks"], ["stock", "set", "1"]):
+        done = seckill(*arguments, env=env)
+        assert done.returncode == 2, arguments
+        assert done.stderr.startswith("seckill: ")
+        assert "Traceback" not in done.stderr
+        assert "hunter2" not in done.stderr
+
+
+# -- the demo --------------------------------------------------------------------------------------------------------
+
+
+def demo(
+    tmp_path: Path, *arguments: str, env: dict[str, str] | None = None
+) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
+    report = tmp_path / "report.json"
+    ports = f"{free_port()},{free_port()}"
+    done = seckill("demo", "--ports", ports, "--report", str(report), *arguments, env=env)
+    return done, json.loads(report.read_text())
+
+
+def test_the_demo(tmp_path: Path) -> None:
+    """The rush of the articles: consistent, exit status 0, one table; and no process is left."""
+    mark = uuid.uuid4().hex
+    done, report = demo(tmp_path, env={"TEST_MARK": mark})
+    assert done.returncode == 0, done.stdout
+    assert {
+        name: report[name] for name in ("sold", "sold_out", "failed", "stock", "lucky", "orders", "consistent")
+    } == {
+        "sold": 300,
+        "sold_out": 200,
+        "failed": 0,
+        "stock": 0,
+        "lucky": 300,
+        "orders": 300,
+        "consistent": True,
+    }
+    assert sum(report["sold_per_instance"].values()) == 300
+    for row in (
+        "sold",
+        "sold out",
+        "consistent",
+        "wall time of the rush",
+        "latency p50 / p95 / p99",
+        "buyers per lock",
+    ):
+        assert row in done.stdout
+    assert report["locks_taken"] > 0
+    assert marked(mark) == []
+
+
+def test_the_demo_with_four_instances_one_lock_a_buyer(tmp_path: Path) -> None:
+    """More instances than ports are given; `--batch-max 1` takes a lock for every buyer."""
+    done, report = demo(tmp_path, "--instances", "4", "--batch-max", "1", "--buyers", "120", "--stock", "70")
+    assert done.returncode == 0, done.stdout
+    assert (report["sold"], report["sold_out"], report["locks_taken"]) == (70, 50, 120)
+    assert len(report["sold_per_instance"]) == 4
+
+
+def test_the_demo_without_lock_and_guard_fails_visibly(tmp_path: Path) -> None:
+    """The articles' bare read, decrement, write: the audit finds units that did not exist, exit status 1."""
+    done, report = demo(tmp_path, "--lock", "none", "--guard", "none")
+    assert done.returncode == 1
+    assert report["oversold"] > 0
+    assert re.search(rf"oversold\W+{report['oversold']} units", done.stdout)
+    assert f"{report['oversold']} units were sold that did not exist" in done.stdout
+
+
+def test_the_articles_algorithm_to_the_letter(tmp_path: Path) -> None:
+    """etcd lock, no guard, a lock for every buyer: it holds while nothing fails."""
+    done, report = demo(
+        tmp_path, "--lock", "etcd", "--guard", "none", "--batch-max", "1", "--buyers", "150", "--stock", "90"
+    )
+    assert done.returncode == 0, done.stdout
+    assert (report["sold"], report["locks_taken"]) == (90, 150)
+
+
+def test_a_port_in_use_is_stepped_over(tmp_path: Path) -> None:
+    """A port that is taken is replaced by the next free one, and the demo says so."""
+    with Valkey() as other:
+        done = seckill("demo", "--ports", str(other.port), "--instances", "1", "--buyers", "10", "--stock", "5")
+    assert done.returncode == 0, done.stdout
+    assert f"Port {other.port} is in use; taking {other.port + 1}." in done.stdout
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("after", ["at once", "started", "sold"])
+def test_ending_it_leaves_nothing_behind(number: signal.Signals, after: str) -> None:
+    """Ctrl-C at any moment, and even kill -9: no process is left, and the ports are free."""
+    mark = uuid.uuid4().hex
+    ports = [free_port(), free_port()]
+    argv = [
+        sys.executable,
+        "-m",
+        "app",
+        "demo",
+        "--ports",
+        ",".join(map(str, ports)),
+        "--keep",
+        "--buyers",
+        "50",
+        "--stock",
+        "20",
+    ]
+    running = Process("demo", lambda _: argv, env=os.environ | {"COLUMNS": "120", "TEST_MARK": mark})
+    running.start()
+    if after != "at once":
+        eventually(lambda: not port_is_free(ports[0]), "the first instance listens", 60)
+    if after == "sold":
+        eventually(lambda: "Ctrl-C ends it" in running.last_lines(50), "the rush is over", 60)
+        assert "admin token" in running.last_lines(50)
+    running.signal(number)
+    eventually(lambda: not running.running, "the demo has ended", 60)
+    assert "Traceback" not in running.last_lines(100)
+    eventually(lambda: not marked(mark), "no process is left")
+    assert all(port_is_free(port) for port in ports)
+    running.stop()
+
+
+def marked(mark: str) -> list[list[str]]:
+    """The processes that inherited this mark in their environment: whatever the demo has started, and whatever that has."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get("TEST_MARK") == mark and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process.cmdline())
+    return found
+
+
+# -- the load test by itself -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["rush", "sustained"])
+def test_the_load_test_alone(env: dict[str, str], etcd: EtcdMember, valkey: Valkey, mode: str) -> None:
+    """locust -f loadtest/locustfile.py, against instances that somebody runs: passes when consistent."""
+
+    seckill("stock", "set", "40", env=env)
+    with Instance(etcd.endpoint, valkey.url) as one, Instance(etcd.endpoint, valkey.url) as two:
+        argv = [
+            sys.executable,
+            "-m",
+            "locust",
+            "-f",
+            str(ROOT / "loadtest" / "locustfile.py"),
+            "--headless",
+            "--only-summary",
+        ]
+        argv += ["-u", "60", "-r", "60", "--host", f"{one.url},{two.url}", "--mode", mode]
+        argv += ["-t", "3s"] if mode == "sustained" else []
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert re.search(r"^sold 40, refused \d+, failed 0;", done.stdout, re.MULTILINE)
+        assert re.search(r"^consistent$", done.stdout, re.MULTILINE)
+
+
+def test_the_load_test_fails_when_units_are_oversold(env: dict[str, str], etcd: EtcdMember, valkey: Valkey) -> None:
+    """Against instances without lock and guard the load test itself finds that stock + lucky moved, exit status 1."""
+
+    bare = {"lock_backend": "none", "guard": "none"}
+    seckill("stock", "set", "300", env=env)
+    with Instance(etcd.endpoint, valkey.url, **bare) as one, Instance(etcd.endpoint, valkey.url, **bare) as two:
+        argv = [
+            sys.executable,
+            "-m",
+            "locust",
+            "-f",
+            str(ROOT / "loadtest" / "locustfile.py"),
+            "--headless",
+            "--only-summary",
+        ]
+        argv += ["-u", "500", "-r", "500", "--host", f"{one.url},{two.url}"]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "NOT consistent: stock + lucky is" in done.stdout
