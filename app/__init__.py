@@ -1,1 +1,1 @@
-"""A flash sale that sells from one stock through several instances and never oversells, undersells or loses an order."""
+"""A flash sale: one stock, several instances, nothing oversold, nothing undersold, no order lost."""

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from app.demo import DemoOptions
 from app.errors import LockTimeout, SeckillError
-from app.main import create_app, open_shop
+from app.main import open_shop
 from app.sale import Audit, Shop
 from app.settings import Guard, LockName, Settings, load
 from app.stock import DEFAULT_SKU, Level
@@ -95,20 +95,9 @@ def serve(
     port: Annotated[int | None, typer.Option(help="Port to listen on; SECKILL_PORT.")] = None,
 ) -> None:
     """Run one instance against the servers that the environment or .env names."""
-    import uvicorn
+    from app import server
 
-    settings = load(host=host, port=port)
-    settings = settings.model_copy(update={"instance": settings.instance_on_port})
-    uvicorn.run(
-        create_app(settings),
-        host=settings.host,
-        port=settings.port,
-        log_level="warning",
-        access_log=False,  # a line for each buyer would cost more than the sale
-        backlog=8192,  # a rush connects all at once
-        timeout_keep_alive=75,
-        timeout_graceful_shutdown=int(settings.drain_timeout_s) + 1,
-    )
+    server.run(load(host=host, port=port))
 
 
 @stock.command("show")

@@ -2,13 +2,14 @@
 
 import logging
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import Any, Literal
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from app.errors import ConfigurationError
@@ -28,31 +29,42 @@ def open_backend(settings: Settings, metrics: Metrics) -> LockBackend:
     """The lock backend that the settings name. Doesn't connect yet."""
     if settings.lock_backend is LockName.NONE:
         return NoBackend()
-    return EtcdBackend(
-        settings.etcd_endpoints,
-        ttl_s=settings.lock_ttl_s,
-        renew_ratio=settings.lock_renew_ratio,
-        instance=settings.instance_name,
-        timeout_s=settings.etcd_timeout_ms / 1000,
-        user=settings.etcd_user,
-        password=settings.etcd_password.get_secret_value() if settings.etcd_password else None,
-        ca_file=settings.etcd_ca_file,
-        cert_file=settings.etcd_cert_file,
-        key_file=settings.etcd_key_file,
-        told=metrics.renewal,
-    )
+    with _about("SECKILL_ETCD_..."):
+        return EtcdBackend(
+            settings.etcd_endpoints,
+            ttl_s=settings.lock_ttl_s,
+            renew_ratio=settings.lock_renew_ratio,
+            instance=settings.instance_name,
+            timeout_s=settings.etcd_timeout_ms / 1000,
+            user=settings.etcd_user,
+            password=settings.etcd_password.get_secret_value() if settings.etcd_password else None,
+            ca_file=settings.etcd_ca_file,
+            cert_file=settings.etcd_cert_file,
+            key_file=settings.etcd_key_file,
+            told=metrics.renewal,
+        )
 
 
 def open_store(settings: Settings) -> StockStore:
     """The stock store that the settings name. Doesn't connect yet."""
     kind = RedisStockStore if settings.guard is Guard.FENCE else BareStockStore
-    return kind(
-        settings.redis_url.get_secret_value(),
-        timeout_s=settings.redis_timeout_ms / 1000,
-        connections=settings.redis_connections,
-        instance=settings.instance_name,
-        refusal_ttl_s=settings.refusal_ttl_s,
-    )
+    with _about("SECKILL_REDIS_URL"):
+        return kind(
+            settings.redis_url.get_secret_value(),
+            timeout_s=settings.redis_timeout_ms / 1000,
+            connections=settings.redis_connections,
+            instance=settings.instance_name,
+            refusal_ttl_s=settings.refusal_ttl_s,
+        )
+
+
+@contextmanager
+def _about(variables: str) -> Iterator[None]:
+    """Name the setting that is wrong; the parts know nothing of settings."""
+    try:
+        yield
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{variables}: {error}") from None
 
 
 @asynccontextmanager
@@ -84,11 +96,13 @@ async def open_shop(settings: Settings, metrics: Metrics | None = None) -> Async
 
 def create_app(settings: Settings | None = None) -> FastAPI:
     """The web service. Without `settings` they come from the environment: `uvicorn app.main:create_app --factory`."""
-    if settings is None:
-        try:
-            settings = load()
-        except ConfigurationError as error:
-            sys.exit(f"seckill: {error}")
+    try:
+        settings = settings or load()
+        # What only the parts can judge (URLs, certificates) is judged now, not when the first buyer comes.
+        open_backend(settings, Metrics()).close()
+        open_store(settings)
+    except ConfigurationError as error:
+        sys.exit(f"seckill: {error}")
     configure_logging(settings)
 
     @asynccontextmanager
@@ -124,8 +138,11 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
     """FastAPI's document, and the models that only our responses refer to."""
     if app.openapi_schema is None:
         document = get_openapi(title=app.title, version=app.version, summary=app.summary, routes=app.routes)
-        models = [(problems.Problem, "serialization"), (sale.PurchaseView, "serialization")]
-        _, extra = models_json_schema(models, ref_template="#/components/schemas/{model}")  # type: ignore[arg-type]
+        models: list[tuple[type[BaseModel], Literal["serialization"]]] = [
+            (problems.Problem, "serialization"),
+            (sale.PurchaseView, "serialization"),
+        ]
+        _, extra = models_json_schema(models, ref_template="#/components/schemas/{model}")
         document.setdefault("components", {}).setdefault("schemas", {}).update(extra["$defs"])
         app.openapi_schema = document
     return app.openapi_schema

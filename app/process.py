@@ -38,7 +38,7 @@ def free_port() -> int:
 
 
 def port_is_free(port: int) -> bool:
-    """Whether a server could listen on this loopback port now (a port in TIME_WAIT counts as free, as it does to servers)."""
+    """Whether a server could listen on this loopback port now (to servers a port in TIME_WAIT is free, too)."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -1,7 +1,8 @@
-"""Every knob, with its unit in its name. Read from the environment (`SECKILL_...`) and from `.env`; checked at start."""
+"""Every knob, with its unit in its name; read from the environment (`SECKILL_...`) and `.env`, checked at start."""
 
 import difflib
 import os
+import re
 import socket
 from enum import StrEnum
 from pathlib import Path
@@ -89,7 +90,7 @@ class Settings(BaseSettings):
     quantity_max: int = Field(100, ge=1, le=1_000_000, description="units in one purchase at most")
     limit_per_buyer: int = Field(0, ge=0, le=1_000_000, description="units that one buyer may have (0: no limit)")
     refusal_ttl_s: int = Field(
-        86_400, ge=1, le=31_536_000, description='how long an idempotency key remembers "sold out" (an order: for good)'
+        3600, ge=1, le=31_536_000, description='how long an idempotency key remembers "sold out" (an order: for good)'
     )
     drain_timeout_s: float = Field(10.0, ge=0, le=600, description="how long a stopping instance serves those who wait")
 
@@ -105,6 +106,13 @@ class Settings(BaseSettings):
     def _empty_is_unset(cls, value: Any) -> Any:
         # A line `SECKILL_ADMIN_TOKEN=` in .env or docker-compose means: not set.
         return None if value == "" else value
+
+    @field_validator("admin_token")
+    @classmethod
+    def _can_be_sent(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None and not re.fullmatch(r"[\x21-\x7e]+", value.get_secret_value()):
+            raise ValueError("visible ASCII characters only: it is sent in a header")
+        return value
 
     @model_validator(mode="after")
     def _goes_together(self) -> Self:
@@ -128,7 +136,7 @@ class Settings(BaseSettings):
 
 
 def load(**overrides: Any) -> Settings:
-    """The settings from the environment, `.env` and `overrides`; a wrong one raises `ConfigurationError`, one line each."""
+    """The settings from the environment, `.env` and `overrides`; `ConfigurationError` has a line for each wrong one."""
     try:
         return Settings(**{name: value for name, value in overrides.items() if value is not None})
     except ValidationError as error:
@@ -150,4 +158,4 @@ def _line(error: Any) -> str:
     if not error["loc"]:
         return str(error["msg"]).removeprefix("Value error, ")
     name = PREFIX + str(error["loc"][0]).upper()
-    return f"{name}: {error['msg']}"
+    return f"{name}: {str(error['msg']).removeprefix('Value error, ')}"

@@ -35,7 +35,7 @@ def valkey(valkey_server: Valkey) -> Valkey:
 
 
 # Threads that live as long as the process does: the pool behind `on_loop`, asyncio's own, and gRPC's.
-_LASTING = ("seckill-lock", "asyncio_", "AnyIO", "ThreadPoolExecutor")
+_LASTING = ("seckill-lock", "asyncio_", "AnyIO", "ThreadPoolExecutor", "Dummy-")
 
 
 @pytest.fixture(autouse=True)

@@ -38,18 +38,19 @@ class EtcdLock(DistributedLock):
         while True:
             if wait.cancel.is_set():
                 wait.check(self.name)
-            place = self._queue.enter(self._who(), wait, abandoned)
+            place = None
             try:
+                place = self._queue.enter(self._who(), wait, abandoned)
                 if place.predecessor is not None:
                     self._queue.wait_turn(place, wait)
                 return Grant(place.key, place.revision, f"etcd:{self._client.cluster_id:x}", place.lease)
-            except PlaceLost:
+            except BaseException as error:
+                if place is not None:
+                    self._queue.leave(place.lease)
+                if not isinstance(error, PlaceLost):
+                    raise
                 # Go's mutex waits on. Our place is gone, so we go to the end of the queue, while time is left.
-                self._queue.leave(place.lease)
                 wait.check(self.name)
-            except BaseException:
-                self._queue.leave(place.lease)
-                raise
 
     def _give_back(self, grant: Grant) -> None:
         self._queue.leave(grant.lease)

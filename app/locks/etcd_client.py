@@ -1,11 +1,11 @@
 """Calls to etcd: each with a deadline, repeated on the next endpoint, with errors of ours.
 
-The only file that imports etcd3. Its own client is not used: a failed endpoint is banned there for 300 s, a failed
-call is not repeated, and calls without a time-out hang for ever. Its messages, stubs and watcher are.
+This file and `etcd_watch` are the only ones that import etcd3. Its own client is not used: a failed endpoint is banned
+there for 300 s, a failed call is not repeated, and calls without a time-out hang for ever. Its messages and stubs are.
 """
 
-import contextlib
 import random
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -15,13 +15,11 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-import etcd3
-import etcd3.exceptions
-import etcd3.watch
 import grpc
 from etcd3 import etcdrpc
 
 from app.errors import ConfigurationError, LockUnavailable
+from app.locks.etcd_watch import WatchStream
 
 _ELSEWHERE: Final = {
     # Another member may do better, or this one a moment later. UNAVAILABLE is also "no leader" and "leader changed".
@@ -29,8 +27,8 @@ _ELSEWHERE: Final = {
     grpc.StatusCode.DEADLINE_EXCEEDED,
     grpc.StatusCode.INTERNAL,
     grpc.StatusCode.CANCELLED,
+    grpc.StatusCode.UNKNOWN,  # what a follower says that could not reach a frozen leader
 }
-_DELETIONS: Final = [etcdrpc.WatchCreateRequest.FilterType.Value("NOPUT")]
 _ROUND_PAUSE_S: Final = 0.05  # after all endpoints have failed once
 _MIN_TRY_S: Final = 0.05
 _CHANNEL_OPTIONS: Final = [
@@ -81,9 +79,10 @@ class EtcdClient:
             raise ConfigurationError("etcd needs both a user and a password, or neither")
         self.timeout_s = timeout_s
         credentials = _tls(ca_file, cert_file, key_file)
-        self._endpoints = [_Endpoint(url, credentials, user, password, timeout_s) for url in endpoints]
+        self._endpoints = [_Endpoint(url, credentials, user, password) for url in endpoints]
         # Instances begin at different members, so that the members share the work.
         self._current = random.randrange(len(self._endpoints))  # noqa: S311 - not a secret
+        self._closed = False
         self.cluster_id: int | None = None
 
     def grant(self, lease_id: int, ttl_s: int, timeout_s: float | None = None) -> int:
@@ -122,51 +121,56 @@ class EtcdClient:
 
     def put_and_see(
         self, key: str, value: bytes, lease_id: int, prefix: str, timeout_s: float | None = None
-    ) -> tuple[KeyValue, KeyValue | None]:
+    ) -> tuple[KeyValue | None, KeyValue | None]:
         """Create `key` unless it exists; answer it with the key under `prefix` that was created just before it.
 
         One transaction. In it the key is the newest under its prefix, so the newest two are the key and its
-        predecessor: no second call is needed to know whom to wait for.
+        predecessor: no second call is needed to know whom to wait for. (None, None): the
+        key was there and is gone, or its lease is.
         """
         put = etcdrpc.PutRequest(key=key.encode(), value=value, lease=lease_id)
-        answer = self._call(
-            lambda at: at.kv.Txn,
-            etcdrpc.TxnRequest(
-                compare=[_created(key, 0)],
-                success=[etcdrpc.RequestOp(request_put=put), _op(_newest(prefix, limit=2))],
-                failure=[_op(etcdrpc.RangeRequest(key=key.encode()))],
-            ),
-            timeout_s,
+        request = etcdrpc.TxnRequest(
+            compare=[_created(key, 0)],
+            success=[etcdrpc.RequestOp(request_put=put), _op(_newest(prefix, limit=2))],
+            failure=[_op(etcdrpc.RangeRequest(key=key.encode()))],
         )
+        try:
+            answer = self._call(lambda at: at.kv.Txn, request, timeout_s)
+        except _Refused as refusal:
+            if refusal.code is grpc.StatusCode.NOT_FOUND:  # the lease ran out before we came to use it
+                return None, None
+            raise
         if answer.succeeded:
-            newest = [_key_value(kv) for kv in answer.responses[1].response_range.kvs]
-            return newest[0], newest[1] if len(newest) > 1 else None
-        # The answer of an earlier try was lost: the key is there, and others may have come since.
-        own = _key_value(answer.responses[0].response_range.kvs[0])
-        seen = self.see(key, own.create_revision, prefix, timeout_s)
-        return own, seen[1]
+            own, *before = map(_key_value, answer.responses[1].response_range.kvs)
+            if not before or _is_direct(before[0], prefix):
+                return own, before[0] if before else None
+        else:
+            # The answer of an earlier try was lost: the key is there, and others may have come since.
+            own = _key_value(answer.responses[0].response_range.kvs[0])
+        present, ahead = self.see(key, own.create_revision, prefix, timeout_s)
+        return (own, ahead) if present else (None, None)
+
+    # Not a read-only transaction with a comparison, here and in `exists`, although it would say the same: when the
+    # deadline of one passes while it is being read, etcd 3.5.1 panics ("unexpected error during txn").
 
     def see(
-        self, key: str, create_revision: int, prefix: str, timeout_s: float | None = None
+        self, key: str, create_revision: int, prefix: str, timeout_s: float | None = None, *, limit: int = 2
     ) -> tuple[bool, KeyValue | None]:
-        """Whether `key` is still the one created at that revision, and the key under `prefix` created just before it."""
-        answer = self._call(
-            lambda at: at.kv.Txn,
-            etcdrpc.TxnRequest(
-                compare=[_created(key, create_revision)],
-                success=[_op(_newest(prefix, limit=1, before=create_revision))],
-            ),
-            timeout_s,
-        )
-        if not answer.succeeded:
+        """Whether `key` is still the one created at that revision, and the key under `prefix` created just before."""
+        request = _newest(prefix, limit=limit, until=create_revision)
+        newest = [_key_value(kv) for kv in self._call(lambda at: at.kv.Range, request, timeout_s).kvs]
+        if not newest or (newest[0].key, newest[0].create_revision) != (key, create_revision):
             return False, None
-        kvs = answer.responses[0].response_range.kvs
-        return True, _key_value(kvs[0]) if kvs else None
+        ahead = next((kv for kv in newest[1:] if _is_direct(kv, prefix)), None)
+        if ahead is None and limit and len(newest) == limit:
+            # What is there is a longer name's: "/jobs/nightly/<id>" is no contender for "/jobs". Look at all of them.
+            return self.see(key, create_revision, prefix, timeout_s, limit=0)
+        return True, ahead
 
     def exists(self, key: str, create_revision: int, timeout_s: float | None = None) -> bool:
         """Whether `key` is still the one created at that revision."""
-        request = etcdrpc.TxnRequest(compare=[_created(key, create_revision)])
-        return bool(self._call(lambda at: at.kv.Txn, request, timeout_s).succeeded)
+        kvs = self._call(lambda at: at.kv.Range, etcdrpc.RangeRequest(key=key.encode()), timeout_s).kvs
+        return bool(kvs) and bool(kvs[0].create_revision == create_revision)
 
     def list(self, prefix: str, timeout_s: float | None = None) -> "list[KeyValue]":
         """All keys under a prefix in the order in which they were created."""
@@ -188,49 +192,66 @@ class EtcdClient:
 
     @contextmanager
     def watching(self, key: str, wake: Callable[[], None]) -> Iterator[Callable[[], bool]]:
-        """Call `wake` when `key` is deleted or the watch breaks; yields "is this watch where calls go now?".
+        """Call `wake` when `key` is deleted or the watch breaks; yields "will this watch still tell me?".
 
-        The watch begins with the next revision, not with a past one: etcd puts a watch from the past into a group that
-        it visits every 100 ms, and a deletion that follows closely would be told that late. So what was deleted
-        before the watch was there must be found by looking, *after* the watch was created.
+        What was deleted before the watch was there must be found by looking, *after* the watch was created.
         """
         endpoint = self._endpoints[self._current]
         try:
-            watcher, watch_id = endpoint.add_watch(key, wake)
-        except (TimeoutError, etcd3.exceptions.Etcd3Exception, grpc.RpcError) as error:
+            with _ctrl_c_waits():
+                stream = endpoint.watches()
+            watch = stream.add(key, wake, self.timeout_s)
+        except (LockUnavailable, grpc.RpcError, ValueError) as error:
             self._next(endpoint)
             raise LockUnavailable(f"etcd at {endpoint.url} takes no watch: {_text(error)}") from error
         try:
-            yield lambda: self._endpoints[self._current] is endpoint
+            # A watch on a member that calls no longer go to may be one that is frozen, and would tell nothing.
+            yield lambda: watch.alive and self._endpoints[self._current] is endpoint
         finally:
-            with contextlib.suppress(Exception):  # a broken stream has no watches to cancel
-                watcher.cancel(watch_id)
+            stream.remove(watch)
 
     def close(self) -> None:
-        """Close the connections."""
-        for endpoint in self._endpoints:
-            endpoint.close()
+        """Close the connections; calls under way end with `LockUnavailable`."""
+        self._closed = True
+        with _ctrl_c_waits():
+            for endpoint in self._endpoints:
+                endpoint.close()
 
     def _call(self, method: "Callable[[_Endpoint], Callable[..., Any]]", request: Any, timeout_s: float | None) -> Any:
         """Try the endpoints in turn until one answers or the time is over."""
-        deadline = time.monotonic() + (self.timeout_s if timeout_s is None else timeout_s)
+        timeout_s = self.timeout_s if timeout_s is None else timeout_s
+        with _ctrl_c_waits():
+            return self._try_all(method, request, timeout_s)
+
+    def _try_all(self, method: "Callable[[_Endpoint], Callable[..., Any]]", request: Any, timeout_s: float) -> Any:
+        deadline = time.monotonic() + timeout_s
         untried = len(self._endpoints)
         while True:
             endpoint = self._endpoints[self._current]
             # Enough for this try, and leaves something for the members that were not asked yet.
             try_s = max(_MIN_TRY_S, (deadline - time.monotonic()) / max(1, untried))
+            token = None
             try:
-                answer = method(endpoint)(request, timeout=try_s, metadata=endpoint.metadata(try_s))
+                token = endpoint.token(try_s)
+                answer = method(endpoint)(request, timeout=try_s, metadata=_metadata(token))
                 self.cluster_id = answer.header.cluster_id or self.cluster_id
                 return answer
             except grpc.RpcError as error:
                 code = error.code()
-                if code is grpc.StatusCode.UNAUTHENTICATED and endpoint.forget_token():
-                    continue  # an expired token, or one from before a restart: log in again
-                if code not in _ELSEWHERE:
+                if code is grpc.StatusCode.UNAUTHENTICATED and token is not None:
+                    endpoint.forget_token(token)  # expired, or from before a restart: log in again
+                elif code not in _ELSEWHERE:
                     raise _Refused(endpoint.url, code, error.details() or "") from error
+                else:
+                    self._next(endpoint)
+                failure: Exception = error
+            except (ValueError, LockUnavailable) as error:
+                if self._closed:  # gRPC says ValueError of a closed channel
+                    raise LockUnavailable("the connection to etcd is closed") from error
+                if isinstance(error, ValueError):
+                    raise
+                self._next(endpoint)
                 failure = error
-            self._next(endpoint)
             untried -= 1
             if untried <= 0:
                 time.sleep(min(_ROUND_PAUSE_S, max(0.0, deadline - time.monotonic())))
@@ -255,10 +276,11 @@ class _Refused(LockUnavailable):
 class _Endpoint:
     """One etcd member: its channel, stubs, watch stream and login token."""
 
-    def __init__(self, url: str, credentials: Any, user: str | None, password: str | None, timeout_s: float) -> None:
+    def __init__(self, url: str, credentials: Any, user: str | None, password: str | None) -> None:
         parts = urlsplit(url if "://" in url else f"http://{url}")
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ConfigurationError(f"not an etcd endpoint: {url!r} (say http://host:port)")
+        if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
+            # Not with the URL, in which there may be a password.
+            raise ConfigurationError("not an etcd endpoint: say http://host:2379 (user and password are given apart)")
         target = f"{parts.hostname}:{parts.port or 2379}"
         self.url = f"{parts.scheme}://{target}"
         if parts.scheme == "https":
@@ -269,25 +291,30 @@ class _Endpoint:
         self.lease = etcdrpc.LeaseStub(self._channel)
         self._login = (user, password) if user and password else None
         self._token: str | None = None
-        self._timeout_s = timeout_s
+        self._logging_in = threading.Lock()
         self._mutex = threading.Lock()
-        self._adding = threading.Lock()
-        self._watcher: Any = None
+        self._watches: WatchStream | None = None
 
-    def metadata(self, timeout_s: float) -> Sequence[tuple[str, str]]:
-        """What goes with each call: the login token, got on first use (etcd may be away when we start)."""
-        if self._login is None:
-            return ()
-        if self._token is None:
-            request = etcdrpc.AuthenticateRequest(name=self._login[0], password=self._login[1])
-            self._token = etcdrpc.AuthStub(self._channel).Authenticate(request, timeout=timeout_s).token
-        return (("token", self._token),)
+    def token(self, timeout_s: float) -> str | None:
+        """The login token, got on first use (etcd may be away when we start), by one thread for all."""
+        if self._login is None or self._token is not None:
+            return self._token
+        # etcd takes its time over a password on purpose; many log-ins at once would all be too late.
+        if not self._logging_in.acquire(timeout=timeout_s):
+            raise LockUnavailable(f"a log-in to etcd at {self.url} takes too long")
+        try:
+            if self._token is None:
+                request = etcdrpc.AuthenticateRequest(name=self._login[0], password=self._login[1])
+                self._token = etcdrpc.AuthStub(self._channel).Authenticate(request, timeout=timeout_s).token
+            return self._token
+        finally:
+            self._logging_in.release()
 
-    def forget_token(self) -> bool:
-        """True if there was a token, so that a new login may help."""
-        had, self._token = self._token is not None, None
-        self.drop_watcher(self._watcher)
-        return had
+    def forget_token(self, token: str) -> None:
+        """A call with this token was refused; unless another thread has a newer one, the next call logs in again."""
+        with self._mutex:
+            if self._token == token:
+                self._token = None
 
     def keep_alive_once(self, request: Any, *, timeout: float, metadata: Sequence[tuple[str, str]]) -> Any:
         """One request and one answer on a stream of its own, so that it has a deadline like any other call."""
@@ -300,39 +327,54 @@ class _Endpoint:
             raise LockUnavailable(f"etcd at {self.url} closed the stream of a renewal")
         return answer
 
-    def add_watch(self, key: str, wake: Callable[[], None]) -> tuple[Any, int]:
-        """A watch for the deletion of `key`, on the stream that all watches on this member share."""
-        # One at a time: etcd3 lets those behind the first wait without a limit.
-        if not self._adding.acquire(timeout=self._timeout_s):
-            raise TimeoutError("other watches are waiting")
-        try:
-            metadata = self.metadata(self._timeout_s)
-            with self._mutex:
-                if self._watcher is None:
-                    stub = etcdrpc.WatchStub(self._channel)
-                    self._watcher = etcd3.watch.Watcher(stub, timeout=self._timeout_s, metadata=metadata)
-                watcher = self._watcher
-            try:
-                return watcher, watcher.add_callback(key.encode(), lambda _: wake(), filters=_DELETIONS)
-            except Exception:
-                # After a time-out the answer may still come, and etcd3 would take it for that of the next watch.
-                self.drop_watcher(watcher)
-                raise
-        finally:
-            self._adding.release()
-
-    def drop_watcher(self, watcher: Any) -> None:
-        """Close a watch stream that can't be trusted any more; the next watch gets a new one."""
+    def watches(self) -> WatchStream:
+        """The stream that all watches on this member share; a new one when the last one broke."""
         with self._mutex:
-            if watcher is None or self._watcher is not watcher:
-                return
-            self._watcher = None
-        watcher.close()
+            if self._watches is None or self._watches.broken:
+                self._watches = WatchStream(etcdrpc.WatchStub(self._channel), _metadata(self._token))
+            return self._watches
 
     def close(self) -> None:
         """Close the stream and the channel."""
-        self.drop_watcher(self._watcher)
+        with self._mutex:
+            stream, self._watches = self._watches, None
+        if stream is not None:
+            stream.close()
         self._channel.close()
+
+
+@contextmanager
+def _ctrl_c_waits() -> Iterator[None]:
+    """Keep a Ctrl-C until a call is over, which is soon: each has a deadline.
+
+    It interrupts the main thread wherever that is. Within gRPC it can leave a lock of gRPC's taken for ever, and then
+    the renewal thread waits for that for ever, whatever its deadline.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield
+        return
+    came = False
+
+    def note(number: int, frame: object) -> None:
+        nonlocal came
+        came = True
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if came:
+            signal.raise_signal(signal.SIGINT)
+
+
+def _metadata(token: str | None) -> Sequence[tuple[str, str]]:
+    return () if token is None else (("token", token),)
+
+
+def _is_direct(kv: KeyValue, prefix: str) -> bool:
+    return "/" not in kv.key[len(prefix) :]
 
 
 def _tls(ca_file: Path | None, cert_file: Path | None, key_file: Path | None) -> Any:
@@ -351,14 +393,14 @@ def _created(key: str, revision: int) -> Any:
     )
 
 
-def _newest(prefix: str, *, limit: int, before: int | None = None) -> Any:
+def _newest(prefix: str, *, limit: int, until: int = 0) -> Any:
     return etcdrpc.RangeRequest(
         key=prefix.encode(),
         range_end=_end_of(prefix),
         limit=limit,
         sort_order=etcdrpc.RangeRequest.DESCEND,
         sort_target=etcdrpc.RangeRequest.CREATE,
-        max_create_revision=0 if before is None else before - 1,
+        max_create_revision=until,  # 0: no bound
     )
 
 

@@ -7,8 +7,8 @@ The layout is that of etcd's Go recipe and of its own Lock service, `<name>/<lea
 import contextlib
 import json
 import math
+import queue
 import secrets
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,14 +25,14 @@ from app.locks.wait import Wait
 # 12, ... ms until this much time has passed since the watch was made; after that its events are prompt.
 _WATCH_SETTLES_S: Final = 0.2
 _FIRST_LOOK_S: Final = 0.003
-# Then look this often, for what no watch tells: our own key deleted by hand, or a member that was frozen with our watch.
+# Then look this often, for what no watch tells: our own key deleted by hand, or a member frozen with our watch.
 _LOOK_AGAIN_S: Final = 1.0
 _MIN_CALL_S: Final = 1.0  # a caller's last milliseconds are no deadline for a call
 _AWAY_PAUSE_S: Final = 0.1
 
 
-class PlaceLost(Exception):  # noqa: N818 - not a failure: the way to start again
-    """Our key or its lease is gone; the place in the queue with it."""
+class PlaceLost(Exception):
+    """Our key or its lease is gone, and the place in the queue with it: not a failure, but a reason to start again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,17 +58,18 @@ class PrefixQueue:
     def enter(self, owner: dict[str, Any], wait: Wait, abandoned: Callable[[], bool] = lambda: False) -> Place:
         """Take the next place: grant a lease, keep it renewed, and create our key. Two calls.
 
-        Raises `LockUnavailable`; whatever reached etcd nevertheless is given back in the background.
+        Raises `LockUnavailable`, or `PlaceLost` if the key vanished at once; whatever reached etcd nevertheless is
+        given back in the background.
         """
         lease_id = secrets.randbits(62) + 1
         key = f"{self.prefix}{lease_id:x}"
         revision: int | None = None
 
         def renew(timeout_s: float) -> bool:
-            if not self._client.keep_alive(lease_id, timeout_s):
+            if not self._client.keep_alive(lease_id, timeout_s / 2):
                 return False
             # A key that was deleted by hand leaves its lease alive, and somebody else with the lock.
-            return revision is None or self._client.exists(key, revision, timeout_s)
+            return revision is None or self._client.exists(key, revision, timeout_s / 2)
 
         def end(timeout_s: float) -> None:
             self._client.revoke(lease_id, timeout_s)
@@ -81,6 +82,8 @@ class PrefixQueue:
             self._renewer.keep(lease)
             value = json.dumps(owner, separators=(",", ":")).encode()
             own, predecessor = self._client.put_and_see(key, value, lease_id, self.prefix, self._call_s(wait))
+            if own is None or lease.lost:
+                raise PlaceLost
         except BaseException:
             self._renewer.end(lease)
             raise
@@ -93,7 +96,7 @@ class PrefixQueue:
         Raises `LockTimeout`, `LockCancelled`, or `PlaceLost` when our own key or lease is gone. An etcd that is away
         is waited for, as long as our lease may still be alive.
         """
-        wake = threading.Event()
+        wake = _Wake()
         forget_lease = place.lease.on_lost(wake.set)
         forget_cancel = wait.cancel.subscribe(wake.set)
         try:
@@ -109,7 +112,7 @@ class PrefixQueue:
             forget_cancel()
             forget_lease()
 
-    def _wait_for(self, predecessor: KeyValue, place: Place, wait: Wait, wake: threading.Event) -> KeyValue | None:
+    def _wait_for(self, predecessor: KeyValue, place: Place, wait: Wait, wake: "_Wake") -> KeyValue | None:
         """Wait until `predecessor` is gone; the one who is then just ahead of us, if any."""
         with self._client.watching(predecessor.key, wake.set) as watching:
             began = time.monotonic()
@@ -124,7 +127,6 @@ class PrefixQueue:
                 if time.monotonic() - began > _WATCH_SETTLES_S:
                     pause_s = _LOOK_AGAIN_S
                 if wake.wait(min(pause_s, wait.left_s)):
-                    wake.clear()
                     self._check(place, wait)
                 pause_s *= 2
 
@@ -147,7 +149,28 @@ class PrefixQueue:
 
     def contenders(self) -> list[Contender]:
         """Who is in the queue, in order."""
-        return contenders(self._client, self.prefix)
+        return [one for one in contenders(self._client, self.prefix) if "/" not in one.key[len(self.prefix) :]]
+
+
+class _Wake:
+    """An event that is over with being noticed. Made of a SimpleQueue, which can't be left locked by a Ctrl-C."""
+
+    def __init__(self) -> None:
+        self._signals: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+    def set(self) -> None:
+        self._signals.put(None)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether it was set within that time; those that were set meanwhile are one."""
+        try:
+            self._signals.get(timeout=timeout_s)
+        except queue.Empty:
+            return False
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._signals.get_nowait()
+        return True
 
 
 def contenders(client: EtcdClient, prefix: str) -> list[Contender]:

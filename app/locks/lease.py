@@ -1,8 +1,9 @@
-"""A lease: a grant on a server that expires unless it is renewed, and the local knowledge of when to stop believing in it."""
+"""A lease: a grant on a server that expires unless it is renewed, and when one must stop believing in it."""
 
 import logging
 import threading
 import time
+import weakref
 from collections.abc import Callable
 
 from app.errors import LockLost
@@ -15,6 +16,7 @@ class Lease:
 
     `renew(timeout_s)` asks the server for another `ttl_s`: True when it was given, False when there is nothing left to
     renew; it raises `LockUnavailable` when the server could not be asked. `end(timeout_s)` gives the lease back.
+    `abandoned()` says whether the owner is gone for good.
 
     The deadline counts from *before* the request was sent: the server starts to count later than we do, so we stop
     believing in the lease before the server gives it to somebody else, as long as both clocks run at the same rate.
@@ -35,7 +37,8 @@ class Lease:
         self.ttl_s = ttl_s
         self.renew = renew
         self.end = end
-        self.abandoned = abandoned
+        self._owner_is_gone = abandoned
+        self._holder: weakref.ref[object] | None = None
         self._clock = clock
         self._mutex = threading.Lock()
         self._deadline = asked_at + ttl_s
@@ -46,6 +49,15 @@ class Lease:
     def deadline(self) -> float:
         """When the lease ends if nobody renews it, on the monotonic clock."""
         return self._deadline
+
+    def held_by(self, holder: object) -> None:
+        """From now on the lease serves `holder` (a grant): nobody can give it back any more once that is garbage."""
+        self._holder = weakref.ref(holder)
+
+    @property
+    def abandoned(self) -> bool:
+        """Whether there is nobody left who could give it back: it must not be renewed for ever."""
+        return self._owner_is_gone() or (self._holder is not None and self._holder() is None)
 
     @property
     def left_s(self) -> float:

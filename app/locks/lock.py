@@ -1,6 +1,7 @@
 """The template that every lock inherits: re-entrancy, owners and the forms of acquiring; nothing of any backend."""
 
 import asyncio
+import os
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Hashable
@@ -23,13 +24,14 @@ class Grant:
     arrival of a write any amount of time can pass, and only the store can refuse a write that comes too late.
     """
 
-    __slots__ = ("_lease", "key", "source", "token")
+    __slots__ = ("__weakref__", "_lease", "key", "source", "token")
 
     def __init__(self, key: str, token: int, source: str, lease: Lease) -> None:
         self.key = key
         self.token = token
         self.source = source
         self._lease = lease
+        lease.held_by(self)
 
     @property
     def lease(self) -> Lease:
@@ -80,7 +82,9 @@ class LockData:
 
 # For the event loop's acquires. Threads are made when none is idle, so the bound only stops a run-away; the loop's own
 # executor has few threads, and waiters in it would starve everything else that uses it.
-_THREADS = ThreadPoolExecutor(max_workers=1024, thread_name_prefix="seckill-lock")
+_WAITERS = ThreadPoolExecutor(max_workers=1024, thread_name_prefix="seckill-lock")
+# Apart from those who wait: a release that waits behind them would wait for itself.
+_RELEASERS = ThreadPoolExecutor(max_workers=32, thread_name_prefix="seckill-lock-release")
 
 
 class DistributedLock(ABC):
@@ -94,6 +98,8 @@ class DistributedLock(ABC):
 
     The owner is the current thread, unless `owner` names another (any hashable): on an event loop every task has the
     same thread, so use `on_loop`, which makes an owner for each use. An object of this class can be shared by threads.
+    Keep the object while you hold the lock: when it and the grant are garbage, or when the owning thread has ended,
+    nobody can release the lock any more, and it is given back.
     """
 
     def __init__(self, name: str) -> None:
@@ -103,6 +109,7 @@ class DistributedLock(ABC):
         # By thread *object*: identifiers are recycled, and a new thread would inherit a dead one's lock.
         self._held: dict[Hashable, LockData] = {}
         self._mutex = threading.Lock()
+        self._pid = os.getpid()
 
     @abstractmethod
     def _take(self, wait: Wait, abandoned: Callable[[], bool]) -> Grant:
@@ -129,22 +136,26 @@ class DistributedLock(ABC):
         Whatever it raises, nothing of this call is left in the queue for longer than one lease TTL.
         """
         owner = _owner(owner)
-        with self._mutex:
-            data = self._held.get(owner)
-            if data is not None and not data.grant.lost:
-                data.hold_count += 1
-                return data.grant
+        self._refuse_after_fork()
+        data = self._held.get(owner)
         if data is not None:
-            data.grant.ensure_held()
+            data.grant.ensure_held()  # outside the mutex: it may call on_lost callbacks, which may use this lock
+            with self._mutex:
+                if self._held.get(owner) is data:
+                    data.hold_count += 1
+                    return data.grant
         grant = self._take(Wait(wait_s, cancel), _is_gone(owner))
-        with self._mutex:
-            for gone in [other for other in self._held if _is_gone(other)()]:
-                del self._held[gone]  # the renewer has given back, or will, what a dead thread left
-            if owner not in self._held:
+        try:
+            with self._mutex:
+                for gone in [other for other in self._held if _is_gone(other)()]:
+                    del self._held[gone]  # the renewer has given back, or will, what a dead thread left
+                if owner in self._held:
+                    raise LockError(f"{self.name}: owner {owner!r} acquired it twice at the same time")
                 self._held[owner] = LockData(grant)
-                return grant
-        self._give_back(grant)
-        raise LockError(f"{self.name}: owner {owner!r} acquired it twice at the same time")
+        except BaseException:
+            self._give_back(grant)
+            raise
+        return grant
 
     def try_acquire(self, *, owner: Hashable | None = None) -> Grant | None:
         """Own the lock if nobody else does, else None; no waiting but for the backend's answers."""
@@ -173,11 +184,16 @@ class DistributedLock(ABC):
         if lost:
             data.grant.ensure_held()
 
+    def _refuse_after_fork(self) -> None:
+        # The child would believe that it holds what its parent holds, and its connections are the parent's.
+        if os.getpid() != self._pid:
+            raise LockError(f"{self.name}: a lock can't be used after a fork; open its backend in the child")
+
     @property
     def held_by_me(self) -> bool:
         """Whether the current thread owns the lock and has not lost it."""
         data = self._held.get(_owner(None))
-        return data is not None and not data.grant.lost
+        return data is not None and not data.grant.lost and os.getpid() == self._pid
 
     @property
     def hold_count(self) -> int:
@@ -210,7 +226,7 @@ class DistributedLock(ABC):
         owner = object() if owner is None else owner
         claim = _Claim()
         loop = asyncio.get_running_loop()
-        acquiring = loop.run_in_executor(_THREADS, self._acquire_for_loop, wait_s, owner, claim)
+        acquiring = loop.run_in_executor(_WAITERS, self._acquire_for_loop, wait_s, owner, claim)
         try:
             grant = await asyncio.shield(acquiring)
         except asyncio.CancelledError:
@@ -234,7 +250,7 @@ class DistributedLock(ABC):
         return grant
 
     async def _release_on_loop(self, owner: Hashable, *, quietly: bool = False) -> None:
-        releasing = asyncio.get_running_loop().run_in_executor(_THREADS, lambda: self.release(owner=owner))
+        releasing = asyncio.get_running_loop().run_in_executor(_RELEASERS, lambda: self.release(owner=owner))
         try:
             await asyncio.shield(releasing)  # a cancelled task must not stop half-way through a release
         except asyncio.CancelledError:
@@ -271,7 +287,13 @@ class _Claim:
 
 
 def _owner(owner: Hashable | None) -> Hashable:
-    return threading.current_thread() if owner is None else owner
+    if owner is not None:
+        return owner
+    thread = threading.current_thread()
+    if isinstance(thread, threading._DummyThread):
+        # Its object says that it is alive for ever, and is given to the next such thread with the same identifier.
+        raise LockError("this thread was not started by Python's threading module: pass an owner")
+    return thread
 
 
 def _is_gone(owner: Hashable) -> Callable[[], bool]:

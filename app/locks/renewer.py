@@ -1,6 +1,8 @@
 """Keeps leases alive: one scheduled daemon thread per process, for all leases of all locks."""
 
+import contextlib
 import logging
+import queue
 import threading
 import time
 from collections.abc import Callable
@@ -12,6 +14,7 @@ from app.locks.lease import Lease
 _log = logging.getLogger(__name__)
 
 _RETRY_S = 0.5  # at the latest this long after a renewal that found no server, the next one is tried
+_STUCK_S = 30.0  # no call takes that long; a thread that does nothing else for so long is not well
 _MIN_CALL_S = 0.05  # a shorter deadline fails calls that a healthy server would have answered
 
 
@@ -46,22 +49,28 @@ class Renewer:
         self._clock = clock
         self._told = told
         self._jobs: dict[Lease, _Job] = {}
-        self._changed = threading.Condition()
+        # A plain lock and a SimpleQueue, not a Condition: a Ctrl-C in the main thread could leave that one locked.
+        self._mutex = threading.Lock()
+        self._changed: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._closed = False
+        self._busy_since: float | None = None
         self._thread: threading.Thread | None = None
 
     @property
     def alive(self) -> bool:
-        """Whether leases are being kept: the thread runs, or there was no lease yet to start it for."""
-        return not self._closed and (self._thread is None or self._thread.is_alive())
+        """Whether leases are being kept: the thread runs and gets on, or there was no lease yet to start it for."""
+        busy_since = self._busy_since
+        stuck = busy_since is not None and self._clock() - busy_since > _STUCK_S
+        return not self._closed and not stuck and (self._thread is None or self._thread.is_alive())
 
     def keep(self, lease: Lease) -> None:
         """Renew this lease from now on."""
-        self._schedule(lease, _Job(due=self._clock() + lease.ttl_s * self._ratio))
+        # Counted from when it was asked for, like its deadline: the answer may have been slow.
+        self._schedule(lease, _Job(due=lease.deadline - lease.ttl_s * (1 - self._ratio)))
 
     def drop(self, lease: Lease) -> None:
         """Renew it no longer. A renewal under way is not waited for; its result changes nothing any more."""
-        with self._changed:
+        with self._mutex:
             self._jobs.pop(lease, None)
 
     def end(self, lease: Lease) -> None:
@@ -74,64 +83,72 @@ class Renewer:
 
     def close(self) -> None:
         """Stop the thread. What is still kept is kept no longer, and runs out on the server."""
-        with self._changed:
+        with self._mutex:
             self._closed = True
             self._jobs.clear()
-            self._changed.notify_all()
             thread = self._thread
+        self._changed.put(None)
         if thread is not None and thread is not threading.current_thread():
-            thread.join()
+            thread.join(_STUCK_S)
 
     def _schedule(self, lease: Lease, job: _Job) -> None:
-        with self._changed:
+        with self._mutex:
             if self._closed:
                 return
             self._jobs[lease] = job
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="seckill-renewer", daemon=True)
                 self._thread.start()
-            self._changed.notify_all()
+        self._changed.put(None)
 
     def _run(self) -> None:
-        while True:
-            with self._changed:
-                if self._closed:
-                    return
+        while not self._closed:
+            with self._mutex:
                 due = min((job.due for job in self._jobs.values()), default=None)
-                if due is None or due > self._clock():
-                    self._changed.wait(None if due is None else due - self._clock())
-                    continue
+            if due is None or due > self._clock():
+                with contextlib.suppress(queue.Empty):
+                    self._changed.get(timeout=None if due is None else max(0.0, due - self._clock()))
+                continue
+            self._busy_since = self._clock()
             try:
                 self.run_due()
             except Exception:
                 # The thread that keeps every lease of the process must outlive any one lease's defect.
                 _log.exception("a renewal failed in a way that it must not")
                 time.sleep(_RETRY_S)
+            self._busy_since = None
 
     def run_due(self) -> None:
         """Do all that is due now. The thread calls this; a test with a clock of its own may call it instead."""
         now = self._clock()
-        with self._changed:
+        with self._mutex:
             due = [(lease, job) for lease, job in self._jobs.items() if job.due <= now]
-        for lease, job in due:
+        for lease, job in sorted(due, key=lambda entry: entry[0].deadline):
+            self._busy_since = self._busy_since and self._clock()
             # Pushed on before the call, so that a call that raises what it must not is not repeated in a tight loop.
             job.due = self._clock() + min(_RETRY_S, lease.ttl_s * self._ratio)
+            if not self._is_current(lease, job):
+                continue  # released while the ones before it were being renewed
             if job.ending:
                 self._give_back(lease)
             else:
                 self._renew(lease, job)
 
+    def _is_current(self, lease: Lease, job: _Job) -> bool:
+        with self._mutex:
+            return self._jobs.get(lease) is job
+
     def _renew(self, lease: Lease, job: _Job) -> None:
         if lease.lost:
             self._forget(lease, "lost")
             return
-        if lease.abandoned():
-            # The owning thread died without a release: nobody is left who could. Renewing it would keep
-            # everybody out for ever.
-            _log.error("%s: its owner ended without releasing it; giving it back", lease.name)
-            lease.lose("its owner ended without releasing it")
-            self._forget(lease, "abandoned")
-            self.end(lease)
+        if lease.abandoned:
+            if self._is_current(lease, job):
+                # Nobody is left who could release it; renewing it would keep everybody out for ever.
+                _log.error("%s: its owner ended without releasing it; giving it back", lease.name)
+                lease.lose("its owner ended without releasing it")
+                self._forget(lease, "abandoned")
+                self.end(lease)
             return
         asked_at = self._clock()
         try:
@@ -148,9 +165,7 @@ class Renewer:
                 self._told("retried")
             return
         if not held:
-            with self._changed:
-                ours = self._jobs.get(lease) is job
-            if ours:  # a release in the meantime is not a loss
+            if self._is_current(lease, job):  # a release in the meantime is not a loss
                 lease.lose("the server no longer knows it")
                 self._forget(lease, "lost")
             return

@@ -16,7 +16,7 @@ class Cancel:
     """
 
     def __init__(self) -> None:
-        self._mutex = threading.Lock()
+        self._mutex = threading.RLock()  # a signal handler may call `set` while the main thread is in here
         self._set = False
         self._callbacks: list[Callable[[], None]] = []
 

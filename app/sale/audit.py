@@ -8,7 +8,7 @@ from app.stock import Level, Order
 
 @dataclass(slots=True)
 class Audit:
-    """What an audit found. `oversold`: units that were sold but did not exist; `violations` are written for a person."""
+    """What an audit found. `oversold`: units that were sold but did not exist; `violations`: sentences for a person."""
 
     sku: str
     stock: int

@@ -1,6 +1,7 @@
 """Serves the buyers of one item: they queue here, and one lock grant serves all who wait."""
 
 import asyncio
+import contextlib
 import logging
 import uuid
 from collections import deque
@@ -22,6 +23,7 @@ from app.errors import (
     StockChanged,
     StockError,
     StockUnavailable,
+    UnknownItem,
 )
 from app.locks import DistributedLock, Grant
 from app.sale.decision import Outcome, Purchase, Verdict, decide
@@ -130,8 +132,8 @@ class Cashier:
         """Whether there is nobody to serve, and no till at work."""
         return not self._queue and not self._tills
 
-    def submit(self, purchase: Purchase) -> "asyncio.Future[Answer]":
-        """Queue a purchase; its future gets the answer, or the error, not later than its deadline.
+    def submit(self, purchase: Purchase, deadline: float) -> "asyncio.Future[Answer]":
+        """Queue a purchase; its future gets the answer, or the error, not later than `deadline` (the loop's clock).
 
         Raises `QueueFull` or `Closing` at once.
         """
@@ -140,7 +142,7 @@ class Cashier:
         if self.waiting >= self._rules.queue_max:
             raise QueueFull(f"{self._rules.queue_max} buyers are waiting already; nothing was sold")
         loop = asyncio.get_running_loop()
-        pending = _Pending(purchase, loop.create_future(), loop.time() + self._rules.purchase_timeout_s)
+        pending = _Pending(purchase, loop.create_future(), deadline)
         self._queue.append(pending)
         if self._timer is None:
             self._timer = loop.call_at(pending.deadline, self._sweep)
@@ -150,7 +152,7 @@ class Cashier:
         return pending.future
 
     async def drain(self, within_s: float) -> None:
-        """Take no more purchases, serve those who wait, and leave. After `within_s` the rest are told to try elsewhere."""
+        """Take no more purchases, serve those who wait; after `within_s` the rest are told to go elsewhere."""
         self._closing = True
         if self._tills:
             await asyncio.wait(self._tills, timeout=within_s)
@@ -171,7 +173,7 @@ class Cashier:
         finally:
             # In the same step as the last look at the queue. A done-callback comes a step later: a buyer who came in
             # between found a till that was still there and would serve nobody any more.
-            self._tills.discard(till)  # type: ignore[arg-type]
+            self._tills.discard(till)
 
     async def _serve_while_somebody_waits(self) -> None:
         pause_s = 0.0
@@ -245,9 +247,11 @@ class Cashier:
             self._in_hand.remove(batch)
 
     async def _decide_and_commit(self, grant: Grant, fence: Fence, batch: list[_Pending]) -> None:
+        batch_id = uuid.uuid4().hex
         snapshot = await self._store.read(
             self._sku,
             fence,
+            batch_id,
             buyers=_distinct(pending.purchase.buyer for pending in batch),
             keys=_distinct(pending.purchase.key for pending in batch),
         )
@@ -255,7 +259,7 @@ class Cashier:
         live = [pending for pending in batch if not pending.future.done()]
         purchases = [pending.purchase for pending in live]
         verdicts = decide(snapshot, purchases, limit_per_buyer=self._rules.limit_per_buyer)
-        write = _to_write(snapshot.stock, purchases, verdicts)
+        write = _to_write(batch_id, snapshot.stock, purchases, verdicts)
         order_ids: list[str] = []
         if write.sold or write.refused:
             grant.ensure_held()
@@ -273,16 +277,16 @@ class Cashier:
             try:
                 try:
                     return await self._store.commit(self._sku, fence, write)
-                except FenceRefused:
-                    # An answer that was lost may have been a yes. The fence has moved on, so it is now yes or no for good.
-                    order_ids = await self._store.find_batch(self._sku, fence, write) if uncertain else None
+                except StockUnavailable:
+                    raise
+                except StockError:
+                    # Not written by this call. If the answer to an earlier one was lost, that one may have been.
+                    order_ids = await self._look_for(fence, write) if uncertain else None
                     if order_ids is not None:
                         return order_ids
+                    for pending in live:
+                        pending.sent = False
                     raise
-            except (FenceRefused, StockChanged):
-                for pending in live:
-                    pending.sent = False
-                raise
             except StockUnavailable as error:
                 _log.warning("%s: was batch %s committed? asking again: %s", self._sku, write.batch_id, error)
                 uncertain = True
@@ -290,6 +294,13 @@ class Cashier:
                     raise OutcomeUnknown("the store did not answer in time") from error
                 await asyncio.sleep(pause_s)
                 pause_s = min(_LONGEST_PAUSE_S, pause_s * 2)
+
+    async def _look_for(self, fence: Fence, write: Batch) -> list[str] | None:
+        """The orders of a batch that may have been written, or may even still be on its way."""
+        # Announcing another one stops it for good; so does the higher token of whoever has outbid us.
+        with contextlib.suppress(FenceRefused, UnknownItem):
+            await self._store.read(self._sku, fence, uuid.uuid4().hex)
+        return await self._store.find_batch(self._sku, write)
 
     def _answer(self, live: Sequence[_Pending], verdicts: Sequence[Verdict], order_ids: Iterator[str]) -> None:
         answers: list[Answer | None] = []
@@ -357,11 +368,11 @@ def _distinct(values: Iterable[str | None]) -> list[str]:
     return list(dict.fromkeys(value for value in values if value is not None))
 
 
-def _to_write(stock: int, purchases: Sequence[Purchase], verdicts: Sequence[Verdict]) -> Batch:
+def _to_write(batch_id: str, stock: int, purchases: Sequence[Purchase], verdicts: Sequence[Verdict]) -> Batch:
     sold, refused = [], []
     for purchase, verdict in zip(purchases, verdicts, strict=True):
         if verdict.outcome is Outcome.SOLD:
             sold.append(Sold(purchase.quantity, purchase.buyer, purchase.key))
         elif verdict.outcome is not None and purchase.key is not None:
             refused.append(Refused(purchase.key, Settled(verdict.outcome, purchase.quantity, purchase.buyer)))
-    return Batch(uuid.uuid4().hex, stock, sold, refused)
+    return Batch(batch_id, stock, sold, refused)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from app.errors import BuyerRequired, KeyReused, SeckillError
+from app.errors import BuyerRequired, KeyReused, SeckillError, StockCorrupt
 from app.stock import DEFAULT_SKU, Settled, Snapshot
 
 
@@ -83,13 +83,14 @@ def _repeat(
     if settled is not None:
         if (settled.quantity, settled.buyer) != (purchase.quantity, purchase.buyer):
             return Verdict(error=_reused())
+        if settled.outcome not in Outcome.__members__.values():
+            return Verdict(error=StockCorrupt("this idempotency key has an outcome that we don't know"))
         return Verdict(settled=settled)
     first = seen.get(purchase.key)
     if first is None:
         return None
-    if (purchases[first].quantity, purchases[first].buyer) != (purchase.quantity, purchase.buyer):
-        return Verdict(error=_reused())
-    return Verdict(repeats=first)
+    same = (purchases[first].quantity, purchases[first].buyer) == (purchase.quantity, purchase.buyer)
+    return Verdict(repeats=first) if same else Verdict(error=_reused())
 
 
 def _reused() -> KeyReused:

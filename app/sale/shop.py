@@ -1,15 +1,18 @@
 """The shop: the door of the sale for everybody outside it. Finds an item's cashier, and says what was sold."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable
 from typing import Final
 
-from app.errors import Closing, SeckillError, UnknownItem
+from app.errors import Closing, NotDecided, QueueFull, SeckillError, UnknownItem
 from app.locks import Contender, LockBackend
 from app.sale.audit import Audit, audit
 from app.sale.cashier import Answer, Cashier, Rules, Stats
 from app.sale.decision import Purchase
 from app.stock import Fence, Level, Order, StockStore
+
+_log = logging.getLogger(__name__)
 
 _CASHIERS_MAX: Final = 1000  # more items than that at once: idle cashiers go
 _TILLS_WITHOUT_LOCK: Final = 64  # as many requests at a time as a thread pool of a web server would
@@ -29,6 +32,7 @@ class Shop:
         self._lock_prefix = lock_prefix.rstrip("/") + "/"
         self._cashiers: dict[str, Cashier] = {}
         self._opening: dict[str, asyncio.Task[Cashier]] = {}
+        self._at_door = 0  # buyers for whose item a cashier is being opened
         self._closing = False
 
     @property
@@ -43,24 +47,37 @@ class Shop:
         """
         if self._closing:
             raise Closing("this instance is shutting down; nothing was sold")
-        cashier = self._cashiers.get(purchase.sku) or await self._find_cashier(purchase.sku)
+        deadline = asyncio.get_running_loop().time() + self._rules.purchase_timeout_s
+        cashier = self._cashiers.get(purchase.sku) or await self._find_cashier(purchase.sku, deadline)
         try:
-            return await cashier.submit(purchase)
-        except UnknownItem:
-            self._cashiers.pop(purchase.sku, None)  # deleted since
+            return await cashier.submit(purchase, deadline)
+        except UnknownItem:  # deleted since
+            if self._cashiers.get(purchase.sku) is cashier:
+                del self._cashiers[purchase.sku]
             raise
 
-    async def _find_cashier(self, sku: str) -> Cashier:
+    async def _find_cashier(self, sku: str, deadline: float) -> Cashier:
         """Open a cashier for an item that exists. Unknown names leave nothing behind, however many are asked for."""
+        if self._at_door >= self._rules.queue_max:
+            raise QueueFull(f"{self._rules.queue_max} buyers are waiting already; nothing was sold")
         opening = self._opening.get(sku)
         if opening is None:  # a rush that finds the shop closed knocks once, not 500 times
             opening = asyncio.create_task(self._open(sku))
             self._opening[sku] = opening
             opening.add_done_callback(lambda _: self._opening.pop(sku))
-        return await asyncio.shield(opening)
+        self._at_door += 1
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await asyncio.shield(opening)
+        except TimeoutError:
+            raise NotDecided("it took too long; nothing was sold") from None
+        finally:
+            self._at_door -= 1
 
     async def _open(self, sku: str) -> Cashier:
         await self._store.level(sku)
+        if self._closing:
+            raise Closing("this instance is shutting down; nothing was sold")
         if len(self._cashiers) >= _CASHIERS_MAX:
             for idle in [name for name, cashier in self._cashiers.items() if cashier.idle]:
                 del self._cashiers[idle]
@@ -103,41 +120,42 @@ class Shop:
         return await audit(level, self._orders_until(level))
 
     async def _orders_until(self, level: Level) -> AsyncIterator[Order]:
-        after, last = None, level.last_order
-        while last is not None and after != last:
-            page = await self._store.orders(level.sku, after=after, limit=_PAGE)
-            if not page:
-                return
+        after = None
+        while level.last_entry is not None:
+            page = await self._store.orders(level.sku, after=after, until=level.last_entry, limit=_PAGE)
             for order in page:
                 yield order
-                after = order.id
-                if after == last:
-                    break
+            if len(page) < _PAGE:
+                return
+            after = page[-1].id
 
     async def items(self) -> list[str]:
         """The names of the items that have a stock."""
         return await self._store.items()
 
     async def ready(self, timeout_s: float) -> dict[str, str]:
-        """What this instance needs, by name, each "ok" or what is wrong with it."""
+        """What this instance needs, by name, each "ok" or "not available"; why is logged, not told to everybody."""
         lock, store = await asyncio.gather(
-            _well(asyncio.to_thread(self._backend.ping, timeout_s)), _well(self._store.ping(timeout_s=timeout_s))
+            _well("lock", asyncio.to_thread(self._backend.ping, timeout_s)),
+            _well("store", self._store.ping(timeout_s=timeout_s)),
         )
-        renewal = "ok" if self._backend.renewing else "the renewal thread has ended"
+        renewal = "ok" if self._backend.renewing else "not available"
         return {"lock": lock, "store": store, "renewal": renewal} | ({"shop": "closing"} if self._closing else {})
 
     async def close(self, *, within_s: float) -> None:
         """Take no more purchases, serve those who wait, give all locks back."""
         self._closing = True
+        await asyncio.gather(*self._opening.values(), return_exceptions=True)
         await asyncio.gather(*(cashier.drain(within_s) for cashier in self._cashiers.values()))
 
     def _lock_name(self, sku: str) -> str:
         return self._lock_prefix + sku
 
 
-async def _well(check: Awaitable[None]) -> str:
+async def _well(name: str, check: Awaitable[None]) -> str:
     try:
         await check
     except SeckillError as error:
-        return str(error)
+        _log.warning("not ready, %s: %s", name, error)
+        return "not available"
     return "ok"

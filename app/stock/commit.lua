@@ -1,4 +1,4 @@
--- Write a batch, if the fence is still ours and the stock what it was when we read it: all of it or nothing.
+-- Write a batch, if it is the announced one, the fence is still ours and the stock what it was: all of it or nothing.
 --
 -- KEYS: 1 stock, 2 lucky, 3 fence, 4 buyers, 5 settled keys, 6 orders, then one refusal for each key refused
 -- ARGV: 1 source, 2 token, 3 batch id, 4 expected stock, 5 instance, 6 how long refusals are remembered (ms),
@@ -6,25 +6,28 @@
 --       then for each refusal: what its key stands for
 -- Answers {"ok", id of the first order}, or {reason, ...}. The other orders have the ids that follow.
 
-local fence = redis.call("HMGET", KEYS[3], "source", "token", "batch", "first", "sale")
+local fence = redis.call("HMGET", KEYS[3], "source", "token", "announced", "batch", "first", "sale")
+local source, token, announced, batch, first_of_batch, sale = unpack(fence)
 -- The last batch again: its answer was lost on the way. Before all else, as the fence may have moved on since.
-if fence[3] == ARGV[3] then return {"ok", fence[4]} end
-if fence[1] and fence[1] ~= ARGV[1] then return {"foreign", fence[1], fence[2]} end
-if fence[2] ~= ARGV[2] then return {"stale", fence[2] or "none"} end
+if batch == ARGV[3] then return {"ok", first_of_batch} end
+if source and source ~= ARGV[1] then return {"foreign", source, token} end
+if token ~= ARGV[2] or announced ~= ARGV[3] then return {"stale", token or "none"} end
 local stock = redis.call("GET", KEYS[1])
 if stock ~= ARGV[4] then return {"changed", stock or "none"} end
 
--- A script that fails half-way is not undone: look at everything that a write below could stumble on.
-local types = {[4] = "hash", [5] = "hash", [6] = "stream"}
-for i, wanted in pairs(types) do
+-- A script that fails half-way is not undone, so look first at everything that a write below could stumble on.
+local function whole(text) return text == "0" or (string.match(text, "^[1-9]%d*$") and #text <= 15) end
+for i, wanted in pairs({[4] = "hash", [5] = "hash", [6] = "stream"}) do
   local found = redis.call("TYPE", KEYS[i]).ok
-  if found ~= "none" and found ~= wanted then return {"corrupt", KEYS[i], found} end
+  if found ~= "none" and found ~= wanted then return {"corrupt", KEYS[i]} end
 end
-local lucky = redis.call("GET", KEYS[2]) or "0"
-if not string.match(lucky, "^%d+$") then return {"corrupt", KEYS[2], lucky} end
+if not whole(redis.call("GET", KEYS[2]) or "0") then return {"corrupt", KEYS[2]} end
+local count = tonumber(ARGV[7])
+for i = 9, 8 + count * 5, 5 do
+  if ARGV[i] ~= "" and not whole(redis.call("HGET", KEYS[4], ARGV[i]) or "0") then return {"corrupt", KEYS[4]} end
+end
 
 local sold, first, ms, seq = 0, "", nil, nil
-local count = tonumber(ARGV[7])
 for i = 1, count do
   local quantity, buyer, key, secret, settled = unpack(ARGV, 8 + (i - 1) * 5, 12 + (i - 1) * 5)
   sold = sold + tonumber(quantity)
@@ -45,7 +48,7 @@ if sold > 0 then
   redis.call("INCRBY", KEYS[2], sold)
 end
 for i = 7, #KEYS do
-  redis.call("SET", KEYS[i], (fence[5] or "0") .. " " .. ARGV[7 + count * 5 + i - 6], "PX", ARGV[6])
+  redis.call("SET", KEYS[i], (sale or "0") .. " " .. ARGV[7 + count * 5 + i - 6], "PX", ARGV[6])
 end
 redis.call("HSET", KEYS[3], "batch", ARGV[3], "first", first)
 return {"ok", first}

@@ -1,7 +1,7 @@
--- Raise the fence to our token, and read what a decision needs: one atomic step.
+-- Raise the fence to our token, announce the batch that will be written, and read what it needs: one atomic step.
 --
 -- KEYS: 1 stock, 2 lucky, 3 fence, 4 buyers, 5 settled keys, then one refusal for each key asked for
--- ARGV: 1 source, 2 token, 3 the number of buyers, then the buyers, then the keys
+-- ARGV: 1 source, 2 token, 3 batch id, 4 the number of buyers, then the buyers, then the keys
 -- Answers {"ok", stock, lucky, bought of each buyer, what each key stands for}, or {reason, ...}.
 
 local stock = redis.call("GET", KEYS[1])
@@ -10,14 +10,13 @@ if not stock then return {"unknown"} end
 local source, token, sale = unpack(redis.call("HMGET", KEYS[3], "source", "token", "sale"))
 if source and source ~= ARGV[1] then return {"foreign", source, token} end
 if token and tonumber(token) > tonumber(ARGV[2]) then return {"stale", token} end
-if not source or token ~= ARGV[2] then
-  redis.call("HSET", KEYS[3], "source", ARGV[1], "token", ARGV[2])
-end
+-- From here on no batch but the announced one can be written, not even an older one of the same token.
+redis.call("HSET", KEYS[3], "source", ARGV[1], "token", ARGV[2], "announced", ARGV[3])
 
 local buyers, keys = {}, {}
-local count = tonumber(ARGV[3])
-for i = 4, 3 + count do buyers[#buyers + 1] = ARGV[i] end
-for i = 4 + count, #ARGV do keys[#keys + 1] = ARGV[i] end
+local count = tonumber(ARGV[4])
+for i = 5, 4 + count do buyers[#buyers + 1] = ARGV[i] end
+for i = 5 + count, #ARGV do keys[#keys + 1] = ARGV[i] end
 
 local bought, settled = {}, {}
 if #buyers > 0 then bought = redis.call("HMGET", KEYS[4], unpack(buyers)) end

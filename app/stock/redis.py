@@ -13,16 +13,17 @@ from app.errors import (
     ItemNotPossible,
     StockChanged,
     StockCorrupt,
-    StockUnavailable,
     UnknownItem,
 )
 from app.stock.redis_client import RedisClient, Script
 from app.stock.store import DEFAULT_SKU, SKU_PATTERN, Batch, Fence, Level, Order, Settled, Snapshot, Sold, StockStore
 
 _WHOLE: Final = re.compile(r"0|[1-9][0-9]{0,14}")  # Lua counts in doubles, exact below 2**53
-_ORDER_ID: Final = re.compile(rf"({SKU_PATTERN})~([0-9]{{1,16}})-([0-9]{{1,10}})~([0-9a-f]{{32}})")
+_ENTRY_ID: Final = re.compile(r"[0-9]{1,16}-[0-9]{1,16}")
+_ORDER_ID: Final = re.compile(rf"({SKU_PATTERN})~({_ENTRY_ID.pattern})~([0-9a-f]{{32}})")
 _LARGEST_TOKEN: Final = 2**53
 _PAGE: Final = 1000
+_SETTLED_WITHIN_MS: Final = 3_600_000  # nobody asks for a batch for longer than a purchase may take
 
 
 class Keys:
@@ -61,7 +62,7 @@ class RedisStockStore(StockStore):
         timeout_s: float = 2.0,
         connections: int = 16,
         instance: str = "python",
-        refusal_ttl_s: float = 86_400,
+        refusal_ttl_s: float = 3600,
     ) -> None:
         self._client = RedisClient(url, timeout_s=timeout_s, connections=connections)
         self._instance = instance
@@ -87,6 +88,7 @@ class RedisStockStore(StockStore):
         self,
         sku: str,
         fence: Fence,
+        batch_id: str,
         *,
         buyers: Sequence[str] = (),
         keys: Sequence[str] = (),
@@ -97,12 +99,13 @@ class RedisStockStore(StockStore):
         answer = await self._client.run(
             self._read,
             [at.stock, at.lucky, at.fence, at.buyers, at.settled, *at.refused(keys)],
-            [fence.source, _token(fence), len(buyers), *buyers, *keys],
+            [fence.source, _token(fence), batch_id, len(buyers), *buyers, *keys],
             timeout_s,
         )
         if answer[0] != "ok":
             _refuse(sku, fence, answer)
-        return _snapshot(sku, *answer[1:], buyers, keys)
+        stock, lucky, bought, settled = answer[1:]
+        return _snapshot(sku, stock, lucky, bought, settled, buyers, keys)
 
     async def commit(self, sku: str, fence: Fence, batch: Batch, *, timeout_s: float | None = None) -> list[str]:
         """See `StockStore.commit`."""
@@ -112,10 +115,10 @@ class RedisStockStore(StockStore):
         for sold in batch.sold:
             args += [sold.quantity, sold.buyer or "", sold.key or "", sold.secret, _pack_sold(sold)]
         args += [_pack(refused.settled) for refused in batch.refused]
+        keys = [at.stock, at.lucky, at.fence, at.buyers, at.settled, at.orders]
         answer = await self._client.run(
             self._commit,
-            [at.stock, at.lucky, at.fence, at.buyers, at.settled, at.orders]
-            + at.refused([refused.key for refused in batch.refused]),
+            [*keys, *at.refused([refused.key for refused in batch.refused])],
             args,
             timeout_s,
         )
@@ -123,20 +126,21 @@ class RedisStockStore(StockStore):
             _refuse(sku, fence, answer)
         return _order_ids(sku, answer[1], batch.sold)
 
-    async def find_batch(self, sku: str, fence: Fence, batch: Batch) -> list[str] | None:
+    async def find_batch(self, sku: str, batch: Batch) -> list[str] | None:
         """See `StockStore.find_batch`."""
         at = self._keys(sku)
-        newest = "+"
+        newest, oldest_ms = "+", None
         while True:
             async with self._client.commands() as redis:
                 page = await redis.xrevrange(at.orders, max=newest, count=_PAGE)
             for entry_id, fields in page:
-                if fields["batch"] == batch.batch_id:
+                ms, seq = map(int, entry_id.split("-"))
+                if fields.get("batch") == batch.batch_id:
                     # Newest first: this is the batch's last order, and its others come right before it.
-                    ms, seq = entry_id.split("-")
-                    return _order_ids(sku, f"{ms}-{int(seq) - len(batch.sold) + 1}", batch.sold)
-                if int(fields["token"]) < fence.token:
-                    return None  # tokens never decrease along the stream
+                    return _order_ids(sku, f"{ms}-{seq - len(batch.sold) + 1}", batch.sold)
+                oldest_ms = ms - _SETTLED_WITHIN_MS if oldest_ms is None else oldest_ms
+                if ms < oldest_ms:
+                    return None
             if len(page) < _PAGE:
                 return None
             newest = f"({page[-1][0]}"
@@ -161,19 +165,18 @@ class RedisStockStore(StockStore):
     async def level(self, sku: str) -> Level:
         """See `StockStore.level`."""
         at = self._keys(sku)
-        stock, lucky, initial, last = await self._client.run(self._level, [at.stock, at.lucky, at.fence, at.orders], [])
-        return _level(sku, stock, lucky, initial, _order(sku, last[0], _pairs(last[1])).id if last else None)
+        return _level(sku, *await self._client.run(self._level, [at.stock, at.lucky, at.fence, at.orders], []))
 
-    async def items(self, *, limit: int = 1000) -> list[str]:
+    async def items(self) -> list[str]:
         """See `StockStore.items`."""
         found: set[str] = set()
         async with self._client.commands() as redis:
             if not self._client.clustered and await redis.exists(Keys(DEFAULT_SKU).stock):
                 found.add(DEFAULT_SKU)
             async for key in redis.scan_iter(match="seckill:{*}:stock", count=_PAGE):
-                found.add(key.removeprefix("seckill:{").removesuffix("}:stock"))
-                if len(found) >= limit:
-                    break
+                name = key.removeprefix("seckill:{").removesuffix("}:stock")
+                if re.fullmatch(SKU_PATTERN, name):  # a buyer's idempotency key may look similar
+                    found.add(name)
         return sorted(found)
 
     async def order(self, order_id: str) -> Order | None:
@@ -181,35 +184,31 @@ class RedisStockStore(StockStore):
         match = _ORDER_ID.fullmatch(order_id)
         if match is None:
             return None
-        sku, ms, seq, secret = match.groups()
+        sku, entry_id, secret = match.groups()
         async with self._client.commands() as redis:
-            entries = await redis.xrange(self._keys(sku).orders, min=f"{ms}-{seq}", max=f"{ms}-{seq}")
-        if not entries or not secrets.compare_digest(entries[0][1]["secret"], secret):
+            entries = await redis.xrange(self._keys(sku).orders, min=entry_id, max=entry_id)
+        if not entries or not secrets.compare_digest(entries[0][1].get("secret", ""), secret):
             return None
         return _order(sku, *entries[0])
 
-    async def orders(self, sku: str, *, after: str | None = None, limit: int = 100) -> list[Order]:
+    async def orders(
+        self, sku: str, *, after: str | None = None, until: str | None = None, limit: int = 100
+    ) -> list[Order]:
         """See `StockStore.orders`."""
         at = self._keys(sku)
-        begin = "-"
-        if after is not None:
-            match = _ORDER_ID.fullmatch(after)
-            if match is None:
-                return []
-            begin = f"({match[2]}-{match[3]}"
+        match = _ORDER_ID.fullmatch(after) if after is not None else None
+        if after is not None and (match is None or match[1] != sku):
+            raise ValueError(f"not an order of item {sku!r}: {after!r}")
+        begin = f"({match[2]}" if match else "-"
         async with self._client.commands() as redis:
-            entries = await redis.xrange(at.orders, min=begin, count=limit)
+            entries = await redis.xrange(at.orders, min=begin, max=until or "+", count=limit)
         return [_order(sku, entry_id, fields) for entry_id, fields in entries]
 
     async def ping(self, *, timeout_s: float | None = None) -> None:
         """See `StockStore.ping`."""
         async with self._client.commands(timeout_s) as redis:
-            await redis.ping()
-            if self._client.clustered:
-                return
-            role = await redis.role()
-        if role[0] not in ("master", b"master"):
-            raise StockUnavailable("the store is a read-only replica")
+            # A write: a replica, or a server without memory, answers a PING as if all were well.
+            await redis.set("seckill:ping", self._instance, ex=60)
 
     async def close(self) -> None:
         """See `StockStore.close`."""
@@ -217,7 +216,7 @@ class RedisStockStore(StockStore):
 
 
 class BareStockStore(RedisStockStore):
-    """The articles' store: read, decrement, write, with nothing that checks. It holds while a lock holds, and no longer.
+    """The articles' store: read, decrement, write, with nothing that checks. It holds while a lock holds, no longer.
 
     For `--guard none`: to see what the guard is for.
     """
@@ -226,6 +225,7 @@ class BareStockStore(RedisStockStore):
         self,
         sku: str,
         fence: Fence,
+        batch_id: str,
         *,
         buyers: Sequence[str] = (),
         keys: Sequence[str] = (),
@@ -290,39 +290,39 @@ def _refuse(sku: str, fence: Fence, answer: Sequence[Any]) -> NoReturn:
     reason, *details = answer
     match reason:
         case "unknown":
-            raise UnknownItem(f"no item {sku!r}: there is no key {Keys(sku).stock!r} in the store")
+            raise _unknown(sku)
         case "foreign":
             raise ForeignFence(
-                f"the stock of {sku!r} is fenced by {details[0]} (token {details[1]}) and our lock is from {fence.source}. "
-                f"Tokens of two lock systems can't be compared. If {details[0]} is gone for good: "
-                f"seckill stock unfence --sku {sku}"
+                f"the stock of {sku!r} is fenced by {details[0]} (token {details[1]}), ours is from {fence.source}; "
+                "tokens of two lock systems can't be compared. "
+                f"If {details[0]} is gone for good: seckill stock unfence --sku {sku}"
             )
         case "stale":
             raise FenceRefused(
-                f"the stock of {sku!r} has seen token {details[0]}, ours is {fence.token}: another instance had the lock "
-                f"after us. If every instance says so, etcd was restored from an older backup: "
-                f"seckill stock unfence --sku {sku}"
+                f"the stock of {sku!r} has seen token {details[0]}, ours is {fence.token}: somebody had the lock after "
+                "us (or, if the tokens are equal, another batch was announced). If every instance says so for long, "
+                f"etcd was restored from an older backup: seckill stock unfence --sku {sku}"
             )
         case "changed":
             raise StockChanged(f"the stock of {sku!r} was changed to {details[0]} between our read and our write")
         case "corrupt":
-            raise StockCorrupt(f"the key {details[0]!r} of item {sku!r} holds something else: {details[1]!r}")
+            raise StockCorrupt(f"the key {details[0]!r} of item {sku!r} holds something that is not ours")
         case _:
             raise AssertionError(f"the script answered {answer!r}")
 
 
 def _whole(sku: str, name: str, text: str) -> int:
     if not _WHOLE.fullmatch(text):
-        raise StockCorrupt(f"the key {name!r} of item {sku!r} is not a whole number of 0 or more: {text[:32]!r}")
+        raise StockCorrupt(f"the key {name!r} of item {sku!r} is not a whole number of 0 or more")
     return int(text)
 
 
-def _level(sku: str, stock: str | None, lucky: str | None, initial: str | None, last_order: str | None = None) -> Level:
+def _level(sku: str, stock: str | None, lucky: str | None, initial: str | None, last_entry: str | None = None) -> Level:
     at = Keys(sku)
     if stock is None:
-        raise UnknownItem(f"no item {sku!r}: there is no key {at.stock!r} in the store")
+        raise _unknown(sku)
     whole = None if initial is None else _whole(sku, f"{at.fence} initial", initial)
-    return Level(sku, _whole(sku, at.stock, stock), _whole(sku, at.lucky, lucky or "0"), whole, last_order)
+    return Level(sku, _whole(sku, at.stock, stock), _whole(sku, at.lucky, lucky or "0"), whole, last_entry)
 
 
 def _snapshot(
@@ -338,7 +338,7 @@ def _snapshot(
     return Snapshot(
         stock=_whole(sku, at.stock, stock),
         lucky=_whole(sku, at.lucky, lucky),
-        bought={buyer: int(units) for buyer, units in zip(buyers, bought, strict=False) if units},
+        bought={buyer: _whole(sku, at.buyers, units) for buyer, units in zip(buyers, bought, strict=False) if units},
         settled={key: _unpack(sku, text) for key, text in zip(keys, settled, strict=False) if text},
     )
 
@@ -354,10 +354,13 @@ def _pack_sold(sold: Sold) -> str:
 
 def _unpack(sku: str, text: str) -> Settled:
     entry_id, _, packed = text.partition(" ")
-    fields = json.loads(packed)
-    secret = fields.pop("secret", None)
-    order_id = f"{sku}~{entry_id}~{secret}" if secret else None
-    return Settled(fields["outcome"], fields["quantity"], fields.get("buyer"), order_id)
+    try:
+        fields = json.loads(packed)
+        secret = fields.pop("secret", None)
+        order_id = f"{sku}~{entry_id}~{secret}" if secret else None
+        return Settled(fields["outcome"], fields["quantity"], fields.get("buyer"), order_id)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise StockCorrupt(f"the key {Keys(sku).settled!r} of item {sku!r} holds something that is not ours") from None
 
 
 def _order_ids(sku: str, first: str, sold: Sequence[Sold]) -> list[str]:
@@ -368,18 +371,23 @@ def _order_ids(sku: str, first: str, sold: Sequence[Sold]) -> list[str]:
 
 
 def _order(sku: str, entry_id: str, fields: dict[str, str]) -> Order:
-    return Order(
-        id=f"{sku}~{entry_id}~{fields['secret']}",
-        sku=sku,
-        quantity=int(fields["quantity"]),
-        buyer=fields["buyer"] or None,
-        key=fields["key"] or None,
-        instance=fields["instance"],
-        token=int(fields["token"]),
-        batch_id=fields["batch"],
-        sold_at=int(entry_id.split("-", maxsplit=1)[0]) / 1000,
-    )
+    try:
+        return Order(
+            id=f"{sku}~{entry_id}~{fields['secret']}",
+            sku=sku,
+            quantity=int(fields["quantity"]),
+            buyer=fields["buyer"] or None,
+            key=fields["key"] or None,
+            instance=fields["instance"],
+            token=int(fields["token"]),
+            batch_id=fields["batch"],
+            sold_at=int(entry_id.partition("-")[0]) / 1000,
+        )
+    except (KeyError, ValueError):
+        raise StockCorrupt(f"the key {Keys(sku).orders!r} of item {sku!r} holds something that is not ours") from None
 
 
-def _pairs(flat: Sequence[str]) -> dict[str, str]:
-    return dict(zip(flat[::2], flat[1::2], strict=True))
+def _unknown(sku: str) -> UnknownItem:
+    # The default item's key has a name that people know; the others' names are nobody's business.
+    why = f": the key {Keys(sku).stock!r} is not there" if sku == DEFAULT_SKU else ""
+    return UnknownItem(f"no item {sku!r}{why}")

@@ -1,6 +1,8 @@
 """Calls to Redis or Valkey: each with a deadline, with errors of ours. The only file that imports redis."""
 
 import asyncio
+import hashlib
+import re
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from importlib.resources import files
@@ -48,9 +50,16 @@ class RedisClient:
             "retry": Retry(NoBackoff(), 0),
         }
         try:
-            self._redis, *self._helpers = _connect(url, options, timeout_s, connections)
-        except (ValueError, RedisError) as error:
-            raise ConfigurationError(f"not a store's URL: {error}") from error
+            self._redis, *self._helpers = _connect(url, options, connections)
+        except (ValueError, RedisError):
+            # Neither the URL nor the error: a part of the password may be in both.
+            raise ConfigurationError(
+                "not a store's URL: say redis://host:6379/0, rediss://..., unix://..., "
+                "redis+sentinel://host:26379,host:26379/master/0 or redis+cluster://host:6379 "
+                "(with user:password@ before the host; '/', ':' and '@' in them written as %2F, %3A and %40)"
+            ) from None
+        # A rush of 500 must not open 500 connections; those above wait, within their call's deadline.
+        self._places = asyncio.Semaphore(connections)
         self.clustered = isinstance(self._redis, redis.asyncio.RedisCluster)
 
     async def run(
@@ -82,7 +91,7 @@ class RedisClient:
     async def _call(self, timeout_s: float | None) -> AsyncIterator[None]:
         limit_s = self.timeout_s if timeout_s is None else min(timeout_s, self.timeout_s)
         with _translated(limit_s):
-            async with asyncio.timeout(limit_s):
+            async with asyncio.timeout(limit_s), self._places:
                 yield
 
 
@@ -95,15 +104,19 @@ def _translated(limit_s: float) -> Iterator[None]:
         raise StockUnavailable(f"the store did not answer within {limit_s:.2g} s") from error
     except (ReadOnlyError, OutOfMemoryError, BusyLoadingError) as error:
         raise StockUnavailable(f"the store takes no writes: {error}") from error
+    except UnicodeDecodeError as error:
+        raise StockCorrupt("a key of ours holds something that is not text") from error
     except ResponseError as error:
-        if "WRONGTYPE" in str(error):
-            raise StockCorrupt(f"a key of ours holds something else: {error}") from error
+        # The state of the server has a code word (NOREPLICAS, MISCONF, NOPERM, ...); what is left is about our data.
+        code = re.match(r"[A-Z]{4,}\b", str(error))
+        if code is None or code[0] == "WRONGTYPE":
+            raise StockCorrupt(f"a key of ours holds something that is not ours: {error}") from error
         raise StockUnavailable(f"the store refuses: {error}") from error
     except (RedisError, OSError) as error:
         raise StockUnavailable(f"the store can't be reached: {error}") from error
 
 
-def _connect(url: str, options: dict[str, Any], timeout_s: float, connections: int) -> list[Any]:
+def _connect(url: str, options: dict[str, Any], connections: int) -> list[Any]:
     """The client that the URL names, and those that it needs besides."""
     scheme, _, rest = url.partition("://")
     plain, _, kind = scheme.partition("+")
@@ -114,9 +127,7 @@ def _connect(url: str, options: dict[str, Any], timeout_s: float, connections: i
         return _sentinel(plain, rest, options)
     if kind:
         raise ValueError(f"unknown kind {kind!r} (sentinel and cluster are known)")
-    # A pool that makes callers wait for a connection: a rush of 500 must not open 500.
-    pool = redis.asyncio.BlockingConnectionPool.from_url(url, max_connections=connections, timeout=timeout_s, **options)
-    return [redis.asyncio.Redis.from_pool(pool)]
+    return [redis.asyncio.Redis.from_url(url, max_connections=connections, **options)]
 
 
 def _sentinel(scheme: str, rest: str, options: dict[str, Any]) -> list[Any]:
@@ -134,11 +145,11 @@ def _sentinel(scheme: str, rest: str, options: dict[str, Any]) -> list[Any]:
     options = dict(options, db=int(db or 0), ssl=scheme == "rediss")
     if login:
         options |= {"username": unquote(user) or None, "password": unquote(password) or None}
-    finder = Sentinel(sentinels, sentinel_kwargs={"socket_timeout": 1.0, "socket_connect_timeout": 1.0})
+    finder: Any = Sentinel(  # type: ignore[no-untyped-call]
+        sentinels, sentinel_kwargs={"socket_timeout": 1.0, "socket_connect_timeout": 1.0}
+    )
     return [finder.master_for(service, **options), *finder.sentinels]
 
 
 def _sha1(text: str) -> str:
-    import hashlib
-
     return hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()  # Redis names its scripts so

@@ -83,7 +83,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """What everybody may see, and the id of the last order at that moment (which not everybody may).
+    """Units left and sold at one moment, and the number of the last order then (not its id: that has a secret).
 
     `initial` is what `stock + lucky` must equal, None if the stock was set by other means than ours.
     """
@@ -92,7 +92,7 @@ class Level:
     stock: int
     lucky: int
     initial: int | None
-    last_order: str | None = None
+    last_entry: str | None = None
 
 
 class StockStore(ABC):
@@ -111,36 +111,39 @@ class StockStore(ABC):
         self,
         sku: str,
         fence: Fence,
+        batch_id: str,
         *,
         buyers: Sequence[str] = (),
         keys: Sequence[str] = (),
         timeout_s: float | None = None,
     ) -> Snapshot:
-        """Raise the store's fence to our token, and read.
+        """Raise the store's fence to our token, announce the batch that will be written, and read.
 
         It is not enough to check tokens at the write. A (token 10) reads 5 and is paused; B (11) reads 5; A wakes and
         writes 4 with token 10, which nobody outbid yet; B writes 4: one unit sold twice. So the read advances the
         fence, and A's write finds it advanced. Raises `FenceRefused` if a higher token was here before.
+
+        From then on no other batch can be written, not even an older one of the same token that is still on its way.
         """
 
     @abstractmethod
     async def commit(self, sku: str, fence: Fence, batch: Batch, *, timeout_s: float | None = None) -> list[str]:
-        """Write a batch, if the fence is still ours and the stock what it was; the ids of its orders, in order.
+        """Write the announced batch, if the fence is still ours and the stock what it was; the ids of its orders.
 
         Sending the last batch again does nothing and answers the same. Raises `FenceRefused` or `StockChanged` when
         nothing was written, and `StockUnavailable` when that is not known.
         """
 
     @abstractmethod
-    async def find_batch(self, sku: str, fence: Fence, batch: Batch) -> list[str] | None:
-        """The ids of the orders that a batch wrote under this fence, None if there are none.
+    async def find_batch(self, sku: str, batch: Batch) -> list[str] | None:
+        """The ids of the orders that a batch wrote, None if there are none.
 
-        Definite only once a higher token has fenced the batch off; before that it may still be on its way.
+        Definite only once another batch was announced, or a higher token has read; before that it may be on its way.
         """
 
     @abstractmethod
     async def set_stock(self, sku: str, fence: Fence, stock: int, *, new_sale: bool = False) -> Level:
-        """Set the units left. What was sold stays sold, unless it is a `new_sale`, which forgets orders, buyers, keys."""
+        """Set the units left. What was sold stays sold; only a `new_sale` forgets orders, buyers and keys."""
 
     @abstractmethod
     async def unfence(self, sku: str) -> None:
@@ -151,7 +154,7 @@ class StockStore(ABC):
         """Units left and sold, in one glance (so that they add up whatever is being sold)."""
 
     @abstractmethod
-    async def items(self, *, limit: int = 1000) -> list[str]:
+    async def items(self) -> list[str]:
         """The names of the items that have a stock."""
 
     @abstractmethod
@@ -159,8 +162,10 @@ class StockStore(ABC):
         """An order by its id."""
 
     @abstractmethod
-    async def orders(self, sku: str, *, after: str | None = None, limit: int = 100) -> list[Order]:
-        """Orders, oldest first, beginning behind the order `after`."""
+    async def orders(
+        self, sku: str, *, after: str | None = None, until: str | None = None, limit: int = 100
+    ) -> list[Order]:
+        """Orders, oldest first, beginning behind the order with the id `after`, up to a level's `last_entry`."""
 
     @abstractmethod
     async def ping(self, *, timeout_s: float | None = None) -> None:

@@ -31,12 +31,12 @@ async def healthz() -> str:
 
 @router.get("/readyz", response_model=ReadyView, responses={503: {"model": ReadyView, "description": "not ready"}})
 async def readyz(request: Request) -> Response:
-    """Lock system, store and renewal thread, each by name: "ok", or what is wrong with it."""
+    """Lock system, store and renewal thread, each by name: "ok" or "not available". The log says why."""
     state = state_of(request)
     checks = await state.shop.ready(_PATIENCE_S)
     ready = all(check == "ok" for check in checks.values())
     view = ReadyView(ready=ready, instance=state.instance, checks=checks)
-    return JSONResponse(view.model_dump(), 200 if ready else 503)
+    return JSONResponse(view.model_dump(), 200 if ready else 503, headers={} if ready else {"Retry-After": "1"})
 
 
 @router.get("/metrics", response_class=PlainTextResponse)

@@ -5,12 +5,12 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
 from app.locks import Contender
-from app.stock import DEFAULT_SKU, SKU_PATTERN
-from app.web.problems import responses
+from app.stock import DEFAULT_SKU
+from app.web.problems import invalid_field, responses
 from app.web.sale import OrderView, Sku, StockView
 from app.web.state import state_of
 
@@ -77,9 +77,10 @@ class ContenderView(BaseModel):
 class StockChange(BaseModel):
     """What the stock shall be."""
 
-    sku: str = Field(DEFAULT_SKU, pattern=f"^{SKU_PATTERN}$")
-    stock: int = Field(ge=0, le=10**12, description="units left from now on")
-    new_sale: bool = Field(False, description="forget what was sold: orders, buyers and idempotency keys")
+    model_config = ConfigDict(extra="forbid")  # a misspelt `new_sale` must not be a restock
+
+    stock: int = Field(strict=True, ge=0, le=10**12, description="units left from now on")
+    new_sale: bool = Field(False, strict=True, description="forget what was sold: orders, buyers and idempotency keys")
 
 
 @router.get("/orders", responses=responses(400, 422))
@@ -90,7 +91,10 @@ async def orders(
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> OrdersView:
     """The orders of an item."""
-    found = await state_of(request).shop.orders(sku, after=after, limit=limit)
+    try:
+        found = await state_of(request).shop.orders(sku, after=after, limit=limit)
+    except ValueError as error:
+        raise invalid_field("after", str(error)) from None
     views = [
         OperatorOrderView(**OrderView.of(order).model_dump(), key=order.key, instance=order.instance, token=order.token)
         for order in found
@@ -105,9 +109,9 @@ async def locks(request: Request) -> list[ContenderView]:
 
 
 @router.put("/stock", responses=responses(400, 422))
-async def set_stock(request: Request, change: StockChange) -> StockView:
+async def set_stock(request: Request, change: StockChange, sku: Sku = DEFAULT_SKU) -> StockView:
     """Set the units left, under the lock and past the fence like any other write."""
-    level = await state_of(request).shop.set_stock(change.sku, change.stock, new_sale=change.new_sale)
+    level = await state_of(request).shop.set_stock(sku, change.stock, new_sale=change.new_sale)
     return StockView(sku=level.sku, stock=level.stock, lucky=level.lucky, initial=level.initial)
 
 

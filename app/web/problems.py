@@ -1,6 +1,7 @@
 """Errors as `application/problem+json` (RFC 9457): the one place where an error of ours gets its HTTP status."""
 
 import logging
+import re
 from typing import Any, Final
 
 from fastapi import FastAPI, Request
@@ -96,8 +97,13 @@ _DESCRIPTIONS: Final = {
     403: "The operator's endpoints are switched off: SECKILL_ADMIN_TOKEN is not set",
     404: "No such item, or no such order",
     422: "A field of the request is not valid, or the idempotency key belongs to another purchase; the field is named",
-    503: "Nothing was decided, or the outcome is unknown: the same request with the same idempotency key may be sent again",
+    503: "Nothing was decided, or the outcome is unknown: the same request with the same key may be sent again",
 }
+
+
+def invalid_field(field: str, message: str) -> RequestValidationError:
+    """A field that only we can judge, in the form that FastAPI's own errors have."""
+    return RequestValidationError([{"loc": ("query", field), "type": "value_error", "msg": message}])
 
 
 def install(app: FastAPI) -> None:
@@ -128,11 +134,30 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> Response:
-        title = str(error.detail)
+        status, title, headers = error.status_code, str(error.detail), dict(error.headers or {})
         detail = f"{request.method} {request.url.path}: {title}"
-        return problem(error.status_code, f"http-{error.status_code}", title, detail, headers=dict(error.headers or {}))
+        if status == 405:
+            headers["Allow"] = ", ".join(_methods(app, request))
+        if status == 400:  # FastAPI's answer to a body that the JSON parser gives up on
+            return problem(422, "invalid-request", "Invalid request", f"body: {title}", fields=[_body_error(title)])
+        return problem(status, f"http-{status}", title, detail, headers=headers)
 
     @app.exception_handler(Exception)
     async def unforeseen(request: Request, error: Exception) -> Response:
         _log.error("%s %s failed", request.method, request.url.path, exc_info=error)
         return problem(500, "internal-error", "Internal error", "an error of ours; it was logged")
+
+
+def _body_error(message: str) -> FieldError:
+    return FieldError(field="body", message=message)
+
+
+def _methods(app: FastAPI, request: Request) -> list[str]:
+    """What a path allows: Starlette names the methods of the first of its routes only."""
+    path = request.scope["path"]
+    return sorted(
+        method.upper()
+        for template, operations in app.openapi()["paths"].items()
+        for method in operations
+        if re.fullmatch(re.sub(r"\\{[^}]*\\}", "[^/]+", re.escape(template)), path)
+    )

@@ -3,14 +3,13 @@
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Header, Path, Query, Request
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import PlainTextResponse, Response
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
 from app.sale import Answer, Outcome, Purchase
 from app.stock import DEFAULT_SKU, SKU_PATTERN, Order
-from app.web.problems import responses
+from app.web.problems import invalid_field, responses
 from app.web.state import State, state_of
 
 router = APIRouter(tags=["sale"])
@@ -82,8 +81,7 @@ async def reduce(
     """
     state = state_of(request)
     if quantity > state.quantity_max:  # a setting, so FastAPI can't know it
-        message = f"Input should be less than or equal to {state.quantity_max}"
-        raise RequestValidationError([{"loc": ("query", "quantity"), "type": "less_than_equal", "msg": message}])
+        raise invalid_field("quantity", f"Input should be less than or equal to {state.quantity_max}")
     answer = await state.shop.buy(Purchase(quantity, sku, buyer, idempotency_key))
     return _respond(request, state, answer)
 
@@ -124,7 +122,8 @@ def _respond(request: Request, state: State, answer: Answer) -> Response:
         )
         return Response(view.model_dump_json(exclude_none=True), media_type="application/json", headers=headers)
     server = request.scope.get("server")
-    return PlainTextResponse(f"{server[1] if server else state.instance} reduce stock end!", headers=headers)
+    port = server[1] if server and server[1] else state.instance  # behind a unix socket there is no port
+    return PlainTextResponse(f"{port} reduce stock end!", headers=headers)
 
 
 @router.get("/stock", responses=responses(400, 404, 422, 503))

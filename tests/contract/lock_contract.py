@@ -1,19 +1,25 @@
-"""What every lock must do, whatever it is made of. A backend's test module inherits `LockContract` and gives a `LockSystem`."""
+"""What every lock must do, whatever it is made of. A backend's tests inherit `LockContract`, and give a `LockSystem`."""
 
+import _thread
 import asyncio
+import os
+import queue
+import signal
 import threading
 import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from app.errors import LockCancelled, LockLost, LockNotHeld, LockTimeout, LockUnavailable
+from app.errors import LockCancelled, LockError, LockLost, LockNotHeld, LockTimeout, LockUnavailable
 from app.locks import Cancel, DistributedLock, Grant, LockBackend
+from app.locks import lock as lock_module
 from tests.harness.waiting import WITHIN_S, eventually, eventually_async
 from tests.harness.worker import Worker
 
@@ -349,6 +355,25 @@ class LockContract:
         assert len(lock.contenders()) == 1
         worker.ask("release")
 
+    def test_what_nobody_can_release_is_given_back(self, backend: LockBackend, name: str) -> None:
+        """A lock object that is garbage while it holds the lock doesn't keep everybody else out for ever."""
+        backend.lock(name).acquire()
+        other = backend.lock(name)
+        other.acquire(wait_s=2 * TTL_S + WITHIN_S)
+        other.release()
+
+    def test_a_callback_may_use_the_lock(self, lock: DistributedLock, system: LockSystem) -> None:
+        """An on_lost callback that looks at the lock, or releases it, doesn't block anybody."""
+        looked: list[int] = []
+        grant = lock.acquire(owner="me")
+        grant.on_lost(lambda: looked.append(lock.hold_count))
+        system.end_lease(grant)
+        eventually(lambda: looked, "the callback was called")
+        with pytest.raises(LockLost):
+            lock.acquire(owner="me")
+        with pytest.raises(LockLost):
+            lock.release(owner="me")
+
     # -- others die --------------------------------------------------------------------------------------------------
 
     def test_a_killed_holder_is_succeeded(self, lock: DistributedLock, workers: Callable[[], Worker]) -> None:
@@ -389,6 +414,82 @@ class LockContract:
         assert waiting.thread.is_alive()
         lock.release()
         assert waiting.result() > 0
+
+    # -- this process ------------------------------------------------------------------------------------------------
+
+    def test_ctrl_c_leaves_nothing(self, backend: LockBackend, lock: DistributedLock) -> None:
+        """A Ctrl-C at any moment of an acquire or release leaves no key, and no thread that can't get on."""
+
+        class Interrupted(BaseException):
+            pass
+
+        armed = False
+
+        def interrupt(*_: object) -> None:
+            if armed:
+                raise Interrupted
+
+        before = signal.signal(signal.SIGINT, interrupt)
+        try:
+            for step in range(30):
+                timer = threading.Timer(step * 0.0004, os.kill, (os.getpid(), signal.SIGINT))
+                try:
+                    armed = True
+                    timer.start()
+                    with lock:
+                        pass
+                    timer.join()
+                except Interrupted:
+                    pass
+                finally:
+                    armed = False
+                    timer.join()
+                if lock.hold_count:
+                    lock.release()
+        finally:
+            signal.signal(signal.SIGINT, before)
+        backend.ping(WITHIN_S)
+        assert backend.renewing
+        # What an interrupt left between two steps is given back when its grant is garbage, at the next renewal.
+        _Thread(lambda: self._hold_and_release(lock)).result()
+
+    def test_closing_the_backend_ends_waits(self, system: LockSystem, backend: LockBackend, name: str) -> None:
+        """Who waits when the connections are closed is told, at once, that the lock can't be had."""
+        closing = system.open(TTL_S)
+        with backend.lock(name):
+            threads = [_Thread(closing.lock(name).acquire) for _ in range(5)]
+            eventually(lambda: len(backend.lock(name).contenders()) == 6, "all wait")
+            closing.close()
+            for thread in threads:
+                with pytest.raises(LockUnavailable):
+                    thread.result()
+        with pytest.raises(LockUnavailable):
+            closing.lock(name).acquire()
+
+    def test_a_thread_without_an_object_must_name_its_owner(self, lock: DistributedLock) -> None:
+        """A thread that Python's threading doesn't know has no identity that could be trusted."""
+        answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+        def acquire() -> None:
+            try:
+                answers.put(lock.acquire())
+            except LockError as error:
+                answers.put(error)
+
+        _thread.start_new_thread(acquire, ())
+        answer = answers.get(timeout=WITHIN_S)
+        assert isinstance(answer, LockError)
+        assert "pass an owner" in str(answer)
+
+    def test_not_after_a_fork(self, lock: DistributedLock, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A child doesn't own what its parent owns, and is told to open a connection of its own."""
+        with lock:
+            with monkeypatch.context() as patch:
+                patch.setattr(os, "getpid", lambda: -1)  # as it is in the child
+                assert not lock.held_by_me
+                with pytest.raises(LockError, match="fork"):
+                    lock.acquire()
+            assert lock.held_by_me
 
     # -- the server dies ---------------------------------------------------------------------------------------------
 
@@ -521,6 +622,21 @@ class LockContract:
                 pass
 
         asyncio.run(main())
+
+    def test_waiting_tasks_do_not_block_a_release(self, lock: DistributedLock, monkeypatch: pytest.MonkeyPatch) -> None:
+        """When all threads for waiting are taken by waiters, the holder can release all the same."""
+        few = ThreadPoolExecutor(max_workers=2, thread_name_prefix="seckill-lock-few")
+        monkeypatch.setattr(lock_module, "_WAITERS", few)
+
+        async def hold() -> None:
+            async with lock.on_loop():
+                pass
+
+        async def main() -> None:
+            await asyncio.wait_for(asyncio.gather(*(hold() for _ in range(8))), 2 * WITHIN_S)
+
+        asyncio.run(main())
+        few.shutdown()
 
     # -- help --------------------------------------------------------------------------------------------------------
 

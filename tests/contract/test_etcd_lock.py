@@ -1,5 +1,6 @@
 """The etcd lock keeps the contract; and what is etcd's alone: other clients in the queue, clusters, logins, TLS."""
 
+import contextlib
 import os
 import subprocess
 import threading
@@ -119,6 +120,90 @@ def test_a_name_is_no_prefix_of_another(backend: EtcdBackend) -> None:
         assert grant.token > 0
 
 
+def test_names_may_nest(backend: EtcdBackend) -> None:
+    """A lock called /jobs does not wait for one called /jobs/nightly, nor take its contenders for its own."""
+    nightly, jobs = backend.lock("/test/jobs/nightly"), backend.lock("/test/jobs")
+    with nightly, jobs as grant:
+        assert [contender.key for contender in jobs.contenders()] == [grant.key]
+        waiting = _Thread(lambda: LockContract._hold_and_release(jobs))
+        eventually(lambda: len(jobs.contenders()) == 2, "the waiter is in the queue")
+        with nightly:  # its keys come and go between the contenders for the other
+            assert waiting.thread.is_alive()
+    assert waiting.result() > grant.token
+
+
+def test_many_wait_while_etcd_freezes() -> None:
+    """Many threads wait while etcd is frozen again and again: neither they nor etcd are worse for it afterwards."""
+    with EtcdMember() as member:
+        backend = EtcdBackend([member.endpoint], ttl_s=10)
+        until = time.monotonic() + 12
+        served = [0] * 40
+
+        def work(number: int) -> None:
+            lock = backend.lock(f"/test/freeze/{number % 3}")
+            while time.monotonic() < until:
+                with contextlib.suppress(LockUnavailable), lock:
+                    served[number] += 1
+
+        threads = [_Thread(lambda number=number: work(number)) for number in range(40)]
+        for round_ in range(2):
+            before = sum(served)
+            eventually(lambda before=before: sum(served) > before + 50, f"they are being served, round {round_}")
+            member.pause()
+            frozen = time.monotonic()
+            eventually(lambda frozen=frozen: time.monotonic() > frozen + 2.5, "longer than a call may take")
+            member.resume()
+        for thread in threads:
+            thread.result()
+        assert member.running, member.last_lines()
+        with backend.lock("/test/freeze/0"):
+            pass
+        backend.close()
+
+
+def test_a_key_that_vanishes_behind_a_lost_answer(
+    etcd: EtcdMember, backend: EtcdBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The put's answer is lost, and before the next look the key is gone: no reason to believe that one is first."""
+    holder = backend.lock("/test/vanish")
+    other = EtcdBackend([etcd.endpoint], ttl_s=TTL_S)
+    client, put, see = other._client, other._client.put_and_see, other._client.see
+
+    def put_twice(key: str, *rest: Any) -> Any:
+        put(key, *rest)  # its answer is lost
+        monkeypatch.setattr(client, "see", see_nothing)
+        return put(key, *rest)
+
+    def see_nothing(key: str, *rest: Any, **more: Any) -> Any:
+        monkeypatch.setattr(client, "see", see)
+        etcdctl(etcd.endpoint, "del", key)
+        return see(key, *rest, **more)
+
+    monkeypatch.setattr(client, "put_and_see", put_twice)
+    with holder:
+        assert other.lock("/test/vanish").try_acquire() is None
+    other.close()
+
+
+def test_a_grant_that_came_too_late_is_not_given_out(etcd: EtcdMember) -> None:
+    """When the calls take longer than the TTL the lock is not "got"; when they are quick again it is."""
+    with Proxy(etcd.client_port) as proxy:
+        backend = EtcdBackend([f"http://127.0.0.1:{proxy.port}"], ttl_s=TTL_S, timeout_s=10)
+        lock = backend.lock("/test/slow")
+        backend.ping(WITHIN_S)
+        proxy.delay_s = 1.2
+        acquiring = _Thread(lambda: lock.acquire(owner="me"))
+        began = time.monotonic()
+        eventually(lambda: time.monotonic() > began + 1.5 * TTL_S, "longer than the TTL")
+        assert acquiring.thread.is_alive()
+        proxy.delay_s = 0
+        grant = acquiring.result()
+        assert not grant.lost
+        lock.release(owner="me")
+        backend.close()
+        eventually(lambda: not EtcdSystem(etcd).leftovers(), "nothing is left on the server")
+
+
 def test_contenders_say_who_they_are(etcd: EtcdMember, backend: EtcdBackend) -> None:
     """The queue shows instance, process, thread, how long and what is left of the lease; all queues under a prefix."""
     with backend.lock("/test/show/a"), backend.lock("/test/show/b"):
@@ -147,7 +232,7 @@ def test_what_others_wrote_into_the_queue_does_no_harm(etcd: EtcdMember, backend
 @pytest.mark.parametrize("victim", [0, 1, 2])
 @pytest.mark.parametrize("how", ["kill", "pause"])
 def test_one_of_three_members_dies(victim: int, how: str) -> None:
-    """With three members, the death (or freezing) of any one costs a retry: a holder, a waiter and a newcomer all succeed."""
+    """With three members, the death (or freezing) of any one costs a retry: holder, waiter and newcomer all succeed."""
     with EtcdCluster(3) as cluster:
         backend = EtcdBackend(cluster.endpoints, ttl_s=6)
         lock, other = backend.lock("/test/cluster"), backend.lock("/test/cluster")
@@ -168,7 +253,7 @@ def test_one_of_three_members_dies(victim: int, how: str) -> None:
 
 @pytest.mark.parametrize("marker", [b"/etcdserverpb.Lease/LeaseGrant", b"/etcdserverpb.KV/Txn"], ids=["grant", "put"])
 def test_an_answer_that_was_lost_is_asked_for_again(etcd: EtcdMember, marker: bytes) -> None:
-    """A lease grant or a put that was applied, but whose answer was lost, neither fails the acquire nor leaves a second key."""
+    """A grant or a put that was applied, but whose answer was lost, fails no acquire and leaves no second key."""
     with Proxy(etcd.client_port) as proxy:
         backend = EtcdBackend([f"http://127.0.0.1:{proxy.port}"], ttl_s=5)
         lock = backend.lock("/test/lost-answer")
@@ -211,7 +296,7 @@ def test_an_etcd_that_is_away_is_an_error_in_time() -> None:
 
 
 def test_login(tmp_path: Path) -> None:
-    """With authentication on: a user with rights on the prefix gets the lock, also after a restart made its token void."""
+    """With log-ins on: a user with rights on the prefix gets the lock, also after its token became void."""
     with EtcdMember() as member:
         end = member.endpoint
         etcdctl(end, "user", "add", "root:sesame")
@@ -228,10 +313,17 @@ def test_login(tmp_path: Path) -> None:
         assert "wrong" not in str(refusal.value)
         backend = EtcdBackend([end], user="shop", password="open-door", ttl_s=5)
         backend.ping(WITHIN_S)
+        # Many at once log in once, not many times: etcd takes its time over a password.
+        crowd = [
+            _Thread(lambda n=n: LockContract._hold_and_release(backend.lock(f"/test/login/{n}"))) for n in range(30)
+        ]
+        assert all(thread.result() > 0 for thread in crowd)
         lock = backend.lock("/test/login")
         lock.acquire()
         waiting = _Thread(lambda: LockContract._hold_and_release(lock))
         eventually(lambda: len(lock.contenders()) == 2, "the waiter is in the queue")
+        # Every token becomes void; the watch that was made with one goes on, and the calls log in again.
+        etcdctl(end, "--user=root:sesame", "user", "grant-role", "shop", "root")
         lock.release()
         assert waiting.result() > 0
         member.kill()  # etcd's simple tokens don't survive it

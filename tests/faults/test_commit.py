@@ -128,7 +128,7 @@ def test_an_answer_that_stays_lost(etcd: EtcdMember, valkey: Valkey) -> None:
 
 @pytest.mark.parametrize("which", ["etcd", "store"])
 def test_a_server_that_is_away_and_comes_back(which: str) -> None:
-    """While etcd or the store is away buyers wait, and are told "not decided" at their deadline; then all is well again."""
+    """While a server is away buyers wait, and are told "not decided" at their deadline; then all is well again."""
     with EtcdMember() as etcd, Valkey(durable=True) as valkey:
 
         async def main() -> None:
@@ -177,7 +177,7 @@ def test_a_short_outage_is_only_a_delay() -> None:
 
 
 def test_a_paused_holder_writes_nothing(etcd: EtcdMember, valkey: Valkey) -> None:
-    """An instance that lost its lock between its read and its write, and doesn't know it yet, is stopped by the fence."""
+    """An instance that lost its lock between its read and its write, unaware of it, is stopped by the fence."""
 
     async def main() -> None:
         async with shop(etcd.endpoint, valkey.url) as one:
@@ -188,7 +188,7 @@ def test_a_paused_holder_writes_nothing(etcd: EtcdMember, valkey: Valkey) -> Non
                 lock = backend.lock("/seckill/lock/default")
                 # The one that will be paused: it has the lock, and has read.
                 grant = await asyncio.to_thread(lock.acquire, owner="paused")
-                seen = await store.read("default", Fence(grant.token, grant.source))
+                seen = await store.read("default", Fence(grant.token, grant.source), "late")
                 await asyncio.to_thread(_revoke, etcd, grant.key)
                 # Its successor sells.
                 assert (await one.buy(Purchase())).outcome is Outcome.SOLD

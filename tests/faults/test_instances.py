@@ -60,7 +60,7 @@ def test_the_rush_over_http(etcd: EtcdMember, valkey: Valkey, instances: int, ba
 
 
 def test_a_killed_holder_costs_one_ttl(etcd: EtcdMember, valkey: Valkey) -> None:
-    """kill -9 of an instance that sells: the other one goes on after about a TTL; all who were told "sold" have orders."""
+    """kill -9 of an instance that sells: the other goes on after about a TTL; who was told "sold" has an order."""
 
     async def main() -> None:
         async with shop(etcd.endpoint, valkey.url) as one:
@@ -93,7 +93,7 @@ def test_a_killed_holder_costs_one_ttl(etcd: EtcdMember, valkey: Valkey) -> None
 
 
 def test_a_paused_holder_is_overtaken(etcd: EtcdMember, valkey: Valkey) -> None:
-    """SIGSTOP of an instance that sells, beyond its TTL, then SIGCONT: nothing oversold, nobody is left without an answer."""
+    """SIGSTOP of an instance that sells, beyond its TTL, then SIGCONT: nothing oversold, everybody gets an answer."""
 
     async def main() -> None:
         async with shop(etcd.endpoint, valkey.url) as one:

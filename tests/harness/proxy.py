@@ -3,6 +3,7 @@
 import contextlib
 import socket
 import threading
+import time
 from types import TracebackType
 from typing import Self
 
@@ -22,6 +23,7 @@ class Proxy:
         self._losing_after: bytes | None = None
         self._losing_request = False
         self.lost = threading.Event()
+        self.delay_s = 0.0  # each request is passed on that much later
         self._thread = threading.Thread(target=self._accept, name="proxy", daemon=True)
         self._thread.start()
 
@@ -90,6 +92,8 @@ class Proxy:
                 elif not upstream and doomed.is_set():
                     self._lose()
                     return
+                if upstream and self.delay_s:
+                    time.sleep(self.delay_s)
                 sink.sendall(data)
         for end in (source, sink):
             with contextlib.suppress(OSError):

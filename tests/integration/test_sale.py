@@ -211,7 +211,7 @@ async def held(etcd: EtcdMember, valkey: Valkey, entered: asyncio.Event, leave: 
 
 
 def test_a_full_queue_refuses_at_once(etcd: EtcdMember, valkey: Valkey) -> None:
-    """While the lock is elsewhere `queue_max` buyers wait; the next is refused, and the others are served in the end."""
+    """While the lock is elsewhere `queue_max` buyers wait; the next is refused, the others are served in the end."""
 
     async def main() -> None:
         entered, leave = asyncio.Event(), asyncio.Event()
@@ -324,14 +324,17 @@ def test_a_buyer_who_comes_as_the_till_closes_is_served(valkey: Valkey) -> None:
         async def on_loop(self, **_: Any) -> AsyncIterator[Grant]:
             yield self._take(Wait(), lambda: False)
             if not late:
-                asyncio.get_running_loop().call_soon(lambda: late.append(cashier.submit(Purchase())))
+                asyncio.get_running_loop().call_soon(lambda: late.append(submit()))
+
+    def submit() -> asyncio.Future[Answer]:
+        return cashier.submit(Purchase(), asyncio.get_running_loop().time() + WITHIN_S)
 
     async def main() -> None:
         nonlocal cashier
         store = BareStockStore(valkey.url)
         await store.set_stock("default", Fence(1, "test"), 5)
         cashier = Cashier("default", Handing("default"), store, Rules(), Metrics())
-        assert (await cashier.submit(Purchase())).outcome is Outcome.SOLD
+        assert (await submit()).outcome is Outcome.SOLD
         await eventually_async(lambda: asyncio.sleep(0, late))
         assert (await asyncio.wait_for(late[0], WITHIN_S)).outcome is Outcome.SOLD
         await store.close()

@@ -48,7 +48,7 @@ def test_never_undersells(stock: int, wanted: list[int]) -> None:
 
 @given(stock=st.integers(0, 60), buyers=st.integers(0, 80), data=st.data())
 def test_the_sum_does_not_depend_on_the_order(stock: int, buyers: int, data: st.DataObject) -> None:
-    """Who buys one unit each sell min(stock, demand), however they stand in line, and however they are cut in batches."""
+    """Buyers of one unit each get min(stock, demand), however they stand in line and are cut in batches."""
     crowd = [Purchase(buyer=f"buyer-{number}") for number in range(buyers)]
     line = data.draw(st.permutations(crowd))
     cut = data.draw(st.integers(0, buyers))

@@ -1,0 +1,128 @@
+"""The watches on one etcd member, on one stream.
+
+etcd3's own watcher is not used: it takes an answer that comes too late for that of the next watch, lets those behind
+the first wait without a limit, and once its stream is half closed its cancellations block for ever (a queue of ten
+that nobody reads any more). This one only ever says "something happened to your key, look again".
+"""
+
+import logging
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+import grpc
+from etcd3 import etcdrpc
+
+from app.errors import LockUnavailable
+
+_log = logging.getLogger(__name__)
+_DELETIONS: Final = [etcdrpc.WatchCreateRequest.FilterType.Value("NOPUT")]
+
+
+class Watch:
+    """One key's watch. `alive`: deletions of the key are told; once False it never is again."""
+
+    __slots__ = ("alive", "answered", "id", "unwanted", "wake")
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self.wake = wake
+        self.id: int | None = None
+        self.alive = False
+        self.unwanted = False
+        self.answered: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+
+class WatchStream:
+    """A stream of watches; broken for good once it breaks. All methods may be called from any thread."""
+
+    def __init__(self, stub: Any, metadata: Any) -> None:
+        self._mutex = threading.Lock()
+        self._requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._unanswered: deque[Watch] = deque()  # etcd answers in the order of the requests
+        self._watches: dict[int, Watch] = {}
+        self.broken = False
+        self._call = stub.Watch(iter(self._requests.get, None), metadata=metadata)
+        self._reader = threading.Thread(target=self._read, name="seckill-etcd-watch", daemon=True)
+        self._reader.start()
+
+    def add(self, key: str, wake: Callable[[], None], timeout_s: float) -> Watch:
+        """Watch a key for its deletion from now on; raises `LockUnavailable` when etcd does not confirm it in time.
+
+        The watch begins with the next revision, not with a past one: etcd puts a watch from the past into a group that
+        it visits every 100 ms, and a deletion that follows closely would be told that late.
+        """
+        watch = Watch(wake)
+        create = etcdrpc.WatchCreateRequest(key=key.encode(), filters=_DELETIONS)
+        with self._mutex:
+            if not self.broken:
+                self._unanswered.append(watch)
+                self._requests.put(etcdrpc.WatchRequest(create_request=create))
+                watch.alive = True
+        if watch.alive:
+            try:
+                watch.answered.get(timeout=timeout_s)
+            except queue.Empty:
+                self.remove(watch)
+                raise LockUnavailable("etcd does not confirm a watch") from None
+        if not watch.alive:
+            raise LockUnavailable("etcd ended the stream of watches")
+        return watch
+
+    def remove(self, watch: Watch) -> None:
+        """Watch no longer. Never blocks."""
+        with self._mutex:
+            watch.alive = False
+            watch.unwanted = True
+            if watch.id is not None and self._watches.pop(watch.id, None) is not None:
+                self._cancel(watch.id)
+
+    def close(self) -> None:
+        """End the stream; whoever watches is woken."""
+        self._call.cancel()
+        self._requests.put(None)  # else gRPC's thread that reads our requests waits for ever
+        if threading.current_thread() is not self._reader:
+            self._reader.join(5)
+
+    def _read(self) -> None:
+        try:
+            for response in self._call:
+                self._take(response)
+        except grpc.RpcError as error:
+            _log.debug("a stream of watches ended: %s", error)
+        finally:
+            with self._mutex:
+                self.broken = True
+                orphans = [*self._watches.values(), *self._unanswered]
+                self._watches.clear()
+                self._unanswered.clear()
+                for watch in orphans:
+                    watch.alive = False
+            self._requests.put(None)
+            for watch in orphans:
+                watch.answered.put(None)
+                watch.wake()
+
+    def _take(self, response: Any) -> None:
+        with self._mutex:
+            if response.created:
+                watch = self._unanswered.popleft()
+                if response.canceled:
+                    watch.alive = False  # refused: no permission, for instance
+                elif watch.unwanted:
+                    self._cancel(response.watch_id)
+                else:
+                    watch.id = response.watch_id
+                    self._watches[response.watch_id] = watch
+                watch.answered.put(None)
+                return
+            found = self._watches.get(response.watch_id)
+            if found is not None and response.canceled:
+                found.alive = False
+                del self._watches[response.watch_id]
+        if found is not None:
+            found.wake()
+
+    def _cancel(self, watch_id: int) -> None:
+        self._requests.put(etcdrpc.WatchRequest(cancel_request=etcdrpc.WatchCancelRequest(watch_id=watch_id)))
