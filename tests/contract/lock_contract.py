@@ -1,4 +1,4 @@
-"""What every lock must do, whatever it is made of. A backend's tests inherit `LockContract`, and give a `LockSystem`."""
+"""What every lock must do, whatever it is made of. A backend's tests inherit `LockContract`, with a `LockSystem`."""
 
 import _thread
 import asyncio

@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from app.embedded import EtcdMember, Valkey
+from app.locks import EtcdBackend
 from app.process import Process, free_port
 from tests.harness.shop import Instance, shop
 from tests.harness.waiting import WITHIN_S, eventually, eventually_async
@@ -152,6 +153,36 @@ def test_sigterm_drains_and_leaves(etcd: EtcdMember, valkey: Valkey) -> None:
         asyncio.run(main())
         assert instance._child is not None
         assert instance._child.returncode in (0, -signal.SIGTERM)
+
+
+def test_sigterm_while_the_lock_is_elsewhere(etcd: EtcdMember, valkey: Valkey) -> None:
+    """Those who can't be served before the drain is over are told so (503, try again): no 500, no broken connection."""
+
+    async def main() -> None:
+        backend = EtcdBackend([etcd.endpoint], ttl_s=30)
+        async with shop(etcd.endpoint, valkey.url) as one:
+            await one.set_stock("phone", 5)
+            async with backend.lock("/seckill/lock/phone").on_loop():
+                answering = asyncio.create_task(rush([instance.url], 20, sku="phone"))
+
+                async def queued() -> bool:
+                    metrics = str(instance.get("/metrics")[1])
+                    return 'seckill_queue_buyers{sku="phone"} 20.0' in metrics
+
+                await eventually_async(queued)
+                instance.signal(signal.SIGTERM)
+                answers = await answering
+                assert told(answers) == {"503": 20}
+                for answer in answers:
+                    assert isinstance(answer, httpx.Response)
+                    assert answer.headers["retry-after"]
+                    assert answer.json()["type"] == "urn:seckill:not-decided"
+                eventually(lambda: not instance.running, "the instance has left")
+            assert (await one.level("phone")).lucky == 0
+        backend.close()
+
+    with Instance(etcd.endpoint, valkey.url, drain_timeout_s=1, purchase_timeout_ms=60_000) as instance:
+        asyncio.run(main())
 
 
 def test_uvicorn_can_run_it_too(etcd: EtcdMember, valkey: Valkey) -> None:

@@ -261,7 +261,7 @@ def test_ending_it_leaves_nothing_behind(number: signal.Signals, after: str) -> 
 
 
 def marked(mark: str) -> list[list[str]]:
-    """The processes that inherited this mark in their environment: whatever the demo has started, and whatever that has."""
+    """The processes that inherited this mark: whatever the demo has started, and whatever that has."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
