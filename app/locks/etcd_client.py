@@ -1,6 +1,6 @@
 """Calls to etcd: each with a deadline, repeated on the next endpoint, with errors of ours.
 
-This file and `etcd_watch` are the only ones that import etcd3. Its own client is not used: a failed endpoint is banned
+Only this file, `etcd_endpoint` and `etcd_watch` import etcd3. Its own client is not used: a failed endpoint is banned
 there for 300 s, a failed call is not repeated, and calls without a time-out hang for ever. Its messages and stubs are.
 """
 
@@ -13,13 +13,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import grpc
 from etcd3 import etcdrpc
 
 from app.errors import ConfigurationError, LockUnavailable
-from app.locks.etcd_watch import WatchStream
+from app.locks.etcd_endpoint import Endpoint, metadata_of, tls_credentials
 
 _ELSEWHERE: Final = {
     # Another member may do better, or this one a moment later. UNAVAILABLE is also "no leader" and "leader changed".
@@ -31,17 +30,6 @@ _ELSEWHERE: Final = {
 }
 _ROUND_PAUSE_S: Final = 0.05  # after all endpoints have failed once
 _MIN_TRY_S: Final = 0.05
-_CHANNEL_OPTIONS: Final = [
-    # gRPC's default waits up to two minutes before it connects again to a server that came back.
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 1000),
-    # Notices a path that was cut without a word. etcd refuses pings more often than every 5 s.
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 3_000),
-    # Two clients of one process must not share a connection that one of them closes.
-    ("grpc.use_local_subchannel_pool", 1),
-]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +66,8 @@ class EtcdClient:
         if bool(user) != bool(password):
             raise ConfigurationError("etcd needs both a user and a password, or neither")
         self.timeout_s = timeout_s
-        credentials = _tls(ca_file, cert_file, key_file)
-        self._endpoints = [_Endpoint(url, credentials, user, password) for url in endpoints]
+        credentials = tls_credentials(ca_file, cert_file, key_file)
+        self._endpoints = [Endpoint(url, credentials, user, password) for url in endpoints]
         # Instances begin at different members, so that the members share the work.
         self._current = random.randrange(len(self._endpoints))  # noqa: S311 - not a secret
         self._closed = False
@@ -151,7 +139,7 @@ class EtcdClient:
         return (own, ahead) if present else (None, None)
 
     # Not a read-only transaction with a comparison, here and in `exists`, although it would say the same: when the
-    # deadline of one passes while it is being read, etcd 3.5.1 panics ("unexpected error during txn").
+    # deadline of one passes while it is being read, etcd 3.5.1 panics (etcd issue 14110).
 
     def see(
         self, key: str, create_revision: int, prefix: str, timeout_s: float | None = None, *, limit: int = 2
@@ -217,13 +205,13 @@ class EtcdClient:
             for endpoint in self._endpoints:
                 endpoint.close()
 
-    def _call(self, method: "Callable[[_Endpoint], Callable[..., Any]]", request: Any, timeout_s: float | None) -> Any:
+    def _call(self, method: "Callable[[Endpoint], Callable[..., Any]]", request: Any, timeout_s: float | None) -> Any:
         """Try the endpoints in turn until one answers or the time is over."""
         timeout_s = self.timeout_s if timeout_s is None else timeout_s
         with _ctrl_c_waits():
             return self._try_all(method, request, timeout_s)
 
-    def _try_all(self, method: "Callable[[_Endpoint], Callable[..., Any]]", request: Any, timeout_s: float) -> Any:
+    def _try_all(self, method: "Callable[[Endpoint], Callable[..., Any]]", request: Any, timeout_s: float) -> Any:
         deadline = time.monotonic() + timeout_s
         untried = len(self._endpoints)
         while True:
@@ -233,7 +221,7 @@ class EtcdClient:
             token = None
             try:
                 token = endpoint.token(try_s)
-                answer = method(endpoint)(request, timeout=try_s, metadata=_metadata(token))
+                answer = method(endpoint)(request, timeout=try_s, metadata=metadata_of(token))
                 self.cluster_id = answer.header.cluster_id or self.cluster_id
                 return answer
             except grpc.RpcError as error:
@@ -258,7 +246,7 @@ class EtcdClient:
             if time.monotonic() >= deadline:
                 raise LockUnavailable(f"etcd does not answer ({endpoint.url}: {_text(failure)})") from failure
 
-    def _next(self, failed: "_Endpoint") -> None:
+    def _next(self, failed: "Endpoint") -> None:
         # Another thread may have moved on already.
         if self._endpoints[self._current] is failed:
             self._current = (self._current + 1) % len(self._endpoints)
@@ -271,76 +259,6 @@ class _Refused(LockUnavailable):
         super().__init__(f"etcd at {url} refuses: {details or code.name}")
         self.code = code
         self.details = details
-
-
-class _Endpoint:
-    """One etcd member: its channel, stubs, watch stream and login token."""
-
-    def __init__(self, url: str, credentials: Any, user: str | None, password: str | None) -> None:
-        parts = urlsplit(url if "://" in url else f"http://{url}")
-        if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
-            # Not with the URL, in which there may be a password.
-            raise ConfigurationError("not an etcd endpoint: say http://host:2379 (user and password are given apart)")
-        target = f"{parts.hostname}:{parts.port or 2379}"
-        self.url = f"{parts.scheme}://{target}"
-        if parts.scheme == "https":
-            self._channel = grpc.secure_channel(target, credentials, options=_CHANNEL_OPTIONS)
-        else:
-            self._channel = grpc.insecure_channel(target, options=_CHANNEL_OPTIONS)
-        self.kv = etcdrpc.KVStub(self._channel)
-        self.lease = etcdrpc.LeaseStub(self._channel)
-        self._login = (user, password) if user and password else None
-        self._token: str | None = None
-        self._logging_in = threading.Lock()
-        self._mutex = threading.Lock()
-        self._watches: WatchStream | None = None
-
-    def token(self, timeout_s: float) -> str | None:
-        """The login token, got on first use (etcd may be away when we start), by one thread for all."""
-        if self._login is None or self._token is not None:
-            return self._token
-        # etcd takes its time over a password on purpose; many log-ins at once would all be too late.
-        if not self._logging_in.acquire(timeout=timeout_s):
-            raise LockUnavailable(f"a log-in to etcd at {self.url} takes too long")
-        try:
-            if self._token is None:
-                request = etcdrpc.AuthenticateRequest(name=self._login[0], password=self._login[1])
-                self._token = etcdrpc.AuthStub(self._channel).Authenticate(request, timeout=timeout_s).token
-            return self._token
-        finally:
-            self._logging_in.release()
-
-    def forget_token(self, token: str) -> None:
-        """A call with this token was refused; unless another thread has a newer one, the next call logs in again."""
-        with self._mutex:
-            if self._token == token:
-                self._token = None
-
-    def keep_alive_once(self, request: Any, *, timeout: float, metadata: Sequence[tuple[str, str]]) -> Any:
-        """One request and one answer on a stream of its own, so that it has a deadline like any other call."""
-        answers = self.lease.LeaseKeepAlive(iter([request]), timeout=timeout, metadata=metadata)
-        try:
-            answer = next(answers, None)
-        finally:
-            answers.cancel()
-        if answer is None:
-            raise LockUnavailable(f"etcd at {self.url} closed the stream of a renewal")
-        return answer
-
-    def watches(self) -> WatchStream:
-        """The stream that all watches on this member share; a new one when the last one broke."""
-        with self._mutex:
-            if self._watches is None or self._watches.broken:
-                self._watches = WatchStream(etcdrpc.WatchStub(self._channel), _metadata(self._token))
-            return self._watches
-
-    def close(self) -> None:
-        """Close the stream and the channel."""
-        with self._mutex:
-            stream, self._watches = self._watches, None
-        if stream is not None:
-            stream.close()
-        self._channel.close()
 
 
 @contextmanager
@@ -369,22 +287,8 @@ def _ctrl_c_waits() -> Iterator[None]:
             signal.raise_signal(signal.SIGINT)
 
 
-def _metadata(token: str | None) -> Sequence[tuple[str, str]]:
-    return () if token is None else (("token", token),)
-
-
 def _is_direct(kv: KeyValue, prefix: str) -> bool:
     return "/" not in kv.key[len(prefix) :]
-
-
-def _tls(ca_file: Path | None, cert_file: Path | None, key_file: Path | None) -> Any:
-    if bool(cert_file) != bool(key_file):
-        raise ConfigurationError("etcd's client certificate needs both a cert file and a key file")
-    try:
-        contents = [None if file is None else file.read_bytes() for file in (ca_file, key_file, cert_file)]
-    except OSError as error:
-        raise ConfigurationError(f"etcd's TLS file can't be read: {error}") from error
-    return grpc.ssl_channel_credentials(*contents)
 
 
 def _created(key: str, revision: int) -> Any:

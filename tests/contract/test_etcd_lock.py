@@ -363,7 +363,7 @@ def test_tls(tmp_path: Path) -> None:
         EtcdBackend([member.endpoint], ca_file=tmp_path / "missing.pem")
 
 
-@pytest.mark.parametrize("endpoint", ["ftp://host", "http://", "://"])
+@pytest.mark.parametrize("endpoint", ["ftp://host", "http://", "://", "http://h:port", "http://[", "http://u:p@h"])
 def test_an_odd_endpoint_is_refused(endpoint: str) -> None:
     """What is no etcd URL is a configuration error, at once."""
     with pytest.raises(ConfigurationError, match="not an etcd endpoint"):
