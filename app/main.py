@@ -95,14 +95,18 @@ async def open_shop(settings: Settings, metrics: Metrics | None = None) -> Async
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:
-    """The web service. Without `settings` they come from the environment: `uvicorn app.main:create_app --factory`."""
-    try:
-        settings = settings or load()
-        # What only the parts can judge (URLs, certificates) is judged now, not when the first buyer comes.
-        open_backend(settings, Metrics()).close()
-        open_store(settings)
-    except ConfigurationError as error:
-        sys.exit(f"seckill: {error}")
+    """The web service. Without `settings` they come from the environment: `uvicorn app.main:create_app --factory`.
+
+    With a wrong setting that ends the process with a line that names it; given ones raise `ConfigurationError`.
+    """
+    if settings is None:
+        try:
+            return create_app(load())
+        except ConfigurationError as error:
+            sys.exit(f"seckill: {error}")
+    # What only the parts can judge (URLs, certificates) is judged now, not when the first buyer comes.
+    open_backend(settings, Metrics()).close()
+    open_store(settings)
     configure_logging(settings)
 
     @asynccontextmanager

@@ -58,6 +58,6 @@ def _compare(result: Audit) -> None:
     total = result.stock + result.lucky
     if total != result.initial:
         result.violations.append(f"stock + lucky is {total}, but {result.initial} units were there at the start")
-    result.oversold = max(0, result.stock + result.units_ordered - result.initial)
+    result.oversold = max(0, result.units_ordered - result.initial)
     if result.oversold:
         result.violations.append(f"{result.oversold} units were sold that did not exist")

@@ -1,6 +1,7 @@
 """The shop: the door of the sale for everybody outside it. Finds an item's cashier, and says what was sold."""
 
 import asyncio
+import dataclasses
 import logging
 from collections.abc import AsyncIterator, Awaitable
 from typing import Final
@@ -81,9 +82,13 @@ class Shop:
         if len(self._cashiers) >= _CASHIERS_MAX:
             for idle in [name for name, cashier in self._cashiers.items() if cashier.idle]:
                 del self._cashiers[idle]
-        tills = 1 if self._backend.exclusive else _TILLS_WITHOUT_LOCK
         lock = self._backend.lock(self._lock_name(sku))
-        cashier = Cashier(sku, lock, self._store, self._rules, self._stats, tills=tills)
+        if self._backend.exclusive:
+            cashier = Cashier(sku, lock, self._store, self._rules, self._stats)
+        else:
+            # Nobody waits for anybody: each request reads, decides and writes by itself, as in the articles.
+            alone = dataclasses.replace(self._rules, batch_max=1)
+            cashier = Cashier(sku, lock, self._store, alone, self._stats, tills=_TILLS_WITHOUT_LOCK)
         self._cashiers[sku] = cashier
         return cashier
 

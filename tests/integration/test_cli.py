@@ -105,7 +105,7 @@ def test_locks_shows_the_queue(env: dict[str, str], etcd: EtcdMember) -> None:
         (["stock", "set", "1", "--sku", "a b"], {}, "not an item's name: 'a b'"),
         (["stock", "show", "--sku", "nope"], {}, "no item 'nope'"),
         (["check", "--sku", "nope"], {}, "no item 'nope'"),
-        (["demo", "--lock", "none"], {}, "add --guard none"),
+        (["demo", "--lock", "none"], {}, "--lock none gives no fencing tokens"),
     ],
 )
 def test_errors_are_one_line(env: dict[str, str], arguments: list[str], variables: dict[str, str], says: str) -> None:
