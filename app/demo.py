@@ -15,8 +15,9 @@ from typing import Any, Final
 
 from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, Task, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
 from app.embedded import EtcdMember, Valkey
 from app.errors import ConfigurationError
@@ -328,13 +329,20 @@ def _locustfile() -> Path:
     raise ConfigurationError("the load test is missing; install seckill with: pip install 'seckill[demo]'")
 
 
+class _Count(MofNCompleteColumn):
+    """Nothing for a step that has no count, instead of "0/?"."""
+
+    def render(self, task: Task) -> Text:
+        return super().render(task) if task.total else Text()
+
+
 @contextmanager
 def _steps(console: Console) -> Iterator[Progress]:
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
         BarColumn(),
-        MofNCompleteColumn(),
+        _Count(),
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=console, transient=True) as progress:
