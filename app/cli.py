@@ -5,12 +5,13 @@ import dataclasses
 import json
 import sys
 from collections.abc import Awaitable, Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from app.demo import DemoOptions
 from app.errors import LockTimeout, SeckillError
@@ -32,6 +33,20 @@ app.add_typer(stock, name="stock")
 Result = TypeVar("Result")
 
 _FAILED = 2  # could not be done; 1 is the answer "not consistent"
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"seckill {version('seckill')}")  # noqa: T201
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    _: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+) -> None:
+    pass
+
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Sku = Annotated[str, typer.Option(help="The item.")]
@@ -156,7 +171,7 @@ def locks(as_json: Json = False) -> None:
     if not contenders:
         Console().print("Nobody holds a lock or waits for one.")
         return
-    table = Table("", "key", "token", "owner", "for", "TTL left", title="Lock queues")
+    table = Table("", Column("key", overflow="fold"), "token", "owner", "for", "TTL left", title="Lock queues")
     for contender in contenders:
         owner = contender.owner
         who = (

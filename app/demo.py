@@ -6,8 +6,9 @@ import os
 import secrets
 import statistics
 import sys
+import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -98,15 +99,14 @@ def _run(options: DemoOptions, console: Console, crowd_file: Path, servers: Exit
         "ADMIN_TOKEN": token,
         # Everybody comes at once, and must be let in.
         "QUEUE_MAX": str(max(20_000, options.buyers)),
-        "PURCHASE_TIMEOUT_MS": "60000",
+        "PURCHASE_TIMEOUT_MS": str(max(10_000, 40 * options.buyers)),
     }
     if options.batch_max is not None:
         variables["BATCH_MAX"] = str(options.batch_max)
     env = os.environ | {PREFIX + name: value for name, value in variables.items()}
     steps.update(step, description=f"Starting {options.instances} instances")
     ports = _choose_ports(options, console)
-    for port in ports:
-        servers.enter_context(_Instance(port, env))
+    instances = [servers.enter_context(_Instance(port, env)) for port in ports]
     steps.remove_task(step)
 
     figures = asyncio.run(_sell(options, env, ports, crowd_file, steps))
@@ -119,7 +119,7 @@ def _run(options: DemoOptions, console: Console, crowd_file: Path, servers: Exit
         options.report.write_text(json.dumps(report, indent=2) + "\n")
         console.print(f"All figures are in {options.report}")
     if options.keep:
-        _stay(console, [_url(port) for port in ports], token, etcd, valkey)
+        _stay(console, [_url(port) for port in ports], token, etcd, valkey, instances)
     return 0 if not figures.problems else 1
 
 
@@ -305,18 +305,30 @@ def _locks_taken(url: str) -> int:
     return 0
 
 
-def _stay(console: Console, urls: list[str], token: str, etcd: EtcdMember, valkey: Valkey) -> None:
-    """Stay up until Ctrl-C."""
+def _stay(
+    console: Console, urls: list[str], token: str, etcd: EtcdMember, valkey: Valkey, instances: Sequence[Process]
+) -> None:
+    """Stay up until Ctrl-C, and say so when one of the processes ends before that."""
+    lines = [f"{url}{path}" for url in urls for path in ("/stock/reduce", "/stock", "/docs")]
+    lines += [
+        f"admin token: {token}",
+        "",
+        "For `seckill stock`, `seckill locks` and `seckill check` in another terminal:",
+        f"export SECKILL_ETCD_ENDPOINTS={etcd.endpoint} SECKILL_REDIS_URL={valkey.url}",
+        f"{Path(sys.executable).with_name('seckill')} stock set 300 --new-sale",
+        "",
+        "Ctrl-C ends it.",
+    ]
     console.print()
-    for url in urls:
-        console.print(f"  {url}/stock/reduce   buy    {url}/stock   look    {url}/docs   all endpoints")
-    console.print(f"  admin token  {token}")
-    console.print("  For `seckill stock`, `seckill locks` and `seckill check` in another terminal:")
-    console.print(f"  export SECKILL_ETCD_ENDPOINTS={etcd.endpoint} SECKILL_REDIS_URL={valkey.url}", soft_wrap=True)
-    console.print("  Ctrl-C ends it.")
+    for line in lines:
+        console.print(f"  {line}", soft_wrap=True, highlight=False)
+    watched = [etcd, valkey, *instances]
     try:
         while True:
-            asyncio.run(asyncio.sleep(3600))
+            for process in [one for one in watched if not one.running]:
+                watched.remove(process)
+                console.print(f"{process.name} has ended:\n{process.last_lines(3)}", style="red", markup=False)
+            time.sleep(0.5)
     except KeyboardInterrupt:
         console.print("Stopped.")
 

@@ -1,13 +1,20 @@
 """uvicorn, told to close the shop when it is told to stop."""
 
 import asyncio
+import logging
 import socket
+from typing import Final
 
 import uvicorn
 
+from app.errors import ConfigurationError
 from app.main import create_app
 from app.settings import Settings
 from app.web.state import State
+
+_log = logging.getLogger(__name__)
+
+_BACKLOG: Final = 8192  # a rush connects all at once
 
 
 class Server(uvicorn.Server):
@@ -25,7 +32,12 @@ class Server(uvicorn.Server):
         """Close the shop while uvicorn waits for the requests."""
         state = self.lifespan.state.get("seckill")
         if isinstance(state, State):
-            await asyncio.gather(state.shop.close(within_s=self._drain_timeout_s), super().shutdown(sockets))
+            _log.info("%s is closing, %d buyers wait", state.instance, sum(state.shop.waiting.values()))
+            closing = asyncio.create_task(state.shop.close(within_s=self._drain_timeout_s))
+            await super().shutdown(sockets)
+            if self.force_exit:  # a second Ctrl-C
+                closing.cancel()
+            await asyncio.wait([closing])
         else:
             await super().shutdown(sockets)
 
@@ -33,14 +45,24 @@ class Server(uvicorn.Server):
 def run(settings: Settings) -> None:
     """Serve on `settings.host` and `settings.port` until told to stop."""
     settings = settings.model_copy(update={"instance": settings.instance_on_port})
+    listener = _listen(settings.host, settings.port)
     config = uvicorn.Config(
         create_app(settings),
-        host=settings.host,
-        port=settings.port,
         log_level="warning",
         access_log=False,  # a line for each buyer would cost more than the sale
-        backlog=8192,  # a rush connects all at once
+        backlog=_BACKLOG,
         timeout_keep_alive=75,
         timeout_graceful_shutdown=int(settings.drain_timeout_s) + 5,  # the shop is closed before that
     )
-    Server(config, drain_timeout_s=settings.drain_timeout_s).run()
+    Server(config, drain_timeout_s=settings.drain_timeout_s).run([listener])
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Taken before anything is opened, so that a port in use is said at once, in one line."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+    except OSError as error:
+        raise ConfigurationError(
+            f"SECKILL_HOST, SECKILL_PORT: can't listen on {host}:{port}: {error.strerror}"
+        ) from None

@@ -8,10 +8,11 @@ from app.locks.lock import Contender, DistributedLock
 class LockBackend(ABC):
     """What a process opens once and closes at its end.
 
-    `exclusive`: whether its locks exclude at all (only `none` doesn't). `fencing`: whether its grants carry tokens that
-    a store can fence with.
+    `name`: of the lock system, for people. `exclusive`: whether its locks exclude at all (only `none` doesn't).
+    `fencing`: whether its grants carry tokens that a store can fence with.
     """
 
+    name: str
     exclusive: bool = True
     fencing: bool = True
 

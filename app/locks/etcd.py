@@ -1,6 +1,7 @@
 """The etcd lock: a lease per outermost acquire, a key under the lock's prefix, the lowest create revision owns."""
 
 import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -70,15 +71,21 @@ class EtcdLock(DistributedLock):
 
 
 class EtcdBackend(LockBackend):
-    """One connection to etcd and one renewal thread, for all locks of a process."""
+    """One connection to etcd and one renewal thread, for all locks of a process.
+
+    `ttl_s`: whole seconds, rounded up, at least what etcd allows (2 by its defaults); `timeout_s`: deadline of a
+    call; `instance`: who we are in the queue, the host's name by default; `told`: hears of renewals (see `Renewer`).
+    """
+
+    name = "etcd"
 
     def __init__(
         self,
-        endpoints: Sequence[str],
+        endpoints: Sequence[str] | str,
         *,
         ttl_s: float = 5.0,
         renew_ratio: float = 1 / 3,
-        instance: str = "python",
+        instance: str | None = None,
         timeout_s: float = 2.0,
         user: str | None = None,
         password: str | None = None,
@@ -98,7 +105,7 @@ class EtcdBackend(LockBackend):
         )
         self._renewer = Renewer(ratio=renew_ratio, told=told)
         self._ttl_s = ttl_s
-        self._instance = instance
+        self._instance = instance or socket.gethostname()
 
     def lock(self, name: str) -> EtcdLock:
         """The lock of that name; each call makes an object of its own."""

@@ -4,6 +4,7 @@ Only this file, `etcd_endpoint` and `etcd_watch` import etcd3. Its own client is
 there for 300 s, a failed call is not repeated, and calls without a time-out hang for ever. Its messages and stubs are.
 """
 
+import asyncio
 import random
 import signal
 import threading
@@ -45,14 +46,14 @@ class KeyValue:
 class EtcdClient:
     """A connection to an etcd cluster. All methods may be called from any thread.
 
-    `endpoints`: URLs (`http://host:port`, or `https://` with TLS). A call is tried on one after the other until one
-    answers or `timeout_s` is over; then it raises `LockUnavailable`. Calls must therefore be safe to repeat: each of
-    the methods here is.
+    `endpoints`: URLs (`http://host:port`, or `https://` with TLS; a bare `host:port` is the former). A call is tried
+    on one after the other until one answers or `timeout_s` is over; then it raises `LockUnavailable`. Calls must
+    therefore be safe to repeat: each of the methods here is.
     """
 
     def __init__(
         self,
-        endpoints: Sequence[str],
+        endpoints: Sequence[str] | str,
         *,
         timeout_s: float = 2.0,
         user: str | None = None,
@@ -61,6 +62,7 @@ class EtcdClient:
         cert_file: Path | None = None,
         key_file: Path | None = None,
     ) -> None:
+        endpoints = endpoints.split(",") if isinstance(endpoints, str) else endpoints
         if not endpoints:
             raise ConfigurationError("at least one etcd endpoint is needed")
         if bool(user) != bool(password):
@@ -179,16 +181,19 @@ class EtcdClient:
                 raise
 
     @contextmanager
-    def watching(self, key: str, wake: Callable[[], None]) -> Iterator[Callable[[], bool]]:
+    def watching(
+        self, key: str, wake: Callable[[], None], timeout_s: float | None = None
+    ) -> Iterator[Callable[[], bool]]:
         """Call `wake` when `key` is deleted or the watch breaks; yields "will this watch still tell me?".
 
         What was deleted before the watch was there must be found by looking, *after* the watch was created.
         """
         endpoint = self._endpoints[self._current]
+        timeout_s = self.timeout_s if timeout_s is None else timeout_s
         try:
             with _ctrl_c_waits():
-                stream = endpoint.watches()
-            watch = stream.add(key, wake, self.timeout_s)
+                stream = endpoint.watches(timeout_s)
+            watch = stream.add(key, wake, timeout_s)
         except (LockUnavailable, grpc.RpcError, ValueError) as error:
             self._next(endpoint)
             raise LockUnavailable(f"etcd at {endpoint.url} takes no watch: {_text(error)}") from error
@@ -197,6 +202,11 @@ class EtcdClient:
             yield lambda: watch.alive and self._endpoints[self._current] is endpoint
         finally:
             stream.remove(watch)
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called: nothing will ever be answered again."""
+        return self._closed
 
     def close(self) -> None:
         """Close the connections; calls under way end with `LockUnavailable`."""
@@ -269,7 +279,8 @@ def _ctrl_c_waits() -> Iterator[None]:
     the renewal thread waits for that for ever, whatever its deadline.
     """
     handler = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+    on_loop = asyncio._get_running_loop() is not None  # its own handler of signals does not interrupt
+    if threading.current_thread() is not threading.main_thread() or not callable(handler) or on_loop:
         yield
         return
     came = False
@@ -278,8 +289,8 @@ def _ctrl_c_waits() -> Iterator[None]:
         nonlocal came
         came = True
 
-    signal.signal(signal.SIGINT, note)
     try:
+        signal.signal(signal.SIGINT, note)
         yield
     finally:
         signal.signal(signal.SIGINT, handler)

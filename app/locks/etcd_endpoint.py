@@ -35,8 +35,8 @@ class Endpoint:
         except ValueError:
             host = None
         if host is None or parts.scheme not in ("http", "https") or "@" in parts.netloc:
-            # Not with the URL, in which there may be a password.
-            raise ConfigurationError("not an etcd endpoint: say http://host:2379 (user and password are given apart)")
+            shown = "" if "@" in url else f" {url!r}:"  # there may be a password in it
+            raise ConfigurationError(f"not an etcd endpoint:{shown} say http://host:2379 (user and password apart)")
         target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self.url = f"{parts.scheme}://{target}"
         if parts.scheme == "https":
@@ -50,6 +50,7 @@ class Endpoint:
         self._logging_in = threading.Lock()
         self._mutex = threading.Lock()
         self._watches: WatchStream | None = None
+        self._watches_token: str | None = None
 
     def token(self, timeout_s: float) -> str | None:
         """The login token, got on first use (etcd may be away when we start), by one thread for all."""
@@ -83,12 +84,20 @@ class Endpoint:
             raise LockUnavailable(f"etcd at {self.url} closed the stream of a renewal")
         return answer
 
-    def watches(self) -> WatchStream:
-        """The stream that all watches on this member share; a new one when the last one broke."""
+    def watches(self, timeout_s: float) -> WatchStream:
+        """The stream that all watches on this member share; a new one when the last one broke, or its token is old."""
+        token = self.token(timeout_s)
+        old = None
         with self._mutex:
+            if self._watches is not None and self._watches_token != token:
+                old, self._watches = self._watches, None  # etcd would refuse every new watch on it
             if self._watches is None or self._watches.broken:
-                self._watches = WatchStream(etcdrpc.WatchStub(self._channel), metadata_of(self._token))
-            return self._watches
+                self._watches = WatchStream(etcdrpc.WatchStub(self._channel), metadata_of(token))
+                self._watches_token = token
+            stream = self._watches
+        if old is not None:
+            old.close()  # whoever still watches there is woken, and comes here
+        return stream
 
     def close(self) -> None:
         """Close the stream and the channel."""

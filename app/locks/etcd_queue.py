@@ -35,14 +35,14 @@ class PlaceLost(Exception):
     """Our key or its lease is gone, and the place in the queue with it: not a failure, but a reason to start again."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, weakref_slot=True, eq=False)
 class Place:
-    """A contender's place in the queue."""
+    """A contender's place in the queue. When nobody has it any more its lease is not renewed but given back."""
 
     key: str
-    revision: int
     lease: Lease
-    predecessor: KeyValue | None
+    revision: int = 0
+    predecessor: KeyValue | None = None
 
 
 class PrefixQueue:
@@ -76,6 +76,8 @@ class PrefixQueue:
 
         asked_at = time.monotonic()
         lease = Lease(key, self._ttl_s, asked_at=asked_at, renew=renew, end=end, abandoned=abandoned)
+        place = Place(key, lease)
+        lease.held_by(place)
         try:
             lease.ttl_s = self._client.grant(lease_id, self._ttl_s, self._call_s(wait))
             lease.renewed(asked_at)
@@ -88,7 +90,8 @@ class PrefixQueue:
             self._renewer.end(lease)
             raise
         revision = own.create_revision
-        return Place(key, own.create_revision, lease, predecessor)
+        place.revision, place.predecessor = own.create_revision, predecessor
+        return place
 
     def wait_turn(self, place: Place, wait: Wait) -> None:
         """Return when everybody who came before is gone.
@@ -106,7 +109,12 @@ class PrefixQueue:
                 try:
                     predecessor = self._wait_for(predecessor, place, wait, wake)
                 except LockUnavailable:
+                    if self._client.closed:
+                        raise
                     wake.wait(min(_AWAY_PAUSE_S, wait.left_s))
+                    # A watch is only there to be quick: without one, look.
+                    with contextlib.suppress(LockUnavailable):
+                        predecessor = self._ahead(place, wait)
             self._check(place, None)
         finally:
             forget_cancel()
@@ -114,13 +122,11 @@ class PrefixQueue:
 
     def _wait_for(self, predecessor: KeyValue, place: Place, wait: Wait, wake: "_Wake") -> KeyValue | None:
         """Wait until `predecessor` is gone; the one who is then just ahead of us, if any."""
-        with self._client.watching(predecessor.key, wake.set) as watching:
+        with self._client.watching(predecessor.key, wake.set, self._call_s(wait)) as watching:
             began = time.monotonic()
             pause_s = _FIRST_LOOK_S
             while True:
-                present, ahead = self._client.see(place.key, place.revision, self.prefix, self._call_s(wait))
-                if not present:
-                    raise PlaceLost
+                ahead = self._ahead(place, wait)
                 if ahead is None or ahead.key != predecessor.key or not watching():
                     return ahead
                 self._check(place, wait)
@@ -129,6 +135,13 @@ class PrefixQueue:
                 if wake.wait(min(pause_s, wait.left_s)):
                     self._check(place, wait)
                 pause_s *= 2
+
+    def _ahead(self, place: Place, wait: Wait) -> KeyValue | None:
+        """Who is just ahead of us now; `PlaceLost` if we are not in the queue any more."""
+        present, ahead = self._client.see(place.key, place.revision, self.prefix, self._call_s(wait))
+        if not present:
+            raise PlaceLost
+        return ahead
 
     def _check(self, place: Place, wait: Wait | None) -> None:
         if place.lease.lost:

@@ -63,8 +63,10 @@ class WatchStream:
         if watch.alive:
             try:
                 watch.answered.get(timeout=timeout_s)
-            except queue.Empty:
+            except BaseException as error:  # a Ctrl-C, too, must not leave a watch behind
                 self.remove(watch)
+                if not isinstance(error, queue.Empty):
+                    raise
                 raise LockUnavailable("etcd does not confirm a watch") from None
         if not watch.alive:
             raise LockUnavailable("etcd ended the stream of watches")
@@ -109,7 +111,9 @@ class WatchStream:
             if response.created:
                 watch = self._unanswered.popleft()
                 if response.canceled:
-                    watch.alive = False  # refused: no permission, for instance
+                    # Refused: no permission, or a token that has expired, which no later watch will get past either.
+                    watch.alive = False
+                    self._call.cancel()
                 elif watch.unwanted:
                     self._cancel(response.watch_id)
                 else:

@@ -171,6 +171,7 @@ class DistributedLock(ABC):
         `LockLost`, after cleaning up: what was done under it may have been done beside another owner.
         """
         owner = _owner(owner)
+        self._refuse_after_fork()  # the lease is the parent's
         with self._mutex:
             data = self._held.get(owner)
             if data is None:

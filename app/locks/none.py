@@ -40,6 +40,7 @@ class NoLock(DistributedLock):
 class NoBackend(LockBackend):
     """Hands out locks that don't lock."""
 
+    name = "no lock"
     exclusive = False
     fencing = False
 

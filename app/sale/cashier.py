@@ -27,7 +27,7 @@ from app.errors import (
 )
 from app.locks import DistributedLock, Grant
 from app.sale.decision import Outcome, Purchase, Verdict, decide
-from app.stock import Batch, Fence, Refused, Settled, Sold, StockStore
+from app.stock import Batch, Fence, Refused, Settled, Snapshot, Sold, StockStore
 
 _log = logging.getLogger(__name__)
 
@@ -259,7 +259,7 @@ class Cashier:
         live = [pending for pending in batch if not pending.future.done()]
         purchases = [pending.purchase for pending in live]
         verdicts = decide(snapshot, purchases, limit_per_buyer=self._rules.limit_per_buyer)
-        write = _to_write(batch_id, snapshot.stock, purchases, verdicts)
+        write = _to_write(batch_id, snapshot, purchases, verdicts)
         order_ids: list[str] = []
         if write.sold or write.refused:
             grant.ensure_held()
@@ -368,11 +368,11 @@ def _distinct(values: Iterable[str | None]) -> list[str]:
     return list(dict.fromkeys(value for value in values if value is not None))
 
 
-def _to_write(batch_id: str, stock: int, purchases: Sequence[Purchase], verdicts: Sequence[Verdict]) -> Batch:
+def _to_write(batch_id: str, snapshot: Snapshot, purchases: Sequence[Purchase], verdicts: Sequence[Verdict]) -> Batch:
     sold, refused = [], []
     for purchase, verdict in zip(purchases, verdicts, strict=True):
         if verdict.outcome is Outcome.SOLD:
             sold.append(Sold(purchase.quantity, purchase.buyer, purchase.key))
         elif verdict.outcome is not None and purchase.key is not None:
             refused.append(Refused(purchase.key, Settled(verdict.outcome, purchase.quantity, purchase.buyer)))
-    return Batch(batch_id, stock, sold, refused)
+    return Batch(batch_id, snapshot.stock, sold, refused, snapshot.last_entry)

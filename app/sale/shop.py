@@ -50,10 +50,14 @@ class Shop:
             raise Closing("this instance is shutting down; nothing was sold")
         deadline = asyncio.get_running_loop().time() + self._rules.purchase_timeout_s
         cashier = self._cashiers.get(purchase.sku) or await self._find_cashier(purchase.sku, deadline)
+        if self._closing:
+            raise Closing("this instance is shutting down; nothing was sold")
+        # It may have gone as idle between being opened and this step: whoever is served must be known to the shop.
+        cashier = self._cashiers.setdefault(purchase.sku, cashier)
         try:
             return await cashier.submit(purchase, deadline)
         except UnknownItem:  # deleted since
-            if self._cashiers.get(purchase.sku) is cashier:
+            if self._cashiers.get(purchase.sku) is cashier and cashier.idle:
                 del self._cashiers[purchase.sku]
             raise
 
@@ -72,6 +76,10 @@ class Shop:
                 return await asyncio.shield(opening)
         except TimeoutError:
             raise NotDecided("it took too long; nothing was sold") from None
+        except asyncio.CancelledError:
+            if opening.cancelled():  # by `close`; else we are
+                raise Closing("this instance is shutting down; nothing was sold") from None
+            raise
         finally:
             self._at_door -= 1
 
@@ -141,17 +149,25 @@ class Shop:
     async def ready(self, timeout_s: float) -> dict[str, str]:
         """What this instance needs, by name, each "ok" or "not available"; why is logged, not told to everybody."""
         lock, store = await asyncio.gather(
-            _well("lock", asyncio.to_thread(self._backend.ping, timeout_s)),
+            _well(self._backend.name, asyncio.to_thread(self._backend.ping, timeout_s)),
             _well("store", self._store.ping(timeout_s=timeout_s)),
         )
         renewal = "ok" if self._backend.renewing else "not available"
-        return {"lock": lock, "store": store, "renewal": renewal} | ({"shop": "closing"} if self._closing else {})
+        return {self._backend.name: lock, "store": store, "renewal": renewal} | (
+            {"shop": "closing"} if self._closing else {}
+        )
 
     async def close(self, *, within_s: float) -> None:
         """Take no more purchases, serve those who wait, give all locks back."""
         self._closing = True
-        await asyncio.gather(*self._opening.values(), return_exceptions=True)
-        await asyncio.gather(*(cashier.drain(within_s) for cashier in self._cashiers.values()))
+        loop = asyncio.get_running_loop()
+        until = loop.time() + within_s
+        if self._opening:
+            _, late = await asyncio.wait(self._opening.values(), timeout=within_s)
+            for opening in late:
+                opening.cancel()
+        left_s = max(0.0, until - loop.time())
+        await asyncio.gather(*(cashier.drain(left_s) for cashier in self._cashiers.values()))
 
     def _lock_name(self, sku: str) -> str:
         return self._lock_prefix + sku

@@ -1,15 +1,18 @@
 -- Raise the fence to our token, announce the batch that will be written, and read what it needs: one atomic step.
 --
--- KEYS: 1 stock, 2 lucky, 3 fence, 4 buyers, 5 settled keys, then one refusal for each key asked for
+-- KEYS: 1 stock, 2 lucky, 3 fence, 4 buyers, 5 settled keys, 6 orders, then one refusal for each key asked for
 -- ARGV: 1 source, 2 token, 3 batch id, 4 the number of buyers, then the buyers, then the keys
--- Answers {"ok", stock, lucky, bought of each buyer, what each key stands for}, or {reason, ...}.
+-- Answers {"ok", stock, lucky, bought of each buyer, what each key stands for, id of the last order}, or {reason, ...}.
 
 local stock = redis.call("GET", KEYS[1])
-if not stock then return {"unknown"} end
-
+local last = redis.call("XREVRANGE", KEYS[6], "+", "-", "COUNT", 1)
 local source, token, sale = unpack(redis.call("HMGET", KEYS[3], "source", "token", "sale"))
 if source and source ~= ARGV[1] then return {"foreign", source, token} end
 if token and tonumber(token) > tonumber(ARGV[2]) then return {"stale", token} end
+if not stock then
+  redis.call("HDEL", KEYS[3], "announced")
+  return {"unknown"}
+end
 -- From here on no batch but the announced one can be written, not even an older one of the same token.
 redis.call("HSET", KEYS[3], "source", ARGV[1], "token", ARGV[2], "announced", ARGV[3])
 
@@ -25,10 +28,10 @@ if #keys > 0 then
   -- A refusal begins with the number of its sale; one of an earlier sale doesn't count in this one.
   local this_sale = (sale or "0") .. " "
   for i = 1, #keys do
-    local refusal = not settled[i] and redis.call("GET", KEYS[5 + i])
+    local refusal = not settled[i] and redis.call("GET", KEYS[6 + i])
     if refusal and string.sub(refusal, 1, #this_sale) == this_sale then
       settled[i] = " " .. string.sub(refusal, #this_sale + 1)
     end
   end
 end
-return {"ok", stock, redis.call("GET", KEYS[2]) or "0", bought, settled}
+return {"ok", stock, redis.call("GET", KEYS[2]) or "0", bought, settled, last[1] and last[1][1] or false}

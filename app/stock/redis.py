@@ -4,7 +4,7 @@ import json
 import re
 import secrets
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, Final, NoReturn
 
 from app.errors import (
@@ -23,7 +23,6 @@ _ENTRY_ID: Final = re.compile(r"[0-9]{1,16}-[0-9]{1,16}")
 _ORDER_ID: Final = re.compile(rf"({SKU_PATTERN})~({_ENTRY_ID.pattern})~([0-9a-f]{{32}})")
 _LARGEST_TOKEN: Final = 2**53
 _PAGE: Final = 1000
-_SETTLED_WITHIN_MS: Final = 3_600_000  # nobody asks for a batch for longer than a purchase may take
 
 
 class Keys:
@@ -98,14 +97,15 @@ class RedisStockStore(StockStore):
         at = self._keys(sku)
         answer = await self._client.run(
             self._read,
-            [at.stock, at.lucky, at.fence, at.buyers, at.settled, *at.refused(keys)],
+            [at.stock, at.lucky, at.fence, at.buyers, at.settled, at.orders, *at.refused(keys)],
             [fence.source, _token(fence), batch_id, len(buyers), *buyers, *keys],
             timeout_s,
         )
         if answer[0] != "ok":
             _refuse(sku, fence, answer)
-        stock, lucky, bought, settled = answer[1:]
-        return _snapshot(sku, stock, lucky, bought, settled, buyers, keys)
+        stock, lucky, bought, settled, last_entry = answer[1:]
+        snapshot = _snapshot(sku, stock, lucky, bought, settled, buyers, keys)
+        return replace(snapshot, last_entry=last_entry)
 
     async def commit(self, sku: str, fence: Fence, batch: Batch, *, timeout_s: float | None = None) -> list[str]:
         """See `StockStore.commit`."""
@@ -129,21 +129,17 @@ class RedisStockStore(StockStore):
     async def find_batch(self, sku: str, batch: Batch) -> list[str] | None:
         """See `StockStore.find_batch`."""
         at = self._keys(sku)
-        newest, oldest_ms = "+", None
-        while True:
+        begin = f"({batch.after}" if batch.after else "-"
+        while batch.sold:
             async with self._client.commands() as redis:
-                page = await redis.xrevrange(at.orders, max=newest, count=_PAGE)
+                page = await redis.xrange(at.orders, min=begin, count=_PAGE)
             for entry_id, fields in page:
-                ms, seq = map(int, entry_id.split("-"))
                 if fields.get("batch") == batch.batch_id:
-                    # Newest first: this is the batch's last order, and its others come right before it.
-                    return _order_ids(sku, f"{ms}-{seq - len(batch.sold) + 1}", batch.sold)
-                oldest_ms = ms - _SETTLED_WITHIN_MS if oldest_ms is None else oldest_ms
-                if ms < oldest_ms:
-                    return None
+                    return _order_ids(sku, entry_id, batch.sold)
             if len(page) < _PAGE:
-                return None
-            newest = f"({page[-1][0]}"
+                break
+            begin = f"({page[-1][0]}"
+        return None
 
     async def set_stock(self, sku: str, fence: Fence, stock: int, *, new_sale: bool = False) -> Level:
         """See `StockStore.set_stock`."""

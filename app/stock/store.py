@@ -30,12 +30,16 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What a decision needs to know: units left, what the buyers asked for have bought, what the keys stand for."""
+    """What a decision needs to know: units left, what the buyers asked for have bought, what the keys stand for.
+
+    `last_entry`: number of the last order at that moment. What is decided now can only be written behind it.
+    """
 
     stock: int
     lucky: int
     bought: Mapping[str, int] = field(default_factory=dict)
     settled: Mapping[str, Settled] = field(default_factory=dict)
+    last_entry: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +62,16 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What one commit writes, all of it or nothing. `batch_id` is what makes it safe to send twice."""
+    """What one commit writes, all of it or nothing. `batch_id` is what makes it safe to send twice.
+
+    `after`: the snapshot's `last_entry`, behind which its orders would be found.
+    """
 
     batch_id: str
     expected_stock: int
     sold: Sequence[Sold]
     refused: Sequence[Refused] = ()
+    after: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ class ReadyView(BaseModel):
 
     ready: bool
     instance: str
-    checks: dict[str, str] = Field(examples=[{"lock": "ok", "store": "ok", "renewal": "ok"}])
+    checks: dict[str, str] = Field(examples=[{"etcd": "ok", "store": "ok", "renewal": "ok"}])
 
 
 @router.get(
@@ -31,7 +31,7 @@ async def healthz() -> str:
 
 @router.get("/readyz", response_model=ReadyView, responses={503: {"model": ReadyView, "description": "not ready"}})
 async def readyz(request: Request) -> Response:
-    """Lock system, store and renewal thread, each by name: "ok" or "not available". The log says why."""
+    """etcd, store and renewal thread, each by name: "ok" or "not available". The log says why."""
     state = state_of(request)
     checks = await state.shop.ready(_PATIENCE_S)
     ready = all(check == "ok" for check in checks.values())

@@ -455,7 +455,7 @@ class LockContract:
 
     def test_closing_the_backend_ends_waits(self, system: LockSystem, backend: LockBackend, name: str) -> None:
         """Who waits when the connections are closed is told, at once, that the lock can't be had."""
-        closing = system.open(TTL_S)
+        closing = system.open(60)
         with backend.lock(name):
             threads = [_Thread(closing.lock(name).acquire) for _ in range(5)]
             eventually(lambda: len(backend.lock(name).contenders()) == 6, "all wait")
@@ -487,9 +487,11 @@ class LockContract:
             with monkeypatch.context() as patch:
                 patch.setattr(os, "getpid", lambda: -1)  # as it is in the child
                 assert not lock.held_by_me
-                with pytest.raises(LockError, match="fork"):
-                    lock.acquire()
+                for use in (lock.acquire, lock.release):
+                    with pytest.raises(LockError, match="fork"):
+                        use()
             assert lock.held_by_me
+            assert len(lock.contenders()) == 1
 
     # -- the server dies ---------------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ import trustme
 from app.embedded import EtcdCluster, EtcdMember, etcd_binary
 from app.errors import ConfigurationError, LockUnavailable
 from app.locks import DistributedLock, EtcdBackend, Grant
+from app.locks.etcd_watch import WatchStream
 from app.process import free_port
 from tests.contract.lock_contract import TTL_S, LockContract, LockSystem, _Thread
 from tests.harness.proxy import Proxy
@@ -331,6 +332,42 @@ def test_login(tmp_path: Path) -> None:
         with lock as grant:
             assert grant.token > 0
         backend.close()
+
+
+def test_a_log_in_that_expires_while_one_waits() -> None:
+    """A token that expired (etcd: 5 minutes; here 2 s) stops neither who waits then, nor who comes later."""
+    with EtcdMember(options=["--auth-token-ttl=2"]) as member:
+        end = member.endpoint
+        etcdctl(end, "user", "add", "root:sesame")
+        etcdctl(end, "user", "grant-role", "root", "root")
+        etcdctl(end, "auth", "enable")
+        backend = EtcdBackend([end], user="root", password="sesame", ttl_s=60)
+        lock = backend.lock("/test/expiring")
+        lock.acquire()
+        first = _Thread(lambda: LockContract._hold_and_release(lock))
+        eventually(lambda: len(lock.contenders()) == 2, "one waits")
+        idle = time.monotonic()
+        eventually(lambda: time.monotonic() > idle + 5, "longer than a token lives unused")
+        second = _Thread(lambda: LockContract._hold_and_release(lock))
+        eventually(lambda: len(lock.contenders()) == 3, "another one waits")
+        lock.release()
+        assert second.result() > first.result()
+        backend.close()
+
+
+def test_without_the_right_to_watch(backend: EtcdBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A watch only makes it quicker: when etcd takes none, the lock changes hands all the same."""
+
+    def refuse(*_: object) -> None:
+        raise LockUnavailable("no watches here")
+
+    monkeypatch.setattr(WatchStream, "add", refuse)
+    lock = backend.lock("/test/no-watch")
+    lock.acquire()
+    waiting = _Thread(lambda: LockContract._hold_and_release(lock))
+    eventually(lambda: len(lock.contenders()) == 2, "one waits")
+    lock.release()
+    assert waiting.result() > 0
 
 
 def test_tls(tmp_path: Path) -> None:

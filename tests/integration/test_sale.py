@@ -16,6 +16,7 @@ from app.locks.none import NoLock
 from app.locks.wait import Wait
 from app.metrics import Metrics
 from app.sale import Answer, Outcome, Purchase, Rules
+from app.sale import shop as shop_module
 from app.sale.cashier import Cashier
 from app.stock import Fence
 from app.stock.redis import BareStockStore
@@ -138,6 +139,22 @@ def test_items_are_sold_apart(etcd: EtcdMember, valkey: Valkey) -> None:
             assert outcomes(list(answers)) == {"sold": 100, "sold_out": 100}
             for sku in skus:
                 assert (await one.audit(sku)).consistent
+
+    asyncio.run(main())
+
+
+def test_more_items_than_cashiers(etcd: EtcdMember, valkey: Valkey, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When idle cashiers go to make room, no buyer goes with them."""
+    monkeypatch.setattr(shop_module, "_CASHIERS_MAX", 3)
+
+    async def main() -> None:
+        async with shop(etcd.endpoint, valkey.url) as one:
+            skus = [f"item-{number}" for number in range(30)]
+            for sku in skus:
+                await one.set_stock(sku, 1)
+            buying = asyncio.gather(*(one.buy(Purchase(sku=sku)) for sku in skus))
+            assert outcomes(await buying) == {"sold": 30}
+            assert sum(one.waiting.values()) == 0
 
     asyncio.run(main())
 

@@ -34,8 +34,8 @@ def fence(token: int, source: str = "etcd:1") -> Fence:
     return Fence(token, source)
 
 
-def batch(stock: int, *quantities: int, batch_id: str = "b") -> Batch:
-    return Batch(batch_id, stock, [Sold(quantity) for quantity in quantities])
+def batch(stock: int, *quantities: int, batch_id: str = "b", after: str | None = None) -> Batch:
+    return Batch(batch_id, stock, [Sold(quantity) for quantity in quantities], after=after)
 
 
 @asynccontextmanager
@@ -205,7 +205,8 @@ def test_a_batch_is_written_whole(play: Callable[..., None]) -> None:
         ]
         assert await store.order(ids[1]) == orders[1]
         seen = await store.read("default", fence(3), "b", buyers=["ann", "bob", "cid"], keys=["k1", "k2", "k3"])
-        assert seen == Snapshot(4, 6, {"ann": 5, "bob": 1}, {"k1": Settled("sold", 3, "ann", ids[0]), "k2": refusal})
+        settled = {"k1": Settled("sold", 3, "ann", ids[0]), "k2": refusal}
+        assert seen == Snapshot(4, 6, {"ann": 5, "bob": 1}, settled, ids[-1].split("~")[1])
 
     play(scenario)
 
@@ -232,9 +233,12 @@ def test_a_batch_is_found_after_others(play: Callable[..., None]) -> None:
     """Whether a batch was written can be told for certain when others have written since."""
 
     async def scenario(store: StockStore, client: Any) -> None:
-        await store.set_stock("default", fence(1), 5000)
-        own, written, never = fence(2), batch(5000, 1, 1), batch(5000, 1, batch_id="never")
-        await store.read("default", own, "b")
+        await store.set_stock("default", fence(1), 5001)
+        await store.read("default", fence(1), "first")
+        await store.commit("default", fence(1), batch(5001, 1, batch_id="first"))
+        own = fence(2)
+        after = (await store.read("default", own, "b")).last_entry
+        written, never = batch(5000, 1, 1, after=after), batch(5000, 1, batch_id="never", after=after)
         ids = await store.commit("default", own, written)
         left = 4998
         for token in range(3, 9):
@@ -276,6 +280,22 @@ def test_restock_and_new_sale(play: Callable[..., None]) -> None:
         assert await store.read("default", fence(6), "b", buyers=["ann"], keys=["k1", "k2"]) == Snapshot(8, 0)
         assert await store.orders("default") == []
         assert await store.order(ids[0]) is None
+
+    play(scenario)
+
+
+def test_an_item_that_goes_away_stops_what_was_announced(play: Callable[..., None]) -> None:
+    """When the stock's key is gone at the next read, a batch that is still on its way is stopped for good."""
+
+    async def scenario(store: StockStore, client: Any) -> None:
+        await store.set_stock("default", fence(1), 3)
+        await store.read("default", fence(1), "b")
+        await client.delete("stock")
+        with pytest.raises(UnknownItem):
+            await store.read("default", fence(1), "next")
+        await client.set("stock", 3)
+        with pytest.raises(FenceRefused):
+            await store.commit("default", fence(1), batch(3, 1))
 
     play(scenario)
 

@@ -336,7 +336,7 @@ def test_health_and_metrics(play: Callable[..., None]) -> None:
         assert ready.json() == {
             "ready": True,
             "instance": "test",
-            "checks": {"lock": "ok", "store": "ok", "renewal": "ok"},
+            "checks": {"etcd": "ok", "store": "ok", "renewal": "ok"},
         }
         families = {family.name: family for family in text_string_to_metric_families((await http.get("/metrics")).text)}
         purchases = {
@@ -361,7 +361,7 @@ def test_without_its_servers_it_starts_and_says_what_is_missing() -> None:
             assert (await http.get("/healthz")).status_code == 200
             ready = await http.get("/readyz")
             assert ready.status_code == 503
-            assert ready.json()["checks"] == {"lock": "not available", "store": "not available", "renewal": "ok"}
+            assert ready.json()["checks"] == {"etcd": "not available", "store": "not available", "renewal": "ok"}
             assert ready.headers["retry-after"]
             for answer in (await http.get("/stock/reduce"), await http.get("/stock")):
                 is_problem(answer, 503)
