@@ -7,9 +7,10 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from app.errors import LockUnavailable
 from app.locks.backend import LockBackend
 from app.locks.etcd_client import EtcdClient
-from app.locks.etcd_queue import PlaceLost, PrefixQueue, contenders
+from app.locks.etcd_queue import LockClosed, PlaceLost, PrefixQueue, Wake, contenders
 from app.locks.lock import Contender, DistributedLock, Grant
 from app.locks.renewer import Renewer
 from app.locks.wait import Wait
@@ -36,22 +37,26 @@ class EtcdLock(DistributedLock):
         self._instance = instance
 
     def _take(self, wait: Wait, abandoned: Callable[[], bool]) -> Grant:
-        while True:
-            if wait.cancel.is_set():
-                wait.check(self.name)
-            place = None
-            try:
-                place = self._queue.enter(self._who(), wait, abandoned)
-                if place.predecessor is not None:
-                    self._queue.wait_turn(place, wait)
-                return Grant(place.key, place.revision, f"etcd:{self._client.cluster_id:x}", place.lease)
-            except BaseException as error:
-                if place is not None:
-                    self._queue.leave(place.lease)
-                if not isinstance(error, PlaceLost):
-                    raise
-                # Go's mutex waits on. Our place is gone, so we go to the end of the queue, while time is left.
-                wait.check(self.name)
+        wake = Wake()
+        with self._client.leaving_on_close(wake.set):
+            while True:
+                if wait.cancel.is_set():
+                    wait.check(self.name)
+                place = None
+                try:
+                    place = self._queue.enter(self._who(), wait, abandoned)
+                    if place.predecessor is not None:
+                        self._queue.wait_turn(place, wait, wake)
+                    return Grant(place.key, place.revision, f"etcd:{self._client.cluster_id:x}", place.lease)
+                except BaseException as error:
+                    if place is not None:
+                        self._queue.leave(place.lease)
+                    if isinstance(error, LockClosed):
+                        raise LockUnavailable(str(error)) from None
+                    if not isinstance(error, PlaceLost):
+                        raise
+                    # Go's mutex waits on. Our place is gone: to the end of the queue, while time is left.
+                    wait.check(self.name)
 
     def _give_back(self, grant: Grant) -> None:
         self._queue.leave(grant.lease)
@@ -125,6 +130,6 @@ class EtcdBackend(LockBackend):
         return self._renewer.alive
 
     def close(self) -> None:
-        """Stop renewing and close the connections."""
-        self._renewer.close()
+        """Close the connections and stop renewing. Those who wait leave their queues first."""
         self._client.close()
+        self._renewer.close()

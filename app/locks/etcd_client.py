@@ -30,6 +30,7 @@ _ELSEWHERE: Final = {
     grpc.StatusCode.UNKNOWN,  # what a follower says that could not reach a frozen leader
 }
 _ROUND_PAUSE_S: Final = 0.05  # after all endpoints have failed once
+_LEAVE_S: Final = 2.0  # for those who wait when the connections are closed
 _MIN_TRY_S: Final = 0.05
 
 
@@ -72,7 +73,9 @@ class EtcdClient:
         self._endpoints = [Endpoint(url, credentials, user, password) for url in endpoints]
         # Instances begin at different members, so that the members share the work.
         self._current = random.randrange(len(self._endpoints))  # noqa: S311 - not a secret
-        self._closed = False
+        self._mutex = threading.Lock()
+        self._wakes: list[Callable[[], None]] = []
+        self._closing = self._closed = False
         self.cluster_id: int | None = None
 
     def grant(self, lease_id: int, ttl_s: int, timeout_s: float | None = None) -> int:
@@ -204,12 +207,31 @@ class EtcdClient:
             stream.remove(watch)
 
     @property
-    def closed(self) -> bool:
-        """Whether `close` was called: nothing will ever be answered again."""
-        return self._closed
+    def closing(self) -> bool:
+        """Whether `close` was called: who waits must leave."""
+        return self._closing
+
+    @contextmanager
+    def leaving_on_close(self, wake: Callable[[], None]) -> Iterator[None]:
+        """In this block `wake` is called by `close`, which then waits a little for the block to end."""
+        with self._mutex:
+            self._wakes.append(wake)
+        try:
+            yield
+        finally:
+            with self._mutex:
+                self._wakes.remove(wake)
 
     def close(self) -> None:
-        """Close the connections; calls under way end with `LockUnavailable`."""
+        """Close the connections. Who waits leaves the queue first; calls under way end with `LockUnavailable`."""
+        with self._mutex:
+            self._closing = True
+            wakes = list(self._wakes)
+        for wake in wakes:
+            wake()
+        deadline = time.monotonic() + _LEAVE_S
+        while self._wakes and time.monotonic() < deadline:
+            time.sleep(0.01)
         self._closed = True
         with _ctrl_c_waits():
             for endpoint in self._endpoints:

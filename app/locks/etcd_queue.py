@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from app.errors import LockUnavailable
+from app.errors import LockError, LockUnavailable
 from app.locks.etcd_client import EtcdClient, KeyValue
 from app.locks.lease import Lease
 from app.locks.lock import Contender
@@ -33,6 +33,10 @@ _AWAY_PAUSE_S: Final = 0.1
 
 class PlaceLost(Exception):
     """Our key or its lease is gone, and the place in the queue with it: not a failure, but a reason to start again."""
+
+
+class LockClosed(LockError):
+    """The connections are being closed. Not "away": that is waited for."""
 
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
@@ -93,13 +97,12 @@ class PrefixQueue:
         place.revision, place.predecessor = own.create_revision, predecessor
         return place
 
-    def wait_turn(self, place: Place, wait: Wait) -> None:
+    def wait_turn(self, place: Place, wait: Wait, wake: "Wake") -> None:
         """Return when everybody who came before is gone.
 
         Raises `LockTimeout`, `LockCancelled`, or `PlaceLost` when our own key or lease is gone. An etcd that is away
         is waited for, as long as our lease may still be alive.
         """
-        wake = _Wake()
         forget_lease = place.lease.on_lost(wake.set)
         forget_cancel = wait.cancel.subscribe(wake.set)
         try:
@@ -109,8 +112,6 @@ class PrefixQueue:
                 try:
                     predecessor = self._wait_for(predecessor, place, wait, wake)
                 except LockUnavailable:
-                    if self._client.closed:
-                        raise
                     wake.wait(min(_AWAY_PAUSE_S, wait.left_s))
                     # A watch is only there to be quick: without one, look.
                     with contextlib.suppress(LockUnavailable):
@@ -120,7 +121,7 @@ class PrefixQueue:
             forget_cancel()
             forget_lease()
 
-    def _wait_for(self, predecessor: KeyValue, place: Place, wait: Wait, wake: "_Wake") -> KeyValue | None:
+    def _wait_for(self, predecessor: KeyValue, place: Place, wait: Wait, wake: "Wake") -> KeyValue | None:
         """Wait until `predecessor` is gone; the one who is then just ahead of us, if any."""
         with self._client.watching(predecessor.key, wake.set, self._call_s(wait)) as watching:
             began = time.monotonic()
@@ -146,6 +147,8 @@ class PrefixQueue:
     def _check(self, place: Place, wait: Wait | None) -> None:
         if place.lease.lost:
             raise PlaceLost
+        if self._client.closing:
+            raise LockClosed("the connection to etcd is closed")
         if wait is not None:
             wait.check(self.prefix.rstrip("/"))
 
@@ -165,13 +168,14 @@ class PrefixQueue:
         return [one for one in contenders(self._client, self.prefix) if "/" not in one.key[len(self.prefix) :]]
 
 
-class _Wake:
+class Wake:
     """An event that is over with being noticed. Made of a SimpleQueue, which can't be left locked by a Ctrl-C."""
 
     def __init__(self) -> None:
         self._signals: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     def set(self) -> None:
+        """Wake whoever waits, or the next one to wait. Never blocks."""
         self._signals.put(None)
 
     def wait(self, timeout_s: float) -> bool:
