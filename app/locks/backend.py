@@ -9,12 +9,10 @@ class LockBackend(ABC):
     """What a process opens once and closes at its end.
 
     `name`: of the lock system, for people. `exclusive`: whether its locks exclude at all (only `none` doesn't).
-    `fencing`: whether its grants carry tokens that a store can fence with.
     """
 
     name: str
     exclusive: bool = True
-    fencing: bool = True
 
     @abstractmethod
     def lock(self, name: str) -> DistributedLock:

@@ -42,7 +42,6 @@ class NoBackend(LockBackend):
 
     name = "no lock"
     exclusive = False
-    fencing = False
 
     def lock(self, name: str) -> NoLock:
         """A lock that doesn't lock."""
