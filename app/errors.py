@@ -13,6 +13,7 @@ SeckillError
 │   ├── ItemNotPossible         this store can't hold an item of that name
 │   ├── StockCorrupt            what is stored is not a whole number >= 0
 │   ├── StockChanged            somebody changed the stock between our read and our write
+│   ├── StockBehind             the store has lost orders that were there before
 │   ├── FenceRefused            the store has seen a token that outbids ours
 │   │   └── ForeignFence        the store is fenced by another lock system's tokens
 │   └── StockUnavailable        the store can't be reached; a write may or may not have been applied
@@ -76,6 +77,10 @@ class StockCorrupt(StockError):
 
 class StockChanged(StockError):
     """Somebody changed the stock between our read and our write; nothing was written."""
+
+
+class StockBehind(StockError):
+    """The store lacks an order that it had acknowledged: it was restored, or failed over to a late replica."""
 
 
 class FenceRefused(StockError):

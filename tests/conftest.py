@@ -1,15 +1,24 @@
 """Fixtures that all tests share: real servers, started once, cleaned before each test that uses them."""
 
 import socket
+import tempfile
 import threading
 from collections.abc import Iterator
 
 import pytest
+from hypothesis.configuration import set_hypothesis_home_dir
 
 from app.embedded import EtcdMember, Valkey
 from tests.harness.waiting import eventually
 
 pytest.register_assert_rewrite("tests.contract.lock_contract")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Hypothesis keeps what it caches out of the repository."""
+    directory = tempfile.TemporaryDirectory(prefix="seckill-hypothesis-")
+    config.add_cleanup(directory.cleanup)
+    set_hypothesis_home_dir(directory.name)
 
 
 @pytest.fixture(scope="session")

@@ -26,10 +26,32 @@ class LockBackend(ABC):
     def ping(self, timeout_s: float) -> None:
         """Raise `LockUnavailable` if the lock system doesn't answer within that time. Blocks."""
 
+    @abstractmethod
+    def newest(self, name: str, timeout_s: float) -> tuple[str, int] | None:
+        """The source of its tokens, and a number that none given until now exceeds; None if it gives none. Blocks.
+
+        `name` is one that we may ask about. Raises `LockUnavailable`.
+        """
+
+    @abstractmethod
+    def remember(self, name: str, mark: str, *, instead_of: str | None) -> bool:
+        """Keep a text under a name, if what is kept there is still `instead_of` (None: nothing). Blocks.
+
+        For what instances want to know of each other across their ends. Raises `LockUnavailable`.
+        """
+
+    @abstractmethod
+    def recall(self, name: str) -> str | None:
+        """What is kept under that name. Blocks; raises `LockUnavailable`."""
+
     @property
     @abstractmethod
     def renewing(self) -> bool:
         """Whether leases are being renewed."""
+
+    @abstractmethod
+    def pause_renewal(self, for_s: float) -> None:
+        """Renew nothing for so long: to see what happens then."""
 
     @abstractmethod
     def close(self) -> None:

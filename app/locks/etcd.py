@@ -47,7 +47,7 @@ class EtcdLock(DistributedLock):
                     place = self._queue.enter(self._who(), wait, abandoned)
                     if place.predecessor is not None:
                         self._queue.wait_turn(place, wait, wake)
-                    return Grant(place.key, place.revision, f"etcd:{self._client.cluster_id:x}", place.lease)
+                    return Grant(place.key, place.revision, _source(self._client), place.lease)
                 except BaseException as error:
                     if place is not None:
                         self._queue.leave(place.lease)
@@ -73,6 +73,11 @@ class EtcdLock(DistributedLock):
             "thread": threading.current_thread().name,
             "since": round(time.time(), 3),
         }
+
+
+def _source(client: EtcdClient) -> str:
+    """Whose tokens the revisions of this cluster are."""
+    return f"etcd:{client.cluster_id:x}"
 
 
 class EtcdBackend(LockBackend):
@@ -124,10 +129,27 @@ class EtcdBackend(LockBackend):
         """Raise `LockUnavailable` unless a quorum of etcd answers."""
         self._client.ping(timeout_s)
 
+    def newest(self, name: str, timeout_s: float) -> tuple[str, int]:
+        """This cluster, and its revision: no key was created after that. Raises `LockUnavailable` without a quorum."""
+        revision = self._client.revision(name, timeout_s)
+        return _source(self._client), revision
+
+    def remember(self, name: str, mark: str, *, instead_of: str | None) -> bool:
+        """Keep a text as the value of the key `name`."""
+        return self._client.replace(name, instead_of, mark)
+
+    def recall(self, name: str) -> str | None:
+        """What is kept under the key `name`."""
+        return self._client.get(name)
+
     @property
     def renewing(self) -> bool:
         """Whether the renewal thread is well."""
         return self._renewer.alive
+
+    def pause_renewal(self, for_s: float) -> None:
+        """Renew no lease for so long: to see what happens then."""
+        self._renewer.pause(for_s)
 
     def close(self) -> None:
         """Close the connections and stop renewing. Those who wait leave their queues first."""

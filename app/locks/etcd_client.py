@@ -175,6 +175,27 @@ class EtcdClient:
         )
         return [_key_value(kv) for kv in self._call(lambda at: at.kv.Range, request, timeout_s).kvs]
 
+    def get(self, key: str, timeout_s: float | None = None) -> str | None:
+        """A key's value, as text; None if there is no such key."""
+        kvs = self._call(lambda at: at.kv.Range, etcdrpc.RangeRequest(key=key.encode()), timeout_s).kvs
+        return kvs[0].value.decode(errors="replace") if kvs else None
+
+    def replace(self, key: str, old: str | None, new: str, timeout_s: float | None = None) -> bool:
+        """Compare and set: put a value if the key has the old one (None: if there is no such key)."""
+        same = _created(key, 0)
+        if old is not None:
+            same = etcdrpc.Compare(
+                key=key.encode(), target=etcdrpc.Compare.VALUE, result=etcdrpc.Compare.EQUAL, value=old.encode()
+            )
+        put = etcdrpc.RequestOp(request_put=etcdrpc.PutRequest(key=key.encode(), value=new.encode()))
+        request = etcdrpc.TxnRequest(compare=[same], success=[put])
+        return bool(self._call(lambda at: at.kv.Txn, request, timeout_s).succeeded)
+
+    def revision(self, key: str, timeout_s: float | None = None) -> int:
+        """The cluster's revision now: no key was created after it. Needs a quorum, and the right to read `key`."""
+        request = etcdrpc.RangeRequest(key=key.encode(), count_only=True)
+        return int(self._call(lambda at: at.kv.Range, request, timeout_s).header.revision)
+
     def ping(self, timeout_s: float | None = None) -> None:
         """Raise `LockUnavailable` unless a quorum answers (a linearizable read needs one)."""
         try:

@@ -54,10 +54,25 @@ class NoBackend(LockBackend):
     def ping(self, timeout_s: float) -> None:
         """There is nothing to ask."""
 
+    def newest(self, name: str, timeout_s: float) -> tuple[str, int] | None:
+        """There are no tokens."""
+        return None
+
+    def remember(self, name: str, mark: str, *, instead_of: str | None) -> bool:
+        """There is nowhere to keep it."""
+        return False
+
+    def recall(self, name: str) -> str | None:
+        """Nothing was kept."""
+        return None
+
     @property
     def renewing(self) -> bool:
         """There is nothing to renew."""
         return True
+
+    def pause_renewal(self, for_s: float) -> None:
+        """There is nothing to pause."""
 
     def close(self) -> None:
         """There is nothing to close."""

@@ -54,6 +54,7 @@ class Renewer:
         self._changed: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._closed = False
         self._busy_since: float | None = None
+        self._paused_until: float | None = None
         self._thread: threading.Thread | None = None
 
     @property
@@ -80,6 +81,10 @@ class Renewer:
         the rest of its TTL although the server came back long before.
         """
         self._schedule(lease, _Job(due=self._clock(), ending=True))
+
+    def pause(self, for_s: float) -> None:
+        """Do nothing for so long, as if the thread hung: for demonstrations and tests. May be called by a signal."""
+        self._paused_until = self._clock() + for_s
 
     def close(self) -> None:
         """Stop the thread. What is still kept is kept no longer, and runs out on the server."""
@@ -121,6 +126,9 @@ class Renewer:
     def run_due(self) -> None:
         """Do all that is due now. The thread calls this; a test with a clock of its own may call it instead."""
         now = self._clock()
+        if self._paused_until is not None and now < self._paused_until:
+            time.sleep(min(_RETRY_S, self._paused_until - now))
+            return
         with self._mutex:
             due = [(lease, job) for lease, job in self._jobs.items() if job.due <= now]
         for lease, job in sorted(due, key=lambda entry: entry[0].deadline):

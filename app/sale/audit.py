@@ -33,12 +33,14 @@ async def audit(level: Level, orders: AsyncIterator[Order]) -> Audit:
     """
     result = Audit(level.sku, level.stock, level.lucky, level.initial)
     keys: dict[str, str] = {}
-    token = 0
+    token = era = 0
     async for order in orders:
         result.orders += 1
         result.units_ordered += order.quantity
         of_instance = result.units_per_instance.get(order.instance, 0)
         result.units_per_instance[order.instance] = of_instance + order.quantity
+        if order.era != era:
+            token, era = 0, order.era  # an operator has accepted that the tokens begin anew
         if order.token < token:
             result.violations.append(f"order {order.id} was written with token {order.token}, after {token}")
         token = max(token, order.token)

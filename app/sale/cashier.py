@@ -1,7 +1,6 @@
 """Serves the buyers of one item: they queue here, and one lock grant serves all who wait."""
 
 import asyncio
-import contextlib
 import logging
 import uuid
 from collections import deque
@@ -20,10 +19,10 @@ from app.errors import (
     QueueFull,
     SaleError,
     SeckillError,
+    StockBehind,
     StockChanged,
     StockError,
     StockUnavailable,
-    UnknownItem,
 )
 from app.locks import DistributedLock, Grant
 from app.sale.decision import Outcome, Purchase, Verdict, decide
@@ -83,6 +82,9 @@ class Stats(Protocol):
     def lost(self) -> None:
         """A grant was lost while we held it."""
 
+    def settled(self, result: str) -> None:
+        """What became of a batch whose answer was lost: "committed", "not_committed", "unasked" (all have given up)."""
+
 
 class _Pending:
     """A purchase that is not answered yet."""
@@ -100,11 +102,28 @@ class _Pending:
             self.future.set_exception(error)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Unsettled:
+    """A batch that was sent to the store, and no answer came: written, or not, or still on its way."""
+
+    write: Batch
+    live: list[_Pending]
+    verdicts: list[Verdict]
+
+    @property
+    def wanted(self) -> bool:
+        """Whether anybody still waits to be told."""
+        return any(not pending.future.done() for pending in self.live)
+
+
 class Cashier:
     """One item's queue in this instance, and the till that serves it (several tills only if the lock locks nothing).
 
     Buyers are served in the order of their arrival. A till takes the lock, serves all who wait, as far as `rules` let
     it, and gives the lock back; it runs only while somebody waits. All of this happens on one event loop.
+
+    A commit that is not answered is never sent again and never waited for under the lock: the till gives the lock back,
+    so that others can sell, and finds out under its next grant what became of it, before anybody is told anything.
     """
 
     def __init__(
@@ -119,18 +138,25 @@ class Cashier:
         self._tills: set[asyncio.Task[None]] = set()
         self._queue: deque[_Pending] = deque()
         self._in_hand: list[list[_Pending]] = []  # taken from the queue, not answered
+        self._unsettled: list[_Unsettled] = []
+        self._store_is_away = False
         self._timer: asyncio.TimerHandle | None = None
         self._closing = False
 
     @property
     def waiting(self) -> int:
         """Buyers who are not answered yet."""
-        return len(self._queue) + sum(map(len, self._in_hand))
+        return len(self._queue) + sum(map(len, self._taken))
+
+    @property
+    def _taken(self) -> list[list[_Pending]]:
+        """Batches of buyers who are not in the queue any more and not answered yet."""
+        return self._in_hand + [one.live for one in self._unsettled]
 
     @property
     def idle(self) -> bool:
         """Whether there is nobody to serve, and no till at work."""
-        return not self._queue and not self._tills
+        return not self._queue and not self._tills and not self._unsettled
 
     def submit(self, purchase: Purchase, deadline: float) -> "asyncio.Future[Answer]":
         """Queue a purchase; its future gets the answer, or the error, not later than `deadline` (the loop's clock).
@@ -140,6 +166,7 @@ class Cashier:
         if self._closing:
             raise Closing("this instance is shutting down; nothing was sold")
         if self.waiting >= self._rules.queue_max:
+            self._stats.served(QueueFull.__name__)
             raise QueueFull(f"{self._rules.queue_max} buyers are waiting already; nothing was sold")
         loop = asyncio.get_running_loop()
         pending = _Pending(purchase, loop.create_future(), deadline)
@@ -177,10 +204,15 @@ class Cashier:
 
     async def _serve_while_somebody_waits(self) -> None:
         pause_s = 0.0
-        while self._queue:
+        last_trouble: type[SeckillError] | None = None  # said once, not twice a second
+        while self._queue or self._unsettled:
             try:
+                if self._store_is_away:
+                    # Who can't reach the store must not stand in the way of those who can: no lock until it answers.
+                    await self._store.ping()
+                    self._store_is_away = False
                 await self._serve_under_one_grant()
-                pause_s = 0.0
+                pause_s, last_trouble = 0.0, None
                 continue
             except (LockTimeout, StockChanged):
                 continue  # nothing is wrong: somebody else's turn, or an operator's hand; look again
@@ -190,22 +222,26 @@ class Cashier:
             except FenceRefused as error:
                 self._stats.fenced()
                 trouble = error
-            except (LockError, StockUnavailable) as error:
+            except StockUnavailable as error:
+                self._store_is_away = True
+                trouble = error
+            except (LockError, StockBehind) as error:
                 trouble = error
             except StockError as error:
                 # No such item, or nothing that one could sell from: time will not change it.
                 _log.error("%s: %s", self._sku, error)
                 self._fail_all(error)
                 return
-            except OutcomeUnknown as error:
-                trouble = error
             except Exception:
                 _log.exception("the till of %s failed in a way that it must not", self._sku)
                 trouble = SeckillError("an error in the till")
             # They wait on, and are served when it is over or told at their deadline.
-            _log.warning("%s: %d buyers wait: %s", self._sku, self.waiting, trouble)
+            level = logging.DEBUG if type(trouble) is last_trouble else logging.WARNING
+            _log.log(level, "%s: %d buyers wait: %s", self._sku, self.waiting, trouble)
+            last_trouble = type(trouble)
             pause_s = min(_LONGEST_PAUSE_S, pause_s * 2 or _FIRST_PAUSE_S)
             await asyncio.sleep(pause_s)
+            self._forget_unwanted()
 
     async def _serve_under_one_grant(self) -> None:
         loop = asyncio.get_running_loop()
@@ -216,6 +252,8 @@ class Cashier:
             fence = Fence(grant.token, grant.source)
             left = self._rules.batch_max
             try:
+                while self._unsettled:
+                    await self._settle(fence)
                 while left > 0 and (batch := self._take(min(left, _CHUNK))):
                     left -= len(batch)
                     await self._serve(grant, fence, batch)
@@ -238,10 +276,8 @@ class Cashier:
         try:
             await self._decide_and_commit(grant, fence, batch)
         except BaseException:
-            for pending in batch:
-                if pending.sent:  # serving it once more could sell it twice
-                    self._tell_error(pending, _too_late(pending, "the till was closed"))
-            self._queue.extendleft(pending for pending in reversed(batch) if not pending.future.done())
+            # Who is `sent` stays among the unsettled: serving them once more could sell to them twice.
+            self._back_to_the_queue(batch)
             raise
         finally:
             self._in_hand.remove(batch)
@@ -263,44 +299,58 @@ class Cashier:
         order_ids: list[str] = []
         if write.sold or write.refused:
             grant.ensure_held()
-            for pending in live:
-                pending.sent = True
-            order_ids = await self._commit(fence, write, live)
+            order_ids = await self._commit(fence, _Unsettled(write, live, verdicts))
         self._stats.committed(len(live))
         self._answer(live, verdicts, iter(order_ids))
 
-    async def _commit(self, fence: Fence, write: Batch, live: Sequence[_Pending]) -> list[str]:
-        """Commit, and find out for certain whether it was committed, before anybody is told anything."""
-        uncertain = False
-        pause_s = _FIRST_PAUSE_S
-        while True:
-            try:
-                try:
-                    return await self._store.commit(self._sku, fence, write)
-                except StockUnavailable:
-                    raise
-                except StockError:
-                    # Not written by this call. If the answer to an earlier one was lost, that one may have been.
-                    order_ids = await self._look_for(fence, write) if uncertain else None
-                    if order_ids is not None:
-                        return order_ids
-                    for pending in live:
-                        pending.sent = False
-                    raise
-            except StockUnavailable as error:
-                _log.warning("%s: was batch %s committed? asking again: %s", self._sku, write.batch_id, error)
-                uncertain = True
-                if all(pending.future.done() for pending in live):
-                    raise OutcomeUnknown("the store did not answer in time") from error
-                await asyncio.sleep(pause_s)
-                pause_s = min(_LONGEST_PAUSE_S, pause_s * 2)
+    async def _commit(self, fence: Fence, batch: _Unsettled) -> list[str]:
+        """Commit; if it ends without an answer the batch is left among the unsettled."""
+        for pending in batch.live:
+            pending.sent = True
+        try:
+            return await self._store.commit(self._sku, fence, batch.write)
+        except BaseException as error:
+            if isinstance(error, StockError) and not isinstance(error, StockUnavailable):
+                for pending in batch.live:
+                    pending.sent = False  # the store has said that it was not written
+            else:
+                self._unsettled.append(batch)
+            raise
 
-    async def _look_for(self, fence: Fence, write: Batch) -> list[str] | None:
-        """The orders of a batch that may have been written, or may even still be on its way."""
-        # Announcing another one stops it for good; so does the higher token of whoever has outbid us.
-        with contextlib.suppress(FenceRefused, UnknownItem):
-            await self._store.read(self._sku, fence, uuid.uuid4().hex)
-        return await self._store.find_batch(self._sku, write)
+    async def _settle(self, fence: Fence) -> None:
+        """Find out what became of a batch, and tell its buyers, or put them back at the head of the queue."""
+        batch = self._unsettled.pop()  # the last one first: those who go back to the queue's head are then in order
+        self._in_hand.append(batch.live)
+        try:
+            order_ids = await self._store.settle(self._sku, fence, batch.write)
+        except BaseException:
+            self._unsettled.append(batch)
+            raise
+        finally:
+            self._in_hand.remove(batch.live)
+        _log.warning(
+            "%s: batch %s, whose answer was lost, was%s committed",
+            self._sku,
+            batch.write.batch_id,
+            " not" if order_ids is None else "",
+        )
+        self._stats.settled("not_committed" if order_ids is None else "committed")
+        if order_ids is not None:
+            self._stats.committed(len(batch.live))
+            self._answer(batch.live, batch.verdicts, iter(order_ids))
+            return
+        for pending in batch.live:
+            pending.sent = False
+        self._back_to_the_queue(batch.live)
+
+    def _forget_unwanted(self) -> None:
+        wanted = [one for one in self._unsettled if one.wanted]
+        for _ in range(len(self._unsettled) - len(wanted)):
+            self._stats.settled("unasked")
+        self._unsettled = wanted
+
+    def _back_to_the_queue(self, batch: Sequence[_Pending]) -> None:
+        self._queue.extendleft(pending for pending in reversed(batch) if not pending.future.done() and not pending.sent)
 
     def _answer(self, live: Sequence[_Pending], verdicts: Sequence[Verdict], order_ids: Iterator[str]) -> None:
         answers: list[Answer | None] = []
@@ -333,15 +383,17 @@ class Cashier:
         """Tell those whose deadline has passed. One timer for all: they arrive in the order of their deadlines."""
         loop = asyncio.get_running_loop()
         now = loop.time()
-        for batch in self._in_hand:
+        if self._tills_max > 1:  # they put back what they could not serve in any order
+            self._queue = deque(sorted(self._queue, key=lambda pending: pending.deadline))
+        for batch in self._taken:
             for pending in batch:
                 if pending.deadline <= now:
                     self._tell_error(pending, _too_late(pending, "it took too long"))
         while self._queue and (self._queue[0].deadline <= now or self._queue[0].future.done()):
             pending = self._queue.popleft()
             self._tell_error(pending, _too_late(pending, "it took too long"))
-        waiting = [batch[0].deadline for batch in self._in_hand if batch] + [p.deadline for p in list(self._queue)[:1]]
-        # In hand are also some who were told already; look again soon rather than count them.
+        waiting = [batch[0].deadline for batch in self._taken if batch] + [p.deadline for p in list(self._queue)[:1]]
+        # Among the taken are also some who were told already; look again soon rather than count them.
         self._timer = loop.call_at(max(min(waiting), now + 0.01), self._sweep) if waiting else None
 
     def _tell_error(self, pending: _Pending, error: Exception) -> None:
@@ -350,12 +402,13 @@ class Cashier:
             pending.fail(error)
 
     def _fail_all(self, error: StockError) -> None:
-        self._answer_all(lambda _: error)
+        self._answer_all(lambda pending: _too_late(pending, str(error)) if pending.sent else error)
 
     def _answer_all(self, error: Callable[[_Pending], Exception]) -> None:
-        for pending in [*self._queue, *(pending for batch in self._in_hand for pending in batch)]:
+        for pending in [*self._queue, *(pending for batch in self._taken for pending in batch)]:
             self._tell_error(pending, error(pending))
         self._queue.clear()
+        self._unsettled.clear()
 
 
 def _too_late(pending: _Pending, reason: str) -> SaleError:

@@ -3,21 +3,34 @@
 import asyncio
 import dataclasses
 import logging
-from collections.abc import AsyncIterator, Awaitable
+import random
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from typing import Final
 
-from app.errors import Closing, NotDecided, QueueFull, SeckillError, UnknownItem
+from app.errors import (
+    Closing,
+    NotDecided,
+    QueueFull,
+    SeckillError,
+    StockBehind,
+    StockError,
+    StockUnavailable,
+    UnknownItem,
+)
 from app.locks import Contender, LockBackend
 from app.sale.audit import Audit, audit
 from app.sale.cashier import Answer, Cashier, Rules, Stats
 from app.sale.decision import Purchase
-from app.stock import Fence, Level, Order, StockStore
+from app.sale.marks import Marks
+from app.stock import Fence, Level, Order, StockStore, foreign
 
 _log = logging.getLogger(__name__)
 
 _CASHIERS_MAX: Final = 1000  # more items than that at once: idle cashiers go
 _TILLS_WITHOUT_LOCK: Final = 64  # as many requests at a time as a thread pool of a web server would
 _PAGE: Final = 1000
+_KNOCKING_MAX: Final = 4  # items being opened; a flood of names leaves the connections to those who sell
+_PROBED_MAX: Final = 5  # open items that a readiness probe looks at; different ones each time
 
 
 class Shop:
@@ -33,6 +46,8 @@ class Shop:
         self._lock_prefix = lock_prefix.rstrip("/") + "/"
         self._cashiers: dict[str, Cashier] = {}
         self._opening: dict[str, asyncio.Task[Cashier]] = {}
+        self._marks = Marks(backend, store, self._mark_name)
+        self._knocking = asyncio.Semaphore(_KNOCKING_MAX)
         self._at_door = 0  # buyers for whose item a cashier is being opened
         self._closing = False
 
@@ -84,7 +99,9 @@ class Shop:
             self._at_door -= 1
 
     async def _open(self, sku: str) -> Cashier:
-        await self._store.level(sku)
+        async with self._knocking:
+            await self._store.level(sku)
+            await self._marks.learn(sku)
         if self._closing:
             raise Closing("this instance is shutting down; nothing was sold")
         if len(self._cashiers) >= _CASHIERS_MAX:
@@ -98,6 +115,7 @@ class Shop:
             alone = dataclasses.replace(self._rules, batch_max=1)
             cashier = Cashier(sku, lock, self._store, alone, self._stats, tills=_TILLS_WITHOUT_LOCK)
         self._cashiers[sku] = cashier
+        self._marks.keep()
         return cashier
 
     async def level(self, sku: str) -> Level:
@@ -115,6 +133,7 @@ class Shop:
     async def set_stock(self, sku: str, stock: int, *, new_sale: bool = False, wait_s: float = 10.0) -> Level:
         """Set the units left, under the lock and past the fence like any other write."""
         self._store.check(sku)
+        await self._marks.learn(sku)
         async with self._backend.lock(self._lock_name(sku)).on_loop(wait_s=wait_s) as grant:
             grant.ensure_held()
             return await self._store.set_stock(sku, Fence(grant.token, grant.source), stock, new_sale=new_sale)
@@ -123,9 +142,41 @@ class Shop:
         """Forget the store's fence: an operator's decision, after etcd was replaced or restored."""
         await self._store.unfence(sku)
 
+    async def accept_loss(self, sku: str) -> None:
+        """Sell on although the store has lost orders: an operator's decision, when they are gone for good."""
+        await self._marks.learn(sku)
+        await self._store.accept_loss(sku)
+
+    async def faults(self, sku: str, *, timeout_s: float = 2.0) -> list[str]:
+        """Why nothing of an item can be sold although store and lock system answer; sentences for the operator.
+
+        Raises `LockUnavailable` and what the store raises.
+        """
+        await self._marks.learn(sku)
+        return await self._faults([sku], timeout_s)
+
+    async def _faults(self, skus: Sequence[str], timeout_s: float) -> list[str]:
+        found, seen = [], {}
+        for sku in skus:
+            try:
+                seen[sku] = await self._store.fence(sku)
+            except StockBehind as error:
+                found.append(str(error))
+            except UnknownItem:
+                continue
+        # In this order: what the store has seen was given before we ask how far the lock system is.
+        newest = await asyncio.to_thread(self._backend.newest, self._lock_name(skus[0]), timeout_s)
+        if newest is not None:
+            ours = Fence(newest[1], newest[0])
+            found += [
+                _unreachable(sku, fence, ours) for sku, fence in seen.items() if fence and not _can_follow(ours, fence)
+            ]
+        return found
+
     async def contenders(self) -> list[Contender]:
         """The queues of the locks of all items."""
-        return await asyncio.to_thread(self._backend.contenders, self._lock_prefix)
+        found = await asyncio.to_thread(self._backend.contenders, self._lock_prefix)
+        return [one for one in found if not one.key.startswith(self._mark_name(""))]
 
     async def audit(self, sku: str) -> Audit:
         """Check that the numbers and the orders of an item agree, as of one moment, even while it is being sold."""
@@ -153,9 +204,25 @@ class Shop:
             _well("store", self._store.ping(timeout_s=timeout_s)),
         )
         renewal = "ok" if self._backend.renewing else "not available"
-        return {self._backend.name: lock, "store": store, "renewal": renewal} | (
-            {"shop": "closing"} if self._closing else {}
-        )
+        # Whether the two go together can be seen only when both are there.
+        stock = await _well("stock", self._probe(timeout_s)) if lock == store == "ok" else "not available"
+        checks = {self._backend.name: lock, "store": store, "renewal": renewal, "stock": stock}
+        return checks | ({"shop": "closing"} if self._closing else {})
+
+    async def _probe(self, timeout_s: float) -> None:
+        """Raise `StockError` if one of the items that are being sold can't be."""
+        skus = random.sample(list(self._cashiers), min(_PROBED_MAX, len(self._cashiers)))
+        try:
+            async with asyncio.timeout(timeout_s):
+                faults = await self._faults(skus, timeout_s) if skus else []
+        except TimeoutError:
+            raise StockUnavailable(f"not looked at within {timeout_s:g} s") from None
+        if faults:
+            raise StockError("; ".join(faults))
+
+    def pause_renewal(self, for_s: float) -> None:
+        """Renew no lease for so long: to see what the lock and the fence are for."""
+        self._backend.pause_renewal(for_s)
 
     async def close(self, *, within_s: float) -> None:
         """Take no more purchases, serve those who wait, give all locks back."""
@@ -168,9 +235,28 @@ class Shop:
                 opening.cancel()
         left_s = max(0.0, until - loop.time())
         await asyncio.gather(*(cashier.drain(left_s) for cashier in self._cashiers.values()))
+        await self._marks.close()
 
     def _lock_name(self, sku: str) -> str:
         return self._lock_prefix + sku
+
+    def _mark_name(self, sku: str) -> str:
+        # Where the locks are, as that is what we may write to; and no item's name begins like that.
+        return f"{self._lock_prefix}!known/{sku}"
+
+
+def _can_follow(ours: Fence, seen: Fence) -> bool:
+    """Whether the lock system's tokens can come after what a fence has seen."""
+    return seen.source == ours.source and seen.token <= ours.token
+
+
+def _unreachable(sku: str, seen: Fence, ours: Fence) -> str:
+    if seen.source != ours.source:
+        return foreign(sku, seen, ours)
+    return (
+        f"the stock of {sku!r} has seen token {seen.token}, and {seen.source} is only at {ours.token}: it was restored "
+        f"from an older backup. If no instance holds a lock from before: seckill stock unfence --sku {sku}"
+    )
 
 
 async def _well(name: str, check: Awaitable[None]) -> str:

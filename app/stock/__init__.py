@@ -12,6 +12,7 @@ from app.stock.store import (
     Snapshot,
     Sold,
     StockStore,
+    foreign,
 )
 
 __all__ = [
@@ -26,4 +27,5 @@ __all__ = [
     "Snapshot",
     "Sold",
     "StockStore",
+    "foreign",
 ]

@@ -4,12 +4,16 @@
 -- ARGV: 1 source, 2 token, 3 batch id, 4 expected stock, 5 instance, 6 how long refusals are remembered (ms),
 --       7 the number of orders, then for each: quantity, buyer, key, secret, what its key stands for;
 --       then for each refusal: what its key stands for
--- Answers {"ok", id of the first order}, or {reason, ...}. The other orders have the ids that follow.
+-- Answers {"ok", id of the first order, sale}, or {reason, ...}. The other orders have the ids that follow.
 
-local fence = redis.call("HMGET", KEYS[3], "source", "token", "announced", "batch", "first", "sale")
-local source, token, announced, batch, first_of_batch, sale = unpack(fence)
+local fence = redis.call("HMGET", KEYS[3], "source", "token", "announced", "batch", "first", "sale", "era")
+local source, token, announced, batch, first_of_batch, sale, era = unpack(fence)
 -- The last batch again: its answer was lost on the way. Before all else, as the fence may have moved on since.
-if batch == ARGV[3] then return {"ok", first_of_batch} end
+-- Written again, so that there is something to wait for the replicas with.
+if batch == ARGV[3] then
+  redis.call("HSET", KEYS[3], "batch", batch)
+  return {"ok", first_of_batch, sale}
+end
 if source and source ~= ARGV[1] then return {"foreign", source, token} end
 if token ~= ARGV[2] or announced ~= ARGV[3] then return {"stale", token or "none"} end
 local stock = redis.call("GET", KEYS[1])
@@ -34,7 +38,7 @@ for i = 1, count do
   -- The first id is the store's clock, the others follow it, so that the first one tells them all.
   local id = redis.call("XADD", KEYS[6], ms and (ms .. "-" .. string.format("%.0f", seq + i - 1)) or "*",
     "quantity", quantity, "buyer", buyer, "key", key, "secret", secret, "instance", ARGV[5], "token", ARGV[2],
-    "batch", ARGV[3])
+    "batch", ARGV[3], "era", era or "0")
   if i == 1 then
     first = id
     ms, seq = string.match(id, "^(%d+)%-(%d+)$")
@@ -48,7 +52,7 @@ if sold > 0 then
   redis.call("INCRBY", KEYS[2], sold)
 end
 for i = 7, #KEYS do
-  redis.call("SET", KEYS[i], (sale or "0") .. " " .. ARGV[7 + count * 5 + i - 6], "PX", ARGV[6])
+  redis.call("SET", KEYS[i], sale .. " " .. ARGV[7 + count * 5 + i - 6], "PX", ARGV[6])
 end
 redis.call("HSET", KEYS[3], "batch", ARGV[3], "first", first)
-return {"ok", first}
+return {"ok", first, sale}

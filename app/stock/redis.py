@@ -1,25 +1,43 @@
 """The stock in Redis or Valkey: two Lua scripts, a fence between them, orders in a stream beside the stock."""
 
+import contextlib
 import json
 import re
 import secrets
-from collections.abc import Sequence
+import uuid
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from typing import Any, Final, NoReturn
 
 from app.errors import (
+    ConfigurationError,
     FenceRefused,
     ForeignFence,
     ItemNotPossible,
+    StockBehind,
     StockChanged,
     StockCorrupt,
+    StockUnavailable,
     UnknownItem,
 )
 from app.stock.redis_client import RedisClient, Script
-from app.stock.store import DEFAULT_SKU, SKU_PATTERN, Batch, Fence, Level, Order, Settled, Snapshot, Sold, StockStore
+from app.stock.store import (
+    DEFAULT_SKU,
+    SKU_PATTERN,
+    Batch,
+    Fence,
+    Level,
+    Order,
+    Settled,
+    Snapshot,
+    Sold,
+    StockStore,
+    foreign,
+)
 
 _WHOLE: Final = re.compile(r"0|[1-9][0-9]{0,14}")  # Lua counts in doubles, exact below 2**53
 _ENTRY_ID: Final = re.compile(r"[0-9]{1,16}-[0-9]{1,16}")
+_MARK: Final = re.compile(r"([0-9]{16})/([0-9]{16})-([0-9]{16})")  # sale, and an order's entry; with leading zeros
 _ORDER_ID: Final = re.compile(rf"({SKU_PATTERN})~({_ENTRY_ID.pattern})~([0-9a-f]{{32}})")
 _LARGEST_TOKEN: Final = 2**53
 _PAGE: Final = 1000
@@ -52,6 +70,7 @@ class RedisStockStore(StockStore):
     """The guarded store: every write is checked against the fence by the script that makes it.
 
     `refusal_ttl_s`: how long a refusal is remembered for its idempotency key (an order's key is remembered for good).
+    `wait_replicas`: what was written counts only when that many replicas have it, too; until then it is "not known".
     """
 
     def __init__(
@@ -62,12 +81,17 @@ class RedisStockStore(StockStore):
         connections: int = 16,
         instance: str = "python",
         refusal_ttl_s: float = 3600,
+        wait_replicas: int = 0,
     ) -> None:
-        self._client = RedisClient(url, timeout_s=timeout_s, connections=connections)
+        self._client = RedisClient(url, timeout_s=timeout_s, connections=connections, wait_replicas=wait_replicas)
+        if wait_replicas and self._client.clustered:
+            raise ConfigurationError("to wait for replicas is not possible in a Redis Cluster")
         self._instance = instance
         self._refusal_ttl_ms = max(1, int(refusal_ttl_s * 1000))
         self._read, self._commit, self._set = Script("read.lua"), Script("commit.lua"), Script("set.lua")
-        self._level = Script("level.lua")
+        self._level, self._look, self._accept = Script("level.lua"), Script("look.lua"), Script("accept.lua")
+        # Orders that are known. Each read looks for all of them and leaves the last one.
+        self._marks: dict[str, set[str]] = {}
 
     def check(self, sku: str) -> None:
         """See `StockStore.check`."""
@@ -95,16 +119,21 @@ class RedisStockStore(StockStore):
     ) -> Snapshot:
         """See `StockStore.read`."""
         at = self._keys(sku)
+        known = _known(marks := self._marks_of(sku))
         answer = await self._client.run(
             self._read,
             [at.stock, at.lucky, at.fence, at.buyers, at.settled, at.orders, *at.refused(keys)],
-            [fence.source, _token(fence), batch_id, len(buyers), *buyers, *keys],
+            [fence.source, _token(fence), batch_id, len(known) // 2, *known, len(buyers), *buyers, *keys],
             timeout_s,
+            durable=True,  # what it tells of earlier sales is told to their buyers, too
         )
         if answer[0] != "ok":
             _refuse(sku, fence, answer)
-        stock, lucky, bought, settled, last_entry = answer[1:]
+        stock, lucky, bought, settled, last_entry, sale = answer[1:]
         snapshot = _snapshot(sku, stock, lucky, bought, settled, buyers, keys)
+        self._found(sku, marks)
+        if last_entry:
+            self.expect(sku, _mark(sale, last_entry))
         return replace(snapshot, last_entry=last_entry)
 
     async def commit(self, sku: str, fence: Fence, batch: Batch, *, timeout_s: float | None = None) -> list[str]:
@@ -116,26 +145,36 @@ class RedisStockStore(StockStore):
             args += [sold.quantity, sold.buyer or "", sold.key or "", sold.secret, _pack_sold(sold)]
         args += [_pack(refused.settled) for refused in batch.refused]
         keys = [at.stock, at.lucky, at.fence, at.buyers, at.settled, at.orders]
-        answer = await self._client.run(
-            self._commit,
-            [*keys, *at.refused([refused.key for refused in batch.refused])],
-            args,
-            timeout_s,
-        )
+        keys += at.refused([refused.key for refused in batch.refused])
+        try:
+            answer = await self._client.run(self._commit, keys, args, timeout_s, durable=True)
+        except StockCorrupt as error:
+            # The server's own error, not an answer of the script's: who knows how far it came?
+            raise StockUnavailable(str(error)) from error
         if answer[0] != "ok":
             _refuse(sku, fence, answer)
-        return _order_ids(sku, answer[1], batch.sold)
+        ids = _order_ids(sku, answer[1], batch.sold)
+        if ids:
+            self.expect(sku, _mark(answer[2], ids[-1].split("~")[1]))
+        return ids
 
-    async def find_batch(self, sku: str, batch: Batch) -> list[str] | None:
-        """See `StockStore.find_batch`."""
+    async def settle(self, sku: str, fence: Fence, batch: Batch) -> list[str] | None:
+        """See `StockStore.settle`."""
+        # Announcing another batch stops this one for good. And when the replicas have that, they have what came before.
+        with contextlib.suppress(UnknownItem):
+            await self.read(sku, fence, uuid.uuid4().hex)
+        return await self._find(sku, batch)
+
+    async def _find(self, sku: str, batch: Batch) -> list[str] | None:
         at = self._keys(sku)
         begin = f"({batch.after}" if batch.after else "-"
+        found: list[str] = []
         while batch.sold:
             async with self._client.commands() as redis:
                 page = await redis.xrange(at.orders, min=begin, count=_PAGE)
-            for entry_id, fields in page:
-                if fields.get("batch") == batch.batch_id:
-                    return _order_ids(sku, entry_id, batch.sold)
+            found += [_order(sku, *entry).id for entry in page if entry[1].get("batch") == batch.batch_id]
+            if len(found) == len(batch.sold):
+                return found
             if len(page) < _PAGE:
                 break
             begin = f"({page[-1][0]}"
@@ -147,7 +186,8 @@ class RedisStockStore(StockStore):
         answer = await self._client.run(
             self._set,
             [at.stock, at.lucky, at.fence, at.buyers, at.settled, at.orders],
-            [fence.source, _token(fence), stock, "new" if new_sale else "restock"],
+            [fence.source, _token(fence), stock, "new" if new_sale else "restock", *_known(self._marks_of(sku))],
+            durable=True,
         )
         if answer[0] != "ok":
             _refuse(sku, fence, answer)
@@ -156,7 +196,41 @@ class RedisStockStore(StockStore):
     async def unfence(self, sku: str) -> None:
         """See `StockStore.unfence`."""
         async with self._client.commands() as redis:
+            # In this order: an era more than needed does no harm.
+            await redis.hincrby(self._keys(sku).fence, "era", 1)
             await redis.hdel(self._keys(sku).fence, "source", "token")
+
+    def marks(self) -> dict[str, str]:
+        """See `StockStore.marks`."""
+        return {sku: max(marks) for sku, marks in self._marks.items()}
+
+    def expect(self, sku: str, mark: str) -> None:
+        """See `StockStore.expect`."""
+        if not _MARK.fullmatch(mark):
+            raise ValueError(f"not a mark of ours: {mark[:100]!r}")
+        self._marks.setdefault(sku, set()).add(mark)
+
+    def _marks_of(self, sku: str) -> set[str]:
+        return set(self._marks.get(sku, ()))
+
+    def _found(self, sku: str, marks: set[str]) -> None:
+        """All of these are there, so the last one will do from now on."""
+        if marks:
+            self._marks[sku] = (self._marks[sku] - marks) | {max(marks)}
+
+    async def fence(self, sku: str) -> Fence | None:
+        """See `StockStore.fence`."""
+        at = self._keys(sku)
+        marks = self._marks_of(sku)
+        source, token, missing = await self._client.run(self._look, [at.fence, at.orders], _known(marks))
+        if missing:
+            raise StockBehind(_behind(sku, missing))
+        self._found(sku, marks)
+        return None if source is None else Fence(int(token), source)
+
+    async def accept_loss(self, sku: str) -> None:
+        """See `StockStore.accept_loss`."""
+        await self._client.run(self._accept, [self._keys(sku).fence], _known(self._marks_of(sku)))
 
     async def level(self, sku: str) -> Level:
         """See `StockStore.level`."""
@@ -202,9 +276,8 @@ class RedisStockStore(StockStore):
 
     async def ping(self, *, timeout_s: float | None = None) -> None:
         """See `StockStore.ping`."""
-        async with self._client.commands(timeout_s) as redis:
-            # A write: a replica, or a server without memory, answers a PING as if all were well.
-            await redis.set("seckill:ping", self._instance, ex=60)
+        # A write: a replica, or a server without memory, answers a PING as if all were well.
+        await self._client.write("SET", "seckill:ping", self._instance, "EX", 60, timeout_s=timeout_s)
 
     async def close(self) -> None:
         """See `StockStore.close`."""
@@ -216,6 +289,8 @@ class BareStockStore(RedisStockStore):
 
     For `--guard none`: to see what the guard is for.
     """
+
+    _write: Final = Script("bare.lua")
 
     async def read(
         self,
@@ -239,30 +314,20 @@ class BareStockStore(RedisStockStore):
         return _snapshot(sku, stock, lucky or "0", bought, settled, buyers, keys)
 
     async def commit(self, sku: str, fence: Fence, batch: Batch, *, timeout_s: float | None = None) -> list[str]:
-        """Plain writes, one after the other, of the number that was computed from what was read."""
+        """Write the number that was computed from what was read some time ago."""
         at = self._keys(sku)
-        ids = []
-        async with self._client.commands(timeout_s) as redis:
-            left = batch.expected_stock - sum(sold.quantity for sold in batch.sold)
-            await redis.set(at.stock, left)
-            for sold in batch.sold:
-                await redis.incrby(at.lucky, sold.quantity)
-                fields = {
-                    "quantity": sold.quantity,
-                    "buyer": sold.buyer or "",
-                    "key": sold.key or "",
-                    "secret": sold.secret,
-                    "instance": self._instance,
-                    "token": fence.token,
-                    "batch": batch.batch_id,
-                }
-                entry_id = await redis.xadd(at.orders, fields)
-                ids += _order_ids(sku, entry_id, [sold])
-                if sold.buyer:
-                    await redis.hincrby(at.buyers, sold.buyer, sold.quantity)
-                if sold.key:
-                    await redis.hset(at.settled, sold.key, f"{entry_id} {_pack_sold(sold)}")
-        return ids
+        left = batch.expected_stock - sum(sold.quantity for sold in batch.sold)
+        args: list[str | int] = [left, self._instance, fence.token, batch.batch_id]
+        for sold in batch.sold:
+            args += [sold.quantity, sold.buyer or "", sold.key or "", sold.secret, _pack_sold(sold)]
+        entries = await self._client.run(
+            self._write, [at.stock, at.lucky, at.buyers, at.settled, at.orders], args, timeout_s
+        )
+        return [f"{sku}~{entry}~{sold.secret}" for entry, sold in zip(entries, batch.sold, strict=True)]
+
+    async def settle(self, sku: str, fence: Fence, batch: Batch) -> list[str] | None:
+        """Whether it seems to have been written; nothing stops what is still on its way."""
+        return await self._find(sku, batch)
 
     async def set_stock(self, sku: str, fence: Fence, stock: int, *, new_sale: bool = False) -> Level:
         """Plain writes."""
@@ -274,6 +339,10 @@ class BareStockStore(RedisStockStore):
             await redis.mset({at.stock: stock, at.lucky: lucky})
             await redis.hset(at.fence, "initial", stock + lucky)
         return Level(sku, stock, lucky, stock + lucky)
+
+    async def fence(self, sku: str) -> Fence | None:
+        """There is none."""
+        return None
 
 
 def _token(fence: Fence) -> int:
@@ -288,11 +357,9 @@ def _refuse(sku: str, fence: Fence, answer: Sequence[Any]) -> NoReturn:
         case "unknown":
             raise _unknown(sku)
         case "foreign":
-            raise ForeignFence(
-                f"the stock of {sku!r} is fenced by {details[0]} (token {details[1]}), ours is from {fence.source}; "
-                "tokens of two lock systems can't be compared. "
-                f"If {details[0]} is gone for good: seckill stock unfence --sku {sku}"
-            )
+            raise ForeignFence(foreign(sku, Fence(int(details[1]), details[0]), fence))
+        case "behind":
+            raise StockBehind(_behind(sku, details[0]))
         case "stale":
             raise FenceRefused(
                 f"the stock of {sku!r} has seen token {details[0]}, ours is {fence.token}: somebody had the lock after "
@@ -305,6 +372,29 @@ def _refuse(sku: str, fence: Fence, answer: Sequence[Any]) -> NoReturn:
             raise StockCorrupt(f"the key {details[0]!r} of item {sku!r} holds something that is not ours")
         case _:
             raise AssertionError(f"the script answered {answer!r}")
+
+
+def _behind(sku: str, entry: str) -> str:
+    return (
+        f"the store has lost orders of {sku!r}: {entry} was acknowledged and is not there; it was restored from an "
+        "older copy, or a replica without its last writes was promoted. Put a complete copy in its place; if they are "
+        f"gone for good: seckill stock accept-loss --sku {sku}; if the store was emptied on purpose: "
+        f"seckill stock set N --new-sale --sku {sku}; if another deployment uses this etcd, it needs another "
+        "SECKILL_LOCK_PREFIX"
+    )
+
+
+def _mark(sale: str, entry_id: str) -> str:
+    ms, seq = entry_id.split("-")
+    return f"{sale:0>16}/{ms:0>16}-{seq:0>16}"
+
+
+def _known(marks: Iterable[str]) -> list[str]:
+    """Marks for the scripts: sale, and order's entry, of each."""
+    found: list[str] = []
+    for match in filter(None, map(_MARK.fullmatch, sorted(marks))):
+        found += [str(int(match[1])), f"{int(match[2])}-{int(match[3])}"]
+    return found
 
 
 def _whole(sku: str, name: str, text: str) -> int:
@@ -377,6 +467,7 @@ def _order(sku: str, entry_id: str, fields: dict[str, str]) -> Order:
             instance=fields["instance"],
             token=int(fields["token"]),
             batch_id=fields["batch"],
+            era=int(fields.get("era", "0")),
             sold_at=int(entry_id.partition("-")[0]) / 1000,
         )
     except (KeyError, ValueError):

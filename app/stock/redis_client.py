@@ -6,7 +6,7 @@ import re
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from importlib.resources import files
-from typing import Any
+from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 import redis.asyncio
@@ -15,22 +15,29 @@ from redis.asyncio.sentinel import Sentinel
 from redis.backoff import NoBackoff
 from redis.exceptions import (
     BusyLoadingError,
+    ClusterDownError,
+    MasterDownError,
+    NoPermissionError,
     NoScriptError,
     OutOfMemoryError,
     ReadOnlyError,
+    RedisClusterException,
     RedisError,
     ResponseError,
 )
 
 from app.errors import ConfigurationError, StockCorrupt, StockUnavailable
 
+_WAIT_PART: Final = 0.8  # of a call's deadline, for the replicas
+
 
 class Script:
-    """A Lua script that lies beside this file."""
+    """A Lua script that lies beside this file. `sha`: what a server calls it that knows it."""
 
     def __init__(self, name: str) -> None:
         self.source = files("app.stock").joinpath(name).read_text()
-        self.sha: str | None = None
+        self.sha = hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest()
+        self.known = False
 
 
 class RedisClient:
@@ -38,13 +45,17 @@ class RedisClient:
 
     `redis://`, `rediss://` and `unix://` are redis-py's; besides them `redis+sentinel://host:26379,host:26379/master/0`
     and `redis+cluster://host:6379` (`rediss+...` for TLS). A call that isn't answered within `timeout_s` raises
-    `StockUnavailable`. Nothing is repeated here: who may repeat what is the caller's knowledge.
+    `StockUnavailable`. Nothing is repeated here: who may repeat what is the caller's knowledge. With `wait_replicas` a
+    durable call raises it, too, when fewer replicas than that have its writes in time.
     """
 
-    def __init__(self, url: str, *, timeout_s: float = 2.0, connections: int = 16) -> None:
+    def __init__(self, url: str, *, timeout_s: float = 2.0, connections: int = 16, wait_replicas: int = 0) -> None:
         self.timeout_s = timeout_s
+        self._wait_replicas = wait_replicas
         options: dict[str, Any] = {
             "decode_responses": True,
+            # With RESP3, its default since 8.0, redis-py does not notice that the server closed an idle connection.
+            "protocol": 2,
             "socket_timeout": None,  # `_call` has the deadline
             "socket_connect_timeout": timeout_s,
             "retry": Retry(NoBackoff(), 0),
@@ -63,18 +74,47 @@ class RedisClient:
         self.clustered = isinstance(self._redis, redis.asyncio.RedisCluster)
 
     async def run(
-        self, script: Script, keys: Sequence[str], args: Sequence[str | int], timeout_s: float | None = None
+        self,
+        script: Script,
+        keys: Sequence[str],
+        args: Sequence[str | int],
+        timeout_s: float | None = None,
+        *,
+        durable: bool = False,
     ) -> Any:
         """Run a script; a server that has forgotten it (a restart, a failover) is told it again."""
-        async with self._call(timeout_s):
-            if script.sha is not None:
+        async with self._call(timeout_s) as limit_s:
+            if script.known:
                 try:
-                    return await self._redis.evalsha(script.sha, len(keys), *keys, *args)
+                    return await self._send(durable, limit_s, "EVALSHA", script.sha, len(keys), *keys, *args)
                 except NoScriptError:
                     pass
-            answer = await self._redis.eval(script.source, len(keys), *keys, *args)
-            script.sha = _sha1(script.source)
+            answer = await self._send(durable, limit_s, "EVAL", script.source, len(keys), *keys, *args)
+            script.known = True
             return answer
+
+    async def _send(self, durable: bool, limit_s: float, *command: str | int) -> Any:
+        if not (durable and self._wait_replicas):
+            return await self._redis.execute_command(*command)
+        # WAIT is about the writes of its own connection, so both go over one. 0 ms would mean: wait for ever.
+        wait_ms = max(1, int(limit_s * 1000 * _WAIT_PART))
+        async with self._redis.pipeline(transaction=False) as pipe:
+            pipe.execute_command(*command)
+            pipe.execute_command("WAIT", self._wait_replicas, wait_ms)
+            answer, replicas = await pipe.execute(raise_on_error=False)
+        if isinstance(answer, Exception):
+            raise answer
+        if isinstance(replicas, Exception) or replicas < self._wait_replicas:
+            # Written, but who knows for how long.
+            raise StockUnavailable(
+                f"{self._wait_replicas} replicas were to acknowledge the write within {wait_ms} ms, and did: {replicas}"
+            )
+        return answer
+
+    async def write(self, *command: str | int, timeout_s: float | None = None) -> None:
+        """A durable call of a single command."""
+        async with self._call(timeout_s) as limit_s:
+            await self._send(True, limit_s, *command)
 
     @asynccontextmanager
     async def commands(self, timeout_s: float | None = None) -> AsyncIterator[Any]:
@@ -88,11 +128,11 @@ class RedisClient:
             await client.aclose()
 
     @asynccontextmanager
-    async def _call(self, timeout_s: float | None) -> AsyncIterator[None]:
+    async def _call(self, timeout_s: float | None) -> AsyncIterator[float]:
         limit_s = self.timeout_s if timeout_s is None else min(timeout_s, self.timeout_s)
         with _translated(limit_s):
             async with asyncio.timeout(limit_s), self._places:
-                yield
+                yield limit_s
 
 
 @contextmanager
@@ -102,7 +142,15 @@ def _translated(limit_s: float) -> Iterator[None]:
         yield
     except TimeoutError as error:
         raise StockUnavailable(f"the store did not answer within {limit_s:.2g} s") from error
-    except (ReadOnlyError, OutOfMemoryError, BusyLoadingError) as error:
+    except (
+        ReadOnlyError,
+        OutOfMemoryError,
+        BusyLoadingError,
+        ClusterDownError,
+        MasterDownError,
+        NoPermissionError,
+        RedisClusterException,
+    ) as error:
         raise StockUnavailable(f"the store takes no writes: {error}") from error
     except UnicodeDecodeError as error:
         raise StockCorrupt("a key of ours holds something that is not text") from error
@@ -112,7 +160,7 @@ def _translated(limit_s: float) -> Iterator[None]:
         if code is None or code[0] == "WRONGTYPE":
             raise StockCorrupt(f"a key of ours holds something that is not ours: {error}") from error
         raise StockUnavailable(f"the store refuses: {error}") from error
-    except (RedisError, OSError) as error:
+    except (RedisError, OSError, RuntimeError) as error:  # RuntimeError: uvloop's, of a connection that was reset
         raise StockUnavailable(f"the store can't be reached: {error}") from error
 
 
@@ -149,7 +197,3 @@ def _sentinel(scheme: str, rest: str, options: dict[str, Any]) -> list[Any]:
         sentinels, sentinel_kwargs={"socket_timeout": 1.0, "socket_connect_timeout": 1.0}
     )
     return [finder.master_for(service, **options), *finder.sentinels]
-
-
-def _sha1(text: str) -> str:
-    return hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()  # Redis names its scripts so

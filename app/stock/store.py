@@ -18,6 +18,14 @@ class Fence:
     source: str
 
 
+def foreign(sku: str, seen: Fence, ours: Fence) -> str:
+    """For the operator: the store is fenced by another lock system's tokens."""
+    return (
+        f"the stock of {sku!r} is fenced by {seen.source} (token {seen.token}), ours is from {ours.source}; tokens of "
+        f"two lock systems can't be compared. If {seen.source} is gone for good: seckill stock unfence --sku {sku}"
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Settled:
     """What an idempotency key stands for: the purchase that came with it, and what became of it."""
@@ -76,7 +84,11 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """The record of a sale. `id` can't be guessed; `sold_at` is in seconds since 1970, by the store's clock."""
+    """The record of a sale.
+
+    `id` can't be guessed; `sold_at` is in seconds since 1970, by the store's clock; `era` grows with each `unfence`;
+    only tokens of one era can be compared.
+    """
 
     id: str
     sku: str
@@ -87,6 +99,7 @@ class Order:
     token: int
     batch_id: str
     sold_at: float
+    era: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +145,7 @@ class StockStore(ABC):
         fence, and A's write finds it advanced. Raises `FenceRefused` if a higher token was here before.
 
         From then on no other batch can be written, not even an older one of the same token that is still on its way.
+        Raises `StockBehind` if the store lacks an order that this process, or its `expect`, knows of.
         """
 
     @abstractmethod
@@ -143,10 +157,10 @@ class StockStore(ABC):
         """
 
     @abstractmethod
-    async def find_batch(self, sku: str, batch: Batch) -> list[str] | None:
-        """The ids of the orders that a batch wrote, None if there are none.
+    async def settle(self, sku: str, fence: Fence, batch: Batch) -> list[str] | None:
+        """Find out for good whether a batch was written: the ids of its orders, None if it was not.
 
-        Definite only once another batch was announced, or a higher token has read; before that it may be on its way.
+        For a commit that was not answered. Whatever of it is still on its way is refused from now on.
         """
 
     @abstractmethod
@@ -156,6 +170,22 @@ class StockStore(ABC):
     @abstractmethod
     async def unfence(self, sku: str) -> None:
         """Forget the fence: an operator's word that the tokens seen so far no longer count."""
+
+    @abstractmethod
+    def marks(self) -> dict[str, str]:
+        """The last order of each item that this process knows of, as a text; a later one's is greater among texts."""
+
+    @abstractmethod
+    def expect(self, sku: str, mark: str) -> None:
+        """Hold the store to an order that somebody knows of: without it the store is behind. `ValueError`: no mark."""
+
+    @abstractmethod
+    async def fence(self, sku: str) -> Fence | None:
+        """What the fence has seen, None if nothing yet; raises `StockBehind` as `read` does. Changes nothing."""
+
+    @abstractmethod
+    async def accept_loss(self, sku: str) -> None:
+        """Forgive the store what it has lost until now: an operator's word that those orders are gone for good."""
 
     @abstractmethod
     async def level(self, sku: str) -> Level:

@@ -6,6 +6,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from pydantic import BaseModel, Field
 
+from app.web.problems import RETRY_AFTER
 from app.web.state import state_of
 
 router = APIRouter(tags=["health"])
@@ -18,7 +19,7 @@ class ReadyView(BaseModel):
 
     ready: bool
     instance: str
-    checks: dict[str, str] = Field(examples=[{"etcd": "ok", "store": "ok", "renewal": "ok"}])
+    checks: dict[str, str] = Field(examples=[{"etcd": "ok", "store": "ok", "renewal": "ok", "stock": "ok"}])
 
 
 @router.get(
@@ -29,9 +30,13 @@ async def healthz() -> str:
     return "ok"
 
 
-@router.get("/readyz", response_model=ReadyView, responses={503: {"model": ReadyView, "description": "not ready"}})
+@router.get(
+    "/readyz",
+    response_model=ReadyView,
+    responses={503: {"model": ReadyView, "description": "not ready", "headers": RETRY_AFTER}},
+)
 async def readyz(request: Request) -> Response:
-    """etcd, store and renewal thread, each by name: "ok" or "not available". The log says why."""
+    """etcd, store, renewal thread and the items being sold, each "ok" or "not available". The log says why."""
     state = state_of(request)
     checks = await state.shop.ready(_PATIENCE_S)
     ready = all(check == "ok" for check in checks.values())

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
 from app.locks import Contender
@@ -74,12 +74,19 @@ class ContenderView(BaseModel):
         )
 
 
+def _whole(value: object) -> object:
+    """To JSON Schema, and so to our own description, 5.0 is an integer as 5 is; to a strict int it is not."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 class StockChange(BaseModel):
     """What the stock shall be."""
 
     model_config = ConfigDict(extra="forbid")  # a misspelt `new_sale` must not be a restock
 
-    stock: int = Field(strict=True, ge=0, le=10**12, description="units left from now on")
+    stock: Annotated[int, BeforeValidator(_whole)] = Field(
+        strict=True, ge=0, le=10**12, description="units left from now on"
+    )
     new_sale: bool = Field(False, strict=True, description="forget what was sold: orders, buyers and idempotency keys")
 
 
@@ -108,7 +115,7 @@ async def locks(request: Request) -> list[ContenderView]:
     return [ContenderView.of(contender) for contender in await state_of(request).shop.contenders()]
 
 
-@router.put("/stock", responses=responses(400, 422))
+@router.put("/stock", responses=responses(400, 408, 413, 422))
 async def set_stock(request: Request, change: StockChange, sku: Sku = DEFAULT_SKU) -> StockView:
     """Set the units left, under the lock and past the fence like any other write."""
     level = await state_of(request).shop.set_stock(sku, change.stock, new_sale=change.new_sale)

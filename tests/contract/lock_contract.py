@@ -284,17 +284,20 @@ class LockContract:
 
     def test_a_new_thread_does_not_inherit(self, lock: DistributedLock) -> None:
         """The lock of a thread that died is given back; a new thread with its recycled identifier never has it."""
-        dead = _Thread(lock.acquire)
-        dead.result()
-        identifier = dead.thread.ident
 
         def look() -> tuple[int, bool, int]:
             return threading.get_ident(), lock.held_by_me, lock.hold_count
 
-        # The first new thread mostly gets the identifier of the last dead one; make that sure.
+        # The first new thread mostly gets the identifier of the last dead one; else a lasting thread of somebody's has
+        # it, and another one must die.
         def recycled() -> tuple[int, bool, int] | None:
-            found: tuple[int, bool, int] = _Thread(look).result()
-            return found if found[0] == identifier else None
+            dead = _Thread(lambda: lock.acquire(wait_s=WITHIN_S))
+            dead.result()
+            for _ in range(20):
+                found: tuple[int, bool, int] = _Thread(look).result()
+                if found[0] == dead.thread.ident:
+                    return found
+            return None
 
         assert eventually(recycled, "an identifier is recycled")[1:] == (False, 0)
         grant = lock.acquire(wait_s=WITHIN_S)  # the renewal found out that its owner is gone
@@ -373,6 +376,50 @@ class LockContract:
             lock.acquire(owner="me")
         with pytest.raises(LockLost):
             lock.release(owner="me")
+
+    def test_a_renewal_that_is_paused_loses_the_lock(self, backend: LockBackend, lock: DistributedLock) -> None:
+        """Nothing is renewed for a while: the holder is told at its deadline. Afterwards all is renewed again."""
+        told = threading.Event()
+        grant = lock.acquire()
+        grant.on_lost(told.set)
+        backend.pause_renewal(1.1 * TTL_S)
+        assert eventually(lambda: grant.lost, "it is lost without anybody's help")
+        with pytest.raises(LockLost):
+            lock.release()
+        assert told.wait(WITHIN_S)
+        renewed = lock.acquire(wait_s=WITHIN_S)
+        until = time.monotonic() + 3 * TTL_S
+        eventually(lambda: renewed.lost or time.monotonic() > until, "three TTLs are over", 4 * TTL_S)
+        renewed.ensure_held()
+        lock.release()
+
+    # -- besides locks -----------------------------------------------------------------------------------------------
+
+    def test_knows_how_far_its_tokens_are(self, backend: LockBackend, lock: DistributedLock, name: str) -> None:
+        """No token that was given exceeds the newest, and the next one is greater."""
+        with lock as grant:
+            newest = backend.newest(name, WITHIN_S)
+            assert newest is not None
+            source, token = newest
+            assert source == grant.source
+            assert token >= grant.token
+        with lock as following:
+            assert following.token > token
+
+    def test_remembers_a_text(self, system: LockSystem, backend: LockBackend, name: str) -> None:
+        """What is remembered under a name is there for others, and is replaced only by who knows what it replaces."""
+        where = f"{name}/!known/phone"
+        other = system.open(TTL_S)
+        assert backend.recall(where) is None
+        assert not backend.remember(where, "a", instead_of="b")
+        assert backend.remember(where, "a", instead_of=None)
+        assert not other.remember(where, "c", instead_of=None)
+        assert not other.remember(where, "c", instead_of="b")
+        assert (backend.recall(where), other.recall(where)) == ("a", "a")
+        assert other.remember(where, "c", instead_of="a")
+        assert (backend.recall(where), other.recall(where)) == ("c", "c")
+        other.close()
+        system.delete_key(where)
 
     # -- others die --------------------------------------------------------------------------------------------------
 

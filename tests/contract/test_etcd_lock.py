@@ -1,5 +1,6 @@
 """The etcd lock keeps the contract; and what is etcd's alone: other clients in the queue, clusters, logins, TLS."""
 
+import base64
 import contextlib
 import os
 import subprocess
@@ -14,12 +15,12 @@ import trustme
 
 from app.embedded import EtcdCluster, EtcdMember, etcd_binary
 from app.errors import ConfigurationError, LockUnavailable
-from app.locks import DistributedLock, EtcdBackend, Grant
+from app.locks import DistributedLock, EtcdBackend, Grant, etcd_queue
 from app.locks.etcd_watch import WatchStream
 from app.process import free_port
+from app.torture.proxy import Proxy
 from tests.contract.lock_contract import TTL_S, LockContract, LockSystem, _Thread
-from tests.harness.proxy import Proxy
-from tests.harness.servers import etcdctl, leases, optional_server
+from tests.harness.servers import etcdctl, gateway, leader, leases, optional_server, watchers
 from tests.harness.waiting import WITHIN_S, eventually
 
 
@@ -252,6 +253,120 @@ def test_one_of_three_members_dies(victim: int, how: str) -> None:
         backend.close()
 
 
+@pytest.fixture
+def only_watches_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No second look each second: a waiter that gets the lock was told by its watch, or by the end of it."""
+    monkeypatch.setattr(etcd_queue, "_LOOK_AGAIN_S", 3600.0)
+
+
+@pytest.mark.usefixtures("only_watches_tell")
+def test_a_watch_made_anew_does_not_need_the_past() -> None:
+    """The watch breaks, and what it began with is compacted: the new one is made, and tells of the release."""
+    with EtcdMember() as member, Proxy(member.client_port) as proxy:
+        direct = EtcdBackend([member.endpoint], ttl_s=60)
+        behind = EtcdBackend([f"http://127.0.0.1:{proxy.port}"], ttl_s=60)
+        holder, other = direct.lock("/test/compacted"), behind.lock("/test/compacted")
+        grant = holder.acquire()
+        waiting = _Thread(lambda: LockContract._hold_and_release(other))
+        place = eventually(lambda: len(holder.contenders()) == 2 and holder.contenders()[1], "the waiter is there")
+        _until_settled(member)
+        proxy.cut()
+        eventually(lambda: watchers(member) == 0, "its watch is broken")
+        for number in range(200):
+            key = base64.b64encode(f"/other/{number % 3}".encode()).decode()
+            revision = gateway(member, "kv/put", key=key, value="")["header"]["revision"]
+        etcdctl(member.endpoint, "compact", "--physical", revision)
+        with pytest.raises(subprocess.CalledProcessError) as refusal:
+            etcdctl(member.endpoint, "get", f"--rev={place.token + 1}", "/test/compacted")
+        assert "compacted" in refusal.value.stderr
+        assert waiting.thread.is_alive()
+        proxy.restore()
+        _until_settled(member)
+        holder.release()
+        assert waiting.result() == place.token > grant.token  # it never lost its place
+        etcdctl(member.endpoint, "del", "--prefix", "/other/")
+        eventually(lambda: not EtcdSystem(member).leftovers(), "nothing is left on the server")
+        behind.close()
+        direct.close()
+
+
+@pytest.mark.usefixtures("only_watches_tell")
+@pytest.mark.parametrize("released", ["while it is cut", "afterwards"])
+def test_a_watch_that_breaks(released: str) -> None:
+    """A waiter whose path to etcd is cut for a moment hears of a release in that moment, and of a later one."""
+    with EtcdMember() as member, Proxy(member.client_port) as proxy:
+        direct = EtcdBackend([member.endpoint], ttl_s=60)
+        behind = EtcdBackend([f"http://127.0.0.1:{proxy.port}"], ttl_s=60)
+        holder, other = direct.lock("/test/cut"), behind.lock("/test/cut")
+        grant = holder.acquire()
+        waiting = _Thread(lambda: LockContract._hold_and_release(other))
+        place = eventually(lambda: len(holder.contenders()) == 2 and holder.contenders()[1], "the waiter is there")
+        _until_settled(member)
+        proxy.cut()
+        eventually(lambda: watchers(member) == 0, "its watch is broken")
+        if released == "while it is cut":
+            holder.release()
+            assert [contender.key for contender in holder.contenders()] == [place.key]
+            assert waiting.thread.is_alive()
+            proxy.restore()
+        else:
+            proxy.restore()
+            _until_settled(member)
+            assert waiting.thread.is_alive()
+            holder.release()
+        assert waiting.result() == place.token > grant.token  # it never lost its place
+        eventually(lambda: not EtcdSystem(member).leftovers(), "nothing is left on the server")
+        behind.close()
+        direct.close()
+
+
+@pytest.mark.parametrize("how", ["kill", "pause"])
+def test_the_leader_is_lost_in_mid_hand_off(how: str) -> None:
+    """The leader dies (or freezes) and at once the holder releases: those who wait get the lock in their order."""
+    with EtcdCluster(3) as cluster, contextlib.ExitStack() as stack:
+        first = eventually(lambda: [at for at in [leader(cluster)] if at is not None], "there is a leader")[0]
+        backends = [EtcdBackend(cluster.endpoints, ttl_s=10) for _ in range(3)]
+        for backend in backends:
+            stack.callback(backend.close)
+            backend._client._current = first  # everybody asks the leader
+        holder, *waiters = [backend.lock("/test/leader") for backend in backends]
+        grant = holder.acquire()
+        inside: list[int] = []
+        served: list[tuple[int, int, list[int]]] = []
+
+        def head(lock: DistributedLock) -> int:
+            with contextlib.suppress(LockUnavailable):
+                return lock.contenders()[0].token
+            return 0
+
+        def work(lock: DistributedLock) -> None:
+            with lock as mine:
+                inside.append(mine.token)
+                first_in_line = eventually(lambda: head(lock), "etcd answers the holder")
+                mine.ensure_held()
+                served.append((mine.token, first_in_line, list(inside)))
+                inside.remove(mine.token)
+
+        threads = []
+        for length, lock in enumerate(waiters, 2):
+            threads.append(_Thread(lambda lock=lock: work(lock)))
+            eventually(lambda length=length: len(holder.contenders()) == length, "the waiter is in the queue")
+        assert leader(cluster) == first
+        places = [contender.token for contender in holder.contenders()]
+        getattr(cluster.members[first], how)()
+        holder.release()
+        for thread in threads:
+            thread.result()
+        # With the places that they had, one at a time, and nobody before the key of whoever was ahead had gone.
+        assert served == [(token, token, [token]) for token in places[1:]]
+        assert grant.token == places[0] < places[1] < places[2]
+        eventually(lambda: not holder.contenders(), "the queue is empty")
+        if how == "pause":
+            cluster.members[first].resume()
+        with holder as again:
+            assert again.token > places[2]
+
+
 @pytest.mark.parametrize("marker", [b"/etcdserverpb.Lease/LeaseGrant", b"/etcdserverpb.KV/Txn"], ids=["grant", "put"])
 def test_an_answer_that_was_lost_is_asked_for_again(etcd: EtcdMember, marker: bytes) -> None:
     """A grant or a put that was applied, but whose answer was lost, fails no acquire and leaves no second key."""
@@ -261,7 +376,7 @@ def test_an_answer_that_was_lost_is_asked_for_again(etcd: EtcdMember, marker: by
         # gRPC names a method in full only the first time it is called on a connection, so this is the very first call.
         proxy.lose_answer_to(marker)
         acquiring = _Thread(lambda: lock.acquire(owner="me"))
-        assert proxy.lost.wait(WITHIN_S)
+        assert proxy.struck.wait(WITHIN_S)
         proxy.restore()
         grant = acquiring.result()
         assert [contender.key for contender in lock.contenders()] == [grant.key]
@@ -405,6 +520,14 @@ def test_an_odd_endpoint_is_refused(endpoint: str) -> None:
     """What is no etcd URL is a configuration error, at once."""
     with pytest.raises(ConfigurationError, match="not an etcd endpoint"):
         EtcdBackend([endpoint])
+
+
+def _until_settled(member: EtcdMember) -> None:
+    """Wait until there is one watch, and its waiter doesn't look by itself any more."""
+    eventually(lambda: watchers(member) == 1, "it watches")
+    began = time.monotonic()
+    eventually(lambda: time.monotonic() > began + 5 * etcd_queue._WATCH_SETTLES_S, "it doesn't look any more")
+    assert watchers(member) == 1
 
 
 def _take_once(backend: EtcdBackend) -> None:

@@ -1,10 +1,15 @@
 """Answers that get lost, stores and locks that go away in the middle: nobody is told what is not so."""
 
 import asyncio
+import logging
+import socket
 from collections import Counter
+from contextlib import AsyncExitStack, ExitStack
 from typing import Any
 
+import httpx
 import pytest
+import redis.asyncio
 
 from app.embedded import EtcdMember, Valkey
 from app.errors import FenceRefused, NotDecided, OutcomeUnknown
@@ -12,10 +17,10 @@ from app.locks import EtcdBackend
 from app.sale import Answer, Outcome, Purchase
 from app.stock import Batch, Fence, Sold
 from app.stock.redis import RedisStockStore
-from tests.harness.proxy import Proxy
+from app.torture.proxy import Proxy
 from tests.harness.servers import etcdctl
-from tests.harness.shop import buy, shop
-from tests.harness.waiting import eventually_async
+from tests.harness.shop import Instance, buy, client, shop
+from tests.harness.waiting import WITHIN_S, eventually, eventually_async
 
 
 def counted(answers: list[Any]) -> Counter[str]:
@@ -38,7 +43,7 @@ def test_a_lost_answer_is_settled_before_anybody_is_told(etcd: EtcdMember, valke
                 proxy.lose_answer_to(b'"buyer":"' + COMMIT)
                 purchases = [Purchase(buyer=COMMIT.decode(), key=f"k{number}" if keys else None) for number in range(3)]
                 buying = asyncio.gather(*(one.buy(purchase) for purchase in purchases))
-                await asyncio.to_thread(proxy.lost.wait, 15)
+                await asyncio.to_thread(proxy.struck.wait, 15)
                 assert not buying.done()
                 proxy.restore()
                 answers = await buying
@@ -52,7 +57,7 @@ def test_a_lost_answer_is_settled_before_anybody_is_told(etcd: EtcdMember, valke
 
 
 def test_a_lost_answer_is_settled_after_others_have_sold(etcd: EtcdMember, valkey: Valkey) -> None:
-    """While the answer was out, our lease ended and another instance sold: what we wrote is found among the orders."""
+    """While one can't reach the store, its lock is not in the others' way: they sell, and then it finds its orders."""
 
     async def main() -> None:
         with Proxy(valkey.port) as proxy:
@@ -64,10 +69,7 @@ def test_a_lost_answer_is_settled_after_others_have_sold(etcd: EtcdMember, valke
                 await one.buy(Purchase())
                 proxy.lose_answer_to(b'"buyer":"' + COMMIT)
                 buying = asyncio.create_task(one.buy(Purchase(buyer=COMMIT.decode())))
-                await asyncio.to_thread(proxy.lost.wait, 15)
-                # As if it had lost its lock: the key is deleted, the next in line sells.
-                holder = (await other.contenders())[0]
-                await asyncio.to_thread(_revoke, etcd, holder.key)
+                await asyncio.to_thread(proxy.struck.wait, 15)
                 assert (await other.buy(Purchase())).outcome is Outcome.SOLD
                 assert not buying.done()
                 proxy.restore()
@@ -94,9 +96,7 @@ def test_a_commit_that_never_arrived_is_decided_anew(etcd: EtcdMember, valkey: V
                 await one.buy(Purchase())
                 proxy.lose_request(b'"buyer":"' + COMMIT)
                 buying = asyncio.create_task(one.buy(Purchase(buyer=COMMIT.decode())))
-                await asyncio.to_thread(proxy.lost.wait, 15)
-                holder = (await other.contenders())[0]
-                await asyncio.to_thread(_revoke, etcd, holder.key)
+                await asyncio.to_thread(proxy.struck.wait, 15)
                 assert (await other.buy(Purchase())).outcome is Outcome.SOLD
                 assert (await other.level("default")).lucky == 2
                 proxy.restore()
@@ -224,6 +224,149 @@ def test_a_fence_of_another_etcd_sells_nothing_until_the_operator_says_so(valkey
                 assert (await one.level("default")).lucky == 2
 
         asyncio.run(main())
+
+
+def test_a_lost_answer_and_the_instance_dies_with_it(etcd: EtcdMember, valkey: Valkey) -> None:
+    """The commit was applied, its answer was lost, and kill -9: another instance tells the same key what it bought."""
+    params, headers = {"buyer": COMMIT.decode()}, {"Idempotency-Key": "k", "Accept": "application/json"}
+
+    async def main() -> None:
+        async with shop(etcd.endpoint, valkey.url) as one, httpx.AsyncClient(timeout=60) as http:
+            await one.set_stock("default", 10)
+            await http.post(f"{first.url}/stock/reduce")
+            proxy.lose_answer_to(b'"buyer":"' + COMMIT)
+            asking = asyncio.create_task(http.post(f"{first.url}/stock/reduce", params=params, headers=headers))
+            assert await asyncio.to_thread(proxy.struck.wait, 15)
+            assert not asking.done()
+            # The path stays cut: what the instance would find out if it asked again, it can't have found out.
+            await asyncio.to_thread(first.kill)
+            with pytest.raises(httpx.TransportError):
+                await asking
+            # There is an order that nobody was told of.
+            (written,) = [order for order in await one.orders("default") if order.buyer == COMMIT.decode()]
+            for _ in range(2):
+                answer = await http.post(f"{second.url}/stock/reduce", params=params, headers=headers)
+                assert answer.status_code == 200
+                assert answer.json() == {
+                    "outcome": "sold",
+                    "quantity": 1,
+                    "order": written.id,
+                    "replayed": True,
+                    "instance": str(second.port),
+                }
+            audit = await one.audit("default")
+            assert (audit.stock, audit.lucky, audit.orders, audit.violations) == (8, 2, 2, [])
+
+    with ExitStack() as stack:
+        proxy = stack.enter_context(Proxy(valkey.port))
+        others = {"lock_ttl_s": 2, "purchase_timeout_ms": 30_000}
+        first = stack.enter_context(Instance(etcd.endpoint, f"redis://127.0.0.1:{proxy.port}/0", **others))
+        second = stack.enter_context(Instance(etcd.endpoint, valkey.url, **others))
+        asyncio.run(main())
+
+
+def test_a_store_that_loads_its_file(etcd: EtcdMember) -> None:
+    """A store that answers -LOADING for seconds: errors in time or patience, "not ready", and then all by itself."""
+    options: list[str] = []
+
+    def loading() -> bool:
+        try:
+            with socket.create_connection(("127.0.0.1", valkey.port), timeout=WITHIN_S) as connection:
+                connection.sendall(b"PING\r\n")
+                return connection.recv(64).startswith(b"-LOADING")
+        except OSError:
+            return False
+
+    async def main() -> None:
+        async with AsyncExitStack() as stack:
+            one = await stack.enter_async_context(shop(etcd.endpoint, valkey.url))
+            behind = f"redis://127.0.0.1:{proxy.port}/0"
+            patient = await stack.enter_async_context(shop(etcd.endpoint, behind, purchase_timeout_ms=60_000))
+            http = await stack.enter_async_context(client(etcd.endpoint, valkey.url, purchase_timeout_ms=1000))
+            for sku in ("default", "phone"):
+                await one.set_stock(sku, 100)
+                assert counted(await buy(patient, 5, sku=sku)) == {"sold": 5}
+            assert (await http.post("/stock/reduce", params={"sku": "phone"})).status_code == 200
+            # One commit's answer is lost, so that somebody asks the loading store about it.
+            proxy.lose_answer_to(b'"buyer":"' + COMMIT)
+            lost = asyncio.create_task(buy(patient, 3, buyer=COMMIT.decode()))
+            assert await asyncio.to_thread(proxy.struck.wait, 15)
+            async with redis.asyncio.Redis.from_url(valkey.url) as plain:
+                for part in range(10):
+                    await plain.mset({f"other:{part}:{number}": number for number in range(1000)})
+                await plain.bgrewriteaof()  # its file is a snapshot now, which it loads key by key
+
+                async def rewritten() -> bool:
+                    return (await plain.info("persistence"))["aof_rewrite_in_progress"] == 0
+
+                await eventually_async(rewritten, "the file is written")
+            await asyncio.to_thread(valkey.kill)
+            # Half a millisecond for each key; and it looks at its connections all the time.
+            options.extend(["--key-load-delay", "500", "--loading-process-events-interval-bytes", "1024"])
+            await asyncio.to_thread(valkey.start, wait=False)
+            proxy.restore()
+            await asyncio.to_thread(eventually, loading, "it loads")
+
+            waiting = asyncio.create_task(buy(patient, 5, sku="phone"))
+            ready = await http.get("/readyz")
+            assert (ready.status_code, ready.json()["checks"]["store"]) == (503, "not available")
+            began = asyncio.get_running_loop().time()
+            told = [http.post("/stock/reduce", params={"sku": "phone"}) for _ in range(5)]
+            for answer in await asyncio.gather(*told):
+                assert answer.status_code == 503
+                assert answer.json()["type"] == "urn:seckill:not-decided"
+            assert asyncio.get_running_loop().time() - began < WITHIN_S
+            assert await asyncio.to_thread(loading)
+            assert not lost.done()
+            assert not waiting.done()
+
+            async def ready_again() -> bool:
+                return (await http.get("/readyz")).status_code == 200
+
+            await eventually_async(ready_again, "it has loaded")
+            assert counted(await waiting) == {"sold": 5}
+            assert counted(await lost) == {"sold": 3}
+            told = [http.post("/stock/reduce", params={"sku": "phone"}) for _ in range(5)]
+            assert {answer.headers.get("x-seckill-outcome") for answer in await asyncio.gather(*told)} == {"sold"}
+            for sku, sold in (("default", 8), ("phone", 16)):
+                audit = await one.audit(sku)
+                assert (audit.stock, audit.lucky, audit.orders, audit.violations) == (100 - sold, sold, sold, [])
+
+    with Valkey(durable=True, options=options) as valkey, Proxy(valkey.port) as proxy:
+        asyncio.run(main())
+
+
+def test_scripts_that_are_forgotten_in_mid_sale(
+    etcd: EtcdMember, valkey: Valkey, caplog: pytest.LogCaptureFixture
+) -> None:
+    """SCRIPT FLUSH again and again while two instances sell: nobody is told, and nothing is logged."""
+
+    async def main() -> None:
+        async with (
+            shop(etcd.endpoint, valkey.url, batch_max=1, purchase_timeout_ms=60_000) as one,
+            shop(etcd.endpoint, valkey.url, batch_max=20, purchase_timeout_ms=60_000) as other,
+            redis.asyncio.Redis.from_url(valkey.url) as plain,
+        ):
+            await one.set_stock("default", 300)
+            before = await _in_vain(plain)
+            selling = asyncio.gather(buy(one, 150), *(buy(other, 1, key=f"k{number}") for number in range(250)))
+            while not selling.done():
+                await plain.script_flush()
+                await asyncio.sleep(0.005)  # not a wait for anything: between a read and its commit, or not
+            answers = [answer for some in await selling for answer in some]
+            assert counted(answers) == {"sold": 300, "sold_out": 100}
+            assert await _in_vain(plain) > before + 10
+            audit = await one.audit("default")
+            assert (audit.stock, audit.lucky, audit.orders, audit.violations) == (0, 300, 300, [])
+
+    with caplog.at_level(logging.WARNING, "app"):
+        asyncio.run(main())
+    assert caplog.messages == []
+
+
+async def _in_vain(plain: Any) -> int:
+    """How often a script was asked for that the server did not know."""
+    return int((await plain.info("errorstats")).get("errorstat_NOSCRIPT", {"count": 0})["count"])
 
 
 async def _until_answered(one: Any, purchase: Purchase) -> Answer:

@@ -1,14 +1,18 @@
 """Real servers for the tests, on free ports, gone afterwards."""
 
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from app.embedded import EtcdMember, etcd_binary
+from app.embedded import EtcdCluster, EtcdMember, etcd_binary
 
 
 def etcdctl(endpoint: str, *arguments: str) -> str:
@@ -29,6 +33,30 @@ def leases(member: EtcdMember) -> list[str]:
     first, *ids = etcdctl(member.endpoint, "lease", "list").splitlines()
     assert first.startswith("found"), first
     return ids
+
+
+def gateway(member: EtcdMember, path: str, **fields: Any) -> Any:
+    """What etcd's JSON gateway answers; bytes in base64, numbers as text."""
+    request = urllib.request.Request(f"{member.endpoint}/v3/{path}", json.dumps(fields).encode(), method="POST")
+    with urllib.request.urlopen(request, timeout=5) as answer:
+        return json.loads(answer.read())
+
+
+def watchers(member: EtcdMember) -> int:
+    """How many watches there are on this member."""
+    with urllib.request.urlopen(f"{member.endpoint}/metrics", timeout=5) as answer:
+        found = re.search(rb"^etcd_debugging_mvcc_watcher_total (\d+)$", answer.read(), re.MULTILINE)
+    assert found is not None
+    return int(found[1])
+
+
+def leader(cluster: EtcdCluster) -> int | None:
+    """The place of the leader among the members; None while there is none."""
+    for number, member in enumerate(cluster.members):
+        status = gateway(member, "maintenance/status")
+        if status.get("leader") == status["header"]["member_id"]:
+            return number
+    return None
 
 
 def optional_server(name: str, package: str) -> Path:

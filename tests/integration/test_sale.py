@@ -164,7 +164,7 @@ def test_unknown_items_leave_nothing_behind(etcd: EtcdMember, valkey: Valkey) ->
 
     async def main() -> None:
         async with shop(etcd.endpoint, valkey.url) as one:
-            asked = [one.buy(Purchase(sku=f"nope-{number}")) for number in range(2000)]
+            asked = [one.buy(Purchase(sku=f"nope-{number}")) for number in range(10_000)]
             answers = await asyncio.gather(*asked, return_exceptions=True)
             assert {type(answer) for answer in answers} == {UnknownItem}
             assert one.waiting == {}

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,10 +19,11 @@ from app.errors import (
     StockUnavailable,
     UnknownItem,
 )
-from app.process import Process, free_port
+from app.process import free_port
 from app.stock import Batch, Fence, Level, Refused, Settled, Snapshot, Sold, StockStore
 from app.stock.redis import BareStockStore, RedisStockStore
-from tests.harness.proxy import Proxy
+from app.torture.proxy import Proxy
+from tests.harness.sentinel import SentinelSet
 from tests.harness.servers import optional_server
 from tests.harness.waiting import WITHIN_S, eventually_async
 
@@ -245,8 +245,8 @@ def test_a_batch_is_found_after_others(play: Callable[..., None]) -> None:
             await store.read("default", fence(token), f"b{token}")
             await store.commit("default", fence(token), batch(left, *[1] * 400, batch_id=f"b{token}"))
             left -= 400
-        assert await store.find_batch("default", written) == ids
-        assert await store.find_batch("default", never) is None
+        assert await store.settle("default", fence(9), written) == ids
+        assert await store.settle("default", fence(9), never) is None
 
     play(scenario)
 
@@ -535,6 +535,23 @@ def test_a_server_that_forgot_the_scripts(play: Callable[..., None]) -> None:
     play(scenario)
 
 
+def test_a_connection_that_the_server_closed(play: Callable[..., None]) -> None:
+    """Connections that the server closed while they were idle (a restart, its `timeout`) are not used any more."""
+
+    async def scenario(store: StockStore, client: Any) -> None:
+        await store.set_stock("default", fence(1), 5)
+        await asyncio.gather(*(store.level("default") for _ in range(8)))
+        assert await client.client_kill_filter(_type="normal", skipme=True) > 1
+
+        async def alone() -> bool:
+            return len(await client.client_list()) == 1
+
+        await eventually_async(alone, "they are closed")
+        assert (await store.level("default")).stock == 5
+
+    play(scenario)
+
+
 def test_a_server_without_memory_takes_nothing(play: Callable[..., None]) -> None:
     """Out of memory: an error, and nothing half-written."""
 
@@ -631,61 +648,33 @@ def test_in_a_cluster(valkey_server: Valkey) -> None:
         asyncio.run(main())
 
 
-def test_through_sentinel(tmp_path: Path) -> None:
+def test_through_sentinel() -> None:
     """A Sentinel URL finds the primary, and the new one after a failover."""
-    with (
-        Valkey("primary") as primary,
-        Valkey("replica", options=["--replicaof", "127.0.0.1", str(primary.port)]) as replica,
-    ):
-        port = free_port()
+    with SentinelSet(valkey_binary()) as sentinels:
 
-        def argv(folder: Path) -> list[str]:
-            config = folder / "sentinel.conf"
-            config.write_text(
-                f"port {port}\nbind 127.0.0.1\ndir {folder}\nsentinel monitor shop 127.0.0.1 {primary.port} 1\n"
-                "sentinel down-after-milliseconds shop 500\nsentinel failover-timeout shop 2000\n"
-            )
-            return [str(valkey_binary()), str(config), "--sentinel"]
+        async def main() -> None:
+            async with closing(RedisStockStore(sentinels.url)) as store:
+                await store.set_stock("phone", fence(1), 5)
 
-        def knows_replica() -> bool:
-            async def look() -> bool:
-                client = redis.asyncio.Redis(port=port, decode_responses=True)
-                try:
-                    return len(await client.execute_command("SENTINEL", "REPLICAS", "shop")) == 1
-                except redis.exceptions.RedisError:
-                    return False
-                finally:
-                    await client.aclose()
-
-            return asyncio.run(look())
-
-        sentinel = Process("sentinel", argv, ready=knows_replica)
-        sentinel.graceful = False
-        with sentinel:
-
-            async def main() -> None:
-                async with closing(RedisStockStore(f"redis+sentinel://127.0.0.1:{port}/shop/0")) as store:
-                    await store.set_stock("phone", fence(1), 5)
-
-                    async def copied() -> bool:
-                        async with opened(replica.url) as (other, _):
-                            try:
-                                return (await other.level("phone")).stock == 5
-                            except UnknownItem:
-                                return False
-
-                    await _until(copied)
-                    await asyncio.to_thread(primary.kill)
-
-                    async def failed_over() -> bool:
+                async def copied() -> bool:
+                    async with opened(sentinels.replicas[0].url) as (other, _):
                         try:
-                            return (await store.set_stock("phone", fence(2), 4)).stock == 4
-                        except StockUnavailable:
+                            return (await other.level("phone")).stock == 5
+                        except UnknownItem:
                             return False
 
-                    await _until(failed_over)
+                await _until(copied)
+                await asyncio.to_thread(sentinels.primary.kill)
 
-            asyncio.run(main())
+                async def failed_over() -> bool:
+                    try:
+                        return (await store.set_stock("phone", fence(2), 4)).stock == 4
+                    except StockUnavailable:
+                        return False
+
+                await _until(failed_over)
+
+        asyncio.run(main())
 
 
 @pytest.mark.parametrize(
