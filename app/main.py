@@ -20,6 +20,7 @@ from app.settings import Guard, LockName, Settings, load, unknown_variables
 from app.stock import StockStore
 from app.stock.redis import BareStockStore, RedisStockStore
 from app.web import health, operator, problems, sale
+from app.web.limits import BodyLimit
 from app.web.state import State
 
 _log = logging.getLogger(__name__)
@@ -55,6 +56,7 @@ def open_store(settings: Settings) -> StockStore:
             connections=settings.redis_connections,
             instance=settings.instance_name,
             refusal_ttl_s=settings.refusal_ttl_s,
+            wait_replicas=settings.redis_wait_replicas,
         )
 
 
@@ -124,22 +126,41 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         lifespan=lifespan,
     )
     problems.install(app)
+    app.add_middleware(BodyLimit, timeout_s=settings.request_timeout_ms / 1000)
     for part in (sale, operator, health):
         app.include_router(part.router)
-    app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
+    app.openapi = lambda: _openapi(app, settings.quantity_max)  # type: ignore[method-assign]
     return app
+
+
+class OneLine(logging.Formatter):
+    """A record is one line of printable text, whatever a buyer has put into it; a stack trace has lines of its own."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name that logging gives it
+        """The line, with what can't be printed as escapes."""
+        return _printable(super().formatMessage(record))
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802
+        """The stack trace, indented: none of its lines can pass for a record."""
+        return "\n".join("    " + _printable(line) for line in super().formatException(ei).split("\n"))
+
+
+def _printable(text: str) -> str:
+    return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def configure_logging(settings: Settings) -> None:
     """Human-readable lines on standard error; the libraries below us only when something is wrong."""
-    logging.basicConfig(format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
+    handler = logging.StreamHandler()
+    handler.setFormatter(OneLine("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
+    logging.basicConfig(handlers=[handler])
     logging.getLogger("app").setLevel(settings.log_level.upper())
     for line in unknown_variables():
         _log.warning("%s", line)
 
 
-def _openapi(app: FastAPI) -> dict[str, Any]:
-    """FastAPI's document, and the models that only our responses refer to."""
+def _openapi(app: FastAPI, quantity_max: int) -> dict[str, Any]:
+    """FastAPI's document, the models that only our responses refer to, and the bound that is a setting."""
     if app.openapi_schema is None:
         document = get_openapi(title=app.title, version=app.version, summary=app.summary, routes=app.routes)
         models: list[tuple[type[BaseModel], Literal["serialization"]]] = [
@@ -148,6 +169,10 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
         ]
         _, extra = models_json_schema(models, ref_template="#/components/schemas/{model}")
         document.setdefault("components", {}).setdefault("schemas", {}).update(extra["$defs"])
+        for operation in document["paths"]["/stock/reduce"].values():
+            for parameter in operation["parameters"]:
+                if parameter["name"] == "quantity":
+                    parameter["schema"]["maximum"] = quantity_max
         app.openapi_schema = document
     return app.openapi_schema
 

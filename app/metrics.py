@@ -33,6 +33,12 @@ class Metrics:
         self._fenced = Counter(
             "seckill_fenced_writes", "Reads and writes that the store's fence refused", registry=registry
         )
+        self._settled = Counter(
+            "seckill_batches_settled",
+            "Batches whose answer was lost, by what became of them",
+            ["result"],
+            registry=registry,
+        )
 
     def watch_queues(self, waiting: Callable[[], Mapping[str, int]]) -> None:
         """Report the depth of the queues as `waiting()` has it at each scrape."""
@@ -61,6 +67,10 @@ class Metrics:
     def lost(self) -> None:
         """A grant was lost."""
         self._lost.inc()
+
+    def settled(self, result: str) -> None:
+        """What became of a batch whose answer was lost."""
+        self._settled.labels(result).inc()
 
     def renewal(self, result: str) -> None:
         """What became of a lease renewal."""

@@ -1,12 +1,15 @@
 """uvicorn, told to close the shop when it is told to stop."""
 
 import asyncio
+import contextlib
 import logging
+import resource
 import socket
 from typing import Final
 
 import uvicorn
 
+from app.connection import Connection
 from app.errors import ConfigurationError
 from app.main import create_app
 from app.settings import Settings
@@ -15,6 +18,8 @@ from app.web.state import State
 _log = logging.getLogger(__name__)
 
 _BACKLOG: Final = 8192  # a rush connects all at once
+_OTHER_FILES: Final = 200  # that are open besides the buyers' connections
+_TICKS_PER_SWEEP: Final = 10  # uvicorn ticks ten times a second
 
 
 class Server(uvicorn.Server):
@@ -24,9 +29,19 @@ class Server(uvicorn.Server):
     them: those who waited would get a 500, not an answer.
     """
 
-    def __init__(self, config: uvicorn.Config, *, drain_timeout_s: float) -> None:
+    def __init__(self, config: uvicorn.Config, *, drain_timeout_s: float, request_timeout_s: float) -> None:
         super().__init__(config)
         self._drain_timeout_s = drain_timeout_s
+        self._request_timeout_s = request_timeout_s
+
+    async def on_tick(self, counter: int) -> bool:
+        """Close the connections whose request has been on its way for too long."""
+        if counter % _TICKS_PER_SWEEP == 0:
+            too_old = asyncio.get_running_loop().time() - self._request_timeout_s
+            for connection in list(self.server_state.connections):
+                if isinstance(connection, Connection) and (connection.waits_since or too_old) < too_old:
+                    connection.refuse(408, f"no whole request within {self._request_timeout_s:g} s")
+        return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Close the shop while uvicorn waits for the requests."""
@@ -44,17 +59,40 @@ class Server(uvicorn.Server):
 
 def run(settings: Settings) -> None:
     """Serve on `settings.host` and `settings.port` until told to stop."""
+    server, listener = prepare(settings)
+    server.run([listener])
+
+
+def prepare(settings: Settings) -> tuple[Server, socket.socket]:
+    """The server, and the socket that it is to be run on: `server.run([listener])`."""
     settings = settings.model_copy(update={"instance": settings.instance_on_port})
     listener = _listen(settings.host, settings.port)
+    Connection.connections_max = min(settings.connections_max, max(1, _raise_file_limit() - _OTHER_FILES))
     config = uvicorn.Config(
         create_app(settings),
+        http=Connection,
+        ws="none",
+        log_config=None,  # our format for all
         log_level="warning",
         access_log=False,  # a line for each buyer would cost more than the sale
         backlog=_BACKLOG,
         timeout_keep_alive=75,
         timeout_graceful_shutdown=int(settings.drain_timeout_s) + 5,  # the shop is closed before that
     )
-    Server(config, drain_timeout_s=settings.drain_timeout_s).run([listener])
+    server = Server(
+        config, drain_timeout_s=settings.drain_timeout_s, request_timeout_s=settings.request_timeout_ms / 1000
+    )
+    return server, listener
+
+
+def _raise_file_limit() -> int:
+    """As many open files as the system lets us have; each buyer who is connected is one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft not in {resource.RLIM_INFINITY, hard}:
+        with contextlib.suppress(ValueError, OSError):  # macOS promises more than it gives
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 2**31 if soft == resource.RLIM_INFINITY else soft
 
 
 def _listen(host: str, port: int) -> socket.socket:

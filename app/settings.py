@@ -38,6 +38,12 @@ class Settings(BaseSettings):
     # -- This instance
     host: str = Field("127.0.0.1", description="address to listen on (0.0.0.0: all)")
     port: int = Field(8080, ge=1, le=65535, description="port to listen on")
+    connections_max: int = Field(
+        20_000, ge=1, le=1_000_000, description="buyers who may be connected at once; more get 503 (open files: fewer)"
+    )
+    request_timeout_ms: int = Field(
+        10_000, ge=100, le=600_000, description="a request that has not arrived whole within that time is given up"
+    )
     instance: str = Field(
         "", max_length=100, description="name in orders, lock queues and logs (empty: made of the host name)"
     )
@@ -74,6 +80,9 @@ class Settings(BaseSettings):
     )
     redis_timeout_ms: int = Field(2000, ge=10, le=60_000, description="deadline of a call to the store")
     redis_connections: int = Field(16, ge=2, le=1000, description="connections to the store at most")
+    redis_wait_replicas: int = Field(
+        0, ge=0, le=100, description='replicas that must have a sale before "sold" is said (0: none; needs replicas)'
+    )
     guard: Guard = Field(Guard.FENCE, description="what checks each write: the grant's fencing token, or none")
 
     # -- The sale

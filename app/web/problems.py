@@ -16,6 +16,8 @@ _log = logging.getLogger(__name__)
 
 MEDIA_TYPE: Final = "application/problem+json"
 _RETRY_AFTER_S: Final = 1
+# How OpenAPI describes the header that each 503 has.
+RETRY_AFTER: Final = {"Retry-After": {"description": "seconds", "required": True, "schema": {"type": "integer"}}}
 
 # By the most special class that matches: status, and a title that never changes for its type.
 _STATUSES: Final[dict[type[errors.SeckillError], tuple[int, str]]] = {
@@ -29,6 +31,7 @@ _STATUSES: Final[dict[type[errors.SeckillError], tuple[int, str]]] = {
     errors.OutcomeUnknown: (503, "Outcome unknown"),
     errors.StockCorrupt: (503, "Stock is not usable"),
     errors.FenceRefused: (503, "Refused by the stock's fence"),
+    errors.StockBehind: (503, "Stock is being looked into"),
     errors.StockError: (503, "Stock not available"),
     errors.LockError: (503, "Lock not available"),
     errors.SeckillError: (503, "Not available"),
@@ -41,7 +44,7 @@ _FIELDS: Final[dict[type[errors.SeckillError], str]] = {
     errors.KeyReused: "Idempotency-Key",
 }
 # These say how our machines are called and set up; buyers are told the title.
-_INTERNAL: Final = (errors.LockError, errors.StockUnavailable, errors.FenceRefused)
+_INTERNAL: Final = (errors.LockError, errors.StockUnavailable, errors.FenceRefused, errors.StockBehind)
 
 
 class FieldError(BaseModel):
@@ -84,9 +87,11 @@ def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
     for status in statuses:
         described[status] = {"description": _DESCRIPTIONS[status], "content": {MEDIA_TYPE: {"schema": _SCHEMA}}}
         if status == 503:
-            described[status]["headers"] = {"Retry-After": {"description": "seconds", "schema": {"type": "integer"}}}
+            described[status]["headers"] = RETRY_AFTER
         if status == 401:
-            described[status]["headers"] = {"WWW-Authenticate": {"description": "Bearer", "schema": {"type": "string"}}}
+            described[status]["headers"] = {
+                "WWW-Authenticate": {"description": "Bearer", "required": True, "schema": {"type": "string"}}
+            }
     return described
 
 
@@ -96,6 +101,8 @@ _DESCRIPTIONS: Final = {
     401: "The operator's bearer token is missing or wrong",
     403: "The operator's endpoints are switched off: SECKILL_ADMIN_TOKEN is not set",
     404: "No such item, or no such order",
+    408: "The request's body did not arrive in time",
+    413: "The request's body is too large",
     422: "A field of the request is not valid, or the idempotency key belongs to another purchase; the field is named",
     503: "Nothing was decided, or the outcome is unknown: the same request with the same key may be sent again",
 }
@@ -119,7 +126,7 @@ def install(app: FastAPI) -> None:
         field = _FIELDS.get(kind)
         detail = title if isinstance(error, _INTERNAL) else str(error)
         if status == 503 and not isinstance(error, errors.SaleError):
-            _log.warning("%s %s: %s", request.method, request.url.path, error)
+            _log.warning("%s %s: %s", request.method, _route(request), error)
         fields = [FieldError(field=field, message=detail)] if field else None
         return problem(status, name, title, detail, fields=fields)
 
@@ -144,8 +151,13 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(Exception)
     async def unforeseen(request: Request, error: Exception) -> Response:
-        _log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+        _log.error("%s %s failed", request.method, _route(request), exc_info=error)
         return problem(500, "internal-error", "Internal error", "an error of ours; it was logged")
+
+
+def _route(request: Request) -> str:
+    """For the log: an order's id in a path is a secret of its buyer's."""
+    return str(getattr(request.scope.get("route"), "path", "a path of no route"))
 
 
 def _body_error(message: str) -> FieldError:

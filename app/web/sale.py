@@ -17,6 +17,7 @@ router = APIRouter(tags=["sale"])
 _HEADERS: Final[dict[str, Any]] = {
     "X-Seckill-Outcome": {
         "description": "what became of the purchase",
+        "required": True,
         "schema": {"enum": [str(one) for one in Outcome]},
     },
     "X-Seckill-Order": {"description": "the order's id, if sold", "schema": {"type": "string"}},
@@ -104,6 +105,7 @@ for _method in ("GET", "POST"):
                 },
             },
             **responses(400, 404, 422, 503),
+            **(responses(413) if _method == "POST" else {}),
         },
     )
 

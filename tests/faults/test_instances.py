@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import random
 import signal
 import sys
 from collections import Counter
@@ -14,6 +15,7 @@ import pytest
 from app.embedded import EtcdMember, Valkey
 from app.locks import EtcdBackend
 from app.process import Process, free_port
+from app.torture.proxy import Proxy
 from tests.harness.shop import Instance, shop
 from tests.harness.waiting import WITHIN_S, eventually, eventually_async
 
@@ -183,6 +185,103 @@ def test_sigterm_while_the_lock_is_elsewhere(etcd: EtcdMember, valkey: Valkey) -
 
     with Instance(etcd.endpoint, valkey.url, drain_timeout_s=1, purchase_timeout_ms=60_000) as instance:
         asyncio.run(main())
+
+
+def test_each_instance_is_replaced_while_selling(etcd: EtcdMember, valkey: Valkey) -> None:
+    """SIGTERM to each in turn, and a new one: no unit, no order lost, no error for a client that retries once."""
+
+    async def main() -> None:
+        told: list[str] = []
+        errors: list[str] = []
+        over = asyncio.Event()
+
+        async def buyer(number: int, http: httpx.AsyncClient) -> None:
+            count = 0
+            while not over.is_set():
+                count += 1
+                key = f"{number}-{count}"
+                seen = []
+                for url in (running[(number + count) % 2].url, running[(number + count + 1) % 2].url):
+                    try:
+                        answer = await http.post(f"{url}/stock/reduce", headers={"Idempotency-Key": key})
+                    except httpx.TransportError as error:
+                        seen.append(repr(error))
+                        continue
+                    if answer.status_code == 200:
+                        told.append(answer.headers["x-seckill-order"])
+                        break
+                    seen.append(f"{answer.status_code} {answer.text}")
+                else:
+                    errors.append(f"{key}: {seen}")
+
+        async def sells_on() -> None:
+            before = len(told)
+
+            async def more() -> bool:
+                return len(told) > before + 50
+
+            await eventually_async(more, "sales go on")
+
+        async with (
+            shop(etcd.endpoint, valkey.url) as one,
+            httpx.AsyncClient(timeout=30, limits=httpx.Limits(max_connections=None)) as http,
+        ):
+            await one.set_stock("default", 1_000_000)
+            buying = [asyncio.create_task(buyer(number, http)) for number in range(16)]
+            await sells_on()
+            for instance in running:
+                instance.signal(signal.SIGTERM)
+                await asyncio.to_thread(eventually, lambda gone=instance: not gone.running, "it has left")
+                await asyncio.to_thread(instance.start)
+                await sells_on()
+            over.set()
+            await asyncio.gather(*buying)
+            assert errors == []
+            audit = await one.audit("default")
+            assert (audit.lucky, audit.violations) == (len(told), [])
+            assert len(set(told)) == len(told)
+            after, orders = None, set()
+            while page := await one.orders("default", after=after, limit=1000):
+                orders |= {order.id for order in page}
+                after = page[-1].id
+            assert orders == set(told)
+
+    with Instance(etcd.endpoint, valkey.url) as first, Instance(etcd.endpoint, valkey.url) as second:
+        running = [first, second]
+        asyncio.run(main())
+
+
+def test_a_path_that_is_reset_again_and_again(etcd: EtcdMember, valkey: Valkey) -> None:
+    """Connections to the store are reset while an instance sells: a delay, and no error that nobody foresaw."""
+
+    async def main(instance: Instance, path: Proxy) -> None:
+        async with shop(etcd.endpoint, valkey.url) as one:
+            await one.set_stock("default", 10_000)
+            buying = asyncio.create_task(rush_after_rush(instance))
+            resets = 0
+            while not buying.done():
+                path.reset()
+                resets += 1
+                await asyncio.sleep(random.uniform(0.0, 0.1))
+            answers = await buying
+            assert resets > 20
+            assert set(told(answers)) <= {"sold", "503"}
+            audit = await one.audit("default")
+            assert (audit.lucky >= told(answers)["sold"], audit.violations) == (True, [])
+
+    async def rush_after_rush(instance: Instance) -> list[httpx.Response | BaseException]:
+        answers = []
+        until = asyncio.get_running_loop().time() + 4
+        while asyncio.get_running_loop().time() < until:
+            answers += await rush([instance.url], 20)
+        return answers
+
+    with Proxy(valkey.port) as path, Instance(etcd.endpoint, f"redis://127.0.0.1:{path.port}/0") as instance:
+        asyncio.run(main(instance, path))
+        log = (instance.directory / "output.log").read_text()
+    assert "can't be reached" in log
+    assert "in a way that it must not" not in log
+    assert "Traceback" not in log
 
 
 def test_uvicorn_can_run_it_too(etcd: EtcdMember, valkey: Valkey) -> None:
