@@ -2,10 +2,12 @@
 FROM python:3.13.1-slim-bookworm
 
 WORKDIR /srv/seckill
+COPY requirements.lock ./
+RUN pip install --no-cache-dir --require-hashes -r requirements.lock
 COPY pyproject.toml README.md ./
 COPY app app
 COPY loadtest loadtest
-RUN pip install --no-cache-dir . \
+RUN pip install --no-cache-dir --no-deps . \
     && useradd --system --no-create-home --shell /usr/sbin/nologin seckill
 
 USER seckill

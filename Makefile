@@ -1,7 +1,10 @@
 # make demo     the whole sale on this machine, and the audit of what came out; ARGS="--help" for its options
 # make test     the test suite, against real servers
+# make torture  the sale while things break, and the verdict; ARGS="--help" for its options
 # make check    format, lint, types, import rules
 # make docs     what is generated in the README and .env.example
+# make lock     requirements.lock anew: what the container installs, with hashes
+# make audit    known vulnerabilities in what is locked (asks PyPI)
 
 PYTHON ?= python3
 VENV := .venv
@@ -9,13 +12,16 @@ BIN := $(VENV)/bin
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format docs clean
+.PHONY: help demo torture test check format docs lock audit clean
 
 help:
 	@sed -n 's/^# \(make.*\)/\1/p' Makefile
 
 demo: $(VENV)/.demo
 	@$(BIN)/seckill demo $(ARGS)
+
+torture: $(VENV)/.demo
+	@$(BIN)/seckill torture $(ARGS)
 
 test: $(VENV)/.dev
 	@$(BIN)/python -m pytest $(ARGS)
@@ -32,6 +38,13 @@ format: $(VENV)/.dev
 
 docs: $(VENV)/.dev
 	@$(BIN)/python docs/generate.py
+
+lock: $(VENV)/.dev
+	@$(BIN)/uv pip compile --quiet pyproject.toml --universal --python-version 3.11 --generate-hashes --no-annotate \
+	  --no-header --upgrade -o requirements.lock
+
+audit: $(VENV)/.dev
+	@$(BIN)/pip-audit --strict --disable-pip --require-hashes -r requirements.lock
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

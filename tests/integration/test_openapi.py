@@ -1,0 +1,151 @@
+"""The OpenAPI document and a real instance agree: schemathesis makes requests of the one, judges the other's answers.
+
+All of its checks are on. Where one of them expects what this service rightly doesn't do, `_rightly_refused` says so.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+import schemathesis
+from schemathesis.checks import load_all_checks
+from schemathesis.config import SchemathesisConfig
+from schemathesis.specs.openapi.checks import positive_data_acceptance
+
+from app.embedded import EtcdMember, Valkey
+from app.main import create_app
+from tests.harness.shop import TOKEN, Instance, settings
+
+PLENTY = 1_000_000
+BUYER = {"Accept": "text/plain"}
+OPERATOR = {"Accept": "application/json", "Authorization": f"Bearer {TOKEN}"}
+
+NOWHERE = settings("http://127.0.0.1:1", "redis://127.0.0.1:1")  # the document needs no server
+
+
+def described(*, with_token: bool) -> Any:
+    """The operations, with the same requests in each run. Names that exist come up often enough to be found."""
+    load_all_checks()
+    likely = {"sku": ["rare"], "buyer": ["ann"], "key": ["press-1"]}  # a request without a sku is for "default"
+    config = {
+        "seed": 1,
+        "generation": {
+            "deterministic": True,
+            "database": "none",
+            "max-examples": 25,
+            "with-security-parameters": not with_token,  # else it would overwrite our token with its own inventions
+        },
+        "dictionaries": {name: {"values": values} for name, values in likely.items()},
+        "parameters": {
+            "query.sku": {"dictionary": "sku", "probability": 0.5},
+            "query.buyer": {"dictionary": "buyer", "probability": 0.3},
+            "header.idempotency-key": {"dictionary": "key", "probability": 0.15},
+        },
+    }
+    return schemathesis.openapi.from_dict(create_app(NOWHERE).openapi(), config=SchemathesisConfig.from_dict(config))
+
+
+for_operators, for_buyers = described(with_token=True), described(with_token=False)
+
+
+class Shopfront(Instance):
+    """An instance, and what it was seen to answer."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.seen: Counter[tuple[str, str, int, str | None]] = Counter()
+
+    def opens_anew(self) -> None:
+        """Plenty of one item, nearly nothing of another, nothing sold."""
+        for sku, stock in (("default", PLENTY), ("rare", 2)):
+            change = {"stock": stock, "new_sale": True}
+            httpx.put(f"{self.url}/stock", params={"sku": sku}, json=change, headers=OPERATOR).raise_for_status()
+
+    def judge(self, who: str, case: schemathesis.Case, headers: dict[str, str]) -> Any:
+        """Send the request, check the answer. A 503 fails like any 5xx: the servers are well."""
+        answer = case.call(self.url, headers=headers)
+        outcome = answer.headers.get("x-seckill-outcome", [None])[0]
+        self.seen[who, case.operation.label, answer.status_code, outcome] += 1
+        case.validate_response(
+            answer,
+            headers=headers,
+            excluded_checks=[positive_data_acceptance] if _rightly_refused(answer) else [],
+            transport_kwargs={"base_url": self.url, "headers": headers},
+        )
+        return answer
+
+
+def _rightly_refused(answer: Any) -> bool:
+    """Whether a request that is valid by itself was refused for what only the store knows; no schema can tell it."""
+    if answer.status_code != 422:
+        return False
+    problem = answer.json()
+    return problem["type"] == "urn:seckill:key-reused" or (
+        [error["field"] for error in problem["errors"]] == ["after"]
+        and "not an order of item" in problem["errors"][0]["message"]
+    )
+
+
+@pytest.fixture(scope="module")
+def shopfront(etcd: EtcdMember, valkey_server: Valkey) -> Iterator[Shopfront]:
+    with Shopfront(etcd.endpoint, valkey_server.url) as started:
+        yield started
+
+
+@pytest.fixture(autouse=True)
+def opened_anew(shopfront: Shopfront, valkey: Valkey) -> None:
+    """Before each test; hypothesis accepts it because the tests don't name it."""
+    shopfront.opens_anew()
+
+
+@for_operators.parametrize()
+def test_the_operator_gets_documented_answers(case: schemathesis.Case, shopfront: Shopfront) -> None:
+    """With the token, asking for JSON: status, content type, headers and body are as described; never a 5xx."""
+    shopfront.judge("operator", case, OPERATOR)
+
+
+@for_buyers.parametrize()
+def test_everybody_gets_documented_answers(case: schemathesis.Case, shopfront: Shopfront) -> None:
+    """Without a token, asking for text: the same; what is the operator's is closed."""
+    shopfront.judge("buyer", case, BUYER)
+
+
+def test_what_chance_would_not_find(shopfront: Shopfront) -> None:
+    """Answers that need an order's id, or a key used before, are as described too."""
+
+    def ask(method: str, path: str, **parts: Any) -> Any:
+        return shopfront.judge("operator", for_operators[path][method].Case(**parts), OPERATOR)
+
+    for method in ("GET", "POST"):
+        press = {"headers": {"Idempotency-Key": f"press-{method}"}}
+        sold = ask(method, "/stock/reduce", query={"buyer": "Ann Lee"}, **press).json()
+        assert sold["outcome"] == "sold"
+        assert ask(method, "/stock/reduce", query={"buyer": "Ann Lee"}, **press).json() == sold | {"replayed": True}
+        assert ask(method, "/stock/reduce", query={"quantity": 2}, **press).status_code == 422
+        assert ask(method, "/stock/reduce", query={"sku": "rare", "quantity": 3}).json()["outcome"] == "sold_out"
+        assert ask(method, "/stock/reduce", query={"sku": "nope"}).status_code == 404
+        assert ask("GET", "/orders/{order_id}", path_parameters={"order_id": sold["order"]}).status_code == 200
+    assert ask("GET", "/stock", query={"sku": "rare"}).json()["stock"] == 2
+    page = ask("GET", "/orders", query={"limit": 1}).json()
+    assert ask("GET", "/orders", query={"limit": 1, "after": page["next"]}).json()["orders"][0]["id"] == sold["order"]
+
+
+def test_the_instance_was_asked_enough(shopfront: Shopfront) -> None:
+    """The instance serves the document that was used, and the tests above saw what they were to see."""
+    assert shopfront.get("/openapi.json") == (200, json.loads(json.dumps(create_app(NOWHERE).openapi())))
+    if len({(who, label) for who, label, _, _ in shopfront.seen}) < 2 * len(list(for_buyers.get_all_operations())):
+        pytest.skip("only some of the tests above were run")
+    answers = {(who, label, status) for who, label, status, _ in shopfront.seen}
+    for label in ("GET /orders", "GET /locks", "PUT /stock"):
+        assert ("operator", label, 200) in answers, label
+        assert ("buyer", label, 401) in answers, label
+        assert ("buyer", label, 200) not in answers, label
+    for label in ("GET /stock/reduce", "POST /stock/reduce", "GET /stock", "GET /orders/{order_id}"):
+        assert {("operator", label, 404), ("operator", label, 422), ("buyer", label, 422)} <= answers, label
+    for label in ("GET /stock/reduce", "POST /stock/reduce"):
+        for outcome in ("sold", "sold_out"):
+            assert shopfront.seen["operator", label, 200, outcome], (label, outcome)
+    assert shopfront.seen.total() > 500

@@ -1,0 +1,181 @@
+"""What must not get out, and what must not get in: secrets, log lines made by buyers, listeners beyond loopback."""
+
+import json
+import logging
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from app.embedded import EtcdCluster, EtcdMember, Valkey
+from app.main import OneLine
+from tests.harness.servers import etcdctl
+from tests.harness.shop import Instance
+from tests.harness.waiting import eventually
+
+SECRETS = {"admin_token": "admin-swordfish", "etcd_password": "etcd-swordfish", "redis": "redis-swordfish"}
+
+
+def test_secrets_stay_secret() -> None:
+    """Through start, sales, refusals and lost servers no secret is in a log, an answer or /metrics."""
+    with EtcdMember() as etcd, Valkey(options=["--requirepass", SECRETS["redis"]]) as valkey:
+        for command in (
+            ["user", "add", f"root:{SECRETS['etcd_password']}"],
+            ["user", "grant-role", "root", "root"],
+            ["auth", "enable"],
+        ):
+            etcdctl(etcd.endpoint, *command)
+        store = f"redis://:{SECRETS['redis']}@127.0.0.1:{valkey.port}/0"
+        options = {
+            "admin_token": SECRETS["admin_token"],
+            "etcd_user": "root",
+            "etcd_password": SECRETS["etcd_password"],
+            "log_level": "debug",
+            "purchase_timeout_ms": 500,
+        }
+        with Instance(etcd.endpoint, store, **options) as instance:
+            operator = {"Authorization": f"Bearer {SECRETS['admin_token']}"}
+            said: list[httpx.Response] = []
+
+            def ask(method: str, path: str, **more: object) -> httpx.Response:
+                said.append(httpx.request(method, instance.url + path, timeout=30, **more))  # type: ignore[arg-type]
+                return said[-1]
+
+            def ask_everything() -> None:
+                for path in ("/stock/reduce", "/stock", "/readyz", "/metrics", "/nowhere", "/openapi.json"):
+                    ask("GET", path)
+                for path in ("/orders", "/locks"):
+                    for headers in (operator, {"Authorization": "Bearer wrong"}, {}):
+                        ask("GET", path, headers=headers)
+                ask("PUT", "/stock", headers=operator, json={"stock": "x"})
+
+            assert ask("PUT", "/stock", headers=operator, json={"stock": 3}).status_code == 200
+            assert ask("GET", "/stock/reduce").headers["x-seckill-outcome"] == "sold"
+            ask_everything()
+            valkey.kill()
+            ask_everything()
+            etcd.kill()
+            ask_everything()
+            log = (instance.directory / "output.log").read_text()
+        assert "not ready" in log
+        everything = log + "".join(f"{answer.headers} {answer.text}" for answer in said)
+        assert [name for name, secret in SECRETS.items() if secret in everything] == []
+        assert len({answer.status_code for answer in said}) > 4
+
+
+def test_a_wrong_url_does_not_show_its_password(tmp_path: Path) -> None:
+    """Neither the command nor the service repeats what it was given."""
+    env = {"SECKILL_REDIS_URL": "redis://:redis-swordfish@host:port/0", "PATH": ""}
+    for command in (["check"], ["serve"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "app", *command],
+            env=env | {"PYTHONPATH": str(Path.cwd())},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+            cwd=tmp_path,
+        )
+        assert done.returncode != 0
+        assert "SECKILL_REDIS_URL" in done.stderr
+        assert "swordfish" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("nasty", ["a\nINFO forged", "a\r\nb", "a\x1b[31mred", "a\x85b", "a\u2028b", "a\u202eb"])
+def test_nobody_writes_lines_into_the_log(nasty: str) -> None:
+    """A record is one line, and what would move the cursor, or the reading direction, is shown as an escape."""
+    record = logging.LogRecord("app", logging.WARNING, __file__, 1, "buyer %s was here", (nasty,), None)
+    line = OneLine("%(levelname)s %(message)s").format(record)
+    assert len(line.splitlines()) == 1
+    assert line.isprintable()
+    assert "was here" in line
+
+
+def test_a_stack_trace_stays_readable() -> None:
+    """What we ourselves add to a record keeps its lines; the error's text, which may be a buyer's, does not."""
+    try:
+        raise ValueError("a\x1b[31m\nINFO forged")
+    except ValueError:
+        record = logging.LogRecord("app", logging.ERROR, __file__, 1, "failed", (), sys.exc_info())
+    text = OneLine("%(message)s").format(record)
+    assert len(text.splitlines()) > 3
+    assert "\x1b" not in text
+    assert [line for line in text.splitlines() if not line.startswith(" ")] == ["failed"]
+
+
+def test_an_orders_id_stays_out_of_the_log(etcd: EtcdMember) -> None:
+    """Who knows an order's id can read the order; the log names the route."""
+    with Valkey() as valkey, Instance(etcd.endpoint, valkey.url) as instance:
+        valkey.kill()
+        assert instance.get("/orders/default~1-1~" + 32 * "a")[0] == 503
+        log = instance.last_lines(100)
+        assert "GET /orders/{order_id}: the store can't be reached" in log
+        assert 32 * "a" not in log
+
+
+def test_buyers_can_not_write_into_the_log(etcd: EtcdMember, valkey: Valkey) -> None:
+    """sku, buyer, key, path and headers with line breaks and escapes: one line a record, and none that was forged."""
+    nasty = "x%0a2026-01-01 00:00:00,000 INFO    app: forged%1b[31m"
+    with Instance(etcd.endpoint, valkey.url, log_level="debug") as instance:
+        instance.get("/stock/reduce")
+        valkey_away = f"sku={nasty}", f"buyer={nasty}", f"quantity={nasty}"
+        for query in valkey_away:
+            instance.get(f"/stock/reduce?{query}".replace(" ", "%20"))
+        for path in (f"/orders/{nasty}", f"/{nasty}", f"/orders/default~1-1~{'0' * 32}%0aforged"):
+            instance.get(path.replace(" ", "%20"))
+        for header in ("Idempotency-Key", "Accept", "Host"):
+            with socket.create_connection(("127.0.0.1", instance.port), timeout=10) as raw:
+                raw.sendall(f"GET /stock/reduce HTTP/1.1\r\n{header}: a\x1b[31m forged\r\n\r\n".encode())
+                raw.recv(1000)
+        log = (instance.directory / "output.log").read_text()
+    lines = log.splitlines()
+    assert lines
+    assert all(re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} \w+ +(app|uvicorn)\S*: ", line) for line in lines), log
+    assert not any(re.match(r"2026-01-01 00:00:00,000", line) for line in lines)
+    assert "\x1b" not in log
+
+
+def test_embedded_servers_listen_on_loopback_only() -> None:
+    """etcd members, their peers, and the store: nothing else can reach them."""
+    with EtcdCluster(3) as cluster, Valkey() as valkey:
+        for process in (*cluster.members, valkey):
+            listening = [
+                one.laddr.ip
+                for one in psutil.Process(process.pid).net_connections(kind="inet")
+                if one.status == psutil.CONN_LISTEN
+            ]
+            assert listening
+            assert set(listening) <= {"127.0.0.1", "::1"}, process.name
+
+
+def test_the_lock_file_covers_what_is_declared() -> None:
+    """requirements.lock pins, with hashes, every dependency of pyproject.toml, and names no registry."""
+    import tomllib
+
+    root = Path(__file__).parents[2]
+    declared = tomllib.loads((root / "pyproject.toml").read_text())["project"]["dependencies"]
+    locked = (root / "requirements.lock").read_text()
+    names = {re.split(r"[^A-Za-z0-9-]", line)[0].lower() for line in declared}
+    pinned = {match[1].lower() for match in re.finditer(r"^([A-Za-z0-9_.-]+)==", locked, re.MULTILINE)}
+    assert names <= pinned
+    assert locked.count("==") <= locked.count("--hash=sha256:")
+    assert "://" not in locked
+
+
+def test_the_problem_of_a_lost_server_names_no_host(etcd: EtcdMember) -> None:
+    """A buyer is told that the stock is not available, not where it lies."""
+    with Valkey() as valkey, Instance(etcd.endpoint, valkey.url) as instance:
+        valkey.kill()
+
+        def refused() -> bool:
+            return instance.get("/stock")[0] == 503
+
+        eventually(refused)
+        body = json.dumps(instance.get("/stock")[1])
+        assert "127.0.0.1" not in body
+        assert str(valkey.port) not in body
