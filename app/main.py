@@ -11,6 +11,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
+from starlette.types import Receive, Scope, Send
 
 from app.errors import ConfigurationError
 from app.locks import EtcdBackend, LockBackend, NoBackend
@@ -21,6 +22,7 @@ from app.stock import StockStore
 from app.stock.redis import BareStockStore, RedisStockStore
 from app.web import health, operator, problems, sale
 from app.web.limits import BodyLimit
+from app.web.short_way import ShortWay
 from app.web.state import State
 
 _log = logging.getLogger(__name__)
@@ -79,6 +81,7 @@ async def open_shop(settings: Settings, metrics: Metrics | None = None) -> Async
         queue_max=settings.queue_max,
         purchase_timeout_s=settings.purchase_timeout_ms / 1000,
         limit_per_buyer=settings.limit_per_buyer,
+        sold_out_ttl_s=settings.sold_out_ttl_ms / 1000,
     )
     backend = open_backend(settings, metrics)
     try:
@@ -119,7 +122,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
             _log.info("%s is open, lock: %s, guard: %s", settings.instance_name, settings.lock_backend, settings.guard)
             yield {"seckill": State(shop, metrics.render, settings.instance_name, settings.quantity_max, token)}
 
-    app = FastAPI(
+    app = _App(
         title="seckill",
         summary="A flash sale that never oversells, undersells or loses an order.",
         version=_version(),
@@ -131,6 +134,18 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         app.include_router(part.router)
     app.openapi = lambda: _openapi(app, settings.quantity_max)  # type: ignore[method-assign]
     return app
+
+
+class _App(FastAPI):
+    """FastAPI, and a short way around it."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.long_way = super().__call__
+        self._short_way = ShortWay(self.long_way)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._short_way(scope, receive, send)
 
 
 class OneLine(logging.Formatter):

@@ -101,6 +101,12 @@ class Settings(BaseSettings):
     refusal_ttl_s: int = Field(
         3600, ge=1, le=31_536_000, description='how long an idempotency key remembers "sold out" (an order: for good)'
     )
+    sold_out_ttl_ms: int = Field(
+        100,
+        ge=0,
+        le=60_000,
+        description='after the last unit "sold out" is said so long without asking the store; then a restock is seen',
+    )
     drain_timeout_s: float = Field(10.0, ge=0, le=600, description="how long a stopping instance serves those who wait")
 
     @field_validator("etcd_endpoints", mode="before")

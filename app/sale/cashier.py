@@ -41,7 +41,8 @@ class Rules:
 
     `batch_max`: purchases a grant serves at most (1: the articles' one lock per request); `max_hold_s`: how long a
     grant serves at most, so that other instances get their turn; `queue_max`: buyers who may wait for an item in
-    this instance; `purchase_timeout_s`: a purchase's own deadline; `limit_per_buyer`: units, 0 for no limit.
+    this instance; `purchase_timeout_s`: a purchase's own deadline; `limit_per_buyer`: units, 0 for no limit;
+    `sold_out_ttl_s`: how long the store's word that nothing is left is good for (0: ask each time).
     """
 
     batch_max: int = 1000
@@ -49,6 +50,7 @@ class Rules:
     queue_max: int = 20_000
     purchase_timeout_s: float = 10.0
     limit_per_buyer: int = 0
+    sold_out_ttl_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +144,7 @@ class Cashier:
         self._store_is_away = False
         self._timer: asyncio.TimerHandle | None = None
         self._closing = False
+        self._sold_out_until = 0.0  # the loop's clock
 
     @property
     def waiting(self) -> int:
@@ -157,6 +160,25 @@ class Cashier:
     def idle(self) -> bool:
         """Whether there is nobody to serve, and no till at work."""
         return not self._queue and not self._tills and not self._unsettled
+
+    def has_nothing_for(self, purchase: Purchase) -> bool:
+        """Whether it is known, from a moment ago, that nothing is left for this purchase.
+
+        One with a key has to be looked up all the same: it may be asked again, and have been sold to before.
+        """
+        if not self._sold_out_until or purchase.key is not None:
+            return False
+        if self._rules.limit_per_buyer and purchase.buyer is None:
+            return False  # has to be told what is missing
+        if asyncio.get_running_loop().time() >= self._sold_out_until:
+            self._sold_out_until = 0.0
+            return False
+        self._stats.served(Outcome.SOLD_OUT)
+        return True
+
+    def look_again(self) -> None:
+        """The stock was changed: what was known of it is no longer true."""
+        self._sold_out_until = 0.0
 
     def submit(self, purchase: Purchase, deadline: float) -> "asyncio.Future[Answer]":
         """Queue a purchase; its future gets the answer, or the error, not later than `deadline` (the loop's clock).
@@ -284,6 +306,7 @@ class Cashier:
 
     async def _decide_and_commit(self, grant: Grant, fence: Fence, batch: list[_Pending]) -> None:
         batch_id = uuid.uuid4().hex
+        read_at = asyncio.get_running_loop().time()
         snapshot = await self._store.read(
             self._sku,
             fence,
@@ -300,6 +323,8 @@ class Cashier:
         if write.sold or write.refused:
             grant.ensure_held()
             order_ids = await self._commit(fence, _Unsettled(write, live, verdicts))
+        if snapshot.stock == sum(sold.quantity for sold in write.sold) and self._rules.sold_out_ttl_s:
+            self._sold_out_until = read_at + self._rules.sold_out_ttl_s
         self._stats.committed(len(live))
         self._answer(live, verdicts, iter(order_ids))
 

@@ -20,7 +20,7 @@ from app.errors import (
 from app.locks import Contender, LockBackend
 from app.sale.audit import Audit, audit
 from app.sale.cashier import Answer, Cashier, Rules, Stats
-from app.sale.decision import Purchase
+from app.sale.decision import Outcome, Purchase
 from app.sale.marks import Marks
 from app.stock import Fence, Level, Order, StockStore, foreign
 
@@ -69,6 +69,8 @@ class Shop:
             raise Closing("this instance is shutting down; nothing was sold")
         # It may have gone as idle between being opened and this step: whoever is served must be known to the shop.
         cashier = self._cashiers.setdefault(purchase.sku, cashier)
+        if cashier.has_nothing_for(purchase):
+            return Answer(Outcome.SOLD_OUT, purchase.quantity)
         try:
             return await cashier.submit(purchase, deadline)
         except UnknownItem:  # deleted since
@@ -112,7 +114,7 @@ class Shop:
             cashier = Cashier(sku, lock, self._store, self._rules, self._stats)
         else:
             # Nobody waits for anybody: each request reads, decides and writes by itself, as in the articles.
-            alone = dataclasses.replace(self._rules, batch_max=1)
+            alone = dataclasses.replace(self._rules, batch_max=1, sold_out_ttl_s=0.0)
             cashier = Cashier(sku, lock, self._store, alone, self._stats, tills=_TILLS_WITHOUT_LOCK)
         self._cashiers[sku] = cashier
         self._marks.keep()
@@ -136,7 +138,10 @@ class Shop:
         await self._marks.learn(sku)
         async with self._backend.lock(self._lock_name(sku)).on_loop(wait_s=wait_s) as grant:
             grant.ensure_held()
-            return await self._store.set_stock(sku, Fence(grant.token, grant.source), stock, new_sale=new_sale)
+            level = await self._store.set_stock(sku, Fence(grant.token, grant.source), stock, new_sale=new_sale)
+        if sku in self._cashiers:
+            self._cashiers[sku].look_again()
+        return level
 
     async def unfence(self, sku: str) -> None:
         """Forget the store's fence: an operator's decision, after etcd was replaced or restored."""

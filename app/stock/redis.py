@@ -435,7 +435,8 @@ def _pack(settled: Settled, secret: str | None = None) -> str:
 
 
 def _pack_sold(sold: Sold) -> str:
-    return _pack(Settled("sold", sold.quantity, sold.buyer), sold.secret)
+    """What the order's key stands for; nobody asks without a key."""
+    return _pack(Settled("sold", sold.quantity, sold.buyer), sold.secret) if sold.key is not None else ""
 
 
 def _unpack(sku: str, text: str) -> Settled:

@@ -118,17 +118,7 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(errors.SeckillError)
     async def ours(request: Request, error: errors.SeckillError) -> Response:
-        kind = next(kind for kind in type(error).__mro__ if kind in _STATUSES)
-        status, title = _STATUSES[kind]
-        name = "".join(f"-{letter.lower()}" if letter.isupper() else letter for letter in type(error).__name__).strip(
-            "-"
-        )
-        field = _FIELDS.get(kind)
-        detail = title if isinstance(error, _INTERNAL) else str(error)
-        if status == 503 and not isinstance(error, errors.SaleError):
-            _log.warning("%s %s: %s", request.method, _route(request), error)
-        fields = [FieldError(field=field, message=detail)] if field else None
-        return problem(status, name, title, detail, fields=fields)
+        return of(error, request.method, _route(request))
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
@@ -150,9 +140,24 @@ def install(app: FastAPI) -> None:
         return problem(status, f"http-{status}", title, detail, headers=headers)
 
     @app.exception_handler(Exception)
-    async def unforeseen(request: Request, error: Exception) -> Response:
-        _log.error("%s %s failed", request.method, _route(request), exc_info=error)
+    async def not_ours(request: Request, error: Exception) -> Response:
+        return of(error, request.method, _route(request))
+
+
+def of(error: Exception, method: str, route: str) -> Response:
+    """What a client is told of an error. What is ours to mend is logged."""
+    if not isinstance(error, errors.SeckillError):
+        _log.error("%s %s failed", method, route, exc_info=error)
         return problem(500, "internal-error", "Internal error", "an error of ours; it was logged")
+    kind = next(kind for kind in type(error).__mro__ if kind in _STATUSES)
+    status, title = _STATUSES[kind]
+    name = "".join(f"-{letter.lower()}" if letter.isupper() else letter for letter in type(error).__name__).strip("-")
+    field = _FIELDS.get(kind)
+    detail = title if isinstance(error, _INTERNAL) else str(error)
+    if status == 503 and not isinstance(error, errors.SaleError):
+        _log.warning("%s %s: %s", method, route, error)
+    fields = [FieldError(field=field, message=detail)] if field else None
+    return problem(status, name, title, detail, fields=fields)
 
 
 def _route(request: Request) -> str:

@@ -6,6 +6,7 @@ from fastapi import APIRouter, Header, Path, Query, Request
 from fastapi.responses import PlainTextResponse, Response
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
+from starlette.types import Scope
 
 from app.sale import Answer, Outcome, Purchase
 from app.stock import DEFAULT_SKU, SKU_PATTERN, Order
@@ -84,7 +85,11 @@ async def reduce(
     if quantity > state.quantity_max:  # a setting, so FastAPI can't know it
         raise invalid_field("quantity", f"Input should be less than or equal to {state.quantity_max}")
     answer = await state.shop.buy(Purchase(quantity, sku, buyer, idempotency_key))
-    return _respond(request, state, answer)
+    as_json = any("application/json" in value for value in request.headers.getlist("accept"))
+    headers, body = respond(state, request.scope, answer, as_json=as_json)
+    response = Response(body)
+    response.raw_headers = headers
+    return response
 
 
 # A route for each method, as OpenAPI wants an operation id for each.
@@ -110,11 +115,9 @@ for _method in ("GET", "POST"):
     )
 
 
-def _respond(request: Request, state: State, answer: Answer) -> Response:
-    headers = {"X-Seckill-Outcome": answer.outcome.value}
-    if answer.order_id is not None:
-        headers["X-Seckill-Order"] = answer.order_id
-    if "application/json" in request.headers.get("accept", ""):
+def respond(state: State, scope: Scope, answer: Answer, *, as_json: bool) -> tuple[list[tuple[bytes, bytes]], bytes]:
+    """Headers and body of an answer."""
+    if as_json:
         view = PurchaseView(
             outcome=answer.outcome,
             quantity=answer.quantity,
@@ -122,10 +125,19 @@ def _respond(request: Request, state: State, answer: Answer) -> Response:
             replayed=answer.replayed,
             instance=state.instance,
         )
-        return Response(view.model_dump_json(exclude_none=True), media_type="application/json", headers=headers)
-    server = request.scope.get("server")
-    port = server[1] if server and server[1] else state.instance  # behind a unix socket there is no port
-    return PlainTextResponse(f"{port} reduce stock end!", headers=headers)
+        body, content_type = view.model_dump_json(exclude_none=True).encode(), b"application/json"
+    else:
+        server = scope.get("server")
+        port = server[1] if server and server[1] else state.instance  # behind a unix socket there is no port
+        body, content_type = f"{port} reduce stock end!".encode(), b"text/plain; charset=utf-8"
+    headers = [
+        (b"content-length", str(len(body)).encode()),
+        (b"content-type", content_type),
+        (b"x-seckill-outcome", answer.outcome.encode()),
+    ]
+    if answer.order_id is not None:
+        headers.append((b"x-seckill-order", answer.order_id.encode()))
+    return headers, body
 
 
 @router.get("/stock", responses=responses(400, 404, 422, 503))

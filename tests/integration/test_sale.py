@@ -1,8 +1,9 @@
 """The sale under its lock, against real servers: the rush, keys, limits, queues and deadlines."""
 
 import asyncio
+import itertools
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -105,6 +106,89 @@ def test_sold_out_is_remembered_for_its_key(etcd: EtcdMember, valkey: Valkey) ->
             await one.set_stock("default", 5)
             assert await one.buy(Purchase(key="k")) == Answer(Outcome.SOLD_OUT, 1, replayed=True)
             assert (await one.buy(Purchase(key="another"))).outcome is Outcome.SOLD
+
+    asyncio.run(main())
+
+
+def test_sold_out_is_known_for_a_while(etcd: EtcdMember) -> None:
+    """After the last unit it is said without asking; whoever has a key is looked up; a restock is seen in time."""
+
+    async def main(url: str, stop: Callable[[], object]) -> None:
+        async with (
+            shop(etcd.endpoint, url, sold_out_ttl_ms=60_000, purchase_timeout_ms=1000) as knows,
+            shop(etcd.endpoint, url, sold_out_ttl_ms=200) as soon,
+        ):
+            await knows.set_stock("default", 1)
+            first = await knows.buy(Purchase(key="first"))
+            assert first.outcome is Outcome.SOLD
+            assert (await knows.buy(Purchase())).outcome is Outcome.SOLD_OUT
+            assert (await soon.buy(Purchase())).outcome is Outcome.SOLD_OUT
+            # The key's answer is what it was.
+            again = await knows.buy(Purchase(key="first"))
+            assert (again.order_id, again.replayed) == (first.order_id, True)
+            # Who changes the stock knows it at once, the others a little later.
+            await knows.set_stock("default", 2)
+            assert (await knows.buy(Purchase())).outcome is Outcome.SOLD
+
+            async def sold() -> bool:
+                return (await soon.buy(Purchase())).outcome is Outcome.SOLD
+
+            await eventually_async(sold, "the restock is seen")
+            assert (await soon.buy(Purchase())).outcome is Outcome.SOLD_OUT
+            assert (await knows.buy(Purchase())).outcome is Outcome.SOLD_OUT
+            await asyncio.to_thread(stop)
+            assert (await knows.buy(Purchase())).outcome is Outcome.SOLD_OUT
+            with pytest.raises(NotDecided):
+                await knows.buy(Purchase(key="second"))
+
+    with Valkey() as valkey:
+        asyncio.run(main(valkey.url, valkey.kill))
+
+
+def test_saturated_instances_take_turns(etcd: EtcdMember, valkey: Valkey) -> None:
+    """While all have buyers waiting none is granted the lock twice in a row, and none begins a batch out of time."""
+
+    async def main() -> None:
+        async with AsyncExitStack() as stack:
+            options = {"batch_max": 100, "max_hold_ms": 5, "purchase_timeout_ms": 60_000}
+            shops = [
+                await stack.enter_async_context(shop(etcd.endpoint, valkey.url, instance=str(number), **options))
+                for number in range(3)
+            ]
+            await shops[0].set_stock("default", 100_000)
+            await asyncio.gather(*(buy(one, 2000) for one in shops))
+            turns: dict[int, str] = {}
+            after = None
+            while page := await shops[0].orders("default", after=after, limit=1000):
+                turns |= {order.token: order.instance for order in page}
+                after = page[-1].id
+            owners = [turns[token] for token in sorted(turns)]
+            # As long as all three are in the queue: until the first of them has served all its buyers.
+            last = min(max(index for index, one in enumerate(owners) if one == name) for name in "012")
+            begin = max(owners.index(name) for name in "012")
+            busy = owners[begin : last + 1]
+            assert len(busy) > 6
+            assert all(one != other for one, other in itertools.pairwise(busy))
+            assert max(Counter(busy).values()) - min(Counter(busy).values()) <= 2
+
+    asyncio.run(main())
+
+
+def test_nobody_is_overtaken_in_an_instance(etcd: EtcdMember, valkey: Valkey) -> None:
+    """First come, first served: over many grants, those who came first are answered first."""
+
+    async def main() -> None:
+        async with shop(etcd.endpoint, valkey.url, batch_max=50, purchase_timeout_ms=60_000) as one:
+            await one.set_stock("default", 10_000)
+            await one.buy(Purchase())
+            answered: list[int] = []
+
+            async def buyer(number: int) -> None:
+                await one.buy(Purchase(key=str(number)))
+                answered.append(number)
+
+            await asyncio.gather(*(buyer(number) for number in range(2000)))
+            assert answered == list(range(2000))
 
     asyncio.run(main())
 
