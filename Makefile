@@ -1,6 +1,7 @@
 # make demo     the whole sale on this machine, and the audit of what came out; ARGS="--help" for its options
 # make test     the test suite, against real servers
 # make torture  the sale while things break, and the verdict; ARGS="--help" for its options
+# make bench    the sale beside what it could be compared with, and the locks beside their peers (a few minutes)
 # make check    format, lint, types, import rules
 # make docs     what is generated in the README and .env.example
 # make lock     requirements.lock anew: what the container installs, with hashes
@@ -12,7 +13,7 @@ BIN := $(VENV)/bin
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo torture test check format docs lock audit clean
+.PHONY: help demo torture bench test check format docs lock audit clean
 
 help:
 	@sed -n 's/^# \(make.*\)/\1/p' Makefile
@@ -22,6 +23,10 @@ demo: $(VENV)/.demo
 
 torture: $(VENV)/.demo
 	@$(BIN)/seckill torture $(ARGS)
+
+bench: $(VENV)/.dev
+	@$(BIN)/python -m loadtest.bench $(ARGS)
+	@$(BIN)/seckill bench locks
 
 test: $(VENV)/.dev
 	@$(BIN)/python -m pytest $(ARGS)

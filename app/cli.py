@@ -166,6 +166,46 @@ def torture(
     raise typer.Exit(torturing.run(options))
 
 
+bench = typer.Typer(no_args_is_help=True, help="Measure side by side.")
+app.add_typer(bench, name="bench")
+
+
+@bench.command("locks")
+def bench_locks(
+    only: Annotated[str, typer.Option(help="Some of the locks, separated by commas.", show_default="all of them")] = "",
+    processes: Annotated[str, typer.Option(help="How many contend.")] = "1,2,4,8",
+    hold_ms: Annotated[str, typer.Option(help="How long each holds the lock.")] = "0,5",
+    seconds: Annotated[float, typer.Option(min=0.2, max=3600, help="Length of a heat.")] = 3,
+    rounds: Annotated[int, typer.Option(min=1, max=100, help="Rounds; in each of them everybody takes part.")] = 3,
+    report: Annotated[Path | None, typer.Option(help="File for all figures, as JSON.")] = None,
+) -> None:
+    """Each lock, taken and given back by several processes: how fast, how evenly, and what is left behind.
+
+    Exit status 1 if a lock of ours let two in at once, or left something behind.
+    """
+    from app import bench as benching
+
+    names = [part.strip() for part in only.split(",") if part.strip()] or list(benching.CONTESTANTS)
+    for name in names:
+        if name not in benching.CONTESTANTS:
+            raise typer.BadParameter(f"{name!r} is none of {', '.join(benching.CONTESTANTS)}", param_hint="--only")
+    counts = [int(one) for one in _numbers(processes, "--processes", least=1, most=64)]
+    options = benching.BenchOptions(
+        names, counts, _numbers(hold_ms, "--hold-ms", least=0, most=1000), seconds, rounds, report
+    )
+    raise typer.Exit(benching.run(options))
+
+
+def _numbers(text: str, option: str, *, least: float, most: float) -> list[float]:
+    try:
+        found = [float(part) for part in text.split(",")]
+    except ValueError:
+        found = []
+    if not found or not all(least <= one <= most for one in found):
+        raise typer.BadParameter(f"{text!r} is not a list of numbers from {least:g} to {most:g}", param_hint=option)
+    return found
+
+
 @app.command()
 def serve(
     host: Annotated[str | None, typer.Option(help="Address to listen on; SECKILL_HOST.")] = None,

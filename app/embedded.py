@@ -90,7 +90,7 @@ class EtcdMember(Process):
         """Delete a key, whoever's it is; whether it was there. Raises `OSError` when the member does not answer."""
         return "deleted" in self.ask("kv/deleterange", key=base64.b64encode(key.encode()).decode())
 
-    def ask(self, method: str, **arguments: str) -> dict[str, Any]:
+    def ask(self, method: str, **arguments: str | bool) -> dict[str, Any]:
         """A call through etcd's JSON gateway, such as "maintenance/status"."""
         body = json.dumps(arguments).encode()
         request = urllib.request.Request(f"{self.endpoint}/v3/{method}", data=body, method="POST")

@@ -1,0 +1,1 @@
+"""Load tests and the benchmark. Not a part of the installed package."""

@@ -1,0 +1,246 @@
+"""The load: keep-alive connections, each asking again as soon as it is answered.
+
+    python -m loadtest.bench.generator --connections 500 --seconds 5 --urls http://127.0.0.1:8080 http://127.0.0.1:8090
+
+As many to each server. wrk does it if it is on PATH; else this does, with no more work for a request than has to be.
+Prints one JSON object.
+"""
+
+import argparse
+import asyncio
+import gc
+import itertools
+import json
+import re
+import resource
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import uvloop
+
+_WRK_CONNECTIONS_MAX: Final = 1000
+_CONNECTIONS_MAX: Final = 10_000
+_ANSWERED_WITHIN_S: Final = 120.0
+_WRK_UNITS_S: Final = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0}
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What came of it. `statuses`: answers by status; `lost`: connections that broke."""
+
+    program: str
+    seconds: float
+    requests: int
+    statuses: dict[str, int]
+    lost: int
+    p50_ms: float
+    p99_ms: float
+
+    @property
+    def per_s(self) -> float:
+        """Requests answered a second."""
+        return self.requests / self.seconds
+
+
+class _Buyer(asyncio.Protocol):
+    """One connection. Answers are not understood beyond their status and their end."""
+
+    def __init__(self, requests: Iterator[bytes], latencies_s: list[float], statuses: Counter[bytes]) -> None:
+        self._requests = requests
+        self.until = 0.0
+        self._latencies_s = latencies_s
+        self._statuses = statuses
+        self._rest = b""
+        self._sent_at = 0.0
+        self.ended: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+
+    def ask(self) -> None:
+        """Send the next request."""
+        self._sent_at = time.perf_counter()
+        self._transport.write(next(self._requests))
+
+    def data_received(self, data: bytes) -> None:
+        if self._rest:
+            data = self._rest + data
+        head = data.find(b"\r\n\r\n")
+        at = data.find(b"content-length: ")
+        if head < 0 or len(data) < head + 4 + int(data[at + 16 : data.find(b"\r\n", at)]):
+            self._rest = data
+            return
+        self._rest = b""
+        now = time.perf_counter()
+        self._latencies_s.append(now - self._sent_at)
+        self._statuses[data[9:12]] += 1
+        if now < self.until:
+            self.ask()
+        else:
+            self._end(True)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._end(False)
+
+    def _end(self, well: bool) -> None:
+        if not self.ended.done():
+            self.ended.set_result(well)
+            self._transport.close()
+
+
+async def _drive(urls: list[str], connections: int, seconds: float, paths: Sequence[str]) -> Load:
+    loop = asyncio.get_running_loop()
+    latencies_s: list[float] = []
+    statuses: Counter[bytes] = Counter()
+    buyers = []
+    for number in range(connections):
+        url = urlsplit(urls[number % len(urls)])
+        requests = [f"GET {path} HTTP/1.1\r\nHost: {url.netloc}\r\n\r\n".encode() for path in paths]
+        # Each begins with another one.
+        turn = number // len(urls) % len(requests)
+        buyer = _Buyer(itertools.cycle(requests[turn:] + requests[:turn]), latencies_s, statuses)
+        await loop.create_connection(lambda buyer=buyer: buyer, url.hostname, url.port)  # type: ignore[misc]
+        buyers.append(buyer)
+    began = time.perf_counter()
+    for buyer in buyers:
+        buyer.until = began + seconds
+        buyer.ask()
+    async with asyncio.timeout(seconds + _ANSWERED_WITHIN_S):
+        well = await asyncio.gather(*(buyer.ended for buyer in buyers))
+    took_s = time.perf_counter() - began
+    latencies_s.sort()
+    return Load(
+        "asyncio and uvloop",
+        took_s,
+        len(latencies_s),
+        {status.decode(): count for status, count in statuses.items()},
+        well.count(False),
+        latencies_s[len(latencies_s) // 2] * 1000,
+        latencies_s[len(latencies_s) * 99 // 100] * 1000,
+    )
+
+
+def _wrk(program: str, urls: list[str], connections: int, seconds: float) -> Load:
+    share = connections // len(urls)
+    argv = [program, "--latency", "-t1", f"-c{share}", f"-d{max(1, round(seconds))}s", "--timeout", "30s"]
+    running = [subprocess.Popen([*argv, url], stdout=subprocess.PIPE, text=True) for url in urls]
+    said = [one.communicate()[0] for one in running]
+    requests, took_s, failed, lost = 0, 0.0, 0, 0
+    p50_s, p99_s = [], []
+    for text in said:
+        found = re.search(r"(\d+) requests in ([\d.]+)(us|ms|s|m)", text)
+        if found is None:
+            raise RuntimeError(f"wrk said: {text}")
+        requests += int(found[1])
+        took_s = max(took_s, float(found[2]) * _WRK_UNITS_S[found[3]])
+        failed += sum(int(count) for count in re.findall(r"Non-2xx or 3xx responses: (\d+)", text))
+        lost += sum(int(count) for row in re.findall(r"Socket errors: (.*)", text) for count in re.findall(r"\d+", row))
+        for into, percent in ((p50_s, "50%"), (p99_s, "99%")):
+            at = re.search(rf"{percent}\s+([\d.]+)(us|ms|s|m)", text)
+            into.append(float(at[1]) * _WRK_UNITS_S[at[2]] if at else 0.0)
+    statuses = {"200": requests - failed} | ({"other": failed} if failed else {})
+    return Load("wrk", took_s, requests, statuses, lost, max(p50_s) * 1000, max(p99_s) * 1000)
+
+
+def drive(urls: list[str], connections: int, seconds: float, paths: Sequence[str] = ("/stock/reduce",)) -> Load:
+    """Load these servers; each buyer asks for the paths in turn. wrk can do only one, and not very many connections."""
+    program = shutil.which("wrk")
+    if program and len(paths) == 1 and connections <= _WRK_CONNECTIONS_MAX:
+        return _wrk(program, [url + paths[0] for url in urls], connections, seconds)
+    if connections > _CONNECTIONS_MAX:
+        return _in_parts(urls, connections, seconds, paths)
+    gc.disable()  # with 20,000 connections it would be the load generator's cost that is measured
+    try:
+        return uvloop.run(_drive(urls, connections, seconds, paths))
+    finally:
+        gc.enable()
+
+
+def rush(urls: Sequence[str], buyers: int) -> float:
+    """All of them connect; then all ask in the same instant. Seconds until the last one is answered."""
+    return uvloop.run(_rush(urls, buyers))
+
+
+async def _rush(urls: Sequence[str], buyers: int) -> float:
+    async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"GET /stock/reduce HTTP/1.1\r\nHost: x\r\n\r\n")
+        head = await reader.readuntil(b"\r\n\r\n")
+        if not head.startswith(b"HTTP/1.1 200"):
+            raise RuntimeError(f"answered {head[:60]!r}")
+
+    connections = []
+    for number in range(buyers):
+        url = urlsplit(urls[number % len(urls)])
+        connections.append(await asyncio.open_connection(url.hostname, url.port))
+    began = time.perf_counter()
+    async with asyncio.timeout(_ANSWERED_WITHIN_S):
+        await asyncio.gather(*(ask(*connection) for connection in connections))
+    took_s = time.perf_counter() - began
+    for _, writer in connections:
+        writer.close()
+    return took_s
+
+
+def _in_parts(urls: Sequence[str], connections: int, seconds: float, paths: Sequence[str]) -> Load:
+    """By several processes, as one can't have so many open files."""
+    parts = -(-connections // _CONNECTIONS_MAX)
+    argv = [sys.executable, "-m", "loadtest.bench.generator", "--connections", str(connections // parts)]
+    argv += ["--seconds", str(seconds), "--paths", *paths, "--urls", *urls]
+    running = [subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) for _ in range(parts)]
+    loads = [Load(**json.loads(one.communicate()[0])) for one in running]
+    statuses: Counter[str] = Counter()
+    for load in loads:
+        statuses.update(load.statuses)
+    return Load(
+        loads[0].program,
+        max(load.seconds for load in loads),
+        sum(load.requests for load in loads),
+        dict(statuses),
+        sum(load.lost for load in loads),
+        max(load.p50_ms for load in loads),
+        max(load.p99_ms for load in loads),
+    )
+
+
+@contextmanager
+def holding(url: str, connections: int) -> Iterator[None]:
+    """So many buyers who have asked and wait; whether they are answered is not looked at."""
+    parts = urlsplit(url)
+    request = f"GET {parts.path} HTTP/1.1\r\nHost: {parts.netloc}\r\n\r\n".encode()
+    with ExitStack() as stack:
+        for _ in range(connections):
+            one = stack.enter_context(socket.create_connection((parts.hostname or "", parts.port or 80)))
+            one.sendall(request)
+        time.sleep(1)  # until the last of them has been read
+        yield
+
+
+def raise_file_limit() -> None:
+    """As many connections as the system lets us have."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def main() -> None:
+    """Load, and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--connections", type=int, default=500)
+    parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--paths", nargs="+", default=["/stock/reduce"])
+    parser.add_argument("--urls", nargs="+", required=True)
+    options = parser.parse_args()
+    raise_file_limit()
+    print(json.dumps(asdict(drive(options.urls, options.connections, options.seconds, options.paths))))
+
+
+if __name__ == "__main__":
+    main()

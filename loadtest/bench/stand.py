@@ -1,0 +1,148 @@
+"""The stand: an etcd, a store, and the contenders, all started before anything is measured."""
+
+import asyncio
+import os
+import sys
+import urllib.request
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Self
+
+import redis
+
+from app.embedded import EtcdMember, Valkey
+from app.main import open_shop
+from app.process import Process, free_port
+from app.settings import PREFIX, load
+
+ROOT: Final = Path(__file__).parents[2]
+PLENTY: Final = 10**9
+_STORE_CALLS: Final = ("cmdstat_eval", "cmdstat_evalsha")  # all that a sale makes; the rest is within the scripts
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One of those that are compared. `settings`: ours, if it is this service; `stock`: what it has to sell."""
+
+    name: str
+    what: str
+    program: str | None = None
+    settings: dict[str, str] = field(default_factory=dict)
+    stock: int = PLENTY
+
+
+CONTENDERS: Final = (
+    Contender("nothing", "FastAPI, the same parameters, no work", "nothing"),
+    Contender("lua", "no lock, an atomic script per request", "lua"),
+    Contender("articles", "a lock and a lease per request, as in the articles", "articles"),
+    Contender("batch_max=1", "this service, a lock per purchase", settings={"BATCH_MAX": "1"}),
+    Contender("default", "this service"),
+    Contender("sold out", "this service, after the last unit", stock=0),
+)
+
+
+class Running:
+    """A contender with its instances. Its data in the store is apart from that of the others."""
+
+    def __init__(self, contender: Contender, instances: int, etcd: EtcdMember, store_url: str) -> None:
+        self.contender = contender
+        self._etcd = etcd
+        self._store_url = store_url
+        self._prefix = f"/bench/{contender.name.replace(' ', '-')}"
+        self.processes = [self._process(number) for number in range(instances)]
+
+    def _process(self, number: int) -> "Instance":
+        port = free_port()
+        env = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
+        if self.contender.program is not None:
+            env |= {"BENCH_REDIS_URL": self._store_url, "BENCH_ETCD": self._etcd.endpoint}
+            argv = [sys.executable, "-m", "loadtest.bench.contenders", self.contender.program, str(port)]
+        else:
+            own = {
+                "PORT": str(port),
+                "ETCD_ENDPOINTS": self._etcd.endpoint,
+                "REDIS_URL": self._store_url,
+                "LOCK_PREFIX": self._prefix,
+                "PURCHASE_TIMEOUT_MS": "60000",
+            }
+            env |= {PREFIX + name: value for name, value in (own | self.contender.settings).items()}
+            argv = [sys.executable, "-m", "app", "serve"]
+        env["PYTHONPATH"] = str(ROOT)
+        return Instance(f"{self.contender.name}-{number}", port, argv, env)
+
+    def urls(self, path: str = "/stock/reduce") -> list[str]:
+        """Of its instances."""
+        return [f"http://127.0.0.1:{one.port}{path}" for one in self.processes]
+
+    def fill(self, skus: tuple[str, ...] = ("default",)) -> None:
+        """A new sale."""
+        if self.contender.program is not None:
+            with redis.Redis.from_url(self._store_url) as client:
+                for sku in skus:
+                    client.mset({f"{sku}:stock": self.contender.stock, f"{sku}:lucky": 0})
+            return
+
+        async def set_stock() -> None:
+            settings = load(etcd_endpoints=self._etcd.endpoint, redis_url=self._store_url, lock_prefix=self._prefix)
+            async with open_shop(settings) as shop:
+                for sku in skus:
+                    await shop.set_stock(sku, self.contender.stock, new_sale=True, wait_s=60)
+
+        asyncio.run(set_stock())
+
+
+class Instance(Process):
+    """A process that serves HTTP on `port`."""
+
+    def __init__(self, name: str, port: int, argv: list[str], env: dict[str, str]) -> None:
+        self.port = port
+        super().__init__(name.replace(" ", "-"), lambda _: argv, ready=self._answers, env=env, ready_within_s=30)
+
+    def _answers(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/openapi.json", timeout=2) as answer:
+                return bool(answer.status == 200)
+        except OSError:
+            return False
+
+
+class Stand:
+    """The servers, and the contenders on them."""
+
+    def __init__(self) -> None:
+        self._all = ExitStack()
+        self.etcd = EtcdMember()
+        self.store = Valkey(options=["--databases", "64"])
+        self._databases = 0
+
+    def __enter__(self) -> Self:
+        self._all.enter_context(self.etcd)
+        self._all.enter_context(self.store)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._all.close()
+
+    def start(self, contender: Contender, instances: int = 2) -> Running:
+        """Start a contender's instances; they are ready afterwards, and go with the stand."""
+        store_url = f"redis://127.0.0.1:{self.store.port}/{self._databases}"
+        self._databases += 1
+        running = Running(contender, instances, self.etcd, store_url)
+        for one in running.processes:
+            self._all.callback(one.stop)
+            one.start(wait=False)
+        for one in running.processes:
+            one.wait_ready()
+        return running
+
+    def calls(self) -> tuple[int, int]:
+        """How many calls etcd and the store have served so far, streams and inspection left out."""
+        with urllib.request.urlopen(f"{self.etcd.endpoint}/metrics", timeout=5) as answer:
+            lines = answer.read().decode().splitlines()
+        etcd = sum(
+            int(float(line.rpartition(" ")[2])) for line in lines if line.startswith("grpc_server_handled_total")
+        )
+        with redis.Redis.from_url(self.store.url) as client:
+            stats = client.info("commandstats")
+        return etcd, sum(int(stats[name]["calls"]) for name in _STORE_CALLS if name in stats)

@@ -1,0 +1,65 @@
+"""A short pass of the benchmarks: everybody takes part, and what is reported is there. No figure is judged."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def bench(*argv: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", *argv]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=110, check=False)
+
+
+def test_the_sale_beside_the_others(tmp_path: Path) -> None:
+    """Each contender answers each request with 200; table, JSON and plot are made."""
+    options = ["--rounds", "1", "--seconds", "1", "--connections", "20", "--report", str(tmp_path)]
+    done = bench("loadtest.bench", *options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    figures = json.loads((tmp_path / "bench.json").read_text())
+    names = {"nothing", "lua", "articles", "batch_max=1", "default", "sold out"}
+    assert figures["rounds"][0].keys() == names
+    assert all(load["requests"] > 0 and load["lost"] == 0 for load in figures["rounds"][0].values())
+    assert all(name in (tmp_path / "bench.svg").read_text() for name in names)
+    assert "default : nothing" in done.stdout
+    assert "A rush of 500 buyers" in done.stdout
+
+
+def test_how_cost_grows(tmp_path: Path) -> None:
+    """A row for more items; calls to the servers are counted."""
+    options = ["--rounds", "1", "--seconds", "0.5", "--only", "10 items", "--report", str(tmp_path)]
+    done = bench("loadtest.bench.growth", *options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert set(json.loads((tmp_path / "growth.json").read_text())) == {"2 instances, 1 item, 500 buyers", "10 items"}
+
+
+def test_the_locks_beside_their_peers(tmp_path: Path) -> None:
+    """Each lock is taken in turns by two processes; ours excludes, and leaves nothing behind."""
+    report = tmp_path / "locks.json"
+    options = ["--rounds", "1", "--seconds", "0.5", "--processes", "2", "--hold-ms", "0,5", "--report", str(report)]
+    done = bench("app", "bench", "locks", *options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    heats = json.loads(report.read_text())
+    assert {heat["contestant"] for heat in heats} == {"seckill etcd", "python-etcd3", "redis-py", "python-redis-lock"}
+    ours = [heat for heat in heats if heat["contestant"] == "seckill etcd"]
+    assert [(heat["overlaps"], heat["left_behind"]) for heat in ours] == [(0, 0), (0, 0)]
+    assert all(heat["fewest"] > 0 for heat in ours)
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["loadtest.bench", "--only", "nobody"], "'nobody' is none of nothing, lua"),
+        (["app", "bench", "locks", "--only", "nobody"], "'nobody' is none of seckill etcd"),
+        (["app", "bench", "locks", "--processes", "two"], "'two' is not a list of numbers"),
+    ],
+)
+def test_wrong_options_are_named(argv: list[str], said: str) -> None:
+    """Before anything is started."""
+    done = bench(*argv)
+    assert done.returncode == 2
+    assert said in done.stderr
