@@ -17,6 +17,7 @@ from app.locks import EtcdBackend
 from app.sale import Answer, Outcome, Purchase
 from app.stock import Batch, Fence, Sold
 from app.stock.redis import RedisStockStore
+from app.stock.redis_client import Script
 from app.torture.proxy import Proxy
 from tests.harness.servers import etcdctl
 from tests.harness.shop import Instance, buy, client, shop
@@ -27,8 +28,9 @@ def counted(answers: list[Any]) -> Counter[str]:
     return Counter(answer.outcome.value if isinstance(answer, Answer) else type(answer).__name__ for answer in answers)
 
 
-# A commit is the call that carries a batch id; its script's name is a hash, so the marker is something in its values.
-COMMIT = b"buyer-of-the-lost"
+# How a commit is known on its way to a store that has seen one before.
+COMMIT = Script("commit.lua").sha.encode()
+BUYER = "buyer-of-the-lost"
 
 
 @pytest.mark.parametrize("keys", [True, False])
@@ -40,10 +42,10 @@ def test_a_lost_answer_is_settled_before_anybody_is_told(etcd: EtcdMember, valke
             async with shop(etcd.endpoint, f"redis://127.0.0.1:{proxy.port}/0") as one:
                 await one.set_stock("default", 10)
                 await one.buy(Purchase())
-                proxy.lose_answer_to(b'"buyer":"' + COMMIT)
-                purchases = [Purchase(buyer=COMMIT.decode(), key=f"k{number}" if keys else None) for number in range(3)]
+                proxy.lose_answer_to(COMMIT)
+                purchases = [Purchase(buyer=BUYER, key=f"k{number}" if keys else None) for number in range(3)]
                 buying = asyncio.gather(*(one.buy(purchase) for purchase in purchases))
-                await asyncio.to_thread(proxy.struck.wait, 15)
+                assert await asyncio.to_thread(proxy.struck.wait, 15)
                 assert not buying.done()
                 proxy.restore()
                 answers = await buying
@@ -67,9 +69,9 @@ def test_a_lost_answer_is_settled_after_others_have_sold(etcd: EtcdMember, valke
             ):
                 await one.set_stock("default", 10)
                 await one.buy(Purchase())
-                proxy.lose_answer_to(b'"buyer":"' + COMMIT)
-                buying = asyncio.create_task(one.buy(Purchase(buyer=COMMIT.decode())))
-                await asyncio.to_thread(proxy.struck.wait, 15)
+                proxy.lose_answer_to(COMMIT)
+                buying = asyncio.create_task(one.buy(Purchase(buyer=BUYER)))
+                assert await asyncio.to_thread(proxy.struck.wait, 15)
                 assert (await other.buy(Purchase())).outcome is Outcome.SOLD
                 assert not buying.done()
                 proxy.restore()
@@ -94,9 +96,9 @@ def test_a_commit_that_never_arrived_is_decided_anew(etcd: EtcdMember, valkey: V
             ):
                 await one.set_stock("default", 10)
                 await one.buy(Purchase())
-                proxy.lose_request(b'"buyer":"' + COMMIT)
-                buying = asyncio.create_task(one.buy(Purchase(buyer=COMMIT.decode())))
-                await asyncio.to_thread(proxy.struck.wait, 15)
+                proxy.lose_request(COMMIT)
+                buying = asyncio.create_task(one.buy(Purchase(buyer=BUYER)))
+                assert await asyncio.to_thread(proxy.struck.wait, 15)
                 assert (await other.buy(Purchase())).outcome is Outcome.SOLD
                 assert (await other.level("default")).lucky == 2
                 proxy.restore()
@@ -115,11 +117,11 @@ def test_an_answer_that_stays_lost(etcd: EtcdMember, valkey: Valkey) -> None:
             async with shop(etcd.endpoint, f"redis://127.0.0.1:{proxy.port}/0", purchase_timeout_ms=500) as one:
                 await one.set_stock("default", 10)
                 await one.buy(Purchase())
-                proxy.lose_answer_to(b'"buyer":"' + COMMIT)
+                proxy.lose_answer_to(COMMIT)
                 with pytest.raises(OutcomeUnknown):
-                    await one.buy(Purchase(buyer=COMMIT.decode(), key="k"))
+                    await one.buy(Purchase(buyer=BUYER, key="k"))
                 proxy.restore()
-                answer = await _until_answered(one, Purchase(buyer=COMMIT.decode(), key="k"))
+                answer = await _until_answered(one, Purchase(buyer=BUYER, key="k"))
                 assert (answer.outcome, answer.replayed) == (Outcome.SOLD, True)
                 assert (await one.audit("default")).lucky == 2
 
@@ -228,13 +230,13 @@ def test_a_fence_of_another_etcd_sells_nothing_until_the_operator_says_so(valkey
 
 def test_a_lost_answer_and_the_instance_dies_with_it(etcd: EtcdMember, valkey: Valkey) -> None:
     """The commit was applied, its answer was lost, and kill -9: another instance tells the same key what it bought."""
-    params, headers = {"buyer": COMMIT.decode()}, {"Idempotency-Key": "k", "Accept": "application/json"}
+    params, headers = {"buyer": BUYER}, {"Idempotency-Key": "k", "Accept": "application/json"}
 
     async def main() -> None:
         async with shop(etcd.endpoint, valkey.url) as one, httpx.AsyncClient(timeout=60) as http:
             await one.set_stock("default", 10)
             await http.post(f"{first.url}/stock/reduce")
-            proxy.lose_answer_to(b'"buyer":"' + COMMIT)
+            proxy.lose_answer_to(COMMIT)
             asking = asyncio.create_task(http.post(f"{first.url}/stock/reduce", params=params, headers=headers))
             assert await asyncio.to_thread(proxy.struck.wait, 15)
             assert not asking.done()
@@ -243,7 +245,7 @@ def test_a_lost_answer_and_the_instance_dies_with_it(etcd: EtcdMember, valkey: V
             with pytest.raises(httpx.TransportError):
                 await asking
             # There is an order that nobody was told of.
-            (written,) = [order for order in await one.orders("default") if order.buyer == COMMIT.decode()]
+            (written,) = [order for order in await one.orders("default") if order.buyer == BUYER]
             for _ in range(2):
                 answer = await http.post(f"{second.url}/stock/reduce", params=params, headers=headers)
                 assert answer.status_code == 200
@@ -288,8 +290,8 @@ def test_a_store_that_loads_its_file(etcd: EtcdMember) -> None:
                 assert counted(await buy(patient, 5, sku=sku)) == {"sold": 5}
             assert (await http.post("/stock/reduce", params={"sku": "phone"})).status_code == 200
             # One commit's answer is lost, so that somebody asks the loading store about it.
-            proxy.lose_answer_to(b'"buyer":"' + COMMIT)
-            lost = asyncio.create_task(buy(patient, 3, buyer=COMMIT.decode()))
+            proxy.lose_answer_to(COMMIT)
+            lost = asyncio.create_task(buy(patient, 3, buyer=BUYER))
             assert await asyncio.to_thread(proxy.struck.wait, 15)
             async with redis.asyncio.Redis.from_url(valkey.url) as plain:
                 for part in range(10):
