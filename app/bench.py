@@ -54,7 +54,6 @@ class Contestant:
     module: str
     package: str
     open: Callable[[Servers, str], Handle]
-    remark: str = ""
 
 
 def _ours_on_etcd(servers: Servers, name: str) -> Handle:
@@ -95,9 +94,9 @@ def _python_redis_lock(servers: Servers, name: str) -> Handle:
 CONTESTANTS: Final[dict[str, Contestant]] = {
     one.name: one
     for one in (
-        Contestant("seckill etcd", "etcd3", "seckill", _ours_on_etcd, "fair, fenced"),
+        Contestant("seckill etcd", "etcd3", "seckill", _ours_on_etcd),
         Contestant("python-etcd3", "etcd3", "cslab-etcd3", _python_etcd3),
-        Contestant("redis-py", "redis", "redis", _redis_py, "polls every 10 ms"),
+        Contestant("redis-py", "redis", "redis", _redis_py),
         Contestant("python-redis-lock", "redis_lock", "python-redis-lock", _python_redis_lock),
     )
 }

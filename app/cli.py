@@ -5,7 +5,7 @@ import dataclasses
 import json
 import secrets
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -145,10 +145,7 @@ def torture(
             print(f"{name:12} {kind.what}")  # noqa: T201
         print(f"{kinds.SEVERAL:12} two or three of them at once")  # noqa: T201
         return
-    names = tuple(dict.fromkeys(part.strip() for part in nemesis.split(",") if part.strip())) or kinds.NAMES
-    for name in names:
-        if name not in kinds.NAMES:
-            raise typer.BadParameter(f"{name!r} is none of {', '.join(kinds.NAMES)}", param_hint="--nemesis")
+    names = tuple(_names(nemesis, "--nemesis", kinds.NAMES))
     if report.exists() and not report.is_dir():
         raise typer.BadParameter(f"{report} is not a folder", param_hint="--report")
     options = torturing.TortureOptions(
@@ -185,15 +182,21 @@ def bench_locks(
     """
     from app import bench as benching
 
-    names = [part.strip() for part in only.split(",") if part.strip()] or list(benching.CONTESTANTS)
-    for name in names:
-        if name not in benching.CONTESTANTS:
-            raise typer.BadParameter(f"{name!r} is none of {', '.join(benching.CONTESTANTS)}", param_hint="--only")
+    names = _names(only, "--only", list(benching.CONTESTANTS))
     counts = [int(one) for one in _numbers(processes, "--processes", least=1, most=64)]
     options = benching.BenchOptions(
         names, counts, _numbers(hold_ms, "--hold-ms", least=0, most=1000), seconds, rounds, report
     )
     raise typer.Exit(benching.run(options))
+
+
+def _names(text: str, option: str, known: Sequence[str]) -> list[str]:
+    """Those in the text, separated by commas; all that are known if it is empty."""
+    names = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip())) or list(known)
+    for name in names:
+        if name not in known:
+            raise typer.BadParameter(f"{name!r} is none of {', '.join(known)}", param_hint=option)
+    return names
 
 
 def _numbers(text: str, option: str, *, least: float, most: float) -> list[float]:

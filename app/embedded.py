@@ -5,9 +5,9 @@ They listen on loopback only, on free ports, and die with their parent.
 """
 
 import base64
+import http.client
 import json
 import socket
-import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -94,15 +94,18 @@ class EtcdMember(Process):
         """A call through etcd's JSON gateway, such as "maintenance/status"."""
         body = json.dumps(arguments).encode()
         request = urllib.request.Request(f"{self.endpoint}/v3/{method}", data=body, method="POST")
-        with urllib.request.urlopen(request, timeout=2) as answer:
-            found: dict[str, Any] = json.loads(answer.read())
+        try:
+            with urllib.request.urlopen(request, timeout=2) as answer:
+                found: dict[str, Any] = json.loads(answer.read())
+        except (http.client.HTTPException, ValueError) as error:
+            raise OSError(f"cut off in mid-answer: {error!r}") from error
         return found
 
     def _healthy(self) -> bool:
         try:
             with urllib.request.urlopen(f"{self.endpoint}/health", timeout=1) as answer:
                 return b'"true"' in answer.read()
-        except (urllib.error.URLError, OSError):
+        except (OSError, http.client.HTTPException):
             return False
 
     def _accepts(self) -> bool:

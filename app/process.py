@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from app.errors import SeckillError
 
@@ -25,15 +25,19 @@ class ProcessFailed(SeckillError):
     """A child process ended, or was not ready in time; the text has its last lines."""
 
 
+_given: Final[set[int]] = set()  # ports that a server of this process is going to listen on, if it does not already
+
+
 def free_port() -> int:
-    """A TCP port on loopback that nobody listens on at this moment.
+    """A TCP port on loopback that nobody listens on at this moment, and that nobody was given before.
 
     Below the range from which the kernel takes ports for outgoing connections (32768 on Linux, 49152 on macOS), one of
     which could have it before the server does.
     """
     while True:
         port = random.randrange(20_000, 32_000)  # noqa: S311 - not a secret
-        if port_is_free(port):
+        if port not in _given and port_is_free(port):
+            _given.add(port)
             return port
 
 

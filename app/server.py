@@ -69,7 +69,7 @@ def prepare(settings: Settings) -> tuple[Server, socket.socket]:
     """The server, and the socket that it is to be run on: `server.run([listener])`."""
     settings = settings.model_copy(update={"instance": settings.instance_on_port})
     listener = _listen(settings.host, settings.port)
-    Connection.connections_max = min(settings.connections_max, max(1, _raise_file_limit() - _OTHER_FILES))
+    Connection.connections_max = min(settings.connections_max, max(1, raise_file_limit() - _OTHER_FILES))
     config = uvicorn.Config(
         create_app(settings),
         http=Connection,
@@ -98,7 +98,7 @@ def _calm_garbage_collection() -> None:
     gc.set_threshold(100_000, 50, 100)
 
 
-def _raise_file_limit() -> int:
+def raise_file_limit() -> int:
     """As many open files as the system lets us have; each buyer who is connected is one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft not in {resource.RLIM_INFINITY, hard}:

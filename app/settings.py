@@ -105,7 +105,7 @@ class Settings(BaseSettings):
         100,
         ge=0,
         le=60_000,
-        description='after the last unit "sold out" is said so long without asking the store; then a restock is seen',
+        description='after the last unit "sold out" is said so long without asking the store (0: always ask)',
     )
     drain_timeout_s: float = Field(10.0, ge=0, le=600, description="how long a stopping instance serves those who wait")
 

@@ -173,7 +173,6 @@ class Cashier:
         if asyncio.get_running_loop().time() >= self._sold_out_until:
             self._sold_out_until = 0.0
             return False
-        self._stats.served(Outcome.SOLD_OUT)
         return True
 
     def look_again(self) -> None:

@@ -70,6 +70,7 @@ class Shop:
         # It may have gone as idle between being opened and this step: whoever is served must be known to the shop.
         cashier = self._cashiers.setdefault(purchase.sku, cashier)
         if cashier.has_nothing_for(purchase):
+            self._stats.served(Outcome.SOLD_OUT)
             return Answer(Outcome.SOLD_OUT, purchase.quantity)
         try:
             return await cashier.submit(purchase, deadline)
@@ -167,8 +168,6 @@ class Shop:
                 seen[sku] = await self._store.fence(sku)
             except StockBehind as error:
                 found.append(str(error))
-            except UnknownItem:
-                continue
         # In this order: what the store has seen was given before we ask how far the lock system is.
         newest = await asyncio.to_thread(self._backend.newest, self._lock_name(skus[0]), timeout_s)
         if newest is not None:

@@ -82,8 +82,10 @@ def run(options: TortureOptions) -> int:
     except KeyboardInterrupt:
         console.print("Stopped.")
         return 130
-    except (SeckillError, OSError, httpx.HTTPError, TimeoutError) as error:
+    except Exception as error:  # whatever it is: it is no violation
         console.print(f"The run itself has failed, so there is nothing to judge: {error!r}", style="red", markup=False)
+        if not isinstance(error, SeckillError | OSError | httpx.HTTPError):
+            console.print_exception()
         return 3
     findings = judge(history)
     picture.write_text(draw(history, findings))
@@ -95,9 +97,9 @@ def run(options: TortureOptions) -> int:
 def _run(options: TortureOptions, servers: ExitStack, progress: Progress) -> History:
     step = progress.add_task("", total=None)
     stage = Stage(options.instances, _variables(options))
-    stage.start(lambda what: progress.update(step, description=what))
     servers.callback(stage.stop)
     servers.callback(_keep_logs, stage, options.report)
+    stage.start(lambda what: progress.update(step, description=what))
     stock = options.stock
     if stock is None:
         stock = int(0.9 * options.rate * _UNITS_PER_PURCHASE * options.duration_s)
@@ -156,8 +158,12 @@ async def _sell(options: TortureOptions, stage: Stage, recorder: Recorder, progr
         finally:
             for task in watching:
                 task.cancel()
-            await asyncio.gather(*watching, return_exceptions=True)
+            ends = await asyncio.gather(*watching, return_exceptions=True)
             await crowd.close()
+        # Who no longer looks sees nothing wrong.
+        for end in ends:
+            if isinstance(end, Exception):
+                raise end
         # What was sold must be on disk, not only in the store's memory.
         await asyncio.to_thread(stage.store.kill)
         await asyncio.to_thread(stage.store.start)

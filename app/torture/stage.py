@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import http.client
 import os
 import re
 import sys
@@ -44,7 +45,7 @@ class Actor(Process):
         try:
             with urllib.request.urlopen(self.url + path, timeout=2) as answer:
                 return bool(answer.status == 200)
-        except OSError:
+        except (OSError, http.client.HTTPException):
             return False
 
     def counters(self) -> dict[str, int]:
@@ -52,7 +53,7 @@ class Actor(Process):
         try:
             with urllib.request.urlopen(self.url + "/metrics", timeout=1) as answer:
                 text = answer.read().decode()
-        except OSError:
+        except (OSError, http.client.HTTPException):  # cut off in mid-answer
             return {}
         return {name: int(float(value)) for name, value in _COUNTER.findall(text)}
 
@@ -75,22 +76,18 @@ class Stage:
         self.instances: list[Actor] = []
 
     def start(self, say: Callable[[str], None]) -> Self:
-        """Start the servers, then the instances; all of them are ready afterwards, or none is left."""
-        try:
-            say("Starting three etcd members and the store")
-            self._servers.enter_context(self.cluster)
-            self._servers.enter_context(self.store)
-            say(f"Starting {self._count} instances")
-            for number in range(1, self._count + 1):
-                actor = Actor(f"instance-{number}", self.cluster, self.store, self._variables)
-                self._servers.callback(actor.stop)
-                self.instances.append(actor)
-                actor.start(wait=False)
-            for actor in self.instances:
-                actor.wait_ready()
-        except BaseException:
-            self.stop()
-            raise
+        """Start the servers, then the instances, until all of them are ready; `stop` ends them, also half of them."""
+        say("Starting three etcd members and the store")
+        self._servers.enter_context(self.cluster)
+        self._servers.enter_context(self.store)
+        say(f"Starting {self._count} instances")
+        for number in range(1, self._count + 1):
+            actor = Actor(f"instance-{number}", self.cluster, self.store, self._variables)
+            self._servers.callback(actor.stop)
+            self.instances.append(actor)
+            actor.start(wait=False)
+        for actor in self.instances:
+            actor.wait_ready()
         return self
 
     def stop(self) -> None:

@@ -12,7 +12,6 @@ import gc
 import itertools
 import json
 import re
-import resource
 import shutil
 import socket
 import subprocess
@@ -26,6 +25,8 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 import uvloop
+
+from app.server import raise_file_limit
 
 _WRK_CONNECTIONS_MAX: Final = 1000
 _CONNECTIONS_MAX: Final = 10_000
@@ -222,12 +223,6 @@ def holding(url: str, connections: int) -> Iterator[None]:
             one.sendall(request)
         time.sleep(1)  # until the last of them has been read
         yield
-
-
-def raise_file_limit() -> None:
-    """As many connections as the system lets us have."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def main() -> None:

@@ -16,7 +16,8 @@ from rich.console import Console
 from rich.table import Table
 
 from app.locks import EtcdBackend
-from loadtest.bench.generator import drive, raise_file_limit
+from app.server import raise_file_limit
+from loadtest.bench.generator import drive
 from loadtest.bench.plot import bars
 from loadtest.bench.stand import Contender, Running, Stand
 

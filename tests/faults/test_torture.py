@@ -37,8 +37,8 @@ def broken(history: History) -> set[str]:
 def test_every_promise_is_kept(tmp_path: Path, nemeses: str) -> None:
     """Faults strike while buyers buy: nothing is oversold, undersold or lost, and sales go on soon after each."""
     done = torture(tmp_path, "--duration", "16", "--every", "4", "--nemesis", nemeses, "--rate", "60", "--seed", "1")
-    history = load(tmp_path / "history.jsonl")
     assert done.returncode == 0, done.stdout + done.stderr
+    history = load(tmp_path / "history.jsonl")
     assert broken(history) == set()
     assert len(history.faults) >= 2
     assert done.stdout.count("│ kept │") == len(judge(history)) == 15
