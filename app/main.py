@@ -87,7 +87,8 @@ async def open_shop(settings: Settings, metrics: Metrics | None = None) -> Async
     try:
         store = open_store(settings)
         try:
-            shop = Shop(backend, store, rules, metrics, lock_prefix=settings.lock_prefix)
+            prefix, groups = settings.lock_prefix, settings.lock_groups
+            shop = Shop(backend, store, rules, metrics, lock_prefix=prefix, lock_groups=groups)
             metrics.watch_queues(lambda: shop.waiting)
             try:
                 yield shop

@@ -55,7 +55,13 @@ class Settings(BaseSettings):
     # -- The lock
     lock_backend: LockName = Field(LockName.ETCD, description="etcd, or none (to see what locks are for)")
     lock_prefix: str = Field(
-        "/seckill/lock", pattern="^/[^ ]*[^/ ]$", description="an item's lock is called `<prefix>/<sku>`"
+        "/seckill/lock", pattern="^/[^ ]*[^/ ]$", description="what the names of all locks begin with"
+    )
+    lock_groups: int = Field(
+        1,
+        ge=0,
+        le=10_000,
+        description="locks that the items share; a grant serves all of a lock's (0: one for each item)",
     )
     lock_ttl_s: float = Field(
         5.0, ge=1, le=3600, description="lease of a lock: a dead holder stands in the way this long"
@@ -91,7 +97,7 @@ class Settings(BaseSettings):
     )
     max_hold_ms: int = Field(50, ge=1, le=10_000, description="a grant begins no new batch after that long")
     queue_max: int = Field(
-        20_000, ge=1, le=1_000_000, description="buyers who may wait for one item in this instance; more get 503"
+        20_000, ge=1, le=1_000_000, description="buyers who may wait for one lock in this instance; more get 503"
     )
     purchase_timeout_ms: int = Field(
         10_000, ge=100, le=600_000, description="a purchase's own deadline; then it gets 503"

@@ -1,6 +1,7 @@
 """A lock backend: one connection to a lock system, from which a process takes all its locks."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 
 from app.locks.lock import Contender, DistributedLock
 
@@ -34,15 +35,16 @@ class LockBackend(ABC):
         """
 
     @abstractmethod
-    def remember(self, name: str, mark: str, *, instead_of: str | None) -> bool:
-        """Keep a text under a name, if what is kept there is still `instead_of` (None: nothing). Blocks.
+    def remember(self, marks: Mapping[str, str], *, instead_of: Mapping[str, str]) -> set[str]:
+        """Keep texts under names, each if what is kept there is still what `instead_of` says (nothing, without it).
 
-        For what instances want to know of each other across their ends. Raises `LockUnavailable`.
+        For what instances want to know of each other across their ends. The names of those that are kept now, in one
+        call if that can be. Blocks; raises `LockUnavailable`.
         """
 
     @abstractmethod
-    def recall(self, name: str) -> str | None:
-        """What is kept under that name. Blocks; raises `LockUnavailable`."""
+    def recall(self, names: Sequence[str]) -> dict[str, str]:
+        """What is kept under these names, as far as anything is. Blocks; raises `LockUnavailable`."""
 
     @property
     @abstractmethod

@@ -4,7 +4,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from app.errors import LockUnavailable
@@ -134,13 +134,13 @@ class EtcdBackend(LockBackend):
         revision = self._client.revision(name, timeout_s)
         return _source(self._client), revision
 
-    def remember(self, name: str, mark: str, *, instead_of: str | None) -> bool:
-        """Keep a text as the value of the key `name`."""
-        return self._client.replace(name, instead_of, mark)
+    def remember(self, marks: Mapping[str, str], *, instead_of: Mapping[str, str]) -> set[str]:
+        """Keep texts as the values of the keys that are named so."""
+        return self._client.replace(marks, instead_of)
 
-    def recall(self, name: str) -> str | None:
-        """What is kept under the key `name`."""
-        return self._client.get(name)
+    def recall(self, names: Sequence[str]) -> dict[str, str]:
+        """What is kept under these keys."""
+        return self._client.get(names)
 
     @property
     def renewing(self) -> bool:

@@ -9,7 +9,7 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +32,7 @@ _ELSEWHERE: Final = {
 _ROUND_PAUSE_S: Final = 0.05  # after all endpoints have failed once
 _LEAVE_S: Final = 2.0  # for those who wait when the connections are closed
 _MIN_TRY_S: Final = 0.05
+_OPS_MAX: Final = 100  # in a transaction; etcd allows 128 by its default
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,21 +176,27 @@ class EtcdClient:
         )
         return [_key_value(kv) for kv in self._call(lambda at: at.kv.Range, request, timeout_s).kvs]
 
-    def get(self, key: str, timeout_s: float | None = None) -> str | None:
-        """A key's value, as text; None if there is no such key."""
-        kvs = self._call(lambda at: at.kv.Range, etcdrpc.RangeRequest(key=key.encode()), timeout_s).kvs
-        return kvs[0].value.decode(errors="replace") if kvs else None
+    def get(self, keys: Sequence[str]) -> dict[str, str]:
+        """The values of those keys that are there, as text."""
+        found: dict[str, str] = {}
+        for some in _slices(keys):
+            request = etcdrpc.TxnRequest(success=[_op(etcdrpc.RangeRequest(key=key.encode())) for key in some])
+            for answer in self._call(lambda at: at.kv.Txn, request, None).responses:
+                found |= {kv.key.decode(): kv.value.decode(errors="replace") for kv in answer.response_range.kvs}
+        return found
 
-    def replace(self, key: str, old: str | None, new: str, timeout_s: float | None = None) -> bool:
-        """Compare and set: put a value if the key has the old one (None: if there is no such key)."""
-        same = _created(key, 0)
-        if old is not None:
-            same = etcdrpc.Compare(
-                key=key.encode(), target=etcdrpc.Compare.VALUE, result=etcdrpc.Compare.EQUAL, value=old.encode()
-            )
-        put = etcdrpc.RequestOp(request_put=etcdrpc.PutRequest(key=key.encode(), value=new.encode()))
-        request = etcdrpc.TxnRequest(compare=[same], success=[put])
-        return bool(self._call(lambda at: at.kv.Txn, request, timeout_s).succeeded)
+    def replace(self, values: Mapping[str, str], instead_of: Mapping[str, str]) -> set[str]:
+        """Compare and set, each key by itself: put a value if the key has the old one, or is not there and had none.
+
+        Those that were put.
+        """
+        done: set[str] = set()
+        for some in _slices(list(values)):
+            # A transaction for each key, within one that asks nothing: one call, and none hinders another.
+            ops = [_put_if(key, instead_of.get(key), values[key]) for key in some]
+            answers = self._call(lambda at: at.kv.Txn, etcdrpc.TxnRequest(success=ops), None).responses
+            done |= {key for key, answer in zip(some, answers, strict=True) if answer.response_txn.succeeded}
+        return done
 
     def revision(self, key: str, timeout_s: float | None = None) -> int:
         """The cluster's revision now: no key was created after it. Needs a quorum, and the right to read `key`."""
@@ -349,6 +356,21 @@ def _created(key: str, revision: int) -> Any:
     return etcdrpc.Compare(
         key=key.encode(), target=etcdrpc.Compare.CREATE, result=etcdrpc.Compare.EQUAL, create_revision=revision
     )
+
+
+def _put_if(key: str, old: str | None, new: str) -> Any:
+    same = _created(key, 0)
+    if old is not None:
+        same = etcdrpc.Compare(
+            key=key.encode(), target=etcdrpc.Compare.VALUE, result=etcdrpc.Compare.EQUAL, value=old.encode()
+        )
+    put = etcdrpc.RequestOp(request_put=etcdrpc.PutRequest(key=key.encode(), value=new.encode()))
+    return etcdrpc.RequestOp(request_txn=etcdrpc.TxnRequest(compare=[same], success=[put]))
+
+
+def _slices(keys: Sequence[str]) -> Iterator[Sequence[str]]:
+    for first in range(0, len(keys), _OPS_MAX):
+        yield keys[first : first + _OPS_MAX]
 
 
 def _newest(prefix: str, *, limit: int, until: int = 0) -> Any:

@@ -1,7 +1,7 @@
 """No lock at all: what the articles start from, and what the demo shows to go wrong."""
 
 import time
-from collections.abc import AsyncIterator, Callable, Hashable
+from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from app.locks.backend import LockBackend
@@ -58,13 +58,13 @@ class NoBackend(LockBackend):
         """There are no tokens."""
         return None
 
-    def remember(self, name: str, mark: str, *, instead_of: str | None) -> bool:
-        """There is nowhere to keep it."""
-        return False
+    def remember(self, marks: Mapping[str, str], *, instead_of: Mapping[str, str]) -> set[str]:
+        """There is nowhere to keep them."""
+        return set()
 
-    def recall(self, name: str) -> str | None:
+    def recall(self, names: Sequence[str]) -> dict[str, str]:
         """Nothing was kept."""
-        return None
+        return {}
 
     @property
     def renewing(self) -> bool:

@@ -1,10 +1,11 @@
-"""Serves the buyers of one item: they queue here, and one lock grant serves all who wait."""
+"""Serves the buyers of the items of one lock: they queue here, and one grant serves all who wait."""
 
 import asyncio
+import heapq
 import logging
 import uuid
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -26,7 +27,7 @@ from app.errors import (
 )
 from app.locks import DistributedLock, Grant
 from app.sale.decision import Outcome, Purchase, Verdict, decide
-from app.stock import Batch, Fence, Refused, Settled, Snapshot, Sold, StockStore
+from app.stock import Ask, Batch, Fence, Refused, Settled, Snapshot, Sold, StockStore
 
 _log = logging.getLogger(__name__)
 
@@ -40,7 +41,7 @@ class Rules:
     """How a sale is run.
 
     `batch_max`: purchases a grant serves at most (1: the articles' one lock per request); `max_hold_s`: how long a
-    grant serves at most, so that other instances get their turn; `queue_max`: buyers who may wait for an item in
+    grant serves at most, so that other instances get their turn; `queue_max`: buyers who may wait for one lock in
     this instance; `purchase_timeout_s`: a purchase's own deadline; `limit_per_buyer`: units, 0 for no limit;
     `sold_out_ttl_s`: how long the store's word that nothing is left is good for (0: ask each time).
     """
@@ -88,13 +89,46 @@ class Stats(Protocol):
         """What became of a batch whose answer was lost: "committed", "not_committed", "unasked" (all have given up)."""
 
 
+class _Trouble:
+    """How long to pause when something fails again and again, and how loudly to say it: once, not twice a second."""
+
+    def __init__(self) -> None:
+        self._pause_s = 0.0
+        self._last: type[Exception] | None = None
+
+    def again(self, error: Exception) -> tuple[float, int]:
+        """The pause in seconds, and the level for the log."""
+        self._pause_s = min(_LONGEST_PAUSE_S, self._pause_s * 2 or _FIRST_PAUSE_S)
+        level = logging.DEBUG if type(error) is self._last else logging.WARNING
+        self._last = type(error)
+        return self._pause_s, level
+
+    def over(self) -> None:
+        """It went well."""
+        self._pause_s, self._last = 0.0, None
+
+
+class _Item:
+    """What a cashier knows of an item."""
+
+    __slots__ = ("aside", "sku", "sold_out_until", "timer", "trouble")
+
+    def __init__(self, sku: str) -> None:
+        self.sku = sku
+        self.sold_out_until = 0.0  # the loop's clock
+        self.aside: deque[_Pending] | None = None  # its buyers, while nothing can be sold of it and others go on
+        self.timer: asyncio.TimerHandle | None = None
+        self.trouble = _Trouble()
+
+
 class _Pending:
     """A purchase that is not answered yet."""
 
-    __slots__ = ("deadline", "future", "purchase", "sent")
+    __slots__ = ("deadline", "future", "item", "purchase", "sent")
 
-    def __init__(self, purchase: Purchase, future: "asyncio.Future[Answer]", deadline: float) -> None:
+    def __init__(self, purchase: Purchase, item: _Item, future: "asyncio.Future[Answer]", deadline: float) -> None:
         self.purchase = purchase
+        self.item = item
         self.future = future
         self.deadline = deadline
         self.sent = False  # a commit with it is out: from here on "nothing was sold" may be untrue
@@ -105,12 +139,21 @@ class _Pending:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Unsettled:
-    """A batch that was sent to the store, and no answer came: written, or not, or still on its way."""
+class _Part:
+    """What was decided of one item in a batch.
 
+    Sent to the store and not answered it is unsettled: written, or not, or still on its way.
+    """
+
+    item: _Item
     write: Batch
     live: list[_Pending]
     verdicts: list[Verdict]
+
+    @property
+    def sells_the_last(self) -> bool:
+        """Whether nothing is left when this is written."""
+        return self.write.expected_stock == sum(sold.quantity for sold in self.write.sold)
 
     @property
     def wanted(self) -> bool:
@@ -119,32 +162,31 @@ class _Unsettled:
 
 
 class Cashier:
-    """One item's queue in this instance, and the till that serves it (several tills only if the lock locks nothing).
+    """The queue of one lock's items in this instance, and the till that serves it (several if the lock locks nothing).
 
-    Buyers are served in the order of their arrival. A till takes the lock, serves all who wait, as far as `rules` let
-    it, and gives the lock back; it runs only while somebody waits. All of this happens on one event loop.
+    Buyers are served in the order of their arrival, whatever they want to buy. A till takes the lock, serves all who
+    wait, as far as `rules` let it, and gives the lock back; it runs only while somebody waits. An item that can't be
+    sold is set aside with its buyers, and does not stop the others. All of this happens on one event loop.
 
     A commit that is not answered is never sent again and never waited for under the lock: the till gives the lock back,
     so that others can sell, and finds out under its next grant what became of it, before anybody is told anything.
     """
 
-    def __init__(
-        self, sku: str, lock: DistributedLock, store: StockStore, rules: Rules, stats: Stats, *, tills: int = 1
-    ) -> None:
-        self._sku = sku
+    def __init__(self, lock: DistributedLock, store: StockStore, rules: Rules, stats: Stats, *, tills: int = 1) -> None:
         self._lock = lock
         self._store = store
         self._rules = rules
         self._stats = stats
         self._tills_max = tills
         self._tills: set[asyncio.Task[None]] = set()
+        self._items: dict[str, _Item] = {}
         self._queue: deque[_Pending] = deque()
+        self._aside: set[_Item] = set()
         self._in_hand: list[list[_Pending]] = []  # taken from the queue, not answered
-        self._unsettled: list[_Unsettled] = []
+        self._unsettled: list[_Part] = []
         self._store_is_away = False
         self._timer: asyncio.TimerHandle | None = None
         self._closing = False
-        self._sold_out_until = 0.0  # the loop's clock
 
     @property
     def waiting(self) -> int:
@@ -152,32 +194,51 @@ class Cashier:
         return len(self._queue) + sum(map(len, self._taken))
 
     @property
-    def _taken(self) -> list[list[_Pending]]:
-        """Batches of buyers who are not in the queue any more and not answered yet."""
-        return self._in_hand + [one.live for one in self._unsettled]
+    def waiting_by_item(self) -> "Counter[str]":
+        """The same by item."""
+        return Counter(pending.purchase.sku for pending in self._everybody())
+
+    @property
+    def _taken(self) -> list[Sequence[_Pending]]:
+        """Groups of buyers who are not in the queue any more and not answered yet, in the order of their deadlines."""
+        aside = [item.aside for item in self._aside if item.aside]
+        return [*self._in_hand, *(part.live for part in self._unsettled), *aside]
+
+    def _everybody(self) -> Iterator[_Pending]:
+        yield from self._queue
+        for group in self._taken:
+            yield from group
 
     @property
     def idle(self) -> bool:
         """Whether there is nobody to serve, and no till at work."""
-        return not self._queue and not self._tills and not self._unsettled
+        return not (self._queue or self._tills or self._unsettled or self._aside)
+
+    def forget_idle(self) -> set[str]:
+        """Forget the items that nobody waits for; those that are left."""
+        busy = {pending.item for pending in self._everybody()} | self._aside
+        self._items = {sku: item for sku, item in self._items.items() if item in busy}
+        return set(self._items)
 
     def has_nothing_for(self, purchase: Purchase) -> bool:
         """Whether it is known, from a moment ago, that nothing is left for this purchase.
 
         One with a key has to be looked up all the same: it may be asked again, and have been sold to before.
         """
-        if not self._sold_out_until or purchase.key is not None:
+        item = self._items.get(purchase.sku)
+        if item is None or not item.sold_out_until or purchase.key is not None:
             return False
         if self._rules.limit_per_buyer and purchase.buyer is None:
             return False  # has to be told what is missing
-        if asyncio.get_running_loop().time() >= self._sold_out_until:
-            self._sold_out_until = 0.0
+        if asyncio.get_running_loop().time() >= item.sold_out_until:
+            item.sold_out_until = 0.0
             return False
         return True
 
-    def look_again(self) -> None:
-        """The stock was changed: what was known of it is no longer true."""
-        self._sold_out_until = 0.0
+    def look_again(self, sku: str) -> None:
+        """An item's stock was changed: what was known of it is no longer true."""
+        if sku in self._items:
+            self._items[sku].sold_out_until = 0.0
 
     def submit(self, purchase: Purchase, deadline: float) -> "asyncio.Future[Answer]":
         """Queue a purchase; its future gets the answer, or the error, not later than `deadline` (the loop's clock).
@@ -190,29 +251,44 @@ class Cashier:
             self._stats.served(QueueFull.__name__)
             raise QueueFull(f"{self._rules.queue_max} buyers are waiting already; nothing was sold")
         loop = asyncio.get_running_loop()
-        pending = _Pending(purchase, loop.create_future(), deadline)
+        item = self._items.get(purchase.sku)
+        if item is None:
+            item = self._items[purchase.sku] = _Item(purchase.sku)
+        pending = _Pending(purchase, item, loop.create_future(), deadline)
         self._queue.append(pending)
         if self._timer is None:
             self._timer = loop.call_at(pending.deadline, self._sweep)
-        if len(self._tills) < self._tills_max:
-            till = loop.create_task(self._run_till(), name=f"till {self._sku}")
-            self._tills.add(till)
+        self._open_till()
         return pending.future
 
     async def drain(self, within_s: float) -> None:
         """Take no more purchases, serve those who wait; after `within_s` the rest are told to go elsewhere."""
         self._closing = True
-        if self._tills:
-            await asyncio.wait(self._tills, timeout=within_s)
+        loop = asyncio.get_running_loop()
+        until = loop.time() + within_s
+        while not self.idle and (left_s := until - loop.time()) > 0:
+            if self._tills:
+                await asyncio.wait(self._tills, timeout=left_s)
+            else:
+                await asyncio.sleep(min(left_s, _FIRST_PAUSE_S))  # who was set aside will be brought back
         for till in list(self._tills):
             till.cancel()
         if self._tills:
             await asyncio.wait(self._tills)
-        self._answer_all(lambda pending: _too_late(pending, "this instance is shutting down"))
-        if self._timer is not None:
-            self._timer.cancel()
+        for pending in list(self._everybody()):
+            self._tell_error(pending, _too_late(pending, "this instance is shutting down"))
+        self._queue.clear()
+        self._unsettled.clear()
+        for timer in (self._timer, *(item.timer for item in self._aside)):
+            if timer is not None:
+                timer.cancel()
 
     # -- a till ------------------------------------------------------------------------------------------------------
+
+    def _open_till(self) -> None:
+        if len(self._tills) < self._tills_max:
+            till = asyncio.get_running_loop().create_task(self._run_till(), name=f"till {self._lock.name}")
+            self._tills.add(till)
 
     async def _run_till(self) -> None:
         till = asyncio.current_task()
@@ -224,43 +300,32 @@ class Cashier:
             self._tills.discard(till)
 
     async def _serve_while_somebody_waits(self) -> None:
-        pause_s = 0.0
-        last_trouble: type[SeckillError] | None = None  # said once, not twice a second
-        while self._queue or self._unsettled:
+        trouble = _Trouble()
+        while self._queue or self._to_settle:
             try:
                 if self._store_is_away:
                     # Who can't reach the store must not stand in the way of those who can: no lock until it answers.
                     await self._store.ping()
                     self._store_is_away = False
                 await self._serve_under_one_grant()
-                pause_s, last_trouble = 0.0, None
+                trouble.over()
                 continue
-            except (LockTimeout, StockChanged):
-                continue  # nothing is wrong: somebody else's turn, or an operator's hand; look again
+            except LockTimeout:
+                continue  # somebody else's turn; look again
             except LockLost as error:
                 self._stats.lost()
-                trouble: SeckillError = error
-            except FenceRefused as error:
-                self._stats.fenced()
-                trouble = error
+                reason: SeckillError = error
             except StockUnavailable as error:
                 self._store_is_away = True
-                trouble = error
-            except (LockError, StockBehind) as error:
-                trouble = error
-            except StockError as error:
-                # No such item, or nothing that one could sell from: time will not change it.
-                _log.error("%s: %s", self._sku, error)
-                self._fail_all(error)
-                return
+                reason = error
+            except LockError as error:
+                reason = error
             except Exception:
-                _log.exception("the till of %s failed in a way that it must not", self._sku)
-                trouble = SeckillError("an error in the till")
+                _log.exception("the till of %s failed in a way that it must not", self._lock.name)
+                reason = SeckillError("an error in the till")
             # They wait on, and are served when it is over or told at their deadline.
-            level = logging.DEBUG if type(trouble) is last_trouble else logging.WARNING
-            _log.log(level, "%s: %d buyers wait: %s", self._sku, self.waiting, trouble)
-            last_trouble = type(trouble)
-            pause_s = min(_LONGEST_PAUSE_S, pause_s * 2 or _FIRST_PAUSE_S)
+            pause_s, level = trouble.again(reason)
+            _log.log(level, "%s: %d buyers wait: %s", self._lock.name, self.waiting, reason)
             await asyncio.sleep(pause_s)
             self._forget_unwanted()
 
@@ -273,8 +338,8 @@ class Cashier:
             fence = Fence(grant.token, grant.source)
             left = self._rules.batch_max
             try:
-                while self._unsettled:
-                    await self._settle(fence)
+                while parts := self._to_settle:
+                    await self._settle(fence, parts[0])
                 while left > 0 and (batch := self._take(min(left, _CHUNK))):
                     left -= len(batch)
                     await self._serve(grant, fence, batch)
@@ -287,7 +352,9 @@ class Cashier:
         batch: list[_Pending] = []
         while self._queue and len(batch) < most:
             pending = self._queue.popleft()
-            if not pending.future.done():
+            if pending.item.aside is not None:
+                pending.item.aside.append(pending)
+            elif not pending.future.done():
                 batch.append(pending)
         return batch
 
@@ -296,76 +363,149 @@ class Cashier:
         self._in_hand.append(batch)
         try:
             await self._decide_and_commit(grant, fence, batch)
-        except BaseException:
-            # Who is `sent` stays among the unsettled: serving them once more could sell to them twice.
-            self._back_to_the_queue(batch)
-            raise
         finally:
             self._in_hand.remove(batch)
+            self._back_to_the_queue(batch)
 
     async def _decide_and_commit(self, grant: Grant, fence: Fence, batch: list[_Pending]) -> None:
         batch_id = uuid.uuid4().hex
         read_at = asyncio.get_running_loop().time()
-        snapshot = await self._store.read(
-            self._sku,
-            fence,
-            batch_id,
-            buyers=_distinct(pending.purchase.buyer for pending in batch),
-            keys=_distinct(pending.purchase.key for pending in batch),
-        )
-        # Who was told meanwhile that nothing was sold must not be sold anything. No await from here to the commit.
-        live = [pending for pending in batch if not pending.future.done()]
+        buyers = _by_item(batch)
+        asks = {item.sku: _ask(of_item) for item, of_item in buyers.items()}
+        snapshots = await self._store.read_many(fence, batch_id, asks)
+        parts: list[_Part] = []
+        failed: list[tuple[_Item, StockError, list[_Pending]]] = []
+        for item, of_item in buyers.items():
+            snapshot = snapshots[item.sku]
+            if isinstance(snapshot, StockError):
+                failed.append((item, snapshot, of_item))
+            else:
+                parts.append(self._decide(batch_id, item, snapshot, of_item))
+        # No await from `_decide` to the commit: who was told meanwhile that nothing was sold must not be sold anything.
+        to_write = [part for part in parts if part.write.sold or part.write.refused]
+        order_ids: dict[str, list[str] | StockError] = {}
+        if to_write:
+            grant.ensure_held()
+            order_ids = await self._commit(fence, to_write)
+        decided = 0
+        for part in parts:
+            ids = order_ids.get(part.item.sku, [])
+            if isinstance(ids, StockError):
+                failed.append((part.item, ids, part.live))
+                continue
+            part.item.trouble.over()
+            if self._rules.sold_out_ttl_s and part.sells_the_last:
+                part.item.sold_out_until = read_at + self._rules.sold_out_ttl_s
+            decided += len(part.live)
+            self._answer(part.live, part.verdicts, iter(ids))
+        if decided:
+            self._stats.committed(decided)
+        self._take_note(failed, of=len(buyers))
+
+    def _decide(self, batch_id: str, item: _Item, snapshot: Snapshot, buyers: Sequence[_Pending]) -> _Part:
+        live = [pending for pending in buyers if not pending.future.done()]
         purchases = [pending.purchase for pending in live]
         verdicts = decide(snapshot, purchases, limit_per_buyer=self._rules.limit_per_buyer)
-        write = _to_write(batch_id, snapshot, purchases, verdicts)
-        order_ids: list[str] = []
-        if write.sold or write.refused:
-            grant.ensure_held()
-            order_ids = await self._commit(fence, _Unsettled(write, live, verdicts))
-        if snapshot.stock == sum(sold.quantity for sold in write.sold) and self._rules.sold_out_ttl_s:
-            self._sold_out_until = read_at + self._rules.sold_out_ttl_s
-        self._stats.committed(len(live))
-        self._answer(live, verdicts, iter(order_ids))
+        return _Part(item, _to_write(batch_id, snapshot, purchases, verdicts), live, verdicts)
 
-    async def _commit(self, fence: Fence, batch: _Unsettled) -> list[str]:
-        """Commit; if it ends without an answer the batch is left among the unsettled."""
-        for pending in batch.live:
-            pending.sent = True
+    async def _commit(self, fence: Fence, parts: Sequence[_Part]) -> dict[str, list[str] | StockError]:
+        """Commit; what ends without an answer is left among the unsettled."""
+        for part in parts:
+            for pending in part.live:
+                pending.sent = True
+        answers: dict[str, list[str] | StockError] = {}
         try:
-            return await self._store.commit(self._sku, fence, batch.write)
-        except BaseException as error:
-            if isinstance(error, StockError) and not isinstance(error, StockUnavailable):
-                for pending in batch.live:
-                    pending.sent = False  # the store has said that it was not written
-            else:
-                self._unsettled.append(batch)
+            answers = await self._store.commit_many(fence, {part.item.sku: part.write for part in parts})
+        finally:
+            for part in parts:
+                answer = answers.get(part.item.sku)
+                if answer is None or isinstance(answer, StockUnavailable):
+                    # Serving these buyers once more could sell to them twice.
+                    self._unsettled.append(part)
+                elif isinstance(answer, StockError):
+                    for pending in part.live:
+                        pending.sent = False  # the store has said that it was not written
+        return answers
+
+    def _take_note(self, failed: Sequence[tuple[_Item, StockError, list[_Pending]]], *, of: int) -> None:
+        """What goes wrong with some items is theirs; if none of so many could reach the store, it is the store's."""
+        away = [error for _, error, _ in failed if isinstance(error, StockUnavailable)]
+        if len(away) == of:
+            raise away[0]
+        for item, error, buyers in failed:
+            self._note(item, error, buyers)
+
+    def _note(self, item: _Item, error: StockError, buyers: Sequence[_Pending]) -> None:
+        match error:
+            case StockChanged():
+                pass  # an operator's hand; look again
+            case FenceRefused() | StockBehind() | StockUnavailable():
+                if isinstance(error, FenceRefused):
+                    self._stats.fenced()
+                self._set_aside(item, error)
+            case _:
+                # No such item, or nothing that one could sell from: time will not change it.
+                _log.error("%s: %s", item.sku, error)
+                for pending in buyers:
+                    self._tell_error(pending, _too_late(pending, str(error)) if pending.sent else error)
+
+    def _set_aside(self, item: _Item, error: StockError) -> None:
+        """Its buyers wait on, and are served when it is over or told at their deadline; the others don't wait."""
+        pause_s, level = item.trouble.again(error)
+        _log.log(level, "%s: %d buyers wait: %s", item.sku, self.waiting_by_item[item.sku], error)
+        if item.aside is None:
+            item.aside = deque()
+            self._aside.add(item)
+            item.timer = asyncio.get_running_loop().call_later(pause_s, self._bring_back, item)
+
+    def _bring_back(self, item: _Item) -> None:
+        buyers, item.aside = item.aside or (), None
+        self._aside.discard(item)
+        self._back_to_the_queue(buyers)
+        self._forget_unwanted()
+        if self._queue or self._to_settle:
+            self._open_till()
+
+    @property
+    def _to_settle(self) -> list[_Part]:
+        return [part for part in self._unsettled if part.item.aside is None]
+
+    async def _settle(self, fence: Fence, part: _Part) -> None:
+        """Find out what became of a part that was sent, and tell its buyers, or put them back into the queue."""
+        self._unsettled.remove(part)
+        self._in_hand.append(part.live)
+        item, batch = part.item, part.write
+        try:
+            order_ids = await self._store.settle(item.sku, fence, batch)
+        except (FenceRefused, StockBehind) as error:
+            self._unsettled.append(part)
+            self._note(item, error, ())
+            return
+        except StockUnavailable:
+            self._unsettled.append(part)
             raise
-
-    async def _settle(self, fence: Fence) -> None:
-        """Find out what became of a batch, and tell its buyers, or put them back at the head of the queue."""
-        batch = self._unsettled.pop()  # the last one first: those who go back to the queue's head are then in order
-        self._in_hand.append(batch.live)
-        try:
-            order_ids = await self._store.settle(self._sku, fence, batch.write)
+        except StockError as error:
+            self._note(item, error, part.live)
+            return
         except BaseException:
-            self._unsettled.append(batch)
+            self._unsettled.append(part)
             raise
         finally:
-            self._in_hand.remove(batch.live)
+            self._in_hand.remove(part.live)
         _log.warning(
             "%s: batch %s, whose answer was lost, was%s committed",
-            self._sku,
-            batch.write.batch_id,
+            item.sku,
+            batch.batch_id,
             " not" if order_ids is None else "",
         )
         self._stats.settled("not_committed" if order_ids is None else "committed")
         if order_ids is not None:
-            self._stats.committed(len(batch.live))
-            self._answer(batch.live, batch.verdicts, iter(order_ids))
+            self._stats.committed(len(part.live))
+            self._answer(part.live, part.verdicts, iter(order_ids))
             return
-        for pending in batch.live:
+        for pending in part.live:
             pending.sent = False
-        self._back_to_the_queue(batch.live)
+        self._back_to_the_queue(part.live)
 
     def _forget_unwanted(self) -> None:
         wanted = [one for one in self._unsettled if one.wanted]
@@ -373,8 +513,11 @@ class Cashier:
             self._stats.settled("unasked")
         self._unsettled = wanted
 
-    def _back_to_the_queue(self, batch: Sequence[_Pending]) -> None:
-        self._queue.extendleft(pending for pending in reversed(batch) if not pending.future.done() and not pending.sent)
+    def _back_to_the_queue(self, buyers: Iterable[_Pending]) -> None:
+        """Those of them who are to be served again, each to their own place."""
+        again = [pending for pending in buyers if not pending.future.done() and not pending.sent]
+        if again:
+            self._queue = deque(heapq.merge(again, self._queue, key=lambda pending: pending.deadline))
 
     def _answer(self, live: Sequence[_Pending], verdicts: Sequence[Verdict], order_ids: Iterator[str]) -> None:
         answers: list[Answer | None] = []
@@ -407,16 +550,14 @@ class Cashier:
         """Tell those whose deadline has passed. One timer for all: they arrive in the order of their deadlines."""
         loop = asyncio.get_running_loop()
         now = loop.time()
-        if self._tills_max > 1:  # they put back what they could not serve in any order
-            self._queue = deque(sorted(self._queue, key=lambda pending: pending.deadline))
-        for batch in self._taken:
-            for pending in batch:
+        for group in self._taken:
+            for pending in group:
                 if pending.deadline <= now:
                     self._tell_error(pending, _too_late(pending, "it took too long"))
         while self._queue and (self._queue[0].deadline <= now or self._queue[0].future.done()):
             pending = self._queue.popleft()
             self._tell_error(pending, _too_late(pending, "it took too long"))
-        waiting = [batch[0].deadline for batch in self._taken if batch] + [p.deadline for p in list(self._queue)[:1]]
+        waiting = [group[0].deadline for group in (*self._taken, self._queue) if group]
         # Among the taken are also some who were told already; look again soon rather than count them.
         self._timer = loop.call_at(max(min(waiting), now + 0.01), self._sweep) if waiting else None
 
@@ -425,14 +566,19 @@ class Cashier:
             self._stats.served(type(error).__name__)
             pending.fail(error)
 
-    def _fail_all(self, error: StockError) -> None:
-        self._answer_all(lambda pending: _too_late(pending, str(error)) if pending.sent else error)
 
-    def _answer_all(self, error: Callable[[_Pending], Exception]) -> None:
-        for pending in [*self._queue, *(pending for batch in self._taken for pending in batch)]:
-            self._tell_error(pending, error(pending))
-        self._queue.clear()
-        self._unsettled.clear()
+def _by_item(batch: Iterable[_Pending]) -> dict[_Item, list[_Pending]]:
+    found: dict[_Item, list[_Pending]] = {}
+    for pending in batch:
+        found.setdefault(pending.item, []).append(pending)
+    return found
+
+
+def _ask(buyers: Sequence[_Pending]) -> Ask:
+    return Ask(
+        _distinct([pending.purchase.buyer for pending in buyers]),
+        _distinct([pending.purchase.key for pending in buyers]),
+    )
 
 
 def _too_late(pending: _Pending, reason: str) -> SaleError:
@@ -441,8 +587,8 @@ def _too_late(pending: _Pending, reason: str) -> SaleError:
     return NotDecided(f"{reason}; nothing was sold")
 
 
-def _distinct(values: Iterable[str | None]) -> list[str]:
-    return list(dict.fromkeys(value for value in values if value is not None))
+def _distinct(values: Sequence[str | None]) -> list[str]:
+    return [value for value in dict.fromkeys(values) if value is not None]
 
 
 def _to_write(batch_id: str, snapshot: Snapshot, purchases: Sequence[Purchase], verdicts: Sequence[Verdict]) -> Batch:

@@ -8,16 +8,17 @@ What is remembered is replaced only by who has found that very order in the stor
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from app.errors import SeckillError
+from app.errors import SeckillError, StockError
 from app.locks import LockBackend
 from app.stock import StockStore
 
 _log = logging.getLogger(__name__)
 
 _EVERY_S: Final = 0.5
+_AT_ONCE: Final = 500  # items
 
 
 class Marks:
@@ -31,15 +32,16 @@ class Marks:
         self._keeping: asyncio.Task[None] | None = None
         self._in_trouble: set[str] = set()
 
-    async def learn(self, sku: str) -> str | None:
-        """Hold the store to what others have seen of an item; what that was. Raises `LockUnavailable`."""
-        mark = await asyncio.to_thread(self._backend.recall, self._name(sku))
-        if mark is not None:
+    async def learn(self, skus: Sequence[str]) -> dict[str, str]:
+        """Hold the store to what others have seen of some items; what that was. Raises `LockUnavailable`."""
+        names = {self._name(sku): sku for sku in skus}
+        recalled = await asyncio.to_thread(self._backend.recall, list(names))
+        for name, mark in recalled.items():
             try:
-                self._store.expect(sku, mark)
+                self._store.expect(names[name], mark)
             except ValueError as error:
-                _log.warning("%s is %s", self._name(sku), error)
-        return mark
+                _log.warning("%s is %s", name, error)
+        return {names[name]: mark for name, mark in recalled.items()}
 
     def keep(self) -> None:
         """From now on remember, twice a second, what was sold."""
@@ -52,30 +54,43 @@ class Marks:
             await self._keep_all()
 
     async def _keep_all(self) -> None:
-        for sku, mark in self._store.marks().items():
-            if self._kept.get(sku) == mark:
-                continue
+        changed = {sku: mark for sku, mark in self._store.marks().items() if self._kept.get(sku) != mark}
+        for first in range(0, len(changed), _AT_ONCE):
+            some = dict(list(changed.items())[first : first + _AT_ONCE])
             try:
-                await self._keep_one(sku, mark)
+                failed = await self._keep(some)
             except SeckillError as error:
+                failed = dict.fromkeys(some, error)
+            except Exception:
+                _log.exception("remembering what was sold failed in a way that it must not")
+                continue
+            for sku, reason in failed.items():
                 # Said once: a loss is said at each purchase, and by /readyz.
                 level = logging.DEBUG if sku in self._in_trouble else logging.WARNING
-                _log.log(level, "what was sold of %s can't be remembered beside the locks: %s", sku, error)
-                self._in_trouble.add(sku)
-            except Exception:
-                _log.exception("remembering what was sold of %s failed in a way that it must not", sku)
-            else:
-                self._in_trouble.discard(sku)
+                _log.log(level, "what was sold of %s can't be remembered beside the locks: %s", sku, reason)
+            self._in_trouble = self._in_trouble.difference(some).union(failed)
 
-    async def _keep_one(self, sku: str, mark: str) -> None:
-        known = await self.learn(sku)
-        if known is not None and known != self._kept.get(sku):
-            await self._store.fence(sku)  # raises if what the others have seen is not there
-        if known is not None and mark <= known:
-            self._kept[sku] = known
-        elif await asyncio.to_thread(self._backend.remember, self._name(sku), mark, instead_of=known):
-            self._kept[sku] = mark
-        # Else somebody was faster; see in half a second what they have left.
+    async def _keep(self, changed: Mapping[str, str]) -> dict[str, SeckillError]:
+        """Remember these marks; why some can't be."""
+        known = await self.learn(list(changed))
+        unseen = [sku for sku, mark in known.items() if mark != self._kept.get(sku)]
+        fences = await self._store.fences(unseen) if unseen else {}
+        # What the others have seen is not there: it must not be forgotten.
+        failed: dict[str, SeckillError] = {sku: error for sku, error in fences.items() if isinstance(error, StockError)}
+        newer: dict[str, str] = {}
+        for sku, mark in changed.items():
+            if sku not in failed:
+                if mark > known.get(sku, ""):
+                    newer[sku] = mark
+                else:
+                    self._kept[sku] = known[sku]
+        if newer:
+            marks = {self._name(sku): mark for sku, mark in newer.items()}
+            instead_of = {self._name(sku): mark for sku, mark in known.items()}
+            done = await asyncio.to_thread(self._backend.remember, marks, instead_of=instead_of)
+            # Where somebody was faster, see in half a second what they have left.
+            self._kept |= {sku: mark for sku, mark in newer.items() if self._name(sku) in done}
+        return failed
 
     async def close(self) -> None:
         """Remember the last ones, and stop."""

@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import logging
 import random
+import zlib
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from typing import Final
 
@@ -26,7 +27,7 @@ from app.stock import Fence, Level, Order, StockStore, foreign
 
 _log = logging.getLogger(__name__)
 
-_CASHIERS_MAX: Final = 1000  # more items than that at once: idle cashiers go
+_ITEMS_MAX: Final = 1000  # more items than that at once: those that nobody buys are forgotten
 _TILLS_WITHOUT_LOCK: Final = 64  # as many requests at a time as a thread pool of a web server would
 _PAGE: Final = 1000
 _KNOCKING_MAX: Final = 4  # items being opened; a flood of names leaves the connections to those who sell
@@ -37,14 +38,23 @@ class Shop:
     """Sells the items of a store under the locks of a backend. Lives on one event loop."""
 
     def __init__(
-        self, backend: LockBackend, store: StockStore, rules: Rules, stats: Stats, *, lock_prefix: str
+        self,
+        backend: LockBackend,
+        store: StockStore,
+        rules: Rules,
+        stats: Stats,
+        *,
+        lock_prefix: str,
+        lock_groups: int = 1,
     ) -> None:
         self._backend = backend
         self._store = store
         self._rules = rules
         self._stats = stats
         self._lock_prefix = lock_prefix.rstrip("/") + "/"
-        self._cashiers: dict[str, Cashier] = {}
+        self._lock_groups = lock_groups
+        self._cashiers: dict[str, Cashier] = {}  # by item; those of one lock have the same
+        self._by_lock: dict[str, Cashier] = {}
         self._opening: dict[str, asyncio.Task[Cashier]] = {}
         self._marks = Marks(backend, store, self._mark_name)
         self._knocking = asyncio.Semaphore(_KNOCKING_MAX)
@@ -54,7 +64,10 @@ class Shop:
     @property
     def waiting(self) -> dict[str, int]:
         """Buyers who wait in this instance, by item."""
-        return {sku: cashier.waiting for sku, cashier in self._cashiers.items()}
+        found = dict.fromkeys(self._cashiers, 0)
+        for cashier in self._all_cashiers():
+            found |= cashier.waiting_by_item
+        return found
 
     async def buy(self, purchase: Purchase) -> Answer:
         """Wait for one's turn, and for the answer.
@@ -75,8 +88,7 @@ class Shop:
         try:
             return await cashier.submit(purchase, deadline)
         except UnknownItem:  # deleted since
-            if self._cashiers.get(purchase.sku) is cashier and cashier.idle:
-                del self._cashiers[purchase.sku]
+            self._cashiers.pop(purchase.sku, None)
             raise
 
     async def _find_cashier(self, sku: str, deadline: float) -> Cashier:
@@ -104,22 +116,33 @@ class Shop:
     async def _open(self, sku: str) -> Cashier:
         async with self._knocking:
             await self._store.level(sku)
-            await self._marks.learn(sku)
+            await self._marks.learn([sku])
         if self._closing:
             raise Closing("this instance is shutting down; nothing was sold")
-        if len(self._cashiers) >= _CASHIERS_MAX:
-            for idle in [name for name, cashier in self._cashiers.items() if cashier.idle]:
-                del self._cashiers[idle]
-        lock = self._backend.lock(self._lock_name(sku))
-        if self._backend.exclusive:
-            cashier = Cashier(sku, lock, self._store, self._rules, self._stats)
-        else:
-            # Nobody waits for anybody: each request reads, decides and writes by itself, as in the articles.
-            alone = dataclasses.replace(self._rules, batch_max=1, sold_out_ttl_s=0.0)
-            cashier = Cashier(sku, lock, self._store, alone, self._stats, tills=_TILLS_WITHOUT_LOCK)
-        self._cashiers[sku] = cashier
+        if len(self._cashiers) >= _ITEMS_MAX:
+            self._forget_idle()
+        name = self._lock_name(sku)
+        if name not in self._by_lock:
+            self._by_lock[name] = self._make_cashier(name)
+        self._cashiers[sku] = self._by_lock[name]
         self._marks.keep()
-        return cashier
+        return self._cashiers[sku]
+
+    def _make_cashier(self, lock_name: str) -> Cashier:
+        lock = self._backend.lock(lock_name)
+        if self._backend.exclusive:
+            return Cashier(lock, self._store, self._rules, self._stats)
+        # Nobody waits for anybody: each request reads, decides and writes by itself, as in the articles.
+        alone = dataclasses.replace(self._rules, batch_max=1, sold_out_ttl_s=0.0)
+        return Cashier(lock, self._store, alone, self._stats, tills=_TILLS_WITHOUT_LOCK)
+
+    def _all_cashiers(self) -> set[Cashier]:
+        return {*self._by_lock.values(), *self._cashiers.values()}
+
+    def _forget_idle(self) -> None:
+        busy = {cashier: cashier.forget_idle() for cashier in self._all_cashiers()}
+        self._cashiers = {sku: cashier for sku, cashier in self._cashiers.items() if sku in busy[cashier]}
+        self._by_lock = {name: cashier for name, cashier in self._by_lock.items() if not cashier.idle}
 
     async def level(self, sku: str) -> Level:
         """Units left and sold."""
@@ -136,12 +159,12 @@ class Shop:
     async def set_stock(self, sku: str, stock: int, *, new_sale: bool = False, wait_s: float = 10.0) -> Level:
         """Set the units left, under the lock and past the fence like any other write."""
         self._store.check(sku)
-        await self._marks.learn(sku)
+        await self._marks.learn([sku])
         async with self._backend.lock(self._lock_name(sku)).on_loop(wait_s=wait_s) as grant:
             grant.ensure_held()
             level = await self._store.set_stock(sku, Fence(grant.token, grant.source), stock, new_sale=new_sale)
         if sku in self._cashiers:
-            self._cashiers[sku].look_again()
+            self._cashiers[sku].look_again(sku)
         return level
 
     async def unfence(self, sku: str) -> None:
@@ -150,7 +173,7 @@ class Shop:
 
     async def accept_loss(self, sku: str) -> None:
         """Sell on although the store has lost orders: an operator's decision, when they are gone for good."""
-        await self._marks.learn(sku)
+        await self._marks.learn([sku])
         await self._store.accept_loss(sku)
 
     async def faults(self, sku: str, *, timeout_s: float = 2.0) -> list[str]:
@@ -158,23 +181,18 @@ class Shop:
 
         Raises `LockUnavailable` and what the store raises.
         """
-        await self._marks.learn(sku)
+        await self._marks.learn([sku])
         return await self._faults([sku], timeout_s)
 
     async def _faults(self, skus: Sequence[str], timeout_s: float) -> list[str]:
-        found, seen = [], {}
-        for sku in skus:
-            try:
-                seen[sku] = await self._store.fence(sku)
-            except StockBehind as error:
-                found.append(str(error))
+        fences = await self._store.fences(skus)
+        found = [str(answer) for answer in fences.values() if isinstance(answer, StockBehind)]
+        seen = {sku: answer for sku, answer in fences.items() if isinstance(answer, Fence)}
         # In this order: what the store has seen was given before we ask how far the lock system is.
         newest = await asyncio.to_thread(self._backend.newest, self._lock_name(skus[0]), timeout_s)
         if newest is not None:
             ours = Fence(newest[1], newest[0])
-            found += [
-                _unreachable(sku, fence, ours) for sku, fence in seen.items() if fence and not _can_follow(ours, fence)
-            ]
+            found += [_unreachable(sku, fence, ours) for sku, fence in seen.items() if not _can_follow(ours, fence)]
         return found
 
     async def contenders(self) -> list[Contender]:
@@ -238,11 +256,17 @@ class Shop:
             for opening in late:
                 opening.cancel()
         left_s = max(0.0, until - loop.time())
-        await asyncio.gather(*(cashier.drain(left_s) for cashier in self._cashiers.values()))
+        await asyncio.gather(*(cashier.drain(left_s) for cashier in self._all_cashiers()))
         await self._marks.close()
 
     def _lock_name(self, sku: str) -> str:
-        return self._lock_prefix + sku
+        # Two layouts at once do no harm: what a fence has seen counts for its item, whatever the lock is called.
+        if self._lock_groups == 0:
+            return self._lock_prefix + sku
+        if self._lock_groups == 1:
+            return f"{self._lock_prefix}all"
+        group = zlib.crc32(sku.encode()) % self._lock_groups + 1
+        return f"{self._lock_prefix}{group}-of-{self._lock_groups}"
 
     def _mark_name(self, sku: str) -> str:
         # Where the locks are, as that is what we may write to; and no item's name begins like that.

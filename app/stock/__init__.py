@@ -3,6 +3,7 @@
 from app.stock.store import (
     DEFAULT_SKU,
     SKU_PATTERN,
+    Ask,
     Batch,
     Fence,
     Level,
@@ -18,6 +19,7 @@ from app.stock.store import (
 __all__ = [
     "DEFAULT_SKU",
     "SKU_PATTERN",
+    "Ask",
     "Batch",
     "Fence",
     "Level",

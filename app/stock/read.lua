@@ -1,54 +1,81 @@
--- Raise the fence to our token, announce the batch that will be written, and read what it needs: one atomic step.
+-- Raise the fences of some items to our token, announce the batch that will be written, and read what it needs: one
+-- atomic step. An item that can't be sold does not stop the others.
 --
--- KEYS: 1 stock, 2 lucky, 3 fence, 4 buyers, 5 settled keys, 6 orders, then one refusal for each key asked for
--- ARGV: 1 source, 2 token, 3 batch id, 4 the number of orders known to the caller, then sale and entry of each,
---       then the number of buyers, then the buyers, then the keys
--- Answers {"ok", stock, lucky, bought of each buyer, what each key stands for, id of the last order, sale},
--- or {reason, ...}.
+-- KEYS: for each item: stock, lucky, fence, buyers, settled keys, orders, then one refusal for each key asked for
+-- ARGV: 1 source, 2 token, 3 batch id, then for each item: the number of orders known to the caller, sale and entry of
+--       each; the number of buyers, the buyers; the number of keys, the keys
+-- Answers for each item {"ok", stock, lucky, bought of each buyer, what each key stands for, id of the last order,
+-- sale}, or {reason, ...}.
 
-local stock = redis.call("GET", KEYS[1])
-local last = redis.call("XREVRANGE", KEYS[6], "+", "-", "COUNT", 1)
-local source, token, sale = unpack(redis.call("HMGET", KEYS[3], "source", "token", "sale"))
-if source and source ~= ARGV[1] then return {"foreign", source, token} end
-if token and tonumber(token) > tonumber(ARGV[2]) then return {"stale", token} end
--- An order that is known must be there, unless a later sale has begun.
-local known = tonumber(ARGV[4])
-for i = 5, 4 + 2 * known, 2 do
-  if tonumber(sale or "0") <= tonumber(ARGV[i])
-    and (sale ~= ARGV[i] or #redis.call("XRANGE", KEYS[6], ARGV[i + 1], ARGV[i + 1]) == 0) then
-    return {"behind", ARGV[i + 1]}
+local function whole(text) return text == "0" or (string.match(text, "^[1-9]%d*$") and #text <= 15) end
+
+-- `at`: where the item's keys begin; the others: where its counts are in ARGV.
+local function read(at, known_at, buyers_at, keys_at)
+  local stock_key, lucky_key, fence_key, buyers_key, settled_key, orders_key = unpack(KEYS, at, at + 5)
+  local source, token, sale, last = unpack(redis.call("HMGET", fence_key, "source", "token", "sale", "last"))
+  if source and source ~= ARGV[1] then return {"foreign", source, token} end
+  if token and tonumber(token) > tonumber(ARGV[2]) then return {"stale", token} end
+  -- An order that is known must be there, unless a later sale has begun.
+  for i = known_at + 1, buyers_at - 1, 2 do
+    if tonumber(sale or "0") <= tonumber(ARGV[i])
+      and (sale ~= ARGV[i] or #redis.call("XRANGE", orders_key, ARGV[i + 1], ARGV[i + 1]) == 0) then
+      return {"behind", ARGV[i + 1]}
+    end
   end
-end
-if not stock then
-  redis.call("HDEL", KEYS[3], "announced")
-  return {"unknown"}
-end
--- From here on no batch but the announced one can be written, not even an older one of the same token.
-redis.call("HSET", KEYS[3], "source", ARGV[1], "token", ARGV[2], "announced", ARGV[3])
-if not sale then
-  -- The first of this store's history. A sale is called by its beginning, in ms.
-  local now = redis.call("TIME")
-  sale = string.format("%.0f", now[1] * 1000 + math.floor(now[2] / 1000))
-  redis.call("HSET", KEYS[3], "sale", sale)
-end
+  -- One call is cheaper than two, but says of a key that holds something else that it isn't there.
+  local stock, lucky = unpack(redis.call("MGET", stock_key, lucky_key))
+  if not (stock and lucky) then
+    stock, lucky = redis.call("GET", stock_key), redis.call("GET", lucky_key) or "0"
+  end
+  if not stock then
+    redis.call("HDEL", fence_key, "announced")
+    return {"unknown"}
+  end
 
-local buyers, keys = {}, {}
-local at = 5 + 2 * known
-local count = tonumber(ARGV[at])
-for i = at + 1, at + count do buyers[#buyers + 1] = ARGV[i] end
-for i = at + 1 + count, #ARGV do keys[#keys + 1] = ARGV[i] end
+  local bought, settled = {}, {}
+  local buyers, keys = tonumber(ARGV[buyers_at]), tonumber(ARGV[keys_at])
+  if buyers > 0 then bought = redis.call("HMGET", buyers_key, unpack(ARGV, buyers_at + 1, buyers_at + buyers)) end
+  if keys > 0 then settled = redis.call("HMGET", settled_key, unpack(ARGV, keys_at + 1, keys_at + keys)) end
+  if not whole(stock) then return {"no number", stock_key} end
+  if not whole(lucky) then return {"no number", lucky_key} end
 
-local bought, settled = {}, {}
-if #buyers > 0 then bought = redis.call("HMGET", KEYS[4], unpack(buyers)) end
-if #keys > 0 then
-  settled = redis.call("HMGET", KEYS[5], unpack(keys))
+  -- From here on no batch but the announced one can be written, not even an older one of the same token.
+  redis.call("HSET", fence_key, "source", ARGV[1], "token", ARGV[2], "announced", ARGV[3])
+  if not sale then
+    -- The first of this store's history. A sale is called by its beginning, in ms.
+    local now = redis.call("TIME")
+    sale = string.format("%.0f", now[1] * 1000 + math.floor(now[2] / 1000))
+    redis.call("HSET", fence_key, "sale", sale)
+  end
   -- A refusal begins with the number of its sale; one of an earlier sale doesn't count in this one.
   local this_sale = sale .. " "
-  for i = 1, #keys do
-    local refusal = not settled[i] and redis.call("GET", KEYS[6 + i])
+  for i = 1, keys do
+    local refusal = not settled[i] and redis.call("GET", KEYS[at + 5 + i])
     if refusal and string.sub(refusal, 1, #this_sale) == this_sale then
       settled[i] = " " .. string.sub(refusal, #this_sale + 1)
     end
   end
+  if not last then
+    last = redis.call("XREVRANGE", orders_key, "+", "-", "COUNT", 1)
+    last = last[1] and last[1][1]
+  end
+  return {"ok", stock, lucky, bought, settled, last or false, sale}
 end
-return {"ok", stock, redis.call("GET", KEYS[2]) or "0", bought, settled, last[1] and last[1][1] or false, sale}
+
+local answers = {}
+local at, known_at = 1, 4
+while known_at <= #ARGV do
+  local buyers_at = known_at + 2 * tonumber(ARGV[known_at]) + 1
+  local keys_at = buyers_at + tonumber(ARGV[buyers_at]) + 1
+  local done, answer = pcall(read, at, known_at, buyers_at, keys_at)
+  if not done then
+    -- Something that is not ours under one of the item's keys is the item's trouble; all else is the server's.
+    local text = type(answer) == "table" and answer.err or tostring(answer)
+    if not string.find(text, "WRONGTYPE", 1, true) then return redis.error_reply(text) end
+    answer = {"corrupt", KEYS[at]}
+  end
+  answers[#answers + 1] = answer
+  at = at + 6 + tonumber(ARGV[keys_at])
+  known_at = keys_at + tonumber(ARGV[keys_at]) + 1
+end
+return answers

@@ -1,13 +1,16 @@
 """The stock in Redis or Valkey: two Lua scripts, a fence between them, orders in a stream beside the stock."""
 
+import asyncio
 import contextlib
 import json
 import re
 import secrets
 import uuid
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, replace
-from typing import Any, Final, NoReturn
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict
+from functools import lru_cache
+from typing import Any, Final, NamedTuple, TypeVar
 
 from app.errors import (
     ConfigurationError,
@@ -17,6 +20,7 @@ from app.errors import (
     StockBehind,
     StockChanged,
     StockCorrupt,
+    StockError,
     StockUnavailable,
     UnknownItem,
 )
@@ -24,6 +28,7 @@ from app.stock.redis_client import RedisClient, Script
 from app.stock.store import (
     DEFAULT_SKU,
     SKU_PATTERN,
+    Ask,
     Batch,
     Fence,
     Level,
@@ -34,6 +39,8 @@ from app.stock.store import (
     StockStore,
     foreign,
 )
+
+Answer = TypeVar("Answer")
 
 _WHOLE: Final = re.compile(r"0|[1-9][0-9]{0,14}")  # Lua counts in doubles, exact below 2**53
 _ENTRY_ID: Final = re.compile(r"[0-9]{1,16}-[0-9]{1,16}")
@@ -59,11 +66,56 @@ class Keys:
         self.buyers = f"{item}:buyers"
         self.settled = f"{item}:keys"
         self.orders = f"{item}:orders"
+        self.all = (self.stock, self.lucky, self.fence, self.buyers, self.settled, self.orders)
         self._refused = f"{item}:refused:"
 
     def refused(self, keys: Sequence[str]) -> list[str]:
         """Where the refusals of these idempotency keys are remembered for a while."""
         return [self._refused + key for key in keys]
+
+
+@lru_cache(10_000)
+def _keys(sku: str) -> Keys:
+    if not re.fullmatch(SKU_PATTERN, sku):
+        raise ItemNotPossible(f"not an item's name: {sku!r} (letters, digits, '.', '_' and '-', 64 at most)")
+    return Keys(sku)
+
+
+class _Part(NamedTuple):
+    """What a script is told of one item."""
+
+    keys: list[str]
+    args: list[str | int]
+
+
+class _Known:
+    """Orders of an item that must be in the store. Each read looks for them, and then only for the last one."""
+
+    __slots__ = ("_seen", "told")
+
+    def __init__(self) -> None:
+        self._seen: tuple[str, str] | None = None  # sale and entry of the last one that we have seen there
+        self.told: frozenset[str] = frozenset()  # marks of those that we have only heard of
+
+    @property
+    def last(self) -> str | None:
+        """The last one's mark."""
+        return max(self.told | {_mark(*self._seen)} if self._seen else self.told, default=None)
+
+    def to_look_for(self) -> tuple[frozenset[str], list[str]]:
+        """Those that we were told of, and sale and entry of all: arguments of the scripts."""
+        args = list(self._seen or ())
+        for mark in self.told:
+            args += _unmark(mark)
+        return self.told, args
+
+    def found(self, told: frozenset[str], sale: str = "", last_entry: str | None = None) -> None:
+        """All of these are there; `last_entry` of `sale` is the last that is."""
+        if told:
+            self.told -= told
+            self._seen = _unmark(max(told | {_mark(*self._seen)} if self._seen else told))
+        if last_entry:
+            self._seen = (sale, last_entry)
 
 
 class RedisStockStore(StockStore):
@@ -90,73 +142,91 @@ class RedisStockStore(StockStore):
         self._refusal_ttl_ms = max(1, int(refusal_ttl_s * 1000))
         self._read, self._commit, self._set = Script("read.lua"), Script("commit.lua"), Script("set.lua")
         self._level, self._look, self._accept = Script("level.lua"), Script("look.lua"), Script("accept.lua")
-        # Orders that are known. Each read looks for all of them and leaves the last one.
-        self._marks: dict[str, set[str]] = {}
+        self._known: defaultdict[str, _Known] = defaultdict(_Known)
 
     def check(self, sku: str) -> None:
         """See `StockStore.check`."""
         self._keys(sku)
 
     def _keys(self, sku: str) -> Keys:
-        if not re.fullmatch(SKU_PATTERN, sku):
-            raise ItemNotPossible(f"not an item's name: {sku!r} (letters, digits, '.', '_' and '-', 64 at most)")
         if sku == DEFAULT_SKU and self._client.clustered:
             raise ItemNotPossible(
                 "the default item's keys 'stock' and 'lucky' lie in two hash slots, which no script can write "
                 "together in a Redis Cluster; use an item with a name (sku)"
             )
-        return Keys(sku)
+        return _keys(sku)
 
-    async def read(
+    async def read_many(self, fence: Fence, batch_id: str, asks: Mapping[str, Ask]) -> dict[str, Snapshot | StockError]:
+        """See `StockStore.read_many`."""
+        args: list[str | int] = [fence.source, _token(fence), batch_id]
+        parts: dict[str, _Part] = {}
+        told: dict[str, frozenset[str]] = {}
+        for sku, ask in asks.items():
+            at = self._keys(sku)
+            told[sku], known = self._known[sku].to_look_for()
+            own: list[str | int] = [len(known) // 2, *known, len(ask.buyers), *ask.buyers, len(ask.keys), *ask.keys]
+            parts[sku] = _Part([*at.all, *at.refused(ask.keys)], own)
+
+        def snapshot(sku: str, answer: Sequence[Any]) -> Snapshot:
+            stock, lucky, bought, settled, last_entry, sale = answer
+            self._known[sku].found(told[sku], sale, last_entry)
+            return _snapshot(sku, int(stock), int(lucky), bought, settled, asks[sku], last_entry)
+
+        return await self._run_many(self._read, fence, args, parts, snapshot)
+
+    async def commit_many(self, fence: Fence, batches: Mapping[str, Batch]) -> dict[str, list[str] | StockError]:
+        """See `StockStore.commit_many`."""
+        (batch_id,) = {batch.batch_id for batch in batches.values()}
+        args: list[str | int] = [fence.source, _token(fence), batch_id, self._instance, self._refusal_ttl_ms]
+        parts: dict[str, _Part] = {}
+        for sku, batch in batches.items():
+            at = self._keys(sku)
+            own: list[str | int] = [batch.expected_stock, len(batch.sold)]
+            for sold in batch.sold:
+                own += [sold.quantity, sold.buyer or "", sold.key or "", sold.secret, _pack_sold(sold)]
+            own += [len(batch.refused), *(_pack(refused.settled) for refused in batch.refused)]
+            parts[sku] = _Part([*at.all, *at.refused([refused.key for refused in batch.refused])], own)
+
+        def ids(sku: str, answer: Sequence[Any]) -> list[str]:
+            first, sale = answer
+            found = _order_ids(sku, first, batches[sku].sold)
+            if found:
+                self._known[sku].found(frozenset(), sale, found[-1].split("~")[1])
+            return found
+
+        return await self._run_many(self._commit, fence, args, parts, ids)
+
+    async def _run_many(
         self,
-        sku: str,
-        fence: Fence,
-        batch_id: str,
-        *,
-        buyers: Sequence[str] = (),
-        keys: Sequence[str] = (),
-        timeout_s: float | None = None,
-    ) -> Snapshot:
-        """See `StockStore.read`."""
-        at = self._keys(sku)
-        known = _known(marks := self._marks_of(sku))
-        answer = await self._client.run(
-            self._read,
-            [at.stock, at.lucky, at.fence, at.buyers, at.settled, at.orders, *at.refused(keys)],
-            [fence.source, _token(fence), batch_id, len(known) // 2, *known, len(buyers), *buyers, *keys],
-            timeout_s,
-            durable=True,  # what it tells of earlier sales is told to their buyers, too
-        )
-        if answer[0] != "ok":
-            _refuse(sku, fence, answer)
-        stock, lucky, bought, settled, last_entry, sale = answer[1:]
-        snapshot = _snapshot(sku, stock, lucky, bought, settled, buyers, keys)
-        self._found(sku, marks)
-        if last_entry:
-            self.expect(sku, _mark(sale, last_entry))
-        return replace(snapshot, last_entry=last_entry)
+        script: Script,
+        fence: Fence | None,
+        args: Sequence[str | int],
+        parts: "Mapping[str, _Part]",
+        made: "Callable[[str, Sequence[Any]], Answer]",
+    ) -> "dict[str, Answer | StockError]":
+        """Run a script for some items, in one call where one server has them all; `made` turns an answer into ours."""
+        calls = [[sku] for sku in parts] if self._client.clustered else [list(parts)]
+        found: dict[str, Answer | StockError] = {}
 
-    async def commit(self, sku: str, fence: Fence, batch: Batch, *, timeout_s: float | None = None) -> list[str]:
-        """See `StockStore.commit`."""
-        at = self._keys(sku)
-        args: list[str | int] = [fence.source, _token(fence), batch.batch_id, batch.expected_stock, self._instance]
-        args += [self._refusal_ttl_ms, len(batch.sold)]
-        for sold in batch.sold:
-            args += [sold.quantity, sold.buyer or "", sold.key or "", sold.secret, _pack_sold(sold)]
-        args += [_pack(refused.settled) for refused in batch.refused]
-        keys = [at.stock, at.lucky, at.fence, at.buyers, at.settled, at.orders]
-        keys += at.refused([refused.key for refused in batch.refused])
-        try:
-            answer = await self._client.run(self._commit, keys, args, timeout_s, durable=True)
-        except StockCorrupt as error:
-            # The server's own error, not an answer of the script's: who knows how far it came?
-            raise StockUnavailable(str(error)) from error
-        if answer[0] != "ok":
-            _refuse(sku, fence, answer)
-        ids = _order_ids(sku, answer[1], batch.sold)
-        if ids:
-            self.expect(sku, _mark(answer[2], ids[-1].split("~")[1]))
-        return ids
+        async def run(skus: Sequence[str]) -> None:
+            keys = [key for sku in skus for key in parts[sku].keys]
+            own = [arg for sku in skus for arg in parts[sku].args]
+            try:
+                # Durable: what a read tells of earlier sales is told to their buyers, too.
+                answers = await self._client.run(script, keys, [*args, *own], durable=True)
+            except StockError as error:
+                # The server's own error, not an answer of the script's: who knows how far it came?
+                unknown = error if isinstance(error, StockUnavailable) else StockUnavailable(str(error))
+                found.update(dict.fromkeys(skus, unknown))
+                return
+            for sku, answer in zip(skus, answers, strict=True):
+                try:
+                    found[sku] = made(sku, answer[1:]) if answer[0] == "ok" else _refusal(sku, fence, answer)
+                except StockCorrupt as error:
+                    found[sku] = error
+
+        await asyncio.gather(*map(run, calls))
+        return found
 
     async def settle(self, sku: str, fence: Fence, batch: Batch) -> list[str] | None:
         """See `StockStore.settle`."""
@@ -185,12 +255,12 @@ class RedisStockStore(StockStore):
         at = self._keys(sku)
         answer = await self._client.run(
             self._set,
-            [at.stock, at.lucky, at.fence, at.buyers, at.settled, at.orders],
-            [fence.source, _token(fence), stock, "new" if new_sale else "restock", *_known(self._marks_of(sku))],
+            at.all,
+            [fence.source, _token(fence), stock, "new" if new_sale else "restock", *self._known[sku].to_look_for()[1]],
             durable=True,
         )
         if answer[0] != "ok":
-            _refuse(sku, fence, answer)
+            raise _refusal(sku, fence, answer)
         return _level(sku, *answer[1:])
 
     async def unfence(self, sku: str) -> None:
@@ -202,35 +272,33 @@ class RedisStockStore(StockStore):
 
     def marks(self) -> dict[str, str]:
         """See `StockStore.marks`."""
-        return {sku: max(marks) for sku, marks in self._marks.items()}
+        return {sku: mark for sku, known in self._known.items() if (mark := known.last)}
 
     def expect(self, sku: str, mark: str) -> None:
         """See `StockStore.expect`."""
         if not _MARK.fullmatch(mark):
             raise ValueError(f"not a mark of ours: {mark[:100]!r}")
-        self._marks.setdefault(sku, set()).add(mark)
+        self._known[sku].told |= {mark}
 
-    def _marks_of(self, sku: str) -> set[str]:
-        return set(self._marks.get(sku, ()))
+    async def fences(self, skus: Sequence[str]) -> dict[str, Fence | StockError | None]:
+        """See `StockStore.fences`."""
+        parts: dict[str, _Part] = {}
+        told: dict[str, frozenset[str]] = {}
+        for sku in skus:
+            at = self._keys(sku)
+            told[sku], known = self._known[sku].to_look_for()
+            parts[sku] = _Part([at.fence, at.orders], [len(known) // 2, *known])
 
-    def _found(self, sku: str, marks: set[str]) -> None:
-        """All of these are there, so the last one will do from now on."""
-        if marks:
-            self._marks[sku] = (self._marks[sku] - marks) | {max(marks)}
+        def seen(sku: str, answer: Sequence[Any]) -> Fence | None:
+            source, token = answer
+            self._known[sku].found(told[sku])
+            return None if source is None else Fence(int(token), source)
 
-    async def fence(self, sku: str) -> Fence | None:
-        """See `StockStore.fence`."""
-        at = self._keys(sku)
-        marks = self._marks_of(sku)
-        source, token, missing = await self._client.run(self._look, [at.fence, at.orders], _known(marks))
-        if missing:
-            raise StockBehind(_behind(sku, missing))
-        self._found(sku, marks)
-        return None if source is None else Fence(int(token), source)
+        return await self._run_many(self._look, None, [], parts, seen)
 
     async def accept_loss(self, sku: str) -> None:
         """See `StockStore.accept_loss`."""
-        await self._client.run(self._accept, [self._keys(sku).fence], _known(self._marks_of(sku)))
+        await self._client.run(self._accept, [self._keys(sku).fence], self._known[sku].to_look_for()[1])
 
     async def level(self, sku: str) -> Level:
         """See `StockStore.level`."""
@@ -292,37 +360,33 @@ class BareStockStore(RedisStockStore):
 
     _write: Final = Script("bare.lua")
 
-    async def read(
-        self,
-        sku: str,
-        fence: Fence,
-        batch_id: str,
-        *,
-        buyers: Sequence[str] = (),
-        keys: Sequence[str] = (),
-        timeout_s: float | None = None,
-    ) -> Snapshot:
+    async def read_many(self, fence: Fence, batch_id: str, asks: Mapping[str, Ask]) -> dict[str, Snapshot | StockError]:
         """Plain reads; the fence is not looked at."""
+        return {sku: await _error_or(self._read_bare(sku, ask)) for sku, ask in asks.items()}
+
+    async def _read_bare(self, sku: str, ask: Ask) -> Snapshot:
         at = self._keys(sku)
-        async with self._client.commands(timeout_s) as redis:
+        async with self._client.commands() as redis:
             stock = await redis.get(at.stock)
             lucky = await redis.get(at.lucky)
-            bought = await redis.hmget(at.buyers, buyers) if buyers else []
-            settled = await redis.hmget(at.settled, keys) if keys else []
+            bought = await redis.hmget(at.buyers, ask.buyers) if ask.buyers else []
+            settled = await redis.hmget(at.settled, ask.keys) if ask.keys else []
         if stock is None:
-            _refuse(sku, fence, ["unknown"])
-        return _snapshot(sku, stock, lucky or "0", bought, settled, buyers, keys)
+            raise _unknown(sku)
+        units, sold = _whole(sku, at.stock, stock), _whole(sku, at.lucky, lucky or "0")
+        return _snapshot(sku, units, sold, bought, settled, ask)
 
-    async def commit(self, sku: str, fence: Fence, batch: Batch, *, timeout_s: float | None = None) -> list[str]:
+    async def commit_many(self, fence: Fence, batches: Mapping[str, Batch]) -> dict[str, list[str] | StockError]:
         """Write the number that was computed from what was read some time ago."""
+        return {sku: await _error_or(self._write_bare(sku, fence, batch)) for sku, batch in batches.items()}
+
+    async def _write_bare(self, sku: str, fence: Fence, batch: Batch) -> list[str]:
         at = self._keys(sku)
         left = batch.expected_stock - sum(sold.quantity for sold in batch.sold)
         args: list[str | int] = [left, self._instance, fence.token, batch.batch_id]
         for sold in batch.sold:
             args += [sold.quantity, sold.buyer or "", sold.key or "", sold.secret, _pack_sold(sold)]
-        entries = await self._client.run(
-            self._write, [at.stock, at.lucky, at.buyers, at.settled, at.orders], args, timeout_s
-        )
+        entries = await self._client.run(self._write, [at.stock, at.lucky, at.buyers, at.settled, at.orders], args)
         return [f"{sku}~{entry}~{sold.secret}" for entry, sold in zip(entries, batch.sold, strict=True)]
 
     async def settle(self, sku: str, fence: Fence, batch: Batch) -> list[str] | None:
@@ -340,9 +404,9 @@ class BareStockStore(RedisStockStore):
             await redis.hset(at.fence, "initial", stock + lucky)
         return Level(sku, stock, lucky, stock + lucky)
 
-    async def fence(self, sku: str) -> Fence | None:
-        """There is none."""
-        return None
+    async def fences(self, skus: Sequence[str]) -> dict[str, Fence | StockError | None]:
+        """There are none."""
+        return dict.fromkeys(skus)
 
 
 def _token(fence: Fence) -> int:
@@ -351,25 +415,33 @@ def _token(fence: Fence) -> int:
     return fence.token
 
 
-def _refuse(sku: str, fence: Fence, answer: Sequence[Any]) -> NoReturn:
+async def _error_or(answer: Awaitable[Answer]) -> Answer | StockError:
+    try:
+        return await answer
+    except StockError as error:
+        return error
+
+
+def _refusal(sku: str, fence: Fence | None, answer: Sequence[Any]) -> StockError:
     reason, *details = answer
     match reason:
         case "unknown":
-            raise _unknown(sku)
-        case "foreign":
-            raise ForeignFence(foreign(sku, Fence(int(details[1]), details[0]), fence))
+            return _unknown(sku)
+        case "foreign" if fence is not None:
+            return ForeignFence(foreign(sku, Fence(int(details[1]), details[0]), fence))
         case "behind":
-            raise StockBehind(_behind(sku, details[0]))
-        case "stale":
-            raise FenceRefused(
+            return StockBehind(_behind(sku, details[0]))
+        case "stale" if fence is not None:
+            return FenceRefused(
                 f"the stock of {sku!r} has seen token {details[0]}, ours is {fence.token}: somebody had the lock after "
                 "us (or, if the tokens are equal, another batch was announced). If every instance says so for long, "
                 f"etcd was restored from an older backup: seckill stock unfence --sku {sku}"
             )
         case "changed":
-            raise StockChanged(f"the stock of {sku!r} was changed to {details[0]} between our read and our write")
-        case "corrupt":
-            raise StockCorrupt(f"the key {details[0]!r} of item {sku!r} holds something that is not ours")
+            return StockChanged(f"the stock of {sku!r} was changed to {details[0]} between our read and our write")
+        case "no number" | "corrupt":
+            what = "is not a whole number of 0 or more" if reason == "no number" else "holds something that is not ours"
+            return StockCorrupt(f"the key {details[0]!r} of item {sku!r} {what}")
         case _:
             raise AssertionError(f"the script answered {answer!r}")
 
@@ -389,12 +461,11 @@ def _mark(sale: str, entry_id: str) -> str:
     return f"{sale:0>16}/{ms:0>16}-{seq:0>16}"
 
 
-def _known(marks: Iterable[str]) -> list[str]:
-    """Marks for the scripts: sale, and order's entry, of each."""
-    found: list[str] = []
-    for match in filter(None, map(_MARK.fullmatch, sorted(marks))):
-        found += [str(int(match[1])), f"{int(match[2])}-{int(match[3])}"]
-    return found
+def _unmark(mark: str) -> tuple[str, str]:
+    """A mark's sale, and its order's entry, as the store writes them."""
+    sale, _, entry = mark.partition("/")
+    ms, _, seq = entry.partition("-")
+    return str(int(sale)), f"{int(ms)}-{int(seq)}"
 
 
 def _whole(sku: str, name: str, text: str) -> int:
@@ -413,19 +484,25 @@ def _level(sku: str, stock: str | None, lucky: str | None, initial: str | None, 
 
 def _snapshot(
     sku: str,
-    stock: str,
-    lucky: str,
+    stock: int,
+    lucky: int,
     bought: Sequence[str | None],
     settled: Sequence[str | None],
-    buyers: Sequence[str],
-    keys: Sequence[str],
+    ask: Ask,
+    last_entry: str | None = None,
 ) -> Snapshot:
-    at = Keys(sku)
+    if not (ask.buyers or ask.keys):
+        return Snapshot(stock, lucky, last_entry=last_entry)
     return Snapshot(
-        stock=_whole(sku, at.stock, stock),
-        lucky=_whole(sku, at.lucky, lucky),
-        bought={buyer: _whole(sku, at.buyers, units) for buyer, units in zip(buyers, bought, strict=False) if units},
-        settled={key: _unpack(sku, text) for key, text in zip(keys, settled, strict=False) if text},
+        stock=stock,
+        lucky=lucky,
+        bought={
+            buyer: _whole(sku, _keys(sku).buyers, units)
+            for buyer, units in zip(ask.buyers, bought, strict=False)
+            if units
+        },
+        settled={key: _unpack(sku, text) for key, text in zip(ask.keys, settled, strict=False) if text},
+        last_entry=last_entry,
     )
 
 

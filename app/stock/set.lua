@@ -24,7 +24,7 @@ if not (lucky == "0" or (string.match(lucky, "^[1-9]%d*$") and #lucky <= 15)) th
 
 if ARGV[4] == "new" then
   redis.call("DEL", KEYS[4], KEYS[5], KEYS[6])
-  redis.call("HDEL", KEYS[3], "batch", "first")
+  redis.call("HDEL", KEYS[3], "batch", "first", "last")
 end
 if ARGV[4] == "new" or not sale then
   -- A sale is called by its beginning, in ms: refusals and marks that are remembered name the sale that they belong to.

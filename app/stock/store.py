@@ -4,7 +4,11 @@ import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
+
+from app.errors import StockError
+
+Answer = TypeVar("Answer")
 
 DEFAULT_SKU: Final = "default"
 SKU_PATTERN: Final = r"[A-Za-z0-9._-]{1,64}"
@@ -24,6 +28,14 @@ def foreign(sku: str, seen: Fence, ours: Fence) -> str:
         f"the stock of {sku!r} is fenced by {seen.source} (token {seen.token}), ours is from {ours.source}; tokens of "
         f"two lock systems can't be compared. If {seen.source} is gone for good: seckill stock unfence --sku {sku}"
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Of whom a batch needs to know: what these buyers have bought, what these idempotency keys stand for."""
+
+    buyers: Sequence[str] = ()
+    keys: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +82,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What one commit writes, all of it or nothing. `batch_id` is what makes it safe to send twice.
+    """What one commit writes of an item, all of it or nothing. `batch_id` is what makes it safe to send twice.
 
     `after`: the snapshot's `last_entry`, behind which its orders would be found.
     """
@@ -120,7 +132,8 @@ class StockStore(ABC):
     """Keeps the stock, the sales and the orders of items.
 
     All methods raise `StockUnavailable` when the store can't be reached within its call's deadline, and `UnknownItem`,
-    `ItemNotPossible` or `StockCorrupt` where an item is meant. `timeout_s` shortens a call's deadline.
+    `ItemNotPossible` or `StockCorrupt` where an item is meant. Those for several items answer an error for each item
+    that has one, so that it doesn't stop the others.
     """
 
     @abstractmethod
@@ -128,33 +141,37 @@ class StockStore(ABC):
         """Raise `ItemNotPossible` unless this store can hold an item of that name."""
 
     @abstractmethod
-    async def read(
-        self,
-        sku: str,
-        fence: Fence,
-        batch_id: str,
-        *,
-        buyers: Sequence[str] = (),
-        keys: Sequence[str] = (),
-        timeout_s: float | None = None,
-    ) -> Snapshot:
-        """Raise the store's fence to our token, announce the batch that will be written, and read.
+    async def read_many(self, fence: Fence, batch_id: str, asks: Mapping[str, Ask]) -> dict[str, Snapshot | StockError]:
+        """Raise the fence of each item to our token, announce the batch that will be written, and read.
 
         It is not enough to check tokens at the write. A (token 10) reads 5 and is paused; B (11) reads 5; A wakes and
         writes 4 with token 10, which nobody outbid yet; B writes 4: one unit sold twice. So the read advances the
-        fence, and A's write finds it advanced. Raises `FenceRefused` if a higher token was here before.
+        fence, and A's write finds it advanced. An item's answer is `FenceRefused` if a higher token was here before.
 
         From then on no other batch can be written, not even an older one of the same token that is still on its way.
-        Raises `StockBehind` if the store lacks an order that this process, or its `expect`, knows of.
+        The answer is `StockBehind` if the store lacks an order that this process, or its `expect`, knows of.
         """
+
+    async def read(
+        self, sku: str, fence: Fence, batch_id: str, *, buyers: Sequence[str] = (), keys: Sequence[str] = ()
+    ) -> Snapshot:
+        """`read_many` of one item."""
+        answers = await self.read_many(fence, batch_id, {sku: Ask(buyers, keys)})
+        return _unless_error(answers[sku])
 
     @abstractmethod
-    async def commit(self, sku: str, fence: Fence, batch: Batch, *, timeout_s: float | None = None) -> list[str]:
-        """Write the announced batch, if the fence is still ours and the stock what it was; the ids of its orders.
+    async def commit_many(self, fence: Fence, batches: Mapping[str, Batch]) -> dict[str, list[str] | StockError]:
+        """Write the announced batch, of each item its part if the fence is still ours and the stock what it was.
 
-        Sending the last batch again does nothing and answers the same. Raises `FenceRefused` or `StockChanged` when
-        nothing was written, and `StockUnavailable` when that is not known.
+        All parts have the announced id. Answers the ids of an item's orders. Sending the last batch again does nothing
+        and answers the same. An item's answer is `FenceRefused` or `StockChanged` when nothing of it was written, and
+        `StockUnavailable` when that is not known.
         """
+
+    async def commit(self, sku: str, fence: Fence, batch: Batch) -> list[str]:
+        """`commit_many` of one item."""
+        answers = await self.commit_many(fence, {sku: batch})
+        return _unless_error(answers[sku])
 
     @abstractmethod
     async def settle(self, sku: str, fence: Fence, batch: Batch) -> list[str] | None:
@@ -180,8 +197,13 @@ class StockStore(ABC):
         """Hold the store to an order that somebody knows of: without it the store is behind. `ValueError`: no mark."""
 
     @abstractmethod
+    async def fences(self, skus: Sequence[str]) -> dict[str, Fence | StockError | None]:
+        """What the fences have seen, None if nothing yet; `StockBehind` as with `read_many`. Changes nothing."""
+
     async def fence(self, sku: str) -> Fence | None:
-        """What the fence has seen, None if nothing yet; raises `StockBehind` as `read` does. Changes nothing."""
+        """`fences` of one item."""
+        answers = await self.fences([sku])
+        return _unless_error(answers[sku])
 
     @abstractmethod
     async def accept_loss(self, sku: str) -> None:
@@ -212,3 +234,9 @@ class StockStore(ABC):
     @abstractmethod
     async def close(self) -> None:
         """Close the connections."""
+
+
+def _unless_error(answer: Answer | StockError) -> Answer:
+    if isinstance(answer, StockError):
+        raise answer
+    return answer

@@ -36,7 +36,7 @@ class Row:
     @property
     def skus(self) -> tuple[str, ...]:
         """The items' names."""
-        return ("default",) if self.items == 1 else tuple(f"item-{number}" for number in range(self.items))
+        return tuple(f"item-{number}" for number in range(self.items))
 
 
 BASE = Row("2 instances, 1 item, 500 buyers")
@@ -108,7 +108,7 @@ def main() -> int:
 def _measure(stand: Stand, row: Row, seconds: float) -> Figure:
     running = stand.start(Contender("default", "", settings={"QUEUE_MAX": "100000"}), row.instances)
     running.fill(row.skus)
-    paths = [f"/stock/reduce?sku={sku}" for sku in row.skus] if row.items > 1 else ["/stock/reduce"]
+    paths = [f"/stock/reduce?sku={sku}" for sku in row.skus]
     drive(running.urls(""), row.buyers, _WARM_S, paths)
     before = stand.calls()
     load = drive(running.urls(""), row.buyers, seconds, paths)

@@ -406,20 +406,29 @@ class LockContract:
         with lock as following:
             assert following.token > token
 
-    def test_remembers_a_text(self, system: LockSystem, backend: LockBackend, name: str) -> None:
+    def test_remembers_texts(self, system: LockSystem, backend: LockBackend, name: str) -> None:
         """What is remembered under a name is there for others, and is replaced only by who knows what it replaces."""
-        where = f"{name}/!known/phone"
+        one, two = f"{name}/!known/phone", f"{name}/!known/case"
         other = system.open(TTL_S)
-        assert backend.recall(where) is None
-        assert not backend.remember(where, "a", instead_of="b")
-        assert backend.remember(where, "a", instead_of=None)
-        assert not other.remember(where, "c", instead_of=None)
-        assert not other.remember(where, "c", instead_of="b")
-        assert (backend.recall(where), other.recall(where)) == ("a", "a")
-        assert other.remember(where, "c", instead_of="a")
-        assert (backend.recall(where), other.recall(where)) == ("c", "c")
+        assert backend.recall([one, two]) == {}
+        assert backend.remember({one: "a"}, instead_of={one: "b"}) == set()
+        assert backend.remember({one: "a"}, instead_of={}) == {one}
+        assert other.remember({one: "c"}, instead_of={}) == set()
+        assert other.remember({one: "c", two: "d"}, instead_of={one: "b"}) == {two}
+        assert backend.recall([one, two]) == other.recall([two, one]) == {one: "a", two: "d"}
+        assert other.remember({one: "c", two: "d"}, instead_of={one: "a", two: "d"}) == {one, two}
+        assert backend.recall([one]) == {one: "c"}
         other.close()
-        system.delete_key(where)
+        for where in (one, two):
+            system.delete_key(where)
+
+    def test_remembers_many(self, system: LockSystem, backend: LockBackend, name: str) -> None:
+        """More than fit into one call."""
+        texts = {f"{name}/!known/{number}": str(number) for number in range(250)}
+        assert backend.remember(texts, instead_of={}) == set(texts)
+        assert backend.recall(list(texts)) == texts
+        for where in texts:
+            system.delete_key(where)
 
     # -- others die --------------------------------------------------------------------------------------------------
 

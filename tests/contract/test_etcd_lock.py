@@ -43,7 +43,7 @@ class EtcdSystem(LockSystem):
         etcdctl(self.member.endpoint, "lease", "revoke", grant.key.rpartition("/")[2])
 
     def leftovers(self) -> list[str]:
-        keys = etcdctl(self.member.endpoint, "get", "--prefix", "--keys-only", "/").split()
+        keys = etcdctl(self.member.endpoint, "get", "--prefix", "--keys-only", "/test/").split()
         return keys + leases(self.member)
 
     def restart(self) -> None:

@@ -58,6 +58,29 @@ def test_a_lost_answer_is_settled_before_anybody_is_told(etcd: EtcdMember, valke
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("lost", ["answer", "request"])
+def test_what_was_lost_of_several_items_is_settled_for_each(etcd: EtcdMember, valkey: Valkey, lost: str) -> None:
+    """One commit for several items, or the answer to it, is lost: each buyer of each is sold to once."""
+
+    async def main() -> None:
+        skus = [f"item-{number}" for number in range(7)]
+        with Proxy(valkey.port) as proxy:
+            async with shop(etcd.endpoint, f"redis://127.0.0.1:{proxy.port}/0", purchase_timeout_ms=60_000) as one:
+                for sku in skus:
+                    await one.set_stock(sku, 2)
+                    await one.buy(Purchase(sku=sku))
+                (proxy.lose_answer_to if lost == "answer" else proxy.lose_request)(COMMIT)
+                buying = asyncio.gather(*(one.buy(Purchase(sku=sku, buyer=BUYER)) for sku in skus for _ in range(2)))
+                assert await asyncio.to_thread(proxy.struck.wait, 15)
+                proxy.restore()
+                assert counted(list(await buying)) == {"sold": 7, "sold_out": 7}
+                for sku in skus:
+                    audit = await one.audit(sku)
+                    assert (audit.lucky, audit.orders, audit.violations) == (2, 2, [])
+
+    asyncio.run(main())
+
+
 def test_a_lost_answer_is_settled_after_others_have_sold(etcd: EtcdMember, valkey: Valkey) -> None:
     """While one can't reach the store, its lock is not in the others' way: they sell, and then it finds its orders."""
 
@@ -189,7 +212,7 @@ def test_a_paused_holder_writes_nothing(etcd: EtcdMember, valkey: Valkey) -> Non
             backend = EtcdBackend([etcd.endpoint], ttl_s=5)
             store = RedisStockStore(valkey.url)
             try:
-                lock = backend.lock("/seckill/lock/default")
+                lock = backend.lock("/seckill/lock/all")
                 # The one that will be paused: it has the lock, and has read.
                 grant = await asyncio.to_thread(lock.acquire, owner="paused")
                 seen = await store.read("default", Fence(grant.token, grant.source), "late")

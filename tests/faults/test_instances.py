@@ -164,7 +164,7 @@ def test_sigterm_while_the_lock_is_elsewhere(etcd: EtcdMember, valkey: Valkey) -
         backend = EtcdBackend([etcd.endpoint], ttl_s=30)
         async with shop(etcd.endpoint, valkey.url) as one:
             await one.set_stock("phone", 5)
-            async with backend.lock("/seckill/lock/phone").on_loop():
+            async with backend.lock("/seckill/lock/all").on_loop():
                 answering = asyncio.create_task(rush([instance.url], 20, sku="phone"))
 
                 async def queued() -> bool:

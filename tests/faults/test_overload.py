@@ -44,7 +44,7 @@ def test_twenty_thousand_buyers_at_once(etcd: EtcdMember, valkey: Valkey) -> Non
         instances = [stack.enter_context(Instance(etcd.endpoint, valkey.url, **options)) for _ in range(2)]
         for instance in instances:
             assert instance.get("/stock/reduce")[0] == 200
-        with backend.lock("/seckill/lock/default"):
+        with backend.lock("/seckill/lock/all"):
             crowds = [Crowd(instance.port, BUYERS // 2) for instance in instances]
 
             def overloaded() -> bool:

@@ -74,7 +74,7 @@ def test_locks_shows_the_queue(env: dict[str, str], etcd: EtcdMember) -> None:
     """The holder first, with key, token, owner, how long and what is left of its lease."""
     assert "Nobody holds a lock" in seckill("locks", env=env).stdout
     backend = EtcdBackend([etcd.endpoint], ttl_s=30, instance="tester")
-    with backend.lock("/seckill/lock/default") as grant:
+    with backend.lock("/seckill/lock/all") as grant:
         shown = seckill("locks", env=env).stdout
         assert re.search(
             rf"holds\W+{grant.key}\W+{grant.token}\W+tester pid {os.getpid()} MainThread\W+\d+\.\d s\W+\d+ s", shown

@@ -211,25 +211,102 @@ def test_the_limit_per_buyer(etcd: EtcdMember, valkey: Valkey) -> None:
     asyncio.run(main())
 
 
-def test_items_are_sold_apart(etcd: EtcdMember, valkey: Valkey) -> None:
-    """Each item has its stock, its lock and its cashier; a rush on twenty of them is served together."""
+@pytest.mark.parametrize("lock_groups", [(0, 0), (1, 1), (3, 3), (0, 1), (1, 3)])
+def test_items_are_sold_apart(etcd: EtcdMember, valkey: Valkey, lock_groups: tuple[int, int]) -> None:
+    """Whatever locks they share, even if two instances disagree about that: each item is sold as far as it goes."""
 
     async def main() -> None:
-        async with shop(etcd.endpoint, valkey.url) as one:
+        async with (
+            shop(etcd.endpoint, valkey.url, lock_groups=lock_groups[0]) as one,
+            shop(etcd.endpoint, valkey.url, lock_groups=lock_groups[1], instance="other") as other,
+        ):
             skus = [f"item-{number}" for number in range(20)]
             for sku in skus:
                 await one.set_stock(sku, 5)
-            answers = await asyncio.gather(*(one.buy(Purchase(sku=sku)) for sku in skus for _ in range(10)))
-            assert outcomes(list(answers)) == {"sold": 100, "sold_out": 100}
+            buying = [each.buy(Purchase(sku=sku)) for sku in skus for _ in range(5) for each in (one, other)]
+            assert outcomes(list(await asyncio.gather(*buying))) == {"sold": 100, "sold_out": 100}
             for sku in skus:
-                assert (await one.audit(sku)).consistent
+                audit = await one.audit(sku)
+                assert (audit.orders, audit.violations) == (5, [])
 
     asyncio.run(main())
 
 
-def test_more_items_than_cashiers(etcd: EtcdMember, valkey: Valkey, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When idle cashiers go to make room, no buyer goes with them."""
-    monkeypatch.setattr(shop_module, "_CASHIERS_MAX", 3)
+@pytest.mark.parametrize(("lock_groups", "names"), [(0, 20), (1, 1), (3, 3)])
+def test_locks_that_items_share(etcd: EtcdMember, valkey: Valkey, lock_groups: int, names: int) -> None:
+    """By the setting: a lock for each item, one for all, or some, over which the items are spread."""
+
+    async def main() -> None:
+        async with shop(etcd.endpoint, valkey.url, lock_groups=lock_groups) as one:
+            seen: set[str] = set()
+            skus = [f"item-{number}" for number in range(20)]
+            for sku in skus:
+                await one.set_stock(sku, 100)
+            stop = asyncio.Event()
+
+            async def buy_on() -> None:
+                while not stop.is_set():
+                    await asyncio.gather(*(one.buy(Purchase(sku=sku)) for sku in skus))
+
+            async def all_seen() -> bool:
+                seen.update(contender.key.rpartition("/")[0] for contender in await one.contenders())
+                return len(seen) == names
+
+            buying = asyncio.create_task(buy_on())
+            await eventually_async(all_seen)
+            stop.set()
+            await buying
+
+    asyncio.run(main())
+
+
+def test_an_item_that_can_not_be_sold_does_not_stop_the_others(etcd: EtcdMember, valkey: Valkey) -> None:
+    """Items of one lock: one is fenced by another lock system, one is no number; the third is sold meanwhile."""
+
+    async def main() -> None:
+        async with shop(etcd.endpoint, valkey.url, purchase_timeout_ms=60_000) as one:
+            for sku in ("fenced", "broken", "sound"):
+                await one.set_stock(sku, 500)
+                await one.buy(Purchase(sku=sku))
+            async with redis.asyncio.Redis.from_url(valkey.url) as client:
+                await client.hset("seckill:{fenced}:fence", "source", "etcd:another")
+                await client.set("seckill:{broken}:stock", "ten")
+            waiting = asyncio.gather(*(one.buy(Purchase(sku="fenced")) for _ in range(600)))
+            broken = asyncio.gather(*(one.buy(Purchase(sku="broken")) for _ in range(3)), return_exceptions=True)
+            sound = await asyncio.gather(*(one.buy(Purchase(sku="sound")) for _ in range(10)))
+            assert outcomes(list(sound)) == {"sold": 10}
+            assert {type(answer) for answer in await broken} == {StockCorrupt}
+            assert not waiting.done()
+            assert one.waiting["fenced"] == 600
+            await one.unfence("fenced")
+            assert outcomes(list(await waiting)) == {"sold": 499, "sold_out": 101}
+            orders = await one.orders("fenced", limit=1000)
+            assert len(orders) == 500
+
+    asyncio.run(main())
+
+
+def test_who_was_set_aside_is_told_at_the_end(etcd: EtcdMember, valkey: Valkey) -> None:
+    """Buyers of an item that can't be sold are told at their deadline, and when the instance closes."""
+
+    async def main() -> None:
+        async with shop(etcd.endpoint, valkey.url, purchase_timeout_ms=300, drain_timeout_s=0.2) as one:
+            await one.set_stock("fenced", 5)
+            await one.buy(Purchase(sku="fenced"))
+            async with redis.asyncio.Redis.from_url(valkey.url) as client:
+                await client.hset("seckill:{fenced}:fence", "source", "etcd:another")
+            with pytest.raises(NotDecided, match="it took too long; nothing was sold"):
+                await one.buy(Purchase(sku="fenced"))
+            late = asyncio.gather(*(one.buy(Purchase(sku="fenced")) for _ in range(3)), return_exceptions=True)
+            await asyncio.sleep(0)
+        assert {str(answer) for answer in await late} == {"this instance is shutting down; nothing was sold"}
+
+    asyncio.run(main())
+
+
+def test_more_items_than_are_remembered(etcd: EtcdMember, valkey: Valkey, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When items are forgotten to make room, no buyer is."""
+    monkeypatch.setattr(shop_module, "_ITEMS_MAX", 3)
 
     async def main() -> None:
         async with shop(etcd.endpoint, valkey.url) as one:
@@ -304,7 +381,7 @@ async def held(etcd: EtcdMember, valkey: Valkey, entered: asyncio.Event, leave: 
     """Holds the default item's lock, as another instance would."""
     backend = EtcdBackend([etcd.endpoint], ttl_s=5)
     try:
-        async with backend.lock("/seckill/lock/default").on_loop():
+        async with backend.lock("/seckill/lock/all").on_loop():
             entered.set()
             await leave.wait()
     finally:
@@ -434,7 +511,7 @@ def test_a_buyer_who_comes_as_the_till_closes_is_served(valkey: Valkey) -> None:
         nonlocal cashier
         store = BareStockStore(valkey.url)
         await store.set_stock("default", Fence(1, "test"), 5)
-        cashier = Cashier("default", Handing("default"), store, Rules(), Metrics())
+        cashier = Cashier(Handing("default"), store, Rules(), Metrics())
         assert (await submit()).outcome is Outcome.SOLD
         await eventually_async(lambda: asyncio.sleep(0, late))
         assert (await asyncio.wait_for(late[0], WITHIN_S)).outcome is Outcome.SOLD

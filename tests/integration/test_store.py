@@ -20,7 +20,7 @@ from app.errors import (
     UnknownItem,
 )
 from app.process import free_port
-from app.stock import Batch, Fence, Level, Refused, Settled, Snapshot, Sold, StockStore
+from app.stock import Ask, Batch, Fence, Level, Refused, Settled, Snapshot, Sold, StockStore
 from app.stock.redis import BareStockStore, RedisStockStore
 from app.torture.proxy import Proxy
 from tests.harness.sentinel import SentinelSet
@@ -638,6 +638,13 @@ def test_in_a_cluster(valkey_server: Valkey) -> None:
                 with pytest.raises(ItemNotPossible, match="two hash slots"):
                     await store.set_stock("default", fence(1), 5)
                 await store.set_stock("phone", fence(1), 5)
+                await store.set_stock("case", fence(1), 5)
+                seen = await store.read_many(fence(2), "a", {sku: Ask() for sku in ("phone", "case", "nothing")})
+                assert [type(answer) for answer in seen.values()] == [Snapshot, Snapshot, UnknownItem]
+                both = {sku: Batch("a", 5, [Sold(0)]) for sku in ("phone", "case")}
+                assert [type(ids) for ids in (await store.commit_many(fence(2), both)).values()] == [list, list]
+                await client.delete("seckill:{case}:stock")
+                await store.set_stock("phone", fence(2), 5, new_sale=True)
                 await store.read("phone", fence(2), "b", buyers=["ann"], keys=["k"])
                 ids = await store.commit("phone", fence(2), Batch("b", 5, [Sold(2, "ann", "k")]))
                 assert await store.level("phone") == Level("phone", 3, 2, 5, ids[0].split("~")[1])
@@ -646,6 +653,56 @@ def test_in_a_cluster(valkey_server: Valkey) -> None:
                 await store.ping()
 
         asyncio.run(main())
+
+
+def test_several_items_in_a_call(valkey: Valkey) -> None:
+    """Each is read and written by itself: what is wrong with one is its own answer, and does not stop the others."""
+
+    async def main() -> None:
+        async with opened(valkey.url) as (store, client):
+            for sku in ("phone", "case", "foreign", "broken", "changed"):
+                await store.set_stock(sku, fence(1), 5)
+            await client.hset("seckill:{foreign}:fence", "source", "another")
+            await client.delete("seckill:{broken}:orders")
+            asks = {sku: Ask() for sku in ("case", "foreign", "nothing", "broken", "changed")}
+            seen = await store.read_many(fence(2), "b", asks | {"phone": Ask(["ann"], ["k"])})
+            assert {
+                sku: answer.stock if isinstance(answer, Snapshot) else type(answer) for sku, answer in seen.items()
+            } == {
+                "phone": 5,
+                "case": 5,
+                "broken": 5,
+                "changed": 5,
+                "foreign": ForeignFence,
+                "nothing": UnknownItem,
+            }
+            await client.set("seckill:{broken}:orders", "not a stream")
+            await client.set("seckill:{changed}:stock", 4)
+            refused = Refused("r", Settled("sold_out", 9, None))
+            batches = {sku: Batch("b", 5, [Sold(2), Sold(1)], [refused]) for sku in ("case", "changed", "broken")}
+            batches["phone"] = Batch("b", 5, [Sold(1, "ann", "k")])
+            done = await store.commit_many(fence(2), batches)
+            assert {sku: len(answer) if isinstance(answer, list) else type(answer) for sku, answer in done.items()} == {
+                "phone": 1,
+                "case": 2,
+                "broken": StockCorrupt,
+                "changed": StockChanged,
+            }
+            assert (await store.level("case")).stock == 2
+            assert (await store.level("phone")).lucky == 1
+            assert (await store.level("changed")).lucky == 0
+            assert await client.get("seckill:{broken}:lucky") == "0"
+            again = await store.commit_many(fence(2), {sku: batches[sku] for sku in ("case", "phone")})
+            assert again == {sku: done[sku] for sku in ("case", "phone")}
+            asked = await store.read_many(fence(3), "c", {"case": Ask([], ["r"]), "phone": Ask(["ann"], ["k"])})
+            case, phone = asked["case"], asked["phone"]
+            assert isinstance(case, Snapshot)
+            assert case.settled == {"r": refused.settled}
+            assert isinstance(phone, Snapshot)
+            assert phone.bought == {"ann": 1}
+            assert phone.settled["k"].order_id in (done["phone"] or [])
+
+    asyncio.run(main())
 
 
 def test_through_sentinel() -> None:

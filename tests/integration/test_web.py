@@ -260,7 +260,7 @@ def test_the_operator_sees_the_queue(play: Callable[..., None], etcd: EtcdMember
     async def scenario(http: httpx.AsyncClient) -> None:
         assert (await http.get("/locks", headers=OPERATOR)).json() == []
         backend = EtcdBackend([etcd.endpoint], ttl_s=5, instance="another")
-        async with backend.lock("/seckill/lock/default").on_loop():
+        async with backend.lock("/seckill/lock/all").on_loop():
             buying = asyncio.create_task(http.post("/stock/reduce"))
 
             async def queued() -> bool:
