@@ -7,12 +7,16 @@ import shutil
 import subprocess
 import sys
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn, TypeVar
 
 import pytest
 
 from app.embedded import EtcdCluster, EtcdMember, etcd_binary
+from app.errors import ConfigurationError
+
+Server = TypeVar("Server")
 
 
 def etcdctl(endpoint: str, *arguments: str) -> str:
@@ -65,8 +69,19 @@ def optional_server(name: str, package: str) -> Path:
     folders = [folder for folder in os.get_exec_path() if not Path(folder).is_relative_to(sys.prefix)]
     found = shutil.which(name, path=os.pathsep.join(folders))
     if found is None:
-        reason = f"{name} is not on PATH; on Debian: apt-get install {package}"
-        if os.environ.get("CI"):
-            pytest.fail(reason)
-        pytest.skip(reason)
+        _lacking(f"{name} is not on PATH; on Debian: apt-get install {package}")
     return Path(found)
+
+
+def optional(server: Callable[[], Server]) -> Server:
+    """A server that `app.embedded` finds or doesn't: skips with what it says, and fails in CI."""
+    try:
+        return server()
+    except ConfigurationError as missing:
+        _lacking(str(missing))
+
+
+def _lacking(reason: str) -> NoReturn:
+    if os.environ.get("CI"):
+        pytest.fail(reason)
+    pytest.skip(reason)

