@@ -7,7 +7,7 @@
 >>> backend.close()
 """
 
-from app.locks.backend import LockBackend
+from app.locks.backend import Guarantees, LockBackend, Portrait, Reach
 from app.locks.etcd import EtcdBackend, EtcdLock
 from app.locks.lock import Contender, DistributedLock, Grant
 from app.locks.none import NoBackend
@@ -20,6 +20,9 @@ __all__ = [
     "EtcdBackend",
     "EtcdLock",
     "Grant",
+    "Guarantees",
     "LockBackend",
     "NoBackend",
+    "Portrait",
+    "Reach",
 ]

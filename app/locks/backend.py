@@ -2,18 +2,63 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import ClassVar
 
 from app.locks.lock import Contender, DistributedLock
 
 
-class LockBackend(ABC):
-    """What a process opens once and closes at its end.
+class Reach(StrEnum):
+    """Whom a lock keeps apart."""
 
-    `name`: of the lock system, for people. `exclusive`: whether its locks exclude at all (only `none` doesn't).
+    EVERYBODY = "all processes"
+    PROCESS = "the threads of one process"
+    NOBODY = "nobody"
+
+
+@dataclass(frozen=True, slots=True)
+class Guarantees:
+    """What a backend's locks promise. The contract suite holds them to it, and docs/locks.md is made of it.
+
+    `reach`: whom they keep apart; `leases`: who holds a lock and is gone, or can't be reached, has it for a TTL at
+    most, and is told; `fair`: contenders are served in the order of their arrival; `fencing`: each grant has a token
+    greater than all before it, of whichever lock, for a store to check; `survives_silence`: a server that doesn't
+    answer for less than a TTL costs nobody the lock; `survives_restart`: nor does one that is killed and comes back
+    within it, with what it had on disk; `shows_queue`: `contenders` shows those who wait, not only who holds;
+    `remembers`: texts can be kept beside the locks.
     """
 
-    name: str
-    exclusive: bool = True
+    reach: Reach = Reach.EVERYBODY
+    leases: bool = True
+    fair: bool = False
+    fencing: bool = False
+    survives_silence: bool = False
+    survives_restart: bool = False
+    shows_queue: bool = False
+    remembers: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Portrait:
+    """What people should know who choose among backends. Texts for docs/locks.md.
+
+    `works`: how, in a few lines; `costs`: calls to its server for an acquire and a release that nobody disputes, and
+    for a wait; `fails`: how; `choose`: when to take it.
+    """
+
+    works: str
+    costs: str
+    fails: str
+    choose: str
+
+
+class LockBackend(ABC):
+    """What a process opens once and closes at its end. `name`: of the lock system, for people."""
+
+    name: ClassVar[str]
+    guarantees: ClassVar[Guarantees]
+    portrait: ClassVar[Portrait]
 
     @abstractmethod
     def lock(self, name: str) -> DistributedLock:

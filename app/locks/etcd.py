@@ -1,19 +1,16 @@
 """The etcd lock: a lease per outermost acquire, a key under the lock's prefix, the lowest create revision owns."""
 
-import os
 import socket
-import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from app.errors import LockUnavailable
-from app.locks.backend import LockBackend
+from app.locks.backend import Guarantees, LockBackend, Portrait
 from app.locks.etcd_client import EtcdClient
-from app.locks.etcd_queue import LockClosed, PlaceLost, PrefixQueue, Wake, contenders
-from app.locks.lock import Contender, DistributedLock, Grant
+from app.locks.etcd_queue import LockClosed, PlaceLost, PrefixQueue, contenders
+from app.locks.lock import Contender, DistributedLock, Grant, who
 from app.locks.renewer import Renewer
-from app.locks.wait import Wait
+from app.locks.wait import Wait, Wake
 
 
 class EtcdLock(DistributedLock):
@@ -44,7 +41,7 @@ class EtcdLock(DistributedLock):
                     wait.check(self.name)
                 place = None
                 try:
-                    place = self._queue.enter(self._who(), wait, abandoned)
+                    place = self._queue.enter(who(self._instance), wait, abandoned)
                     if place.predecessor is not None:
                         self._queue.wait_turn(place, wait, wake)
                     return Grant(place.key, place.revision, _source(self._client), place.lease)
@@ -65,15 +62,6 @@ class EtcdLock(DistributedLock):
         """The queue in order of create revisions; the first owns the lock."""
         return self._queue.contenders()
 
-    def _who(self) -> dict[str, str | int | float]:
-        # For people who look at the queue: `seckill locks`, or etcdctl get --prefix.
-        return {
-            "instance": self._instance,
-            "pid": os.getpid(),
-            "thread": threading.current_thread().name,
-            "since": round(time.time(), 3),
-        }
-
 
 def _source(client: EtcdClient) -> str:
     """Whose tokens the revisions of this cluster are."""
@@ -88,6 +76,23 @@ class EtcdBackend(LockBackend):
     """
 
     name = "etcd"
+    guarantees = Guarantees(
+        fair=True, fencing=True, survives_silence=True, survives_restart=True, shows_queue=True, remembers=True
+    )
+    portrait = Portrait(
+        works=(
+            "Each acquire grants a lease and creates a key under the lock's prefix that is bound to it. The lowest "
+            "create revision owns; everybody else watches the key just ahead of their own, and that one only. A lease "
+            "that is not renewed ends, and its key with it. Go's concurrency.Mutex, jetcd and `etcdctl lock` stand in "
+            "the same queue."
+        ),
+        costs="2 calls to acquire, 1 to release; 1 watch and a look for a wait",
+        fails=(
+            "without a quorum nobody gets the lock, and who has it loses it at its deadline; a dead holder stands in "
+            "the way for a TTL"
+        ),
+        choose="if etcd is there, or if it must be right: consensus, fair, fenced",
+    )
 
     def __init__(
         self,

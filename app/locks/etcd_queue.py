@@ -7,7 +7,6 @@ The layout is that of etcd's Go recipe and of its own Lock service, `<name>/<lea
 import contextlib
 import json
 import math
-import queue
 import secrets
 import time
 from collections.abc import Callable
@@ -19,7 +18,7 @@ from app.locks.etcd_client import EtcdClient, KeyValue
 from app.locks.lease import Lease
 from app.locks.lock import Contender
 from app.locks.renewer import Renewer
-from app.locks.wait import Wait
+from app.locks.wait import Wait, Wake
 
 # A deletion that races with the creation of its watch can still be told only after 100 ms. So look again after 3, 6,
 # 12, ... ms until this much time has passed since the watch was made; after that its events are prompt.
@@ -97,7 +96,7 @@ class PrefixQueue:
         place.revision, place.predecessor = own.create_revision, predecessor
         return place
 
-    def wait_turn(self, place: Place, wait: Wait, wake: "Wake") -> None:
+    def wait_turn(self, place: Place, wait: Wait, wake: Wake) -> None:
         """Return when everybody who came before is gone.
 
         Raises `LockTimeout`, `LockCancelled`, or `PlaceLost` when our own key or lease is gone. An etcd that is away
@@ -121,7 +120,7 @@ class PrefixQueue:
             forget_cancel()
             forget_lease()
 
-    def _wait_for(self, predecessor: KeyValue, place: Place, wait: Wait, wake: "Wake") -> KeyValue | None:
+    def _wait_for(self, predecessor: KeyValue, place: Place, wait: Wait, wake: Wake) -> KeyValue | None:
         """Wait until `predecessor` is gone; the one who is then just ahead of us, if any."""
         with self._client.watching(predecessor.key, wake.set, self._call_s(wait)) as watching:
             began = time.monotonic()
@@ -166,28 +165,6 @@ class PrefixQueue:
     def contenders(self) -> list[Contender]:
         """Who is in the queue, in order."""
         return [one for one in contenders(self._client, self.prefix) if "/" not in one.key[len(self.prefix) :]]
-
-
-class Wake:
-    """An event that is over with being noticed. Made of a SimpleQueue, which can't be left locked by a Ctrl-C."""
-
-    def __init__(self) -> None:
-        self._signals: queue.SimpleQueue[None] = queue.SimpleQueue()
-
-    def set(self) -> None:
-        """Wake whoever waits, or the next one to wait. Never blocks."""
-        self._signals.put(None)
-
-    def wait(self, timeout_s: float) -> bool:
-        """Whether it was set within that time; those that were set meanwhile are one."""
-        try:
-            self._signals.get(timeout=timeout_s)
-        except queue.Empty:
-            return False
-        with contextlib.suppress(queue.Empty):
-            while True:
-                self._signals.get_nowait()
-        return True
 
 
 def contenders(client: EtcdClient, prefix: str) -> list[Contender]:

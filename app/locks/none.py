@@ -4,7 +4,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
-from app.locks.backend import LockBackend
+from app.locks.backend import Guarantees, LockBackend, Portrait, Reach
 from app.locks.lease import Lease
 from app.locks.lock import Contender, DistributedLock, Grant
 from app.locks.wait import Wait
@@ -40,8 +40,14 @@ class NoLock(DistributedLock):
 class NoBackend(LockBackend):
     """Hands out locks that don't lock."""
 
-    name = "no lock"
-    exclusive = False
+    name = "none"
+    guarantees = Guarantees(reach=Reach.NOBODY, leases=False)
+    portrait = Portrait(
+        works="Says yes to everybody.",
+        costs="nothing",
+        fails="always: two who read 5 both write 4, and a unit is sold twice",
+        choose="to see what locks are for",
+    )
 
     def lock(self, name: str) -> NoLock:
         """A lock that doesn't lock."""

@@ -1,5 +1,7 @@
 """How long a caller is willing to queue, and the means to call it off."""
 
+import contextlib
+import queue
 import threading
 import time
 from collections.abc import Callable
@@ -71,3 +73,25 @@ class Wait:
             raise LockCancelled(f"the wait for {what} was called off")
         if self._deadline is not None and self._clock() >= self._deadline:
             raise LockTimeout(f"{what} was not free within {self.wait_s:g} s")
+
+
+class Wake:
+    """An event that is over with being noticed. Made of a SimpleQueue, which can't be left locked by a Ctrl-C."""
+
+    def __init__(self) -> None:
+        self._signals: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+    def set(self) -> None:
+        """Wake whoever waits, or the next one to wait. Never blocks."""
+        self._signals.put(None)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether it was set within that time; those that were set meanwhile are one."""
+        try:
+            self._signals.get(timeout=timeout_s)
+        except queue.Empty:
+            return False
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._signals.get_nowait()
+        return True

@@ -18,7 +18,7 @@ from app.errors import (
     StockUnavailable,
     UnknownItem,
 )
-from app.locks import Contender, LockBackend
+from app.locks import Contender, LockBackend, Reach
 from app.sale.audit import Audit, audit
 from app.sale.cashier import Answer, Cashier, Rules, Stats
 from app.sale.decision import Outcome, Purchase
@@ -130,7 +130,7 @@ class Shop:
 
     def _make_cashier(self, lock_name: str) -> Cashier:
         lock = self._backend.lock(lock_name)
-        if self._backend.exclusive:
+        if self._backend.guarantees.reach is not Reach.NOBODY:
             return Cashier(lock, self._store, self._rules, self._stats)
         # Nobody waits for anybody: each request reads, decides and writes by itself, as in the articles.
         alone = dataclasses.replace(self._rules, batch_max=1, sold_out_ttl_s=0.0)

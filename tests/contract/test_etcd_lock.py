@@ -75,6 +75,8 @@ def shared_member(version: str) -> Iterator[EtcdMember]:
 
 
 class TestEtcdLock(LockContract):
+    guarantees = EtcdBackend.guarantees
+
     @pytest.fixture
     def system(self, shared_member: EtcdMember) -> LockSystem:
         return EtcdSystem(shared_member)
