@@ -35,7 +35,7 @@ class EtcdLock(DistributedLock):
 
     def _take(self, wait: Wait, abandoned: Callable[[], bool]) -> Grant:
         wake = Wake()
-        with self._client.leaving_on_close(wake.set):
+        with self._client.waiters.waiting(wake.set):
             while True:
                 if wait.cancel.is_set():
                     wait.check(self.name)
@@ -44,7 +44,7 @@ class EtcdLock(DistributedLock):
                     place = self._queue.enter(who(self._instance), wait, abandoned)
                     if place.predecessor is not None:
                         self._queue.wait_turn(place, wait, wake)
-                    return Grant(place.key, place.revision, _source(self._client), place.lease)
+                    return Grant(place.key, place.revision, source(self._client), place.lease)
                 except BaseException as error:
                     if place is not None:
                         self._queue.leave(place.lease)
@@ -63,7 +63,7 @@ class EtcdLock(DistributedLock):
         return self._queue.contenders()
 
 
-def _source(client: EtcdClient) -> str:
+def source(client: EtcdClient) -> str:
     """Whose tokens the revisions of this cluster are."""
     return f"etcd:{client.cluster_id:x}"
 
@@ -122,7 +122,7 @@ class EtcdBackend(LockBackend):
         self._ttl_s = ttl_s
         self._instance = instance or socket.gethostname()
 
-    def lock(self, name: str) -> EtcdLock:
+    def lock(self, name: str) -> DistributedLock:
         """The lock of that name; each call makes an object of its own."""
         return EtcdLock(self._client, self._renewer, name, ttl_s=self._ttl_s, instance=self._instance)
 
@@ -137,7 +137,7 @@ class EtcdBackend(LockBackend):
     def newest(self, name: str, timeout_s: float) -> tuple[str, int]:
         """This cluster, and its revision: no key was created after that. Raises `LockUnavailable` without a quorum."""
         revision = self._client.revision(name, timeout_s)
-        return _source(self._client), revision
+        return source(self._client), revision
 
     def remember(self, marks: Mapping[str, str], *, instead_of: Mapping[str, str]) -> set[str]:
         """Keep texts as the values of the keys that are named so."""

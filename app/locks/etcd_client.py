@@ -4,9 +4,7 @@ Only this file, `etcd_endpoint` and `etcd_watch` import etcd3. Its own client is
 there for 300 s, a failed call is not repeated, and calls without a time-out hang for ever. Its messages and stubs are.
 """
 
-import asyncio
 import random
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,6 +18,7 @@ from etcd3 import etcdrpc
 
 from app.errors import ConfigurationError, LockUnavailable
 from app.locks.etcd_endpoint import Endpoint, metadata_of, tls_credentials
+from app.locks.wait import Waiters, ctrl_c_waits
 
 _ELSEWHERE: Final = {
     # Another member may do better, or this one a moment later. UNAVAILABLE is also "no leader" and "leader changed".
@@ -30,7 +29,6 @@ _ELSEWHERE: Final = {
     grpc.StatusCode.UNKNOWN,  # what a follower says that could not reach a frozen leader
 }
 _ROUND_PAUSE_S: Final = 0.05  # after all endpoints have failed once
-_LEAVE_S: Final = 2.0  # for those who wait when the connections are closed
 _MIN_TRY_S: Final = 0.05
 _OPS_MAX: Final = 100  # in a transaction; etcd allows 128 by its default
 
@@ -75,8 +73,8 @@ class EtcdClient:
         # Instances begin at different members, so that the members share the work.
         self._current = random.randrange(len(self._endpoints))  # noqa: S311 - not a secret
         self._mutex = threading.Lock()
-        self._wakes: list[Callable[[], None]] = []
-        self._closing = self._closed = False
+        self.waiters = Waiters()
+        self._closed = False
         self.cluster_id: int | None = None
 
     def grant(self, lease_id: int, ttl_s: int, timeout_s: float | None = None) -> int:
@@ -144,6 +142,19 @@ class EtcdClient:
         present, ahead = self.see(key, own.create_revision, prefix, timeout_s)
         return (own, ahead) if present else (None, None)
 
+    def create(self, key: str, value: bytes, lease_id: int, timeout_s: float | None = None) -> KeyValue | None:
+        """Create `key` unless it exists; the key as it is then: its lease tells whose. None: our lease is gone."""
+        look = _op(etcdrpc.RangeRequest(key=key.encode()))
+        put = etcdrpc.RequestOp(request_put=etcdrpc.PutRequest(key=key.encode(), value=value, lease=lease_id))
+        request = etcdrpc.TxnRequest(compare=[_created(key, 0)], success=[put, look], failure=[look])
+        try:
+            answer = self._call(lambda at: at.kv.Txn, request, timeout_s)
+        except _Refused as refusal:
+            if refusal.code is grpc.StatusCode.NOT_FOUND:
+                return None
+            raise
+        return _key_value(answer.responses[-1].response_range.kvs[0])
+
     # Not a read-only transaction with a comparison, here and in `exists`, although it would say the same: when the
     # deadline of one passes while it is being read, etcd 3.5.1 panics (etcd issue 14110).
 
@@ -180,8 +191,10 @@ class EtcdClient:
         """The values of those keys that are there, as text."""
         found: dict[str, str] = {}
         for some in _slices(keys):
-            request = etcdrpc.TxnRequest(success=[_op(etcdrpc.RangeRequest(key=key.encode())) for key in some])
-            for answer in self._call(lambda at: at.kv.Txn, request, None).responses:
+            ops = [_op(etcdrpc.RangeRequest(key=key.encode())) for key in some]
+            # Of a key that is never there: a transaction that only reads could make etcd 3.5.1 panic, see above.
+            ops.append(etcdrpc.RequestOp(request_delete_range=etcdrpc.DeleteRangeRequest(key=f"{some[0]}\0".encode())))
+            for answer in self._call(lambda at: at.kv.Txn, etcdrpc.TxnRequest(success=ops), None).responses:
                 found |= {kv.key.decode(): kv.value.decode(errors="replace") for kv in answer.response_range.kvs}
         return found
 
@@ -222,7 +235,7 @@ class EtcdClient:
         endpoint = self._endpoints[self._current]
         timeout_s = self.timeout_s if timeout_s is None else timeout_s
         try:
-            with _ctrl_c_waits():
+            with ctrl_c_waits():
                 stream = endpoint.watches(timeout_s)
             watch = stream.add(key, wake, timeout_s)
         except (LockUnavailable, grpc.RpcError, ValueError) as error:
@@ -234,41 +247,18 @@ class EtcdClient:
         finally:
             stream.remove(watch)
 
-    @property
-    def closing(self) -> bool:
-        """Whether `close` was called: who waits must leave."""
-        return self._closing
-
-    @contextmanager
-    def leaving_on_close(self, wake: Callable[[], None]) -> Iterator[None]:
-        """In this block `wake` is called by `close`, which then waits a little for the block to end."""
-        with self._mutex:
-            self._wakes.append(wake)
-        try:
-            yield
-        finally:
-            with self._mutex:
-                self._wakes.remove(wake)
-
     def close(self) -> None:
         """Close the connections. Who waits leaves the queue first; calls under way end with `LockUnavailable`."""
-        with self._mutex:
-            self._closing = True
-            wakes = list(self._wakes)
-        for wake in wakes:
-            wake()
-        deadline = time.monotonic() + _LEAVE_S
-        while self._wakes and time.monotonic() < deadline:
-            time.sleep(0.01)
+        self.waiters.send_away()
         self._closed = True
-        with _ctrl_c_waits():
+        with ctrl_c_waits():
             for endpoint in self._endpoints:
                 endpoint.close()
 
     def _call(self, method: "Callable[[Endpoint], Callable[..., Any]]", request: Any, timeout_s: float | None) -> Any:
         """Try the endpoints in turn until one answers or the time is over."""
         timeout_s = self.timeout_s if timeout_s is None else timeout_s
-        with _ctrl_c_waits():
+        with ctrl_c_waits():
             return self._try_all(method, request, timeout_s)
 
     def _try_all(self, method: "Callable[[Endpoint], Callable[..., Any]]", request: Any, timeout_s: float) -> Any:
@@ -319,33 +309,6 @@ class _Refused(LockUnavailable):
         super().__init__(f"etcd at {url} refuses: {details or code.name}")
         self.code = code
         self.details = details
-
-
-@contextmanager
-def _ctrl_c_waits() -> Iterator[None]:
-    """Keep a Ctrl-C until a call is over, which is soon: each has a deadline.
-
-    It interrupts the main thread wherever that is. Within gRPC it can leave a lock of gRPC's taken for ever, and then
-    the renewal thread waits for that for ever, whatever its deadline.
-    """
-    handler = signal.getsignal(signal.SIGINT)
-    on_loop = asyncio._get_running_loop() is not None  # its own handler of signals does not interrupt
-    if threading.current_thread() is not threading.main_thread() or not callable(handler) or on_loop:
-        yield
-        return
-    came = False
-
-    def note(number: int, frame: object) -> None:
-        nonlocal came
-        came = True
-
-    try:
-        signal.signal(signal.SIGINT, note)
-        yield
-    finally:
-        signal.signal(signal.SIGINT, handler)
-        if came:
-            signal.raise_signal(signal.SIGINT)
 
 
 def _is_direct(kv: KeyValue, prefix: str) -> bool:

@@ -146,7 +146,7 @@ class PrefixQueue:
     def _check(self, place: Place, wait: Wait | None) -> None:
         if place.lease.lost:
             raise PlaceLost
-        if self._client.closing:
+        if self._client.waiters.closing:
             raise LockClosed("the connection to etcd is closed")
         if wait is not None:
             wait.check(self.prefix.rstrip("/"))

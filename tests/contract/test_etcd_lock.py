@@ -16,6 +16,7 @@ import trustme
 from app.embedded import EtcdCluster, EtcdMember, etcd_binary
 from app.errors import ConfigurationError, LockUnavailable
 from app.locks import DistributedLock, EtcdBackend, Grant, etcd_queue
+from app.locks.etcd_txn import EtcdTxnBackend
 from app.locks.etcd_watch import WatchStream
 from app.process import free_port
 from app.torture.proxy import Proxy
@@ -57,6 +58,17 @@ class EtcdSystem(LockSystem):
         self.member.resume()
 
 
+class EtcdTxnSystem(EtcdSystem):
+    backend = "app.locks.etcd_txn:EtcdTxnBackend"
+
+    def open(self, ttl_s: float) -> EtcdBackend:
+        return EtcdTxnBackend(**self.options(ttl_s))
+
+    def end_lease(self, grant: Grant) -> None:
+        answer = gateway(self.member, "kv/range", key=base64.b64encode(grant.key.encode()).decode())
+        etcdctl(self.member.endpoint, "lease", "revoke", f"{int(answer['kvs'][0]['lease']):x}")
+
+
 def _binary(which: str) -> Path:
     return etcd_binary() if which == "embedded" else optional_server("etcd", "etcd-server")
 
@@ -85,6 +97,19 @@ class TestEtcdLock(LockContract):
     def own_system(self, version: str) -> Iterator[LockSystem]:
         with EtcdMember(binary=_binary(version)) as member:
             yield EtcdSystem(member)
+
+
+class TestEtcdTxnLock(LockContract):
+    guarantees = EtcdTxnBackend.guarantees
+
+    @pytest.fixture
+    def system(self, etcd: EtcdMember) -> LockSystem:
+        return EtcdTxnSystem(etcd)
+
+    @pytest.fixture
+    def own_system(self) -> Iterator[LockSystem]:
+        with EtcdMember() as member:
+            yield EtcdTxnSystem(member)
 
 
 @pytest.fixture
