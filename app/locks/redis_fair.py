@@ -1,0 +1,111 @@
+"""The fair Redis lock: a queue beside the key, in the layout of Redisson's RFairLock."""
+
+import contextlib
+import json
+import time
+from typing import Any, Final
+
+from app.errors import LockUnavailable
+from app.locks.backend import Guarantees, Portrait
+from app.locks.lock import Contender
+from app.locks.redis import OWNER, TOKENS, Hold, RedisBackend, RedisLock, contender, literally, redisson
+from app.locks.redis_client import Script
+
+_TAKE: Final = Script("redis_fair_take.lua")
+_LEAVE: Final = Script("redis_fair_leave.lua")
+_WAITING: Final = "seckill_lock_waiting:"
+
+
+class FairHold(Hold):
+    """The same, or a place in the queue."""
+
+    def end(self, *, brief: bool = False) -> None:
+        """Give it back, if it is still ours, or the place."""
+        keys = [self.name, OWNER + self.name, *_queue(self.name)]
+        self.client.run(_LEAVE, keys, [self.owner, self.channel], brief=brief)
+
+
+class RedisFairLock(RedisLock):
+    """The Redis lock whose contenders get it in the order of their arrival. Only the first of them is woken."""
+
+    hold_kind = FairHold
+
+    def _ask(self, owner: str) -> Any:
+        keys = [self.name, TOKENS, OWNER + self.name, *_queue(self.name)]
+        return self._client.run(_TAKE, keys, self._claim(owner))
+
+    def _pause_s(self, left_s: float) -> float:
+        # Each attempt is the sign of life without which one loses one's place.
+        return min(super()._pause_s(left_s), self._ttl_s / 3)
+
+    def _channel_of(self, owner: str) -> str:
+        # One pattern for all who wait here, so that a wait needs no subscription of its own.
+        mine = f"{redisson('redisson_lock__channel', self.name)}:{owner.rpartition(':')[0]}:"
+        return f"{literally(mine)}*"
+
+    def _withdraw(self, hold: Hold) -> None:
+        try:
+            hold.end()
+        except LockUnavailable:
+            self._renewer.end(self._lease(hold))
+
+    def contenders(self) -> list[Contender]:
+        """The holder, then the queue."""
+        with self._client.commands() as redis:
+            return queue(redis, self.name)
+
+
+class RedisFairBackend(RedisBackend):
+    """As `RedisBackend`, with a queue."""
+
+    name = "redis-fair"
+    guarantees = Guarantees(
+        fair=True, fencing=True, survives_silence=True, survives_restart=True, shows_queue=True, remembers=True
+    )
+    portrait = Portrait(
+        works=(
+            "The Redis lock with a queue beside it, as Redisson's RFairLock has it: a list of those who wait, and "
+            "until when each is believed to be alive. Only who is first may take the lock, and only they are told when "
+            "it is given back. Those who wait give a sign of life with each attempt, so a dead one loses its place "
+            "after a TTL."
+        ),
+        costs="1 call to acquire, 1 to release; for a wait 1 to subscribe and 1 for each sign of life",
+        fails="as the Redis lock; a Redisson client that dies while it waits stands in the way for up to five minutes",
+        choose="if Redis is there, and everybody must get their turn, or Java services use getFairLock",
+    )
+    _lock_kind = RedisFairLock
+
+    def _queue(self, redis: Any, name: str) -> list[Contender]:
+        return queue(redis, name)
+
+
+def _queue(name: str) -> list[str]:
+    return [redisson("redisson_lock_queue", name), redisson("redisson_lock_timeout", name), _WAITING + name]
+
+
+def queue(redis: Any, name: str) -> list[Contender]:
+    """The holder, then those who wait, as far as they are believed to be alive."""
+    order, until, waiting = _queue(name)
+    owners = redis.lrange(order, 0, -1)
+    seconds, micros = redis.time()
+    now_ms = seconds * 1000 + micros // 1000
+    found = contender(redis, name)
+    for owner in owners:
+        until_ms = redis.zscore(until, owner)
+        if until_ms is not None and until_ms > now_ms:
+            described: Any = None
+            with contextlib.suppress(TypeError, ValueError):
+                described = json.loads(redis.hget(waiting, owner))
+            described = described if isinstance(described, dict) else {}
+            since = described.get("since")
+            found.append(
+                Contender(
+                    key=f"{name}/{owner}",
+                    token=0,
+                    owner=described,
+                    waited_s=max(0.0, time.time() - since) if isinstance(since, int | float) else None,
+                    ttl_left_s=(until_ms - now_ms) / 1000,
+                    holds=False,
+                )
+            )
+    return found

@@ -1,0 +1,14 @@
+-- Give the lock back if it is ours, or our place in the queue, and tell the first of those who wait that it is free.
+--
+-- KEYS: 1 lock, 2 who owns it, 3 queue, 4 until when, 5 who waits
+-- ARGV: 1 owner, 2 channel, to which each who waits adds ":" and its own name
+-- Answers 1 if the lock was ours, else 0.
+
+local held = redis.call("HDEL", KEYS[1], ARGV[1])
+if held == 1 then redis.call("DEL", KEYS[2]) end
+redis.call("LREM", KEYS[3], 0, ARGV[1])
+redis.call("ZREM", KEYS[4], ARGV[1])
+redis.call("HDEL", KEYS[5], ARGV[1])
+local first = redis.call("EXISTS", KEYS[1]) == 0 and redis.call("LINDEX", KEYS[3], 0)
+if first then redis.call("PUBLISH", ARGV[2] .. ":" .. first, "0") end
+return held

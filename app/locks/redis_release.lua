@@ -1,0 +1,10 @@
+-- Give the lock back, if it is still ours, and tell those who wait. Deletes nothing but what is ours.
+--
+-- KEYS: 1 lock, 2 who owns it
+-- ARGV: 1 owner, 2 channel of those who wait
+-- Answers 1, or 0 if it is not ours any more.
+
+if redis.call("HDEL", KEYS[1], ARGV[1]) == 0 then return 0 end
+redis.call("DEL", KEYS[2])
+redis.call("PUBLISH", ARGV[2], "0")  -- Redisson's word for "it is free"
+return 1

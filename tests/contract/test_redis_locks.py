@@ -1,0 +1,287 @@
+"""The Redis locks keep the contract; and what is theirs alone: Redisson's layout, and servers that forget."""
+
+import re
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+import redis
+
+from app.embedded import Valkey
+from app.errors import ConfigurationError
+from app.locks import Grant, LockBackend
+from app.locks import redis as redis_lock
+from app.locks.redis import RedisBackend
+from app.locks.redis_fair import RedisFairBackend
+from app.locks.redlock import RedlockBackend
+from app.torture.proxy import Proxy
+from tests.contract.lock_contract import TTL_S, LockContract, LockSystem, _Thread
+from tests.harness.waiting import eventually
+
+
+class RedisSystem(LockSystem):
+    def __init__(self, server: Valkey, backend: type[RedisBackend]) -> None:
+        self.server = server
+        self.kind = backend
+        self.backend = f"{backend.__module__}:{backend.__name__}"
+        self.client: Any = redis.Redis.from_url(server.url, decode_responses=True)
+
+    def options(self, ttl_s: float) -> dict[str, Any]:
+        return {"url": self.server.url, "ttl_s": ttl_s}
+
+    def open(self, ttl_s: float) -> LockBackend:
+        return self.kind(**self.options(ttl_s))
+
+    def delete_key(self, key: str) -> None:
+        """A mark, or a contender's `<name>/<owner>`."""
+        name, _, owner = key.rpartition("/")
+        queue, scores = f"redisson_lock_queue:{{{name}}}", f"redisson_lock_timeout:{{{name}}}"
+        found = self.client.delete(key), self.client.hdel(name, owner), self.client.lrem(queue, 0, owner)
+        self.client.zrem(scores, owner)
+        assert sum(found) == 1
+
+    def end_lease(self, grant: Grant) -> None:
+        self.client.delete(grant.key.rpartition("/")[0])
+
+    def leftovers(self) -> list[str]:
+        return [key for key in self.client.keys("*") if key != "seckill_lock_tokens"]
+
+    def restart(self) -> None:
+        self.server.kill()
+        self.server.start()
+
+    def pause(self) -> None:
+        self.server.pause()
+
+    def resume(self) -> None:
+        self.server.resume()
+
+
+@pytest.fixture(scope="module")
+def shared_server() -> Iterator[Valkey]:
+    with Valkey(durable=True) as server:
+        yield server
+
+
+class _RedisContract(LockContract):
+    kind: type[RedisBackend]
+
+    @pytest.fixture
+    def system(self, shared_server: Valkey) -> LockSystem:
+        return RedisSystem(shared_server, self.kind)
+
+    @pytest.fixture
+    def own_system(self) -> Iterator[LockSystem]:
+        with Valkey(durable=True) as server:
+            yield RedisSystem(server, self.kind)
+
+
+class TestRedisLock(_RedisContract):
+    kind = RedisBackend
+    guarantees = RedisBackend.guarantees
+
+
+class TestRedisFairLock(_RedisContract):
+    kind = RedisFairBackend
+    guarantees = RedisFairBackend.guarantees
+
+
+class RedlockSystem(LockSystem):
+    """Three servers. What befalls "the server" befalls two of them: a majority."""
+
+    backend = "app.locks.redlock:RedlockBackend"
+
+    def __init__(self, servers: list[Valkey]) -> None:
+        self.servers = servers
+        self.clients: list[Any] = [redis.Redis.from_url(server.url, decode_responses=True) for server in servers]
+
+    def options(self, ttl_s: float) -> dict[str, Any]:
+        return {"urls": [server.url for server in self.servers], "ttl_s": ttl_s}
+
+    def open(self, ttl_s: float) -> LockBackend:
+        return RedlockBackend(**self.options(ttl_s))
+
+    def delete_key(self, key: str) -> None:
+        assert sum(client.delete(key.rpartition("/")[0]) for client in self.clients) >= 2
+
+    def end_lease(self, grant: Grant) -> None:
+        self.delete_key(grant.key)
+
+    def leftovers(self) -> list[str]:
+        return sorted({key for client in self.clients for key in client.keys("*")})
+
+    def restart(self) -> None:
+        for server in self.servers[:2]:
+            server.kill()
+        for server in self.servers[:2]:
+            server.start()
+
+    def pause(self) -> None:
+        for server in self.servers[:2]:
+            server.pause()
+
+    def resume(self) -> None:
+        for server in self.servers[:2]:
+            server.resume()
+
+
+@pytest.fixture(scope="module")
+def three_servers() -> Iterator[list[Valkey]]:
+    with ExitStack() as servers:
+        yield [servers.enter_context(Valkey(f"valkey-{number}", durable=True)) for number in range(3)]
+
+
+class TestRedlock(LockContract):
+    guarantees = RedlockBackend.guarantees
+
+    @pytest.fixture
+    def system(self, three_servers: list[Valkey]) -> LockSystem:
+        return RedlockSystem(three_servers)
+
+    @pytest.fixture
+    def own_system(self) -> Iterator[LockSystem]:
+        with ExitStack() as servers:
+            yield RedlockSystem([servers.enter_context(Valkey(f"own-{number}", durable=True)) for number in range(3)])
+
+
+# -- Redisson's layout -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def raw(shared_server: Valkey) -> Iterator[Any]:
+    """A client that does by hand what Redisson does."""
+    with redis.Redis.from_url(shared_server.url, decode_responses=True) as client:
+        yield client
+        client.flushall()
+
+
+@pytest.fixture(params=[RedisBackend, RedisFairBackend])
+def backend(request: pytest.FixtureRequest, shared_server: Valkey, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    # Whoever is woken is woken by a message, not by looking again.
+    monkeypatch.setattr(redis_lock, "LOOK_AGAIN_S", 600.0)
+    backend = request.param(shared_server.url, ttl_s=60)
+    yield backend
+    backend.close()
+
+
+THEIRS = "0d5a2f9e-9f0c-4a65-b6a5-2b7f4f1c2d3e:1"
+
+
+def test_a_lock_that_redisson_holds_is_taken(raw: Any, shared_server: Valkey, backend: RedisBackend) -> None:
+    """Its hash keeps us out; its message on release lets us in at once."""
+    lock = backend.lock("/test/shared")
+    raw.hset("/test/shared", THEIRS, 1)
+    raw.pexpire("/test/shared", 600_000)
+    assert lock.try_acquire() is None
+    assert [(one.key, one.owner) for one in lock.contenders()] == [(f"/test/shared/{THEIRS}", {})]
+    waiting = _Thread(lambda: lock.acquire(owner="me"))
+    channel = "redisson_lock__channel:{/test/shared}"
+    fair = isinstance(backend, RedisFairBackend)
+    eventually(lambda: not fair or raw.llen("redisson_lock_queue:{/test/shared}") == 1, "we wait")
+    told = f"{channel}:{raw.lindex('redisson_lock_queue:{/test/shared}', 0)}" if fair else channel
+
+    def release() -> bool:
+        raw.delete("/test/shared")
+        raw.publish(told, "0")
+        return not waiting.thread.is_alive()
+
+    eventually(release, "we are woken")
+    assert waiting.result().token > 0
+    lock.release(owner="me")
+
+
+def test_what_redisson_sees_of_a_lock_of_ours(raw: Any, backend: RedisBackend) -> None:
+    """A hash with one field, a client and a number, held once, with a TTL; and a "0" when it is free."""
+    fair = isinstance(backend, RedisFairBackend)
+    queue, scores = "redisson_lock_queue:{/test/shared}", "redisson_lock_timeout:{/test/shared}"
+    channel = "redisson_lock__channel:{/test/shared}" + (f":{THEIRS}" if fair else "")
+    with raw.pubsub(ignore_subscribe_messages=True) as listening:
+        listening.subscribe(channel)
+        lock = backend.lock("/test/shared")
+        with lock:
+            ((field, count),) = raw.hgetall("/test/shared").items()
+            assert re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}:\d+", field)
+            assert count == "1"
+            assert 0 < raw.pttl("/test/shared") <= 60_000
+            if fair:  # one of theirs waits
+                raw.rpush(queue, THEIRS)
+                raw.zadd(scores, {THEIRS: time.time() * 1000 + 600_000})
+        message = eventually(lambda: listening.get_message(timeout=0.1), "a message")
+        assert message["data"] == "0"
+        assert raw.exists("/test/shared") == 0
+        # It is their turn, although the lock is free.
+        assert (lock.try_acquire() is None) == fair
+
+
+def test_a_waiter_of_theirs_that_is_dead_is_passed_over(raw: Any, backend: RedisBackend) -> None:
+    """When its time is over it is no longer waited for."""
+    if isinstance(backend, RedisFairBackend):
+        raw.rpush("redisson_lock_queue:{/test/shared}", THEIRS)
+        raw.zadd("redisson_lock_timeout:{/test/shared}", {THEIRS: time.time() * 1000 - 1})
+    with backend.lock("/test/shared") as grant:
+        assert grant.token > 0
+
+
+@pytest.mark.parametrize("kind", [RedisBackend, RedisFairBackend])
+def test_a_try_whose_answer_was_lost_is_not_in_our_own_way(
+    kind: type[RedisBackend], shared_server: Valkey, raw: Any
+) -> None:
+    """We may have the lock without knowing it: the next try finds that out, with one token and one owner."""
+    with Proxy(shared_server.port) as proxy:
+        backend = kind(f"redis://127.0.0.1:{proxy.port}", ttl_s=60)
+        lock = backend.lock("/test/lost")
+        raw.hset("/test/lost", THEIRS, 1)
+        raw.pexpire("/test/lost", 600_000)
+        waiting = _Thread(lambda: lock.acquire(owner="me"))
+        eventually(lambda: raw.pubsub_numpat() >= 1, "we wait")
+        proxy.lose_answer_to(b"/test/lost")
+        raw.delete("/test/lost")
+        assert proxy.struck.wait(15)
+        proxy.restore()
+        grant = waiting.result()
+        assert raw.hlen("/test/lost") == 1
+        assert grant.token == int(raw.hget("seckill_lock_tokens", "token"))
+        lock.release(owner="me")
+        assert raw.exists("/test/lost") == 0
+        backend.close()
+
+
+def test_a_server_that_forgot_its_tokens_says_so(raw: Any, backend: RedisBackend) -> None:
+    """Numbers that begin anew are another source's: a store that has seen the old ones refuses them with the reason."""
+    with backend.lock("/test/shared") as before:
+        pass
+    raw.flushall()
+    with backend.lock("/test/shared") as after:
+        assert after.source != before.source
+        assert backend.newest("/test/shared", 1) == (after.source, after.token)
+
+
+@pytest.mark.parametrize("url", ["redis+cluster://:hunter2@localhost:6379", "http://:hunter2@localhost", "nonsense"])
+def test_a_url_that_can_not_be_is_named(url: str) -> None:
+    """At once, without the password."""
+    with pytest.raises(ConfigurationError) as error:
+        RedisBackend(url)
+    assert "hunter2" not in str(error.value)
+
+
+def test_redlock_needs_a_majority_that_can_be_lost() -> None:
+    """Two servers are no better than one."""
+    with pytest.raises(ConfigurationError, match="3 servers"):
+        RedlockBackend(["redis://127.0.0.1:1", "redis://127.0.0.1:2"])
+
+
+def test_redlock_goes_on_without_a_minority(three_servers: list[Valkey]) -> None:
+    """One of three servers is frozen: the lock is got, renewed and given back all the same."""
+    backend = RedlockBackend([server.url for server in three_servers], ttl_s=TTL_S)
+    three_servers[0].pause()
+    try:
+        with backend.lock("/test/minority") as grant:
+            until = grant.deadline
+            eventually(lambda: grant.deadline > until + TTL_S, "it was renewed more than once")
+        assert backend.contenders("/test/") == []
+    finally:
+        three_servers[0].resume()
+    eventually(lambda: not RedlockSystem(three_servers).leftovers(), "nothing is left on the server")
+    backend.close()
