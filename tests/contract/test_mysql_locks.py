@@ -1,0 +1,670 @@
+"""Both MySQL locks keep the contract; and what is theirs alone: names, tokens, silent sessions, tables, URLs, TLS."""
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pymysql
+import pytest
+import trustme
+
+from app.embedded import MariaDB
+from app.errors import ConfigurationError, LockCancelled, LockTimeout, LockUnavailable
+from app.locks import Cancel, Grant, mysql_client
+from app.locks.mysql_backend import MySqlBackend, Tokens
+from app.locks.mysql_for_update import MySqlForUpdateBackend
+from app.locks.mysql_row import MySqlRowBackend
+from app.process import free_port
+from app.torture.proxy import Proxy
+from tests.contract.lock_contract import TTL_S, LockContract, LockSystem, _Thread
+from tests.harness.servers import optional
+from tests.harness.waiting import WITHIN_S, eventually
+from tests.harness.worker import Worker
+
+
+def ask(server: MariaDB, *statements: str, args: tuple[Any, ...] = ()) -> tuple[Any, ...]:
+    """The rows of the last statement, which has the arguments."""
+    *before, last = statements
+    with (
+        closing(
+            pymysql.connect(
+                host="127.0.0.1",
+                port=server.port,
+                user=server.user,
+                password=server.password,
+                database=server.database,
+                autocommit=True,
+                ssl_disabled=True,
+            )
+        ) as connection,
+        connection.cursor() as cursor,
+    ):
+        for statement in before:
+            cursor.execute(statement)
+        cursor.execute(last, args or None)
+        return tuple(cursor.fetchall())
+
+
+class MySqlSystem(LockSystem):
+    kind: type[MySqlBackend]
+
+    def __init__(self, server: MariaDB) -> None:
+        self.server = server
+
+    @property
+    def backend(self) -> str:  # type: ignore[override]
+        return f"{self.kind.__module__}:{self.kind.__name__}"
+
+    def options(self, ttl_s: float) -> dict[str, Any]:
+        return {"url": self.server.url, "ttl_s": ttl_s}
+
+    def open(self, ttl_s: float) -> MySqlBackend:
+        return self.kind(**self.options(ttl_s))
+
+    def delete_key(self, key: str) -> None:
+        marks = "FROM seckill_lock_marks WHERE name = %s"
+        if ask(self.server, f"SELECT 1 {marks}", args=(key.encode(),)):
+            ask(self.server, f"DELETE {marks}", args=(key.encode(),))
+        else:
+            self.delete_holder(key.rpartition("/")[2])
+
+    def delete_holder(self, holder: str) -> None:
+        raise NotImplementedError
+
+    def leftovers(self) -> list[str]:
+        try:
+            return [*self.held(), *self._names("seckill_lock_marks")]
+        except pymysql.err.ProgrammingError as missing:
+            assert missing.args[0] == 1146
+            return []
+
+    def held(self) -> list[str]:
+        raise NotImplementedError
+
+    def _names(self, which: str) -> list[str]:
+        statements = ("SET TRANSACTION ISOLATION LEVEL READ UNCOMMITTED", f"SELECT name FROM {which}")
+        return [name.decode() for (name,) in ask(self.server, *statements)]
+
+    def restart(self) -> None:
+        self.server.kill()
+        self.server.start()
+
+    def pause(self) -> None:
+        self.server.pause()
+
+    def resume(self) -> None:
+        self.server.resume()
+
+
+class RowSystem(MySqlSystem):
+    kind = MySqlRowBackend
+
+    def end_lease(self, grant: Grant) -> None:
+        past = "expires_at = UTC_TIMESTAMP(6) - INTERVAL 1 SECOND"
+        ask(self.server, f"UPDATE seckill_locks SET {past} WHERE holder = %s", args=(grant.key.rpartition("/")[2],))
+
+    def delete_holder(self, holder: str) -> None:
+        ask(self.server, "DELETE FROM seckill_locks WHERE holder = %s", args=(holder,))
+
+    def held(self) -> list[str]:
+        # A row whose time is over keeps nobody out.
+        return self._names("seckill_locks WHERE expires_at > UTC_TIMESTAMP(6)")
+
+
+class ForUpdateSystem(MySqlSystem):
+    kind = MySqlForUpdateBackend
+
+    def end_lease(self, grant: Grant) -> None:
+        self.delete_holder(grant.key.rpartition("/")[2])
+
+    def delete_holder(self, holder: str) -> None:
+        """There is nothing to delete but the session that has it."""
+        where = "SELECT session FROM seckill_lock_rows WHERE holder = %s"
+        [(session,)] = ask(self.server, "SET TRANSACTION ISOLATION LEVEL READ UNCOMMITTED", where, args=(holder,))
+        ask(self.server, f"KILL {session}")
+
+    def held(self) -> list[str]:
+        """What is signed, and transactions of holders and waiters. The rows themselves are meant to stay."""
+        return [*self._names("seckill_lock_rows WHERE holder IS NOT NULL"), *transactions(self.server)]
+
+
+def transactions(server: MariaDB) -> list[str]:
+    """Open ones. (information_schema.INNODB_TRX is not refreshed for who reads it ten times a second.)"""
+    [(_, _, status)] = ask(server, "SHOW ENGINE INNODB STATUS")
+    return [line for line in status.splitlines() if line.startswith("---TRANSACTION") and "ACTIVE" in line]
+
+
+def waiting(server: MariaDB) -> int:
+    """How many sessions wait for a row."""
+    [(_, number)] = ask(server, "SHOW GLOBAL STATUS LIKE 'Innodb_row_lock_current_waits'")
+    return int(number)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[MariaDB]:
+    with optional(MariaDB) as server:
+        yield server
+
+
+class _MySqlContract(LockContract):
+    kind: type[MySqlSystem]
+
+    @pytest.fixture
+    def system(self, server: MariaDB) -> LockSystem:
+        return self.kind(server)
+
+    @pytest.fixture
+    def own_system(self) -> Iterator[LockSystem]:
+        with optional(MariaDB) as server:
+            yield self.kind(server)
+
+
+class TestMySqlRowLock(_MySqlContract):
+    kind = RowSystem
+    guarantees = MySqlRowBackend.guarantees
+
+
+class TestMySqlForUpdateLock(_MySqlContract):
+    kind = ForUpdateSystem
+    guarantees = MySqlForUpdateBackend.guarantees
+
+
+Open = Callable[..., MySqlBackend]
+
+
+@pytest.fixture(params=[RowSystem, ForUpdateSystem])
+def kind(request: pytest.FixtureRequest) -> type[MySqlSystem]:
+    return request.param
+
+
+@pytest.fixture
+def system(kind: type[MySqlSystem], server: MariaDB) -> MySqlSystem:
+    return kind(server)
+
+
+@pytest.fixture
+def open_() -> Iterator[Open]:
+    """Opens backends of a kind, which are closed in the end."""
+    with ExitStack() as stack:
+
+        def open_(kind: type[MySqlBackend], url: str, **options: Any) -> MySqlBackend:
+            backend = kind(url, **({"ttl_s": TTL_S} | options))
+            stack.callback(backend.close)
+            return backend
+
+        yield open_
+
+
+@pytest.fixture
+def backend(system: MySqlSystem, open_: Open) -> MySqlBackend:
+    return open_(system.kind, system.server.url)
+
+
+@pytest.fixture
+def rows(server: MariaDB, open_: Open) -> MySqlBackend:
+    """Of the locks that wait inside the server."""
+    return open_(MySqlForUpdateBackend, server.url)
+
+
+# -- both ----------------------------------------------------------------------------------------------------------
+
+
+def test_names_are_compared_byte_by_byte(backend: MySqlBackend) -> None:
+    """Names that differ only in case, in an accent or in trailing blanks are different locks."""
+    names = ["/Test/e", "/test/e", "/test/é", "/test/e ", "/test/e  ", "/test/e\t", "/test/e%", "/test/_"]
+    with ExitStack() as stack:
+        tokens = [stack.enter_context(backend.lock(name)).token for name in names]
+        assert tokens == sorted(set(tokens))
+        assert [c.key.rpartition("/")[0] for c in backend.lock("/test/e").contenders()] == ["/test/e"]
+        assert len(backend.contenders("/test/")) == len(names) - 1
+        assert len(backend.contenders("/test/e%")) == 1
+
+
+def test_a_name_that_is_too_long_is_refused(backend: MySqlBackend) -> None:
+    """255 characters of any alphabet are a name; what would be cut off is refused, or it could be another's name."""
+    with backend.lock("/" + "🛒" * 254) as grant:
+        assert grant.token > 0
+    with pytest.raises(ValueError, match="1020 bytes"):
+        backend.lock("/" + "🛒" * 255)
+
+
+def test_a_paused_holder_loses_the_lock(system: MySqlSystem, backend: MySqlBackend) -> None:
+    """Somebody else has it after the TTL, with a higher token; the holder learns of it when it is back."""
+    with Worker(system.backend, system.options(TTL_S), "/test/paused") as worker:
+        first = worker.ask("acquire")["token"]
+        worker.pause()
+        began = time.monotonic()
+        with backend.lock("/test/paused") as grant:
+            assert grant.token > first
+            assert TTL_S / 2 < time.monotonic() - began < TTL_S + 3
+            worker.resume()
+            assert worker.ask("lost") == {"error": "LockLost"}
+            assert worker.ask("release") == {"error": "LockLost"}
+            grant.ensure_held()
+            assert len(backend.contenders("/test/paused")) == 1
+    eventually(lambda: not system.leftovers(), "nothing is left on the server")
+
+
+def test_tokens_of_all_locks_of_a_database_can_be_compared(server: MariaDB, open_: Open) -> None:
+    """They grow from grant to grant, whichever the name and the method, and are of one source."""
+    backends = [open_(kind, server.url) for kind in (MySqlRowBackend, MySqlForUpdateBackend)]
+    grants = []
+    for number in range(6):
+        with backends[number % 2].lock(f"/test/compared/{number // 2}") as grant:
+            grants.append(grant)
+    tokens = [grant.token for grant in grants]
+    assert tokens == sorted(set(tokens))
+    assert len({grant.source for grant in grants}) == 1
+
+
+@pytest.mark.parametrize("kind", [RowSystem, ForUpdateSystem])
+def test_whoever_is_late_with_its_token_does_not_own(
+    system: MySqlSystem, backend: MySqlBackend, open_: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that stands still between getting the row and its token, for so long that somebody else gets the lock
+    with a smaller token, doesn't believe in what it has: it queues again.
+    """
+    slow = open_(system.kind, system.server.url)
+    stands, go = threading.Event(), threading.Event()
+
+    def stand(timeout_s: float) -> tuple[str, int]:
+        if not stands.is_set():
+            stands.set()
+            assert go.wait(2 * WITHIN_S)
+        return Tokens.next(slow._tokens, timeout_s)
+
+    monkeypatch.setattr(slow._tokens, "next", stand)
+    late = _Thread(lambda: LockContract._hold_and_release(slow.lock("/test/late")))
+    assert stands.wait(WITHIN_S)
+    if system.kind is MySqlRowBackend:  # at once, as if the server's clock had jumped: not even our own clock tells
+        ask(system.server, "UPDATE seckill_locks SET expires_at = '2000-01-01' WHERE name = '/test/late'")
+    with backend.lock("/test/late") as grant:  # else its session ends after the TTL
+        go.set()
+        eventually(lambda: backend.newest("", WITHIN_S)[1] > grant.token, "it has counted")
+        assert late.thread.is_alive()
+        assert [contender.token for contender in backend.contenders("/test/late")] == [grant.token]
+        grant.ensure_held()
+    assert late.result() > grant.token + 1
+
+
+def test_a_counter_made_anew_is_another_source(server: MariaDB, backend: MySqlBackend, open_: Open) -> None:
+    """When the table of tokens is gone, a new one is made whose numbers nobody takes for the old ones; a restored dump
+    has the old source, and shows that it is behind.
+    """
+    with backend.lock("/test/anew") as before:
+        pass
+    assert backend.newest("", WITHIN_S) == (before.source, before.token)
+    ask(server, "UPDATE seckill_lock_tokens SET token = 0")
+    assert backend.newest("", WITHIN_S) == (before.source, 0)
+    ask(server, "DROP TABLE seckill_lock_tokens")
+    with backend.lock("/test/anew") as after:
+        assert after.token == 1
+    assert after.source != before.source
+    ask(server, "DROP TABLE seckill_lock_tokens")
+    with open_(type(backend), server.url).lock("/test/anew") as others:  # makes it, behind our back
+        pass
+    with backend.lock("/test/anew") as ours:
+        assert (ours.source, ours.token) == (others.source, others.token + 1)
+
+
+def test_concurrent_first_users_make_the_tables(kind: type[MySqlSystem], open_: Open) -> None:
+    """Eight processes' worth of backends at once, on an empty database: everybody gets the lock, in turn."""
+    with optional(MariaDB) as server, ThreadPoolExecutor(8) as threads:
+        backends = [open_(kind.kind, server.url, timeout_s=10) for _ in range(8)]
+        start = threading.Barrier(8)
+
+        def take(backend: MySqlBackend) -> int:
+            start.wait()
+            with backend.lock("/test/first") as grant:
+                return grant.token
+
+        tokens = list(threads.map(take, backends))
+        assert sorted(tokens) == list(range(1, 9))
+
+
+def test_without_the_right_to_create_tables(server: MariaDB, backend: MySqlBackend, open_: Open) -> None:
+    """A user who may only read and write uses the tables that somebody else made."""
+    with backend.lock("/test/rights"):
+        pass
+    rights = "GRANT SELECT, INSERT, UPDATE, DELETE ON seckill.* TO"
+    ask(server, "CREATE USER IF NOT EXISTS clerk@'127.0.0.1' IDENTIFIED BY 'x'", f"{rights} clerk@'127.0.0.1'")
+    clerk = open_(type(backend), f"mysql://clerk:x@127.0.0.1:{server.port}/seckill")
+    with clerk.lock("/test/rights") as grant:
+        assert [contender.token for contender in clerk.contenders("/test/rights")] == [grant.token]
+        assert backend.lock("/test/rights").try_acquire() is None
+
+
+def test_a_refusal_is_clear_and_keeps_the_password(server: MariaDB, kind: type[MySqlSystem], open_: Open) -> None:
+    """A wrong password, an unknown database, a closed port or something that isn't MySQL: each is said, at once."""
+    secret = "p@ss/wörd%41"
+    for user, port, database, match in (
+        ("seckill", server.port, "seckill", "Access denied"),
+        ("nobody", server.port, "seckill", "Access denied"),
+        ("seckill", free_port(), "seckill", "refused"),
+    ):
+        backend = open_(kind.kind, f"mysql://{user}:{quote(secret, safe='')}@127.0.0.1:{port}/{database}")
+        for use in (lambda backend=backend: backend.lock("/x").acquire(), lambda backend=backend: backend.ping(1)):
+            with pytest.raises(LockUnavailable, match=match) as refusal:
+                use()
+            assert secret not in str(refusal.value)
+    unknown = open_(kind.kind, server.url.removesuffix("seckill") + "nowhere")
+    with pytest.raises(LockUnavailable, match="Unknown database 'nowhere'"):
+        unknown.lock("/x").acquire()
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        other.settimeout(WITHIN_S)
+        port = other.getsockname()[1]
+        backend = open_(kind.kind, f"mysql://seckill:{quote(secret, safe='')}@127.0.0.1:{port}/seckill")
+        asking = _Thread(lambda: backend.ping(WITHIN_S))
+        with other.accept()[0] as peer:
+            peer.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n" * 1000)
+            with pytest.raises(LockUnavailable, match=f"MySQL at 127.0.0.1:{port}") as refusal:
+                asking.result()
+            assert secret not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("", "localhost", "mysql://", "mysql://host/db", "mysql://user@host", "postgres://user:hunter2@host/db"),
+        *("mysql://user:hun/ter2@host/db", "mysql://user:1/hunter2@host/db", "mysql://user:1#hunter2@host/db"),
+        *("mysql://user:1?hunter2@host/db", "mysql://user:hunter2@host/db?hunter2=1", "mysql://user:hunter2@h:x/db"),
+        "mysql://user:hunter2@host/db?ssl_ca=/x&colour=red",
+    ],
+)
+def test_a_wrong_url_is_refused_without_being_quoted(kind: type[MySqlSystem], url: str) -> None:
+    """With what is wrong with it unknown, the password could be anywhere in it."""
+    with pytest.raises(ConfigurationError, match="not a MySQL URL") as refusal:
+        kind.kind(url)
+    assert "hunter2" not in str(refusal.value)
+    assert "ter2" not in repr(refusal.value.__cause__)
+
+
+def test_a_missing_pymysql_is_a_clear_error(kind: type[MySqlSystem], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says what to install."""
+    monkeypatch.setattr(mysql_client, "pymysql", None)
+    with pytest.raises(ConfigurationError, match=r"pip install 'seckill\[mysql\]'"):
+        kind.kind("mysql://user:password@host/database")
+
+
+def test_tls(kind: type[MySqlSystem], tmp_path: Path, open_: Open) -> None:
+    """With `ssl_ca` the server's certificate is checked; a server without TLS, or another's certificate, is refused."""
+    authority, stranger = trustme.CA(), trustme.CA()
+    issued = authority.issue_cert("127.0.0.1")
+    files = {name: tmp_path / f"{name}.pem" for name in ("ca", "stranger", "cert", "key")}
+    authority.cert_pem.write_to_path(str(files["ca"]))
+    stranger.cert_pem.write_to_path(str(files["stranger"]))
+    issued.cert_chain_pems[0].write_to_path(str(files["cert"]))
+    issued.private_key_pem.write_to_path(str(files["key"]))
+    options = [f"--ssl-cert={files['cert']}", f"--ssl-key={files['key']}", "--require-secure-transport=ON"]
+    with optional(lambda: MariaDB(options=options)) as server:
+        secure = open_(kind.kind, f"{server.url}?ssl_ca={files['ca']}", timeout_s=10)
+        with secure.lock("/test/tls"):
+            waiter = _Thread(lambda: LockContract._hold_and_release(secure.lock("/test/tls")))
+            cancel = Cancel()
+            called_off = _Thread(lambda: secure.lock("/test/tls").acquire(cancel=cancel))
+            cancel.set()
+            with pytest.raises(LockCancelled):
+                called_off.result()
+        assert waiter.result() > 0
+        with pytest.raises(LockUnavailable, match="certificate"):
+            open_(kind.kind, f"{server.url}?ssl_ca={files['stranger']}").ping(WITHIN_S)
+        with pytest.raises(LockUnavailable, match="denied"):
+            open_(kind.kind, server.url).ping(WITHIN_S)
+    with optional(lambda: MariaDB(options=["--skip-ssl"])) as server, pytest.raises(LockUnavailable, match="SSL|TLS"):
+        open_(kind.kind, f"{server.url}?ssl_ca={files['ca']}").ping(WITHIN_S)
+    with pytest.raises(ConfigurationError, match="can't be read"):
+        kind.kind(f"{server.url}?ssl_ca={tmp_path / 'missing.pem'}")
+
+
+def test_a_grant_that_came_too_late_is_not_given_out(system: MySqlSystem, open_: Open) -> None:
+    """When the calls take longer than the TTL the lock is not "got"; when they are quick again it is."""
+    with Proxy(system.server.port) as proxy:
+        backend = open_(
+            system.kind, system.server.url.replace(f":{system.server.port}/", f":{proxy.port}/"), timeout_s=10
+        )
+        lock = backend.lock("/test/slow")
+        with lock:
+            pass
+        proxy.delay_s = 1.2
+        acquiring = _Thread(lambda: lock.acquire(owner="me"))
+        began = time.monotonic()
+        eventually(lambda: time.monotonic() > began + 1.5 * TTL_S, "longer than the TTL")
+        proxy.delay_s = 0
+        grant = acquiring.result()
+        grant.ensure_held()
+        lock.release(owner="me")
+
+
+def test_close_leaves_no_connection(system: MySqlSystem, open_: Open) -> None:
+    """Neither those in use nor those kept for later; who holds a lock then, and whose lock the server has freed with
+    its connection, has been told.
+    """
+    server = system.server
+    url = f"mysql://{server.user}:{server.password}@127.0.0.1:{server.port}/{server.database}"
+    before = len(ask(server, "SHOW PROCESSLIST"))
+    backend = open_(system.kind, url, ttl_s=60)
+    lock = backend.lock("/test/close")
+    grant = lock.acquire()
+    lock.contenders()
+    threads = [_Thread(lambda: backend.lock("/test/close").acquire(wait_s=60)) for _ in range(3)]
+    eventually(lambda: len(ask(server, "SHOW PROCESSLIST")) > before + 1, "they are connected")
+    began = time.monotonic()
+    backend.close()
+    for thread in threads:
+        with pytest.raises(LockUnavailable):
+            thread.result()
+    assert time.monotonic() - began < 1  # they were told, not left to the end of their connections
+    eventually(lambda: len(ask(server, "SHOW PROCESSLIST")) == before, "all connections are closed")
+    assert grant.lost == (system.kind is MySqlForUpdateBackend)
+    if not grant.lost:
+        system.delete_key(grant.key)
+
+
+def test_idle_connections_that_the_server_closed_are_not_used(system: MySqlSystem, backend: MySqlBackend) -> None:
+    """After all of them are closed the next acquire succeeds, without an error in between."""
+    lock = backend.lock("/test/idle")
+    with lock:
+        assert lock.contenders()
+    ask(system.server, f"KILL USER {system.server.user}")
+    with lock as grant:
+        assert [contender.token for contender in lock.contenders()] == [grant.token]
+
+
+def test_a_waiter_bears_with_a_short_outage(kind: type[MySqlSystem], open_: Open) -> None:
+    """A restart of the server ends no wait; one that stays away ends it with an error after a TTL."""
+    with optional(MariaDB) as server:
+        backend, other = (open_(kind.kind, server.url, ttl_s=20) for _ in range(2))
+        held = backend.lock("/test/away").acquire(owner="me")
+        waiter = _Thread(lambda: LockContract._hold_and_release(other.lock("/test/away")))
+        system = kind(server)
+        eventually(lambda: asked(system) > 0, "it waits")
+        system.restart()
+        if held.lost or kind is ForUpdateSystem:
+            assert waiter.result() > held.token  # the transaction is gone
+        else:
+            assert waiter.thread.is_alive()
+        impatient = open_(kind.kind, server.url, ttl_s=1)
+        with backend.lock("/test/gone"):
+            waiter = _Thread(lambda: impatient.lock("/test/gone").acquire())
+            eventually(lambda: asked(system) > 0, "it waits")
+            server.kill()
+            with pytest.raises(LockUnavailable):
+                waiter.result()
+            server.start()
+            held.lease.lose("the test is over")
+
+
+@pytest.mark.parametrize("wait_s", [0, None])
+def test_a_frozen_server_is_an_error_and_not_a_wait(kind: type[MySqlSystem], open_: Open, wait_s: float | None) -> None:
+    """Also over connections that were good a moment ago, and for those who would not wait or would wait for ever."""
+    with optional(MariaDB) as server:
+        backend = open_(kind.kind, server.url, timeout_s=0.5)
+        with backend.lock("/test/frozen"):
+            pass
+        other = open_(kind.kind, server.url)
+
+        def frozen() -> bool:
+            try:
+                other.ping(0.3)
+            except LockUnavailable:
+                return True
+            return False
+
+        server.pause()
+        eventually(frozen, "the signal has reached all of its threads")
+        with pytest.raises(LockUnavailable):
+            backend.lock("/test/frozen").acquire(wait_s=wait_s)
+        server.resume()
+        eventually(lambda: not kind(server).leftovers(), "nothing is left on the server")
+
+
+# -- FOR UPDATE: the queue inside the server -----------------------------------------------------------------------
+
+
+def test_a_wait_ends_when_it_should(server: MariaDB, rows: MySqlBackend) -> None:
+    """To within a few milliseconds of what was asked for, or of its cancellation, and out of the server's queue."""
+    lock, other = rows.lock("/test/ends"), rows.lock("/test/ends")
+    with lock:
+        for wait_s in (0.05, 0.35, 1.2):
+            began = time.monotonic()
+            with pytest.raises(LockTimeout):
+                other.acquire(wait_s=wait_s, owner="other")
+            assert wait_s <= time.monotonic() - began < wait_s + 0.2
+        cancel = Cancel()
+        called_off = _Thread(lambda: other.acquire(cancel=cancel))
+        eventually(lambda: waiting(server) == 1, "it waits in the server")
+        began = time.monotonic()
+        cancel.set()
+        assert time.monotonic() - began < 0.1  # whoever calls it off isn't blocked meanwhile
+        with pytest.raises(LockCancelled):
+            called_off.result()
+        assert time.monotonic() - began < 0.5
+        eventually(lambda: waiting(server) == 0, "nobody waits in the server", 1.0)
+
+
+def test_a_killed_waiter_does_not_stop_those_behind_it(server: MariaDB, rows: MySqlBackend) -> None:
+    """Its session in the server is granted the row in its turn, finds nobody, and passes it on at once."""
+    with Worker(ForUpdateSystem(server).backend, {"url": server.url, "ttl_s": 60}, "/test/killed") as worker:
+        holder = rows.lock("/test/killed")
+        first = holder.acquire()
+        worker.tell("acquire")
+        eventually(lambda: waiting(server) == 1, "it waits in the server")
+        behind = _Thread(lambda: LockContract._hold_and_release(rows.lock("/test/killed")))
+        eventually(lambda: waiting(server) == 2, "we wait behind it")
+        worker.kill()
+        assert behind.thread.is_alive()
+        holder.release()
+        began = time.monotonic()
+        assert behind.result() > first.token
+        assert time.monotonic() - began < 1
+
+
+def test_a_paused_waiter_stops_those_behind_it_for_a_ttl(server: MariaDB, rows: MySqlBackend) -> None:
+    """It is granted the row in its turn and doesn't know; when it comes back it has nothing, and queues again."""
+    options = ForUpdateSystem(server).options(TTL_S)
+    with Worker(ForUpdateSystem(server).backend, options, "/test/asleep") as worker:
+        holder = rows.lock("/test/asleep")
+        holder.acquire()
+        worker.tell("acquire")
+        eventually(lambda: waiting(server) == 1, "it waits in the server")
+        worker.pause()
+        behind = _Thread(lambda: rows.lock("/test/asleep").acquire(owner="behind"))
+        eventually(lambda: waiting(server) == 2, "we wait behind it")
+        holder.release()
+        began = time.monotonic()
+        grant = behind.result()
+        assert TTL_S / 2 < time.monotonic() - began < TTL_S + 3
+        worker.resume()
+        eventually(lambda: waiting(server) == 1, "it waits again")
+        assert not grant.lost
+        grant.lease.end(1.0)
+        assert worker.answer()["token"] > grant.token
+        worker.ask("release")
+
+
+def test_a_wait_that_somebody_ended_goes_on(server: MariaDB, rows: MySqlBackend) -> None:
+    """KILL QUERY, by hand or by a limit of the server's, is no reason to have or to give up the lock."""
+    holder = rows.lock("/test/ended")
+    first = holder.acquire()
+    waiter = _Thread(lambda: LockContract._hold_and_release(rows.lock("/test/ended")))
+    eventually(lambda: waiting(server) == 1, "it waits in the server")
+    query = "SELECT ID FROM information_schema.PROCESSLIST WHERE INFO LIKE 'SELECT 1 FROM seckill_lock_rows%FOR UPDATE'"
+    [(session,)] = ask(server, query)
+    ask(server, f"KILL QUERY {session}")
+    eventually(lambda: waiting(server) == 1, "it waits again")
+    assert waiter.thread.is_alive()
+    holder.release()
+    assert waiter.result() > first.token
+
+
+def test_a_row_that_was_deleted_is_made_again(server: MariaDB, rows: MySqlBackend) -> None:
+    """Who locks a row that isn't there excludes nobody: so nobody believes that they own the lock by that."""
+    holder, other = rows.lock("/test/deleted"), rows.lock("/test/deleted")
+    with holder:
+        pass
+    ask(server, "DELETE FROM seckill_lock_rows")
+    with holder:
+        assert _Thread(other.try_acquire).result() is None
+        assert len(holder.contenders()) == 1
+    ask(server, "DELETE FROM seckill_lock_rows")
+    assert _Thread(other.try_acquire).result() is not None
+
+
+def test_what_a_transaction_wrote_is_never_committed(server: MariaDB, rows: MySqlBackend) -> None:
+    """The owner is seen while the grant lasts, by whoever reads what isn't committed; nothing of it stays."""
+    with rows.lock("/test/seen") as grant:
+        [contender] = rows.contenders("/test/seen")
+        assert (contender.key, contender.token, contender.holds) == (grant.key, grant.token, True)
+        assert ask(server, "SELECT holder FROM seckill_lock_rows WHERE name = '/test/seen'") == ((None,),)
+    assert rows.contenders("/test/seen") == []
+
+
+# -- a row: dead owners --------------------------------------------------------------------------------------------
+
+
+def test_a_dead_owners_row_is_taken_without_waiting(server: MariaDB, open_: Open) -> None:
+    """`try_acquire` succeeds where a row's time is over, and its owner's late release does nothing to the new one."""
+    system = RowSystem(server)
+    backend = open_(MySqlRowBackend, server.url)
+    dead, lock = backend.lock("/test/dead"), backend.lock("/test/dead")
+    before = dead.acquire(owner="dead")
+    system.end_lease(before)
+    grant = lock.try_acquire()
+    assert grant is not None
+    assert grant.token > before.token
+    before.lease.end(1.0)
+    assert [contender.key for contender in lock.contenders()] == [grant.key]
+    lock.release()
+    eventually(lambda: before.lost, "the dead one is told, if it should live")
+
+
+def test_two_who_find_the_same_dead_row_do_not_both_get_it(
+    server: MariaDB, open_: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a waiter saw is old when it acts on it: a row that lives again is not taken over."""
+    backend = open_(MySqlRowBackend, server.url)
+    late = backend.lock("/test/two")
+    monkeypatch.setattr(late, "_look", lambda wait: -1.0)
+    with backend.lock("/test/two") as grant:
+        assert _Thread(late.try_acquire).result() is None
+        assert grant.lease.renew(WITHIN_S)
+        assert [contender.key for contender in backend.contenders("/test/two")] == [grant.key]
+
+
+def asked(system: MySqlSystem) -> int:
+    """Whether somebody waits: in the server, or by looking again and again."""
+    if system.kind is MySqlForUpdateBackend:
+        return waiting(system.server)
+
+    def looks() -> int:
+        return int(ask(system.server, "SHOW GLOBAL STATUS LIKE 'Com_select'")[0][1])
+
+    before = looks()
+    eventually(lambda: looks() > before + 3, "it looks again")
+    return 1
