@@ -13,6 +13,7 @@ import statistics
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from multiprocessing.queues import Queue
 from pathlib import Path
@@ -22,7 +23,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Column, Table
 
-from app.embedded import EtcdMember, Valkey
+from app.embedded import EtcdMember, MariaDB, Valkey, ZooKeeper
+from app.errors import ConfigurationError
+from app.locks.registry import backend_class
 
 _START_S: Final = 1.5  # until all processes of a heat are there
 _TTL_S: Final = 5
@@ -31,10 +34,12 @@ _COLUMNS: Final = ("lock", "of", "grants/s", "hand-off", "wait", "turns", "overl
 
 @dataclass(frozen=True, slots=True)
 class Servers:
-    """Where the servers are, in a form that goes to another process."""
+    """Where the servers are, in a form that goes to another process; empty: there is none."""
 
     etcd: str
     redis: str
+    zookeeper: str
+    mysql: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,20 +53,23 @@ class Handle:
 
 @dataclass(frozen=True, slots=True)
 class Contestant:
-    """A lock that takes part. `module`: what has to be installed for it; `open(servers, name)` connects."""
+    """A lock that takes part. `server`: which it needs; `module`: what has to be installed; `open` connects."""
 
     name: str
+    server: str
     module: str
     package: str
     open: Callable[[Servers, str], Handle]
 
 
-def _ours_on_etcd(servers: Servers, name: str) -> Handle:
-    from app.locks import EtcdBackend
+def _ours(lock: str, server: str) -> Callable[[Servers, str], Handle]:
+    def connect(servers: Servers, name: str) -> Handle:
+        kind: Any = backend_class(lock)
+        backend = kind(getattr(servers, server), ttl_s=_TTL_S, timeout_s=30)
+        one = backend.lock(f"/bench/{name}")
+        return Handle(one.acquire, one.release, backend.close)
 
-    backend = EtcdBackend([servers.etcd], ttl_s=_TTL_S, timeout_s=30)
-    lock = backend.lock(f"/bench/{name}")
-    return Handle(lock.acquire, lock.release, backend.close)
+    return connect
 
 
 def _python_etcd3(servers: Servers, name: str) -> Handle:
@@ -90,14 +98,31 @@ def _python_redis_lock(servers: Servers, name: str) -> Handle:
     return Handle(lock.acquire, lock.release, client.close)
 
 
+def _kazoo(servers: Servers, name: str) -> Handle:
+    from kazoo.client import KazooClient
+
+    client = KazooClient(hosts=servers.zookeeper, timeout=_TTL_S)
+    client.start()
+    lock: Any = client.Lock(f"/bench-kazoo/{name}")
+    return Handle(lock.acquire, lock.release, client.stop)
+
+
 # Another lock joins by being added here.
 CONTESTANTS: Final[dict[str, Contestant]] = {
     one.name: one
     for one in (
-        Contestant("seckill etcd", "etcd3", "seckill", _ours_on_etcd),
-        Contestant("python-etcd3", "etcd3", "cslab-etcd3", _python_etcd3),
-        Contestant("redis-py", "redis", "redis", _redis_py),
-        Contestant("python-redis-lock", "redis_lock", "python-redis-lock", _python_redis_lock),
+        Contestant("seckill etcd", "etcd", "etcd3", "seckill", _ours("etcd", "etcd")),
+        Contestant("seckill etcd-txn", "etcd", "etcd3", "seckill", _ours("etcd-txn", "etcd")),
+        Contestant("python-etcd3", "etcd", "etcd3", "cslab-etcd3", _python_etcd3),
+        Contestant("seckill redis", "redis", "redis", "seckill", _ours("redis", "redis")),
+        Contestant("seckill redis-fair", "redis", "redis", "seckill", _ours("redis-fair", "redis")),
+        Contestant("redis-py", "redis", "redis", "redis", _redis_py),
+        Contestant("python-redis-lock", "redis", "redis_lock", "python-redis-lock", _python_redis_lock),
+        Contestant("kazoo", "zookeeper", "kazoo", "kazoo", _kazoo),
+        Contestant("seckill mysql-row", "mysql", "pymysql", "seckill[mysql]", _ours("mysql-row", "mysql")),
+        Contestant(
+            "seckill mysql-for-update", "mysql", "pymysql", "seckill[mysql]", _ours("mysql-for-update", "mysql")
+        ),
     )
 }
 
@@ -151,10 +176,23 @@ def run(options: BenchOptions) -> int:
     """Measure and print; the exit status: 1 if a lock of ours let two in at once, or left something behind."""
     console = Console()
     report = _Report()
-    absent = [one for one in options.names if importlib.util.find_spec(CONTESTANTS[one].module) is None]
-    present = [one for one in options.names if one not in absent]
-    with EtcdMember() as etcd, Valkey() as valkey, console.status("") as status:
-        servers = Servers(etcd.endpoint, valkey.url)
+    absent = {
+        one: f"pip install {CONTESTANTS[one].package}"
+        for one in options.names
+        if importlib.util.find_spec(CONTESTANTS[one].module) is None
+    }
+    with ExitStack() as started, console.status("") as status:
+        etcd, valkey = started.enter_context(EtcdMember()), started.enter_context(Valkey())
+        more = {"zookeeper": "", "mysql": ""}
+        for one in options.names:
+            server = CONTESTANTS[one].server
+            if one not in absent and not more.get(server, "there"):
+                try:
+                    more[server] = _start(server, started)
+                except ConfigurationError as missing:
+                    absent[one] = str(missing)
+        servers = Servers(etcd.endpoint, valkey.url, **more)
+        present = [one for one in options.names if one not in absent]
         heats = list(itertools.product(range(options.rounds), options.holds_ms, options.processes, present))
         for number, (_, hold_ms, processes, name) in enumerate(heats, 1):
             status.update(f"{number} of {len(heats)}: {name}, {processes} processes, holds {hold_ms:g} ms")
@@ -165,8 +203,8 @@ def run(options: BenchOptions) -> int:
             if sum(map(len, turns)) > 1:
                 report.heats.append(_heat(name, processes, hold_ms, turns, len(_things(etcd, servers) - before)))
     _print(console, options, report)
-    for name in absent:
-        console.print(f"{name} did not take part: pip install {CONTESTANTS[name].package}", highlight=False)
+    for name, reason in absent.items():
+        console.print(f"{name} did not take part: {reason}", markup=False, highlight=False)
     for line in report.failed:
         console.print(line, style="red", highlight=False)
     if options.report is not None:
@@ -177,13 +215,19 @@ def run(options: BenchOptions) -> int:
     return 1 if any(heat.overlaps or heat.left_behind for heat in ours) else 0
 
 
+def _start(server: str, started: ExitStack) -> str:
+    if server == "zookeeper":
+        return started.enter_context(ZooKeeper()).hosts
+    return started.enter_context(MariaDB()).url
+
+
 def _things(etcd: EtcdMember, servers: Servers) -> set[str]:
     """Keys and leases in etcd, keys in the store."""
     import redis
 
     with redis.Redis.from_url(servers.redis) as client:
         keys: Any = client.scan_iter(count=1000)
-        found = {f"key {key!r} in the store" for key in keys}
+        found = {f"key {key!r} in the store" for key in keys if key != b"seckill_lock_tokens"}
     found |= {
         f"key {kv['key']}" for kv in etcd.ask("kv/range", key="AA==", range_end="AA==", keys_only=True).get("kvs", [])
     }

@@ -6,6 +6,7 @@ import json
 import secrets
 import sys
 from collections.abc import Awaitable, Callable, Sequence
+from enum import StrEnum
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -49,6 +50,10 @@ def _options(
     pass
 
 
+_ALL = "all"
+DemoLock = StrEnum("DemoLock", [(name.name, name.value) for name in LockName] + [("ALL", _ALL)])  # type: ignore[misc]
+_ETCD = DemoLock(LockName.ETCD.value)
+
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Sku = Annotated[str, typer.Option(help="The item.")]
 
@@ -80,10 +85,14 @@ def demo(
     batch_max: Annotated[
         int | None, typer.Option(min=1, help="Buyers that one lock grant serves at most; 1 is the articles' way.")
     ] = None,
-    lock: Annotated[LockName, typer.Option(help="What keeps the instances apart.")] = LockName.ETCD,
+    lock: Annotated[DemoLock, typer.Option(help="What keeps the instances apart; `all` compares them.")] = _ETCD,
     guard: Annotated[
-        Guard, typer.Option(help="What checks each write: the lock's fencing token, or nothing.")
-    ] = Guard.FENCE,
+        Guard | None,
+        typer.Option(
+            help="What checks each write: the lock's fencing token, what was read, or nothing.",
+            show_default="the best that the lock allows",
+        ),
+    ] = None,
     report: Annotated[Path | None, typer.Option(help="Write all the figures to this file, as JSON.")] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Stay up after the rush, until Ctrl-C.")] = False,
 ) -> None:
@@ -101,8 +110,9 @@ def demo(
         raise typer.BadParameter(f"ports are from 1 to 65535: {ports!r}", param_hint="--ports")
     if report is not None and not report.absolute().parent.is_dir():
         raise typer.BadParameter(f"there is no folder {report.absolute().parent}", param_hint="--report")
-    options = DemoOptions(buyers, stock, instances, tuple(wanted), batch_max, lock, guard, report, keep)
-    raise typer.Exit(show.run(options))
+    one = LockName.ETCD if lock.value == _ALL else LockName(lock.value)
+    options = DemoOptions(buyers, stock, instances, tuple(wanted), batch_max, one, guard, report, keep)
+    raise typer.Exit(show.run_all(options) if lock.value == _ALL else show.run(options))
 
 
 @app.command()

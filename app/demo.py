@@ -8,19 +8,20 @@ import statistics
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, Task, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from app.embedded import EtcdMember, Valkey
+from app.embedded import LockServers, Valkey
 from app.errors import ConfigurationError
 from app.main import open_shop
 from app.process import Process, ProcessFailed, port_is_free
@@ -29,7 +30,13 @@ from app.settings import PREFIX, Guard, LockName, load
 from app.stock import DEFAULT_SKU
 
 _POLL_S: Final = 0.05
+_PROBLEMS_SHOWN: Final = 5
 _RUSH_WITHIN_S: Final = 120.0
+# The settings that lead to the servers, for other terminals.
+_LEADING: Final = {
+    *("LOCK_BACKEND", "GUARD", "ETCD_ENDPOINTS", "REDIS_URL", "LOCK_REDIS_URL", "REDLOCK_URLS"),
+    "MYSQL_URL",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +49,12 @@ class DemoOptions:
     ports: tuple[int, ...]
     batch_max: int | None
     lock: LockName
-    guard: Guard
+    guard: Guard | None
     report: Path | None
     keep: bool
+
+
+GUARDS: Final = {LockName.REDLOCK: Guard.COMPARE, LockName.NONE: Guard.NONE}  # all others: the fence
 
 
 @dataclass(slots=True)
@@ -67,35 +77,87 @@ class Figures:
     latency_p99_ms: float
     locks_taken: int
     buyers_per_lock: float
+    lock_calls: int
 
 
 def run(options: DemoOptions) -> int:
     """Run it; the exit status."""
     console = Console()
-    if options.lock is LockName.NONE and options.guard is Guard.FENCE:
-        raise ConfigurationError("--lock none gives no fencing tokens to guard with; add --guard none")
-    crowd_file = _locustfile()
     try:
         with ExitStack() as servers, _steps(console) as steps:
             try:
-                return _run(options, console, crowd_file, servers, steps)
+                stage = _set_up(options, console, servers, steps)
+                figures = stage.rush(steps)
+                steps.stop()
+                _show(options, console, stage, figures)
+                if options.keep:
+                    _stay(console, stage)
             finally:
                 steps.stop()
     except KeyboardInterrupt:
         console.print("Stopped.")
         return 130
+    return 0 if figures.consistent else 1
 
 
-def _run(options: DemoOptions, console: Console, crowd_file: Path, servers: ExitStack, steps: Progress) -> int:
+def run_all(options: DemoOptions) -> int:
+    """The same rush over each lock, and what came out side by side; 0 if each did what it declares."""
+    console = Console()
+    table = Table("lock", "guard", "sold", "oversold", "consistent", "wall time", "p99", "locks", "calls", "")
+    table.title = f"{options.buyers} buyers, {options.stock} units, {options.instances} instances"
+    report: dict[str, Any] = {}
+    try:
+        for lock in LockName:
+            # What keeps nobody apart is shown without a guard, a lock for each buyer, as in the articles.
+            fails = lock in (LockName.LOCAL, LockName.NONE) and options.instances > 1
+            guard = Guard.NONE if fails else GUARDS.get(lock, Guard.FENCE)
+            own = replace(options, lock=lock, guard=guard, batch_max=1 if fails else options.batch_max)
+            with ExitStack() as servers, _steps(console) as steps:
+                try:
+                    figures = _set_up(own, console, servers, steps).rush(steps)
+                except ConfigurationError as missing:
+                    table.add_row(lock, guard, *[""] * 7, f"[yellow]not run: {escape(str(missing))}[/]")
+                    continue
+                finally:
+                    steps.stop()
+            as_declared = figures.oversold > 0 if fails else figures.consistent
+            report[lock] = asdict(figures) | {"guard": guard, "as_declared": as_declared}
+            table.add_row(
+                lock,
+                guard,
+                str(figures.sold),
+                str(figures.oversold),
+                "[green]yes[/]" if figures.consistent else "[red]NO[/]",
+                f"{figures.wall_s * 1000:.0f} ms",
+                f"{figures.latency_p99_ms:.0f} ms",
+                str(figures.locks_taken),
+                str(figures.lock_calls),
+                "as declared" if as_declared else "[red]NOT as declared[/]",
+            )
+            console.print(f"{lock}: {'as declared' if as_declared else 'NOT as declared'}")
+    except KeyboardInterrupt:
+        console.print("Stopped.")
+        return 130
+    console.print(table)
+    console.print(
+        "local and none keep two instances apart from nothing: they have to fail. calls: to the lock's server."
+    )
+    if options.report is not None:
+        options.report.write_text(json.dumps(report, indent=2) + "\n")
+    return 0 if all(one["as_declared"] for one in report.values()) else 1
+
+
+def _set_up(options: DemoOptions, console: Console, servers: ExitStack, steps: Progress) -> "_Stage":
+    crowd_file = _locustfile()
+    guard = options.guard or GUARDS.get(options.lock, Guard.FENCE)
     token = secrets.token_urlsafe(16)
-    step = steps.add_task("Starting etcd and Valkey", total=None)
-    etcd = servers.enter_context(EtcdMember())
+    locks = LockServers(options.lock)
+    step = steps.add_task(f"Starting the store and what the lock needs: {options.lock}", total=None)
+    servers.enter_context(locks)
     valkey = servers.enter_context(Valkey(durable=True))
-    variables = {
-        "ETCD_ENDPOINTS": etcd.endpoint,
+    variables = locks.variables | {
         "REDIS_URL": valkey.url,
-        "LOCK_BACKEND": options.lock.value,
-        "GUARD": options.guard.value,
+        "GUARD": guard.value,
         "ADMIN_TOKEN": token,
         # Everybody comes at once, and must be let in.
         "QUEUE_MAX": str(max(20_000, options.buyers)),
@@ -103,24 +165,44 @@ def _run(options: DemoOptions, console: Console, crowd_file: Path, servers: Exit
     }
     if options.batch_max is not None:
         variables["BATCH_MAX"] = str(options.batch_max)
+    load(**{name.lower(): value for name, value in variables.items()})  # what doesn't go together is said here
     env = os.environ | {PREFIX + name: value for name, value in variables.items()}
     steps.update(step, description=f"Starting {options.instances} instances")
     ports = _choose_ports(options, console)
     instances = [servers.enter_context(_Instance(port, env)) for port in ports]
     steps.remove_task(step)
+    return _Stage(options, guard, crowd_file, locks, valkey, variables, ports, instances)
 
-    figures = asyncio.run(_sell(options, env, ports, crowd_file, steps))
-    steps.stop()
-    console.print(_table(options, ports, figures))
-    for problem in figures.problems:
+
+@dataclass(frozen=True, slots=True)
+class _Stage:
+    """All that runs. `variables`: the instances' settings."""
+
+    options: DemoOptions
+    guard: Guard
+    crowd_file: Path
+    locks: LockServers
+    valkey: Valkey
+    variables: dict[str, str]
+    ports: list[int]
+    instances: list["_Instance"]
+
+    def rush(self, steps: Progress) -> Figures:
+        """Let the buyers in, and audit."""
+        return asyncio.run(_sell(self, steps))
+
+
+def _show(options: DemoOptions, console: Console, stage: _Stage, figures: Figures) -> None:
+    console.print(_table(stage, figures))
+    for problem in figures.problems[-_PROBLEMS_SHOWN:]:
         console.print(f"✗ {problem}", style="red", markup=False, highlight=False)
+    if len(figures.problems) > _PROBLEMS_SHOWN:
+        console.print(f"  and {len(figures.problems) - _PROBLEMS_SHOWN} more before these", style="red")
     if options.report is not None:
-        report = {"options": asdict(options) | {"report": str(options.report)}, "ports": ports, **asdict(figures)}
+        asked = asdict(options) | {"report": str(options.report), "guard": stage.guard}
+        report = {"options": asked, "ports": stage.ports, **asdict(figures)}
         options.report.write_text(json.dumps(report, indent=2) + "\n")
         console.print(f"All figures are in {options.report}")
-    if options.keep:
-        _stay(console, [_url(port) for port in ports], token, etcd, valkey, instances)
-    return 0 if not figures.problems else 1
 
 
 class _Instance(Process):
@@ -142,20 +224,15 @@ class _Instance(Process):
         )
 
 
-async def _sell(
-    options: DemoOptions, env: dict[str, str], ports: list[int], crowd_file: Path, steps: Progress
-) -> Figures:
-    settings = load(
-        etcd_endpoints=env[f"{PREFIX}ETCD_ENDPOINTS"],
-        redis_url=env[f"{PREFIX}REDIS_URL"],
-        lock_backend=options.lock,
-        guard=options.guard,
-        instance="demo",
-    )
+async def _sell(stage: _Stage, steps: Progress) -> Figures:
+    options, ports = stage.options, stage.ports
+    settings = load(**{name.lower(): value for name, value in stage.variables.items()}, instance="demo")
     async with open_shop(settings) as shop:
         urls = [_url(port) for port in ports]
         await shop.set_stock(DEFAULT_SKU, options.stock, new_sale=True)
-        answers = await _rush(options, urls, crowd_file, steps, shop)
+        calls = stage.locks.calls()
+        answers = await _rush(options, urls, stage.crowd_file, steps, shop)
+        calls = stage.locks.calls() - calls
         step = steps.add_task("Auditing", total=None)
         found = await shop.audit(DEFAULT_SKU)
         missing = [
@@ -163,7 +240,7 @@ async def _sell(
             for answer in answers["answers"]
             if answer["outcome"] == "sold" and await shop.order(answer["order"]) is None
         ]
-        figures = _figures(options, ports, answers, found, missing, sum(map(_locks_taken, urls)))
+        figures = _figures(options, ports, answers, found, missing, sum(map(_locks_taken, urls)), calls)
         steps.remove_task(step)
         return figures
 
@@ -208,7 +285,13 @@ async def _rush(options: DemoOptions, urls: list[str], crowd_file: Path, steps: 
 
 
 def _figures(
-    options: DemoOptions, ports: list[int], answers: dict[str, Any], found: Audit, missing: list[str], locks: int
+    options: DemoOptions,
+    ports: list[int],
+    answers: dict[str, Any],
+    found: Audit,
+    missing: list[str],
+    locks: int,
+    calls: int,
 ) -> Figures:
     told = answers["answers"]
     count = {name: sum(answer["outcome"] == name for answer in told) for name in ("sold", "sold_out", "failed")}
@@ -243,11 +326,13 @@ def _figures(
         latency_p99_ms=round(cuts[98], 2),
         locks_taken=locks,
         buyers_per_lock=round(len(told) / locks, 1) if locks else 0.0,
+        lock_calls=calls,
     )
 
 
-def _table(options: DemoOptions, ports: list[int], figures: Figures) -> Table:
-    how = f"lock: {options.lock}, guard: {options.guard}, instances on {', '.join(map(str, ports))}"
+def _table(stage: _Stage, figures: Figures) -> Table:
+    options = stage.options
+    how = f"lock: {options.lock}, guard: {stage.guard}, instances on {', '.join(map(str, stage.ports))}"
     table = Table(title=f"{options.buyers} buyers, {options.stock} units", caption=how, show_header=False, min_width=56)
     rows: list[tuple[str, Any]] = [
         ("sold", figures.sold),
@@ -305,16 +390,16 @@ def _locks_taken(url: str) -> int:
     return 0
 
 
-def _stay(
-    console: Console, urls: list[str], token: str, etcd: EtcdMember, valkey: Valkey, instances: Sequence[Process]
-) -> None:
+def _stay(console: Console, stage: _Stage) -> None:
     """Stay up until Ctrl-C, and say so when one of the processes ends before that."""
+    urls = [_url(port) for port in stage.ports]
+    leading = " ".join(f"{PREFIX}{name}={value}" for name, value in stage.variables.items() if name in _LEADING)
     lines = [f"{url}{path}" for url in urls for path in ("/stock/reduce", "/stock", "/docs")]
     lines += [
-        f"admin token: {token}",
+        f"admin token: {stage.variables['ADMIN_TOKEN']}",
         "",
         "For `seckill stock`, `seckill locks` and `seckill check` in another terminal:",
-        f"export SECKILL_ETCD_ENDPOINTS={etcd.endpoint} SECKILL_REDIS_URL={valkey.url}",
+        f"export {leading}",
         f"{Path(sys.executable).with_name('seckill')} stock set 300 --new-sale",
         "",
         "Ctrl-C ends it.",
@@ -322,7 +407,7 @@ def _stay(
     console.print()
     for line in lines:
         console.print(f"  {line}", soft_wrap=True, highlight=False)
-    watched = [etcd, valkey, *instances]
+    watched: list[Process] = [*stage.locks.processes, stage.valkey, *stage.instances]
     try:
         while True:
             for process in [one for one in watched if not one.running]:

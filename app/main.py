@@ -9,17 +9,22 @@ from typing import Any, Literal
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
-from pydantic import BaseModel
+from pydantic import BaseModel, SecretStr
 from pydantic.json_schema import models_json_schema
 from starlette.types import Receive, Scope, Send
 
 from app.errors import ConfigurationError
 from app.locks import EtcdBackend, LockBackend, NoBackend
+from app.locks.etcd_txn import EtcdTxnBackend
+from app.locks.local import LocalBackend
+from app.locks.redis import RedisBackend
+from app.locks.redis_fair import RedisFairBackend
+from app.locks.redlock import RedlockBackend
 from app.metrics import Metrics
 from app.sale import Rules, Shop
 from app.settings import Guard, LockName, Settings, load, unknown_variables
 from app.stock import StockStore
-from app.stock.redis import BareStockStore, RedisStockStore
+from app.stock.redis import BareStockStore, ComparingStockStore, RedisStockStore
 from app.web import health, operator, problems, sale
 from app.web.limits import BodyLimit
 from app.web.short_way import ShortWay
@@ -28,31 +33,60 @@ from app.web.state import State
 _log = logging.getLogger(__name__)
 
 
-def open_backend(settings: Settings, metrics: Metrics) -> LockBackend:
+def open_backend(settings: Settings, metrics: Metrics) -> LockBackend:  # noqa: PLR0911 - one for each
     """The lock backend that the settings name. Doesn't connect yet."""
-    if settings.lock_backend is LockName.NONE:
-        return NoBackend()
-    with _about("SECKILL_ETCD_..."):
-        return EtcdBackend(
-            settings.etcd_endpoints,
-            ttl_s=settings.lock_ttl_s,
-            renew_ratio=settings.lock_renew_ratio,
-            instance=settings.instance_name,
-            timeout_s=settings.etcd_timeout_ms / 1000,
-            user=settings.etcd_user,
-            password=settings.etcd_password.get_secret_value() if settings.etcd_password else None,
-            ca_file=settings.etcd_ca_file,
-            cert_file=settings.etcd_cert_file,
-            key_file=settings.etcd_key_file,
-            told=metrics.renewal,
-        )
+    common: dict[str, Any] = {
+        "ttl_s": settings.lock_ttl_s,
+        "instance": settings.instance_name,
+        "told": metrics.renewal,
+    }
+    remote = common | {"renew_ratio": settings.lock_renew_ratio, "timeout_s": settings.lock_timeout_ms / 1000}
+    match settings.lock_backend:
+        case LockName.NONE:
+            return NoBackend()
+        case LockName.LOCAL:
+            return LocalBackend(**common)
+        case LockName.ETCD | LockName.ETCD_TXN:
+            kind = EtcdBackend if settings.lock_backend is LockName.ETCD else EtcdTxnBackend
+            with _about("SECKILL_ETCD_..."):
+                return kind(
+                    settings.etcd_endpoints,
+                    user=settings.etcd_user,
+                    password=_revealed(settings.etcd_password),
+                    ca_file=settings.etcd_ca_file,
+                    cert_file=settings.etcd_cert_file,
+                    key_file=settings.etcd_key_file,
+                    **remote | {"timeout_s": settings.etcd_timeout_ms / 1000},
+                )
+        case LockName.REDIS | LockName.REDIS_FAIR:
+            with _about("SECKILL_LOCK_REDIS_URL" if settings.lock_redis_url else "SECKILL_REDIS_URL (for the locks)"):
+                url = (settings.lock_redis_url or settings.redis_url).get_secret_value()
+                return (RedisBackend if settings.lock_backend is LockName.REDIS else RedisFairBackend)(url, **remote)
+        case LockName.REDLOCK:
+            with _about("SECKILL_REDLOCK_URLS"):
+                return RedlockBackend(_revealed(settings.redlock_urls) or "", **remote)
+        case LockName.MYSQL_ROW:
+            # Its client is an extra.
+            from app.locks.mysql_row import MySqlRowBackend
+
+            with _about("SECKILL_MYSQL_URL"):
+                return MySqlRowBackend(settings.mysql_url.get_secret_value(), **remote)
+        case LockName.MYSQL_FOR_UPDATE:
+            from app.locks.mysql_for_update import MySqlForUpdateBackend
+
+            with _about("SECKILL_MYSQL_URL"):
+                return MySqlForUpdateBackend(settings.mysql_url.get_secret_value(), **remote)
+
+
+def _revealed(secret: SecretStr | None) -> str | None:
+    return secret.get_secret_value() if secret else None
 
 
 def open_store(settings: Settings) -> StockStore:
     """The stock store that the settings name. Doesn't connect yet."""
-    kind = RedisStockStore if settings.guard is Guard.FENCE else BareStockStore
+    kinds = {Guard.FENCE: RedisStockStore, Guard.COMPARE: ComparingStockStore, Guard.NONE: BareStockStore}
     with _about("SECKILL_REDIS_URL"):
-        return kind(
+        return kinds[settings.guard](
             settings.redis_url.get_secret_value(),
             timeout_s=settings.redis_timeout_ms / 1000,
             connections=settings.redis_connections,

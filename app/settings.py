@@ -20,13 +20,21 @@ class LockName(StrEnum):
     """The lock backends."""
 
     ETCD = "etcd"
+    ETCD_TXN = "etcd-txn"
+    REDIS = "redis"
+    REDIS_FAIR = "redis-fair"
+    REDLOCK = "redlock"
+    MYSQL_ROW = "mysql-row"
+    MYSQL_FOR_UPDATE = "mysql-for-update"
+    LOCAL = "local"
     NONE = "none"
 
 
 class Guard(StrEnum):
-    """What checks a write to the stock: a fencing token, or nothing."""
+    """What checks a write to the stock: a fencing token; that it is what was read; or nothing."""
 
     FENCE = "fence"
+    COMPARE = "compare"
     NONE = "none"
 
 
@@ -53,7 +61,10 @@ class Settings(BaseSettings):
     )
 
     # -- The lock
-    lock_backend: LockName = Field(LockName.ETCD, description="etcd, or none (to see what locks are for)")
+    lock_backend: LockName = Field(
+        LockName.ETCD,
+        description="etcd, etcd-txn, redis, redis-fair, redlock, mysql-row, mysql-for-update, local or none",
+    )
     lock_prefix: str = Field(
         "/seckill/lock", pattern="^/[^ ]*[^/ ]$", description="what the names of all locks begin with"
     )
@@ -69,6 +80,9 @@ class Settings(BaseSettings):
     lock_renew_ratio: float = Field(
         0.333, gt=0, lt=1, description="a lease is renewed each such part of its TTL (the articles: 0.8)"
     )
+    lock_timeout_ms: int = Field(
+        2000, ge=50, le=60_000, description="deadline of a call to the lock system (etcd has one of its own)"
+    )
     etcd_endpoints: Annotated[list[str], NoDecode] = Field(
         ["http://127.0.0.1:2379"], min_length=1, description="URLs of the etcd members, separated by commas"
     )
@@ -78,6 +92,16 @@ class Settings(BaseSettings):
     etcd_ca_file: Path | None = Field(None, description="CA certificate, for https:// endpoints")
     etcd_cert_file: Path | None = Field(None, description="client certificate")
     etcd_key_file: Path | None = Field(None, description="the client certificate's key")
+    lock_redis_url: SecretStr | None = Field(
+        None, description="`redis://`, `rediss://` or `unix://`, for redis and redis-fair (unset: the store's)"
+    )
+    redlock_urls: SecretStr | None = Field(
+        None, description="for redlock: URLs of three or more independent servers, separated by commas"
+    )
+    mysql_url: SecretStr = Field(
+        SecretStr("mysql://root@127.0.0.1:3306/seckill"),
+        description="for mysql-row and mysql-for-update: `mysql://user:password@host:3306/database`",
+    )
 
     # -- The store
     redis_url: SecretStr = Field(
@@ -89,7 +113,9 @@ class Settings(BaseSettings):
     redis_wait_replicas: int = Field(
         0, ge=0, le=100, description='replicas that must have a sale before "sold" is said (0: none; needs replicas)'
     )
-    guard: Guard = Field(Guard.FENCE, description="what checks each write: the grant's fencing token, or none")
+    guard: Guard = Field(
+        Guard.FENCE, description="what checks each write: fence (the grant's token), compare (what was read), or none"
+    )
 
     # -- The sale
     batch_max: int = Field(
@@ -121,7 +147,15 @@ class Settings(BaseSettings):
         return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
     @field_validator(
-        "admin_token", "etcd_user", "etcd_password", "etcd_ca_file", "etcd_cert_file", "etcd_key_file", mode="before"
+        "admin_token",
+        "etcd_user",
+        "etcd_password",
+        "etcd_ca_file",
+        "etcd_cert_file",
+        "etcd_key_file",
+        "lock_redis_url",
+        "redlock_urls",
+        mode="before",
     )
     @classmethod
     def _empty_is_unset(cls, value: Any) -> Any:
@@ -137,8 +171,12 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _goes_together(self) -> Self:
-        if self.lock_backend is LockName.NONE and self.guard is Guard.FENCE:
+        if self.lock_backend is LockName.NONE and self.guard is not Guard.NONE:
             raise ValueError("SECKILL_LOCK_BACKEND=none gives no fencing tokens; it needs SECKILL_GUARD=none")
+        if self.lock_backend is LockName.REDLOCK and self.guard is Guard.FENCE:
+            raise ValueError("SECKILL_LOCK_BACKEND=redlock gives no fencing tokens; it needs SECKILL_GUARD=compare")
+        if self.lock_backend is LockName.REDLOCK and self.redlock_urls is None:
+            raise ValueError("SECKILL_LOCK_BACKEND=redlock needs SECKILL_REDLOCK_URLS")
         if bool(self.etcd_user) != bool(self.etcd_password):
             raise ValueError("SECKILL_ETCD_USER and SECKILL_ETCD_PASSWORD go together")
         if bool(self.etcd_cert_file) != bool(self.etcd_key_file):

@@ -1,9 +1,10 @@
-"""Writes what must agree with app/settings.py: `.env.example`, and the table in the README. Run by `make docs`."""
+"""Writes what must agree with the code: `.env.example`, the README's table of settings, docs/locks.md (`make docs`)."""
 
 from pathlib import Path
 
 from pydantic import SecretStr
 
+from app.locks.registry import NAMES, backend_class
 from app.settings import PREFIX, Settings
 
 ROOT = Path(__file__).parents[1]
@@ -38,6 +39,55 @@ def readme() -> str:
     return f"{before}{BEGIN}\n{table()}\n{END}{rest.partition(END)[2]}"
 
 
+_LOCKS = """<!-- written by make docs, from what app/locks declares -->
+# The locks
+
+Nine ways to keep the instances apart, under one contract: whatever a lock declares here its tests hold it to
+(`tests/contract`). `SECKILL_LOCK_BACKEND=redis`, `seckill demo --lock redis` and `seckill locks` go with each, and
+
+```
+make demo ARGS="--lock all"
+```
+
+runs the same rush over all of them. All are re-entrant, for threads and for event loops, with timed, cancellable and trying
+acquires; none runs the body of a `with` unlocked. [etcd-lock.md](etcd-lock.md) goes into the etcd lock.
+
+| lock | keeps apart | fair | fencing token | outlives a silent server | outlives its restart | shows who waits | calls |
+|---|---|---|---|---|---|---|---|
+{rows}
+
+- **fair**: served in the order of arrival.
+- **fencing token**: a number that grows from grant to grant, for the store to check (`SECKILL_GUARD=fence`). Without one the
+  store can only compare what was read (`compare`); a holder that was paused beyond its TTL is found out by either.
+- **outlives**: a server that does not answer for less than a TTL, or is killed and comes back within it with what it had on
+  disk, costs nobody the lock. Where it does, the holder is told: the grant is lost.
+
+What is not declared is not promised: a lock without fairness may serve anybody first; one without a token is refused with
+`SECKILL_GUARD=fence`, with the reason.
+"""
+
+
+def locks() -> str:
+    """The text of docs/locks.md."""
+
+    def sign(promised: bool) -> str:
+        return "yes" if promised else "no"
+
+    rows, portraits = [], []
+    for name in NAMES:
+        kind = backend_class(name)
+        has, is_like = kind.guarantees, kind.portrait
+        rows.append(
+            f"| [{name}](#{name}) | {has.reach} | {sign(has.fair)} | {sign(has.fencing)} | {sign(has.survives_silence)} "
+            f"| {sign(has.survives_restart)} | {sign(has.shows_queue)} | {is_like.costs} |"
+        )
+        portraits.append(
+            f"## {name}\n\n{is_like.works}\n\n"
+            f"- It costs: {is_like.costs}.\n- It fails: {is_like.fails}.\n- Choose it {is_like.choose}.\n"
+        )
+    return "\n".join([_LOCKS.format(rows="\n".join(rows)), *portraits])
+
+
 def _text(default: object) -> str:
     if default is None:
         return ""
@@ -51,3 +101,4 @@ def _text(default: object) -> str:
 if __name__ == "__main__":
     (ROOT / ".env.example").write_text(env_example())
     (ROOT / "README.md").write_text(readme())
+    (ROOT / "docs" / "locks.md").write_text(locks())

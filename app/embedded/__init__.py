@@ -5,6 +5,7 @@ loopback only, on free ports, keep their files in a temporary folder, and die wi
 """
 
 from app.embedded.etcd import EtcdCluster, EtcdMember, etcd_binary
+from app.embedded.lock_servers import LockServers
 from app.embedded.mariadb import MariaDB, mariadb_binary
 from app.embedded.valkey import Valkey, valkey_binary
 from app.embedded.zookeeper import ZooKeeper, zookeeper_classpath
@@ -12,6 +13,7 @@ from app.embedded.zookeeper import ZooKeeper, zookeeper_classpath
 __all__ = [
     "EtcdCluster",
     "EtcdMember",
+    "LockServers",
     "MariaDB",
     "Valkey",
     "ZooKeeper",

@@ -352,6 +352,34 @@ class RedisStockStore(StockStore):
         await self._client.close()
 
 
+class ComparingStockStore(RedisStockStore):
+    """Guarded without tokens, for locks that give none: written is what was decided on what is still there.
+
+    Every grant counts alike, so one who comes late is not told from one whose turn it is: it can make the other read
+    once more, but not sell what was sold.
+    """
+
+    async def read_many(self, fence: Fence, batch_id: str, asks: Mapping[str, Ask]) -> dict[str, Snapshot | StockError]:
+        """See `StockStore.read_many`."""
+        return await super().read_many(_ANY, batch_id, asks)
+
+    async def commit_many(self, fence: Fence, batches: Mapping[str, Batch]) -> dict[str, list[str] | StockError]:
+        """See `StockStore.commit_many`."""
+        return await super().commit_many(_ANY, batches)
+
+    async def set_stock(self, sku: str, fence: Fence, stock: int, *, new_sale: bool = False) -> Level:
+        """See `StockStore.set_stock`."""
+        return await super().set_stock(sku, _ANY, stock, new_sale=new_sale)
+
+    async def fences(self, skus: Sequence[str]) -> dict[str, Fence | StockError | None]:
+        """Whether orders are missing; there is no fence that could have seen anything."""
+        seen = await super().fences(skus)
+        return {sku: answer if isinstance(answer, StockError) else None for sku, answer in seen.items()}
+
+
+_ANY: Final = Fence(1, "compare")
+
+
 class BareStockStore(RedisStockStore):
     """The articles' store: read, decrement, write, with nothing that checks. It holds while a lock holds, no longer.
 

@@ -25,7 +25,10 @@ _DELAY_S: Final = 0.1
 _TRIES: Final = 100
 
 _READ: Final = Script("read.lua").sha.encode()
-_COMMITS: Final = {"fence": Script("commit.lua").sha.encode(), "none": Script("bare.lua").sha.encode()}
+_COMMITS: Final = {
+    guard: Script(script).sha.encode()
+    for guard, script in (("fence", "commit.lua"), ("compare", "commit.lua"), ("none", "bare.lua"))
+}
 
 
 class Missed(Exception):

@@ -18,6 +18,7 @@ import redis
 from app.embedded import EtcdMember, Valkey
 from app.locks import EtcdBackend
 from app.process import Process, free_port, port_is_free
+from app.settings import LockName
 from tests.harness.shop import Instance
 from tests.harness.waiting import eventually
 
@@ -216,6 +217,21 @@ def test_the_articles_algorithm_to_the_letter(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout
     assert (report["sold"], report["locks_taken"]) == (90, 150)
+
+
+def test_the_demo_compares_all_locks(tmp_path: Path) -> None:
+    """Each lock does what it declares: those that keep nobody apart oversell, all others are consistent."""
+    done, report = demo(tmp_path, "--lock", "all", "--buyers", "150", "--stock", "100")
+    assert done.returncode == 0, done.stdout
+    missing = re.findall(r"not run", done.stdout)
+    assert len(report) + len(missing) == len(LockName)
+    assert not (missing and os.environ.get("CI"))
+    for name, figures in report.items():
+        if name in ("local", "none"):
+            assert figures["oversold"] > 0
+        else:
+            assert (figures["sold"], figures["consistent"]) == (100, True), name
+            assert figures["lock_calls"] >= 2 * figures["locks_taken"], name
 
 
 def test_a_port_in_use_is_stepped_over(tmp_path: Path) -> None:

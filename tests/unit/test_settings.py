@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from app.errors import ConfigurationError
+from app.locks.registry import NAMES
 from app.settings import PREFIX, Guard, LockName, Settings, load, unknown_variables
 
 ROOT = Path(__file__).parents[2]
@@ -76,6 +77,9 @@ def test_a_wrong_value_is_one_line_with_the_variable(monkeypatch: pytest.MonkeyP
     "variables",
     [
         {"SECKILL_LOCK_BACKEND": "none"},
+        {"SECKILL_LOCK_BACKEND": "none", "SECKILL_GUARD": "compare"},
+        {"SECKILL_LOCK_BACKEND": "redlock"},
+        {"SECKILL_LOCK_BACKEND": "redlock", "SECKILL_GUARD": "compare"},
         {"SECKILL_ETCD_USER": "shop"},
         {"SECKILL_ETCD_CERT_FILE": "/cert.pem"},
     ],
@@ -127,3 +131,9 @@ def test_env_example_gives_the_defaults(tmp_path: Path) -> None:
 def test_the_readme_has_every_setting() -> None:
     """The table in the README is what `make docs` writes."""
     assert (ROOT / "README.md").read_text() == generate.readme()
+
+
+def test_the_table_of_locks_is_that_of_the_code() -> None:
+    """docs/locks.md says what the backends declare; `make docs` writes it. No lock is missing."""
+    assert (ROOT / "docs" / "locks.md").read_text() == generate.locks()
+    assert list(NAMES) == [name.value for name in LockName]

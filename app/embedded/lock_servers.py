@@ -1,0 +1,89 @@
+"""The servers that a lock needs, and how many calls they have served: to compare locks by running them."""
+
+import re
+import socket
+import urllib.request
+from contextlib import ExitStack
+from typing import Self
+
+from app.embedded.etcd import EtcdMember
+from app.embedded.mariadb import MariaDB
+from app.embedded.valkey import Valkey
+from app.process import Process
+
+
+class LockServers:
+    """Those of the lock backend of that name, started together. A lock of Redis gets one apart from the stock's.
+
+    `variables`: the settings that lead to them, without their prefix.
+    """
+
+    def __init__(self, lock: str) -> None:
+        self._all = ExitStack()
+        self.processes: list[Process] = []
+        self.variables = {"LOCK_BACKEND": lock}
+        match lock:
+            case "etcd" | "etcd-txn":
+                etcd = EtcdMember()
+                self.processes = [etcd]
+                self.variables["ETCD_ENDPOINTS"] = etcd.endpoint
+            case "redis" | "redis-fair":
+                redis = Valkey("valkey-locks", durable=True)
+                self.processes = [redis]
+                self.variables["LOCK_REDIS_URL"] = redis.url
+            case "redlock":
+                independent = [Valkey(f"valkey-locks-{number}", durable=True) for number in (1, 2, 3)]
+                self.processes = [*independent]
+                self.variables["REDLOCK_URLS"] = ",".join(server.url for server in independent)
+            case "mysql-row" | "mysql-for-update":
+                mariadb = MariaDB()
+                self.processes = [mariadb]
+                self.variables["MYSQL_URL"] = mariadb.url
+
+    def __enter__(self) -> Self:
+        with ExitStack() as starting:
+            for server in self.processes:
+                starting.enter_context(server)
+            self._all = starting.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._all.close()
+
+    def calls(self) -> int:
+        """How many calls they have served so far, whosever, each by its server's own count."""
+        return sum(map(_calls, self.processes))
+
+
+def _calls(server: Process) -> int:
+    if isinstance(server, EtcdMember):
+        with urllib.request.urlopen(f"{server.endpoint}/metrics", timeout=5) as answer:
+            text = answer.read().decode()
+        return sum(int(float(count)) for count in re.findall(r"^grpc_server_started_total\S* (\S+)$", text, re.M))
+    if isinstance(server, Valkey):
+        with socket.create_connection(("127.0.0.1", server.port), timeout=5) as connection:
+            connection.sendall(b"INFO stats\r\nQUIT\r\n")
+            with connection.makefile() as answer:
+                return _number(r"total_commands_processed:(\d+)", answer.read())
+    if isinstance(server, MariaDB):
+        import pymysql
+
+        with (
+            pymysql.connect(
+                host="127.0.0.1",
+                port=server.port,
+                user=server.user,
+                password=server.password,
+                ssl_disabled=True,
+                read_timeout=5,
+            ) as connection,
+            connection.cursor() as cursor,
+        ):
+            cursor.execute("SHOW GLOBAL STATUS LIKE 'Questions'")
+            return int((cursor.fetchone() or ("", 0))[1])
+    return 0
+
+
+def _number(pattern: str, text: str) -> int:
+    found = re.search(pattern, text)
+    return int(found[1]) if found else 0

@@ -1,0 +1,26 @@
+"""Every lock backend by its name. Imported only when it is wanted: some need a client that is not installed."""
+
+from importlib import import_module
+from typing import Final
+
+from app.locks.backend import LockBackend
+
+_CLASSES: Final = {
+    "etcd": "etcd:EtcdBackend",
+    "etcd-txn": "etcd_txn:EtcdTxnBackend",
+    "redis": "redis:RedisBackend",
+    "redis-fair": "redis_fair:RedisFairBackend",
+    "redlock": "redlock:RedlockBackend",
+    "mysql-row": "mysql_row:MySqlRowBackend",
+    "mysql-for-update": "mysql_for_update:MySqlForUpdateBackend",
+    "local": "local:LocalBackend",
+    "none": "none:NoBackend",
+}
+NAMES: Final = tuple(_CLASSES)
+
+
+def backend_class(name: str) -> type[LockBackend]:
+    """The backend of that name."""
+    module, _, kind = _CLASSES[name].partition(":")
+    found: type[LockBackend] = getattr(import_module(f"app.locks.{module}"), kind)
+    return found
