@@ -82,6 +82,7 @@ class Figures:
 
 def run(options: DemoOptions) -> int:
     """Run it; the exit status."""
+    _guard(options)
     console = Console()
     try:
         with ExitStack() as servers, _steps(console) as steps:
@@ -147,9 +148,17 @@ def run_all(options: DemoOptions) -> int:
     return 0 if all(one["as_declared"] for one in report.values()) else 1
 
 
+def _guard(options: DemoOptions) -> Guard:
+    """What was asked for, or the best that the lock allows."""
+    best = GUARDS.get(options.lock, Guard.FENCE)
+    if options.guard is Guard.FENCE and best is not Guard.FENCE:
+        raise ConfigurationError(f"--lock {options.lock} gives no fencing tokens; say --guard {best}")
+    return options.guard or best
+
+
 def _set_up(options: DemoOptions, console: Console, servers: ExitStack, steps: Progress) -> "_Stage":
     crowd_file = _locustfile()
-    guard = options.guard or GUARDS.get(options.lock, Guard.FENCE)
+    guard = _guard(options)
     token = secrets.token_urlsafe(16)
     locks = LockServers(options.lock)
     step = steps.add_task(f"Starting the store and what the lock needs: {options.lock}", total=None)

@@ -1,11 +1,14 @@
 """A short pass of the benchmarks: everybody takes part, and what is reported is there. No figure is judged."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from app.bench import CONTESTANTS
 
 ROOT = Path(__file__).parents[2]
 
@@ -44,10 +47,12 @@ def test_the_locks_beside_their_peers(tmp_path: Path) -> None:
     done = bench("app", "bench", "locks", *options)
     assert done.returncode == 0, done.stdout + done.stderr
     heats = json.loads(report.read_text())
-    assert {heat["contestant"] for heat in heats} == {"seckill etcd", "python-etcd3", "redis-py", "python-redis-lock"}
-    ours = [heat for heat in heats if heat["contestant"] == "seckill etcd"]
-    assert [(heat["overlaps"], heat["left_behind"]) for heat in ours] == [(0, 0), (0, 0)]
-    assert all(heat["fewest"] > 0 for heat in ours)
+    absent = {name for name in CONTESTANTS if f"{name} did not take part" in done.stdout}
+    assert not (absent and os.environ.get("CI"))
+    assert {heat["contestant"] for heat in heats} == set(CONTESTANTS) - absent
+    ours = [heat for heat in heats if heat["contestant"].startswith("seckill")]
+    assert {(heat["overlaps"], heat["left_behind"]) for heat in ours} == {(0, 0)}
+    assert all(heat["fewest"] > 0 for heat in ours if heat["contestant"] in ("seckill etcd", "seckill redis-fair"))
 
 
 @pytest.mark.parametrize(

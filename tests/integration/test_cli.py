@@ -106,7 +106,8 @@ def test_locks_shows_the_queue(env: dict[str, str], etcd: EtcdMember) -> None:
         (["stock", "set", "1", "--sku", "a b"], {}, "not an item's name: 'a b'"),
         (["stock", "show", "--sku", "nope"], {}, "no item 'nope'"),
         (["check", "--sku", "nope"], {}, "no item 'nope'"),
-        (["demo", "--lock", "none"], {}, "--lock none gives no fencing tokens"),
+        (["demo", "--lock", "none", "--guard", "fence"], {}, "--lock none gives no fencing tokens; say --guard none"),
+        (["demo", "--lock", "redlock", "--guard", "fence"], {}, "--lock redlock gives no fencing tokens; say --guard"),
     ],
 )
 def test_errors_are_one_line(env: dict[str, str], arguments: list[str], variables: dict[str, str], says: str) -> None:
