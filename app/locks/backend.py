@@ -4,9 +4,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import ClassVar
+from typing import TYPE_CHECKING
 
+from app.errors import LockError
 from app.locks.lock import Contender, DistributedLock
+from app.locks.renewer import Renewer
+
+if TYPE_CHECKING:
+    from app.locks.election import Election
 
 
 class Reach(StrEnum):
@@ -26,7 +31,7 @@ class Guarantees:
     greater than all before it, of whichever lock, for a store to check; `survives_silence`: a server that doesn't
     answer for less than a TTL costs nobody the lock; `survives_restart`: nor does one that is killed and comes back
     within it, with what it had on disk; `shows_queue`: `contenders` shows those who wait, not only who holds;
-    `remembers`: texts can be kept beside the locks.
+    `remembers`: texts can be kept beside the locks; `elects`: one of several candidates can be elected, and be heard.
     """
 
     reach: Reach = Reach.EVERYBODY
@@ -37,6 +42,7 @@ class Guarantees:
     survives_restart: bool = False
     shows_queue: bool = False
     remembers: bool = False
+    elects: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +60,17 @@ class Portrait:
 
 
 class LockBackend(ABC):
-    """What a process opens once and closes at its end. `name`: of the lock system, for people."""
+    """What a process opens once and closes at its end. `name`: of the lock system, for people.
 
-    name: ClassVar[str]
-    guarantees: ClassVar[Guarantees]
-    portrait: ClassVar[Portrait]
+    `renewer`: the thread that keeps the leases of all its locks.
+    """
+
+    name: str
+    guarantees: Guarantees
+    portrait: Portrait
+
+    def __init__(self, renewer: Renewer) -> None:
+        self.renewer = renewer
 
     @abstractmethod
     def lock(self, name: str) -> DistributedLock:
@@ -72,33 +84,42 @@ class LockBackend(ABC):
     def ping(self, timeout_s: float) -> None:
         """Raise `LockUnavailable` if the lock system doesn't answer within that time. Blocks."""
 
-    @abstractmethod
     def newest(self, name: str, timeout_s: float) -> tuple[str, int] | None:
         """The source of its tokens, and a number that none given until now exceeds; None if it gives none. Blocks.
 
         `name` is one that we may ask about. Raises `LockUnavailable`.
         """
+        return None
 
-    @abstractmethod
     def remember(self, marks: Mapping[str, str], *, instead_of: Mapping[str, str]) -> set[str]:
         """Keep texts under names, each if what is kept there is still what `instead_of` says (nothing, without it).
 
         For what instances want to know of each other across their ends. The names of those that are kept now, in one
-        call if that can be. Blocks; raises `LockUnavailable`.
+        call if that can be; none, where nothing is kept. Blocks; raises `LockUnavailable`.
         """
+        return set()
 
-    @abstractmethod
     def recall(self, names: Sequence[str]) -> dict[str, str]:
         """What is kept under these names, as far as anything is. Blocks; raises `LockUnavailable`."""
+        return {}
+
+    def election(self, name: str) -> "Election":
+        """The election of that name. Raises `LockError` where there are none."""
+        raise LockError(f"{self.name} has no elections")
 
     @property
-    @abstractmethod
+    def way(self) -> str:
+        """What sales happen by now: "lock", or "optimistic" where one can go on without (see `FallbackBackend`)."""
+        return "lock"
+
+    @property
     def renewing(self) -> bool:
         """Whether leases are being renewed."""
+        return self.renewer.alive
 
-    @abstractmethod
     def pause_renewal(self, for_s: float) -> None:
         """Renew nothing for so long: to see what happens then."""
+        self.renewer.pause(for_s)
 
     @abstractmethod
     def close(self) -> None:

@@ -4,16 +4,17 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from app.blocking import Waiters
 from app.errors import LockUnavailable
 from app.locks.backend import Guarantees, LockBackend, Portrait, Reach
 from app.locks.lease import Lease
 from app.locks.lock import Contender, DistributedLock, Grant, who
 from app.locks.renewer import Renewer
-from app.locks.wait import Wait, Waiters, Wake
+from app.locks.wait import Wait, Wake
 
 
 @dataclass(eq=False)
@@ -83,8 +84,7 @@ class LocalLock(DistributedLock):
         return grant
 
     def _give_back(self, grant: Grant) -> None:
-        self._renewer.drop(grant.lease)
-        grant.lease.end(0)
+        self._renewer.hand_back(grant.lease, 0)
 
     def contenders(self) -> list[Contender]:
         """The queue."""
@@ -155,14 +155,14 @@ class LocalBackend(LockBackend):
         instance: str | None = None,
         told: Callable[[str], None] = lambda event: None,
     ) -> None:
-        self._renewer = Renewer(told=told)
+        super().__init__(Renewer(told=told))
         self._waiters = Waiters()
         self._ttl_s = ttl_s
         self._instance = instance or socket.gethostname()
 
     def lock(self, name: str) -> DistributedLock:
         """The lock of that name; objects of one name are one lock."""
-        return LocalLock(self._renewer, self._waiters, name, ttl_s=self._ttl_s, instance=self._instance)
+        return LocalLock(self.renewer, self._waiters, name, ttl_s=self._ttl_s, instance=self._instance)
 
     def contenders(self, prefix: str) -> list[Contender]:
         """The queues of this process."""
@@ -177,24 +177,7 @@ class LocalBackend(LockBackend):
         """This machine, and its time."""
         return _SOURCE, _next_token()
 
-    def remember(self, marks: Mapping[str, str], *, instead_of: Mapping[str, str]) -> set[str]:
-        """There is nowhere to keep them that outlives the process."""
-        return set()
-
-    def recall(self, names: Sequence[str]) -> dict[str, str]:
-        """Nothing was kept."""
-        return {}
-
-    @property
-    def renewing(self) -> bool:
-        """Whether the renewal thread is well."""
-        return self._renewer.alive
-
-    def pause_renewal(self, for_s: float) -> None:
-        """Renew nothing for so long: to see what happens then."""
-        self._renewer.pause(for_s)
-
     def close(self) -> None:
         """Those who wait are told that it is over."""
         self._waiters.send_away()
-        self._renewer.close()
+        self.renewer.close()

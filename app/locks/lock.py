@@ -1,6 +1,7 @@
 """The template that every lock inherits: re-entrancy, owners and the forms of acquiring; nothing of any backend."""
 
 import asyncio
+import json
 import os
 import threading
 import time
@@ -81,6 +82,17 @@ def who(instance: str) -> dict[str, str | int | float]:
         "thread": threading.current_thread().name,
         "since": round(time.time(), 3),
     }
+
+
+def read_who(text: str | bytes | None) -> tuple[dict[str, Any], float | None]:
+    """What `who` has written, and for how many seconds that one has been there; other programs write what they like."""
+    try:
+        owner = json.loads(text or "")
+    except ValueError:
+        owner = None
+    owner = owner if isinstance(owner, dict) else {}
+    since = owner.get("since")
+    return owner, max(0.0, time.time() - since) if isinstance(since, int | float) else None
 
 
 @dataclass(slots=True)

@@ -9,9 +9,9 @@ from typing import Any, Final
 from app.errors import LockUnavailable
 from app.locks.backend import LockBackend
 from app.locks.lock import Contender
-from app.locks.mysql_client import MySqlClient, Sessions
 from app.locks.renewer import Renewer
 from app.locks.wait import Wait
+from app.mysql_client import MySqlClient, Sessions
 
 # VARBINARY: in every collation that both MariaDB and MySQL have, names that differ in trailing blanks are equal.
 _NAME: Final = "name VARBINARY(1020) NOT NULL PRIMARY KEY"
@@ -113,9 +113,9 @@ class MySqlBackend(LockBackend):
         timeout_s: float = 2.0,
         told: Callable[[str], None] = lambda event: None,
     ) -> None:
+        super().__init__(Renewer(ratio=renew_ratio, told=told))
         self._client = MySqlClient(url, timeout_s=timeout_s, unavailable=LockUnavailable, schema=SCHEMA)
         self._tokens = Tokens(self._client)
-        self._renewer = Renewer(ratio=renew_ratio, told=told)
         self._ttl_s = ttl_s
         self._instance = instance or socket.gethostname()
 
@@ -172,19 +172,10 @@ class MySqlBackend(LockBackend):
             found |= {name.decode(): text.decode() for name, text in rows}
         return found
 
-    @property
-    def renewing(self) -> bool:
-        """Whether the renewal thread is well."""
-        return self._renewer.alive
-
-    def pause_renewal(self, for_s: float) -> None:
-        """Renew no lease for so long: to see what happens then."""
-        self._renewer.pause(for_s)
-
     def close(self) -> None:
         """Close the connections and stop renewing. Those who wait are told first."""
         self._client.close()
-        self._renewer.close()
+        self.renewer.close()
 
 
 def key(name: str) -> bytes:

@@ -26,9 +26,9 @@ from app.locks.mysql_backend import (
     short,
     under,
 )
-from app.locks.mysql_client import NO_TABLE, MySqlClient, Refused, Session, Sessions
 from app.locks.renewer import Renewer
 from app.locks.wait import Wait, Wake
+from app.mysql_client import NO_TABLE, MySqlClient, Refused, Session, Sessions
 
 _TAKEN: Final = (1205, 3572)  # what MariaDB and MySQL say to NOWAIT
 _FOR_EVER_S: Final = 100_000_000  # MariaDB's longest; who waits minds the time
@@ -117,7 +117,7 @@ class MySqlForUpdateLock(DistributedLock):
     def _take(self, wait: Wait, abandoned: Callable[[], bool]) -> Grant:
         line = _Line()
         outage = Outage(self._ttl_s)
-        with self._client.leaving_on_close(line.interrupt):
+        with self._client.waiters.waiting(line.interrupt):
             forget_cancel = wait.cancel.subscribe(line.interrupt)
             try:
                 while True:
@@ -155,7 +155,7 @@ class MySqlForUpdateLock(DistributedLock):
         except BaseException:
             line.session = None
             session.close()
-            if self._client.closing or wait.cancel.is_set() or not wait.left_s:
+            if self._client.waiters.closing or wait.cancel.is_set() or not wait.left_s:
                 # The server would notice only when it is the session's turn. (If it is the server that ended it, the
                 # number may be somebody else's by now.)
                 self._client.kill(session.id, _KILL_S)
@@ -204,7 +204,7 @@ class MySqlForUpdateLock(DistributedLock):
             )
             grant = Grant(lease.name, token, source, lease)
             # The server frees the row as soon as the connection is closed: so the owner must know before.
-            hold.forget = self._client.on_close(partial(lease.lose, "the connection to MySQL was closed"))
+            hold.forget = self._client.waiters.on_close(partial(lease.lose, "the connection to MySQL was closed"))
             self._refuse_if_called_off(wait)
             self._renewer.keep(lease)
         except BaseException:
@@ -228,15 +228,14 @@ class MySqlForUpdateLock(DistributedLock):
         return holder
 
     def _give_back(self, grant: Grant) -> None:
-        self._renewer.drop(grant.lease)
-        grant.lease.end(min(self._client.timeout_s, 1.0))
+        self._renewer.hand_back(grant.lease, min(self._client.timeout_s, 1.0))
 
     def contenders(self) -> list[Contender]:
         """Who owns the lock, if anybody; MySQL doesn't show its queue."""
         return holders(self._client, f"{_SHOW} name = %s", (self._key,), self._lookers)
 
     def _refuse_if_called_off(self, wait: Wait) -> None:
-        if self._client.closing:
+        if self._client.waiters.closing:
             raise LockUnavailable("the connection to MySQL is closed")
         if wait.cancel.is_set():
             wait.check(self.name)
@@ -281,7 +280,7 @@ class MySqlForUpdateBackend(MySqlBackend):
             self._rows,
             self._lookers,
             self._tokens,
-            self._renewer,
+            self.renewer,
             name,
             ttl_s=self._ttl_s,
             instance=self._instance,

@@ -26,9 +26,9 @@ from app.locks.mysql_backend import (
     short,
     under,
 )
-from app.locks.mysql_client import DUPLICATE, MySqlClient, Refused
 from app.locks.renewer import Renewer
 from app.locks.wait import Wait, Wake
+from app.mysql_client import DUPLICATE, MySqlClient, Refused
 
 # A waiter looks this often, growing from one to the other, and at the moment at which the row would expire.
 _FIRST_PAUSE_S: Final = 0.005
@@ -104,7 +104,7 @@ class MySqlRowLock(DistributedLock):
 
     def _take(self, wait: Wait, abandoned: Callable[[], bool]) -> Grant:
         wake = Wake()
-        with self._client.leaving_on_close(wake.set):
+        with self._client.waiters.waiting(wake.set):
             forget_cancel = wait.cancel.subscribe(wake.set)
             try:
                 return self._poll(wait, wake, abandoned)
@@ -173,15 +173,11 @@ class MySqlRowLock(DistributedLock):
         return int(rows[0][0]) / 1_000_000 if rows else None
 
     def _refuse_closing(self) -> None:
-        if self._client.closing:
+        if self._client.waiters.closing:
             raise LockUnavailable("the connection to MySQL is closed")
 
     def _give_back(self, grant: Grant) -> None:
-        self._renewer.drop(grant.lease)
-        try:
-            grant.lease.end(min(self._client.timeout_s, 1.0))
-        except LockUnavailable:
-            self._renewer.end(grant.lease)
+        self._renewer.hand_back(grant.lease, min(self._client.timeout_s, 1.0))
 
     def contenders(self) -> list[Contender]:
         """Who owns the lock, if anybody; who waits for it is nowhere to be seen."""
@@ -209,7 +205,7 @@ class MySqlRowBackend(MySqlBackend):
 
     def lock(self, name: str) -> MySqlRowLock:
         """The lock of that name; each call makes an object of its own."""
-        return MySqlRowLock(self._client, self._tokens, self._renewer, name, ttl_s=self._ttl_s, instance=self._instance)
+        return MySqlRowLock(self._client, self._tokens, self.renewer, name, ttl_s=self._ttl_s, instance=self._instance)
 
     def contenders(self, prefix: str) -> list[Contender]:
         """The owners of all locks whose names begin with `prefix`."""

@@ -1,12 +1,13 @@
 """No lock at all: what the articles start from, and what the demo shows to go wrong."""
 
 import time
-from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable
 from contextlib import asynccontextmanager
 
 from app.locks.backend import Guarantees, LockBackend, Portrait, Reach
 from app.locks.lease import Lease
 from app.locks.lock import Contender, DistributedLock, Grant
+from app.locks.renewer import Renewer
 from app.locks.wait import Wait
 
 
@@ -49,6 +50,9 @@ class NoBackend(LockBackend):
         choose="to see what locks are for",
     )
 
+    def __init__(self) -> None:
+        super().__init__(Renewer())  # which has nothing to renew
+
     def lock(self, name: str) -> NoLock:
         """A lock that doesn't lock."""
         return NoLock(name)
@@ -59,26 +63,6 @@ class NoBackend(LockBackend):
 
     def ping(self, timeout_s: float) -> None:
         """There is nothing to ask."""
-
-    def newest(self, name: str, timeout_s: float) -> tuple[str, int] | None:
-        """There are no tokens."""
-        return None
-
-    def remember(self, marks: Mapping[str, str], *, instead_of: Mapping[str, str]) -> set[str]:
-        """There is nowhere to keep them."""
-        return set()
-
-    def recall(self, names: Sequence[str]) -> dict[str, str]:
-        """Nothing was kept."""
-        return {}
-
-    @property
-    def renewing(self) -> bool:
-        """There is nothing to renew."""
-        return True
-
-    def pause_renewal(self, for_s: float) -> None:
-        """There is nothing to pause."""
 
     def close(self) -> None:
         """There is nothing to close."""

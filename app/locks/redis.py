@@ -1,6 +1,5 @@
 """The Redis lock: a key with a TTL, in the layout of Redisson's RLock, so that Java services share it."""
 
-import contextlib
 import json
 import math
 import re
@@ -14,7 +13,7 @@ from typing import Any, Final
 from app.errors import LockUnavailable
 from app.locks.backend import Guarantees, LockBackend, Portrait
 from app.locks.lease import Lease
-from app.locks.lock import Contender, DistributedLock, Grant, who
+from app.locks.lock import Contender, DistributedLock, Grant, read_who, who
 from app.locks.redis_client import RedisClient, Script
 from app.locks.renewer import Renewer
 from app.locks.wait import Wait, Wake
@@ -47,9 +46,9 @@ class Hold:
         keys = [self.name, OWNER + self.name]
         return bool(self.client.run(_RENEW, keys, [self._ttl_ms, self.owner], brief=True))
 
-    def end(self, *, brief: bool = False) -> None:
+    def end(self) -> None:
         """Give it back, if it is still ours."""
-        self.client.run(_RELEASE, [self.name, OWNER + self.name], [self.owner, self.channel], brief=brief)
+        self.client.run(_RELEASE, [self.name, OWNER + self.name], [self.owner, self.channel], brief=True)
 
 
 class RedisLock(DistributedLock):
@@ -130,7 +129,7 @@ class RedisLock(DistributedLock):
             self._ttl_s,
             asked_at=time.monotonic(),
             renew=lambda _: hold.renew(),
-            end=lambda _: hold.end(brief=True),
+            end=lambda _: hold.end(),
             abandoned=abandoned,
         )
 
@@ -144,11 +143,7 @@ class RedisLock(DistributedLock):
         return self.hold_kind(self._client, self.name, owner, self._ttl_ms)
 
     def _give_back(self, grant: Grant) -> None:
-        self._renewer.drop(grant.lease)
-        try:
-            self._hold(grant.key.removeprefix(f"{self.name}/")).end()
-        except LockUnavailable:
-            self._renewer.end(grant.lease)
+        self._renewer.hand_back(grant.lease, self._client.timeout_s)
 
     def contenders(self) -> list[Contender]:
         """Who holds it. Those who wait are not known to the server."""
@@ -205,14 +200,14 @@ class RedisBackend(LockBackend):
         timeout_s: float = 2.0,
         told: Callable[[str], None] = lambda event: None,
     ) -> None:
+        super().__init__(Renewer(ratio=renew_ratio, told=told))
         self._client = RedisClient(url, timeout_s=timeout_s, brief_s=ttl_s * renew_ratio / 2)
-        self._renewer = Renewer(ratio=renew_ratio, told=told)
         self._ttl_s = ttl_s
         self._instance = instance or socket.gethostname()
 
     def lock(self, name: str) -> RedisLock:
         """The lock of that name; each call makes an object of its own."""
-        return self._lock_kind(self._client, self._renewer, name, ttl_s=self._ttl_s, instance=self._instance)
+        return self._lock_kind(self._client, self.renewer, name, ttl_s=self._ttl_s, instance=self._instance)
 
     def contenders(self, prefix: str) -> list[Contender]:
         """Who holds the locks whose names begin with `prefix`. Looks at all keys of the server."""
@@ -251,19 +246,10 @@ class RedisBackend(LockBackend):
             values = redis.mget(names) if names else []
         return {name: value for name, value in zip(names, values, strict=True) if value is not None}
 
-    @property
-    def renewing(self) -> bool:
-        """Whether the renewal thread is well."""
-        return self._renewer.alive
-
-    def pause_renewal(self, for_s: float) -> None:
-        """Renew nothing for so long: to see what happens then."""
-        self._renewer.pause(for_s)
-
     def close(self) -> None:
         """Close the connections and stop renewing. Those who wait leave first."""
         self._client.close()
-        self._renewer.close()
+        self.renewer.close()
 
 
 def redisson(what: str, name: str) -> str:
@@ -283,17 +269,13 @@ def contender(redis: Any, name: str) -> list[Contender]:
         return []
     text, token = redis.hmget(OWNER + name, "who", "token")
     left_ms = redis.pttl(name)
-    described: Any = None
-    with contextlib.suppress(TypeError, ValueError):
-        described = json.loads(text)  # nothing, of a lock that Redisson took
-    described = described if isinstance(described, dict) else {}
-    since = described.get("since")
+    described, waited_s = read_who(text)  # nothing, of a lock that Redisson took
     return [
         Contender(
             key=f"{name}/{owner}",
             token=int(token or 0),
             owner=described,
-            waited_s=max(0.0, time.time() - since) if isinstance(since, int | float) else None,
+            waited_s=waited_s,
             ttl_left_s=left_ms / 1000 if left_ms >= 0 else None,
             holds=True,
         )

@@ -19,11 +19,12 @@ from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError, RedisError
 from redis.retry import Retry
 
+from app.blocking import Waiters, ctrl_c_waits
 from app.errors import ConfigurationError, LockUnavailable
-from app.locks.wait import Waiters, ctrl_c_waits
 
 _LISTEN_S: Final = 1.0  # after at most so long the listening thread looks whether it is wanted
 _AWAY_PAUSE_S: Final = 0.1
+_IDLE_MAX: Final = 100  # patterns: a program may have a lock for each of its orders
 
 
 class Script:
@@ -84,16 +85,19 @@ class RedisClient:
         What was published before the block begins must be found by looking. Raises `LockUnavailable`.
         """
         with self._translated():
-            self._listener.add(pattern, wake)
+            with ctrl_c_waits():
+                self._listener.add(pattern, wake)
             try:
                 with ctrl_c_waits():
                     self._redis.publish(self._listener.control, "")  # so that it looks what is wanted
                     heard = self._listener.hears(pattern, self.timeout_s)
                 if not heard:
-                    raise LockUnavailable(f"Redis did not take a subscription within {self.timeout_s:g} s")
+                    why = f": {self._listener.trouble}" if self._listener.trouble else ""
+                    raise LockUnavailable(f"Redis did not take a subscription within {self.timeout_s:g} s{why}")
                 yield
             finally:
-                self._listener.remove(pattern, wake)
+                with ctrl_c_waits():
+                    self._listener.remove(pattern, wake)
 
     def close(self) -> None:
         """Close the connections. Who waits leaves first; calls under way end with `LockUnavailable`."""
@@ -118,7 +122,7 @@ class RedisClient:
 
 
 class _Listener:
-    """One connection and one thread, for all patterns. One that was listened to once stays subscribed.
+    """One connection and one thread, for all patterns. Those that nobody listens to any more stay for the next one.
 
     The thread hears of a new one through a channel of its own: redis-py's subscriptions belong to one thread.
     """
@@ -126,6 +130,7 @@ class _Listener:
     def __init__(self, client: Any) -> None:
         self.control = f"seckill:listener:{uuid.uuid4().hex}"
         self.closed = False
+        self.trouble: Exception | None = None  # why it hears nothing
         self._client = client
         self._mutex = threading.Lock()
         self._changed = threading.Condition(self._mutex)
@@ -158,7 +163,8 @@ class _Listener:
             try:
                 with self._client.pubsub() as channels:
                     self._listen(channels)
-            except (RedisError, OSError, ValueError):
+            except (RedisError, OSError, ValueError) as error:
+                self.trouble = error
                 with self._mutex:
                     self._subscribed.clear()
                     wakes = [wake for one in self._wakes.values() for wake in one]
@@ -172,15 +178,24 @@ class _Listener:
         channels.subscribe(self.control)
         while not self.closed:
             with self._mutex:
+                idle = [pattern for pattern in asked if not self._wakes.get(pattern)]
+                idle = idle if len(idle) > _IDLE_MAX else []
+                for pattern in idle:
+                    self._wakes.pop(pattern, None)
+                    self._subscribed.discard(pattern)
                 wanted = set(self._wakes) - asked
+            if idle:
+                channels.punsubscribe(*idle)
+                asked -= set(idle)
             if wanted:
                 channels.psubscribe(*wanted)
                 asked |= wanted
             message = channels.get_message(timeout=_LISTEN_S)
+            self.trouble = None
             if message is None:
                 continue
             with self._changed:
-                if message["type"] == "psubscribe":
+                if message["type"] == "psubscribe" and message["channel"] in asked:
                     self._subscribed.add(message["channel"])
                     self._changed.notify_all()
                 wakes = list(self._wakes.get(message["pattern"], ()))

@@ -1,13 +1,9 @@
 """The fair Redis lock: a queue beside the key, in the layout of Redisson's RFairLock."""
 
-import contextlib
-import json
-import time
 from typing import Any, Final
 
-from app.errors import LockUnavailable
 from app.locks.backend import Guarantees, Portrait
-from app.locks.lock import Contender
+from app.locks.lock import Contender, read_who
 from app.locks.redis import OWNER, TOKENS, Hold, RedisBackend, RedisLock, contender, literally, redisson
 from app.locks.redis_client import Script
 
@@ -19,10 +15,10 @@ _WAITING: Final = "seckill_lock_waiting:"
 class FairHold(Hold):
     """The same, or a place in the queue."""
 
-    def end(self, *, brief: bool = False) -> None:
+    def end(self) -> None:
         """Give it back, if it is still ours, or the place."""
         keys = [self.name, OWNER + self.name, *_queue(self.name)]
-        self.client.run(_LEAVE, keys, [self.owner, self.channel], brief=brief)
+        self.client.run(_LEAVE, keys, [self.owner, self.channel], brief=True)
 
 
 class RedisFairLock(RedisLock):
@@ -44,10 +40,7 @@ class RedisFairLock(RedisLock):
         return f"{literally(mine)}*"
 
     def _withdraw(self, hold: Hold) -> None:
-        try:
-            hold.end()
-        except LockUnavailable:
-            self._renewer.end(self._lease(hold))
+        self._renewer.hand_back(self._lease(hold), self._client.timeout_s)
 
     def contenders(self) -> list[Contender]:
         """The holder, then the queue."""
@@ -93,17 +86,13 @@ def queue(redis: Any, name: str) -> list[Contender]:
     for owner in owners:
         until_ms = redis.zscore(until, owner)
         if until_ms is not None and until_ms > now_ms:
-            described: Any = None
-            with contextlib.suppress(TypeError, ValueError):
-                described = json.loads(redis.hget(waiting, owner))
-            described = described if isinstance(described, dict) else {}
-            since = described.get("since")
+            described, waited_s = read_who(redis.hget(waiting, owner))
             found.append(
                 Contender(
                     key=f"{name}/{owner}",
                     token=0,
                     owner=described,
-                    waited_s=max(0.0, time.time() - since) if isinstance(since, int | float) else None,
+                    waited_s=waited_s,
                     ttl_left_s=(until_ms - now_ms) / 1000,
                     holds=False,
                 )

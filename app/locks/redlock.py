@@ -10,17 +10,18 @@ import socket
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
+from app.blocking import Waiters
 from app.errors import ConfigurationError, LockUnavailable
 from app.locks.backend import Guarantees, LockBackend, Portrait
 from app.locks.lease import Lease
-from app.locks.lock import Contender, DistributedLock, Grant, who
+from app.locks.lock import Contender, DistributedLock, Grant, read_who, who
 from app.locks.redis_client import RedisClient, Script
 from app.locks.renewer import Renewer
-from app.locks.wait import Wait, Waiters, Wake
+from app.locks.wait import Wait, Wake
 
 _EXTEND: Final = Script("redlock_extend.lua")
 _RELEASE: Final = Script("redlock_release.lua")
@@ -136,18 +137,11 @@ class RedlockLock(DistributedLock):
             self._renewer.keep(lease)
             return Grant(f"{name}/{json.loads(value)['id']}", 0, "redlock", lease)
         if got:
-            self._end(lease)
+            self._renewer.hand_back(lease, 0)
         return None
 
-    def _end(self, lease: Lease) -> None:
-        try:
-            lease.end(0)
-        except LockUnavailable:
-            self._renewer.end(lease)
-
     def _give_back(self, grant: Grant) -> None:
-        self._renewer.drop(grant.lease)
-        self._end(grant.lease)
+        self._renewer.hand_back(grant.lease, 0)
 
     def contenders(self) -> list[Contender]:
         """Who holds it."""
@@ -166,12 +160,8 @@ def _holders(servers: _Servers, look: Callable[[RedisClient], list[tuple[str, st
     left_ms = {(name, value): left for name, value, left in seen}
     found = []
     for (name, value), count in Counter((name, value) for name, value, _ in seen).items():
-        try:
-            owner = json.loads(value)
-        except ValueError:
-            continue  # somebody else's
-        if count >= servers.majority and isinstance(owner, dict) and "id" in owner:
-            waited_s = max(0.0, time.time() - owner["since"])
+        owner, waited_s = read_who(value)
+        if count >= servers.majority and "id" in owner:  # else it is somebody else's
             left_s = max(0, left_ms[name, value]) / 1000
             found.append(Contender(f"{name}/{owner.pop('id')}", 0, owner, waited_s, left_s, holds=True))
     return sorted(found, key=lambda one: one.key)
@@ -205,20 +195,18 @@ class RedlockBackend(LockBackend):
         timeout_s: float = 0.5,
         told: Callable[[str], None] = lambda event: None,
     ) -> None:
+        super().__init__(Renewer(ratio=renew_ratio, told=told))
         urls = urls.split(",") if isinstance(urls, str) else urls
         if len(urls) < _SERVERS_MIN:
             raise ConfigurationError(f"a majority that can be lost needs {_SERVERS_MIN} servers at least")
         self._servers = _Servers(urls, min(timeout_s, ttl_s * renew_ratio / 2))
-        self._renewer = Renewer(ratio=renew_ratio, told=told)
         self._waiters = Waiters()
         self._ttl_s = ttl_s
         self._instance = instance or socket.gethostname()
 
     def lock(self, name: str) -> DistributedLock:
         """The lock of that name; each call makes an object of its own."""
-        return RedlockLock(
-            self._servers, self._renewer, self._waiters, name, ttl_s=self._ttl_s, instance=self._instance
-        )
+        return RedlockLock(self._servers, self.renewer, self._waiters, name, ttl_s=self._ttl_s, instance=self._instance)
 
     def contenders(self, prefix: str) -> list[Contender]:
         """Who holds the locks whose names begin with `prefix`."""
@@ -239,29 +227,8 @@ class RedlockBackend(LockBackend):
 
         self._servers.ask(ping)
 
-    def newest(self, name: str, timeout_s: float) -> tuple[str, int] | None:
-        """There are no tokens."""
-        return None
-
-    def remember(self, marks: Mapping[str, str], *, instead_of: Mapping[str, str]) -> set[str]:
-        """Nothing is kept: no server of these is the one that knows."""
-        return set()
-
-    def recall(self, names: Sequence[str]) -> dict[str, str]:
-        """Nothing was kept."""
-        return {}
-
-    @property
-    def renewing(self) -> bool:
-        """Whether the renewal thread is well."""
-        return self._renewer.alive
-
-    def pause_renewal(self, for_s: float) -> None:
-        """Renew nothing for so long: to see what happens then."""
-        self._renewer.pause(for_s)
-
     def close(self) -> None:
         """Close the connections and stop renewing. Those who wait leave first."""
         self._waiters.send_away()
-        self._renewer.close()
+        self.renewer.close()
         self._servers.close()

@@ -74,6 +74,14 @@ class Renewer:
         with self._mutex:
             self._jobs.pop(lease, None)
 
+    def hand_back(self, lease: Lease, within_s: float) -> None:
+        """Give the lease back now; in the background if the server doesn't answer in time. Never raises."""
+        self.drop(lease)
+        try:
+            lease.end(within_s)
+        except LockUnavailable:
+            self.end(lease)
+
     def end(self, lease: Lease) -> None:
         """Give the lease back in the background, trying until it has run out by itself anyway.
 

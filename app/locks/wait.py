@@ -1,18 +1,12 @@
 """How long a caller is willing to queue, and the means to call it off."""
 
-import asyncio
 import contextlib
 import queue
-import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Final
+from collections.abc import Callable
 
 from app.errors import LockCancelled, LockTimeout
-
-_LEAVE_S: Final = 2.0  # for those who wait when the connections are closed
 
 
 class Cancel:
@@ -89,7 +83,8 @@ class Wake:
 
     def set(self) -> None:
         """Wake whoever waits, or the next one to wait. Never blocks."""
-        self._signals.put(None)
+        if self._signals.empty():  # else whoever takes that one looks after us
+            self._signals.put(None)
 
     def wait(self, timeout_s: float) -> bool:
         """Whether it was set within that time; those that were set meanwhile are one."""
@@ -101,61 +96,3 @@ class Wake:
             while True:
                 self._signals.get_nowait()
         return True
-
-
-class Waiters:
-    """Those who wait on a connection, so that they can leave their queues before it is closed."""
-
-    def __init__(self) -> None:
-        self._mutex = threading.Lock()
-        self._wakes: list[Callable[[], None]] = []
-        self.closing = False  # who waits must leave
-
-    @contextmanager
-    def waiting(self, wake: Callable[[], None]) -> Iterator[None]:
-        """In this block `wake` is called by `send_away`, which then waits a little for the block to end."""
-        with self._mutex:
-            self._wakes.append(wake)
-        try:
-            yield
-        finally:
-            with self._mutex:
-                self._wakes.remove(wake)
-
-    def send_away(self) -> None:
-        """Have them leave, and wait for it."""
-        with self._mutex:
-            self.closing = True
-            wakes = list(self._wakes)
-        for wake in wakes:
-            wake()
-        deadline = time.monotonic() + _LEAVE_S
-        while self._wakes and time.monotonic() < deadline:
-            time.sleep(0.01)
-
-
-@contextmanager
-def ctrl_c_waits() -> Iterator[None]:
-    """Keep a Ctrl-C until a call is over, which is soon: each has a deadline.
-
-    It interrupts the main thread wherever that is. Within a client's library it can leave a lock of the library's taken
-    for ever, and then the renewal thread waits for that for ever, whatever its deadline.
-    """
-    handler = signal.getsignal(signal.SIGINT)
-    on_loop = asyncio._get_running_loop() is not None  # its own handler of signals does not interrupt
-    if threading.current_thread() is not threading.main_thread() or not callable(handler) or on_loop:
-        yield
-        return
-    came = False
-
-    def note(number: int, frame: object) -> None:
-        nonlocal came
-        came = True
-
-    try:
-        signal.signal(signal.SIGINT, note)
-        yield
-    finally:
-        signal.signal(signal.SIGINT, handler)
-        if came:
-            signal.raise_signal(signal.SIGINT)

@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -14,41 +14,19 @@ import pymysql
 import pytest
 import trustme
 
+from app import mysql_client
 from app.embedded import MariaDB
 from app.errors import ConfigurationError, LockCancelled, LockTimeout, LockUnavailable
-from app.locks import Cancel, Grant, mysql_client
+from app.locks import Cancel, Grant
 from app.locks.mysql_backend import MySqlBackend, Tokens
 from app.locks.mysql_for_update import MySqlForUpdateBackend
 from app.locks.mysql_row import MySqlRowBackend
 from app.process import free_port
 from app.torture.proxy import Proxy
 from tests.contract.lock_contract import TTL_S, LockContract, LockSystem, _Thread
-from tests.harness.servers import optional
+from tests.harness.servers import ask, optional
 from tests.harness.waiting import WITHIN_S, eventually
 from tests.harness.worker import Worker
-
-
-def ask(server: MariaDB, *statements: str, args: tuple[Any, ...] = ()) -> tuple[Any, ...]:
-    """The rows of the last statement, which has the arguments."""
-    *before, last = statements
-    with (
-        closing(
-            pymysql.connect(
-                host="127.0.0.1",
-                port=server.port,
-                user=server.user,
-                password=server.password,
-                database=server.database,
-                autocommit=True,
-                ssl_disabled=True,
-            )
-        ) as connection,
-        connection.cursor() as cursor,
-    ):
-        for statement in before:
-            cursor.execute(statement)
-        cursor.execute(last, args or None)
-        return tuple(cursor.fetchall())
 
 
 class MySqlSystem(LockSystem):

@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from app.embedded import Valkey
-from app.errors import ConfigurationError
+from app.errors import ConfigurationError, LockTimeout
 from app.locks import Grant, LockBackend
 from app.locks import redis as redis_lock
 from app.locks.redis import RedisBackend
@@ -85,6 +85,7 @@ class TestRedisLock(_RedisContract):
 
 class TestRedisFairLock(_RedisContract):
     kind = RedisFairBackend
+    returns_by_its_key = True
     guarantees = RedisFairBackend.guarantees
 
 
@@ -246,6 +247,32 @@ def test_a_try_whose_answer_was_lost_is_not_in_our_own_way(
         lock.release(owner="me")
         assert raw.exists("/test/lost") == 0
         backend.close()
+
+
+def test_names_that_nobody_waits_for_are_listened_to_no_more(raw: Any, backend: RedisBackend) -> None:
+    """A program with a lock for each of its orders leaves no subscription for each."""
+    for number in range(150):
+        name = f"/test/order-{number}"
+        raw.hset(name, THEIRS, 1)
+        raw.pexpire(name, 600_000)
+        assert backend.lock(name).try_acquire() is None
+        with pytest.raises(LockTimeout):
+            backend.lock(name).acquire(wait_s=0.01)
+        assert raw.pubsub_numpat() <= 102
+    # One that was forgotten is listened to again.
+    waiting = _Thread(lambda: backend.lock("/test/order-0").acquire(owner="me"))
+    told = "redisson_lock__channel:{/test/order-0}"
+    queue = "redisson_lock_queue:{/test/order-0}"
+    if isinstance(backend, RedisFairBackend):
+        told = f"{told}:{eventually(lambda: raw.lindex(queue, 0), 'it waits')}"
+    raw.delete("/test/order-0")
+
+    def woken() -> bool:
+        raw.publish(told, "0")
+        return not waiting.thread.is_alive()
+
+    eventually(woken, "it is woken")
+    assert waiting.result().token > 0
 
 
 def test_a_server_that_forgot_its_tokens_says_so(raw: Any, backend: RedisBackend) -> None:

@@ -11,15 +11,17 @@ import ssl
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
 from urllib.parse import parse_qs, unquote, urlsplit
 from weakref import WeakSet
 
+from app.blocking import Waiters, ctrl_c_waits
 from app.errors import ConfigurationError, SeckillError
-from app.locks.wait import ctrl_c_waits
+
+Result = TypeVar("Result")
 
 try:
     import pymysql
@@ -38,7 +40,6 @@ _TRIES: Final = 5  # of a statement that was chosen to end a deadlock
 _IDLE_MAX: Final = 16  # sessions kept for later
 _SILENT_S: Final = 60.0
 _MIN_CALL_S: Final = 0.001  # 0 would mean: don't block
-_LEAVE_S: Final = 2.0  # for those who wait when the sessions are closed
 # A host that is gone without a word is noticed by the kernel after 5 + 3 x 5 s, however long an answer may take.
 _KEEPALIVE: Final = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 _URL: Final = "mysql://user:password@host:3306/database, percent-escaped, and ?ssl_ca=/path/to/ca.pem for TLS"
@@ -177,6 +178,37 @@ class Session:
         self._connection._force_close()
 
 
+class Call:
+    """Statements over one session, with one deadline for all of them (of `time.monotonic`)."""
+
+    def __init__(self, session: Session, deadline: float) -> None:
+        self._session = session
+        self._deadline = deadline
+        self._begun = False
+
+    def run(self, sql: str, args: Sequence[Any] = (), *, tell: Sequence[int] = ()) -> Answer:
+        """As `Session.run`; without a transaction that was begun each statement is one."""
+        left_s = max(_MIN_CALL_S, self._deadline - time.monotonic())
+        return self._session.run(sql, args, timeout_s=left_s, tell=(*tell, DEADLOCK, NO_TABLE))
+
+    def begin(self) -> None:
+        """Begin a transaction, unless there is one."""
+        if not self._begun:
+            self.run("START TRANSACTION")
+            self._begun = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._begun and error is None:
+            self.run("COMMIT")
+        elif self._begun and self._session.open:
+            self.run("ROLLBACK")
+
+
 class Sessions:
     """Sessions with the same settings. `idle_s`: an unused one is not kept for longer."""
 
@@ -237,10 +269,9 @@ class MySqlClient:
         self._unavailable = unavailable
         self._schema = schema
         self._mutex = threading.Lock()
-        self._wakes: list[Callable[[], None]] = []
-        self._leaving = 0
+        self.waiters = Waiters()
         self._live: WeakSet[Session] = WeakSet()  # a forgotten one closes itself
-        self.closing = self.closed = False
+        self.closed = False
         self._pools: list[Sessions] = []
         # 1 s, the shortest that there is: these statements wait for nothing but each other.
         self._sessions = self.sessions("SET SESSION innodb_lock_wait_timeout = 1")
@@ -267,15 +298,30 @@ class MySqlClient:
         sessions: Sessions | None = None,
     ) -> Answer:
         """Run one statement, a transaction of its own. Missing tables are created first."""
+        return self.call(lambda call: call.run(sql, args, tell=tell), timeout_s=timeout_s, tell=tell, sessions=sessions)
+
+    def call(
+        self,
+        work: Callable[[Call], Result],
+        *,
+        timeout_s: float | None = None,
+        tell: Sequence[int] = (),
+        sessions: Sessions | None = None,
+    ) -> Result:
+        """Run some statements over one session. Missing tables are created first.
+
+        A transaction that they have begun is committed in the end, or rolled back if they raise. What was chosen to end
+        a deadlock wrote nothing, and is run again: `work` must bear that.
+        """
         timeout_s = self.timeout_s if timeout_s is None else timeout_s
         sessions = sessions or self._sessions
         deadline = time.monotonic() + timeout_s
         for attempt in range(_TRIES):
             session = sessions.take(timeout_s)
             try:
-                left_s = max(_MIN_CALL_S, deadline - time.monotonic())
                 try:
-                    return session.run(sql, args, timeout_s=left_s, tell=(*tell, DEADLOCK, NO_TABLE))
+                    with Call(session, deadline) as call:
+                        return work(call)
                 except Refused as refusal:
                     if refusal.code in tell or attempt == _TRIES - 1:
                         raise
@@ -342,42 +388,9 @@ class MySqlClient:
             raise self._unavailable("the connection to MySQL is closed")
         return session
 
-    def on_close(self, wake: Callable[[], None]) -> Callable[[], None]:
-        """Have `wake` called by `close` before anything is closed (now, if it was); the answer takes that back."""
-        with self._mutex:
-            self._wakes.append(wake)
-        if self.closing:
-            wake()
-
-        def forget() -> None:
-            with self._mutex, contextlib.suppress(ValueError):
-                self._wakes.remove(wake)
-
-        return forget
-
-    @contextmanager
-    def leaving_on_close(self, wake: Callable[[], None]) -> Iterator[None]:
-        """In this block `wake` is called by `close`, which then waits a little for the block to end."""
-        with self._mutex:
-            self._leaving += 1
-        forget = self.on_close(wake)
-        try:
-            yield
-        finally:
-            forget()
-            with self._mutex:
-                self._leaving -= 1
-
     def close(self) -> None:
         """Close all sessions. Who waits leaves first; calls under way end with an error."""
-        with self._mutex:
-            self.closing = True
-            wakes = list(self._wakes)
-        for wake in wakes:
-            wake()
-        deadline = time.monotonic() + _LEAVE_S
-        while self._leaving and time.monotonic() < deadline:
-            time.sleep(0.01)
+        self.waiters.send_away()
         self.closed = True
         for pool in self._pools:
             pool.close()
