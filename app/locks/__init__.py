@@ -8,21 +8,28 @@
 """
 
 from app.locks.backend import Guarantees, LockBackend, Portrait, Reach
-from app.locks.etcd import EtcdBackend, EtcdLock
+from app.locks.election import Election, Leader, Leadership
+from app.locks.etcd import EtcdBackend
+from app.locks.etcd_lock import EtcdLock
 from app.locks.lock import Contender, DistributedLock, Grant
 from app.locks.none import NoBackend
+from app.locks.session import Session
 from app.locks.wait import Cancel
 
 __all__ = [
     "Cancel",
     "Contender",
     "DistributedLock",
+    "Election",
     "EtcdBackend",
     "EtcdLock",
     "Grant",
     "Guarantees",
+    "Leader",
+    "Leadership",
     "LockBackend",
     "NoBackend",
     "Portrait",
     "Reach",
+    "Session",
 ]

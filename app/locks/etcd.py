@@ -1,71 +1,18 @@
-"""The etcd lock: a lease per outermost acquire, a key under the lock's prefix, the lowest create revision owns."""
+"""The etcd backend: one connection for the locks, the elections and the sessions of a process."""
 
+import math
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from app.errors import LockUnavailable
 from app.locks.backend import Guarantees, LockBackend, Portrait
+from app.locks.election import Election
 from app.locks.etcd_client import EtcdClient
-from app.locks.etcd_queue import LockClosed, PlaceLost, PrefixQueue, contenders
-from app.locks.lock import Contender, DistributedLock, Grant, who
+from app.locks.etcd_lock import EtcdLock
+from app.locks.etcd_queue import contenders, source
+from app.locks.lock import Contender, DistributedLock
 from app.locks.renewer import Renewer
-from app.locks.wait import Wait, Wake
-
-
-class EtcdLock(DistributedLock):
-    """Fair (in the order of create revisions), re-entrant, fenced by the create revision of the lock's key.
-
-    Follows etcd's Go `concurrency.Mutex` and shares its queue. Differs where that one has been hurt: a lease of its own
-    for each acquire (two threads are two contenders; a release can't delete anybody else's key), no watch from a past
-    revision (it can be told 100 ms late), and a waiter whose own key vanished starts again instead of waiting for ever.
-
-    >>> lock = EtcdLock(client, renewer, "/seckill/lock/phone", ttl_s=5)
-    >>> with lock as grant:
-    ...     store.write(..., token=grant.token)
-    """
-
-    def __init__(
-        self, client: EtcdClient, renewer: Renewer, name: str, *, ttl_s: float = 5.0, instance: str = "python"
-    ) -> None:
-        super().__init__(name)
-        self._client = client
-        self._queue = PrefixQueue(client, renewer, name, ttl_s=ttl_s)
-        self._instance = instance
-
-    def _take(self, wait: Wait, abandoned: Callable[[], bool]) -> Grant:
-        wake = Wake()
-        with self._client.waiters.waiting(wake.set):
-            while True:
-                if wait.cancel.is_set():
-                    wait.check(self.name)
-                place = None
-                try:
-                    place = self._queue.enter(who(self._instance), wait, abandoned)
-                    if place.predecessor is not None:
-                        self._queue.wait_turn(place, wait, wake)
-                    return Grant(place.key, place.revision, source(self._client), place.lease)
-                except BaseException as error:
-                    if place is not None:
-                        self._queue.leave(place.lease)
-                    if isinstance(error, LockClosed):
-                        raise LockUnavailable(str(error)) from None
-                    if not isinstance(error, PlaceLost):
-                        raise
-                    # Go's mutex waits on. Our place is gone: to the end of the queue, while time is left.
-                    wait.check(self.name)
-
-    def _give_back(self, grant: Grant) -> None:
-        self._queue.leave(grant.lease)
-
-    def contenders(self) -> list[Contender]:
-        """The queue in order of create revisions; the first owns the lock."""
-        return self._queue.contenders()
-
-
-def source(client: EtcdClient) -> str:
-    """Whose tokens the revisions of this cluster are."""
-    return f"etcd:{client.cluster_id:x}"
+from app.locks.session import Session
 
 
 class EtcdBackend(LockBackend):
@@ -77,7 +24,13 @@ class EtcdBackend(LockBackend):
 
     name = "etcd"
     guarantees = Guarantees(
-        fair=True, fencing=True, survives_silence=True, survives_restart=True, shows_queue=True, remembers=True
+        fair=True,
+        fencing=True,
+        survives_silence=True,
+        survives_restart=True,
+        shows_queue=True,
+        remembers=True,
+        elects=True,
     )
     portrait = Portrait(
         works=(
@@ -109,6 +62,7 @@ class EtcdBackend(LockBackend):
         key_file: Path | None = None,
         told: Callable[[str], None] = lambda event: None,
     ) -> None:
+        super().__init__(Renewer(ratio=renew_ratio, told=told))
         self._client = EtcdClient(
             endpoints,
             timeout_s=timeout_s,
@@ -118,13 +72,21 @@ class EtcdBackend(LockBackend):
             cert_file=cert_file,
             key_file=key_file,
         )
-        self._renewer = Renewer(ratio=renew_ratio, told=told)
         self._ttl_s = ttl_s
         self._instance = instance or socket.gethostname()
 
     def lock(self, name: str) -> DistributedLock:
         """The lock of that name; each call makes an object of its own."""
-        return EtcdLock(self._client, self._renewer, name, ttl_s=self._ttl_s, instance=self._instance)
+        return EtcdLock(self._client, self.renewer, name, ttl_s=self._ttl_s, instance=self._instance)
+
+    def session(self, *, ttl_s: float | None = None, lease_id: int | None = None) -> Session:
+        """One lease for several locks: of `ttl_s` (the backend's, if None), or the one with that id. See `Session`."""
+        ttl = math.ceil(self._ttl_s if ttl_s is None else ttl_s)
+        return Session(self._client, self.renewer, ttl_s=ttl, instance=self._instance, lease_id=lease_id)
+
+    def election(self, name: str) -> Election:
+        """The election of that name."""
+        return Election(self._client, self.renewer, name, ttl_s=self._ttl_s)
 
     def contenders(self, prefix: str) -> list[Contender]:
         """The queues of all locks whose names begin with `prefix`, which ends in "/"."""
@@ -147,16 +109,7 @@ class EtcdBackend(LockBackend):
         """What is kept under these keys."""
         return self._client.get(names)
 
-    @property
-    def renewing(self) -> bool:
-        """Whether the renewal thread is well."""
-        return self._renewer.alive
-
-    def pause_renewal(self, for_s: float) -> None:
-        """Renew no lease for so long: to see what happens then."""
-        self._renewer.pause(for_s)
-
     def close(self) -> None:
         """Close the connections and stop renewing. Those who wait leave their queues first."""
         self._client.close()
-        self._renewer.close()
+        self.renewer.close()

@@ -16,9 +16,9 @@ from typing import Any, Final
 import grpc
 from etcd3 import etcdrpc
 
+from app.blocking import Waiters, ctrl_c_waits
 from app.errors import ConfigurationError, LockUnavailable
 from app.locks.etcd_endpoint import Endpoint, metadata_of, tls_credentials
-from app.locks.wait import Waiters, ctrl_c_waits
 
 _ELSEWHERE: Final = {
     # Another member may do better, or this one a moment later. UNAVAILABLE is also "no leader" and "leader changed".
@@ -40,6 +40,7 @@ class KeyValue:
     key: str
     value: bytes
     create_revision: int
+    mod_revision: int
     lease_id: int
 
 
@@ -105,20 +106,62 @@ class EtcdClient:
             if refusal.code is not grpc.StatusCode.NOT_FOUND:
                 raise
 
+    def delete(self, key: str, timeout_s: float | None = None) -> None:
+        """Delete a key. One that is gone already is fine."""
+        self._call(lambda at: at.kv.DeleteRange, etcdrpc.DeleteRangeRequest(key=key.encode()), timeout_s)
+
+    def put_over(self, old: KeyValue, value: bytes, timeout_s: float | None = None) -> KeyValue | None:
+        """Change a key that is as we know it, and leave its lease; the key as it is now, None if it is gone.
+
+        Somebody else's change since is not overwritten, but answered.
+        """
+        key = old.key.encode()
+        request = etcdrpc.TxnRequest(
+            compare=[
+                etcdrpc.Compare(
+                    key=key,
+                    target=etcdrpc.Compare.MOD,
+                    result=etcdrpc.Compare.EQUAL,
+                    mod_revision=old.mod_revision,
+                )
+            ],
+            success=[
+                etcdrpc.RequestOp(request_put=etcdrpc.PutRequest(key=key, value=value, ignore_lease=True)),
+                _op(etcdrpc.RangeRequest(key=key)),
+            ],
+            failure=[_op(etcdrpc.RangeRequest(key=key))],
+        )
+        found = self._call(lambda at: at.kv.Txn, request, timeout_s).responses[-1].response_range.kvs
+        now = _key_value(found[0]) if found else None
+        return now if now is not None and now.create_revision == old.create_revision else None
+
     def ttl_left(self, lease_id: int, timeout_s: float | None = None) -> int | None:
         """Seconds that a lease has left, None if there is no such lease."""
         request = etcdrpc.LeaseTimeToLiveRequest(ID=lease_id)
         answer = self._call(lambda at: at.lease.LeaseTimeToLive, request, timeout_s)
         return int(answer.TTL) if answer.TTL >= 0 else None
 
+    def ttl_granted(self, lease_id: int, timeout_s: float | None = None) -> int | None:
+        """Seconds for which a lease was granted, None if there is no such lease."""
+        request = etcdrpc.LeaseTimeToLiveRequest(ID=lease_id)
+        answer = self._call(lambda at: at.lease.LeaseTimeToLive, request, timeout_s)
+        return int(answer.grantedTTL) if answer.TTL >= 0 else None
+
     def put_and_see(
-        self, key: str, value: bytes, lease_id: int, prefix: str, timeout_s: float | None = None
+        self,
+        key: str,
+        value: bytes,
+        lease_id: int,
+        prefix: str,
+        timeout_s: float | None = None,
+        *,
+        not_answered: Callable[[], None] = lambda: None,
     ) -> tuple[KeyValue | None, KeyValue | None]:
         """Create `key` unless it exists; answer it with the key under `prefix` that was created just before it.
 
         One transaction. In it the key is the newest under its prefix, so the newest two are the key and its
         predecessor: no second call is needed to know whom to wait for. (None, None): the
-        key was there and is gone, or its lease is.
+        key was there and is gone, or its lease is. `not_answered` is told of each try that may still arrive.
         """
         put = etcdrpc.PutRequest(key=key.encode(), value=value, lease=lease_id)
         request = etcdrpc.TxnRequest(
@@ -127,7 +170,7 @@ class EtcdClient:
             failure=[_op(etcdrpc.RangeRequest(key=key.encode()))],
         )
         try:
-            answer = self._call(lambda at: at.kv.Txn, request, timeout_s)
+            answer = self._call(lambda at: at.kv.Txn, request, timeout_s, not_answered)
         except _Refused as refusal:
             if refusal.code is grpc.StatusCode.NOT_FOUND:  # the lease ran out before we came to use it
                 return None, None
@@ -171,6 +214,20 @@ class EtcdClient:
             # What is there is a longer name's: "/jobs/nightly/<id>" is no contender for "/jobs". Look at all of them.
             return self.see(key, create_revision, prefix, timeout_s, limit=0)
         return True, ahead
+
+    def first(self, prefix: str, timeout_s: float | None = None) -> KeyValue | None:
+        """The key under a prefix that was created before all others there, if there is any."""
+        request = etcdrpc.RangeRequest(
+            key=prefix.encode(),
+            range_end=_end_of(prefix),
+            limit=1,
+            sort_order=etcdrpc.RangeRequest.ASCEND,
+            sort_target=etcdrpc.RangeRequest.CREATE,
+        )
+        found = [_key_value(kv) for kv in self._call(lambda at: at.kv.Range, request, timeout_s).kvs]
+        if found and not _is_direct(found[0], prefix):  # a longer name's: look at all of them
+            found = [kv for kv in self.list(prefix, timeout_s) if _is_direct(kv, prefix)]
+        return found[0] if found else None
 
     def exists(self, key: str, create_revision: int, timeout_s: float | None = None) -> bool:
         """Whether `key` is still the one created at that revision."""
@@ -226,18 +283,19 @@ class EtcdClient:
 
     @contextmanager
     def watching(
-        self, key: str, wake: Callable[[], None], timeout_s: float | None = None
+        self, key: str, wake: Callable[[], None], timeout_s: float | None = None, *, below: bool = False
     ) -> Iterator[Callable[[], bool]]:
         """Call `wake` when `key` is deleted or the watch breaks; yields "will this watch still tell me?".
 
-        What was deleted before the watch was there must be found by looking, *after* the watch was created.
+        `below`: when anything happens to any key that begins so. What happened before the watch was there must be found
+        by looking, *after* the watch was created.
         """
         endpoint = self._endpoints[self._current]
         timeout_s = self.timeout_s if timeout_s is None else timeout_s
         try:
             with ctrl_c_waits():
                 stream = endpoint.watches(timeout_s)
-            watch = stream.add(key, wake, timeout_s)
+            watch = stream.add(key, wake, timeout_s, end=_end_of(key) if below else None)
         except (LockUnavailable, grpc.RpcError, ValueError) as error:
             self._next(endpoint)
             raise LockUnavailable(f"etcd at {endpoint.url} takes no watch: {_text(error)}") from error
@@ -255,13 +313,25 @@ class EtcdClient:
             for endpoint in self._endpoints:
                 endpoint.close()
 
-    def _call(self, method: "Callable[[Endpoint], Callable[..., Any]]", request: Any, timeout_s: float | None) -> Any:
+    def _call(
+        self,
+        method: "Callable[[Endpoint], Callable[..., Any]]",
+        request: Any,
+        timeout_s: float | None,
+        not_answered: Callable[[], None] = lambda: None,
+    ) -> Any:
         """Try the endpoints in turn until one answers or the time is over."""
         timeout_s = self.timeout_s if timeout_s is None else timeout_s
         with ctrl_c_waits():
-            return self._try_all(method, request, timeout_s)
+            return self._try_all(method, request, timeout_s, not_answered)
 
-    def _try_all(self, method: "Callable[[Endpoint], Callable[..., Any]]", request: Any, timeout_s: float) -> Any:
+    def _try_all(
+        self,
+        method: "Callable[[Endpoint], Callable[..., Any]]",
+        request: Any,
+        timeout_s: float,
+        not_answered: Callable[[], None],
+    ) -> Any:
         deadline = time.monotonic() + timeout_s
         untried = len(self._endpoints)
         while True:
@@ -290,6 +360,7 @@ class EtcdClient:
                     raise
                 self._next(endpoint)
                 failure = error
+            not_answered()
             untried -= 1
             if untried <= 0:
                 time.sleep(min(_ROUND_PAUSE_S, max(0.0, deadline - time.monotonic())))
@@ -358,7 +429,7 @@ def _end_of(prefix: str) -> bytes:
 
 
 def _key_value(kv: Any) -> KeyValue:
-    return KeyValue(kv.key.decode(errors="replace"), kv.value, kv.create_revision, kv.lease)
+    return KeyValue(kv.key.decode(errors="replace"), kv.value, kv.create_revision, kv.mod_revision, kv.lease)
 
 
 def _text(error: BaseException) -> str:

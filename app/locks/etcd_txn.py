@@ -12,17 +12,14 @@ from collections.abc import Callable
 
 from app.errors import LockUnavailable
 from app.locks.backend import Guarantees, Portrait
-from app.locks.etcd import EtcdBackend, source
+from app.locks.etcd import EtcdBackend
 from app.locks.etcd_client import EtcdClient, KeyValue
-from app.locks.etcd_queue import contenders
+from app.locks.etcd_queue import contenders, looks, source
 from app.locks.lease import Lease
 from app.locks.lock import Contender, DistributedLock, Grant, who
 from app.locks.renewer import Renewer
 from app.locks.wait import Wait, Wake
 
-_WATCH_SETTLES_S = 0.2  # see etcd_queue
-_FIRST_LOOK_S = 0.003
-_LOOK_AGAIN_S = 1.0
 _AWAY_PAUSE_S = 0.1
 
 
@@ -79,15 +76,12 @@ class EtcdTxnLock(DistributedLock):
 
     def _wait_for_deletion(self, holder: KeyValue, wait: Wait, wake: Wake) -> None:
         with self._client.watching(self.name, wake.set, self._call_s(wait)) as watching:
-            began = time.monotonic()
-            pause_s = _FIRST_LOOK_S
-            while watching() and self._client.exists(self.name, holder.create_revision, self._call_s(wait)):
+            for pause_s in looks():
+                if not watching() or not self._client.exists(self.name, holder.create_revision, self._call_s(wait)):
+                    return
                 self._ensure_open()
                 wait.check(self.name)
-                if time.monotonic() - began > _WATCH_SETTLES_S:
-                    pause_s = _LOOK_AGAIN_S
                 wake.wait(min(pause_s, wait.left_s))
-                pause_s *= 2
 
     def _ensure_open(self) -> None:
         if self._client.waiters.closing:
@@ -97,11 +91,7 @@ class EtcdTxnLock(DistributedLock):
         return min(self._client.timeout_s, max(1.0, wait.left_s))
 
     def _give_back(self, grant: Grant) -> None:
-        self._renewer.drop(grant.lease)
-        try:
-            grant.lease.end(min(self._client.timeout_s, 1.0))
-        except LockUnavailable:
-            self._renewer.end(grant.lease)
+        self._renewer.hand_back(grant.lease, min(self._client.timeout_s, 1.0))
 
     def contenders(self) -> list[Contender]:
         """Who holds it. Those who wait are not to be seen."""
@@ -149,18 +139,14 @@ class _Claim:
     def drop(self) -> None:
         """Nothing of ours may stay."""
         if self.lease_id:
-            self._renewer.drop(self.lease)
-            try:
-                self.lease.end(min(self._client.timeout_s, 1.0))
-            except LockUnavailable:
-                self._renewer.end(self.lease)
+            self._renewer.hand_back(self.lease, min(self._client.timeout_s, 1.0))
 
 
 class EtcdTxnBackend(EtcdBackend):
     """As `EtcdBackend`; another lock."""
 
     name = "etcd-txn"
-    guarantees = Guarantees(fencing=True, survives_silence=True, survives_restart=True, remembers=True)
+    guarantees = Guarantees(fencing=True, survives_silence=True, survives_restart=True, remembers=True, elects=True)
     portrait = Portrait(
         works=(
             "One key, the lock's name, bound to a lease. A transaction creates it if its create revision is 0, that "
@@ -173,7 +159,7 @@ class EtcdTxnBackend(EtcdBackend):
 
     def lock(self, name: str) -> DistributedLock:
         """The lock of that name; each call makes an object of its own."""
-        return EtcdTxnLock(self._client, self._renewer, name, ttl_s=self._ttl_s, instance=self._instance)
+        return EtcdTxnLock(self._client, self.renewer, name, ttl_s=self._ttl_s, instance=self._instance)
 
     def contenders(self, prefix: str) -> list[Contender]:
         """Who holds the locks whose names begin with `prefix`."""

@@ -38,7 +38,7 @@ class WatchStream:
     """A stream of watches; broken for good once it breaks. All methods may be called from any thread."""
 
     def __init__(self, stub: Any, metadata: Any) -> None:
-        self._mutex = threading.Lock()
+        self._mutex = threading.RLock()  # a forgotten observer may be finalised, and remove its watch, in here
         self._requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._unanswered: deque[Watch] = deque()  # etcd answers in the order of the requests
         self._watches: dict[int, Watch] = {}
@@ -47,14 +47,20 @@ class WatchStream:
         self._reader = threading.Thread(target=self._read, name="seckill-etcd-watch", daemon=True)
         self._reader.start()
 
-    def add(self, key: str, wake: Callable[[], None], timeout_s: float) -> Watch:
+    def add(self, key: str, wake: Callable[[], None], timeout_s: float, *, end: bytes | None = None) -> Watch:
         """Watch a key for its deletion from now on; raises `LockUnavailable` when etcd does not confirm it in time.
+
+        With an `end`, watch all keys from `key` to before that, for anything that happens to them.
 
         The watch begins with the next revision, not with a past one: etcd puts a watch from the past into a group that
         it visits every 100 ms, and a deletion that follows closely would be told that late.
         """
         watch = Watch(wake)
-        create = etcdrpc.WatchCreateRequest(key=key.encode(), filters=_DELETIONS)
+        create = (
+            etcdrpc.WatchCreateRequest(key=key.encode(), filters=_DELETIONS)
+            if end is None
+            else etcdrpc.WatchCreateRequest(key=key.encode(), range_end=end)
+        )
         with self._mutex:
             if not self.broken:
                 self._unanswered.append(watch)

@@ -16,7 +16,8 @@ class Lease:
 
     `renew(timeout_s)` asks the server for another `ttl_s`: True when it was given, False when there is nothing left to
     renew; it raises `LockUnavailable` when the server could not be asked. `end(timeout_s)` gives the lease back.
-    `abandoned()` says whether the owner is gone for good.
+    `abandoned()` says whether the owner is gone for good. A lease `under` another one lasts as long as that,
+    unless there is nothing left to renew.
 
     The deadline counts from *before* the request was sent: the server starts to count later than we do, so we stop
     believing in the lease before the server gives it to somebody else, as long as both clocks run at the same rate.
@@ -31,6 +32,7 @@ class Lease:
         renew: Callable[[float], bool],
         end: Callable[[float], None],
         abandoned: Callable[[], bool] = lambda: False,
+        under: "Lease | None" = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = name
@@ -44,11 +46,12 @@ class Lease:
         self._deadline = asked_at + ttl_s
         self._reason: str | None = None
         self._callbacks: list[Callable[[], None]] = []
+        self._under = under
 
     @property
     def deadline(self) -> float:
         """When the lease ends if nobody renews it, on the monotonic clock."""
-        return self._deadline
+        return self._deadline if self._under is None else self._under.deadline
 
     def held_by(self, holder: object) -> None:
         """From now on the lease serves `holder` (a grant): nobody can give it back any more once that is garbage."""
@@ -62,14 +65,22 @@ class Lease:
     @property
     def left_s(self) -> float:
         """Seconds until the deadline; 0 when lost."""
-        return 0.0 if self._reason is not None else max(0.0, self._deadline - self._clock())
+        return 0.0 if self._reason is not None else max(0.0, self.deadline - self._clock())
 
     @property
     def lost(self) -> bool:
         """Whether one must stop believing in it. Never turns back to False."""
-        if self._reason is None and self._clock() >= self._deadline:
+        if self._reason is None and self._under is not None:
+            if self._under.lost:
+                self.lose(self._under.reason)
+        elif self._reason is None and self._clock() >= self._deadline:
             self.lose(f"not renewed within its {self.ttl_s:g} s")
         return self._reason is not None
+
+    @property
+    def reason(self) -> str:
+        """Why it is lost; empty while that was not noticed."""
+        return self._reason or ""
 
     def ensure_held(self) -> None:
         """Raise `LockLost`, with the reason, if the lease is lost."""

@@ -1,0 +1,227 @@
+"""Sessions: several locks under one lease."""
+
+import gc
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+
+import pytest
+
+from app.embedded import EtcdMember
+from app.errors import LockLost, LockTimeout
+from app.locks import EtcdBackend
+from app.locks.etcd_client import EtcdClient
+from app.torture.proxy import Proxy
+from tests.contract.lock_contract import TTL_S, LockContract, _Thread
+from tests.contract.test_etcd_lock import EtcdSystem
+from tests.harness.servers import etcdctl, leases
+from tests.harness.waiting import WITHIN_S, eventually
+
+ONE, TWO = "/test/one", "/test/two"
+
+
+@pytest.fixture
+def backend(etcd: EtcdMember) -> Iterator[EtcdBackend]:
+    """A connection; at its end nothing is left on the server."""
+    backend = EtcdBackend([etcd.endpoint], ttl_s=TTL_S)
+    yield backend
+    eventually(lambda: not EtcdSystem(etcd).leftovers(), "nothing is left on the server")
+    backend.close()
+
+
+def is_free(backend: EtcdBackend, name: str) -> bool:
+    lock = backend.lock(name)
+    if lock.try_acquire() is None:
+        return False
+    lock.release()
+    return True
+
+
+def test_several_locks_under_one_lease(etcd: EtcdMember, backend: EtcdBackend) -> None:
+    """They are locks like any other; there is one lease for all, and its end is the end of all."""
+    with backend.session() as session:
+        one, two = session.lock(ONE), session.lock(TWO)
+        with one as first, two as second:
+            assert first.token < second.token
+            assert [int(lease, 16) for lease in leases(etcd)] == [session.lease_id]
+            assert not is_free(backend, ONE)
+        assert is_free(backend, ONE)
+        assert is_free(backend, TWO)
+        one.acquire()
+        two.acquire()
+    assert session.lost
+    assert is_free(backend, ONE)
+    assert is_free(backend, TWO)
+    with pytest.raises(LockLost, match="the session was closed"):
+        one.release()
+    with pytest.raises(LockLost, match="the session was closed"):
+        two.acquire()
+    with pytest.raises(LockLost):
+        session.lock(ONE).acquire()
+    session.close()
+
+
+def test_threads_of_a_session_exclude_each_other(backend: EtcdBackend) -> None:
+    """In Go a session is one contender; here each of its threads is."""
+    with backend.session() as session:
+        lock, same = session.lock(ONE), session.lock(ONE)
+        grant = lock.acquire()
+        waiting = _Thread(lambda: LockContract._hold_and_release(same))
+        eventually(lambda: len(lock.contenders()) == 2, "it waits")
+        with pytest.raises(LockTimeout):
+            session.lock(ONE).acquire(owner="third", wait_s=0)
+        lock.release()
+        assert waiting.result() > grant.token
+
+
+def test_what_is_under_a_lost_session_is_lost(etcd: EtcdMember, backend: EtcdBackend) -> None:
+    """Its holders are told at once, and those who wait under it, too."""
+    session = backend.session()
+    grant = session.lock(ONE).acquire(owner="me")
+    other = backend.lock(TWO)
+    other.acquire()
+    told = threading.Event()
+    grant.on_lost(told.set)
+    waiting = _Thread(lambda: session.lock(TWO).acquire())
+    eventually(lambda: len(other.contenders()) == 2, "it waits")
+    etcdctl(etcd.endpoint, "lease", "revoke", f"{session.lease_id:x}")
+    assert told.wait(WITHIN_S)
+    assert session.lost
+    with pytest.raises(LockLost):
+        grant.ensure_held()
+    with pytest.raises(LockLost):
+        waiting.result()
+    other.release()
+    session.close()
+
+
+def test_an_orphaned_session_ends_by_itself(backend: EtcdBackend) -> None:
+    """Until its time is over all stays locked; then whoever still believes in it is told."""
+    session = backend.session(ttl_s=TTL_S)
+    lock = session.lock(ONE)
+    grant = lock.acquire()
+    session.orphan()
+    assert not is_free(backend, ONE)
+    assert not grant.lost
+    eventually(lambda: is_free(backend, ONE), "its lease has ended")
+    assert grant.lost
+    assert session.lost
+
+
+def test_a_lease_that_somebody_else_has_granted(etcd: EtcdMember, backend: EtcdBackend) -> None:
+    """It is kept, with its own TTL; one that isn't there is an error."""
+    answer = etcdctl(etcd.endpoint, "lease", "grant", "3")
+    lease_id = int(answer.split()[1], 16)
+    with backend.session(lease_id=lease_id) as session:
+        assert session.ttl_s == 3
+        with session.lock(ONE) as grant:
+            began = session.deadline
+            eventually(lambda: session.deadline > began + 3, "it was renewed beyond its TTL")
+            assert not grant.lost
+            assert lease_id in [int(lease, 16) for lease in leases(etcd)]
+    with pytest.raises(LockLost, match=f"no lease {lease_id:x}"):
+        backend.session(lease_id=lease_id)
+
+
+def test_a_lease_that_is_shorter_than_the_backends(etcd: EtcdMember) -> None:
+    """The server's time counts, not ours: nobody believes in a lock that somebody else may have."""
+    backend = EtcdBackend([etcd.endpoint], ttl_s=600)
+    lease_id = int(etcdctl(etcd.endpoint, "lease", "grant", "3").split()[1], 16)
+    with backend.session(lease_id=lease_id) as session, session.lock(ONE) as grant:
+        assert grant.deadline <= time.monotonic() + 3
+        began = grant.deadline
+        eventually(lambda: grant.deadline > began + 3, "it is renewed in time")
+    backend.close()
+
+
+def test_who_closes_stops_believing_first(etcd: EtcdMember, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the server frees what was locked, nobody here takes it for theirs any more."""
+    backend = EtcdBackend([etcd.endpoint], ttl_s=TTL_S)
+    session = backend.session()
+    grant = session.lock(ONE).acquire()
+    believed = []
+    revoke = EtcdClient.revoke
+    monkeypatch.setattr(EtcdClient, "revoke", lambda *args: (believed.append(not grant.lost), revoke(*args))[1])
+    session.close()
+    assert believed == [False]
+    backend.close()
+
+
+def test_a_key_that_is_deleted_costs_its_lock_only(etcd: EtcdMember, backend: EtcdBackend) -> None:
+    """The session and its other locks go on."""
+    with backend.session() as session:
+        one, two = session.lock(ONE), session.lock(TWO)
+        first, second = one.acquire(), two.acquire()
+        etcdctl(etcd.endpoint, "del", first.key)
+        eventually(lambda: first.lost, "its holder is told")
+        assert not second.lost
+        assert not session.lost
+        with pytest.raises(LockLost):
+            one.release()
+        with one:
+            pass
+        two.release()
+
+
+def test_nothing_is_kept_of_what_was_released(backend: EtcdBackend) -> None:
+    """A session that lives for weeks does not grow with each lock that was taken under it."""
+    with backend.session() as session:
+        lock = session.lock(ONE)
+        ended = []
+        for _ in range(5):
+            with lock as grant:
+                ended.append(weakref.ref(grant.lease))
+            del grant
+        gc.collect()
+        assert [ref() for ref in ended] == [None] * 5
+
+
+def test_a_key_whose_creation_was_not_answered(etcd: EtcdMember) -> None:
+    """A try that hangs on one member and arrives after the release creates the key anew: it is deleted all the same."""
+    # Not each of them arrives: etcd hears, mostly, that nobody waits for the answer.
+    for number in range(4):
+        _release_before_it_arrives(etcd, f"/test/late-{number}")
+
+
+def _release_before_it_arrives(etcd: EtcdMember, name: str) -> None:
+    with Proxy(etcd.client_port) as proxy:
+        other = EtcdBackend([etcd.endpoint], ttl_s=TTL_S)
+        backend = EtcdBackend([f"http://127.0.0.1:{proxy.port}", etcd.endpoint], ttl_s=TTL_S, timeout_s=1)
+        with backend.session() as session:
+            backend._client._current = 0
+            backend.ping(1)
+            proxy.stall_at(name.encode())
+            lock = session.lock(name)
+            with lock:
+                pass
+            proxy.restore()
+            eventually(lambda: is_free(other, name), "nothing of ours is in the way")
+            began = session.deadline
+            eventually(lambda: session.deadline > began + TTL_S, "two renewals have passed")
+            assert lock.contenders() == []
+            assert not session.lost
+        backend.close()
+        other.close()
+
+
+def test_a_session_that_nobody_has_is_closed(backend: EtcdBackend) -> None:
+    """What was locked under it is free."""
+    session = backend.session()
+    session.lock(ONE).acquire(owner="me")
+    del session
+    gc.collect()
+    eventually(lambda: is_free(backend, ONE), "it is free")
+
+
+def test_an_election_under_a_session(backend: EtcdBackend) -> None:
+    """It ends with the session."""
+    session = backend.session()
+    leadership = session.election(ONE).campaign("me")
+    leadership.proclaim("still me")
+    leader = backend.election(ONE).leader()
+    assert leader is not None
+    assert leader.value == "still me"
+    session.close()
+    assert leadership.lost
+    assert backend.election(ONE).leader() is None
