@@ -7,7 +7,7 @@ import re
 import secrets
 import uuid
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeVar
@@ -24,6 +24,7 @@ from app.errors import (
     StockUnavailable,
     UnknownItem,
 )
+from app.stock.known import Known
 from app.stock.redis_client import RedisClient, Script
 from app.stock.store import (
     DEFAULT_SKU,
@@ -37,7 +38,11 @@ from app.stock.store import (
     Snapshot,
     Sold,
     StockStore,
+    behind,
+    changed,
     foreign,
+    outbid,
+    refuse_odd_name,
 )
 
 Answer = TypeVar("Answer")
@@ -76,8 +81,7 @@ class Keys:
 
 @lru_cache(10_000)
 def _keys(sku: str) -> Keys:
-    if not re.fullmatch(SKU_PATTERN, sku):
-        raise ItemNotPossible(f"not an item's name: {sku!r} (letters, digits, '.', '_' and '-', 64 at most)")
+    refuse_odd_name(sku)
     return Keys(sku)
 
 
@@ -86,36 +90,6 @@ class _Part(NamedTuple):
 
     keys: list[str]
     args: list[str | int]
-
-
-class _Known:
-    """Orders of an item that must be in the store. Each read looks for them, and then only for the last one."""
-
-    __slots__ = ("_seen", "told")
-
-    def __init__(self) -> None:
-        self._seen: tuple[str, str] | None = None  # sale and entry of the last one that we have seen there
-        self.told: frozenset[str] = frozenset()  # marks of those that we have only heard of
-
-    @property
-    def last(self) -> str | None:
-        """The last one's mark."""
-        return max(self.told | {_mark(*self._seen)} if self._seen else self.told, default=None)
-
-    def to_look_for(self) -> tuple[frozenset[str], list[str]]:
-        """Those that we were told of, and sale and entry of all: arguments of the scripts."""
-        args = list(self._seen or ())
-        for mark in self.told:
-            args += _unmark(mark)
-        return self.told, args
-
-    def found(self, told: frozenset[str], sale: str = "", last_entry: str | None = None) -> None:
-        """All of these are there; `last_entry` of `sale` is the last that is."""
-        if told:
-            self.told -= told
-            self._seen = _unmark(max(told | {_mark(*self._seen)} if self._seen else told))
-        if last_entry:
-            self._seen = (sale, last_entry)
 
 
 class RedisStockStore(StockStore):
@@ -142,7 +116,7 @@ class RedisStockStore(StockStore):
         self._refusal_ttl_ms = max(1, int(refusal_ttl_s * 1000))
         self._read, self._commit, self._set = Script("read.lua"), Script("commit.lua"), Script("set.lua")
         self._level, self._look, self._accept = Script("level.lua"), Script("look.lua"), Script("accept.lua")
-        self._known: defaultdict[str, _Known] = defaultdict(_Known)
+        self._known: defaultdict[str, Known] = defaultdict(Known)
 
     def check(self, sku: str) -> None:
         """See `StockStore.check`."""
@@ -160,16 +134,17 @@ class RedisStockStore(StockStore):
         """See `StockStore.read_many`."""
         args: list[str | int] = [fence.source, _token(fence), batch_id]
         parts: dict[str, _Part] = {}
-        told: dict[str, frozenset[str]] = {}
+        marks: dict[str, frozenset[str]] = {}
         for sku, ask in asks.items():
             at = self._keys(sku)
-            told[sku], known = self._known[sku].to_look_for()
+            marks[sku] = self._known[sku].marks
+            known = _unmark(marks[sku])
             own: list[str | int] = [len(known) // 2, *known, len(ask.buyers), *ask.buyers, len(ask.keys), *ask.keys]
             parts[sku] = _Part([*at.all, *at.refused(ask.keys)], own)
 
         def snapshot(sku: str, answer: Sequence[Any]) -> Snapshot:
             stock, lucky, bought, settled, last_entry, sale = answer
-            self._known[sku].found(told[sku], sale, last_entry)
+            self._known[sku].found(marks[sku], _mark(sale, last_entry) if last_entry else None)
             return _snapshot(sku, int(stock), int(lucky), bought, settled, asks[sku], last_entry)
 
         return await self._run_many(self._read, fence, args, parts, snapshot)
@@ -191,7 +166,7 @@ class RedisStockStore(StockStore):
             first, sale = answer
             found = _order_ids(sku, first, batches[sku].sold)
             if found:
-                self._known[sku].found(frozenset(), sale, found[-1].split("~")[1])
+                self._known[sku].found(frozenset(), _mark(sale, found[-1].split("~")[1]))
             return found
 
         return await self._run_many(self._commit, fence, args, parts, ids)
@@ -256,7 +231,7 @@ class RedisStockStore(StockStore):
         answer = await self._client.run(
             self._set,
             at.all,
-            [fence.source, _token(fence), stock, "new" if new_sale else "restock", *self._known[sku].to_look_for()[1]],
+            [fence.source, _token(fence), stock, "new" if new_sale else "restock", *_unmark(self._known[sku].marks)],
             durable=True,
         )
         if answer[0] != "ok":
@@ -283,22 +258,23 @@ class RedisStockStore(StockStore):
     async def fences(self, skus: Sequence[str]) -> dict[str, Fence | StockError | None]:
         """See `StockStore.fences`."""
         parts: dict[str, _Part] = {}
-        told: dict[str, frozenset[str]] = {}
+        marks: dict[str, frozenset[str]] = {}
         for sku in skus:
             at = self._keys(sku)
-            told[sku], known = self._known[sku].to_look_for()
+            marks[sku] = self._known[sku].marks
+            known = _unmark(marks[sku])
             parts[sku] = _Part([at.fence, at.orders], [len(known) // 2, *known])
 
         def seen(sku: str, answer: Sequence[Any]) -> Fence | None:
             source, token = answer
-            self._known[sku].found(told[sku])
+            self._known[sku].found(marks[sku])
             return None if source is None else Fence(int(token), source)
 
         return await self._run_many(self._look, None, [], parts, seen)
 
     async def accept_loss(self, sku: str) -> None:
         """See `StockStore.accept_loss`."""
-        await self._client.run(self._accept, [self._keys(sku).fence], self._known[sku].to_look_for()[1])
+        await self._client.run(self._accept, [self._keys(sku).fence], _unmark(self._known[sku].marks))
 
     async def level(self, sku: str) -> Level:
         """See `StockStore.level`."""
@@ -386,6 +362,7 @@ class BareStockStore(RedisStockStore):
     For `--guard none`: to see what the guard is for.
     """
 
+    guarded = False
     _write: Final = Script("bare.lua")
 
     async def read_many(self, fence: Fence, batch_id: str, asks: Mapping[str, Ask]) -> dict[str, Snapshot | StockError]:
@@ -458,15 +435,11 @@ def _refusal(sku: str, fence: Fence | None, answer: Sequence[Any]) -> StockError
         case "foreign" if fence is not None:
             return ForeignFence(foreign(sku, Fence(int(details[1]), details[0]), fence))
         case "behind":
-            return StockBehind(_behind(sku, details[0]))
+            return StockBehind(behind(sku, details[0]))
         case "stale" if fence is not None:
-            return FenceRefused(
-                f"the stock of {sku!r} has seen token {details[0]}, ours is {fence.token}: somebody had the lock after "
-                "us (or, if the tokens are equal, another batch was announced). If every instance says so for long, "
-                f"etcd was restored from an older backup: seckill stock unfence --sku {sku}"
-            )
+            return FenceRefused(outbid(sku, details[0], fence))
         case "changed":
-            return StockChanged(f"the stock of {sku!r} was changed to {details[0]} between our read and our write")
+            return StockChanged(changed(sku, details[0]))
         case "no number" | "corrupt":
             what = "is not a whole number of 0 or more" if reason == "no number" else "holds something that is not ours"
             return StockCorrupt(f"the key {details[0]!r} of item {sku!r} {what}")
@@ -474,26 +447,19 @@ def _refusal(sku: str, fence: Fence | None, answer: Sequence[Any]) -> StockError
             raise AssertionError(f"the script answered {answer!r}")
 
 
-def _behind(sku: str, entry: str) -> str:
-    return (
-        f"the store has lost orders of {sku!r}: {entry} was acknowledged and is not there; it was restored from an "
-        "older copy, or a replica without its last writes was promoted. Put a complete copy in its place; if they are "
-        f"gone for good: seckill stock accept-loss --sku {sku}; if the store was emptied on purpose: "
-        f"seckill stock set N --new-sale --sku {sku}; if another deployment uses this etcd, it needs another "
-        "SECKILL_LOCK_PREFIX"
-    )
-
-
 def _mark(sale: str, entry_id: str) -> str:
     ms, seq = entry_id.split("-")
     return f"{sale:0>16}/{ms:0>16}-{seq:0>16}"
 
 
-def _unmark(mark: str) -> tuple[str, str]:
-    """A mark's sale, and its order's entry, as the store writes them."""
-    sale, _, entry = mark.partition("/")
-    ms, _, seq = entry.partition("-")
-    return str(int(sale)), f"{int(ms)}-{int(seq)}"
+def _unmark(marks: Iterable[str]) -> list[str]:
+    """For each mark its sale, and its order's entry, as the store writes them: arguments of the scripts."""
+    args = []
+    for mark in marks:
+        sale, _, entry = mark.partition("/")
+        ms, _, seq = entry.partition("-")
+        args += [str(int(sale)), f"{int(ms)}-{int(seq)}"]
+    return args
 
 
 def _whole(sku: str, name: str, text: str) -> int:

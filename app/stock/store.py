@@ -1,12 +1,13 @@
 """The interface of a stock store: read and commit, guarded by a fencing token."""
 
+import re
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import ClassVar, Final, TypeVar
 
-from app.errors import StockError
+from app.errors import ItemNotPossible, StockError
 
 Answer = TypeVar("Answer")
 
@@ -28,6 +29,37 @@ def foreign(sku: str, seen: Fence, ours: Fence) -> str:
         f"the stock of {sku!r} is fenced by {seen.source} (token {seen.token}), ours is from {ours.source}; tokens of "
         f"two lock systems can't be compared. If {seen.source} is gone for good: seckill stock unfence --sku {sku}"
     )
+
+
+def outbid(sku: str, seen: object, ours: Fence) -> str:
+    """For the operator: the store has seen another token than ours, or has had another batch announced."""
+    return (
+        f"the stock of {sku!r} has seen token {seen}, ours is {ours.token}: somebody had the lock after us (or, if the "
+        "tokens are equal, another batch was announced). If every instance says so for long, etcd was restored from an "
+        f"older backup: seckill stock unfence --sku {sku}"
+    )
+
+
+def behind(sku: str, entry: str) -> str:
+    """For the operator: an order that is known is not there."""
+    return (
+        f"the store has lost orders of {sku!r}: {entry} was acknowledged and is not there; it was restored from an "
+        "older copy, or a replica without its last writes was promoted. Put a complete copy in its place; if they are "
+        f"gone for good: seckill stock accept-loss --sku {sku}; if the store was emptied on purpose: "
+        f"seckill stock set N --new-sale --sku {sku}; if another deployment uses this etcd, it needs another "
+        "SECKILL_LOCK_PREFIX"
+    )
+
+
+def changed(sku: str, stock: object) -> str:
+    """For the operator: what was decided on is no longer there."""
+    return f"the stock of {sku!r} was changed to {stock} between our read and our write"
+
+
+def refuse_odd_name(sku: str) -> None:
+    """Raise `ItemNotPossible` for what no store takes as an item's name."""
+    if not re.fullmatch(SKU_PATTERN, sku):
+        raise ItemNotPossible(f"not an item's name: {sku!r} (letters, digits, '.', '_' and '-', 64 at most)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +85,7 @@ class Snapshot:
     """What a decision needs to know: units left, what the buyers asked for have bought, what the keys stand for.
 
     `last_entry`: number of the last order at that moment. What is decided now can only be written behind it.
+    `version`: the store's own word for what was read, to be given back with what was decided on it.
     """
 
     stock: int
@@ -60,6 +93,7 @@ class Snapshot:
     bought: Mapping[str, int] = field(default_factory=dict)
     settled: Mapping[str, Settled] = field(default_factory=dict)
     last_entry: str | None = None
+    version: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +118,7 @@ class Refused:
 class Batch:
     """What one commit writes of an item, all of it or nothing. `batch_id` is what makes it safe to send twice.
 
-    `after`: the snapshot's `last_entry`, behind which its orders would be found.
+    `after`: the snapshot's `last_entry`, behind which its orders would be found; `version`: the snapshot's.
     """
 
     batch_id: str
@@ -92,6 +126,7 @@ class Batch:
     sold: Sequence[Sold]
     refused: Sequence[Refused] = ()
     after: str | None = None
+    version: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +168,11 @@ class StockStore(ABC):
 
     All methods raise `StockUnavailable` when the store can't be reached within its call's deadline, and `UnknownItem`,
     `ItemNotPossible` or `StockCorrupt` where an item is meant. Those for several items answer an error for each item
-    that has one, so that it doesn't stop the others.
+    that has one, so that it doesn't stop the others. `guarded`: what is written was decided on what is still there,
+    whoever else writes.
     """
+
+    guarded: ClassVar[bool] = True
 
     @abstractmethod
     def check(self, sku: str) -> None:

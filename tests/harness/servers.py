@@ -8,12 +8,14 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
+import pymysql
 import pytest
 
-from app.embedded import EtcdCluster, EtcdMember, etcd_binary
+from app.embedded import EtcdCluster, EtcdMember, MariaDB, etcd_binary
 from app.errors import ConfigurationError
 
 Server = TypeVar("Server")
@@ -79,6 +81,29 @@ def optional(server: Callable[[], Server]) -> Server:
         return server()
     except ConfigurationError as missing:
         _lacking(str(missing))
+
+
+def ask(server: MariaDB, *statements: str, args: tuple[Any, ...] = ()) -> tuple[Any, ...]:
+    """The rows of the last of some SQL statements, which has the arguments."""
+    *before, last = statements
+    with (
+        closing(
+            pymysql.connect(
+                host="127.0.0.1",
+                port=server.port,
+                user=server.user,
+                password=server.password,
+                database=server.database,
+                autocommit=True,
+                ssl_disabled=True,
+            )
+        ) as connection,
+        connection.cursor() as cursor,
+    ):
+        for statement in before:
+            cursor.execute(statement)
+        cursor.execute(last, args or None)
+        return tuple(cursor.fetchall())
 
 
 def _lacking(reason: str) -> NoReturn:

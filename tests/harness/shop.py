@@ -20,14 +20,14 @@ from app.settings import PREFIX, Settings
 TOKEN = "open-sesame"
 
 
-def settings(etcd: str, store: str, **others: Any) -> Settings:
+def settings(etcd: str, store: str, /, **others: Any) -> Settings:
     """Settings for servers of the tests; nothing from the environment or from .env."""
     values = {"etcd_endpoints": [etcd], "redis_url": store, "instance": "test", "admin_token": TOKEN} | others
     return Settings(_env_file=None, **values)
 
 
 @asynccontextmanager
-async def shop(etcd: str, store: str, **others: Any) -> AsyncIterator[Shop]:
+async def shop(etcd: str, store: str, /, **others: Any) -> AsyncIterator[Shop]:
     """A shop without HTTP."""
     async with open_shop(settings(etcd, store, **others)) as opened:
         yield opened
@@ -39,7 +39,7 @@ async def buy(shop: Shop, count: int, **fields: Any) -> list[Answer | BaseExcept
 
 
 @asynccontextmanager
-async def client(etcd: str, store: str, **others: Any) -> AsyncIterator[httpx.AsyncClient]:
+async def client(etcd: str, store: str, /, **others: Any) -> AsyncIterator[httpx.AsyncClient]:
     """The web service in this process, with its lifespan, and a client of it."""
     app = create_app(settings(etcd, store, **others))
     async with app.router.lifespan_context(app) as state:
@@ -55,7 +55,7 @@ async def client(etcd: str, store: str, **others: Any) -> AsyncIterator[httpx.As
 class Instance(Process):
     """An instance of the service: `seckill serve` on a free port."""
 
-    def __init__(self, etcd: str, store: str, *, wait_ready: bool = True, **others: Any) -> None:
+    def __init__(self, etcd: str, store: str, /, *, wait_ready: bool = True, **others: Any) -> None:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         variables = {"ETCD_ENDPOINTS": etcd, "REDIS_URL": store, "ADMIN_TOKEN": TOKEN, "INSTANCE": str(self.port)}

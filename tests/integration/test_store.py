@@ -1,4 +1,4 @@
-"""The stock in a real Redis-protocol server: the fence, the batch id, and what bad data gets."""
+"""What is Redis' own about the stock there: its keys, what bad data gets, scripts, replicas, Cluster and Sentinel."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
@@ -20,9 +20,10 @@ from app.errors import (
     UnknownItem,
 )
 from app.process import free_port
-from app.stock import Ask, Batch, Fence, Level, Refused, Settled, Snapshot, Sold, StockStore
+from app.stock import Ask, Batch, Level, Refused, Settled, Snapshot, Sold, StockStore
 from app.stock.redis import BareStockStore, RedisStockStore
 from app.torture.proxy import Proxy
+from tests.contract.store_contract import fence, fenced_at_the_read_too
 from tests.harness.sentinel import SentinelSet
 from tests.harness.servers import optional_server
 from tests.harness.waiting import WITHIN_S, eventually_async
@@ -30,12 +31,8 @@ from tests.harness.waiting import WITHIN_S, eventually_async
 Scenario = Callable[[StockStore, Any], Coroutine[Any, Any, None]]
 
 
-def fence(token: int, source: str = "etcd:1") -> Fence:
-    return Fence(token, source)
-
-
-def batch(stock: int, *quantities: int, batch_id: str = "b", after: str | None = None) -> Batch:
-    return Batch(batch_id, stock, [Sold(quantity) for quantity in quantities], after=after)
+def batch(stock: int, *quantities: int) -> Batch:
+    return Batch("b", stock, [Sold(quantity) for quantity in quantities])
 
 
 @asynccontextmanager
@@ -83,203 +80,26 @@ def play(server: Valkey) -> Callable[..., None]:
     return run
 
 
-# -- the fence -------------------------------------------------------------------------------------------------------
-
-
-async def fenced_at_the_read_too(store: StockStore, client: Any) -> list[Exception]:
-    """A reads 5 and is paused; B reads 5; A wakes and writes 4; B writes 4. Whom the store refuses."""
-    await store.set_stock("default", fence(1), 5)
-    first, second = fence(10), fence(11)
-    for_first = await store.read("default", first, "b")
-    for_second = await store.read("default", second, "b2")
-    assert for_first.stock == for_second.stock == 5
-    refused: list[Exception] = []
-    for own, seen, batch_id in ((first, for_first, "b"), (second, for_second, "b2")):
-        try:
-            await store.commit("default", own, batch(seen.stock, 1, batch_id=batch_id))
-        except FenceRefused as error:
-            refused.append(error)
-    return refused
-
-
-def test_fence_at_the_read_too(play: Callable[..., None]) -> None:
-    """The one who was outbid between its read and its write is refused, although nobody wrote meanwhile."""
-
-    async def scenario(store: StockStore, client: Any) -> None:
-        refused = await fenced_at_the_read_too(store, client)
-        assert len(refused) == 1
-        assert "token 11, ours is 10" in str(refused[0])
-        level = await store.level("default")
-        assert (level.stock, level.lucky) == (4, 1)
-
-    play(scenario)
+# -- the fence, and the keys -----------------------------------------------------------------------------------------
 
 
 def test_without_the_guard_that_unit_is_sold_twice(play: Callable[..., None]) -> None:
     """The same steps without the guard: two are told "sold", one unit is gone. It is the guard that prevents it."""
 
     async def scenario(store: StockStore, client: Any) -> None:
-        assert await fenced_at_the_read_too(store, client) == []
+        assert await fenced_at_the_read_too(store) == []
         level = await store.level("default")
         assert (level.stock, level.lucky, level.initial) == (4, 2, 5)
 
     play(scenario, BareStockStore)
 
 
-def test_a_lower_token_may_not_even_read(play: Callable[..., None]) -> None:
-    """Tokens never decrease."""
-
-    async def scenario(store: StockStore, client: Any) -> None:
-        await store.set_stock("default", fence(7), 5)
-        with pytest.raises(FenceRefused):
-            await store.read("default", fence(6), "b")
-        with pytest.raises(FenceRefused):
-            await store.set_stock("default", fence(6), 9)
-        assert (await store.read("default", fence(7), "b")).stock == 5
-
-    play(scenario)
-
-
-def test_a_write_needs_a_read_of_its_own(play: Callable[..., None]) -> None:
-    """A higher token that has not read may not write: its stock would be a guess."""
-
-    async def scenario(store: StockStore, client: Any) -> None:
-        await store.set_stock("default", fence(1), 5)
-        with pytest.raises(FenceRefused):
-            await store.commit("default", fence(2), batch(5, 1))
-
-    play(scenario)
-
-
-def test_tokens_of_another_source_are_refused(play: Callable[..., None]) -> None:
-    """Another etcd's numbers mean nothing here: refused, with the reason and the operator's command."""
-
-    async def scenario(store: StockStore, client: Any) -> None:
-        await store.set_stock("default", fence(100, "etcd:old"), 5)
-        for attempt in (
-            store.read("default", fence(101, "etcd:new"), "b"),
-            store.set_stock("default", fence(101, "etcd:new"), 1),
-        ):
-            with pytest.raises(ForeignFence, match="etcd:old.*etcd:new.*seckill stock unfence --sku default"):
-                await attempt
-        await store.unfence("default")
-        assert (await store.read("default", fence(3, "etcd:new"), "b")).stock == 5
-        with pytest.raises(ForeignFence):
-            await store.read("default", fence(101, "etcd:old"), "b")
-
-    play(scenario)
-
-
-@pytest.mark.parametrize("token", [0, -1, 2**53])
-def test_an_impossible_token_is_refused(play: Callable[..., None], token: int) -> None:
+def test_a_token_that_lua_could_mistake_is_refused(play: Callable[..., None]) -> None:
     """Lua compares doubles; beyond 2**53 two tokens could look alike."""
 
     async def scenario(store: StockStore, client: Any) -> None:
         with pytest.raises(ValueError, match="token"):
-            await store.read("default", fence(token), "b")
-
-    play(scenario)
-
-
-# -- commits ---------------------------------------------------------------------------------------------------------
-
-
-def test_a_batch_is_written_whole(play: Callable[..., None]) -> None:
-    """Stock, lucky, orders, buyers and keys change together."""
-
-    async def scenario(store: StockStore, client: Any) -> None:
-        await store.set_stock("default", fence(1), 10)
-        own = fence(2)
-        await store.read("default", own, "b")
-        sold = [Sold(3, "ann", "k1"), Sold(1, "bob"), Sold(2, "ann")]
-        refusal = Settled("sold_out", 7, "cid")
-        ids = await store.commit("default", own, Batch("b", 10, sold, [Refused("k2", refusal)]))
-        assert len(set(ids)) == 3
-        assert await store.level("default") == Level("default", 4, 6, 10, ids[-1].split("~")[1])
-        assert await client.mget("stock", "lucky") == ["4", "6"]
-        orders = await store.orders("default")
-        assert [(o.id, o.quantity, o.buyer, o.key, o.token) for o in orders] == [
-            (ids[0], 3, "ann", "k1", 2),
-            (ids[1], 1, "bob", None, 2),
-            (ids[2], 2, "ann", None, 2),
-        ]
-        assert await store.order(ids[1]) == orders[1]
-        seen = await store.read("default", fence(3), "b", buyers=["ann", "bob", "cid"], keys=["k1", "k2", "k3"])
-        settled = {"k1": Settled("sold", 3, "ann", ids[0]), "k2": refusal}
-        assert seen == Snapshot(4, 6, {"ann": 5, "bob": 1}, settled, ids[-1].split("~")[1])
-
-    play(scenario)
-
-
-def test_sending_a_batch_again_does_nothing(play: Callable[..., None]) -> None:
-    """The last batch sent again is answered as the first time, even once a higher token has read."""
-
-    async def scenario(store: StockStore, client: Any) -> None:
-        await store.set_stock("default", fence(1), 10)
-        own = fence(2)
-        await store.read("default", own, "b")
-        write = batch(10, 3, 4)
-        ids = await store.commit("default", own, write)
-        assert await store.commit("default", own, write) == ids
-        await store.read("default", fence(3), "b")
-        assert await store.commit("default", own, write) == ids
-        assert (await store.level("default")).stock == 3
-        assert len(await store.orders("default")) == 2
-
-    play(scenario)
-
-
-def test_a_batch_is_found_after_others(play: Callable[..., None]) -> None:
-    """Whether a batch was written can be told for certain when others have written since."""
-
-    async def scenario(store: StockStore, client: Any) -> None:
-        await store.set_stock("default", fence(1), 5001)
-        await store.read("default", fence(1), "first")
-        await store.commit("default", fence(1), batch(5001, 1, batch_id="first"))
-        own = fence(2)
-        after = (await store.read("default", own, "b")).last_entry
-        written, never = batch(5000, 1, 1, after=after), batch(5000, 1, batch_id="never", after=after)
-        ids = await store.commit("default", own, written)
-        left = 4998
-        for token in range(3, 9):
-            await store.read("default", fence(token), f"b{token}")
-            await store.commit("default", fence(token), batch(left, *[1] * 400, batch_id=f"b{token}"))
-            left -= 400
-        assert await store.settle("default", fence(9), written) == ids
-        assert await store.settle("default", fence(9), never) is None
-
-    play(scenario)
-
-
-def test_an_operators_hand_is_noticed(play: Callable[..., None]) -> None:
-    """`redis-cli set stock` between our read and our write is not overwritten."""
-
-    async def scenario(store: StockStore, client: Any) -> None:
-        await store.set_stock("default", fence(1), 10)
-        await store.read("default", fence(2), "b")
-        await client.set("stock", 25)
-        with pytest.raises(StockChanged):
-            await store.commit("default", fence(2), batch(10, 1))
-        assert await client.get("stock") == "25"
-
-    play(scenario)
-
-
-def test_restock_and_new_sale(play: Callable[..., None]) -> None:
-    """Setting the stock keeps what was sold; a new sale forgets orders, buyers and keys, refusals too."""
-
-    async def scenario(store: StockStore, client: Any) -> None:
-        await store.set_stock("default", fence(1), 1)
-        await store.read("default", fence(2), "b")
-        refused = Refused("k2", Settled("sold_out", 1, "bob"))
-        ids = await store.commit("default", fence(2), Batch("b", 1, [Sold(1, "ann", "k1")], [refused]))
-        assert await store.set_stock("default", fence(3), 10) == Level("default", 10, 1, 11)
-        seen = await store.read("default", fence(4), "b", buyers=["ann"], keys=["k1", "k2"])
-        assert set(seen.settled) == {"k1", "k2"}
-        assert await store.set_stock("default", fence(5), 8, new_sale=True) == Level("default", 8, 0, 8)
-        assert await store.read("default", fence(6), "b", buyers=["ann"], keys=["k1", "k2"]) == Snapshot(8, 0)
-        assert await store.orders("default") == []
-        assert await store.order(ids[0]) is None
+            await store.read("default", fence(2**53), "b")
 
     play(scenario)
 
@@ -314,6 +134,7 @@ def test_items_lie_in_one_slot_and_apart(play: Callable[..., None]) -> None:
         assert [(await store.level(sku)).stock for sku in await store.items()] == [0, 1, 2]
         keys = {key async for key in client.scan_iter()}
         assert {"stock", "lucky"} < keys
+        assert await client.mget("stock", "lucky") == ["0", "1"]
         for key in keys - {"stock", "lucky"}:
             assert key.startswith(("seckill:{default}:", "seckill:{phone}:", "seckill:{phone-2}:"))
 
@@ -436,84 +257,6 @@ def test_a_buyers_key_is_never_taken_for_an_item(play: Callable[..., None]) -> N
         await store.commit("phone", fence(1), Batch("b", 0, [], [refused]))
         assert await store.items() == ["phone"]
         assert (await store.read("phone", fence(1), "c", keys=["x}:stock"])).settled == {"x}:stock": refused.settled}
-
-    play(scenario)
-
-
-def test_only_the_announced_batch_is_written(play: Callable[..., None]) -> None:
-    """Announcing a batch stops an older one of the same token that is still on its way, though its stock may fit."""
-
-    async def scenario(store: StockStore, client: Any) -> None:
-        await store.set_stock("default", fence(1), 5)
-        late = batch(5, 1, batch_id="late")
-        await store.read("default", fence(2), "late")
-        await store.read("default", fence(2), "next")
-        with pytest.raises(FenceRefused):
-            await store.commit("default", fence(2), late)
-        await store.commit("default", fence(2), batch(5, 1, batch_id="next"))
-        assert (await store.level("default")).lucky == 1
-
-    play(scenario)
-
-
-def test_an_unknown_item_is_an_error_and_leaves_nothing(play: Callable[..., None]) -> None:
-    """Asking for what doesn't exist writes nothing."""
-
-    async def scenario(store: StockStore, client: Any) -> None:
-        for sku in ("default", "nope"):
-            for attempt in (store.read(sku, fence(1), "b"), store.level(sku)):
-                with pytest.raises(UnknownItem):
-                    await attempt
-        assert await client.dbsize() == 0
-        assert await store.orders("nope") == []
-
-    play(scenario)
-
-
-@pytest.mark.parametrize("sku", ["", "a b", "a/b", "{a}", "a\n", "ü", "x" * 65])
-def test_an_odd_name_is_refused(play: Callable[..., None], sku: str) -> None:
-    """Names are letters, digits, '.', '_' and '-'."""
-
-    async def scenario(store: StockStore, client: Any) -> None:
-        with pytest.raises(ItemNotPossible):
-            await store.level(sku)
-
-    play(scenario)
-
-
-@pytest.mark.parametrize(
-    "order_id", ["", "x", "default~1-1~" + "0" * 32, "default~1-1~short", "a~b~c", "default~" + "9" * 40]
-)
-def test_an_order_id_that_is_guessed_finds_nothing(play: Callable[..., None], order_id: str) -> None:
-    """Knowing when an order was made is not enough."""
-
-    async def scenario(store: StockStore, client: Any) -> None:
-        await store.set_stock("default", fence(1), 1)
-        await store.read("default", fence(2), "b")
-        real = (await store.commit("default", fence(2), batch(1, 1)))[0]
-        assert await store.order(order_id) is None
-        assert await store.order(real.rpartition("~")[0] + "~" + "0" * 32) is None
-        assert await store.order(real) is not None
-
-    play(scenario)
-
-
-def test_orders_come_in_pages(play: Callable[..., None]) -> None:
-    """A page begins behind the last order of the one before."""
-
-    async def scenario(store: StockStore, client: Any) -> None:
-        await store.set_stock("default", fence(1), 25)
-        await store.read("default", fence(2), "b")
-        ids = await store.commit("default", fence(2), batch(25, *[1] * 25))
-        pages, after = [], None
-        while page := await store.orders("default", after=after, limit=10):
-            pages.append([order.id for order in page])
-            after = page[-1].id
-        assert [len(page) for page in pages] == [10, 10, 5]
-        assert sum(pages, []) == ids
-        for other in ("nonsense", ids[0].replace("default", "phone")):
-            with pytest.raises(ValueError, match="not an order of item 'default'"):
-                await store.orders("default", after=other)
 
     play(scenario)
 

@@ -1,0 +1,123 @@
+"""All stock stores keep the contract: Redis' over Valkey and Redis, MySQL's with each of its guards."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+
+from app.embedded import MariaDB, Valkey
+from app.stock import StockStore
+from app.stock.mysql import MySqlStockStore, TimestampedStockStore, VersionedStockStore
+from app.stock.redis import RedisStockStore
+from tests.contract.store_contract import FencedStoreContract, StoreContract, StoreSystem
+from tests.harness.servers import ask, optional, optional_server
+
+
+class RedisSystem(StoreSystem):
+    def __init__(self, server: Valkey) -> None:
+        self.server = server
+        self._client: Any = redis.Redis.from_url(server.url)
+
+    def open(self, **options: Any) -> StockStore:
+        return RedisStockStore(self.server.url, **options)
+
+    def clear(self) -> None:
+        self._client.flushall()
+
+    def leftovers(self) -> list[str]:
+        return [key.decode() for key in self._client.keys("*")]
+
+    def set_by_hand(self, sku: str, stock: int) -> None:
+        self._client.set("stock" if sku == "default" else f"seckill:{{{sku}}}:stock", stock)
+
+    def copy(self) -> Callable[[], None]:
+        kept = {key: self._client.dump(key) for key in self._client.keys("*")}
+
+        def put_back() -> None:
+            self.clear()
+            for key, value in kept.items():
+                self._client.restore(key, 0, value)
+
+        return put_back
+
+
+class MySqlSystem(StoreSystem):
+    tables = ("seckill_items", "seckill_orders", "seckill_buyers", "seckill_keys")
+
+    def __init__(self, server: MariaDB, kind: type[StockStore]) -> None:
+        self.server = server
+        self._kind: Any = kind
+
+    def open(self, **options: Any) -> StockStore:
+        store: StockStore = self._kind(self.server.url, **options)
+        return store
+
+    def clear(self) -> None:
+        # Those that are there; a store makes the others.
+        ask(self.server, "DO 0", *(f"DELETE FROM {name}" for (name,) in ask(self.server, "SHOW TABLES")))
+
+    def leftovers(self) -> list[str]:
+        return [name for name in self.tables if ask(self.server, f"SELECT 1 FROM {name} LIMIT 1")]
+
+    def set_by_hand(self, sku: str, stock: int) -> None:
+        ask(self.server, "UPDATE seckill_items SET stock = %s WHERE sku = %s", args=(stock, sku))
+
+    def copy(self) -> Callable[[], None]:
+        kept = {name: ask(self.server, f"SELECT * FROM {name}") for name in self.tables}
+
+        def put_back() -> None:
+            self.clear()
+            for name, rows in kept.items():
+                for row in rows:
+                    ask(self.server, f"INSERT INTO {name} VALUES ({', '.join(['%s'] * len(row))})", args=row)
+
+        return put_back
+
+
+@pytest.fixture(scope="module")
+def valkey_here() -> Iterator[RedisSystem]:
+    with Valkey() as server:
+        yield RedisSystem(server)
+
+
+@pytest.fixture(scope="module")
+def redis_7_0() -> Iterator[RedisSystem]:
+    with Valkey(binary=optional_server("redis-server", "redis-server")) as server:
+        yield RedisSystem(server)
+
+
+@pytest.fixture(scope="module")
+def mariadb() -> Iterator[MariaDB]:
+    with optional(MariaDB) as server:
+        yield server
+
+
+class TestValkey(FencedStoreContract):
+    @pytest.fixture
+    def system(self, valkey_here: RedisSystem) -> StoreSystem:
+        return valkey_here
+
+
+class TestRedis(FencedStoreContract):
+    @pytest.fixture
+    def system(self, redis_7_0: RedisSystem) -> StoreSystem:
+        return redis_7_0
+
+
+class TestMySqlFence(FencedStoreContract):
+    @pytest.fixture
+    def system(self, mariadb: MariaDB) -> StoreSystem:
+        return MySqlSystem(mariadb, MySqlStockStore)
+
+
+class TestMySqlVersion(StoreContract):
+    @pytest.fixture
+    def system(self, mariadb: MariaDB) -> StoreSystem:
+        return MySqlSystem(mariadb, VersionedStockStore)
+
+
+class TestMySqlTimestamp(StoreContract):
+    @pytest.fixture
+    def system(self, mariadb: MariaDB) -> StoreSystem:
+        return MySqlSystem(mariadb, TimestampedStockStore)
