@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
@@ -34,12 +34,29 @@ class Metrics:
         self._fenced = Counter(
             "seckill_fenced_writes", "Reads and writes that the store's fence refused", registry=registry
         )
+        self._conflicts = Counter(
+            "seckill_conflicts", "Commits that found what they were decided on changed", registry=registry
+        )
+        self._fallbacks = Counter(
+            "seckill_fallbacks", "Times that the lock system went away or came back", ["event"], registry=registry
+        )
         self._settled = Counter(
             "seckill_batches_settled",
             "Batches whose answer was lost, by what became of them",
             ["result"],
             registry=registry,
         )
+
+        self._audits = Counter("seckill_audits", "Audits by this instance, by result", ["result"], registry=registry)
+
+    def watch_way(self, way: Callable[[], str]) -> None:
+        """Report whether sales happen without a lock, as it is at each scrape."""
+        gauge = Gauge("seckill_optimistic", "1 while sales happen without a lock", registry=self._registry)
+        gauge.set_function(lambda: way() == "optimistic")
+
+    def fallback(self, event: str) -> None:
+        """The lock system went "away", or is "back"."""
+        self._fallbacks.labels(event).inc()
 
     def watch_queues(self, waiting: Callable[[], Mapping[str, int]]) -> None:
         """Report the depth of the queues as `waiting()` has it at each scrape."""
@@ -72,6 +89,10 @@ class Metrics:
         """A grant was lost."""
         self._lost.inc()
 
+    def conflicted(self) -> None:
+        """Somebody was faster."""
+        self._conflicts.inc()
+
     def settled(self, result: str) -> None:
         """What became of a batch whose answer was lost."""
         self._settled.labels(result).inc()
@@ -79,6 +100,17 @@ class Metrics:
     def renewal(self, result: str) -> None:
         """What became of a lease renewal."""
         self._renewals.labels(result).inc()
+
+    def watch_auditor(self, leads: Callable[[], bool], violations: Callable[[], int]) -> None:
+        """Report whether this instance is the auditor, and what the last audit found, whoever made it."""
+        auditor = Gauge("seckill_auditor", "1 if this instance is the auditor", registry=self._registry)
+        auditor.set_function(leads)
+        found = Gauge("seckill_audit_violations", "Violations that the last audit found", registry=self._registry)
+        found.set_function(violations)
+
+    def audited(self, result: str) -> None:
+        """The auditor has looked at all items."""
+        self._audits.labels(result).inc()
 
     def render(self) -> bytes:
         """The text that is scraped."""

@@ -1,6 +1,7 @@
 """The stage: three etcd members, a durable store, the instances, and a proxy on each path between them."""
 
 import asyncio
+import base64
 import contextlib
 import http.client
 import os
@@ -13,7 +14,7 @@ from typing import Final, Self
 
 from app.embedded import EtcdCluster, EtcdMember, Valkey
 from app.process import Process, free_port
-from app.settings import PREFIX
+from app.settings import PREFIX, Settings
 from app.torture.proxy import Proxy
 
 # Those of /metrics that tell what the locks and the fence had to do.
@@ -110,8 +111,15 @@ class Stage:
         return False
 
     async def leases(self) -> list[str]:
-        """The leases that etcd has; raises `OSError` if no member answers."""
+        """The leases that etcd has, but for those of who may audit; raises `OSError` if no member answers."""
         for member in self.cluster.members[:-1]:
             with contextlib.suppress(OSError):
-                return await asyncio.to_thread(member.leases)
-        return await asyncio.to_thread(self.cluster.members[-1].leases)
+                return await asyncio.to_thread(_leases, member)
+        return await asyncio.to_thread(_leases, self.cluster.members[-1])
+
+
+def _leases(member: EtcdMember) -> list[str]:
+    prefix = f"{Settings.model_fields['lock_prefix'].default}/!auditor"
+    first, end = (base64.b64encode(f"{prefix}{one}".encode()).decode() for one in "/0")  # "0" comes after "/"
+    kept = {f"{int(kv['lease']):x}" for kv in member.ask("kv/range", key=first, range_end=end).get("kvs", [])}
+    return [lease for lease in member.leases() if lease not in kept]

@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from app.locks import Contender
 from app.stock import DEFAULT_SKU
 from app.web.problems import invalid_field, responses
-from app.web.sale import OrderView, Sku, StockView
+from app.web.sale import LevelView, OrderView, Sku
 from app.web.state import state_of
 
 _bearer = HTTPBearer(auto_error=False, description="SECKILL_ADMIN_TOKEN")
@@ -116,10 +116,9 @@ async def locks(request: Request) -> list[ContenderView]:
 
 
 @router.put("/stock", responses=responses(400, 408, 413, 422))
-async def set_stock(request: Request, change: StockChange, sku: Sku = DEFAULT_SKU) -> StockView:
+async def set_stock(request: Request, change: StockChange, sku: Sku = DEFAULT_SKU) -> LevelView:
     """Set the units left, under the lock and past the fence like any other write."""
-    level = await state_of(request).shop.set_stock(sku, change.stock, new_sale=change.new_sale)
-    return StockView(sku=level.sku, stock=level.stock, lucky=level.lucky, initial=level.initial)
+    return LevelView.of(await state_of(request).shop.set_stock(sku, change.stock, new_sale=change.new_sale))
 
 
 def _text(value: object) -> str | None:

@@ -1,5 +1,6 @@
 """The buyers' endpoints: buy, look at the stock, look up an order."""
 
+import time
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Header, Path, Query, Request
@@ -8,8 +9,8 @@ from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.types import Scope
 
-from app.sale import Answer, Outcome, Purchase
-from app.stock import DEFAULT_SKU, SKU_PATTERN, Order
+from app.sale import Answer, Outcome, Purchase, Verdict
+from app.stock import DEFAULT_SKU, SKU_PATTERN, Level, Order
 from app.web.problems import invalid_field, responses
 from app.web.state import State, state_of
 
@@ -36,13 +37,48 @@ class PurchaseView(BaseModel):
     instance: str = Field(description="the instance that served it")
 
 
-class StockView(BaseModel):
+class AuditView(BaseModel):
+    """What the auditor, one of the instances, found when it last looked at all items while they were being sold."""
+
+    auditor: str = Field(description="the instance that looked")
+    at: float = Field(description="when, in seconds since 1970")
+    items: int
+    orders: int
+    consistent: bool = Field(description="whether numbers and orders agreed, for every item")
+
+    @classmethod
+    def of(cls, verdict: Verdict) -> "AuditView":
+        """The public part of a verdict."""
+        return cls(
+            auditor=verdict.auditor,
+            at=verdict.at,
+            items=verdict.items,
+            orders=verdict.orders,
+            consistent=verdict.consistent,
+        )
+
+
+class LevelView(BaseModel):
     """Units left and sold, at one moment."""
 
     sku: str
     stock: int
     lucky: int
     initial: int | None = Field(description="what stock + lucky must equal; null if the stock was set by other means")
+
+    @classmethod
+    def of(cls, level: Level) -> "LevelView":
+        """What the store says."""
+        return cls(sku=level.sku, stock=level.stock, lucky=level.lucky, initial=level.initial)
+
+
+class StockView(LevelView):
+    """Units left and sold, and whether all is well."""
+
+    audit: AuditView | None = Field(description="null while nobody has looked")
+    starts_at: float | None = Field(description="when the sale starts, in seconds since 1970; null: it has")
+    ends_at: float | None = Field(description="when it ends; null: never")
+    now: float = Field(description="the instance's clock, which decides whether it has started")
 
 
 class OrderView(BaseModel):
@@ -143,8 +179,17 @@ def respond(state: State, scope: Scope, answer: Answer, *, as_json: bool) -> tup
 @router.get("/stock", responses=responses(400, 404, 422, 503))
 async def stock(request: Request, sku: Sku = DEFAULT_SKU) -> StockView:
     """Units left and sold."""
-    level = await state_of(request).shop.level(sku)
-    return StockView(sku=level.sku, stock=level.stock, lucky=level.lucky, initial=level.initial)
+    state = state_of(request)
+    level = LevelView.of(await state.shop.level(sku))
+    verdict = state.auditor.verdict if state.auditor else None
+    starts_at, ends_at = state.shop.hours
+    return StockView(
+        **level.model_dump(),
+        audit=AuditView.of(verdict) if verdict else None,
+        starts_at=starts_at,
+        ends_at=ends_at,
+        now=time.time(),
+    )
 
 
 @router.get("/orders/{order_id}", responses=responses(404, 422, 503))

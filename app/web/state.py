@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from fastapi import Request
 
-from app.sale import Shop
+from app.sale import Auditor, Shop
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +17,7 @@ class State:
     instance: str
     quantity_max: int
     admin_token: str | None
+    auditor: Auditor | None = None
 
 
 def state_of(request: Request) -> State:

@@ -17,7 +17,7 @@ from tests.harness.waiting import eventually
 def torture(report: Path, *options: str) -> subprocess.CompletedProcess[str]:
     argv = [sys.executable, "-m", "app", "torture", "--report", str(report), *options]
     env = os.environ | {"COLUMNS": "160"}
-    return subprocess.run(argv, capture_output=True, text=True, timeout=110, check=False, env=env)
+    return subprocess.run(argv, capture_output=True, text=True, timeout=240, check=False, env=env)
 
 
 def broken(history: History) -> set[str]:
