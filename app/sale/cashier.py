@@ -3,6 +3,7 @@
 import asyncio
 import heapq
 import logging
+import random
 import uuid
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -34,6 +35,8 @@ _log = logging.getLogger(__name__)
 _CHUNK: Final = 500  # purchases a commit: Lua unpacks a few thousand values at most, and a script stops the whole store
 _FIRST_PAUSE_S: Final = 0.02
 _LONGEST_PAUSE_S: Final = 0.5
+_FIRST_CONFLICT_S: Final = 0.004
+_LONGEST_CONFLICT_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +46,8 @@ class Rules:
     `batch_max`: purchases a grant serves at most (1: the articles' one lock per request); `max_hold_s`: how long a
     grant serves at most, so that other instances get their turn; `queue_max`: buyers who may wait for one lock in
     this instance; `purchase_timeout_s`: a purchase's own deadline; `limit_per_buyer`: units, 0 for no limit;
-    `sold_out_ttl_s`: how long the store's word that nothing is left is good for (0: ask each time).
+    `sold_out_ttl_s`: how long the store's word that nothing is left is good for (0: ask each time); `starts_at`,
+    `ends_at`: when purchases are served, in seconds since 1970, by this machine's clock.
     """
 
     batch_max: int = 1000
@@ -52,6 +56,8 @@ class Rules:
     purchase_timeout_s: float = 10.0
     limit_per_buyer: int = 0
     sold_out_ttl_s: float = 0.0
+    starts_at: float | None = None
+    ends_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +91,9 @@ class Stats(Protocol):
     def lost(self) -> None:
         """A grant was lost while we held it."""
 
+    def conflicted(self) -> None:
+        """What was decided on had changed before it was written."""
+
     def settled(self, result: str) -> None:
         """What became of a batch whose answer was lost: "committed", "not_committed", "unasked" (all have given up)."""
 
@@ -108,10 +117,29 @@ class _Trouble:
         self._pause_s, self._last = 0.0, None
 
 
+class _Conflicts:
+    """How long to keep away when others were faster again and again: longer each time, and by chance.
+
+    All who were too late would come again at once, otherwise.
+    """
+
+    def __init__(self) -> None:
+        self._longest_s = 0.0
+
+    def again(self) -> float:
+        """The pause in seconds."""
+        self._longest_s = min(_LONGEST_CONFLICT_S, self._longest_s * 2 or _FIRST_CONFLICT_S)
+        return random.uniform(0, self._longest_s)  # noqa: S311 - not a secret
+
+    def over(self) -> None:
+        """We were the faster ones."""
+        self._longest_s = 0.0
+
+
 class _Item:
     """What a cashier knows of an item."""
 
-    __slots__ = ("aside", "sku", "sold_out_until", "timer", "trouble")
+    __slots__ = ("aside", "conflicts", "sku", "sold_out_until", "timer", "trouble")
 
     def __init__(self, sku: str) -> None:
         self.sku = sku
@@ -119,6 +147,7 @@ class _Item:
         self.aside: deque[_Pending] | None = None  # its buyers, while nothing can be sold of it and others go on
         self.timer: asyncio.TimerHandle | None = None
         self.trouble = _Trouble()
+        self.conflicts = _Conflicts()
 
 
 class _Pending:
@@ -394,6 +423,7 @@ class Cashier:
                 failed.append((part.item, ids, part.live))
                 continue
             part.item.trouble.over()
+            part.item.conflicts.over()
             if self._rules.sold_out_ttl_s and part.sells_the_last:
                 part.item.sold_out_until = read_at + self._rules.sold_out_ttl_s
             decided += len(part.live)
@@ -438,21 +468,23 @@ class Cashier:
     def _note(self, item: _Item, error: StockError, buyers: Sequence[_Pending]) -> None:
         match error:
             case StockChanged():
-                pass  # an operator's hand; look again
+                # Somebody was faster: an operator's hand, or, without a lock, another instance. Look again.
+                self._stats.conflicted()
+                self._set_aside(item, item.conflicts.again())
             case FenceRefused() | StockBehind() | StockUnavailable():
                 if isinstance(error, FenceRefused):
                     self._stats.fenced()
-                self._set_aside(item, error)
+                pause_s, level = item.trouble.again(error)
+                _log.log(level, "%s: %d buyers wait: %s", item.sku, self.waiting_by_item[item.sku], error)
+                self._set_aside(item, pause_s)
             case _:
                 # No such item, or nothing that one could sell from: time will not change it.
                 _log.error("%s: %s", item.sku, error)
                 for pending in buyers:
                     self._tell_error(pending, _too_late(pending, str(error)) if pending.sent else error)
 
-    def _set_aside(self, item: _Item, error: StockError) -> None:
+    def _set_aside(self, item: _Item, pause_s: float) -> None:
         """Its buyers wait on, and are served when it is over or told at their deadline; the others don't wait."""
-        pause_s, level = item.trouble.again(error)
-        _log.log(level, "%s: %d buyers wait: %s", item.sku, self.waiting_by_item[item.sku], error)
         if item.aside is None:
             item.aside = deque()
             self._aside.add(item)
@@ -596,6 +628,7 @@ def _to_write(batch_id: str, snapshot: Snapshot, purchases: Sequence[Purchase], 
     for purchase, verdict in zip(purchases, verdicts, strict=True):
         if verdict.outcome is Outcome.SOLD:
             sold.append(Sold(purchase.quantity, purchase.buyer, purchase.key))
-        elif verdict.outcome is not None and purchase.key is not None:
+        # Neither is remembered that it came too late: the end may be put off.
+        elif verdict.outcome is not None and purchase.key is not None and not purchase.late:
             refused.append(Refused(purchase.key, Settled(verdict.outcome, purchase.quantity, purchase.buyer)))
-    return Batch(batch_id, snapshot.stock, sold, refused, snapshot.last_entry)
+    return Batch(batch_id, snapshot.stock, sold, refused, snapshot.last_entry, snapshot.version)

@@ -14,16 +14,19 @@ class Outcome(StrEnum):
     SOLD = "sold"
     SOLD_OUT = "sold_out"
     LIMIT_REACHED = "limit_reached"
+    NOT_STARTED = "not_started"
+    ENDED = "ended"
 
 
 @dataclass(frozen=True, slots=True)
 class Purchase:
-    """A buyer's wish. Two purchases of one item with the same `key` are one."""
+    """A buyer's wish. Two purchases of one item with the same `key` are one; `late`: it came after the sale's end."""
 
     quantity: int = 1
     sku: str = DEFAULT_SKU
     buyer: str | None = None
     key: str | None = None
+    late: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +47,7 @@ def decide(snapshot: Snapshot, purchases: Sequence[Purchase], *, limit_per_buyer
     """Give each purchase its outcome, in order: first come, first served, as far as the units go.
 
     A purchase gets all the units that it wants or none; one that is too large does not close the sale to smaller ones
-    behind it. `limit_per_buyer` is in units, 0 for none.
+    behind it. `limit_per_buyer` is in units, 0 for none. One that came too late may be the repeat of one that didn't.
     """
     left = snapshot.stock
     bought = dict(snapshot.bought)
@@ -54,7 +57,9 @@ def decide(snapshot: Snapshot, purchases: Sequence[Purchase], *, limit_per_buyer
         verdict = _repeat(snapshot, purchases, seen, purchase)
         if verdict is None:
             had = bought.get(purchase.buyer, 0) if purchase.buyer else 0
-            if limit_per_buyer and purchase.buyer is None:
+            if purchase.late:
+                verdict = Verdict(Outcome.ENDED)
+            elif limit_per_buyer and purchase.buyer is None:
                 verdict = Verdict(
                     error=BuyerRequired("each buyer may have a limited number of units: say who is buying")
                 )

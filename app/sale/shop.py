@@ -4,8 +4,9 @@ import asyncio
 import dataclasses
 import logging
 import random
+import time
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Final
 
 from app.errors import (
@@ -19,7 +20,9 @@ from app.errors import (
     UnknownItem,
 )
 from app.locks import Contender, LockBackend, Reach
-from app.sale.audit import Audit, audit
+from app.sale.audit import Audit
+from app.sale.auditor import Auditor, audit
+from app.sale.auditor import Stats as AuditorStats
 from app.sale.cashier import Answer, Cashier, Rules, Stats
 from app.sale.decision import Outcome, Purchase
 from app.sale.marks import Marks
@@ -29,7 +32,6 @@ _log = logging.getLogger(__name__)
 
 _ITEMS_MAX: Final = 1000  # more items than that at once: those that nobody buys are forgotten
 _TILLS_WITHOUT_LOCK: Final = 64  # as many requests at a time as a thread pool of a web server would
-_PAGE: Final = 1000
 _KNOCKING_MAX: Final = 4  # items being opened; a flood of names leaves the connections to those who sell
 _PROBED_MAX: Final = 5  # open items that a readiness probe looks at; different ones each time
 
@@ -76,6 +78,12 @@ class Shop:
         """
         if self._closing:
             raise Closing("this instance is shutting down; nothing was sold")
+        if self._rules.starts_at is not None and time.time() < self._rules.starts_at:
+            return self._refuse(purchase, Outcome.NOT_STARTED)
+        if self._rules.ends_at is not None and time.time() >= self._rules.ends_at:
+            if purchase.key is None:
+                return self._refuse(purchase, Outcome.ENDED)
+            purchase = dataclasses.replace(purchase, late=True)  # it may be a repeat, to be answered as the first time
         deadline = asyncio.get_running_loop().time() + self._rules.purchase_timeout_s
         cashier = self._cashiers.get(purchase.sku) or await self._find_cashier(purchase.sku, deadline)
         if self._closing:
@@ -83,13 +91,21 @@ class Shop:
         # It may have gone as idle between being opened and this step: whoever is served must be known to the shop.
         cashier = self._cashiers.setdefault(purchase.sku, cashier)
         if cashier.has_nothing_for(purchase):
-            self._stats.served(Outcome.SOLD_OUT)
-            return Answer(Outcome.SOLD_OUT, purchase.quantity)
+            return self._refuse(purchase, Outcome.SOLD_OUT)
         try:
             return await cashier.submit(purchase, deadline)
         except UnknownItem:  # deleted since
             self._cashiers.pop(purchase.sku, None)
             raise
+
+    def _refuse(self, purchase: Purchase, outcome: Outcome) -> Answer:
+        self._stats.served(outcome)
+        return Answer(outcome, purchase.quantity)
+
+    @property
+    def hours(self) -> tuple[float | None, float | None]:
+        """When the sale starts and ends, in seconds since 1970; None: it always has, or never does."""
+        return self._rules.starts_at, self._rules.ends_at
 
     async def _find_cashier(self, sku: str, deadline: float) -> Cashier:
         """Open a cashier for an item that exists. Unknown names leave nothing behind, however many are asked for."""
@@ -130,7 +146,7 @@ class Shop:
 
     def _make_cashier(self, lock_name: str) -> Cashier:
         lock = self._backend.lock(lock_name)
-        if self._backend.guarantees.reach is not Reach.NOBODY:
+        if self._backend.guarantees.reach is not Reach.NOBODY or self._store.guarded:
             return Cashier(lock, self._store, self._rules, self._stats)
         # Nobody waits for anybody: each request reads, decides and writes by itself, as in the articles.
         alone = dataclasses.replace(self._rules, batch_max=1, sold_out_ttl_s=0.0)
@@ -198,36 +214,51 @@ class Shop:
     async def contenders(self) -> list[Contender]:
         """The queues of the locks of all items."""
         found = await asyncio.to_thread(self._backend.contenders, self._lock_prefix)
-        return [one for one in found if not one.key.startswith(self._mark_name(""))]
+        return [one for one in found if not one.key.startswith(f"{self._lock_prefix}!")]
 
     async def audit(self, sku: str) -> Audit:
         """Check that the numbers and the orders of an item agree, as of one moment, even while it is being sold."""
-        level = await self._store.level(sku)
-        return await audit(level, self._orders_until(level))
+        return await audit(await self._store.level(sku), self._store)
 
-    async def _orders_until(self, level: Level) -> AsyncIterator[Order]:
-        after = None
-        while level.last_entry is not None:
-            page = await self._store.orders(level.sku, after=after, until=level.last_entry, limit=_PAGE)
-            for order in page:
-                yield order
-            if len(page) < _PAGE:
-                return
-            after = page[-1].id
+    def auditor(self, stats: AuditorStats, *, instance: str, every_s: float) -> Auditor | None:
+        """A candidate for the auditor of this sale; None if the lock system has no elections."""
+        if not self._backend.guarantees.elects:
+            return None
+        election = self._backend.election(f"{self._lock_prefix}!auditor")
+        return Auditor(
+            election,
+            self._store,
+            stats,
+            instance=instance,
+            every_s=every_s,
+            busy=lambda: any(cashier.waiting for cashier in self._all_cashiers()),
+            learn=self._marks.learn,
+        )
 
     async def items(self) -> list[str]:
         """The names of the items that have a stock."""
         return await self._store.items()
 
+    @property
+    def way(self) -> str:
+        """What sales happen by now: "lock", or "optimistic" while the lock system is away and that may be."""
+        return self._backend.way
+
     async def ready(self, timeout_s: float) -> dict[str, str]:
-        """What this instance needs, by name, each "ok" or "not available"; why is logged, not told to everybody."""
+        """What this instance needs, by name, each "ok" or "not available"; why is logged, not told to everybody.
+
+        A lock system that one can do without is "away".
+        """
         lock, store = await asyncio.gather(
             _well(self._backend.name, asyncio.to_thread(self._backend.ping, timeout_s)),
             _well("store", self._store.ping(timeout_s=timeout_s)),
         )
+        if self._backend.way == "optimistic":
+            lock = "away"  # which is no reason not to sell
         renewal = "ok" if self._backend.renewing else "not available"
         # Whether the two go together can be seen only when both are there.
-        stock = await _well("stock", self._probe(timeout_s)) if lock == store == "ok" else "not available"
+        together = lock != "not available" and store == "ok"
+        stock = await _well("stock", self._probe(timeout_s)) if together else "not available"
         checks = {self._backend.name: lock, "store": store, "renewal": renewal, "stock": stock}
         return checks | ({"shop": "closing"} if self._closing else {})
 

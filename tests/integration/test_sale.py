@@ -1,10 +1,12 @@
 """The sale under its lock, against real servers: the rush, keys, limits, queues and deadlines."""
 
 import asyncio
+import dataclasses
 import itertools
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -207,6 +209,68 @@ def test_the_limit_per_buyer(etcd: EtcdMember, valkey: Valkey) -> None:
             assert (await one.buy(Purchase(buyer="bob"))).outcome is Outcome.SOLD
             with pytest.raises(BuyerRequired):
                 await one.buy(Purchase())
+
+    asyncio.run(main())
+
+
+def at(after_s: float) -> datetime:
+    """A moment so many seconds from now."""
+    return datetime.now(UTC) + timedelta(seconds=after_s)
+
+
+def test_before_the_sale_starts(etcd: EtcdMember, valkey: Valkey) -> None:
+    """Nobody gets anything, whoever asks with whatever key; and then they do."""
+
+    async def main() -> None:
+        async with shop(etcd.endpoint, valkey.url, sale_starts_at=at(0.5)) as one:
+            await one.set_stock("default", 2)
+            for purchase in (Purchase(), Purchase(key="early")):
+                assert await one.buy(purchase) == Answer(Outcome.NOT_STARTED, 1)
+
+            async def sold() -> bool:
+                return (await one.buy(Purchase(key="early"))).outcome is Outcome.SOLD
+
+            await eventually_async(sold, "the sale starts")
+            assert (await one.level("default")).lucky == 1
+
+    asyncio.run(main())
+
+
+def test_after_the_sale_has_ended(etcd: EtcdMember, valkey: Valkey) -> None:
+    """New purchases are refused, repeats answered as the first time; and a refusal is not remembered."""
+
+    async def main() -> None:
+        over = at(-1)
+        async with shop(etcd.endpoint, valkey.url) as one, shop(etcd.endpoint, valkey.url, sale_ends_at=over) as ended:
+            await one.set_stock("default", 5)
+            first = await one.buy(Purchase(key="in time"))
+            assert await ended.buy(Purchase()) == Answer(Outcome.ENDED, 1)
+            assert await ended.buy(Purchase(key="late")) == Answer(Outcome.ENDED, 1)
+            assert await ended.buy(Purchase(key="in time")) == dataclasses.replace(first, replayed=True)
+            assert (await one.buy(Purchase(key="late"))).outcome is Outcome.SOLD  # its end was put off
+            assert (await one.audit("default")).lucky == 2
+
+    asyncio.run(main())
+
+
+def test_who_came_before_the_end_is_served(etcd: EtcdMember, valkey: Valkey) -> None:
+    """However long they had to wait."""
+
+    async def main() -> None:
+        backend = EtcdBackend([etcd.endpoint], ttl_s=30)
+        end = at(0.5)
+        async with shop(etcd.endpoint, valkey.url, sale_ends_at=end) as one:
+            await one.set_stock("default", 2)
+            async with backend.lock("/seckill/lock/all").on_loop():
+                waiting = asyncio.create_task(one.buy(Purchase()))
+
+                async def ended() -> bool:
+                    return datetime.now(UTC) > end and one.waiting == {"default": 1}
+
+                await eventually_async(ended, "it waits, and the sale is over")
+            assert (await waiting).outcome is Outcome.SOLD
+            assert (await one.buy(Purchase())).outcome is Outcome.ENDED
+        backend.close()
 
     asyncio.run(main())
 
