@@ -9,7 +9,10 @@ from typing import Self
 from app.embedded.etcd import EtcdMember
 from app.embedded.mariadb import MariaDB
 from app.embedded.valkey import Valkey
+from app.embedded.zookeeper import ZooKeeper
 from app.process import Process
+
+_REDIS_CALLS = "eval|evalsha|psubscribe|set"  # those of the locks; none of their scripts calls one of these
 
 
 class LockServers:
@@ -35,6 +38,10 @@ class LockServers:
                 independent = [Valkey(f"valkey-locks-{number}", durable=True) for number in (1, 2, 3)]
                 self.processes = [*independent]
                 self.variables["REDLOCK_URLS"] = ",".join(server.url for server in independent)
+            case "zookeeper":
+                zookeeper = ZooKeeper()
+                self.processes = [zookeeper]
+                self.variables["ZOOKEEPER_HOSTS"] = zookeeper.hosts
             case "mysql-row" | "mysql-for-update":
                 mariadb = MariaDB()
                 self.processes = [mariadb]
@@ -62,9 +69,12 @@ def _calls(server: Process) -> int:
         return sum(int(float(count)) for count in re.findall(r"^grpc_server_started_total\S* (\S+)$", text, re.M))
     if isinstance(server, Valkey):
         with socket.create_connection(("127.0.0.1", server.port), timeout=5) as connection:
-            connection.sendall(b"INFO stats\r\nQUIT\r\n")
+            connection.sendall(b"INFO commandstats\r\nQUIT\r\n")
             with connection.makefile() as answer:
-                return _number(r"total_commands_processed:(\d+)", answer.read())
+                # Not the total: it counts what a script calls, too.
+                return sum(map(int, re.findall(rf"^cmdstat_(?:{_REDIS_CALLS}):calls=(\d+)", answer.read(), re.M)))
+    if isinstance(server, ZooKeeper):
+        return _number(r"zk_packets_received\s+(\d+)", server.ask("mntr"))
     if isinstance(server, MariaDB):
         import pymysql
 

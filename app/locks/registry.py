@@ -11,6 +11,7 @@ _CLASSES: Final = {
     "redis": "redis:RedisBackend",
     "redis-fair": "redis_fair:RedisFairBackend",
     "redlock": "redlock:RedlockBackend",
+    "zookeeper": "zookeeper:ZooKeeperBackend",
     "mysql-row": "mysql_row:MySqlRowBackend",
     "mysql-for-update": "mysql_for_update:MySqlForUpdateBackend",
     "local": "local:LocalBackend",

@@ -18,7 +18,7 @@ from tests.harness.shop import Instance
 
 TTL_S = 2
 COMMIT = Script("commit.lua").sha.encode()
-LOCKS = ["etcd", "etcd-txn", "redis", "redis-fair", "redlock", "mysql-row", "mysql-for-update"]
+LOCKS = ["etcd", "etcd-txn", "redis", "redis-fair", "redlock", "zookeeper", "mysql-row", "mysql-for-update"]
 
 
 @pytest.mark.parametrize("lock", LOCKS)

@@ -1,0 +1,755 @@
+"""The ZooKeeper lock keeps the contract; and what is ZooKeeper's alone: Curator in the queue, a session for all."""
+
+import contextlib
+import os
+import random
+import re
+import shutil
+import socket
+import struct
+import threading
+import time
+import uuid
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoAuthError, NoNodeError
+from kazoo.protocol.serialization import Close, Connect
+from kazoo.security import make_digest_acl
+
+from app.embedded import ZooKeeper
+from app.errors import ConfigurationError, LockLost, LockTimeout, LockUnavailable
+from app.locks import DistributedLock, Grant, zookeeper, zookeeper_client
+from app.locks.zookeeper import ZooKeeperBackend
+from app.torture.proxy import Proxy
+from tests.contract.lock_contract import TTL_S, LockContract, LockSystem, _Thread
+from tests.harness.servers import optional
+from tests.harness.waiting import WITHIN_S, eventually
+
+
+@contextmanager
+def raw(server: ZooKeeper, **options: Any) -> Iterator[KazooClient]:
+    """kazoo's own client."""
+    client = KazooClient(hosts=",".join([server.hosts] * 4), **options)
+    client.start(timeout=10)
+    try:
+        yield client
+    finally:
+        client.stop()
+        client.close()
+
+
+def close_session(server: ZooKeeper, client_id: tuple[int, bytes]) -> None:
+    """As anybody can who knows its password."""
+    # Both at once: when its owner sees the end of its connection it comes back, and ours would be ended by that.
+    messages = [Connect(0, 0, 10_000, *client_id, False).serialize(), struct.pack(">ii", 1, Close.type)]
+    with socket.create_connection(("127.0.0.1", server.port)) as connection:
+        connection.sendall(b"".join(struct.pack(">i", len(message)) + message for message in messages))
+        while connection.recv(1024):
+            pass
+
+
+def client_id(backend: ZooKeeperBackend) -> tuple[int, bytes] | None:
+    """Its session, and the password of that."""
+    session = backend._client._session
+    return None if session is None else session._kazoo.client_id
+
+
+class ZooKeeperSystem(LockSystem):
+    backend = "app.locks.zookeeper:ZooKeeperBackend"
+
+    def __init__(self, server: ZooKeeper, client: KazooClient) -> None:
+        self.server = server
+        self._client = client
+        self._opened: weakref.WeakSet[ZooKeeperBackend] = weakref.WeakSet()
+
+    def options(self, ttl_s: float) -> dict[str, Any]:
+        return {"hosts": self.server.hosts, "ttl_s": ttl_s}
+
+    def open(self, ttl_s: float) -> ZooKeeperBackend:
+        backend = ZooKeeperBackend(**self.options(ttl_s))
+        self._opened.add(backend)
+        return backend
+
+    def delete_key(self, key: str) -> None:
+        self._client.delete(key)
+
+    def end_lease(self, grant: Grant) -> None:
+        session = self._client.exists(grant.key).ephemeralOwner
+        ids = [client_id(each) for each in self._opened]
+        close_session(self.server, next(one for one in ids if one is not None and one[0] == session))
+
+    def leftovers(self) -> list[str]:
+        return below(self._client, "/test")
+
+    def restart(self) -> None:
+        self.server.kill()
+        self.server.start()
+
+    def pause(self) -> None:
+        self.server.pause()
+
+    def resume(self) -> None:
+        self.server.resume()
+
+
+def below(client: KazooClient, path: str) -> list[str]:
+    """Ephemeral nodes, and texts; folders stay, and what tells one ensemble from another."""
+    try:
+        data, stat = client.get(path)
+        here = [path] if stat.ephemeralOwner or (data and not path.endswith("/~id")) else []
+        return here + [left for name in client.get_children(path) for left in below(client, f"{path}/{name}")]
+    except NoNodeError:
+        return []
+
+
+def leftovers(server: ZooKeeper) -> list[str]:
+    """What is on the server."""
+    with raw(server) as client:
+        return below(client, "/test")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ZooKeeper]:
+    with optional(ZooKeeper) as server:
+        yield server
+
+
+class TestZooKeeperLock(LockContract):
+    guarantees = ZooKeeperBackend.guarantees
+
+    @pytest.fixture
+    def system(self, server: ZooKeeper) -> Iterator[LockSystem]:  # type: ignore[override]
+        with raw(server) as client:
+            yield ZooKeeperSystem(server, client)
+
+    @pytest.fixture
+    def own_system(self, system: LockSystem) -> LockSystem:  # type: ignore[override]
+        return system  # which is only frozen: no lock of ZooKeeper's survives a restart
+
+
+@pytest.fixture
+def backend(server: ZooKeeper) -> Iterator[ZooKeeperBackend]:
+    backend = ZooKeeperBackend(server.hosts, ttl_s=TTL_S, instance="test")
+    yield backend
+    backend.close()
+
+
+@pytest.fixture
+def only_watches_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No second look after a while: a waiter that gets the lock was told by its watch, or by the end of it."""
+    monkeypatch.setattr(zookeeper, "_LOOK_AGAIN_S", 3600.0)
+
+
+def queue_up(client: KazooClient, name: str) -> str:
+    """A contender as Curator's InterProcessMutex makes it; the path of its node."""
+    data = b"127.0.0.1"
+    path = client.create(f"{name}/_c_{uuid.uuid4()}-lock-", data, ephemeral=True, sequence=True, makepath=True)
+    return str(path)
+
+
+def keys(lock: DistributedLock) -> list[str]:
+    return [contender.key for contender in lock.contenders()]
+
+
+# -- Curator -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("only_watches_tell")
+def test_curator_and_we_stand_in_one_queue(server: ZooKeeper, backend: ZooKeeperBackend) -> None:
+    """We wait for a contender of Curator's that came before us, and one that came after us is just behind us."""
+    name = f"/test/{uuid.uuid4().hex}"
+    lock = backend.lock(name)
+    with raw(server) as curator:
+        theirs = queue_up(curator, name)
+        assert lock.try_acquire() is None
+        waiting = _Thread(lambda: lock.acquire(owner="me"))
+        eventually(lambda: len(lock.contenders()) == 2, "we are in the queue")
+        after = queue_up(curator, name)
+        queue = lock.contenders()
+        assert [queue[0].key, queue[2].key] == [theirs, after]
+        assert re.fullmatch(rf"{name}/_c_[0-9a-f-]{{36}}-lock-\d{{10}}", queue[1].key)
+        assert [one.holds for one in queue] == [True, False, False]
+        assert [one.owner for one in (queue[0], queue[2])] == [{}, {}]
+        assert waiting.thread.is_alive()
+        # Curator watches whom it finds just ahead, by these names.
+        gone = threading.Event()
+        order = sorted(curator.get_children(name), key=lambda child: child.rpartition("lock-")[2])
+        assert order.index(after.rpartition("/")[2]) == 2
+        curator.get(f"{name}/{order[1]}", watch=lambda event: gone.set())
+        curator.delete(theirs)
+        grant = waiting.result()
+        assert grant.key == f"{name}/{order[1]}"
+        assert not gone.is_set()
+        lock.release(owner="me")
+        assert gone.wait(WITHIN_S)
+        assert keys(lock) == [after]
+
+
+def test_a_container_that_vanished_is_made_anew(server: ZooKeeper, backend: ZooKeeperBackend) -> None:
+    """The server removes Curator's containers when they are empty: numbers begin anew, tokens go on."""
+    name = f"/test/{uuid.uuid4().hex}"
+    lock = backend.lock(name)
+    grants = []
+    for _ in range(2):
+        with lock as grant:
+            grants.append(grant)
+        with raw(server) as client:
+            client.delete(name)
+    with lock as grant:
+        grants.append(grant)
+    assert {grant.key.rpartition("-")[2] for grant in grants} == {"0000000000"}
+    assert grants[0].token < grants[1].token < grants[2].token
+
+
+def test_numbers_that_are_used_up_are_no_lock(
+    backend: ZooKeeperBackend, server: ZooKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After 2147483647 a server counts on below zero, which sorts into no order: nobody queues there any more."""
+    name = f"/test/{uuid.uuid4().hex}"
+    # As it would look to us: a name of which nobody can tell where it belongs.
+    monkeypatch.setattr(zookeeper_client, "sequence", lambda name: None)
+    with pytest.raises(LockUnavailable, match=f"no more numbers for {name}"):
+        backend.lock(name).acquire()
+    eventually(lambda: not leftovers(server), "nothing is left on the server")
+
+
+# -- the connection ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("only_watches_tell")
+@pytest.mark.parametrize("how", ["the connection is reset", "the server is killed"])
+def test_a_broken_connection_is_the_end_of_its_session(how: str) -> None:
+    """Who holds has lost the lock at once, though the session could live on; who waits starts again in a new one."""
+    with optional(ZooKeeper) as server, Proxy(server.port) as proxy:
+        backend = ZooKeeperBackend(f"127.0.0.1:{proxy.port}", ttl_s=20, timeout_s=1)
+        holder, other = backend.lock("/test/broken"), backend.lock("/test/broken")
+        told = threading.Event()
+        grant = holder.acquire()
+        grant.on_lost(told.set)
+        waiting = _Thread(lambda: other.acquire(owner="me"))
+        place = eventually(lambda: [*keys(holder), ""][1], "the waiter is in the queue")
+        began = time.monotonic()
+        if how == "the connection is reset":
+            proxy.reset()
+        else:
+            server.kill()
+        assert told.wait(WITHIN_S)
+        assert time.monotonic() < min(grant.deadline, began + 5)
+        assert not holder.held_by_me
+        if how == "the server is killed":
+            server.start()
+        # The old session's nodes are gone long before its timeout, although nobody has released anything.
+        assert waiting.result().key != place
+        assert time.monotonic() < began + 15
+        with pytest.raises(LockLost, match="broke"):
+            holder.release()
+        other.release(owner="me")
+        assert leftovers(server) == []
+        backend.close()
+
+
+def test_a_session_that_ends_costs_a_waiter_its_place(server: ZooKeeper, backend: ZooKeeperBackend) -> None:
+    """A waiter whose session is gone starts again, with a new one."""
+    holder, other = backend.lock("/test/again"), ZooKeeperBackend(server.hosts, ttl_s=TTL_S)
+    holder.acquire()
+    waiting = _Thread(lambda: other.lock("/test/again").acquire(owner="me"))
+    place = eventually(lambda: [*keys(holder), ""][1], "the waiter is in the queue")
+    session = client_id(other)
+    assert session is not None
+    close_session(server, session)
+    again = eventually(lambda: [key for key in keys(holder)[1:] if key != place], "it is back")
+    assert waiting.thread.is_alive()
+    holder.release()
+    assert waiting.result().key == again[0]
+    other.close()
+
+
+def test_many_who_come_at_once_share_a_session(server: ZooKeeper) -> None:
+    """A session is made once, whoever asks for it first; and once again when it is over."""
+    backend = ZooKeeperBackend(server.hosts, ttl_s=TTL_S)
+    for _ in range(2):
+        sessions = [_Thread(lambda: backend._client.session(WITHIN_S)) for _ in range(8)]
+        made = {id(thread.result()): thread.result() for thread in sessions}
+        assert len(made) == 1
+        next(iter(made.values())).end("it is over")
+    backend.close()
+
+
+def test_a_short_silence_costs_nobody_the_lock(server: ZooKeeper) -> None:
+    """A server that is frozen for 40 % of the session's timeout: the lease is believed in meanwhile, then renewed."""
+    backend = ZooKeeperBackend(server.hosts, ttl_s=3)
+    with backend.lock("/test/silence") as grant:
+        server.pause()
+        frozen = time.monotonic()
+        eventually(lambda: time.monotonic() > frozen + 1.2, "that long")
+        server.resume()
+        until = grant.deadline
+        eventually(lambda: grant.deadline > until, "it was renewed after all")
+        assert not grant.lost
+    backend.close()
+
+
+def test_a_frozen_server_is_noticed_at_the_deadline(server: ZooKeeper) -> None:
+    """A holder is told when its lease has run out, though it never stops asking, which keeps kazoo from pinging."""
+    backend = ZooKeeperBackend(server.hosts, ttl_s=TTL_S, timeout_s=0.3)
+    backend.ping(WITHIN_S)
+    lock = backend.lock("/test/frozen")
+    told: list[float] = []
+    over = threading.Event()
+
+    def ask() -> None:
+        while not over.wait(0.01):
+            with contextlib.suppress(LockUnavailable):
+                backend.ping(0.05)
+
+    grant = lock.acquire()
+    grant.on_lost(lambda: told.append(time.monotonic()))
+    asking = _Thread(ask)
+    server.pause()
+    frozen = time.monotonic()
+    try:
+        assert eventually(lambda: told, "the holder is told")[0] < frozen + TTL_S
+        assert grant.lost
+        # The session would have lasted longer: nobody else can have had the lock by then.
+        assert grant.lease.ttl_s == pytest.approx(TTL_S * 2 / 3)
+    finally:
+        server.resume()
+        over.set()
+    asking.result()
+    with pytest.raises(LockLost):
+        lock.release()
+    eventually(lambda: not leftovers(server), "nothing is left on the server")
+    with backend.lock("/test/frozen") as again:
+        assert again.token > grant.token
+    backend.close()
+
+
+def test_a_late_answer_is_an_answer(server: ZooKeeper) -> None:
+    """A server that was silent for longer than a call may take, but not for long, keeps its session."""
+    backend = ZooKeeperBackend(server.hosts, ttl_s=1.5, timeout_s=0.2)
+    backend.ping(WITHIN_S)
+    session = client_id(backend)
+    server.pause()
+    with pytest.raises(LockUnavailable):
+        backend.ping(0.1)
+    server.resume()
+    began = time.monotonic()
+    eventually(lambda: time.monotonic() > began + 1.2, "as long as one would have believed in a silent server")
+    backend.ping(WITHIN_S)
+    assert client_id(backend) == session
+    backend.close()
+
+
+def test_a_silent_server_is_left_for_another_one(server: ZooKeeper) -> None:
+    """A client that always asks something, and so never pings, moves on to a server that answers."""
+    with Proxy(server.port) as one, Proxy(server.port) as other:
+        backend = ZooKeeperBackend([f"127.0.0.1:{one.port}", f"127.0.0.1:{other.port}"], ttl_s=TTL_S, timeout_s=0.3)
+        backend.ping(WITHIN_S)
+        lock = backend.lock("/test/silent")
+        lock.acquire()
+        silent = one if one._connections else other
+        silent.stall()
+
+        def answers() -> bool:
+            with contextlib.suppress(LockUnavailable):
+                backend.ping(0.1)
+                return True
+            return False
+
+        eventually(answers, "it asks somebody else", 10)
+        with pytest.raises(LockLost):
+            lock.release()
+        with backend.lock("/test/silent"):
+            pass
+        silent.restore()
+        backend.close()
+
+
+def test_a_connection_that_is_not_answered_is_made_again(server: ZooKeeper) -> None:
+    """A server that was asked as it opened its port never answers: one asks again, long before a session's timeout."""
+    with Proxy(server.port) as proxy:
+        backend = ZooKeeperBackend(f"127.0.0.1:{proxy.port}", ttl_s=6, timeout_s=0.6)
+        proxy.stall()
+        began = time.monotonic()
+        with pytest.raises(LockUnavailable, match="does not answer"):
+            backend.ping(0.1)
+        eventually(lambda: len(proxy._connections) > 1, "it came again")
+        assert time.monotonic() < began + 3
+        proxy.restore()
+        eventually(lambda: _answers(backend), "it is answered")
+        backend.close()
+
+
+def test_a_node_whose_answer_comes_too_late_is_deleted(server: ZooKeeper) -> None:
+    """It was created, but we were not told in time: it is deleted as soon as we are; the session goes on."""
+    with Proxy(server.port) as proxy:
+        backend = ZooKeeperBackend(f"127.0.0.1:{proxy.port}", ttl_s=60, timeout_s=0.3)
+        backend.ping(WITHIN_S)
+        lock = backend.lock("/test/late")
+        with lock as before:
+            session = client_id(backend)
+        proxy.stall_at(b"-lock-")
+        with pytest.raises(LockUnavailable, match="does not answer"):
+            lock.acquire()
+        assert proxy.struck.is_set()
+        proxy.restore()
+        backend.ping(WITHIN_S)
+        eventually(lambda: not leftovers(server), "nothing is left on the server")
+        with lock as grant:
+            assert int(grant.key[-10:]) == int(before.key[-10:]) + 2  # so there was one between the two
+        assert client_id(backend) == session
+        backend.close()
+
+
+def test_a_node_whose_answer_was_lost_goes_with_its_session(server: ZooKeeper) -> None:
+    """It was created, and the connection broke before we were told: who wanted it starts again, and nothing is left."""
+    with Proxy(server.port) as proxy:
+        backend = ZooKeeperBackend(f"127.0.0.1:{proxy.port}", ttl_s=60)
+        lock = backend.lock("/test/doubt")
+        with lock as before:
+            pass
+        proxy.lose_answer_to(b"-lock-")
+        acquiring = _Thread(lambda: lock.acquire(owner="me"))
+        assert proxy.struck.wait(WITHIN_S)
+        proxy.restore()
+        grant = acquiring.result()
+        assert int(grant.key[-10:]) == int(before.key[-10:]) + 2
+        lock.release(owner="me")
+        eventually(lambda: not leftovers(server), "nothing is left on the server")
+        backend.close()
+
+
+def test_a_release_that_fails_is_made_good(server: ZooKeeper) -> None:
+    """A node that could not be deleted, as the server was away, goes when it is back."""
+    with Proxy(server.port) as proxy:
+        backend = ZooKeeperBackend(f"127.0.0.1:{proxy.port}", ttl_s=60)
+        lock = backend.lock("/test/late")
+        lock.acquire()
+        proxy.cut()
+        with contextlib.suppress(LockLost):  # if it is noticed already
+            lock.release()
+        assert leftovers(server) != []
+        proxy.restore()
+        eventually(lambda: not leftovers(server), "nothing is left on the server")
+        backend.close()
+
+
+def test_what_was_given_up_is_not_sent_later(server: ZooKeeper) -> None:
+    """An acquire that found no server is over: nothing of it comes to the server when that is back."""
+    with Proxy(server.port) as proxy:
+        backend = ZooKeeperBackend(f"127.0.0.1:{proxy.port}", ttl_s=10, timeout_s=0.3)
+        backend.ping(WITHIN_S)
+        lock = backend.lock("/test/away")
+        with lock as before:
+            pass
+        proxy.cut()
+        began = time.monotonic()
+        for _ in range(2):
+            with pytest.raises(LockUnavailable):
+                lock.acquire()
+        with pytest.raises(LockUnavailable):
+            backend.ping(0.2)
+        assert time.monotonic() - began < 8
+        proxy.restore()
+        eventually(lambda: _answers(backend), "it is there again")
+        with lock as grant:
+            assert int(grant.key[-10:]) == int(before.key[-10:]) + 1  # no other node was made
+        backend.close()
+
+
+def test_without_a_server_it_is_an_error_in_time() -> None:
+    """Who asks is told within the time-out; the connection is made as soon as there is a server."""
+    server = optional(ZooKeeper)
+    backend = ZooKeeperBackend(server.hosts, timeout_s=0.3)
+    began = time.monotonic()
+    for ask in (backend.lock("/test/away").acquire, lambda: backend.ping(0.2)):
+        with pytest.raises(LockUnavailable, match="does not answer"):
+            ask()
+    assert time.monotonic() - began < 5
+    with server:
+        eventually(lambda: _answers(backend), "the connection is there")
+        with backend.lock("/test/away") as grant:
+            assert grant.token > 0
+        backend.close()
+
+
+def test_the_server_has_the_last_word_on_the_session(server: ZooKeeper) -> None:
+    """A server that allows only shorter sessions than asked for: the lease is as short as what was negotiated."""
+    backend = ZooKeeperBackend(server.hosts, ttl_s=600)
+    with backend.lock("/test/short") as grant:
+        assert grant.lease.ttl_s == pytest.approx(40)  # of a minute, the most that it allows
+        assert grant.deadline <= time.monotonic() + 40
+    backend.close()
+
+
+def test_closing_tells_who_holds(server: ZooKeeper) -> None:
+    """The session ends with the connection, and what is held ends with it: others have it at once."""
+    closing, other = ZooKeeperBackend(server.hosts, ttl_s=60), ZooKeeperBackend(server.hosts, ttl_s=60)
+    lock = closing.lock("/test/closing")
+    grant = lock.acquire()
+    closing.close()
+    assert grant.lost
+    assert other.lock("/test/closing").try_acquire() is not None
+    with pytest.raises(LockLost, match="closed"):
+        lock.release()
+    other.close()
+
+
+def test_closing_does_not_wait_for_a_frozen_server(server: ZooKeeper) -> None:
+    """It gives up after a while, and goes on in the background."""
+    backend = ZooKeeperBackend(server.hosts, ttl_s=60, timeout_s=0.5)
+    backend.lock("/test/frozen").acquire()
+    server.pause()
+    began = time.monotonic()
+    backend.close()
+    assert time.monotonic() - began < 5
+    server.resume()
+    eventually(lambda: not leftovers(server), "nothing is left on the server")
+
+
+def test_a_loss_is_told_before_others_get_the_lock(server: ZooKeeper) -> None:
+    """Who holds hears of it before a session is ended for others; one who never returns from that keeps nobody out."""
+    closing, other = ZooKeeperBackend(server.hosts, ttl_s=60), ZooKeeperBackend(server.hosts, ttl_s=60)
+    lock = other.lock("/test/told")
+    seen: list[Grant | None] = []
+    go_on = threading.Event()
+
+    def told() -> None:
+        began = time.monotonic()
+        eventually(lambda: time.monotonic() > began + 0.3, "the session could have been ended")
+        seen.append(lock.try_acquire(owner="me"))
+        go_on.wait(WITHIN_S)  # which it must not do
+
+    closing.lock("/test/told").acquire(owner="me").on_lost(told)
+    ending = _Thread(closing.close)
+    eventually(lambda: seen, "it is told")
+    assert seen == [None]
+    lock.acquire(wait_s=WITHIN_S)
+    lock.release()
+    go_on.set()
+    ending.result()
+    other.close()
+
+
+def test_what_is_lost_is_in_nobodys_way(server: ZooKeeper, backend: ZooKeeperBackend) -> None:
+    """The node of a lost lease goes at once, though its session lives on and nobody has released the lock."""
+    lock, other = backend.lock("/test/lost"), backend.lock("/test/lost")
+    grant = lock.acquire()
+    grant.lease.lose("it was not renewed")
+    assert other.acquire(wait_s=1, owner="me").token > grant.token
+    other.release(owner="me")
+    with pytest.raises(LockLost):
+        lock.release()
+
+
+@pytest.mark.parametrize("stays_away", [False, True])
+def test_who_waits_bears_with_an_outage_as_long_as_a_session_lasts(server: ZooKeeper, stays_away: bool) -> None:
+    """A server that is away for longer than a call may take ends no wait; one that stays away does."""
+    with Proxy(server.port) as proxy:
+        ttl_s = 1 if stays_away else 20
+        backend = ZooKeeperBackend(f"127.0.0.1:{proxy.port}", ttl_s=ttl_s, timeout_s=0.5)
+        backend.ping(WITHIN_S)
+        holder, other = backend.lock("/test/outage"), backend.lock("/test/outage")
+        grant = holder.acquire()
+        waiting = _Thread(lambda: other.acquire(owner="me"))
+        eventually(lambda: len(keys(holder)) == 2, "the waiter is in the queue")
+        proxy.cut()
+        eventually(lambda: grant.lost, "it is noticed")
+        began = time.monotonic()
+        with pytest.raises(LockLost):
+            holder.release()
+        if stays_away:
+            with pytest.raises(LockUnavailable):
+                waiting.result()
+            assert time.monotonic() > began + 0.7
+        else:
+            eventually(lambda: time.monotonic() > began + 1.2, "two calls have failed")
+            assert waiting.thread.is_alive()
+            proxy.restore()
+            waiting.result()
+            other.release(owner="me")
+        backend.close()
+
+
+def test_a_storm_of_faults(server: ZooKeeper) -> None:
+    """Resets, cuts, silences and frozen servers: nobody believes in what somebody else has, and no node stays."""
+    fate = random.Random(1)
+    believed: dict[str, list[Grant]] = {"/test/storm-a": [], "/test/storm-b": []}
+    doubles: list[tuple[Grant, Grant]] = []
+    counted = threading.Lock()
+    over = threading.Event()
+
+    def work(backend: ZooKeeperBackend, name: str, patience_s: float | None) -> int:
+        lock, served = backend.lock(name), 0
+        while not over.is_set():
+            with contextlib.suppress(LockLost, LockTimeout, LockUnavailable):
+                grant = lock.acquire(wait_s=patience_s)
+                with counted:
+                    doubles.extend((grant, one) for one in believed[name] if not one.lost and not grant.lost)
+                    believed[name].append(grant)
+                    served += 1
+                over.wait(fate.choice((0.001, 0.01, 0.3)))
+                with counted:
+                    believed[name].remove(grant)
+                lock.release()
+        return served
+
+    with Proxy(server.port) as proxy:
+        near = ZooKeeperBackend(server.hosts, ttl_s=TTL_S)
+        far = ZooKeeperBackend(f"127.0.0.1:{proxy.port}", ttl_s=TTL_S)
+        faults: list[Callable[[], object]] = [proxy.reset, proxy.cut, proxy.stall, server.pause]
+        threads = [
+            _Thread(lambda backend=backend, name=name, patience_s=patience_s: work(backend, name, patience_s))
+            for backend in (near, far)
+            for name in believed
+            for patience_s in (None, 0.05, 0)
+        ]
+        try:
+            for number in range(8):
+                faults[number % len(faults)]()
+                over.wait(TTL_S if number == 2 else fate.random() * 0.3)
+                proxy.restore()
+                server.resume()
+                over.wait(fate.random() * 0.3)
+        finally:
+            over.set()
+        served = [thread.result() for thread in threads]
+        assert doubles == []
+        assert sum(served) > 20
+        for name in believed:
+            for backend in (near, far):
+                last = backend.lock(name)
+                last.acquire(wait_s=WITHIN_S)
+                last.release()
+        near.close()
+        far.close()
+    eventually(lambda: not leftovers(server), "nothing is left on the server")
+
+
+# -- the rest --------------------------------------------------------------------------------------------------------
+
+
+def test_another_ensemble_is_another_source() -> None:
+    """Tokens of an ensemble that begins anew at the same address are not compared with the old ones."""
+    sources = []
+    with optional(ZooKeeper) as server:
+        backend = ZooKeeperBackend(server.hosts, ttl_s=TTL_S)
+        for _ in range(2):
+            with backend.lock("/test/source") as grant:
+                sources.append(grant.source)
+        assert backend.newest("/test/other", WITHIN_S)[0] == sources[0]
+        server.kill()
+        shutil.rmtree(server.directory / "data")
+        server.start()
+        eventually(lambda: _answers(backend), "it answers")
+        with backend.lock("/test/source") as grant:
+            sources.append(grant.source)
+        assert backend.newest("/test/other", WITHIN_S)[0] == sources[2]
+        backend.close()
+    assert sources[0] == sources[1] != sources[2]
+    assert all(re.fullmatch("zookeeper:[0-9a-f]{16}", source) for source in sources)
+
+
+def _answers(backend: ZooKeeperBackend) -> bool:
+    with contextlib.suppress(LockUnavailable):
+        backend.ping(1)
+        return True
+    return False
+
+
+def test_contenders_say_who_they_are(server: ZooKeeper, backend: ZooKeeperBackend) -> None:
+    """The queue shows instance, process, thread and how long; all queues under a prefix, but no texts."""
+    backend.remember({"/test/show/!known/a-lock-1": "text"}, instead_of={})
+    with backend.lock("/test/show/a"), backend.lock("/test/show/b"), backend.lock("/test/show/b/c"):
+        queue = backend.contenders("/test/show/")
+        assert len(backend.lock("/test/show/b").contenders()) == 1
+    assert [contender.key.rpartition("/")[0] for contender in queue] == [
+        "/test/show/a",
+        "/test/show/b",
+        "/test/show/b/c",
+    ]
+    for contender in queue:
+        assert contender.holds
+        assert contender.owner["instance"] == "test"
+        assert contender.owner["pid"] == os.getpid()
+        assert contender.waited_s is not None
+        assert 0 <= contender.waited_s < WITHIN_S
+        assert contender.ttl_left_s is None
+        assert contender.token > 0
+    with raw(server) as client:
+        client.delete("/test/show/!known/a-lock-1")
+
+
+def test_login(server: ZooKeeper) -> None:
+    """Who has the password shares our locks; nobody else can touch them, nor is told the password."""
+    acl = [make_digest_acl("shop", "open-door", all=True)]
+    with raw(server, auth_data=[("digest", "shop:open-door")]) as client:
+        client.create("/guarded", acl=acl)
+        for auth in (None, "shop:wrong"):
+            stranger = ZooKeeperBackend(server.hosts, ttl_s=TTL_S, auth=auth)
+            with pytest.raises(LockUnavailable, match="log-in is missing or has no right") as refusal:
+                stranger.lock("/guarded/lock").acquire()
+            assert "wrong" not in str(refusal.value)
+            stranger.close()
+        friend = ZooKeeperBackend(server.hosts, ttl_s=TTL_S, auth="shop:open-door")
+        with pytest.raises(LockLost), friend.lock("/guarded/lock") as grant:
+            assert client.get_acls(grant.key)[0] == acl
+            with raw(server) as stranger, pytest.raises(NoAuthError):
+                stranger.get(grant.key)
+            session = friend._client._session
+            assert session is not None
+            session.end("it is over")
+            assert grant.lost
+        with friend.lock("/guarded/other"):  # logged in again
+            pass
+        friend.close()
+    for auth in ("shop", ":open-door", "shop:"):
+        with pytest.raises(ConfigurationError, match="user:password") as wrong:
+            ZooKeeperBackend(server.hosts, auth=auth)
+        assert "open-door" not in str(wrong.value)
+
+
+def test_a_folder_is_a_tree_of_its_own(server: ZooKeeper) -> None:
+    """With a folder after the hosts all nodes are in there; one that is not there is an error that says so."""
+    with raw(server) as client:
+        client.ensure_path("/part/of/it")
+        backend = ZooKeeperBackend(f"{server.hosts}/part/of/it", ttl_s=TTL_S)
+        lock = backend.lock("/test/lock")
+        with lock as grant:
+            assert keys(lock) == [grant.key]
+            assert grant.key.startswith("/test/lock/")
+            assert client.exists(f"/part/of/it{grant.key}") is not None
+            waiting = _Thread(lambda: lock.acquire(owner="me"))
+            eventually(lambda: len(keys(lock)) == 2, "a waiter is in the queue")
+        waiting.result()
+        lock.release(owner="me")
+        backend.close()
+    lost = ZooKeeperBackend(f"{server.hosts}/no/such/folder", ttl_s=TTL_S)
+    with pytest.raises(LockUnavailable, match="what it is in is not there"):
+        lost.lock("/test/lock").acquire()
+    lost.close()
+
+
+def test_an_odd_address_is_refused() -> None:
+    """What is no list of hosts is a configuration error, at once; so is a lock's name that is no path."""
+    for hosts in ("", "a,,b", "a:99999", "a:b", "a:0", ["a", ""], "me:s3cret@a:2181", f"{'a' * 70}:2181", "/folder"):
+        with pytest.raises(ConfigurationError, match="host:port") as wrong:
+            ZooKeeperBackend(hosts)
+        assert "s3cret" not in str(wrong.value)
+    backend = ZooKeeperBackend("127.0.0.1:1/some/folder")
+    for name in ("phone", "/a//b", "/a/../b"):
+        with pytest.raises(ValueError, match="path"):
+            backend.lock(name)
+    backend.close()
+
+
+def test_without_kazoo(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says what to install."""
+    monkeypatch.setattr(zookeeper_client, "KazooClient", None)
+    with pytest.raises(ConfigurationError, match=re.escape("pip install 'seckill[zookeeper]'")):
+        ZooKeeperBackend("127.0.0.1")
