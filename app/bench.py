@@ -11,11 +11,13 @@ import json
 import multiprocessing
 import statistics
 import time
+import urllib.request
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from multiprocessing.queues import Queue
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,22 +26,25 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from app.embedded import EtcdMember, MariaDB, Valkey, ZooKeeper
-from app.errors import ConfigurationError
-from app.locks.registry import backend_class
+from app.errors import ConfigurationError, LockUnavailable
+from app.locks.mysql_backend import SCHEMA as LOCK_TABLES
+from app.locks.registry import NAMES, backend_class
+from app.mysql_client import MySqlClient
 
-_START_S: Final = 1.5  # until all processes of a heat are there
+_START_WITHIN_S: Final = 30.0  # all processes of a heat are there, and connected
 _TTL_S: Final = 5
 _COLUMNS: Final = ("lock", "of", "grants/s", "hand-off", "wait", "turns", "overlaps", "left")
 
 
 @dataclass(frozen=True, slots=True)
 class Servers:
-    """Where the servers are, in a form that goes to another process; empty: there is none."""
+    """Where the servers are, in a form that goes to another process; empty: not started."""
 
-    etcd: str
-    redis: str
-    zookeeper: str
-    mysql: str
+    etcd: str = ""
+    redis: str = ""
+    redlock: str = ""  # three of them
+    zookeeper: str = ""
+    mysql: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +67,26 @@ class Contestant:
     open: Callable[[Servers, str], Handle]
 
 
-def _ours(lock: str, server: str) -> Callable[[Servers, str], Handle]:
+def _ours() -> Iterator[Contestant]:
+    """All locks that keep processes apart."""
+    for name in NAMES:
+        server, module, package = next(needs for prefix, needs in _NEEDS.items() if name.startswith(prefix))
+        if server:
+            yield Contestant(f"seckill {name}", server, module, package, _open_ours(name, server))
+
+
+# What our locks need: the server, the client's module, and what to install, by how their names begin.
+_NEEDS: Final = {
+    "etcd": ("etcd", "etcd3", "seckill"),
+    "redis": ("redis", "redis", "seckill"),
+    "redlock": ("redlock", "redis", "seckill"),
+    "zookeeper": ("zookeeper", "kazoo", "seckill[zookeeper]"),
+    "mysql": ("mysql", "pymysql", "seckill[mysql]"),
+    "": ("", "", ""),
+}
+
+
+def _open_ours(lock: str, server: str) -> Callable[[Servers, str], Handle]:
     def connect(servers: Servers, name: str) -> Handle:
         kind: Any = backend_class(lock)
         backend = kind(getattr(servers, server), ttl_s=_TTL_S, timeout_s=30)
@@ -107,22 +131,15 @@ def _kazoo(servers: Servers, name: str) -> Handle:
     return Handle(lock.acquire, lock.release, client.stop)
 
 
-# Another lock joins by being added here.
+# A lock of ours joins by being registered (app/locks/registry.py), a peer by being added here.
 CONTESTANTS: Final[dict[str, Contestant]] = {
     one.name: one
     for one in (
-        Contestant("seckill etcd", "etcd", "etcd3", "seckill", _ours("etcd", "etcd")),
-        Contestant("seckill etcd-txn", "etcd", "etcd3", "seckill", _ours("etcd-txn", "etcd")),
+        *_ours(),
         Contestant("python-etcd3", "etcd", "etcd3", "cslab-etcd3", _python_etcd3),
-        Contestant("seckill redis", "redis", "redis", "seckill", _ours("redis", "redis")),
-        Contestant("seckill redis-fair", "redis", "redis", "seckill", _ours("redis-fair", "redis")),
         Contestant("redis-py", "redis", "redis", "redis", _redis_py),
         Contestant("python-redis-lock", "redis", "redis_lock", "python-redis-lock", _python_redis_lock),
         Contestant("kazoo", "zookeeper", "kazoo", "kazoo", _kazoo),
-        Contestant("seckill mysql-row", "mysql", "pymysql", "seckill[mysql]", _ours("mysql-row", "mysql")),
-        Contestant(
-            "seckill mysql-for-update", "mysql", "pymysql", "seckill[mysql]", _ours("mysql-for-update", "mysql")
-        ),
     )
 }
 
@@ -182,26 +199,23 @@ def run(options: BenchOptions) -> int:
         if importlib.util.find_spec(CONTESTANTS[one].module) is None
     }
     with ExitStack() as started, console.status("") as status:
-        etcd, valkey = started.enter_context(EtcdMember()), started.enter_context(Valkey())
-        more = {"zookeeper": "", "mysql": ""}
-        for one in options.names:
-            server = CONTESTANTS[one].server
-            if one not in absent and not more.get(server, "there"):
-                try:
-                    more[server] = _start(server, started)
-                except ConfigurationError as missing:
-                    absent[one] = str(missing)
-        servers = Servers(etcd.endpoint, valkey.url, **more)
+        servers = Servers()
+        for server in dict.fromkeys(CONTESTANTS[one].server for one in options.names if one not in absent):
+            try:
+                servers = replace(servers, **{server: _START[server](started)})
+            except ConfigurationError as missing:
+                absent |= {one: str(missing) for one in options.names if CONTESTANTS[one].server == server}
         present = [one for one in options.names if one not in absent]
         heats = list(itertools.product(range(options.rounds), options.holds_ms, options.processes, present))
         for number, (_, hold_ms, processes, name) in enumerate(heats, 1):
             status.update(f"{number} of {len(heats)}: {name}, {processes} processes, holds {hold_ms:g} ms")
-            before = _things(etcd, servers)
+            look = _LEFT[CONTESTANTS[name].server]
+            before = look(servers)
             turns = _measure(name, servers, processes, hold_ms, options.seconds)
             if not all(turns):
                 report.failed.append(f"{name} with {processes} processes: one of them got no turn")
             if sum(map(len, turns)) > 1:
-                report.heats.append(_heat(name, processes, hold_ms, turns, len(_things(etcd, servers) - before)))
+                report.heats.append(_heat(name, processes, hold_ms, turns, len(look(servers) - before)))
     _print(console, options, report)
     for name, reason in absent.items():
         console.print(f"{name} did not take part: {reason}", markup=False, highlight=False)
@@ -215,34 +229,90 @@ def run(options: BenchOptions) -> int:
     return 1 if any(heat.overlaps or heat.left_behind for heat in ours) else 0
 
 
-def _start(server: str, started: ExitStack) -> str:
-    if server == "zookeeper":
-        return started.enter_context(ZooKeeper()).hosts
-    return started.enter_context(MariaDB()).url
+def _start_redlock(started: ExitStack) -> str:
+    return ",".join(started.enter_context(Valkey(f"valkey-{number}")).url for number in (1, 2, 3))
 
 
-def _things(etcd: EtcdMember, servers: Servers) -> set[str]:
-    """Keys and leases in etcd, keys in the store."""
+_START: Final[dict[str, Callable[[ExitStack], str]]] = {
+    "etcd": lambda started: started.enter_context(EtcdMember()).endpoint,
+    "redis": lambda started: started.enter_context(Valkey()).url,
+    "redlock": _start_redlock,
+    "zookeeper": lambda started: started.enter_context(ZooKeeper()).hosts,
+    "mysql": lambda started: started.enter_context(MariaDB()).url,
+}
+
+
+# -- what is left behind: what a lock keeps on purpose (counters, folders, a row for each name) does not count --------
+
+
+def _left_in_etcd(servers: Servers) -> set[str]:
+    def ask(method: str, **arguments: str | bool) -> Any:
+        body = json.dumps(arguments).encode()
+        with urllib.request.urlopen(f"{servers.etcd}/v3/{method}", data=body, timeout=10) as answer:
+            return json.loads(answer.read())
+
+    keys = ask("kv/range", key="AA==", range_end="AA==", keys_only=True).get("kvs", [])
+    leases = ask("lease/leases").get("leases", [])
+    return {f"key {key['key']}" for key in keys} | {f"lease {lease['ID']}" for lease in leases}
+
+
+def _left_in_redis(urls: str) -> set[str]:
     import redis
 
-    with redis.Redis.from_url(servers.redis) as client:
-        keys: Any = client.scan_iter(count=1000)
-        found = {f"key {key!r} in the store" for key in keys if key != b"seckill_lock_tokens"}
-    found |= {
-        f"key {kv['key']}" for kv in etcd.ask("kv/range", key="AA==", range_end="AA==", keys_only=True).get("kvs", [])
-    }
-    return found | {f"lease {lease}" for lease in etcd.leases()}
+    found: set[str] = set()
+    for url in urls.split(","):
+        with redis.Redis.from_url(url) as client:
+            keys: Any = client.scan_iter(count=1000)
+            found |= {f"key {key!r} in {url}" for key in keys if key != b"seckill_lock_tokens"}
+    return found
+
+
+def _left_in_zookeeper(servers: Servers) -> set[str]:
+    from kazoo.client import KazooClient
+
+    client = KazooClient(hosts=servers.zookeeper)
+    client.start()
+    try:
+        folders = [f"{top}/{name}" for top in ("/bench", "/bench-kazoo") for name in _children(client, top)]
+        return {f"{folder}/{node}" for folder in folders for node in _children(client, folder)}
+    finally:
+        client.stop()
+        client.close()
+
+
+def _children(client: Any, folder: str) -> list[str]:
+    from kazoo.exceptions import NoNodeError
+
+    try:
+        return list(client.get_children(folder))
+    except NoNodeError:
+        return []
+
+
+def _left_in_mysql(servers: Servers) -> set[str]:
+    client = MySqlClient(servers.mysql, timeout_s=10, unavailable=LockUnavailable, schema=LOCK_TABLES)
+    try:
+        return {f"row {name!r}" for (name,) in client.run("SELECT name FROM seckill_locks").rows}
+    finally:
+        client.close()
+
+
+_LEFT: Final[dict[str, Callable[[Servers], set[str]]]] = {
+    "etcd": _left_in_etcd,
+    "redis": lambda servers: _left_in_redis(servers.redis),
+    "redlock": lambda servers: _left_in_redis(servers.redlock),
+    "zookeeper": _left_in_zookeeper,
+    "mysql": _left_in_mysql,
+}
 
 
 def _measure(name: str, servers: Servers, processes: int, hold_ms: float, seconds: float) -> list[list[Turn]]:
     spawn = multiprocessing.get_context("spawn")  # gRPC does not survive a fork
     turns: Queue[list[Turn]] = spawn.Queue()
-    begin = time.monotonic() + _START_S
+    together = spawn.Barrier(processes)
     lock_name = uuid.uuid4().hex
     crowd = [
-        spawn.Process(
-            target=_contend, args=(name, servers, lock_name, begin, begin + seconds, hold_ms, turns), daemon=True
-        )
+        spawn.Process(target=_contend, args=(name, servers, lock_name, together, seconds, hold_ms, turns), daemon=True)
         for _ in range(processes)
     ]
     for process in crowd:
@@ -254,12 +324,19 @@ def _measure(name: str, servers: Servers, processes: int, hold_ms: float, second
 
 
 def _contend(
-    name: str, servers: Servers, lock_name: str, begin: float, end: float, hold_ms: float, turns: "Queue[list[Turn]]"
+    name: str,
+    servers: Servers,
+    lock_name: str,
+    together: Barrier,
+    seconds: float,
+    hold_ms: float,
+    turns: "Queue[list[Turn]]",
 ) -> None:
     own: list[Turn] = []
     try:
         handle = CONTESTANTS[name].open(servers, lock_name)
-        time.sleep(max(0.0, begin - time.monotonic()))
+        together.wait(_START_WITHIN_S)
+        end = time.monotonic() + seconds
         while (asked_at := time.monotonic()) < end:
             handle.take()
             got_at = time.monotonic()

@@ -19,7 +19,7 @@ from app.demo import DemoOptions
 from app.errors import LockError, LockTimeout, SeckillError
 from app.main import open_shop
 from app.sale import Audit, Shop
-from app.settings import Guard, LockName, Settings, load
+from app.settings import NOT_THERE, Guard, LockName, Settings, StoreName, load
 from app.stock import DEFAULT_SKU, Level
 
 app = typer.Typer(
@@ -86,17 +86,18 @@ def demo(
         int | None, typer.Option(min=1, help="Buyers that one lock grant serves at most; 1 is the articles' way.")
     ] = None,
     lock: Annotated[DemoLock, typer.Option(help="What keeps the instances apart; `all` compares them.")] = _ETCD,
+    store: Annotated[StoreName, typer.Option(help="Where the stock is; MySQL means MariaDB.")] = StoreName.REDIS,
     guard: Annotated[
         Guard | None,
         typer.Option(
             help="What checks each write: the lock's fencing token, what was read, or nothing.",
-            show_default="the best that the lock allows",
+            show_default="the best that lock and store allow",
         ),
     ] = None,
     report: Annotated[Path | None, typer.Option(help="Write all the figures to this file, as JSON.")] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Stay up after the rush, until Ctrl-C.")] = False,
 ) -> None:
-    """Run the whole sale on this machine: etcd, Valkey, the instances, a rush of buyers, and the audit.
+    """Run the whole sale on this machine: etcd, Valkey or MariaDB, the instances, a rush of buyers, and the audit.
 
     Exit status 0 only if every invariant holds and nobody was refused without cause.
     """
@@ -111,7 +112,7 @@ def demo(
     if report is not None and not report.absolute().parent.is_dir():
         raise typer.BadParameter(f"there is no folder {report.absolute().parent}", param_hint="--report")
     one = LockName.ETCD if lock.value == _ALL else LockName(lock.value)
-    options = DemoOptions(buyers, stock, instances, tuple(wanted), batch_max, one, guard, report, keep)
+    options = DemoOptions(buyers, stock, instances, tuple(wanted), batch_max, one, store, guard, report, keep)
     raise typer.Exit(show.run_all(options) if lock.value == _ALL else show.run(options))
 
 
@@ -156,6 +157,8 @@ def torture(
         print(f"{kinds.SEVERAL:12} two or three of them at once")  # noqa: T201
         return
     names = tuple(_names(nemesis, "--nemesis", kinds.NAMES))
+    if why := NOT_THERE.get((StoreName.REDIS, guard)):
+        raise typer.BadParameter(why, param_hint="--guard")
     if report.exists() and not report.is_dir():
         raise typer.BadParameter(f"{report} is not a folder", param_hint="--report")
     options = torturing.TortureOptions(

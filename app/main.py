@@ -5,7 +5,7 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
@@ -14,16 +14,14 @@ from pydantic.json_schema import models_json_schema
 from starlette.types import Receive, Scope, Send
 
 from app.errors import ConfigurationError
-from app.locks import EtcdBackend, LockBackend, NoBackend
-from app.locks.etcd_txn import EtcdTxnBackend
-from app.locks.local import LocalBackend
-from app.locks.redis import RedisBackend
-from app.locks.redis_fair import RedisFairBackend
-from app.locks.redlock import RedlockBackend
+from app.locks import LockBackend
+from app.locks.fallback import FallbackBackend
+from app.locks.registry import backend_class
 from app.metrics import Metrics
-from app.sale import Rules, Shop
-from app.settings import Guard, LockName, Settings, load, unknown_variables
+from app.sale import Auditor, Rules, Shop
+from app.settings import Guard, LockName, Settings, StoreName, load, unknown_variables
 from app.stock import StockStore
+from app.stock.mysql import MySqlStockStore, TimestampedStockStore, VersionedStockStore
 from app.stock.redis import BareStockStore, ComparingStockStore, RedisStockStore
 from app.web import health, operator, problems, sale
 from app.web.limits import BodyLimit
@@ -32,50 +30,55 @@ from app.web.state import State
 
 _log = logging.getLogger(__name__)
 
+_STORES: Final = {
+    (StoreName.REDIS, Guard.FENCE): RedisStockStore,
+    (StoreName.REDIS, Guard.COMPARE): ComparingStockStore,
+    (StoreName.REDIS, Guard.NONE): BareStockStore,
+    (StoreName.MYSQL, Guard.FENCE): MySqlStockStore,
+    (StoreName.MYSQL, Guard.VERSION): VersionedStockStore,
+    (StoreName.MYSQL, Guard.TIMESTAMP): TimestampedStockStore,
+}
 
-def open_backend(settings: Settings, metrics: Metrics) -> LockBackend:  # noqa: PLR0911 - one for each
+
+def open_backend(settings: Settings, metrics: Metrics) -> LockBackend:
     """The lock backend that the settings name. Doesn't connect yet."""
-    common: dict[str, Any] = {
-        "ttl_s": settings.lock_ttl_s,
-        "instance": settings.instance_name,
-        "told": metrics.renewal,
-    }
+    name = settings.lock_backend
+    common = {"ttl_s": settings.lock_ttl_s, "instance": settings.instance_name, "told": metrics.renewal}
     remote = common | {"renew_ratio": settings.lock_renew_ratio, "timeout_s": settings.lock_timeout_ms / 1000}
-    match settings.lock_backend:
-        case LockName.NONE:
-            return NoBackend()
+    about, options = "SECKILL_LOCK_BACKEND", {}
+    match name:
         case LockName.LOCAL:
-            return LocalBackend(**common)
+            options = common
         case LockName.ETCD | LockName.ETCD_TXN:
-            kind = EtcdBackend if settings.lock_backend is LockName.ETCD else EtcdTxnBackend
-            with _about("SECKILL_ETCD_..."):
-                return kind(
-                    settings.etcd_endpoints,
-                    user=settings.etcd_user,
-                    password=_revealed(settings.etcd_password),
-                    ca_file=settings.etcd_ca_file,
-                    cert_file=settings.etcd_cert_file,
-                    key_file=settings.etcd_key_file,
-                    **remote | {"timeout_s": settings.etcd_timeout_ms / 1000},
-                )
+            about, options = "SECKILL_ETCD_...", remote | _etcd_options(settings)
         case LockName.REDIS | LockName.REDIS_FAIR:
-            with _about("SECKILL_LOCK_REDIS_URL" if settings.lock_redis_url else "SECKILL_REDIS_URL (for the locks)"):
-                url = (settings.lock_redis_url or settings.redis_url).get_secret_value()
-                return (RedisBackend if settings.lock_backend is LockName.REDIS else RedisFairBackend)(url, **remote)
+            about = "SECKILL_LOCK_REDIS_URL" if settings.lock_redis_url else "SECKILL_REDIS_URL (for the locks)"
+            options = remote | {"url": (settings.lock_redis_url or settings.redis_url).get_secret_value()}
         case LockName.REDLOCK:
-            with _about("SECKILL_REDLOCK_URLS"):
-                return RedlockBackend(_revealed(settings.redlock_urls) or "", **remote)
-        case LockName.MYSQL_ROW:
-            # Its client is an extra.
-            from app.locks.mysql_row import MySqlRowBackend
+            about, options = "SECKILL_REDLOCK_URLS", remote | {"urls": _revealed(settings.redlock_urls)}
+        case LockName.ZOOKEEPER:
+            about = "SECKILL_ZOOKEEPER_..."
+            options = remote | {"hosts": settings.zookeeper_hosts, "auth": _revealed(settings.zookeeper_auth)}
+        case LockName.MYSQL_ROW | LockName.MYSQL_FOR_UPDATE:
+            about, options = "SECKILL_MYSQL_URL", remote | {"url": settings.mysql_url.get_secret_value()}
+    kind: Any = backend_class(name)
+    with _about(about):
+        backend: LockBackend = kind(**options)
+    if settings.lock_fallback:
+        return FallbackBackend(backend, most=settings.lock_fallback_max, told=metrics.fallback)
+    return backend
 
-            with _about("SECKILL_MYSQL_URL"):
-                return MySqlRowBackend(settings.mysql_url.get_secret_value(), **remote)
-        case LockName.MYSQL_FOR_UPDATE:
-            from app.locks.mysql_for_update import MySqlForUpdateBackend
 
-            with _about("SECKILL_MYSQL_URL"):
-                return MySqlForUpdateBackend(settings.mysql_url.get_secret_value(), **remote)
+def _etcd_options(settings: Settings) -> dict[str, Any]:
+    return {
+        "endpoints": settings.etcd_endpoints,
+        "timeout_s": settings.etcd_timeout_ms / 1000,
+        "user": settings.etcd_user,
+        "password": _revealed(settings.etcd_password),
+        "ca_file": settings.etcd_ca_file,
+        "cert_file": settings.etcd_cert_file,
+        "key_file": settings.etcd_key_file,
+    }
 
 
 def _revealed(secret: SecretStr | None) -> str | None:
@@ -84,16 +87,25 @@ def _revealed(secret: SecretStr | None) -> str | None:
 
 def open_store(settings: Settings) -> StockStore:
     """The stock store that the settings name. Doesn't connect yet."""
-    kinds = {Guard.FENCE: RedisStockStore, Guard.COMPARE: ComparingStockStore, Guard.NONE: BareStockStore}
-    with _about("SECKILL_REDIS_URL"):
-        return kinds[settings.guard](
-            settings.redis_url.get_secret_value(),
-            timeout_s=settings.redis_timeout_ms / 1000,
-            connections=settings.redis_connections,
-            instance=settings.instance_name,
-            refusal_ttl_s=settings.refusal_ttl_s,
-            wait_replicas=settings.redis_wait_replicas,
-        )
+    common = {"instance": settings.instance_name, "refusal_ttl_s": settings.refusal_ttl_s}
+    match settings.store:
+        case StoreName.REDIS:
+            about, url = "SECKILL_REDIS_URL", settings.redis_url
+            options = common | {
+                "timeout_s": settings.redis_timeout_ms / 1000,
+                "connections": settings.redis_connections,
+                "wait_replicas": settings.redis_wait_replicas,
+            }
+        case StoreName.MYSQL:
+            about, url = "SECKILL_MYSQL_URL", settings.mysql_url
+            options = common | {
+                "timeout_s": settings.mysql_timeout_ms / 1000,
+                "connections": settings.mysql_connections,
+            }
+    kind: Any = _STORES[settings.store, settings.guard]
+    with _about(about):
+        store: StockStore = kind(url.get_secret_value(), **options)
+    return store
 
 
 @contextmanager
@@ -116,6 +128,8 @@ async def open_shop(settings: Settings, metrics: Metrics | None = None) -> Async
         purchase_timeout_s=settings.purchase_timeout_ms / 1000,
         limit_per_buyer=settings.limit_per_buyer,
         sold_out_ttl_s=settings.sold_out_ttl_ms / 1000,
+        starts_at=settings.sale_starts_at.timestamp() if settings.sale_starts_at else None,
+        ends_at=settings.sale_ends_at.timestamp() if settings.sale_ends_at else None,
     )
     backend = open_backend(settings, metrics)
     try:
@@ -124,6 +138,7 @@ async def open_shop(settings: Settings, metrics: Metrics | None = None) -> Async
             prefix, groups = settings.lock_prefix, settings.lock_groups
             shop = Shop(backend, store, rules, metrics, lock_prefix=prefix, lock_groups=groups)
             metrics.watch_queues(lambda: shop.waiting)
+            metrics.watch_way(lambda: shop.way)
             try:
                 yield shop
             finally:
@@ -132,6 +147,21 @@ async def open_shop(settings: Settings, metrics: Metrics | None = None) -> Async
             await store.close()
     finally:
         backend.close()
+
+
+@asynccontextmanager
+async def _auditing(shop: Shop, settings: Settings, metrics: Metrics) -> AsyncIterator[Auditor | None]:
+    """Stand for auditor, if there is to be one."""
+    every_s = settings.audit_interval_s
+    auditor = shop.auditor(metrics, instance=settings.instance_name, every_s=every_s) if every_s else None
+    if auditor is None:
+        yield None
+        return
+    auditor.start()
+    try:
+        yield auditor
+    finally:
+        await auditor.close()
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:
@@ -152,10 +182,11 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[dict[str, Any]]:
         metrics = Metrics()
-        async with open_shop(settings, metrics) as shop:
+        async with open_shop(settings, metrics) as shop, _auditing(shop, settings, metrics) as auditor:
             token = settings.admin_token.get_secret_value() if settings.admin_token else None
             _log.info("%s is open, lock: %s, guard: %s", settings.instance_name, settings.lock_backend, settings.guard)
-            yield {"seckill": State(shop, metrics.render, settings.instance_name, settings.quantity_max, token)}
+            state = State(shop, metrics.render, settings.instance_name, settings.quantity_max, token, auditor)
+            yield {"seckill": state}
 
     app = _App(
         title="seckill",

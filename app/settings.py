@@ -6,9 +6,9 @@ import re
 import socket
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Final, Self
 
-from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic import AwareDatetime, Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from app.errors import ConfigurationError
@@ -24,10 +24,18 @@ class LockName(StrEnum):
     REDIS = "redis"
     REDIS_FAIR = "redis-fair"
     REDLOCK = "redlock"
+    ZOOKEEPER = "zookeeper"
     MYSQL_ROW = "mysql-row"
     MYSQL_FOR_UPDATE = "mysql-for-update"
     LOCAL = "local"
     NONE = "none"
+
+
+class StoreName(StrEnum):
+    """The stock stores."""
+
+    REDIS = "redis"
+    MYSQL = "mysql"
 
 
 class Guard(StrEnum):
@@ -35,7 +43,18 @@ class Guard(StrEnum):
 
     FENCE = "fence"
     COMPARE = "compare"
+    VERSION = "version"
+    TIMESTAMP = "timestamp"
     NONE = "none"
+
+
+# What is said of a guard that a store doesn't have.
+NOT_THERE: Final = {
+    (StoreName.REDIS, Guard.VERSION): "SECKILL_GUARD=version needs SECKILL_STORE=mysql",
+    (StoreName.REDIS, Guard.TIMESTAMP): "SECKILL_GUARD=timestamp needs SECKILL_STORE=mysql",
+    (StoreName.MYSQL, Guard.COMPARE): "SECKILL_GUARD=compare is not for SECKILL_STORE=mysql: version compares better",
+    (StoreName.MYSQL, Guard.NONE): "SECKILL_GUARD=none is not for SECKILL_STORE=mysql: it writes nothing unchecked",
+}
 
 
 class Settings(BaseSettings):
@@ -63,7 +82,7 @@ class Settings(BaseSettings):
     # -- The lock
     lock_backend: LockName = Field(
         LockName.ETCD,
-        description="etcd, etcd-txn, redis, redis-fair, redlock, mysql-row, mysql-for-update, local or none",
+        description="etcd, etcd-txn, redis, redis-fair, redlock, zookeeper, mysql-row, mysql-for-update, local or none",
     )
     lock_prefix: str = Field(
         "/seckill/lock", pattern="^/[^ ]*[^/ ]$", description="what the names of all locks begin with"
@@ -83,6 +102,14 @@ class Settings(BaseSettings):
     lock_timeout_ms: int = Field(
         2000, ge=50, le=60_000, description="deadline of a call to the lock system (etcd has one of its own)"
     )
+    lock_fallback: bool = Field(
+        False,
+        description="go on without locks while the lock system is away, and with them when it is back "
+        "(needs guard version)",
+    )
+    lock_fallback_max: int = Field(
+        10, ge=1, le=10_000, description="grants without a lock at once in this instance, so that the store survives it"
+    )
     etcd_endpoints: Annotated[list[str], NoDecode] = Field(
         ["http://127.0.0.1:2379"], min_length=1, description="URLs of the etcd members, separated by commas"
     )
@@ -98,26 +125,37 @@ class Settings(BaseSettings):
     redlock_urls: SecretStr | None = Field(
         None, description="for redlock: URLs of three or more independent servers, separated by commas"
     )
+    zookeeper_hosts: str = Field("127.0.0.1:2181", description="for zookeeper: host:port,host:port,...")
+    zookeeper_auth: SecretStr | None = Field(None, description="for zookeeper: user:password, if it asks for one")
     mysql_url: SecretStr = Field(
         SecretStr("mysql://root@127.0.0.1:3306/seckill"),
-        description="for mysql-row and mysql-for-update: `mysql://user:password@host:3306/database`",
+        description="for mysql, mysql-row and mysql-for-update: `mysql://user:password@host:3306/database`",
     )
 
     # -- The store
+    store: StoreName = Field(StoreName.REDIS, description="where the stock is: redis (or Valkey) or mysql (or MariaDB)")
     redis_url: SecretStr = Field(
         SecretStr("redis://127.0.0.1:6379/0"),
         description="`redis://`, `rediss://`, `unix://`, `redis+sentinel://host,host/master/0` or `redis+cluster://host`",
     )
-    redis_timeout_ms: int = Field(2000, ge=10, le=60_000, description="deadline of a call to the store")
-    redis_connections: int = Field(16, ge=2, le=1000, description="connections to the store at most")
+    redis_timeout_ms: int = Field(2000, ge=10, le=60_000, description="deadline of a call to the store, if it is redis")
+    redis_connections: int = Field(16, ge=2, le=1000, description="connections to it at most")
     redis_wait_replicas: int = Field(
         0, ge=0, le=100, description='replicas that must have a sale before "sold" is said (0: none; needs replicas)'
     )
+    mysql_timeout_ms: int = Field(2000, ge=50, le=60_000, description="deadline of a call to the store, if it is mysql")
+    mysql_connections: int = Field(8, ge=1, le=1000, description="connections to it at most, a thread each")
     guard: Guard = Field(
-        Guard.FENCE, description="what checks each write: fence (the grant's token), compare (what was read), or none"
+        Guard.FENCE,
+        description="what checks each write: fence (the grant's token), compare (what was read) or none; with mysql "
+        "fence, version or timestamp (of what was read)",
     )
 
     # -- The sale
+    sale_starts_at: AwareDatetime | None = Field(
+        None, description="`2026-11-11T20:00:00+08:00`: before that nothing is sold (unset: it has started)"
+    )
+    sale_ends_at: AwareDatetime | None = Field(None, description="from then on nothing is sold (unset: never)")
     batch_max: int = Field(
         1000, ge=1, le=100_000, description="purchases that one lock grant serves at most (the articles: 1)"
     )
@@ -139,6 +177,12 @@ class Settings(BaseSettings):
         le=60_000,
         description='after the last unit "sold out" is said so long without asking the store (0: always ask)',
     )
+    audit_interval_s: float = Field(
+        5.0,
+        ge=0,
+        le=86_400,
+        description="one instance looks so often whether numbers and orders agree (0: none does; needs etcd's locks)",
+    )
     drain_timeout_s: float = Field(10.0, ge=0, le=600, description="how long a stopping instance serves those who wait")
 
     @field_validator("etcd_endpoints", mode="before")
@@ -155,6 +199,9 @@ class Settings(BaseSettings):
         "etcd_key_file",
         "lock_redis_url",
         "redlock_urls",
+        "sale_starts_at",
+        "sale_ends_at",
+        "zookeeper_auth",
         mode="before",
     )
     @classmethod
@@ -171,12 +218,27 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _goes_together(self) -> Self:
-        if self.lock_backend is LockName.NONE and self.guard is not Guard.NONE:
-            raise ValueError("SECKILL_LOCK_BACKEND=none gives no fencing tokens; it needs SECKILL_GUARD=none")
+        if why := NOT_THERE.get((self.store, self.guard)):
+            raise ValueError(why)
+        if self.store is StoreName.MYSQL and self.redis_wait_replicas:
+            raise ValueError("SECKILL_REDIS_WAIT_REPLICAS is not for SECKILL_STORE=mysql")
+        mysql = self.store is StoreName.MYSQL
+        if self.lock_backend is LockName.NONE and self.guard in (Guard.FENCE, Guard.COMPARE):
+            other = Guard.VERSION if mysql else Guard.NONE
+            raise ValueError(f"SECKILL_LOCK_BACKEND=none gives no fencing tokens; it needs SECKILL_GUARD={other}")
         if self.lock_backend is LockName.REDLOCK and self.guard is Guard.FENCE:
-            raise ValueError("SECKILL_LOCK_BACKEND=redlock gives no fencing tokens; it needs SECKILL_GUARD=compare")
+            other = Guard.VERSION if mysql else Guard.COMPARE
+            raise ValueError(f"SECKILL_LOCK_BACKEND=redlock gives no fencing tokens; it needs SECKILL_GUARD={other}")
         if self.lock_backend is LockName.REDLOCK and self.redlock_urls is None:
             raise ValueError("SECKILL_LOCK_BACKEND=redlock needs SECKILL_REDLOCK_URLS")
+        if self.lock_fallback and self.guard is not Guard.VERSION:
+            raise ValueError(
+                "SECKILL_LOCK_FALLBACK needs SECKILL_GUARD=version: without a lock the store alone decides"
+            )
+        if self.lock_fallback and self.lock_backend in (LockName.NONE, LockName.LOCAL):
+            raise ValueError(f"SECKILL_LOCK_FALLBACK: SECKILL_LOCK_BACKEND={self.lock_backend} is never away")
+        if self.sale_starts_at and self.sale_ends_at and self.sale_ends_at <= self.sale_starts_at:
+            raise ValueError("SECKILL_SALE_ENDS_AT must be later than SECKILL_SALE_STARTS_AT")
         if bool(self.etcd_user) != bool(self.etcd_password):
             raise ValueError("SECKILL_ETCD_USER and SECKILL_ETCD_PASSWORD go together")
         if bool(self.etcd_cert_file) != bool(self.etcd_key_file):

@@ -12,7 +12,7 @@ from app.embedded import EtcdMember, Valkey
 from app.locks import Reach
 from tests.harness.waiting import eventually
 
-pytest.register_assert_rewrite("tests.contract.lock_contract")
+pytest.register_assert_rewrite("tests.contract.lock_contract", "tests.contract.store_contract")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -24,6 +24,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Of the lock contract, a backend is held to what it guarantees."""
+    _give_each_a_name(items)
     chosen, others = [], []
     for item in items:
         guarantees = getattr(getattr(item, "cls", None), "guarantees", None)
@@ -35,6 +36,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if others:
         config.hook.pytest_deselected(items=others)
         items[:] = chosen
+
+
+def _give_each_a_name(items: list[pytest.Item]) -> None:
+    """In pytest 9.2 schemathesis calls all tests of a function alike, and pytest-xdist would run one of them."""
+    for item in items:
+        node_id = getattr(item, "_id", None)
+        if node_id is not None and not item.nodeid.endswith(item.name):
+            item._id = type(node_id).parse(f"{item.nodeid.rpartition('::')[0]}::{item.name}")
 
 
 @pytest.fixture(scope="session")

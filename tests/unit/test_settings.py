@@ -8,7 +8,7 @@ import pytest
 
 from app.errors import ConfigurationError
 from app.locks.registry import NAMES
-from app.settings import PREFIX, Guard, LockName, Settings, load, unknown_variables
+from app.settings import PREFIX, Guard, LockName, Settings, StoreName, load, unknown_variables
 
 ROOT = Path(__file__).parents[2]
 
@@ -35,7 +35,7 @@ def test_defaults_are_for_servers_on_this_machine() -> None:
     settings = load()
     assert settings.etcd_endpoints == ["http://127.0.0.1:2379"]
     assert settings.redis_url.get_secret_value() == "redis://127.0.0.1:6379/0"
-    assert (settings.lock_backend, settings.guard) == (LockName.ETCD, Guard.FENCE)
+    assert (settings.lock_backend, settings.store, settings.guard) == (LockName.ETCD, StoreName.REDIS, Guard.FENCE)
 
 
 def test_environment_beats_dotenv(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -59,10 +59,13 @@ def test_environment_beats_dotenv(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         ("SECKILL_LOCK_BACKEND", "zookeper"),
         ("SECKILL_LOCK_PREFIX", "no-slash"),
         ("SECKILL_GUARD", "maybe"),
+        ("SECKILL_STORE", "oracle"),
         ("SECKILL_BATCH_MAX", "0"),
         ("SECKILL_ETCD_ENDPOINTS", ","),
         ("SECKILL_ADMIN_TOKEN", "short"),
         ("SECKILL_LOG_LEVEL", "loud"),
+        ("SECKILL_SALE_STARTS_AT", "tomorrow"),
+        ("SECKILL_SALE_ENDS_AT", "2026-11-11T20:00:00"),  # whose eight o'clock?
     ],
 )
 def test_a_wrong_value_is_one_line_with_the_variable(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
@@ -78,8 +81,22 @@ def test_a_wrong_value_is_one_line_with_the_variable(monkeypatch: pytest.MonkeyP
     [
         {"SECKILL_LOCK_BACKEND": "none"},
         {"SECKILL_LOCK_BACKEND": "none", "SECKILL_GUARD": "compare"},
+        {"SECKILL_LOCK_BACKEND": "none", "SECKILL_STORE": "mysql"},
+        {"SECKILL_GUARD": "version"},
+        {"SECKILL_GUARD": "timestamp"},
+        {"SECKILL_GUARD": "compare", "SECKILL_STORE": "mysql"},
+        {"SECKILL_GUARD": "none", "SECKILL_STORE": "mysql"},
+        {"SECKILL_REDIS_WAIT_REPLICAS": "1", "SECKILL_STORE": "mysql"},
         {"SECKILL_LOCK_BACKEND": "redlock"},
         {"SECKILL_LOCK_BACKEND": "redlock", "SECKILL_GUARD": "compare"},
+        {"SECKILL_LOCK_FALLBACK": "true"},
+        {
+            "SECKILL_LOCK_FALLBACK": "true",
+            "SECKILL_LOCK_BACKEND": "none",
+            "SECKILL_STORE": "mysql",
+            "SECKILL_GUARD": "version",
+        },
+        {"SECKILL_SALE_STARTS_AT": "2026-11-11T20:00:00Z", "SECKILL_SALE_ENDS_AT": "2026-11-11T20:00:00+00:00"},
         {"SECKILL_ETCD_USER": "shop"},
         {"SECKILL_ETCD_CERT_FILE": "/cert.pem"},
     ],
@@ -92,6 +109,13 @@ def test_what_does_not_go_together_is_said(monkeypatch: pytest.MonkeyPatch, vari
         load()
     assert str(error.value).count(PREFIX) == 2
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("guard", [Guard.VERSION, Guard.TIMESTAMP])
+@pytest.mark.parametrize("lock", LockName)
+def test_a_version_needs_no_lock(lock: LockName, guard: Guard) -> None:
+    """In MySQL a version guards the sale under any lock, and under none."""
+    assert load(store=StoreName.MYSQL, lock_backend=lock, guard=guard, redlock_urls="redis://a").guard is guard
 
 
 def test_an_empty_variable_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
