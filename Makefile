@@ -29,7 +29,7 @@ bench: $(VENV)/.dev
 	@$(BIN)/seckill bench locks
 
 test: $(VENV)/.dev
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 check: $(VENV)/.dev
 	@$(BIN)/ruff format --check --diff .

@@ -42,18 +42,18 @@ def readme() -> str:
 _LOCKS = """<!-- written by make docs, from what app/locks declares -->
 # The locks
 
-Nine ways to keep the instances apart, under one contract: whatever a lock declares here its tests hold it to
+Ten ways to keep the instances apart, under one contract: whatever a lock declares here its tests hold it to
 (`tests/contract`). `SECKILL_LOCK_BACKEND=redis`, `seckill demo --lock redis` and `seckill locks` go with each, and
 
 ```
 make demo ARGS="--lock all"
 ```
 
-runs the same rush over all of them. All are re-entrant, for threads and for event loops, with timed, cancellable and trying
+runs the same rush over all of them, and over the two optimistic ways without a lock (see the end). All are re-entrant, for threads and for event loops, with timed, cancellable and trying
 acquires; none runs the body of a `with` unlocked. [etcd-lock.md](etcd-lock.md) goes into the etcd lock.
 
-| lock | keeps apart | fair | fencing token | outlives a silent server | outlives its restart | shows who waits | calls |
-|---|---|---|---|---|---|---|---|
+| lock | keeps apart | fair | fencing token | outlives a silent server | outlives its restart | shows who waits | elections | calls |
+|---|---|---|---|---|---|---|---|---|
 {rows}
 
 - **fair**: served in the order of arrival.
@@ -61,9 +61,43 @@ acquires; none runs the body of a `with` unlocked. [etcd-lock.md](etcd-lock.md) 
   store can only compare what was read (`compare`); a holder that was paused beyond its TTL is found out by either.
 - **outlives**: a server that does not answer for less than a TTL, or is killed and comes back within it with what it had on
   disk, costs nobody the lock. Where it does, the holder is told: the grant is lost.
+- **elections**: one of several candidates is elected, and heard by all. The service's auditor needs them; without them
+  `/stock` has no audit, and `seckill check` remains.
 
 What is not declared is not promised: a lock without fairness may serve anybody first; one without a token is refused with
 `SECKILL_GUARD=fence`, with the reason.
+"""
+
+
+_BESIDES = """# Besides the locks
+
+## Optimistic: no lock at all
+
+`SECKILL_LOCK_BACKEND=none`, `SECKILL_STORE=mysql` and a guard that finds out at the write that somebody was faster. Each commit is a
+transaction: `UPDATE ... SET stock = stock - n, version = version + 1 WHERE sku = ? AND version = ? AND stock >= n`, and the orders.
+Nothing was changed: decide again on what is there now, after a pause that is drawn at random and grows to 100 ms, until the
+purchase's own deadline.
+
+- `SECKILL_GUARD=version` is right whatever happens: a version that is given once never comes again.
+- `SECKILL_GUARD=timestamp` compares the time of the last change instead, as many tables have one anyway. A clock has ticks, and this
+  column's are a second long: two writes within one tick look like none, and the second one, decided on what is no longer there, is
+  written. It can't sell units that do not exist (`stock >= n` is looked at, too), but it can sell a buyer more than the limit
+  (`test_within_a_tick_a_timestamp_does_not_see_a_write`). It is here to be seen, not to be chosen.
+
+Under little contention that is the cheapest way. Under much of it all but one of those who read the same version have worked for
+nothing, and nobody's turn comes for sure: that is what the lock is for. The same guard works under any lock, too.
+
+## Fallback: a lock that may be done without
+
+`SECKILL_LOCK_FALLBACK=true`, with the guard `version` and any lock that can be away. While its system is, grants are given without a
+lock, `SECKILL_LOCK_FALLBACK_MAX` (10) at once in each instance so that the database survives it, and everything is as above; when it is
+back, so is the lock. Both ways write by the same condition, so it does no harm that some go one way and some the other for a
+moment ([ADR 9](adr/0009-a-lock-that-may-be-done-without.md)). `/readyz` says `"way": "optimistic"`, `/metrics`
+`seckill_optimistic 1`, and the log says each change.
+
+## Elections and sessions
+
+For programs that use the etcd locks: [etcd-lock.md](etcd-lock.md#elections).
 """
 
 
@@ -79,13 +113,13 @@ def locks() -> str:
         has, is_like = kind.guarantees, kind.portrait
         rows.append(
             f"| [{name}](#{name}) | {has.reach} | {sign(has.fair)} | {sign(has.fencing)} | {sign(has.survives_silence)} "
-            f"| {sign(has.survives_restart)} | {sign(has.shows_queue)} | {is_like.costs} |"
+            f"| {sign(has.survives_restart)} | {sign(has.shows_queue)} | {sign(has.elects)} | {is_like.costs} |"
         )
         portraits.append(
             f"## {name}\n\n{is_like.works}\n\n"
             f"- It costs: {is_like.costs}.\n- It fails: {is_like.fails}.\n- Choose it {is_like.choose}.\n"
         )
-    return "\n".join([_LOCKS.format(rows="\n".join(rows)), *portraits])
+    return "\n".join([_LOCKS.format(rows="\n".join(rows)), *portraits, _BESIDES])
 
 
 def _text(default: object) -> str:
