@@ -37,7 +37,7 @@ def test_twenty_thousand_buyers_at_once(etcd: EtcdMember, valkey: Valkey) -> Non
             return (await one.level("default")).lucky
 
     asyncio.run(fill())
-    options = {"queue_max": QUEUE_MAX, "purchase_timeout_ms": 60_000}
+    options = {"queue_max": QUEUE_MAX, "purchase_timeout_ms": 60_000, "request_timeout_ms": 60_000}
     backend = EtcdBackend([etcd.endpoint], ttl_s=30)
     with ExitStack() as stack:
         stack.callback(backend.close)
