@@ -129,7 +129,7 @@ class Settings(BaseSettings):
     zookeeper_auth: SecretStr | None = Field(None, description="for zookeeper: user:password, if it asks for one")
     mysql_url: SecretStr = Field(
         SecretStr("mysql://root@127.0.0.1:3306/seckill"),
-        description="for mysql, mysql-row and mysql-for-update: `mysql://user:password@host:3306/database`",
+        description="for the store mysql, and for mysql-row and mysql-for-update: `mysql://user:password@host:3306/database`",
     )
 
     # -- The store
@@ -139,12 +139,14 @@ class Settings(BaseSettings):
         description="`redis://`, `rediss://`, `unix://`, `redis+sentinel://host,host/master/0` or `redis+cluster://host`",
     )
     redis_timeout_ms: int = Field(2000, ge=10, le=60_000, description="deadline of a call to the store, if it is redis")
-    redis_connections: int = Field(16, ge=2, le=1000, description="connections to it at most")
+    redis_connections: int = Field(16, ge=2, le=1000, description="connections to the store at most, if it is redis")
     redis_wait_replicas: int = Field(
         0, ge=0, le=100, description='replicas that must have a sale before "sold" is said (0: none; needs replicas)'
     )
     mysql_timeout_ms: int = Field(2000, ge=50, le=60_000, description="deadline of a call to the store, if it is mysql")
-    mysql_connections: int = Field(8, ge=1, le=1000, description="connections to it at most, a thread each")
+    mysql_connections: int = Field(
+        8, ge=1, le=1000, description="connections to the store at most, if it is mysql; each has a thread"
+    )
     guard: Guard = Field(
         Guard.FENCE,
         description="what checks each write: fence (the grant's token), compare (what was read) or none; with mysql "
