@@ -73,15 +73,18 @@ class RedisLock(DistributedLock):
 
     def _take(self, wait: Wait, abandoned: Callable[[], bool]) -> Grant:
         hold = self._hold(self._client.new_owner())
-        try:
-            return self._wait_for(hold, wait, abandoned)
-        except BaseException:
-            self._withdraw(hold)
-            raise
-
-    def _wait_for(self, hold: Hold, wait: Wait, abandoned: Callable[[], bool]) -> Grant:
         wake = Wake()
-        with self._client.waiters.waiting(wake.set), ExitStack() as listening:
+        with self._client.waiters.waiting(
+            wake.set
+        ):  # until we have withdrawn: a place is given up before all is closed
+            try:
+                return self._wait_for(hold, wait, wake, abandoned)
+            except BaseException:
+                self._withdraw(hold)
+                raise
+
+    def _wait_for(self, hold: Hold, wait: Wait, wake: Wake, abandoned: Callable[[], bool]) -> Grant:
+        with ExitStack() as listening:
             listening.callback(wait.cancel.subscribe(wake.set))
             heard = False
             answered_at = 0.0
