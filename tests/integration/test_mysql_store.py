@@ -494,6 +494,14 @@ def test_an_answer_that_does_not_come_is_an_error_in_time(own_server: MariaDB) -
         async with opened(own_server, MySqlStockStore, timeout_s=0.3, connections=2) as store:
             await store.set_stock("default", fence(1), 5)
             own_server.pause()
+
+            async def is_silent() -> bool:
+                with contextlib.suppress(StockUnavailable):
+                    await store.ping(timeout_s=0.2)
+                    return False
+                return True
+
+            await eventually_async(is_silent)  # not each of its threads stops at once
             try:
                 calls: list[Callable[[], Coroutine[Any, Any, Any]]] = [
                     lambda: store.level("default"),
