@@ -4,16 +4,13 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Final
 
 from app.errors import LockLost, LockUnavailable
 from app.locks.etcd_client import EtcdClient, KeyValue
 from app.locks.etcd_queue import Place, PrefixQueue, SharedLease, looks, source
 from app.locks.lock import Grant
 from app.locks.renewer import Renewer
-from app.locks.wait import Cancel, Wait, Wake
-
-_AWAY_PAUSE_S: Final = 0.1
+from app.locks.wait import AWAY_PAUSE_S, Cancel, Wait, Wake
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +128,7 @@ class Election:
                                 break
                             wake.wait(pause_s)
                 except LockUnavailable:
-                    wake.wait(_AWAY_PAUSE_S)
+                    wake.wait(AWAY_PAUSE_S)
         finally:
             for forget in forgets:
                 forget()

@@ -17,7 +17,7 @@ from app.locks.etcd_client import EtcdClient, KeyValue
 from app.locks.lease import Lease
 from app.locks.lock import Contender, read_who
 from app.locks.renewer import Renewer
-from app.locks.wait import Wait, Wake
+from app.locks.wait import AWAY_PAUSE_S, Wait, Wake
 
 # A deletion that races with the creation of its watch can still be told only after 100 ms. So look again after 3, 6,
 # 12, ... ms until this much time has passed since the watch was made; after that its events are prompt.
@@ -25,8 +25,6 @@ _WATCH_SETTLES_S: Final = 0.2
 _FIRST_LOOK_S: Final = 0.003
 # Then look this often, for what no watch tells: our own key deleted by hand, or a member frozen with our watch.
 _LOOK_AGAIN_S: Final = 1.0
-_MIN_CALL_S: Final = 1.0  # a caller's last milliseconds are no deadline for a call
-_AWAY_PAUSE_S: Final = 0.1
 
 
 class PlaceLost(Exception):
@@ -176,11 +174,16 @@ class PrefixQueue:
             key.forget = shared.lease.on_lost(lambda: lease.lose(shared.lease.reason))
         try:
             if shared is None:
-                lease.ttl_s = self._client.grant(key.lease_id, self._ttl_s, self._call_s(wait))
+                lease.ttl_s = self._client.grant(key.lease_id, self._ttl_s, wait.call_s(self._client.timeout_s))
                 lease.renewed(asked_at)
             self._renewer.keep(lease)
             own, place.predecessor = self._client.put_and_see(
-                key.name, value, key.lease_id, self.prefix, self._call_s(wait), not_answered=key.not_answered
+                key.name,
+                value,
+                key.lease_id,
+                self.prefix,
+                wait.call_s(self._client.timeout_s),
+                not_answered=key.not_answered,
             )
             if own is None or lease.lost:
                 raise PlaceLost
@@ -214,7 +217,7 @@ class PrefixQueue:
                 try:
                     predecessor = self._wait_for(predecessor, place, wait, wake)
                 except LockUnavailable:
-                    wake.wait(min(_AWAY_PAUSE_S, wait.left_s))
+                    wake.wait(min(AWAY_PAUSE_S, wait.left_s))
                     # A watch is only there to be quick: without one, look.
                     with contextlib.suppress(LockUnavailable):
                         predecessor = self._ahead(place, wait)
@@ -225,7 +228,7 @@ class PrefixQueue:
 
     def _wait_for(self, predecessor: KeyValue, place: Place, wait: Wait, wake: Wake) -> KeyValue | None:
         """Wait until `predecessor` is gone; the one who is then just ahead of us, if any."""
-        with self._client.watching(predecessor.key, wake.set, self._call_s(wait)) as watching:
+        with self._client.watching(predecessor.key, wake.set, wait.call_s(self._client.timeout_s)) as watching:
             for pause_s in looks():
                 ahead = self._ahead(place, wait)
                 if ahead is None or ahead.key != predecessor.key or not watching():
@@ -237,7 +240,7 @@ class PrefixQueue:
 
     def _ahead(self, place: Place, wait: Wait) -> KeyValue | None:
         """Who is just ahead of us now; `PlaceLost` if we are not in the queue any more."""
-        present, ahead = self._client.see(place.key, place.revision, self.prefix, self._call_s(wait))
+        present, ahead = self._client.see(place.key, place.revision, self.prefix, wait.call_s(self._client.timeout_s))
         if not present:
             raise PlaceLost
         return ahead
@@ -250,12 +253,9 @@ class PrefixQueue:
         if wait is not None:
             wait.check(self._name)
 
-    def _call_s(self, wait: Wait) -> float:
-        return min(self._client.timeout_s, max(_MIN_CALL_S, wait.left_s))
-
     def leave(self, lease: Lease) -> None:
         """Give the place up: its key is deleted, and nothing but that. Never raises."""
-        self._renewer.hand_back(lease, min(self._client.timeout_s, 1.0))
+        self._renewer.hand_back(lease, self._client.timeout_s)
 
     def contenders(self) -> list[Contender]:
         """Who is in the queue, in order."""

@@ -18,9 +18,7 @@ from app.locks.etcd_queue import contenders, looks, source
 from app.locks.lease import Lease
 from app.locks.lock import Contender, DistributedLock, Grant, who
 from app.locks.renewer import Renewer
-from app.locks.wait import Wait, Wake
-
-_AWAY_PAUSE_S = 0.1
+from app.locks.wait import AWAY_PAUSE_S, Wait, Wake
 
 
 class EtcdTxnLock(DistributedLock):
@@ -59,8 +57,8 @@ class EtcdTxnLock(DistributedLock):
                 wait.check(self.name)
             self._ensure_open()
             try:
-                claim.ensure_lease(self._call_s(wait))
-                found = self._client.create(self.name, value, claim.lease_id, self._call_s(wait))
+                claim.ensure_lease(wait.call_s(self._client.timeout_s))
+                found = self._client.create(self.name, value, claim.lease_id, wait.call_s(self._client.timeout_s))
                 if found is None:
                     continue  # our lease ended before we came to use it
                 if found.lease_id == claim.lease_id and not claim.lease.lost:
@@ -72,12 +70,14 @@ class EtcdTxnLock(DistributedLock):
             except LockUnavailable:
                 if not waited or self._client.waiters.closing or claim.lease.lost:
                     raise
-                wake.wait(min(_AWAY_PAUSE_S, wait.left_s))
+                wake.wait(min(AWAY_PAUSE_S, wait.left_s))
 
     def _wait_for_deletion(self, holder: KeyValue, wait: Wait, wake: Wake) -> None:
-        with self._client.watching(self.name, wake.set, self._call_s(wait)) as watching:
+        with self._client.watching(self.name, wake.set, wait.call_s(self._client.timeout_s)) as watching:
             for pause_s in looks():
-                if not watching() or not self._client.exists(self.name, holder.create_revision, self._call_s(wait)):
+                if not watching() or not self._client.exists(
+                    self.name, holder.create_revision, wait.call_s(self._client.timeout_s)
+                ):
                     return
                 self._ensure_open()
                 wait.check(self.name)
@@ -87,11 +87,8 @@ class EtcdTxnLock(DistributedLock):
         if self._client.waiters.closing:
             raise LockUnavailable("the connection to etcd is closed")
 
-    def _call_s(self, wait: Wait) -> float:
-        return min(self._client.timeout_s, max(1.0, wait.left_s))
-
     def _give_back(self, grant: Grant) -> None:
-        self._renewer.hand_back(grant.lease, min(self._client.timeout_s, 1.0))
+        self._renewer.hand_back(grant.lease, self._client.timeout_s)
 
     def contenders(self) -> list[Contender]:
         """Who holds it. Those who wait are not to be seen."""
@@ -139,7 +136,7 @@ class _Claim:
     def drop(self) -> None:
         """Nothing of ours may stay."""
         if self.lease_id:
-            self._renewer.hand_back(self.lease, min(self._client.timeout_s, 1.0))
+            self._renewer.hand_back(self.lease, self._client.timeout_s)
 
 
 class EtcdTxnBackend(EtcdBackend):

@@ -11,6 +11,34 @@ from app.errors import LockLost
 _log = logging.getLogger(__name__)
 
 
+class Leased:
+    """What is worth as much as the lease that it rests on: a grant, a session."""
+
+    __slots__ = ("__weakref__", "_lease")
+
+    def __init__(self, lease: "Lease") -> None:
+        self._lease = lease
+        lease.held_by(self)
+
+    @property
+    def deadline(self) -> float:
+        """When it ends if it is not renewed, on the monotonic clock."""
+        return self._lease.deadline
+
+    @property
+    def lost(self) -> bool:
+        """Whether one must stop believing in it."""
+        return self._lease.lost
+
+    def ensure_held(self) -> None:
+        """Raise `LockLost` if the deadline has passed or a renewal was refused. To be called before every write."""
+        self._lease.ensure_held()
+
+    def on_lost(self, callback: Callable[[], None]) -> None:
+        """Have `callback` called when it is lost; at once if it is. It must not block."""
+        self._lease.on_lost(callback)
+
+
 class Lease:
     """Ours until `deadline`, a moment on the monotonic clock, unless it is renewed before or lost.
 

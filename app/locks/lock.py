@@ -14,11 +14,11 @@ from types import TracebackType
 from typing import Any
 
 from app.errors import LockCancelled, LockError, LockLost, LockNotHeld, LockTimeout
-from app.locks.lease import Lease
+from app.locks.lease import Lease, Leased
 from app.locks.wait import Cancel, Wait
 
 
-class Grant:
+class Grant(Leased):
     """Proof that one owns the lock now.
 
     `token` grows from grant to grant of one lock; `source` says whose numbers they are (a backend and its cluster), as
@@ -26,37 +26,18 @@ class Grant:
     arrival of a write any amount of time can pass, and only the store can refuse a write that comes too late.
     """
 
-    __slots__ = ("__weakref__", "_lease", "key", "source", "token")
+    __slots__ = ("key", "source", "token")
 
     def __init__(self, key: str, token: int, source: str, lease: Lease) -> None:
         self.key = key
         self.token = token
         self.source = source
-        self._lease = lease
-        lease.held_by(self)
+        super().__init__(lease)
 
     @property
     def lease(self) -> Lease:
         """The lease that the lock's key is bound to."""
         return self._lease
-
-    @property
-    def deadline(self) -> float:
-        """When the grant ends if it is not renewed, on the monotonic clock."""
-        return self._lease.deadline
-
-    @property
-    def lost(self) -> bool:
-        """Whether one must stop believing that one owns the lock."""
-        return self._lease.lost
-
-    def ensure_held(self) -> None:
-        """Raise `LockLost` if the deadline has passed or a renewal was refused. To be called before every write."""
-        self._lease.ensure_held()
-
-    def on_lost(self, callback: Callable[[], None]) -> None:
-        """Have `callback` called when the grant is lost; at once if it is. It must not block."""
-        self._lease.on_lost(callback)
 
     def __repr__(self) -> str:
         return f"<Grant {self.key} token={self.token}{' LOST' if self.lost else ''}>"

@@ -10,7 +10,6 @@ from app.errors import LockUnavailable
 from app.locks.backend import LockBackend
 from app.locks.lock import Contender
 from app.locks.renewer import Renewer
-from app.locks.wait import Wait
 from app.mysql_client import MySqlClient, Sessions
 
 # VARBINARY: in every collation that both MariaDB and MySQL have, names that differ in trailing blanks are equal.
@@ -33,8 +32,6 @@ SCHEMA: Final = (
     f"writer CHAR(32) CHARACTER SET ascii NOT NULL) {_INNODB}",
 )
 _AT_ONCE: Final = 100  # names in a statement
-_MIN_CALL_S: Final = 1.0  # a caller's last milliseconds are no deadline for a call
-AWAY_PAUSE_S: Final = 0.1
 
 
 class Tokens:
@@ -184,11 +181,6 @@ def key(name: str) -> bytes:
     if len(encoded) > _NAME_BYTES:
         raise ValueError(f"a name for MySQL has at most {_NAME_BYTES} bytes: {name[:40]!r}...")
     return encoded
-
-
-def call_s(client: MySqlClient, wait: Wait) -> float:
-    """How long a call may take that a caller waits for."""
-    return min(client.timeout_s, max(_MIN_CALL_S, wait.left_s))
 
 
 def short(text: object) -> str:

@@ -14,20 +14,18 @@ from app.locks.backend import Guarantees, Portrait
 from app.locks.lease import Lease
 from app.locks.lock import Contender, DistributedLock, Grant
 from app.locks.mysql_backend import (
-    AWAY_PAUSE_S,
     NOW,
     OWNER_COLUMNS,
     MySqlBackend,
     Outage,
     Tokens,
-    call_s,
     holders,
     key,
     short,
     under,
 )
 from app.locks.renewer import Renewer
-from app.locks.wait import Wait, Wake
+from app.locks.wait import AWAY_PAUSE_S, Wait, Wake
 from app.mysql_client import NO_TABLE, MySqlClient, Refused, Session, Sessions
 
 _TAKEN: Final = (1205, 3572)  # what MariaDB and MySQL say to NOWAIT
@@ -140,7 +138,7 @@ class MySqlForUpdateLock(DistributedLock):
 
         A wait that was ended, by KILL QUERY or a limit of the server's, is an error like that of a lost connection.
         """
-        session = self._rows.take(call_s(self._client, wait))
+        session = self._rows.take(wait.call_s(self._client.timeout_s))
         line.session, line.waiting = session, False
         try:
             self._refuse_if_called_off(wait)
@@ -150,7 +148,7 @@ class MySqlForUpdateLock(DistributedLock):
             self._refuse_if_called_off(wait)  # if not, nobody interrupts this session any more
             if found:
                 return session
-            session.run("ROLLBACK", timeout_s=call_s(self._client, wait))
+            session.run("ROLLBACK", timeout_s=wait.call_s(self._client.timeout_s))
             self._rows.give(session)
         except BaseException:
             line.session = None
@@ -174,7 +172,7 @@ class MySqlForUpdateLock(DistributedLock):
         try:
             try:
                 # Answered at once, or there is no server: while we wait in its queue we can't tell.
-                timeout_s = call_s(self._client, wait)
+                timeout_s = wait.call_s(self._client.timeout_s)
                 answer = session.run(f"{sql} NOWAIT", (self._key,), timeout_s=timeout_s, tell=(*_TAKEN, NO_TABLE))
             except Refused as refusal:
                 if refusal.code == NO_TABLE or not wait.left_s:
@@ -191,9 +189,9 @@ class MySqlForUpdateLock(DistributedLock):
         hold = _Hold(session, self._rows)
         lease: Lease | None = None
         try:
-            source, token = self._tokens.next(call_s(self._client, wait))
+            source, token = self._tokens.next(wait.call_s(self._client.timeout_s))
             asked_at = time.monotonic()
-            holder = self._sign(session, token, call_s(self._client, wait))
+            holder = self._sign(session, token, wait.call_s(self._client.timeout_s))
             lease = Lease(
                 f"{self.name}/{holder}",
                 self._ttl_s,
@@ -228,7 +226,7 @@ class MySqlForUpdateLock(DistributedLock):
         return holder
 
     def _give_back(self, grant: Grant) -> None:
-        self._renewer.hand_back(grant.lease, min(self._client.timeout_s, 1.0))
+        self._renewer.hand_back(grant.lease, self._client.timeout_s)
 
     def contenders(self) -> list[Contender]:
         """Who owns the lock, if anybody; MySQL doesn't show its queue."""

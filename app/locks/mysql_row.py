@@ -14,20 +14,18 @@ from app.locks.backend import Guarantees, Portrait
 from app.locks.lease import Lease
 from app.locks.lock import Contender, DistributedLock, Grant
 from app.locks.mysql_backend import (
-    AWAY_PAUSE_S,
     NOW,
     OWNER_COLUMNS,
     MySqlBackend,
     Outage,
     Tokens,
-    call_s,
     holders,
     key,
     short,
     under,
 )
 from app.locks.renewer import Renewer
-from app.locks.wait import Wait, Wake
+from app.locks.wait import AWAY_PAUSE_S, Wait, Wake
 from app.mysql_client import DUPLICATE, MySqlClient, Refused
 
 # A waiter looks this often, growing from one to the other, and at the moment at which the row would expire.
@@ -147,13 +145,13 @@ class MySqlRowLock(DistributedLock):
             abandoned=abandoned,
         )
         try:
-            if not row.own(self._instance, dead, call_s(self._client, wait)):
+            if not row.own(self._instance, dead, wait.call_s(self._client.timeout_s)):
                 return None
-            source, token = self._tokens.next(call_s(self._client, wait))
+            source, token = self._tokens.next(wait.call_s(self._client.timeout_s))
             asked_at = time.monotonic()
             # Not ours any more, if all that took longer than a TTL: then the token may be greater than that of somebody
             # who came after us, and must not be used.
-            if not row.sign(token, call_s(self._client, wait)):
+            if not row.sign(token, wait.call_s(self._client.timeout_s)):
                 return None
             lease.renewed(asked_at)
             if lease.lost:
@@ -169,7 +167,7 @@ class MySqlRowLock(DistributedLock):
     def _look(self, wait: Wait) -> float | None:
         """Seconds that the owner's row has left by the server's clock; None if there is no row."""
         sql = f"SELECT TIMESTAMPDIFF(MICROSECOND, {NOW}, expires_at) FROM seckill_locks WHERE name = %s"  # noqa: S608
-        rows = self._client.run(sql, (self._key,), timeout_s=call_s(self._client, wait)).rows
+        rows = self._client.run(sql, (self._key,), timeout_s=wait.call_s(self._client.timeout_s)).rows
         return int(rows[0][0]) / 1_000_000 if rows else None
 
     def _refuse_closing(self) -> None:
@@ -177,7 +175,7 @@ class MySqlRowLock(DistributedLock):
             raise LockUnavailable("the connection to MySQL is closed")
 
     def _give_back(self, grant: Grant) -> None:
-        self._renewer.hand_back(grant.lease, min(self._client.timeout_s, 1.0))
+        self._renewer.hand_back(grant.lease, self._client.timeout_s)
 
     def contenders(self) -> list[Contender]:
         """Who owns the lock, if anybody; who waits for it is nowhere to be seen."""

@@ -16,7 +16,7 @@ from app.locks.lease import Lease
 from app.locks.lock import Contender, DistributedLock, Grant, read_who, who
 from app.locks.redis_client import RedisClient, Script
 from app.locks.renewer import Renewer
-from app.locks.wait import Wait, Wake
+from app.locks.wait import AWAY_PAUSE_S, Wait, Wake
 
 _TAKE: Final = Script("redis_take.lua")
 _RENEW: Final = Script("redis_renew.lua")
@@ -24,7 +24,6 @@ _RELEASE: Final = Script("redis_release.lua")
 _REPLACE: Final = Script("redis_replace.lua")
 TOKENS: Final = "seckill_lock_tokens"  # one counter for all locks: their tokens can be compared
 OWNER: Final = "seckill_lock_owner:"
-_AWAY_PAUSE_S: Final = 0.1
 _SHORTEST_PAUSE_S: Final = 0.005
 LOOK_AGAIN_S: Final = 1.0  # for what no message tells: a lock that was deleted by hand
 _MANY: Final = 1000
@@ -105,7 +104,7 @@ class RedisLock(DistributedLock):
                     # One that is away for a moment costs nobody who waits their wait.
                     if self._client.waiters.closing or time.monotonic() - answered_at > self._ttl_s:
                         raise
-                    wake.wait(min(_AWAY_PAUSE_S, wait.left_s))
+                    wake.wait(min(AWAY_PAUSE_S, wait.left_s))
 
     def _check(self, wait: Wait, *, over: bool = False) -> None:
         """Raise if there is no reason to wait; the first attempt is made whatever the wait is."""

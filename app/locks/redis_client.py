@@ -6,6 +6,7 @@ In `app.locks` only this file imports redis.
 import contextlib
 import hashlib
 import itertools
+import logging
 import threading
 import time
 import uuid
@@ -21,9 +22,11 @@ from redis.retry import Retry
 
 from app.blocking import Waiters, ctrl_c_waits
 from app.errors import ConfigurationError, LockUnavailable
+from app.locks.wait import AWAY_PAUSE_S
+
+_log = logging.getLogger(__name__)
 
 _LISTEN_S: Final = 1.0  # after at most so long the listening thread looks whether it is wanted
-_AWAY_PAUSE_S: Final = 0.1
 _IDLE_MAX: Final = 100  # patterns: a program may have a lock for each of its orders
 
 
@@ -92,8 +95,7 @@ class RedisClient:
                     self._redis.publish(self._listener.control, "")  # so that it looks what is wanted
                     heard = self._listener.hears(pattern, self.timeout_s)
                 if not heard:
-                    why = f": {self._listener.trouble}" if self._listener.trouble else ""
-                    raise LockUnavailable(f"Redis did not take a subscription within {self.timeout_s:g} s{why}")
+                    raise LockUnavailable(f"Redis did not take a subscription within {self.timeout_s:g} s")
                 yield
             finally:
                 with ctrl_c_waits():
@@ -130,7 +132,7 @@ class _Listener:
     def __init__(self, client: Any) -> None:
         self.control = f"seckill:listener:{uuid.uuid4().hex}"
         self.closed = False
-        self.trouble: Exception | None = None  # why it hears nothing
+        self._said = ""  # why it hears nothing
         self._client = client
         self._mutex = threading.Lock()
         self._changed = threading.Condition(self._mutex)
@@ -164,13 +166,15 @@ class _Listener:
                 with self._client.pubsub() as channels:
                     self._listen(channels)
             except (RedisError, OSError, ValueError) as error:
-                self.trouble = error
+                if str(error) != self._said:
+                    self._said = str(error)
+                    _log.warning("Redis tells nothing to those who wait for locks, they look by themselves: %s", error)
                 with self._mutex:
                     self._subscribed.clear()
                     wakes = [wake for one in self._wakes.values() for wake in one]
                 for wake in wakes:
                     wake()  # nobody tells them anything any more: they look for themselves
-                time.sleep(_AWAY_PAUSE_S)
+                time.sleep(AWAY_PAUSE_S)
         self._client.close()
 
     def _listen(self, channels: Any) -> None:
@@ -191,7 +195,7 @@ class _Listener:
                 channels.psubscribe(*wanted)
                 asked |= wanted
             message = channels.get_message(timeout=_LISTEN_S)
-            self.trouble = None
+            self._said = ""
             if message is None:
                 continue
             with self._changed:

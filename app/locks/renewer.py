@@ -15,6 +15,7 @@ _log = logging.getLogger(__name__)
 
 _RETRY_S = 0.5  # at the latest this long after a renewal that found no server, the next one is tried
 _STUCK_S = 30.0  # no call takes that long; a thread that does nothing else for so long is not well
+_HAND_BACK_S = 1.0  # whoever gives a lock back does not wait for long
 _MIN_CALL_S = 0.05  # a shorter deadline fails calls that a healthy server would have answered
 
 
@@ -74,12 +75,13 @@ class Renewer:
         with self._mutex:
             self._jobs.pop(lease, None)
 
-    def hand_back(self, lease: Lease, within_s: float) -> None:
-        """Give the lease back now; in the background if the server doesn't answer in time. Never raises."""
+    def hand_back(self, lease: Lease, timeout_s: float) -> None:
+        """Give the lease back now; in the background if there is no answer in time, a second at most. Never raises."""
         self.drop(lease)
         try:
-            lease.end(within_s)
-        except LockUnavailable:
+            lease.end(min(timeout_s, _HAND_BACK_S))
+        except LockUnavailable as error:
+            _log.warning("%s could not be given back, and stands in the way until it is: %s", lease.name, error)
             self.end(lease)
 
     def end(self, lease: Lease) -> None:

@@ -2,7 +2,6 @@
 
 import secrets
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
 
@@ -11,11 +10,11 @@ from app.locks.election import Election
 from app.locks.etcd_client import EtcdClient
 from app.locks.etcd_lock import EtcdLock
 from app.locks.etcd_queue import SharedLease
-from app.locks.lease import Lease
+from app.locks.lease import Lease, Leased
 from app.locks.renewer import Renewer
 
 
-class Session:
+class Session(Leased):
     """As etcd's Go `concurrency.Session`: a lease that is kept renewed, and all that is locked under it.
 
     Locks without a session have a lease each, which is the safer choice: whose key is deleted loses that lock only, and
@@ -46,23 +45,23 @@ class Session:
             own_id, ttl_s = lease_id, granted_s
         self.lease_id = own_id
         late: set[str] = set()
-        self._lease = Lease(
+        lease = Lease(
             f"session {own_id:x}",
             ttl_s,
             asked_at=asked_at,
             renew=lambda timeout_s: _renew(client, own_id, late, timeout_s),
             end=lambda timeout_s: client.revoke(own_id, timeout_s),
         )
-        self._lease.held_by(self)
-        self._shared = SharedLease(own_id, self._lease, late)
+        super().__init__(lease)
+        self._shared = SharedLease(own_id, lease, late)
         try:
             if lease_id is None:
-                self._lease.ttl_s = client.grant(own_id, ttl_s)
-                self._lease.renewed(asked_at)
-            renewer.keep(self._lease)
+                lease.ttl_s = client.grant(own_id, ttl_s)
+                lease.renewed(asked_at)
+            renewer.keep(lease)
         except BaseException:
             if lease_id is None:
-                renewer.end(self._lease)
+                renewer.end(lease)
             raise
 
     def lock(self, name: str) -> EtcdLock:
@@ -80,24 +79,6 @@ class Session:
         """What the server gave: so long the session outlives its process."""
         return self._lease.ttl_s
 
-    @property
-    def deadline(self) -> float:
-        """When the session ends if it is not renewed, on the monotonic clock."""
-        return self._lease.deadline
-
-    @property
-    def lost(self) -> bool:
-        """Whether it is over, and all that was locked under it lost."""
-        return self._lease.lost
-
-    def ensure_held(self) -> None:
-        """Raise `LockLost`, with the reason, if it is over."""
-        self._lease.ensure_held()
-
-    def on_lost(self, callback: Callable[[], None]) -> None:
-        """Have `callback` called when it is over; at once if it is. It must not block."""
-        self._lease.on_lost(callback)
-
     def orphan(self) -> None:
         """Renew no more, and leave the lease to end by itself: what is locked stays so until then."""
         self._renewer.drop(self._lease)
@@ -105,7 +86,7 @@ class Session:
     def close(self) -> None:
         """End the session: all that is locked under it is free at once. Never raises, and may be called again."""
         self._lease.lose("the session was closed")  # before somebody else can have what was locked
-        self._renewer.hand_back(self._lease, min(self._client.timeout_s, 1.0))
+        self._renewer.hand_back(self._lease, self._client.timeout_s)
 
     def __enter__(self) -> "Session":
         return self

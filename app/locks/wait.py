@@ -5,8 +5,12 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from typing import Final
 
 from app.errors import LockCancelled, LockTimeout
+
+AWAY_PAUSE_S: Final = 0.1  # before a server that was away is asked again
+_MIN_CALL_S: Final = 1.0  # a caller's last milliseconds are no deadline for a call
 
 
 class Cancel:
@@ -66,6 +70,10 @@ class Wait:
     def left_s(self) -> float:
         """Seconds left, 0 when it is over, infinite when there is no limit."""
         return float("inf") if self._deadline is None else max(0.0, self._deadline - self._clock())
+
+    def call_s(self, timeout_s: float) -> float:
+        """The deadline of a call whose usual one is `timeout_s`: not much longer than the caller waits."""
+        return min(timeout_s, max(_MIN_CALL_S, self.left_s))
 
     def check(self, what: str) -> None:
         """Raise `LockCancelled` or `LockTimeout` if there is no reason to wait any longer for `what`."""

@@ -14,11 +14,9 @@ from app.locks.backend import Guarantees, LockBackend, Portrait
 from app.locks.lease import Lease
 from app.locks.lock import Contender, DistributedLock, Grant, read_who, who
 from app.locks.renewer import Renewer
-from app.locks.wait import Wait, Wake
+from app.locks.wait import AWAY_PAUSE_S, Wait, Wake
 from app.locks.zookeeper_client import Created, Found, Session, ZooKeeperClient, sequence
 
-_MIN_CALL_S: Final = 1.0  # a caller's last milliseconds are no deadline for a call
-_AWAY_PAUSE_S: Final = 0.1
 _LOOK_AGAIN_S: Final = 5.0  # at the latest, whatever a watch tells
 
 
@@ -84,7 +82,7 @@ class ZooKeeperLock(DistributedLock):
                         lost_at = lost_at if place is None else time.monotonic()
                     elif isinstance(error, LockUnavailable) and time.monotonic() - lost_at < self._client.session_s:
                         # A server that is away for a moment costs those who wait their place, but not their wait.
-                        wake.wait(min(_AWAY_PAUSE_S, wait.left_s))
+                        wake.wait(min(AWAY_PAUSE_S, wait.left_s))
                     else:
                         raise
                     wait.check(self.name)
@@ -96,13 +94,13 @@ class ZooKeeperLock(DistributedLock):
         """
         if self._client.waiters.closing:
             raise LockClosed("the connection to ZooKeeper is closed")
-        session = self._client.session(self._call_s(wait))
+        session = self._client.session(wait.call_s(self._client.timeout_s))
         try:
-            source = _source(self._client.source(session, self.name, self._call_s(wait)))
+            source = _source(self._client.source(session, self.name, wait.call_s(self._client.timeout_s)))
             asked_at = time.monotonic()
             owner = json.dumps(who(self._instance), separators=(",", ":")).encode()
             # Curator's form; there the first part tells whose node it is that was created without an answer.
-            created = session.create(self.name, f"_c_{uuid4()}-lock-", owner, self._call_s(wait))
+            created = session.create(self.name, f"_c_{uuid4()}-lock-", owner, wait.call_s(self._client.timeout_s))
         except LockUnavailable:
             if session.over is not None:
                 raise PlaceLost from None
@@ -142,12 +140,12 @@ class ZooKeeperLock(DistributedLock):
             while ahead is not None:
                 self._check(place, wait)
                 try:
-                    with place.session.watching(ahead, wake.set, self._call_s(wait)) as there:
+                    with place.session.watching(ahead, wake.set, wait.call_s(self._client.timeout_s)) as there:
                         if there and wake.wait(min(_LOOK_AGAIN_S, wait.left_s)):
                             self._check(place, wait)
-                    ahead = _ahead(place, place.session.children(self.name, self._call_s(wait)))
+                    ahead = _ahead(place, place.session.children(self.name, wait.call_s(self._client.timeout_s)))
                 except LockUnavailable:
-                    wake.wait(min(_AWAY_PAUSE_S, wait.left_s))
+                    wake.wait(min(AWAY_PAUSE_S, wait.left_s))
             self._check(place, None)
         finally:
             forget_cancel()
@@ -161,11 +159,8 @@ class ZooKeeperLock(DistributedLock):
         if wait is not None:
             wait.check(self.name)
 
-    def _call_s(self, wait: Wait) -> float:
-        return min(self._client.timeout_s, max(_MIN_CALL_S, wait.left_s))
-
     def _leave(self, lease: Lease) -> None:
-        self._renewer.hand_back(lease, min(self._client.timeout_s, 1.0))
+        self._renewer.hand_back(lease, self._client.timeout_s)
 
     def _give_back(self, grant: Grant) -> None:
         self._leave(grant.lease)

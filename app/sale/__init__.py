@@ -1,9 +1,9 @@
 """The flash sale: the pure decision who gets a unit, and the cashiers that serve buyers under a lock."""
 
 from app.sale.audit import Audit
-from app.sale.auditor import Auditor, Verdict
+from app.sale.auditor import Auditor, AuditVerdict
 from app.sale.cashier import Answer, Rules, Stats
 from app.sale.decision import Outcome, Purchase, decide
 from app.sale.shop import Shop
 
-__all__ = ["Answer", "Audit", "Auditor", "Outcome", "Purchase", "Rules", "Shop", "Stats", "Verdict", "decide"]
+__all__ = ["Answer", "Audit", "AuditVerdict", "Auditor", "Outcome", "Purchase", "Rules", "Shop", "Stats", "decide"]

@@ -36,7 +36,7 @@ _AWAY_PAUSE_S: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class AuditVerdict:
     """What the auditor found. For each item it holds for a moment after `at` (seconds since 1970), before it was told.
 
     `violations`: of those items that have some, how many. What they are is in the auditor's log: it is not for buyers.
@@ -54,7 +54,7 @@ class Verdict:
         return not self.violations
 
     @classmethod
-    def parse(cls, text: str) -> "Verdict | None":
+    def parse(cls, text: str) -> "AuditVerdict | None":
         """What an auditor has proclaimed; None if it has found nothing out yet, or says something else."""
         try:
             fields: Any = json.loads(text)
@@ -126,7 +126,7 @@ class Auditor:
         self._tasks: list[asyncio.Future[Any]] = []
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="seckill-auditor")
         self._leadership: Leadership | None = None
-        self.verdict: Verdict | None = None  # the last one, whichever instance found it
+        self.verdict: AuditVerdict | None = None  # the last one, whichever instance found it
         stats.watch_auditor(lambda: self.leads, lambda: sum(self.verdict.violations.values()) if self.verdict else 0)
 
     @property
@@ -152,7 +152,7 @@ class Auditor:
         while not self._cancel.is_set():
             try:
                 for leader in self._election.observe(cancel=self._cancel):
-                    self.verdict = (leader and Verdict.parse(leader.value)) or self.verdict
+                    self.verdict = (leader and AuditVerdict.parse(leader.value)) or self.verdict
                 return
             except Exception:
                 _log.exception("listening to the auditor failed in a way that it must not")
@@ -203,7 +203,7 @@ class Auditor:
         at = time.time()
         try:
             found = await self._look_at_all()
-            verdict = Verdict(self._instance, at, len(found), sum(one.orders for one in found), _count(found))
+            verdict = AuditVerdict(self._instance, at, len(found), sum(one.orders for one in found), _count(found))
             await self._in_thread(lambda: self._proclaim(json.dumps(asdict(verdict), separators=(",", ":"))))
         except (LockLost, LockCancelled):
             raise

@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.types import Scope
 
-from app.sale import Answer, Outcome, Purchase, Verdict
+from app.sale import Answer, AuditVerdict, Outcome, Purchase
 from app.stock import DEFAULT_SKU, SKU_PATTERN, Level, Order
 from app.web.problems import invalid_field, responses
 from app.web.state import State, state_of
@@ -47,7 +47,7 @@ class AuditView(BaseModel):
     consistent: bool = Field(description="whether numbers and orders agreed, for every item")
 
     @classmethod
-    def of(cls, verdict: Verdict) -> "AuditView":
+    def of(cls, verdict: AuditVerdict) -> "AuditView":
         """The public part of a verdict."""
         return cls(
             auditor=verdict.auditor,

@@ -275,6 +275,23 @@ def test_names_that_nobody_waits_for_are_listened_to_no_more(raw: Any, backend: 
     assert waiting.result().token > 0
 
 
+def test_who_may_not_listen_looks(raw: Any, shared_server: Valkey, caplog: pytest.LogCaptureFixture) -> None:
+    """A user without a right to Redisson's channels gets the lock all the same, and the log says what is missing."""
+    raw.execute_command("ACL", "SETUSER", "mute", "on", ">secret-1", "~*", "+@all", "resetchannels")
+    raw.hset("/test/shared", THEIRS, 1)
+    raw.pexpire("/test/shared", 600_000)
+    backend = RedisBackend(f"redis://mute:secret-1@127.0.0.1:{shared_server.port}", ttl_s=1, timeout_s=0.5)
+    waiting = _Thread(lambda: backend.lock("/test/shared").acquire(owner="me"))
+    said = "Redis tells nothing to those who wait for locks"
+    eventually(lambda: any(said in line and "permission" in line for line in caplog.messages), "it is said")
+    raw.delete("/test/shared")
+    assert waiting.result().token > 0
+    assert sum(said in line for line in caplog.messages) == 1
+    assert not any("secret-1" in line for line in caplog.messages)
+    backend.close()
+    raw.execute_command("ACL", "DELUSER", "mute")
+
+
 def test_a_server_that_forgot_its_tokens_says_so(raw: Any, backend: RedisBackend) -> None:
     """Numbers that begin anew are another source's: a store that has seen the old ones refuses them with the reason."""
     with backend.lock("/test/shared") as before:

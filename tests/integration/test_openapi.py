@@ -4,6 +4,7 @@ All of its checks are on. Where one of them expects what this service rightly do
 """
 
 import json
+import os
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -137,7 +138,8 @@ def test_the_instance_was_asked_enough(shopfront: Shopfront) -> None:
     """The instance serves the document that was used, and the tests above saw what they were to see."""
     assert shopfront.get("/openapi.json") == (200, json.loads(json.dumps(create_app(NOWHERE).openapi())))
     if len({(who, label) for who, label, _, _ in shopfront.seen}) < 2 * len(list(for_buyers.get_all_operations())):
-        pytest.skip("only some of the tests above were run")
+        # A choice of the caller's; but in CI all are meant to run, and something has left some out.
+        (pytest.fail if os.environ.get("CI") else pytest.skip)("only some of the tests above were run")
     answers = {(who, label, status) for who, label, status, _ in shopfront.seen}
     for label in ("GET /orders", "GET /locks", "PUT /stock"):
         assert ("operator", label, 200) in answers, label
