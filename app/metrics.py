@@ -29,6 +29,7 @@ class Metrics:
         self._hold = Histogram(
             "seckill_lock_hold_seconds", "Time that a grant was held", registry=registry, buckets=_MS
         )
+        self._units = Counter("seckill_units_sold", "Units sold by this instance", registry=registry)
         self._renewals = Counter("seckill_lease_renewals", "Lease renewals, by result", ["result"], registry=registry)
         self._lost = Counter("seckill_grants_lost", "Grants that were lost while held", registry=registry)
         self._fenced = Counter(
@@ -73,19 +74,20 @@ class Metrics:
         """A batch was decided."""
         self._batch.observe(purchases)
 
-    def waited(self, seconds: float) -> None:
+    def granted(self, lock: str, token: int, waited_s: float) -> None:
         """A lock was got."""
-        self._wait.observe(seconds)
+        self._wait.observe(waited_s)
 
-    def held(self, seconds: float) -> None:
+    def released(self, lock: str, token: int, held_s: float, purchases: int, units: int) -> None:
         """A lock was given back."""
-        self._hold.observe(seconds)
+        self._hold.observe(held_s)
+        self._units.inc(units)
 
-    def fenced(self) -> None:
+    def fenced(self, lock: str, sku: str) -> None:
         """The store refused our token."""
         self._fenced.inc()
 
-    def lost(self) -> None:
+    def lost(self, lock: str) -> None:
         """A grant was lost."""
         self._lost.inc()
 
