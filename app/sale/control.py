@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from pydantic import TypeAdapter, ValidationError
 
-from app.errors import SeckillError
+from app.errors import SeckillError, UnknownItem
 from app.locks import Contender, Guarantees
 from app.sale.decision import Purchase
 from app.sale.journal import Event, GrantRecord
@@ -88,7 +88,8 @@ class Picture:
     """The sale of an item at a moment (`at`, in seconds since 1970), as one instance sees it, newest things first.
 
     `guarded`: whether the store refuses the write of a holder that was overtaken.
-    `level` is None and `store_error` says why, if the store doesn't answer; as do `queue` and `lock_error`.
+    `level` is None and `store_error` says why, if the store doesn't answer, or (`missing`) has no such item; as do
+    `queue` and `lock_error`.
     """
 
     at: float
@@ -100,6 +101,7 @@ class Picture:
     guarded: bool
     lease_ttl_s: float
     level: Level | None
+    missing: bool
     store_error: str | None
     queue: list[Contender]
     lock_error: str | None
@@ -194,6 +196,7 @@ class ControlRoom:
             guarded=self._shop.guarded,
             lease_ttl_s=self.lease_ttl_s,
             level=level if isinstance(level, Level) else None,
+            missing=isinstance(level, UnknownItem),
             store_error=str(level) if isinstance(level, SeckillError) else None,
             queue=queue if isinstance(queue, list) else [],
             lock_error=str(queue) if isinstance(queue, SeckillError) else None,

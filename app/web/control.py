@@ -163,6 +163,7 @@ class PictureView(BaseModel):
     instance: str
     sku: str
     level: LevelView | None
+    missing: bool = Field(description="whether there is no such item")
     store_error: str | None
     guarded: bool = Field(description="whether the store refuses the write of a holder that was overtaken")
     lock: LockView
@@ -189,6 +190,7 @@ class PictureView(BaseModel):
             instance=picture.instance,
             sku=picture.sku,
             level=LevelView.of(picture.level) if picture.level else None,
+            missing=picture.missing,
             store_error=picture.store_error,
             guarded=picture.guarded,
             lock=LockView(
