@@ -23,7 +23,7 @@ from app.settings import Guard, LockName, Settings, StoreName, load, unknown_var
 from app.stock import StockStore
 from app.stock.mysql import MySqlStockStore, TimestampedStockStore, VersionedStockStore
 from app.stock.redis import BareStockStore, ComparingStockStore, RedisStockStore
-from app.web import health, operator, problems, sale
+from app.web import health, operator, pages, problems, sale
 from app.web.limits import BodyLimit
 from app.web.short_way import ShortWay
 from app.web.state import State
@@ -196,7 +196,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     )
     problems.install(app)
     app.add_middleware(BodyLimit, timeout_s=settings.request_timeout_ms / 1000)
-    for part in (sale, operator, health):
+    for part in (sale, operator, health, pages):
         app.include_router(part.router)
     app.openapi = lambda: _openapi(app, settings.quantity_max)  # type: ignore[method-assign]
     return app

@@ -1,0 +1,47 @@
+"""The pages, and the files that they are made of. All else a browser does by itself, through everybody's API."""
+
+from pathlib import Path
+from typing import Final
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+from starlette.staticfiles import StaticFiles
+
+router = APIRouter(include_in_schema=False)
+
+# A page runs and shows what this service sent as a file of its own, talks to it alone, and is in nobody's frame.
+_POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+_HEADERS: Final = {
+    "Content-Security-Policy": _POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-cache",  # ask each time whether it is still the same: a new version is seen at once
+}
+READING: Final = ["GET", "HEAD"]
+_files: Final = StaticFiles(directory=Path(__file__).parent / "static")
+
+
+async def page(request: Request, name: str) -> Response:
+    """A file from `static`, with the headers that every page has; 304 to a browser that has it already.
+
+    Raises `HTTPException` 404 if there is no such file.
+    """
+    response = await _files.get_response(name, request.scope)
+    response.headers.update(_HEADERS)
+    return response
+
+
+@router.api_route("/", methods=READING)
+async def shop(request: Request) -> Response:
+    """The shop, for buyers."""
+    return await page(request, "shop.html")
+
+
+@router.api_route("/static/{name}", methods=READING)
+async def static(request: Request, name: str) -> Response:
+    """What the pages are made of."""
+    return await page(request, name)
