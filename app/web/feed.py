@@ -70,10 +70,10 @@ class _Feed:
     def __init__(self, look: Look) -> None:
         self.listeners = 0
         self._look = look
-        self._next: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
+        self._next: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
         self._looking = asyncio.create_task(self._look_on(), name="feed")
 
-    async def next(self) -> str | None:
+    async def next(self) -> bytes | None:
         """What is new next, None at the end. Who is slow misses what was new meanwhile."""
         return await asyncio.shield(self._next)
 
@@ -89,7 +89,7 @@ class _Feed:
                 continue
             if text is not None:
                 told, self._next = self._next, asyncio.get_running_loop().create_future()
-                told.set_result(text)
+                told.set_result(ServerSentEvent(text).encode())  # once for all
 
     def close(self) -> None:
         """Nobody looks any more."""
@@ -101,7 +101,7 @@ class _Feed:
 class _Telling(EventSourceResponse):
     """A response that says when it is over, even if it never began."""
 
-    def __init__(self, content: AsyncIterator[ServerSentEvent], leave: Callable[[], None], **options: Any) -> None:
+    def __init__(self, content: AsyncIterator[bytes], leave: Callable[[], None], **options: Any) -> None:
         super().__init__(content, **options)
         self._leave = leave
 
@@ -112,7 +112,7 @@ class _Telling(EventSourceResponse):
             self._leave()
 
 
-async def _tell(first: str, feed: _Feed) -> AsyncIterator[ServerSentEvent]:
-    yield ServerSentEvent(first, retry=_RETRY_MS)
-    while (text := await feed.next()) is not None:
-        yield ServerSentEvent(text)
+async def _tell(first: str, feed: _Feed) -> AsyncIterator[bytes]:
+    yield ServerSentEvent(first, retry=_RETRY_MS).encode()
+    while (event := await feed.next()) is not None:
+        yield event
