@@ -13,8 +13,8 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 from rich.console import Console
-from rich.table import Column, Table
 
+from app import tables
 from app.demo import DemoOptions
 from app.errors import LockError, LockTimeout, SeckillError
 from app.main import open_shop
@@ -308,26 +308,7 @@ def locks(as_json: Json = False) -> None:
     if as_json:
         _print_json([dataclasses.asdict(contender) for contender in contenders])
         return
-    if not contenders:
-        Console().print("Nobody holds a lock or waits for one.")
-        return
-    table = Table("", Column("key", overflow="fold"), "token", "owner", "for", "TTL left", title="Lock queues")
-    for contender in contenders:
-        owner = contender.owner
-        who = (
-            f"{owner.get('instance', '?')} pid {owner.get('pid', '?')} {owner.get('thread', '')}"
-            if owner
-            else "not one of ours"
-        )
-        table.add_row(
-            "holds" if contender.holds else "waits",
-            contender.key,
-            str(contender.token),
-            who,
-            "?" if contender.waited_s is None else f"{contender.waited_s:.1f} s",
-            "none" if contender.ttl_left_s is None else f"{contender.ttl_left_s:.0f} s",
-        )
-    Console().print(table)
+    tables.print_queues(contenders)
 
 
 @app.command()
@@ -352,38 +333,15 @@ def check(
     if as_json:
         _print_json([dataclasses.asdict(one) | {"consistent": one.consistent} for one in audits])
     else:
-        _print_audits(audits)
+        tables.print_audits(audits)
     raise typer.Exit(0 if all(one.consistent for one in audits) else 1)
-
-
-def _print_audits(audits: list[Audit]) -> None:
-    console = Console()
-    table = Table("item", "stock", "lucky", "at the start", "orders", "units ordered", "", title="Audit")
-    for one in audits:
-        start = "not recorded" if one.initial is None else str(one.initial)
-        verdict = "[green]consistent[/]" if one.consistent else "[red]NOT consistent[/]"
-        table.add_row(one.sku, str(one.stock), str(one.lucky), start, str(one.orders), str(one.units_ordered), verdict)
-    console.print(table if audits else "There is no item; set one's stock with: seckill stock set 300")
-    for one in audits:
-        for violation in one.violations:
-            console.print(f"[red]{one.sku}: {violation}[/]")
-        if one.initial is None:
-            console.print(f"{one.sku}: the stock was not set with `seckill stock set`, so its sum can't be checked")
 
 
 def _print_levels(levels: list[Level], as_json: bool) -> None:
     if as_json:
         _print_json([dataclasses.asdict(level) for level in levels])
         return
-    table = Table("item", "stock", "lucky", "at the start")
-    for level in levels:
-        table.add_row(
-            level.sku,
-            str(level.stock),
-            str(level.lucky),
-            "not recorded" if level.initial is None else str(level.initial),
-        )
-    Console().print(table)
+    tables.print_levels(levels)
 
 
 def _print_json(value: Any) -> None:
