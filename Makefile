@@ -1,4 +1,5 @@
 # make demo     the whole sale on this machine, and the audit of what came out; ARGS="--help" for its options
+# make up       the servers, two instances and their URLs, until Ctrl-C; ARGS="--help" for its options
 # make test     the test suite, against real servers
 # make torture  the sale while things break, and the verdict; ARGS="--help" for its options
 # make bench    the sale beside what it could be compared with, and the locks beside their peers (a few minutes)
@@ -13,13 +14,16 @@ BIN := $(VENV)/bin
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo torture bench test check format docs lock audit clean
+.PHONY: help demo up torture bench test check format docs lock audit clean
 
 help:
 	@sed -n 's/^# \(make.*\)/\1/p' Makefile
 
 demo: $(VENV)/.demo
 	@$(BIN)/seckill demo $(ARGS)
+
+up: $(VENV)/.demo
+	@$(BIN)/seckill up $(ARGS)
 
 torture: $(VENV)/.demo
 	@$(BIN)/seckill torture $(ARGS)
