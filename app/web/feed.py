@@ -8,7 +8,7 @@ from typing import Any, Final
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.types import Receive, Scope, Send
 
-from app.errors import QueueFull, SeckillError
+from app.errors import SeckillError, TooManyListeners
 
 _log = logging.getLogger(__name__)
 
@@ -32,10 +32,10 @@ class Feeds:
     def open(self, name: str, first: str, look: Look) -> EventSourceResponse:
         """Tell a listener `first`, and then whatever `look` finds that is new (None: nothing), with all of that name.
 
-        Raises `QueueFull` if too many listen already.
+        Raises `TooManyListeners`.
         """
         if self._listeners >= self._listeners_max or self._closed:
-            raise QueueFull(f"{self._listeners_max} look on already; ask now and then instead")
+            raise TooManyListeners(f"{self._listeners_max} listen already; ask now and then instead")
         self._listeners += 1
         feed = self._feeds.get(name)
         if feed is None:
