@@ -139,6 +139,7 @@ async def open_shop(settings: Settings, metrics: Metrics | None = None) -> Async
             shop = Shop(backend, store, rules, metrics, lock_prefix=prefix, lock_groups=groups)
             metrics.watch_queues(lambda: shop.waiting)
             metrics.watch_way(lambda: shop.way)
+            metrics.watch_renewal(lambda: shop.renewing)
             try:
                 yield shop
             finally:
@@ -182,6 +183,13 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[dict[str, Any]]:
         metrics = Metrics()
+        metrics.describe(
+            name=settings.instance_name,
+            version=_version(),
+            lock=settings.lock_backend,
+            store=settings.store,
+            guard=settings.guard,
+        )
         async with open_shop(settings, metrics) as shop, _auditing(shop, settings, metrics) as auditor:
             token = settings.admin_token.get_secret_value() if settings.admin_token else None
             _log.info("%s is open, lock: %s, guard: %s", settings.instance_name, settings.lock_backend, settings.guard)
