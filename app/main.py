@@ -18,17 +18,21 @@ from app.locks import LockBackend
 from app.locks.fallback import FallbackBackend
 from app.locks.registry import backend_class
 from app.metrics import Metrics
-from app.sale import Auditor, Rules, Shop
+from app.sale import Auditor, ControlRoom, Rules, Shop
 from app.settings import Guard, LockName, Settings, StoreName, load, unknown_variables
 from app.stock import StockStore
 from app.stock.mysql import MySqlStockStore, TimestampedStockStore, VersionedStockStore
 from app.stock.redis import BareStockStore, ComparingStockStore, RedisStockStore
-from app.web import health, operator, pages, problems, sale
+from app.web import control, health, operator, pages, problems, sale
+from app.web.access import Door
+from app.web.feed import Feeds
 from app.web.limits import BodyLimit
 from app.web.short_way import ShortWay
 from app.web.state import State
 
 _log = logging.getLogger(__name__)
+
+_OPERATORS_MAX: Final = 100  # control rooms that are open at once
 
 _STORES: Final = {
     (StoreName.REDIS, Guard.FENCE): RedisStockStore,
@@ -139,6 +143,7 @@ async def open_shop(settings: Settings, metrics: Metrics | None = None) -> Async
             shop = Shop(backend, store, rules, metrics, lock_prefix=prefix, lock_groups=groups)
             metrics.watch_queues(lambda: shop.waiting)
             metrics.watch_way(lambda: shop.way)
+            metrics.watch_renewal(lambda: shop.renewing)
             try:
                 yield shop
             finally:
@@ -182,11 +187,33 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[dict[str, Any]]:
         metrics = Metrics()
+        metrics.describe(
+            name=settings.instance_name,
+            version=_version(),
+            lock=settings.lock_backend,
+            store=settings.store,
+            guard=settings.guard,
+        )
         async with open_shop(settings, metrics) as shop, _auditing(shop, settings, metrics) as auditor:
-            token = settings.admin_token.get_secret_value() if settings.admin_token else None
+            room = ControlRoom(shop, instance=settings.instance_name, lease_ttl_s=settings.lock_ttl_s)
+            room.start()
             _log.info("%s is open, lock: %s, guard: %s", settings.instance_name, settings.lock_backend, settings.guard)
-            state = State(shop, metrics.render, settings.instance_name, settings.quantity_max, token, auditor)
-            yield {"seckill": state}
+            state = State(
+                shop=shop,
+                scrape=metrics.render,
+                instance=settings.instance_name,
+                quantity_max=settings.quantity_max,
+                door=Door(_revealed(settings.admin_token)),
+                control=room,
+                buyers=Feeds(settings.listeners_max),
+                operators=Feeds(_OPERATORS_MAX),
+                auditor=auditor,
+            )
+            try:
+                yield {"seckill": state}
+            finally:
+                state.close_feeds()
+                await room.close()
 
     app = _App(
         title="seckill",
@@ -196,8 +223,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     )
     problems.install(app)
     app.add_middleware(BodyLimit, timeout_s=settings.request_timeout_ms / 1000)
-    for part in (sale, operator, health, pages):
-        app.include_router(part.router)
+    for router in (sale.router, operator.router, control.router, health.router, pages.router, control.pages):
+        app.include_router(router)
     app.openapi = lambda: _openapi(app, settings.quantity_max)  # type: ignore[method-assign]
     return app
 

@@ -74,6 +74,9 @@ class Settings(BaseSettings):
     instance: str = Field(
         "", max_length=100, description="name in orders, lock queues and logs (empty: made of the host name)"
     )
+    listeners_max: int = Field(
+        1000, ge=0, le=100_000, description="shop pages that are told of each change at once; more ask now and then"
+    )
     log_level: str = Field("info", pattern="^(debug|info|warning|error)$", description="debug, info, warning or error")
     admin_token: SecretStr | None = Field(
         None, min_length=8, description="bearer token of the operator's endpoints (unset: they are refused)"

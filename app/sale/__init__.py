@@ -3,7 +3,21 @@
 from app.sale.audit import Audit
 from app.sale.auditor import Auditor, AuditVerdict
 from app.sale.cashier import Answer, Rules, Stats
+from app.sale.control import ControlRoom, Picture
 from app.sale.decision import Outcome, Purchase, decide
 from app.sale.shop import Shop
 
-__all__ = ["Answer", "Audit", "AuditVerdict", "Auditor", "Outcome", "Purchase", "Rules", "Shop", "Stats", "decide"]
+__all__ = [
+    "Answer",
+    "Audit",
+    "AuditVerdict",
+    "Auditor",
+    "ControlRoom",
+    "Outcome",
+    "Picture",
+    "Purchase",
+    "Rules",
+    "Shop",
+    "Stats",
+    "decide",
+]

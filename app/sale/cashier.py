@@ -6,7 +6,7 @@ import logging
 import random
 import uuid
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -79,16 +79,16 @@ class Stats(Protocol):
     def committed(self, purchases: int) -> None:
         """A batch of that many purchases was decided."""
 
-    def waited(self, seconds: float) -> None:
-        """The lock was got after waiting that long."""
+    def granted(self, lock: str, token: int, waited_s: float) -> None:
+        """A lock was got after waiting that long."""
 
-    def held(self, seconds: float) -> None:
-        """The lock was held that long."""
+    def released(self, lock: str, token: int, held_s: float, purchases: int, units: int) -> None:
+        """It is given back; so many purchases were decided under it, and so many units sold."""
 
-    def fenced(self) -> None:
+    def fenced(self, lock: str, sku: str) -> None:
         """The store refused our token."""
 
-    def lost(self) -> None:
+    def lost(self, lock: str) -> None:
         """A grant was lost while we held it."""
 
     def conflicted(self) -> None:
@@ -180,14 +180,45 @@ class _Part:
     verdicts: list[Verdict]
 
     @property
+    def units(self) -> int:
+        """That are sold in it."""
+        return sum(sold.quantity for sold in self.write.sold)
+
+    @property
     def sells_the_last(self) -> bool:
         """Whether nothing is left when this is written."""
-        return self.write.expected_stock == sum(sold.quantity for sold in self.write.sold)
+        return self.write.expected_stock == self.units
 
     @property
     def wanted(self) -> bool:
         """Whether anybody still waits to be told."""
         return any(not pending.future.done() for pending in self.live)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stall:
+    for_s: float
+    begins: Callable[[int], None]
+    begun: "asyncio.Future[bool]"
+
+    async def run(self, token: int) -> None:
+        self.begins(token)
+        if not self.begun.done():
+            self.begun.set_result(True)
+        await asyncio.sleep(self.for_s)
+
+
+class _Done:
+    """What was done under a grant."""
+
+    __slots__ = ("purchases", "units")
+
+    def __init__(self) -> None:
+        self.purchases = self.units = 0
+
+    def add(self, part: _Part) -> None:
+        self.purchases += len(part.live)
+        self.units += part.units
 
 
 class Cashier:
@@ -214,6 +245,7 @@ class Cashier:
         self._in_hand: list[list[_Pending]] = []  # taken from the queue, not answered
         self._unsettled: list[_Part] = []
         self._store_is_away = False
+        self._stall: _Stall | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._closing = False
 
@@ -268,6 +300,22 @@ class Cashier:
         """An item's stock was changed: what was known of it is no longer true."""
         if sku in self._items:
             self._items[sku].sold_out_until = 0.0
+
+    async def stall(self, for_s: float, begins: Callable[[int], None], *, within_s: float) -> bool:
+        """Hold the next write back for so long, after `begins(token)`; whether one came `within_s`.
+
+        To see what a pause at the worst moment does. It is a write like any other that is on its way for long: nobody
+        is told that nothing was sold, and whether it still counts when it arrives is for the store to say.
+        """
+        stall = self._stall = _Stall(for_s, begins, asyncio.get_running_loop().create_future())
+        try:
+            async with asyncio.timeout(within_s):
+                return await stall.begun
+        except TimeoutError:
+            return False
+        finally:
+            if self._stall is stall:
+                self._stall = None
 
     def submit(self, purchase: Purchase, deadline: float) -> "asyncio.Future[Answer]":
         """Queue a purchase; its future gets the answer, or the error, not later than `deadline` (the loop's clock).
@@ -342,7 +390,7 @@ class Cashier:
             except LockTimeout:
                 continue  # somebody else's turn; look again
             except LockLost as error:
-                self._stats.lost()
+                self._stats.lost(self._lock.name)
                 reason: SeckillError = error
             except StockUnavailable as error:
                 self._store_is_away = True
@@ -363,19 +411,21 @@ class Cashier:
         asked = loop.time()
         async with self._lock.on_loop(wait_s=self._rules.purchase_timeout_s) as grant:
             granted = loop.time()
-            self._stats.waited(granted - asked)
+            self._stats.granted(self._lock.name, grant.token, granted - asked)
             fence = Fence(grant.token, grant.source)
+            done = _Done()
             left = self._rules.batch_max
             try:
                 while parts := self._to_settle:
-                    await self._settle(fence, parts[0])
+                    await self._settle(fence, parts[0], done)
                 while left > 0 and (batch := self._take(min(left, _CHUNK))):
                     left -= len(batch)
-                    await self._serve(grant, fence, batch)
+                    await self._serve(grant, fence, batch, done)
                     if loop.time() - granted >= self._rules.max_hold_s:
                         break
             finally:
-                self._stats.held(loop.time() - granted)
+                held_s = loop.time() - granted
+                self._stats.released(self._lock.name, grant.token, held_s, done.purchases, done.units)
 
     def _take(self, most: int) -> list[_Pending]:
         batch: list[_Pending] = []
@@ -387,16 +437,16 @@ class Cashier:
                 batch.append(pending)
         return batch
 
-    async def _serve(self, grant: Grant, fence: Fence, batch: list[_Pending]) -> None:
+    async def _serve(self, grant: Grant, fence: Fence, batch: list[_Pending], done: _Done) -> None:
         """Read, decide, commit, answer; or leave everybody where they were."""
         self._in_hand.append(batch)
         try:
-            await self._decide_and_commit(grant, fence, batch)
+            await self._decide_and_commit(grant, fence, batch, done)
         finally:
             self._in_hand.remove(batch)
             self._back_to_the_queue(batch)
 
-    async def _decide_and_commit(self, grant: Grant, fence: Fence, batch: list[_Pending]) -> None:
+    async def _decide_and_commit(self, grant: Grant, fence: Fence, batch: list[_Pending], done: _Done) -> None:
         batch_id = uuid.uuid4().hex
         read_at = asyncio.get_running_loop().time()
         buyers = _by_item(batch)
@@ -427,6 +477,7 @@ class Cashier:
             if self._rules.sold_out_ttl_s and part.sells_the_last:
                 part.item.sold_out_until = read_at + self._rules.sold_out_ttl_s
             decided += len(part.live)
+            done.add(part)
             self._answer(part.live, part.verdicts, iter(ids))
         if decided:
             self._stats.committed(decided)
@@ -445,6 +496,9 @@ class Cashier:
                 pending.sent = True
         answers: dict[str, list[str] | StockError] = {}
         try:
+            if self._stall is not None:
+                stall, self._stall = self._stall, None
+                await stall.run(fence.token)
             answers = await self._store.commit_many(fence, {part.item.sku: part.write for part in parts})
         finally:
             for part in parts:
@@ -473,7 +527,7 @@ class Cashier:
                 self._set_aside(item, item.conflicts.again())
             case FenceRefused() | StockBehind() | StockUnavailable():
                 if isinstance(error, FenceRefused):
-                    self._stats.fenced()
+                    self._stats.fenced(self._lock.name, item.sku)
                 pause_s, level = item.trouble.again(error)
                 _log.log(level, "%s: %d buyers wait: %s", item.sku, self.waiting_by_item[item.sku], error)
                 self._set_aside(item, pause_s)
@@ -502,7 +556,7 @@ class Cashier:
     def _to_settle(self) -> list[_Part]:
         return [part for part in self._unsettled if part.item.aside is None]
 
-    async def _settle(self, fence: Fence, part: _Part) -> None:
+    async def _settle(self, fence: Fence, part: _Part, done: _Done) -> None:
         """Find out what became of a part that was sent, and tell its buyers, or put them back into the queue."""
         self._unsettled.remove(part)
         self._in_hand.append(part.live)
@@ -532,6 +586,7 @@ class Cashier:
         )
         self._stats.settled("not_committed" if order_ids is None else "committed")
         if order_ids is not None:
+            done.add(part)
             self._stats.committed(len(part.live))
             self._answer(part.live, part.verdicts, iter(order_ids))
             return

@@ -6,7 +6,7 @@ import logging
 import random
 import time
 import zlib
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
 from app.errors import (
@@ -25,6 +25,7 @@ from app.sale.auditor import Auditor, audit
 from app.sale.auditor import Stats as AuditorStats
 from app.sale.cashier import Answer, Cashier, Rules, Stats
 from app.sale.decision import Outcome, Purchase
+from app.sale.journal import Journal
 from app.sale.marks import Marks
 from app.stock import Fence, Level, Order, StockStore, foreign
 
@@ -52,7 +53,7 @@ class Shop:
         self._backend = backend
         self._store = store
         self._rules = rules
-        self._stats = stats
+        self.journal = Journal(stats)
         self._lock_prefix = lock_prefix.rstrip("/") + "/"
         self._lock_groups = lock_groups
         self._cashiers: dict[str, Cashier] = {}  # by item; those of one lock have the same
@@ -85,7 +86,13 @@ class Shop:
                 return self._refuse(purchase, Outcome.ENDED)
             purchase = dataclasses.replace(purchase, late=True)  # it may be a repeat, to be answered as the first time
         deadline = asyncio.get_running_loop().time() + self._rules.purchase_timeout_s
-        cashier = self._cashiers.get(purchase.sku) or await self._find_cashier(purchase.sku, deadline)
+        cashier = self._cashiers.get(purchase.sku)
+        if cashier is None:
+            try:
+                cashier = await self._find_cashier(purchase.sku, deadline)
+            except SeckillError as error:
+                self.journal.served(type(error).__name__)
+                raise
         if self._closing:
             raise Closing("this instance is shutting down; nothing was sold")
         # It may have gone as idle between being opened and this step: whoever is served must be known to the shop.
@@ -99,7 +106,7 @@ class Shop:
             raise
 
     def _refuse(self, purchase: Purchase, outcome: Outcome) -> Answer:
-        self._stats.served(outcome)
+        self.journal.served(outcome)
         return Answer(outcome, purchase.quantity)
 
     @property
@@ -137,7 +144,7 @@ class Shop:
             raise Closing("this instance is shutting down; nothing was sold")
         if len(self._cashiers) >= _ITEMS_MAX:
             self._forget_idle()
-        name = self._lock_name(sku)
+        name = self.lock_name(sku)
         if name not in self._by_lock:
             self._by_lock[name] = self._make_cashier(name)
         self._cashiers[sku] = self._by_lock[name]
@@ -147,10 +154,10 @@ class Shop:
     def _make_cashier(self, lock_name: str) -> Cashier:
         lock = self._backend.lock(lock_name)
         if self._backend.guarantees.reach is not Reach.NOBODY or self._store.guarded:
-            return Cashier(lock, self._store, self._rules, self._stats)
+            return Cashier(lock, self._store, self._rules, self.journal)
         # Nobody waits for anybody: each request reads, decides and writes by itself, as in the articles.
         alone = dataclasses.replace(self._rules, batch_max=1, sold_out_ttl_s=0.0)
-        return Cashier(lock, self._store, alone, self._stats, tills=_TILLS_WITHOUT_LOCK)
+        return Cashier(lock, self._store, alone, self.journal, tills=_TILLS_WITHOUT_LOCK)
 
     def _all_cashiers(self) -> set[Cashier]:
         return {*self._by_lock.values(), *self._cashiers.values()}
@@ -176,7 +183,7 @@ class Shop:
         """Set the units left, under the lock and past the fence like any other write."""
         self._store.check(sku)
         await self._marks.learn([sku])
-        async with self._backend.lock(self._lock_name(sku)).on_loop(wait_s=wait_s) as grant:
+        async with self._backend.lock(self.lock_name(sku)).on_loop(wait_s=wait_s) as grant:
             grant.ensure_held()
             level = await self._store.set_stock(sku, Fence(grant.token, grant.source), stock, new_sale=new_sale)
         if sku in self._cashiers:
@@ -205,7 +212,7 @@ class Shop:
         found = [str(answer) for answer in fences.values() if isinstance(answer, StockBehind)]
         seen = {sku: answer for sku, answer in fences.items() if isinstance(answer, Fence)}
         # In this order: what the store has seen was given before we ask how far the lock system is.
-        newest = await asyncio.to_thread(self._backend.newest, self._lock_name(skus[0]), timeout_s)
+        newest = await asyncio.to_thread(self._backend.newest, self.lock_name(skus[0]), timeout_s)
         if newest is not None:
             ours = Fence(newest[1], newest[0])
             found += [_unreachable(sku, fence, ours) for sku, fence in seen.items() if not _can_follow(ours, fence)]
@@ -215,6 +222,30 @@ class Shop:
         """The queues of the locks of all items."""
         found = await asyncio.to_thread(self._backend.contenders, self._lock_prefix)
         return [one for one in found if not one.key.startswith(f"{self._lock_prefix}!")]
+
+    async def queue(self, sku: str) -> list[Contender]:
+        """The queue of an item's lock: the holder first, then the waiters in order, as far as they can be seen."""
+        self._store.check(sku)
+        return await asyncio.to_thread(self._backend.lock(self.lock_name(sku)).contenders)
+
+    async def stall(self, sku: str, for_s: float, begins: Callable[[int], None], *, within_s: float) -> bool:
+        """Have the next write that sells the item come so much later, and renew no lease meanwhile.
+
+        As if this process stood still at the worst moment. Calls `begins(token)` then; whether one came `within_s`.
+        Raises what `buy` raises of an item that is not there.
+        """
+
+        def stands_still(token: int) -> None:
+            self.pause_renewal(for_s)
+            begins(token)
+
+        deadline = asyncio.get_running_loop().time() + self._rules.purchase_timeout_s
+        cashier = self._cashiers.get(sku) or await self._find_cashier(sku, deadline)
+        return await cashier.stall(for_s, stands_still, within_s=within_s)
+
+    async def notices(self, put: Mapping[str, str], *, drop: Sequence[str] = ()) -> dict[str, str]:
+        """What the instances of this sale tell each other: see `StockStore.notices`."""
+        return await self._store.notices(put, drop=drop)
 
     async def audit(self, sku: str) -> Audit:
         """Check that the numbers and the orders of an item agree, as of one moment, even while it is being sold."""
@@ -244,6 +275,11 @@ class Shop:
         """What sales happen by now: "lock", or "optimistic" while the lock system is away and that may be."""
         return self._backend.way
 
+    @property
+    def renewing(self) -> bool:
+        """Whether leases are being renewed: the thread that does it is there, and gets on."""
+        return self._backend.renewing
+
     async def ready(self, timeout_s: float) -> dict[str, str]:
         """What this instance needs, by name, each "ok" or "not available"; why is logged, not told to everybody.
 
@@ -255,7 +291,7 @@ class Shop:
         )
         if self._backend.way == "optimistic":
             lock = "away"  # which is no reason not to sell
-        renewal = "ok" if self._backend.renewing else "not available"
+        renewal = "ok" if self.renewing else "not available"
         # Whether the two go together can be seen only when both are there.
         together = lock != "not available" and store == "ok"
         stock = await _well("stock", self._probe(timeout_s)) if together else "not available"
@@ -290,7 +326,8 @@ class Shop:
         await asyncio.gather(*(cashier.drain(left_s) for cashier in self._all_cashiers()))
         await self._marks.close()
 
-    def _lock_name(self, sku: str) -> str:
+    def lock_name(self, sku: str) -> str:
+        """Of an item's lock."""
         # Two layouts at once do no harm: what a fence has seen counts for its item, whatever the lock is called.
         if self._lock_groups == 0:
             return self._lock_prefix + sku

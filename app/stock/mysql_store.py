@@ -299,6 +299,10 @@ class TransactionalStockStore(StockStore):
         last = LARGEST if until is None else int(until)
         return await self._run(lambda call: tables.list_orders(call, sku, first, last, limit))
 
+    async def notices(self, put: Mapping[str, str], *, drop: Sequence[str] = ()) -> dict[str, str]:
+        """See `StockStore.notices`."""
+        return await self._run(lambda call: tables.exchange_notices(call, put, drop))
+
     async def ping(self, *, timeout_s: float | None = None) -> None:
         """See `StockStore.ping`."""
         # A write: a replica, or a server that was made read-only, answers a SELECT as if all were well.

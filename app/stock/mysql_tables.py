@@ -33,6 +33,7 @@ SCHEMA: Final = (
     f"CREATE TABLE IF NOT EXISTS seckill_keys ({_SKU}, name {_NAME} NOT NULL, outcome VARBINARY(64) NOT NULL, "
     f"quantity {_WHOLE}, buyer {_NAME}, order_id VARBINARY(128), expires_at DATETIME(6), "
     f"PRIMARY KEY (sku, name), INDEX (sku, expires_at)) {_INNODB}",
+    f"CREATE TABLE IF NOT EXISTS seckill_notices (name {_NAME} PRIMARY KEY, body MEDIUMTEXT NOT NULL) {_INNODB}",
 )
 
 # By the server's clock. CURRENT_TIMESTAMP is in UTC, too: the sessions say so.
@@ -267,6 +268,18 @@ def write_something(call: Call) -> None:
         f"VALUES ('', 'ping', '', 0, {_NOW} + INTERVAL 1 MINUTE) "
         "ON DUPLICATE KEY UPDATE expires_at = VALUES(expires_at)"
     )
+
+
+def exchange_notices(call: Call, put: Mapping[str, str], drop: Sequence[str]) -> dict[str, str]:
+    """See `StockStore.notices`."""
+    for name, body in put.items():
+        call.run(
+            "INSERT INTO seckill_notices (name, body) VALUES (%s, %s) ON DUPLICATE KEY UPDATE body = VALUES(body)",
+            (name, body),
+        )
+    if drop:
+        call.run(f"DELETE FROM seckill_notices WHERE name IN ({_places(drop)})", drop)
+    return {_plain(name): _plain(body) for name, body in call.run("SELECT name, body FROM seckill_notices").rows}
 
 
 def _select(

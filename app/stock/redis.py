@@ -53,6 +53,7 @@ _MARK: Final = re.compile(r"([0-9]{16})/([0-9]{16})-([0-9]{16})")  # sale, and a
 _ORDER_ID: Final = re.compile(rf"({SKU_PATTERN})~({_ENTRY_ID.pattern})~([0-9a-f]{{32}})")
 _LARGEST_TOKEN: Final = 2**53
 _PAGE: Final = 1000
+_NOTICES: Final = "seckill:notices"
 
 
 class Keys:
@@ -317,6 +318,16 @@ class RedisStockStore(StockStore):
         async with self._client.commands() as redis:
             entries = await redis.xrange(at.orders, min=begin, max=until or "+", count=limit)
         return [_order(sku, entry_id, fields) for entry_id, fields in entries]
+
+    async def notices(self, put: Mapping[str, str], *, drop: Sequence[str] = ()) -> dict[str, str]:
+        """See `StockStore.notices`."""
+        async with self._client.commands() as redis:
+            if put:
+                await redis.hset(_NOTICES, mapping=dict(put))
+            if drop:
+                await redis.hdel(_NOTICES, *drop)
+            found: dict[str, str] = await redis.hgetall(_NOTICES)
+        return found
 
     async def ping(self, *, timeout_s: float | None = None) -> None:
         """See `StockStore.ping`."""

@@ -266,6 +266,13 @@ class StockStore(ABC):
         """Orders, oldest first, beginning behind the order with the id `after`, up to a level's `last_entry`."""
 
     @abstractmethod
+    async def notices(self, put: Mapping[str, str], *, drop: Sequence[str] = ()) -> dict[str, str]:
+        """Put up texts under names, take some down, and read all that are there.
+
+        For what instances tell each other of themselves, and people like to see; nothing rests on it.
+        """
+
+    @abstractmethod
     async def ping(self, *, timeout_s: float | None = None) -> None:
         """Raise `StockUnavailable` unless the store answers and can be written to."""
 

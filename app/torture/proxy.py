@@ -137,7 +137,7 @@ class Proxy:
                 threading.Thread(
                     target=self._pass_on, args=(connection, upstream), name="proxy-path", daemon=True
                 ).start()
-            if self._refusing:  # since we looked
+            if self._refusing and not connection.doomed:  # since we looked; what is doomed has an answer to wait for
                 connection.end()
 
     def _pass_on(self, connection: _Connection, upstream: bool) -> None:

@@ -1,34 +1,18 @@
 """The operator's endpoints: the orders, the lock queues, the stock. They need the admin token."""
 
-import secrets
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query, Request, Security
-from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
-from starlette.exceptions import HTTPException
 
 from app.locks import Contender
 from app.stock import DEFAULT_SKU
+from app.web.access import OPERATOR
 from app.web.problems import invalid_field, responses
 from app.web.sale import LevelView, OrderView, Sku
 from app.web.state import state_of
 
-_bearer = HTTPBearer(auto_error=False, description="SECKILL_ADMIN_TOKEN")
-
-
-async def _operator(
-    request: Request, credentials: Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)]
-) -> None:
-    token = state_of(request).admin_token
-    if token is None:
-        raise HTTPException(403, "switched off: SECKILL_ADMIN_TOKEN is not set")
-    given = credentials.credentials if credentials is not None else ""
-    if not secrets.compare_digest(given.encode(), token.encode()):
-        raise HTTPException(401, "the operator's bearer token is needed", headers={"WWW-Authenticate": "Bearer"})
-
-
-router = APIRouter(tags=["operator"], dependencies=[Depends(_operator)], responses=responses(401, 403, 503))
+router = APIRouter(tags=["operator"], dependencies=[OPERATOR], responses=responses(401, 403, 503))
 
 
 class OperatorOrderView(OrderView):

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Header, Path, Query, Request
 from fastapi.responses import PlainTextResponse, Response
 from pydantic import BaseModel, Field
+from sse_starlette import EventSourceResponse
 from starlette.exceptions import HTTPException
 from starlette.types import Scope
 
@@ -176,10 +177,7 @@ def respond(state: State, scope: Scope, answer: Answer, *, as_json: bool) -> tup
     return headers, body
 
 
-@router.get("/stock", responses=responses(400, 404, 422, 503))
-async def stock(request: Request, sku: Sku = DEFAULT_SKU) -> StockView:
-    """Units left and sold."""
-    state = state_of(request)
+async def _stock(state: State, sku: str) -> StockView:
     level = LevelView.of(await state.shop.level(sku))
     verdict = state.auditor.verdict if state.auditor else None
     starts_at, ends_at = state.shop.hours
@@ -190,6 +188,34 @@ async def stock(request: Request, sku: Sku = DEFAULT_SKU) -> StockView:
         ends_at=ends_at,
         now=time.time(),
     )
+
+
+@router.get("/stock", responses=responses(400, 404, 422, 503))
+async def stock(request: Request, sku: Sku = DEFAULT_SKU) -> StockView:
+    """Units left and sold."""
+    return await _stock(state_of(request), sku)
+
+
+@router.get(
+    "/stock/live",
+    response_class=EventSourceResponse,
+    responses={200: {"content": {"text/event-stream": {}}}, **responses(400, 404, 422, 503)},
+)
+async def stock_live(request: Request, sku: Sku = DEFAULT_SKU) -> Response:
+    """The same now and at each change, at most twice a second, as server-sent events with heartbeats in between.
+
+    503 if too many listen: `GET /stock` tells the same.
+    """
+    state = state_of(request)
+    first = await _stock(state, sku)
+    last = first
+
+    async def look() -> str | None:
+        nonlocal last
+        before, last = last, await _stock(state, sku)
+        return None if last == before.model_copy(update={"now": last.now}) else last.model_dump_json()
+
+    return state.buyers.open(sku, first.model_dump_json(), look)
 
 
 @router.get("/orders/{order_id}", responses=responses(404, 422, 503))

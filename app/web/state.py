@@ -5,19 +5,32 @@ from dataclasses import dataclass
 
 from fastapi import Request
 
-from app.sale import Auditor, Shop
+from app.sale import Auditor, ControlRoom, Shop
+from app.web.access import Door
+from app.web.feed import Feeds
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The parts that the routes use, and the settings that concern HTTP."""
+    """The parts that the routes use, and the settings that concern HTTP.
+
+    `buyers` and `operators` look at what is live.
+    """
 
     shop: Shop
     scrape: Callable[[], bytes]
     instance: str
     quantity_max: int
-    admin_token: str | None
+    door: Door
+    control: ControlRoom
+    buyers: Feeds
+    operators: Feeds
     auditor: Auditor | None = None
+
+    def close_feeds(self) -> None:
+        """Let all go who look on: the server waits for its last answer."""
+        self.buyers.close()
+        self.operators.close()
 
 
 def state_of(request: Request) -> State:

@@ -552,6 +552,22 @@ class StoreContract:
 
         play(scenario)
 
+    def test_what_one_puts_up_all_can_read(self, play: Callable[..., None], system: StoreSystem) -> None:
+        """A notice is there for everybody until it is replaced or taken down; it is no item."""
+
+        async def scenario(store: StockStore) -> None:
+            other = system.open()
+            try:
+                assert await store.notices({}) == {}
+                assert await store.notices({"8080": "one"}) == {"8080": "one"}
+                assert await other.notices({"8090": "甲", "x/y": ""}) == {"8080": "one", "8090": "甲", "x/y": ""}
+                assert await store.notices({"8080": "two"}, drop=["x/y", "z"]) == {"8080": "two", "8090": "甲"}
+                assert await other.items() == []
+            finally:
+                await other.close()
+
+        play(scenario)
+
 
 class FencedStoreContract(StoreContract):
     """What stores do besides that are guarded by fencing tokens."""

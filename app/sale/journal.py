@@ -1,0 +1,102 @@
+"""What has happened in this instance lately, for people who look on: its last grants, and what is unusual."""
+
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import Final
+
+from app.sale.cashier import Stats
+
+_GRANTS: Final = 12
+_EVENTS: Final = 24
+_WITHIN_S: Final = 1.0  # the same again so soon is the same event
+
+
+@dataclass(frozen=True, slots=True)
+class GrantRecord:
+    """A grant of a lock. `at`: when it was got, in seconds since 1970; `held_s`: None while it is held.
+
+    `purchases` were decided under it, and `units` sold.
+    """
+
+    lock: str
+    token: int
+    at: float
+    waited_s: float
+    held_s: float | None = None
+    purchases: int = 0
+    units: int = 0
+
+
+@dataclass(slots=True)
+class Event:
+    """Something unusual. `number` grows; `times`: how often it happened about `at` (seconds since 1970)."""
+
+    number: int
+    at: float
+    kind: str
+    facts: dict[str, str | int | float]
+    times: int = 1
+
+
+class Journal:
+    """Passes on what cashiers report, to be counted, and remembers the last of it; nothing of single buyers."""
+
+    def __init__(self, stats: Stats) -> None:
+        self._stats = stats
+        self.served = stats.served  # called for each buyer: nothing is to come in between
+        self.conflicted = stats.conflicted
+        self.grants: deque[GrantRecord] = deque(maxlen=_GRANTS)  # those that are over
+        self.events: deque[Event] = deque(maxlen=_EVENTS)
+        self.units = 0  # sold since the start
+        self._held: dict[str, GrantRecord] = {}
+        self._noted = 0
+
+    @property
+    def held(self) -> list[GrantRecord]:
+        """The grants that this instance has now."""
+        return list(self._held.values())
+
+    def note(self, kind: str, **facts: str | int | float) -> None:
+        """Remember an event; the same again within a second only counts."""
+        now = time.time()
+        last = self.events[-1] if self.events else None
+        if last is not None and (last.kind, last.facts) == (kind, facts) and now - last.at < _WITHIN_S:
+            last.times += 1
+            return
+        self._noted += 1
+        self.events.append(Event(self._noted, now, kind, facts))
+
+    def granted(self, lock: str, token: int, waited_s: float) -> None:
+        """See `Stats.granted`."""
+        self._held[lock] = GrantRecord(lock, token, time.time(), waited_s)
+        self._stats.granted(lock, token, waited_s)
+
+    def released(self, lock: str, token: int, held_s: float, purchases: int, units: int) -> None:
+        """See `Stats.released`."""
+        self.units += units
+        record = self._held.get(lock)
+        if record is not None and record.token == token:
+            del self._held[lock]
+            self.grants.append(GrantRecord(lock, token, record.at, record.waited_s, held_s, purchases, units))
+        self._stats.released(lock, token, held_s, purchases, units)
+
+    def committed(self, purchases: int) -> None:
+        """See `Stats.committed`."""
+        self._stats.committed(purchases)
+
+    def fenced(self, lock: str, sku: str) -> None:
+        """See `Stats.fenced`."""
+        self.note("fenced", sku=sku, token=self._held[lock].token if lock in self._held else 0)
+        self._stats.fenced(lock, sku)
+
+    def lost(self, lock: str) -> None:
+        """See `Stats.lost`."""
+        last = next((one for one in reversed(self.grants) if one.lock == lock), None)
+        self.note("lost", lock=lock, token=last.token if last else 0)
+        self._stats.lost(lock)
+
+    def settled(self, result: str) -> None:
+        """See `Stats.settled`."""
+        self.note("settled", result=result)
+        self._stats.settled(result)

@@ -1,0 +1,93 @@
+"""Who may do what is the operator's: whoever has the admin token, as a bearer token or once in a link.
+
+The link sets a cookie, signed with a key that is made of the token, so that every instance that has the same token
+knows it, and none needs to remember it. A browser sends cookies along whoever makes it ask, and does not tell ports
+apart; so with a cookie alone one may only look: what changes something needs a second word, which only our own pages
+can read.
+"""
+
+import hashlib
+import hmac
+import secrets
+from typing import Annotated, Final
+
+from fastapi import Depends, Request, Response, Security
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from itsdangerous import BadSignature, TimestampSigner
+from starlette.exceptions import HTTPException
+
+CSRF_HEADER: Final = "X-Seckill-Csrf"
+_LASTS_S: Final = 12 * 3600
+
+_bearer = HTTPBearer(auto_error=False, description="SECKILL_ADMIN_TOKEN")
+
+
+class Door:
+    """Knows the admin token (None: there is none, and nobody comes in) and what it opens."""
+
+    def __init__(self, admin_token: str | None) -> None:
+        self._token = admin_token
+        # Sales with other tokens on other ports of this host have cookies of other names.
+        self._cookie = f"seckill-{self._derive('name').hex()[:8]}"
+        self._signer = TimestampSigner(self._derive("cookie"), digest_method=hashlib.sha256)
+
+    def _derive(self, purpose: str) -> bytes:
+        return hmac.digest((self._token or "").encode(), f"seckill {purpose}".encode(), "sha256")
+
+    @property
+    def locked(self) -> bool:
+        """Whether there is no token that could open it."""
+        return self._token is None
+
+    def opens(self, token: str) -> bool:
+        """Whether this is the admin token."""
+        return self._token is not None and secrets.compare_digest(token.encode(), self._token.encode())
+
+    def let_in(self, request: Request, response: Response) -> None:
+        """Have the browser remember that its user has shown the token."""
+        response.set_cookie(
+            self._cookie,
+            self._signer.sign(secrets.token_urlsafe(16)).decode(),
+            max_age=_LASTS_S,
+            httponly=True,
+            samesite="lax",  # strict would not come along when the link is opened from a chat or a mail
+            secure=request.url.scheme == "https",
+        )
+
+    def let_out(self, response: Response) -> None:
+        """Have the browser forget."""
+        response.delete_cookie(self._cookie, httponly=True, samesite="lax")
+
+    def session(self, request: Request) -> str | None:
+        """The cookie, if it is one of ours and not too old."""
+        cookie = request.cookies.get(self._cookie, "")
+        try:
+            self._signer.unsign(cookie, max_age=_LASTS_S)
+        except BadSignature:
+            return None
+        return None if self.locked else cookie
+
+    def csrf(self, session: str) -> str:
+        """The second word that goes with a cookie."""
+        return hmac.new(self._derive("csrf"), session.encode(), "sha256").hexdigest()
+
+
+async def operator(
+    request: Request, credentials: Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)]
+) -> None:
+    """Let only the operator pass: with the token, or with the cookie and, unless it only looks, the second word."""
+    door: Door = request.state.seckill.door
+    if door.locked:
+        raise HTTPException(403, "switched off: SECKILL_ADMIN_TOKEN is not set")
+    if credentials is not None and door.opens(credentials.credentials):
+        return
+    session = door.session(request) if credentials is None else None
+    if session is None:
+        raise HTTPException(401, "the operator's bearer token is needed", headers={"WWW-Authenticate": "Bearer"})
+    if request.method not in ("GET", "HEAD"):
+        word = request.headers.get(CSRF_HEADER, "")
+        if not secrets.compare_digest(word.encode(), door.csrf(session).encode()):
+            raise HTTPException(403, f"{CSRF_HEADER} is missing or not the one of this session; load the page again")
+
+
+OPERATOR: Final = Depends(operator)

@@ -1,0 +1,280 @@
+"""The control room: a page for the operator, what it shows, and what its buttons do."""
+
+from typing import Annotated, Final
+from urllib.parse import parse_qs
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import RedirectResponse, Response
+from pydantic import BaseModel, ConfigDict, Field
+from sse_starlette import EventSourceResponse
+
+from app.sale import AuditVerdict, Picture
+from app.stock import DEFAULT_SKU
+from app.web.access import OPERATOR
+from app.web.operator import ContenderView
+from app.web.pages import READING, page
+from app.web.problems import responses
+from app.web.sale import AuditView, LevelView, Sku
+from app.web.state import State, state_of
+
+pages = APIRouter(include_in_schema=False)
+router = APIRouter(tags=["control room"], prefix="/control", dependencies=[OPERATOR], responses=responses(401, 403))
+
+_LOGIN: Final = "/control/login"
+_PAUSE_BEYOND_TTL_S: Final = 3.0  # time for the next in line to take over, and for us to see it
+
+
+# -- the page --------------------------------------------------------------------------------------------------------
+
+
+@pages.api_route("/control", methods=READING)
+async def control(
+    request: Request, token: Annotated[str | None, Query(description="the admin token, once")] = None
+) -> Response:
+    """The page. A link with the token in it opens it, and leaves no token in the address bar."""
+    door = state_of(request).door
+    if token is not None:
+        return _enter(request, token)
+    if door.session(request) is None:
+        return RedirectResponse(_LOGIN, 303)
+    return await page(request, "control.html")
+
+
+@pages.api_route("/control/login", methods=READING)
+async def login(request: Request) -> Response:
+    """Where one is asked for the token, or told that there is none."""
+    return await page(request, "locked.html" if state_of(request).door.locked else "login.html")
+
+
+@pages.post("/control/login")
+async def show_token(request: Request) -> Response:
+    """The token, from the page's form."""
+    fields = parse_qs((await request.body()).decode(errors="replace"))
+    return _enter(request, fields.get("token", [""])[0].strip())
+
+
+@pages.post("/control/leave", dependencies=[OPERATOR])
+async def leave(request: Request) -> Response:
+    """Have the browser forget its operator."""
+    response = Response(status_code=204)
+    state_of(request).door.let_out(response)
+    return response
+
+
+def _enter(request: Request, token: str) -> Response:
+    door = state_of(request).door
+    if not door.opens(token):
+        return RedirectResponse(f"{_LOGIN}?wrong", 303)
+    response = RedirectResponse(
+        "/control", 303, headers={"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
+    )
+    door.let_in(request, response)
+    return response
+
+
+@pages.get("/control/session", dependencies=[OPERATOR])
+async def session(request: Request) -> dict[str, str | None]:
+    """What the page's own requests have to carry besides the cookie."""
+    door = state_of(request).door
+    cookie = door.session(request)
+    return {"csrf": door.csrf(cookie) if cookie else None}
+
+
+# -- what it shows ---------------------------------------------------------------------------------------------------
+
+
+class QueueView(ContenderView):
+    """One in the lock's queue; `held_s` of the holder, if an instance says so."""
+
+    held_s: float | None
+
+
+class InstanceView(BaseModel):
+    """What an instance says of itself, and for how long it has said nothing new."""
+
+    instance: str
+    units: int = Field(description="sold since it was started")
+    waiting: int = Field(description="buyers")
+    way: str
+    pausing: bool = Field(description="its next write will be held back")
+    paused_s: float = Field(description="so long a write of its will still be held back")
+    token: str | None = Field(description="of the grant that it believes to have of this item's lock")
+    silent_s: float
+
+
+class GrantView(BaseModel):
+    """A grant that is over. Tokens are text: some are too large for a browser's numbers."""
+
+    instance: str
+    token: str
+    at: float = Field(description="when it was got, in seconds since 1970")
+    waited_ms: float
+    held_ms: float
+    purchases: int
+    units: int
+    handed_over_ms: float | None = Field(description="since the one before had ended, or since it was asked for")
+
+
+class EventView(BaseModel):
+    """Something unusual: `fenced`, `lost`, `settled`, `paused`, `rush` or `way`, and the facts."""
+
+    id: str
+    instance: str
+    at: float
+    kind: str
+    facts: dict[str, str | int | float]
+    times: int = Field(description="how often within a second")
+
+
+class PictureView(BaseModel):
+    """The sale of an item, as one instance sees it."""
+
+    at: float
+    instance: str
+    sku: str
+    lease_ttl_s: float
+    level: LevelView | None
+    store_error: str | None
+    queue: list[QueueView]
+    lock_error: str | None
+    instances: list[InstanceView]
+    grants: list[GrantView]
+    events: list[EventView]
+    audit: AuditView | None
+
+    @classmethod
+    def of(cls, picture: Picture, verdict: AuditVerdict | None) -> "PictureView":
+        """A picture, for JSON."""
+        since = {
+            (state.report.instance, held.token): held.at for state in picture.instances for held in state.report.held
+        }
+        queue = []
+        for contender in picture.queue:
+            view = ContenderView.of(contender)
+            held_since = since.get((view.instance or "", contender.token)) if view.holds else None
+            held_s = None if held_since is None else max(0.0, picture.at - held_since)
+            queue.append(QueueView(**view.model_dump(), held_s=held_s))
+        return cls(
+            at=picture.at,
+            instance=picture.instance,
+            sku=picture.sku,
+            lease_ttl_s=picture.lease_ttl_s,
+            level=LevelView.of(picture.level) if picture.level else None,
+            store_error=picture.store_error,
+            queue=queue,
+            lock_error=picture.lock_error,
+            instances=[
+                InstanceView(
+                    instance=state.report.instance,
+                    units=state.report.units,
+                    waiting=state.report.waiting,
+                    way=state.report.way,
+                    pausing=state.report.pausing,
+                    paused_s=state.report.paused_s,
+                    token=next((str(one.token) for one in state.report.held if one.lock == picture.lock), None),
+                    silent_s=state.silent_s,
+                )
+                for state in picture.instances
+            ],
+            grants=[
+                GrantView(
+                    instance=past.instance,
+                    token=str(past.grant.token),
+                    at=past.grant.at,
+                    waited_ms=past.grant.waited_s * 1000,
+                    held_ms=(past.grant.held_s or 0.0) * 1000,
+                    purchases=past.grant.purchases,
+                    units=past.grant.units,
+                    handed_over_ms=None if past.handed_over_s is None else past.handed_over_s * 1000,
+                )
+                for past in picture.grants
+            ],
+            events=[
+                EventView(
+                    id=f"{one.instance}/{one.event.number}",
+                    instance=one.instance,
+                    at=one.event.at,
+                    kind=one.event.kind,
+                    facts=one.event.facts,
+                    times=one.event.times,
+                )
+                for one in picture.events
+            ],
+            audit=AuditView.of(verdict) if verdict else None,
+        )
+
+
+async def _picture(state: State, sku: str) -> PictureView:
+    verdict = state.auditor.verdict if state.auditor else None
+    return PictureView.of(await state.control.picture(sku), verdict)
+
+
+@router.get("/picture", responses=responses(422))
+async def picture(request: Request, sku: Sku = DEFAULT_SKU) -> PictureView:
+    """The sale of an item, over all instances: what the page shows."""
+    return await _picture(state_of(request), sku)
+
+
+@router.get(
+    "/live",
+    response_class=EventSourceResponse,
+    responses={200: {"content": {"text/event-stream": {}}}, **responses(422, 503)},
+)
+async def live(request: Request, sku: Sku = DEFAULT_SKU) -> Response:
+    """The same, twice a second, as server-sent events."""
+    state = state_of(request)
+
+    async def look() -> str:
+        return (await _picture(state, sku)).model_dump_json()
+
+    return state.operators.open(sku, await look(), look)
+
+
+# -- what its buttons do (restock: PUT /stock) -----------------------------------------------------------------------
+
+
+class Rush(BaseModel):
+    """Buyers to send: real purchases of one unit each, spread evenly over all instances."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    buyers: int = Field(strict=True, ge=1, le=20_000)
+    over_s: float = Field(0.0, ge=0, le=300, description="seconds within which they come; 0: all at once")
+
+
+class RushView(BaseModel):
+    """Who sends them."""
+
+    instances: list[str]
+
+
+class Pause(BaseModel):
+    """How long the holder stands still."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    for_s: float | None = Field(None, ge=1, le=120, description="seconds; without it, three longer than a lease lasts")
+
+
+class PauseView(BaseModel):
+    """Who stands still."""
+
+    instance: str
+    for_s: float
+
+
+@router.post("/rush", responses=responses(408, 413, 422, 503))
+async def rush(request: Request, wish: Rush, sku: Sku = DEFAULT_SKU) -> RushView:
+    """Send buyers."""
+    return RushView(instances=await state_of(request).control.rush(sku, wish.buyers, over_s=wish.over_s))
+
+
+@router.post("/pause", responses=responses(400, 408, 413, 422, 503))
+async def pause(request: Request, wish: Pause, sku: Sku = DEFAULT_SKU) -> PauseView:
+    """Have the holder of the item's lock stand still before its next write, its leases not renewed meanwhile.
+
+    If nobody holds it, this instance does so when it is its turn, if that is within a minute.
+    """
+    control = state_of(request).control
+    for_s = wish.for_s or control.lease_ttl_s + _PAUSE_BEYOND_TTL_S
+    return PauseView(instance=await control.pause(sku, for_s), for_s=for_s)
