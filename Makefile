@@ -1,9 +1,10 @@
 # make demo     the whole sale on this machine, and the audit of what came out; ARGS="--help" for its options
+# make up       the servers, two instances and their URLs, until Ctrl-C; ARGS="--help" for its options
 # make test     the test suite, against real servers
 # make torture  the sale while things break, and the verdict; ARGS="--help" for its options
 # make bench    the sale beside what it could be compared with, and the locks beside their peers (a few minutes)
 # make check    format, lint, types, import rules
-# make docs     what is generated in the README and .env.example
+# make docs     what is generated: tables in the README and in docs, docs/locks.md, .env.example
 # make lock     requirements.lock anew: what the container installs, with hashes
 # make audit    known vulnerabilities in what is locked (asks PyPI)
 
@@ -13,13 +14,16 @@ BIN := $(VENV)/bin
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo torture bench test check format docs lock audit clean
+.PHONY: help demo up torture bench test check format docs lock audit clean
 
 help:
 	@sed -n 's/^# \(make.*\)/\1/p' Makefile
 
 demo: $(VENV)/.demo
 	@$(BIN)/seckill demo $(ARGS)
+
+up: $(VENV)/.demo
+	@$(BIN)/seckill up $(ARGS)
 
 torture: $(VENV)/.demo
 	@$(BIN)/seckill torture $(ARGS)

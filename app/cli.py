@@ -13,9 +13,8 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 from rich.console import Console
-from rich.table import Column, Table
 
-from app.demo import DemoOptions
+from app import tables
 from app.errors import LockError, LockTimeout, SeckillError
 from app.main import open_shop
 from app.sale import Audit, Shop
@@ -54,6 +53,23 @@ _ALL = "all"
 DemoLock = StrEnum("DemoLock", [(name.name, name.value) for name in LockName] + [("ALL", _ALL)])  # type: ignore[misc]
 _ETCD = DemoLock(LockName.ETCD.value)
 
+# What `demo` and `up` both ask, and `torture` in part.
+Units = Annotated[int, typer.Option(min=0, max=10**9, help="Units that exist.")]
+Instances = Annotated[int, typer.Option(min=1, max=16, help="Instances of the service.")]
+Ports = Annotated[str, typer.Option(help="Their ports; the next free one is taken for one in use.")]
+BatchMax = Annotated[
+    int | None, typer.Option(min=1, help="Buyers that one lock grant serves at most; 1 is the articles' way.")
+]
+Store = Annotated[StoreName, typer.Option(help="Where the stock is; MySQL means MariaDB.")]
+BestGuard = Annotated[
+    Guard | None,
+    typer.Option(
+        help="What checks each write: the lock's fencing token, what was read, or nothing.",
+        show_default="the best that lock and store allow",
+    ),
+]
+TtlS = Annotated[int, typer.Option(min=2, max=60, help="Lease TTL of the locks, in seconds.")]
+
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Sku = Annotated[str, typer.Option(help="The item.")]
 
@@ -79,21 +95,14 @@ def demo(
     buyers: Annotated[
         int, typer.Option(min=1, max=20_000, help="Buyers who press the button at the same instant.")
     ] = 500,
-    stock: Annotated[int, typer.Option(min=0, max=10**9, help="Units that exist.")] = 300,
-    instances: Annotated[int, typer.Option(min=1, max=16, help="Instances of the service.")] = 2,
-    ports: Annotated[str, typer.Option(help="Their ports; the next free one is taken for one in use.")] = "8080,8090",
-    batch_max: Annotated[
-        int | None, typer.Option(min=1, help="Buyers that one lock grant serves at most; 1 is the articles' way.")
-    ] = None,
+    stock: Units = 300,
+    instances: Instances = 2,
+    ports: Ports = "8080,8090",
+    batch_max: BatchMax = None,
     lock: Annotated[DemoLock, typer.Option(help="What keeps the instances apart; `all` compares them.")] = _ETCD,
-    store: Annotated[StoreName, typer.Option(help="Where the stock is; MySQL means MariaDB.")] = StoreName.REDIS,
-    guard: Annotated[
-        Guard | None,
-        typer.Option(
-            help="What checks each write: the lock's fencing token, what was read, or nothing.",
-            show_default="the best that lock and store allow",
-        ),
-    ] = None,
+    store: Store = StoreName.REDIS,
+    guard: BestGuard = None,
+    ttl_s: TtlS = 5,
     report: Annotated[Path | None, typer.Option(help="Write all the figures to this file, as JSON.")] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Stay up after the rush, until Ctrl-C.")] = False,
 ) -> None:
@@ -101,26 +110,61 @@ def demo(
 
     Exit status 0 only if every invariant holds and nobody was refused without cause.
     """
-    from app import demo as show
+    from app import demo as one
+    from app import demo_all as each
 
-    try:
-        wanted = [int(port) for port in ports.split(",")]
-    except ValueError:
-        raise typer.BadParameter(f"not a list of ports: {ports!r}", param_hint="--ports") from None
-    if not all(0 < port < 65536 for port in wanted):
-        raise typer.BadParameter(f"ports are from 1 to 65535: {ports!r}", param_hint="--ports")
     if report is not None and not report.absolute().parent.is_dir():
         raise typer.BadParameter(f"there is no folder {report.absolute().parent}", param_hint="--report")
-    one = LockName.ETCD if lock.value == _ALL else LockName(lock.value)
-    options = DemoOptions(buyers, stock, instances, tuple(wanted), batch_max, one, store, guard, report, keep)
-    raise typer.Exit(show.run_all(options) if lock.value == _ALL else show.run(options))
+    compared = lock.value == _ALL
+    options = one.DemoOptions(
+        stock=stock,
+        instances=instances,
+        ports=_ports(ports),
+        batch_max=batch_max,
+        lock=LockName.ETCD if compared else LockName(lock.value),
+        store=store,
+        guard=guard,
+        ttl_s=ttl_s,
+        buyers=buyers,
+        report=report,
+        keep=keep,
+    )
+    raise typer.Exit(each.run(options) if compared else one.run(options))
+
+
+@app.command()
+def up(
+    stock: Units = 300,
+    instances: Instances = 2,
+    ports: Ports = "8080,8090",
+    batch_max: BatchMax = None,
+    lock: Annotated[LockName, typer.Option(help="What keeps the instances apart.")] = LockName.ETCD,
+    store: Store = StoreName.REDIS,
+    guard: BestGuard = None,
+    ttl_s: TtlS = 5,
+) -> None:
+    """Start the servers, the instances and a new sale on this machine, and stay up until Ctrl-C, with the URLs."""
+    from app.stage import StageOptions
+    from app.up import run
+
+    raise typer.Exit(run(StageOptions(stock, instances, _ports(ports), batch_max, lock, store, guard, ttl_s)))
+
+
+def _ports(text: str) -> tuple[int, ...]:
+    try:
+        wanted = tuple(int(port) for port in text.split(","))
+    except ValueError:
+        raise typer.BadParameter(f"not a list of ports: {text!r}", param_hint="--ports") from None
+    if not all(0 < port < 65536 for port in wanted):
+        raise typer.BadParameter(f"ports are from 1 to 65535: {text!r}", param_hint="--ports")
+    return wanted
 
 
 @app.command()
 def torture(
     duration: Annotated[float, typer.Option(min=1, max=86_400, help="Seconds of selling under faults.")] = 150,
-    instances: Annotated[int, typer.Option(min=1, max=16, help="Instances of the service.")] = 3,
-    ttl_s: Annotated[int, typer.Option(min=2, max=60, help="Lease TTL of the locks, in seconds.")] = 2,
+    instances: Instances = 3,
+    ttl_s: TtlS = 2,
     nemesis: Annotated[
         str, typer.Option(help="Faults, separated by commas; `--nemesis help` lists them.", show_default="all of them")
     ] = "",
@@ -308,26 +352,7 @@ def locks(as_json: Json = False) -> None:
     if as_json:
         _print_json([dataclasses.asdict(contender) for contender in contenders])
         return
-    if not contenders:
-        Console().print("Nobody holds a lock or waits for one.")
-        return
-    table = Table("", Column("key", overflow="fold"), "token", "owner", "for", "TTL left", title="Lock queues")
-    for contender in contenders:
-        owner = contender.owner
-        who = (
-            f"{owner.get('instance', '?')} pid {owner.get('pid', '?')} {owner.get('thread', '')}"
-            if owner
-            else "not one of ours"
-        )
-        table.add_row(
-            "holds" if contender.holds else "waits",
-            contender.key,
-            str(contender.token),
-            who,
-            "?" if contender.waited_s is None else f"{contender.waited_s:.1f} s",
-            "none" if contender.ttl_left_s is None else f"{contender.ttl_left_s:.0f} s",
-        )
-    Console().print(table)
+    tables.print_queues(contenders)
 
 
 @app.command()
@@ -352,38 +377,15 @@ def check(
     if as_json:
         _print_json([dataclasses.asdict(one) | {"consistent": one.consistent} for one in audits])
     else:
-        _print_audits(audits)
+        tables.print_audits(audits)
     raise typer.Exit(0 if all(one.consistent for one in audits) else 1)
-
-
-def _print_audits(audits: list[Audit]) -> None:
-    console = Console()
-    table = Table("item", "stock", "lucky", "at the start", "orders", "units ordered", "", title="Audit")
-    for one in audits:
-        start = "not recorded" if one.initial is None else str(one.initial)
-        verdict = "[green]consistent[/]" if one.consistent else "[red]NOT consistent[/]"
-        table.add_row(one.sku, str(one.stock), str(one.lucky), start, str(one.orders), str(one.units_ordered), verdict)
-    console.print(table if audits else "There is no item; set one's stock with: seckill stock set 300")
-    for one in audits:
-        for violation in one.violations:
-            console.print(f"[red]{one.sku}: {violation}[/]")
-        if one.initial is None:
-            console.print(f"{one.sku}: the stock was not set with `seckill stock set`, so its sum can't be checked")
 
 
 def _print_levels(levels: list[Level], as_json: bool) -> None:
     if as_json:
         _print_json([dataclasses.asdict(level) for level in levels])
         return
-    table = Table("item", "stock", "lucky", "at the start")
-    for level in levels:
-        table.add_row(
-            level.sku,
-            str(level.stock),
-            str(level.lucky),
-            "not recorded" if level.initial is None else str(level.initial),
-        )
-    Console().print(table)
+    tables.print_levels(levels)
 
 
 def _print_json(value: Any) -> None:

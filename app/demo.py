@@ -2,58 +2,39 @@
 
 import asyncio
 import json
-import os
-import secrets
 import statistics
 import sys
-import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, replace
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from prometheus_client.parser import text_string_to_metric_families
-from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, Task, TextColumn, TimeElapsedColumn
-from rich.table import Column, Table
+from rich.table import Table
 from rich.text import Text
 
-from app.embedded import LockServers, MariaDB, Valkey
 from app.errors import ConfigurationError
-from app.locks import Reach
-from app.locks.registry import backend_class
-from app.main import open_shop, open_store
-from app.process import Process, ProcessFailed, port_is_free
+from app.process import Process, ProcessFailed
 from app.sale import Audit, Shop
-from app.settings import NOT_THERE, PREFIX, Guard, LockName, StoreName, load
+from app.settings import LockName
+from app.stage import Stage, StageOptions, set_up
 from app.stock import DEFAULT_SKU
+from app.up import stay_up
 
 _POLL_S: Final = 0.05
 _PROBLEMS_SHOWN: Final = 5
 _RUSH_WITHIN_S: Final = 120.0
-# The settings that lead to the servers, for other terminals.
-_LEADING: Final = {
-    *("LOCK_BACKEND", "STORE", "GUARD", "ETCD_ENDPOINTS", "REDIS_URL", "LOCK_REDIS_URL", "REDLOCK_URLS"),
-    "ZOOKEEPER_HOSTS",
-    "MYSQL_URL",
-}
 
 
 @dataclass(frozen=True, slots=True)
-class DemoOptions:
-    """What the command line says."""
+class DemoOptions(StageOptions):
+    """What the command line says of the stage and of the rush."""
 
     buyers: int
-    stock: int
-    instances: int
-    ports: tuple[int, ...]
-    batch_max: int | None
-    lock: LockName
-    store: StoreName
-    guard: Guard | None
     report: Path | None
     keep: bool
 
@@ -83,178 +64,40 @@ class Figures:
 
 def run(options: DemoOptions) -> int:
     """Run it; the exit status."""
-    _guard(options)
     console = Console()
     try:
-        with ExitStack() as servers, _steps(console) as steps:
-            try:
-                stage = _set_up(options, console, servers, steps)
-                figures = stage.rush(steps)
-                steps.stop()
-                _show(options, console, stage, figures)
-                if options.keep:
-                    _stay(console, stage)
-            finally:
-                steps.stop()
+        with on_stage(options, console) as stage:
+            figures = rush(options, stage, console)
+            _show(options, console, stage, figures)
+            if options.keep:
+                stay_up(stage, console)
     except KeyboardInterrupt:
         console.print("Stopped.")
         return 130
     return 0 if figures.consistent else 1
 
 
-def run_all(options: DemoOptions) -> int:
-    """The same rush over each lock, and what came out side by side; 0 if each did what it declares."""
-    console = Console()
-    columns = ("lock", "guard", "sold", "agree", "wall", "p99", "locks", "calls", "declared")
-    table = Table(*(Column(name, no_wrap=True) for name in columns), box=box.SIMPLE, padding=(0, 1, 0, 0))
-    table.title = f"{options.buyers} buyers, {options.stock} units, {options.instances} instances; times in ms"
-    report: dict[str, Any] = {}
-    not_run: list[str] = []
-    try:
-        for name, own, fails in _ways(options):
-            with ExitStack() as servers, _steps(console) as steps:
-                try:
-                    figures = _set_up(own, console, servers, steps).rush(steps)
-                except ConfigurationError as missing:
-                    not_run.append(f"{name} was not run: {missing}")
-                    continue
-                finally:
-                    steps.stop()
-            as_declared = figures.oversold > 0 if fails else figures.consistent
-            report[name] = asdict(figures) | {"guard": own.guard, "as_declared": as_declared}
-            table.add_row(
-                name,
-                own.guard,
-                str(figures.sold),
-                "yes" if figures.consistent else "NO",
-                f"{figures.wall_s * 1000:.0f}",
-                f"{figures.latency_p99_ms:.0f}",
-                str(figures.locks_taken),
-                str(figures.lock_calls),
-                "[green]yes[/]" if as_declared else "[red]NO[/]",
-            )
-    except KeyboardInterrupt:
-        console.print("Stopped.")
-        return 130
-    console.print(table)
-    to_fail = "they have to fail" if options.store is StoreName.REDIS else "the guard alone has to do it"
-    console.print(
-        f"local and none keep two instances apart from nothing: {to_fail}. agree: numbers and "
-        "orders do; calls: to the lock's server; declared: it did what docs/locks.md says.",
-        highlight=False,
-    )
-    for line in not_run:
-        console.print(line, style="yellow", markup=False, highlight=False)
-    if options.report is not None:
-        options.report.write_text(json.dumps(report, indent=2) + "\n")
-    return 0 if all(one["as_declared"] for one in report.values()) else 1
+def on_stage(options: DemoOptions, console: Console) -> AbstractContextManager[Stage]:
+    """A stage that is ready for the rush; errors as those of `set_up`."""
+    _locustfile()  # if it is missing, that is said before anything is started
+    variables = {
+        # The demo audits at the end; an auditor's calls would be counted among the locks'.
+        **({} if options.keep else {"AUDIT_INTERVAL_S": "0"}),
+        # Everybody comes at once, and must be let in.
+        "QUEUE_MAX": str(max(20_000, options.buyers)),
+        "PURCHASE_TIMEOUT_MS": str(max(10_000, 40 * options.buyers)),
+    }
+    return set_up(options, console, variables)
 
 
-def _ways(options: DemoOptions) -> Iterator[tuple[str, DemoOptions, bool]]:
-    """A name, what to run, and whether that must oversell: each lock, and the optimistic ways without one."""
-    for lock in LockName:
-        # What keeps nobody apart is shown without a guard, a lock for each buyer, as in the articles; in MySQL
-        # there is always one.
-        apart = backend_class(lock).guarantees.reach is Reach.EVERYBODY or options.instances == 1
-        fails = not apart and options.store is StoreName.REDIS
-        guard = Guard.NONE if fails else _best_guard(lock, options.store)
-        batch_max = 1 if fails else options.batch_max
-        yield lock, replace(options, lock=lock, guard=guard, batch_max=batch_max), fails
-    in_mysql = replace(options, lock=LockName.NONE, store=StoreName.MYSQL)
-    for guard in (Guard.VERSION, Guard.TIMESTAMP):
-        if (options.store, guard) != (StoreName.MYSQL, Guard.VERSION):  # that was among them
-            yield f"none, {guard}", replace(in_mysql, guard=guard), False
+def rush(options: DemoOptions, stage: Stage, console: Console) -> Figures:
+    """Let the buyers in, and audit."""
+    with _steps(console) as steps:
+        return asyncio.run(_sell(options, stage, steps))
 
 
-def _best_guard(lock: LockName, store: StoreName) -> Guard:
-    """What checks writes as well as the lock and the store allow."""
-    guarantees = backend_class(lock).guarantees
-    if guarantees.fencing:
-        return Guard.FENCE
-    if store is StoreName.MYSQL:
-        return Guard.VERSION
-    return Guard.NONE if guarantees.reach is Reach.NOBODY else Guard.COMPARE
-
-
-def _guard(options: DemoOptions) -> Guard:
-    """What was asked for, or the best that the lock allows."""
-    best = _best_guard(options.lock, options.store)
-    if options.guard is Guard.FENCE and best is not Guard.FENCE:
-        raise ConfigurationError(f"--lock {options.lock} gives no fencing tokens; say --guard {best}")
-    guard = options.guard or best
-    if why := NOT_THERE.get((options.store, guard)):
-        raise ConfigurationError(why)
-    return guard
-
-
-def _set_up(options: DemoOptions, console: Console, servers: ExitStack, steps: Progress) -> "_Stage":
-    crowd_file = _locustfile()
-    guard = _guard(options)
-    token = secrets.token_urlsafe(16)
-    locks = LockServers(options.lock)
-    step = steps.add_task(f"Starting the store and what the lock needs: {options.lock}", total=None)
-    servers.enter_context(locks)
-    store, leading = _store(options.store, locks)
-    if store not in locks.processes:
-        servers.enter_context(store)
-    variables = (
-        locks.variables
-        | leading
-        | {
-            "STORE": options.store.value,
-            "GUARD": guard.value,
-            "ADMIN_TOKEN": token,
-            # The demo audits at the end; an auditor's calls would be counted among the locks'.
-            **({} if options.keep else {"AUDIT_INTERVAL_S": "0"}),
-            # Everybody comes at once, and must be let in.
-            "QUEUE_MAX": str(max(20_000, options.buyers)),
-            "PURCHASE_TIMEOUT_MS": str(max(10_000, 40 * options.buyers)),
-        }
-    )
-    if options.batch_max is not None:
-        variables["BATCH_MAX"] = str(options.batch_max)
-    # What doesn't go together, or isn't installed, is said here.
-    open_store(load(**{name.lower(): value for name, value in variables.items()}))
-    env = os.environ | {PREFIX + name: value for name, value in variables.items()}
-    steps.update(step, description=f"Starting {options.instances} instances")
-    ports = _choose_ports(options, console)
-    instances = [servers.enter_context(_Instance(port, env)) for port in ports]
-    steps.remove_task(step)
-    return _Stage(options, guard, crowd_file, locks, store, variables, ports, instances)
-
-
-def _store(name: StoreName, locks: LockServers) -> tuple[Process, dict[str, str]]:
-    """The store's server, which may be the lock's, and the settings that lead to it."""
-    if name is StoreName.REDIS:
-        valkey = Valkey(durable=True)
-        return valkey, {"REDIS_URL": valkey.url}
-    for server in locks.processes:
-        if isinstance(server, MariaDB):
-            return server, {}
-    mariadb = MariaDB(durable=True)
-    return mariadb, {"MYSQL_URL": mariadb.url}
-
-
-@dataclass(frozen=True, slots=True)
-class _Stage:
-    """All that runs. `variables`: the instances' settings."""
-
-    options: DemoOptions
-    guard: Guard
-    crowd_file: Path
-    locks: LockServers
-    store: Process
-    variables: dict[str, str]
-    ports: list[int]
-    instances: list["_Instance"]
-
-    def rush(self, steps: Progress) -> Figures:
-        """Let the buyers in, and audit."""
-        return asyncio.run(_sell(self, steps))
-
-
-def _show(options: DemoOptions, console: Console, stage: _Stage, figures: Figures) -> None:
-    console.print(_table(stage, figures))
+def _show(options: DemoOptions, console: Console, stage: Stage, figures: Figures) -> None:
+    console.print(_table(options, stage, figures))
     for problem in figures.problems[-_PROBLEMS_SHOWN:]:
         console.print(f"✗ {problem}", style="red", markup=False, highlight=False)
     if len(figures.problems) > _PROBLEMS_SHOWN:
@@ -266,33 +109,12 @@ def _show(options: DemoOptions, console: Console, stage: _Stage, figures: Figure
         console.print(f"All figures are in {options.report}")
 
 
-class _Instance(Process):
-    def __init__(self, port: int, env: dict[str, str]) -> None:
-        def ready() -> bool:
-            try:
-                with urllib.request.urlopen(f"{_url(port)}/readyz", timeout=2) as answer:
-                    return bool(answer.status == 200)
-            except OSError:
-                return False
-
-        argv = [sys.executable, "-m", "app", "serve", "--port", str(port)]
-        super().__init__(
-            f"instance-{port}",
-            lambda _: argv,
-            ready=ready,
-            env=env | {f"{PREFIX}INSTANCE": str(port)},
-            ready_within_s=30,
-        )
-
-
-async def _sell(stage: _Stage, steps: Progress) -> Figures:
-    options, ports = stage.options, stage.ports
-    settings = load(**{name.lower(): value for name, value in stage.variables.items()}, instance="demo")
-    async with open_shop(settings) as shop:
-        urls = [_url(port) for port in ports]
+async def _sell(options: DemoOptions, stage: Stage, steps: Progress) -> Figures:
+    async with stage.open_shop() as shop:
+        urls = [instance.url for instance in stage.instances]
         await shop.set_stock(DEFAULT_SKU, options.stock, new_sale=True)
         calls = stage.locks.calls()
-        answers = await _rush(options, urls, stage.crowd_file, steps, shop)
+        answers = await _rush(options, urls, steps, shop)
         calls = stage.locks.calls() - calls
         step = steps.add_task("Auditing", total=None)
         found = await shop.audit(DEFAULT_SKU)
@@ -301,19 +123,19 @@ async def _sell(stage: _Stage, steps: Progress) -> Figures:
             for answer in answers["answers"]
             if answer["outcome"] == "sold" and await shop.order(answer["order"]) is None
         ]
-        figures = _figures(options, ports, answers, found, missing, sum(map(_locks_taken, urls)), calls)
+        figures = _figures(options, stage.ports, answers, found, missing, sum(map(_locks_taken, urls)), calls)
         steps.remove_task(step)
         return figures
 
 
-async def _rush(options: DemoOptions, urls: list[str], crowd_file: Path, steps: Progress, shop: Shop) -> dict[str, Any]:
+async def _rush(options: DemoOptions, urls: list[str], steps: Progress, shop: Shop) -> dict[str, Any]:
     """Let the crowd in; what every buyer was told."""
     argv = [
         sys.executable,
         "-m",
         "locust",
         "-f",
-        str(crowd_file),
+        str(_locustfile()),
         "--headless",
         "--only-summary",
         "--loglevel",
@@ -391,8 +213,7 @@ def _figures(
     )
 
 
-def _table(stage: _Stage, figures: Figures) -> Table:
-    options = stage.options
+def _table(options: DemoOptions, stage: Stage, figures: Figures) -> Table:
     how = f"lock: {options.lock}, guard: {stage.guard}, instances on {', '.join(map(str, stage.ports))}"
     table = Table(title=f"{options.buyers} buyers, {options.stock} units", caption=how, show_header=False, min_width=56)
     rows: list[tuple[str, Any]] = [
@@ -421,26 +242,6 @@ def _table(stage: _Stage, figures: Figures) -> Table:
     return table
 
 
-def _choose_ports(options: DemoOptions, console: Console) -> list[int]:
-    """The wanted ports, ten apart when more are needed; the next free one for one in use, and it says so."""
-    wanted = list(options.ports[: options.instances])
-    while len(wanted) < options.instances:
-        wanted.append(wanted[-1] + 10)
-    chosen: list[int] = []
-    for port in wanted:
-        free = next((other for other in range(port, 65536) if other not in chosen and port_is_free(other)), None)
-        if free is None:
-            raise ConfigurationError(f"no free port from {port} on")
-        if free != port:
-            console.print(f"Port {port} is in use; taking {free}.")
-        chosen.append(free)
-    return chosen
-
-
-def _url(port: int) -> str:
-    return f"http://127.0.0.1:{port}"
-
-
 def _locks_taken(url: str) -> int:
     with urllib.request.urlopen(f"{url}/metrics", timeout=5) as answer:
         text = answer.read().decode()
@@ -449,34 +250,6 @@ def _locks_taken(url: str) -> int:
             if sample.name == "seckill_lock_hold_seconds_count":
                 return int(sample.value)
     return 0
-
-
-def _stay(console: Console, stage: _Stage) -> None:
-    """Stay up until Ctrl-C, and say so when one of the processes ends before that."""
-    urls = [_url(port) for port in stage.ports]
-    leading = " ".join(f"{PREFIX}{name}={value}" for name, value in stage.variables.items() if name in _LEADING)
-    lines = [f"{url}{path}" for url in urls for path in ("/stock/reduce", "/stock", "/docs")]
-    lines += [
-        f"admin token: {stage.variables['ADMIN_TOKEN']}",
-        "",
-        "For `seckill stock`, `seckill locks` and `seckill check` in another terminal:",
-        f"export {leading}",
-        f"{Path(sys.executable).with_name('seckill')} stock set 300 --new-sale",
-        "",
-        "Ctrl-C ends it.",
-    ]
-    console.print()
-    for line in lines:
-        console.print(f"  {line}", soft_wrap=True, highlight=False)
-    watched: list[Process] = [*dict.fromkeys((*stage.locks.processes, stage.store)), *stage.instances]
-    try:
-        while True:
-            for process in [one for one in watched if not one.running]:
-                watched.remove(process)
-                console.print(f"{process.name} has ended:\n{process.last_lines(3)}", style="red", markup=False)
-            time.sleep(0.5)
-    except KeyboardInterrupt:
-        console.print("Stopped.")
 
 
 def _locustfile() -> Path:

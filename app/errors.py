@@ -17,6 +17,7 @@ SeckillError
 │   ├── FenceRefused            the store has seen a token that outbids ours
 │   │   └── ForeignFence        the store is fenced by another lock system's tokens
 │   └── StockUnavailable        the store can't be reached; a write may or may not have been applied
+├── TooManyListeners            as many as this instance tells of each change listen already
 └── SaleError
     ├── QueueFull               more buyers wait than this instance is willing to hold
     ├── Closing                 this instance is shutting down
@@ -93,6 +94,10 @@ class ForeignFence(FenceRefused):
 
 class StockUnavailable(StockError):
     """The store can't be reached within the call's deadline; a write may or may not have been applied."""
+
+
+class TooManyListeners(SeckillError):
+    """As many as this instance is willing to tell of each change listen already."""
 
 
 class SaleError(SeckillError):

@@ -143,6 +143,7 @@ async def open_shop(settings: Settings, metrics: Metrics | None = None) -> Async
             shop = Shop(backend, store, rules, metrics, lock_prefix=prefix, lock_groups=groups)
             metrics.watch_queues(lambda: shop.waiting)
             metrics.watch_way(lambda: shop.way)
+            metrics.watch_renewal(lambda: shop.renewing)
             try:
                 yield shop
             finally:
@@ -186,6 +187,13 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[dict[str, Any]]:
         metrics = Metrics()
+        metrics.describe(
+            name=settings.instance_name,
+            version=_version(),
+            lock=settings.lock_backend,
+            store=settings.store,
+            guard=settings.guard,
+        )
         async with open_shop(settings, metrics) as shop, _auditing(shop, settings, metrics) as auditor:
             room = ControlRoom(shop, instance=settings.instance_name, lease_ttl_s=settings.lock_ttl_s)
             room.start()

@@ -148,8 +148,8 @@ class ControlRoom:
         self._number = 0
         self._way = shop.way
         self._board: dict[str, _Notice] = {}
-        self._put: dict[str, str] = {}  # commands that are to go up
-        self._heard: set[str] | None = None  # commands that are none of ours any more; None before the first look
+        self._heard: set[str] | None = None  # commands that were up at the last look; None before the first one
+        self._said: set[str] = set()  # commands of ours that were not up yet
         self._tasks: set[asyncio.Task[None]] = set()
         self._pausing = 0
         self._paused_until = 0.0
@@ -207,13 +207,17 @@ class ControlRoom:
 
     # -- what an operator says ---------------------------------------------------------------------------------------
 
-    def rush(self, sku: str, buyers: int, *, over_s: float = 0.0) -> list[str]:
-        """Have so many buyers come, spread evenly over all instances and over `over_s` seconds; who sends them."""
+    async def rush(self, sku: str, buyers: int, *, over_s: float = 0.0) -> list[str]:
+        """Have so many buyers come, spread evenly over all instances and over `over_s` seconds; who sends them.
+
+        Raises what the store raises; then nobody may have heard of it.
+        """
         names = self._present()
         share, more = divmod(buyers, len(names))
-        each = {name: share + (place < more) for place, name in enumerate(names)}
-        self._command(Command("rush", sku, {name: share for name, share in each.items() if share}, time.time(), over_s))
-        return names
+        each: dict[str, float] = {name: share + (place < more) for place, name in enumerate(names)}
+        each = {name: number for name, number in each.items() if number}
+        await self._command(Command("rush", sku, each, time.time(), over_s))
+        return list(each)
 
     async def pause(self, sku: str, for_s: float) -> str:
         """Have the holder of an item's lock, or if nobody holds it this instance, hold its next write back; who does.
@@ -223,7 +227,7 @@ class ControlRoom:
         queue = await self._shop.queue(sku)
         holder = next((str(one.owner.get("instance")) for one in queue if one.holds), self._instance)
         name = holder if holder in self._present() else self._instance
-        self._command(Command("pause", sku, {name: for_s}, time.time()))
+        await self._command(Command("pause", sku, {name: for_s}, time.time()))
         return name
 
     def _present(self) -> list[str]:
@@ -235,10 +239,10 @@ class ControlRoom:
         }
         return sorted(others | {self._instance})
 
-    def _command(self, command: Command) -> None:
+    async def _command(self, command: Command) -> None:
         name = _COMMAND + secrets.token_hex(8)
-        self._put[name] = _commands.dump_json(command).decode()
-        self._heard = (self._heard or set()) | {name}
+        self._said.add(name)
+        await self._shop.notices({name: _commands.dump_json(command).decode()})
         self._obey(command)
 
     # -- report and obey ---------------------------------------------------------------------------------------------
@@ -258,7 +262,7 @@ class ControlRoom:
             self._way = self._shop.way
             self._shop.journal.note("way", way=self._way)
         self._number += 1
-        put = {_REPORT + self._instance: _reports.dump_json(self._report()).decode(), **self._put}
+        put = {_REPORT + self._instance: _reports.dump_json(self._report()).decode()}
         now = asyncio.get_running_loop().time()
         old = [
             name
@@ -266,8 +270,6 @@ class ControlRoom:
             if now - notice.since > (_COMMAND_S if name.startswith(_COMMAND) else _STALE_S)
         ]
         found = await self._shop.notices(put, drop=old)
-        for name in put:
-            self._put.pop(name, None)
         board = {}
         for name, text in found.items():
             before = self._board.get(name)
@@ -275,12 +277,13 @@ class ControlRoom:
         self._board = board
         commands = {name: text for name, text in found.items() if name.startswith(_COMMAND)}
         if self._heard is not None:  # what was said before we came was not meant for us
-            for name in commands.keys() - self._heard:
+            for name in commands.keys() - self._heard - self._said:
                 try:
                     self._obey(_commands.validate_json(commands[name]))
                 except ValidationError:
                     _log.debug("not a command: %s", name)
         self._heard = set(commands)
+        self._said -= self._heard
 
     def _report(self) -> Report:
         journal, left_s = self._shop.journal, self._paused_until - asyncio.get_running_loop().time()

@@ -304,10 +304,10 @@ class PauseView(BaseModel):
     for_s: float
 
 
-@router.post("/rush", responses=responses(408, 413, 422))
+@router.post("/rush", responses=responses(408, 413, 422, 503))
 async def rush(request: Request, wish: Rush, sku: Sku = DEFAULT_SKU) -> RushView:
     """Send buyers."""
-    return RushView(instances=state_of(request).control.rush(sku, wish.buyers, over_s=wish.over_s))
+    return RushView(instances=await state_of(request).control.rush(sku, wish.buyers, over_s=wish.over_s))
 
 
 @router.post("/pause", responses=responses(400, 408, 413, 422, 503))

@@ -8,7 +8,7 @@ from typing import Any, Final
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.types import Receive, Scope, Send
 
-from app.errors import QueueFull, SeckillError
+from app.errors import SeckillError, TooManyListeners
 
 _log = logging.getLogger(__name__)
 
@@ -32,10 +32,10 @@ class Feeds:
     def open(self, name: str, first: str, look: Look) -> EventSourceResponse:
         """Tell a listener `first`, and then whatever `look` finds that is new (None: nothing), with all of that name.
 
-        Raises `QueueFull` if too many listen already.
+        Raises `TooManyListeners`.
         """
         if self._listeners >= self._listeners_max or self._closed:
-            raise QueueFull(f"{self._listeners_max} look on already; ask now and then instead")
+            raise TooManyListeners(f"{self._listeners_max} listen already; ask now and then instead")
         self._listeners += 1
         feed = self._feeds.get(name)
         if feed is None:
@@ -70,10 +70,10 @@ class _Feed:
     def __init__(self, look: Look) -> None:
         self.listeners = 0
         self._look = look
-        self._next: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
+        self._next: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
         self._looking = asyncio.create_task(self._look_on(), name="feed")
 
-    async def next(self) -> str | None:
+    async def next(self) -> bytes | None:
         """What is new next, None at the end. Who is slow misses what was new meanwhile."""
         return await asyncio.shield(self._next)
 
@@ -89,7 +89,7 @@ class _Feed:
                 continue
             if text is not None:
                 told, self._next = self._next, asyncio.get_running_loop().create_future()
-                told.set_result(text)
+                told.set_result(ServerSentEvent(text).encode())  # once for all
 
     def close(self) -> None:
         """Nobody looks any more."""
@@ -101,7 +101,7 @@ class _Feed:
 class _Telling(EventSourceResponse):
     """A response that says when it is over, even if it never began."""
 
-    def __init__(self, content: AsyncIterator[ServerSentEvent], leave: Callable[[], None], **options: Any) -> None:
+    def __init__(self, content: AsyncIterator[bytes], leave: Callable[[], None], **options: Any) -> None:
         super().__init__(content, **options)
         self._leave = leave
 
@@ -112,7 +112,7 @@ class _Telling(EventSourceResponse):
             self._leave()
 
 
-async def _tell(first: str, feed: _Feed) -> AsyncIterator[ServerSentEvent]:
-    yield ServerSentEvent(first, retry=_RETRY_MS)
-    while (text := await feed.next()) is not None:
-        yield ServerSentEvent(text)
+async def _tell(first: str, feed: _Feed) -> AsyncIterator[bytes]:
+    yield ServerSentEvent(first, retry=_RETRY_MS).encode()
+    while (event := await feed.next()) is not None:
+        yield event

@@ -35,6 +35,7 @@ _STATUSES: Final[dict[type[errors.SeckillError], tuple[int, str]]] = {
     errors.StockBehind: (503, "Stock is being looked into"),
     errors.StockError: (503, "Stock not available"),
     errors.LockError: (503, "Lock not available"),
+    errors.TooManyListeners: (503, "Too many listeners at the moment"),
     errors.SeckillError: (503, "Not available"),
 }
 # The field of the request that an error is about.
@@ -155,7 +156,7 @@ def of(error: Exception, method: str, route: str) -> Response:
     name = "".join(f"-{letter.lower()}" if letter.isupper() else letter for letter in type(error).__name__).strip("-")
     field = _FIELDS.get(kind)
     detail = title if isinstance(error, _INTERNAL) else str(error)
-    if status == 503 and not isinstance(error, errors.SaleError):
+    if status == 503 and not isinstance(error, errors.SaleError | errors.TooManyListeners):
         _log.warning("%s %s: %s", method, route, error)
     fields = [FieldError(field=field, message=detail)] if field else None
     return problem(status, name, title, detail, fields=fields)

@@ -24,6 +24,7 @@ TARGETS = (
     ("default", "lua", 2.0),
     ("default", "articles", 60.0),
     ("sold out", "nothing", 0.95),
+    ("20 pages", "default", 0.97),
 )
 _WARM_S = 0.7
 _RUSH = ("nothing", "default")
@@ -106,8 +107,9 @@ def _print_rush(console: Console, rushes: list[dict[str, float]]) -> None:
 
 def _measure(running: Running, connections: int, seconds: float) -> Load:
     running.fill()
-    drive(running.urls(""), connections, _WARM_S)
-    return drive(running.urls(""), connections, seconds)
+    with running.watched():
+        drive(running.urls(""), connections, _WARM_S)
+        return drive(running.urls(""), connections, seconds)
 
 
 def _print(console: Console, contenders: list[Contender], rounds: list[dict[str, Load]], ceiling: Load) -> None:

@@ -4,7 +4,8 @@ import asyncio
 import os
 import sys
 import urllib.request
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Self
@@ -13,23 +14,28 @@ import redis
 
 from app.embedded import EtcdMember, Valkey
 from app.main import open_shop
-from app.process import Process, free_port
+from app.process import Process, ProcessFailed, free_port
 from app.settings import PREFIX, load
 
 ROOT: Final = Path(__file__).parents[2]
 PLENTY: Final = 10**9
+_TOKEN: Final = "of-the-bench"
 _STORE_CALLS: Final = ("cmdstat_eval", "cmdstat_evalsha")  # all that a sale makes; the rest is within the scripts
 
 
 @dataclass(frozen=True)
 class Contender:
-    """One of those that are compared. `settings`: ours, if it is this service; `stock`: what it has to sell."""
+    """One of those that are compared.
+
+    `settings`: ours, if it is this service; `stock`: what it has to sell; `pages`: control rooms that look on.
+    """
 
     name: str
     what: str
     program: str | None = None
     settings: dict[str, str] = field(default_factory=dict)
     stock: int = PLENTY
+    pages: int = 0
 
 
 CONTENDERS: Final = (
@@ -38,6 +44,7 @@ CONTENDERS: Final = (
     Contender("articles", "a lock and a lease per request, as in the articles", "articles"),
     Contender("batch_max=1", "this service, a lock per purchase", settings={"BATCH_MAX": "1"}),
     Contender("default", "this service"),
+    Contender("20 pages", "this service, 20 control rooms open", pages=20),
     Contender("sold out", "this service, after the last unit", stock=0),
 )
 
@@ -65,6 +72,7 @@ class Running:
                 "REDIS_URL": self._store_url,
                 "LOCK_PREFIX": self._prefix,
                 "PURCHASE_TIMEOUT_MS": "60000",
+                "ADMIN_TOKEN": _TOKEN,
             }
             env |= {PREFIX + name: value for name, value in (own | self.contender.settings).items()}
             argv = [sys.executable, "-m", "app", "serve"]
@@ -74,6 +82,21 @@ class Running:
     def urls(self, path: str = "/stock/reduce") -> list[str]:
         """Of its instances."""
         return [f"http://127.0.0.1:{one.port}{path}" for one in self.processes]
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """While its pages look on, if it has any."""
+        if not self.contender.pages:
+            yield
+            return
+        argv = [sys.executable, "-m", "loadtest.bench.onlookers", "--pages", str(self.contender.pages)]
+        argv += ["--token", _TOKEN, "--urls", *self.urls("")]
+        env = os.environ | {"PYTHONPATH": str(ROOT)}
+        pages = Process("pages", lambda _: argv, env=env, ready=lambda: "looking" in pages.last_lines(1))
+        with pages:
+            yield
+            if not pages.running:
+                raise ProcessFailed(f"the pages did not stay:\n{pages.last_lines()}")
 
     def fill(self, skus: tuple[str, ...] = ("default",)) -> None:
         """A new sale."""

@@ -24,7 +24,7 @@ def test_the_sale_beside_the_others(tmp_path: Path) -> None:
     done = bench("loadtest.bench", *options)
     assert done.returncode == 0, done.stdout + done.stderr
     figures = json.loads((tmp_path / "bench.json").read_text())
-    names = {"nothing", "lua", "articles", "batch_max=1", "default", "sold out"}
+    names = {"nothing", "lua", "articles", "batch_max=1", "default", "20 pages", "sold out"}
     assert figures["rounds"][0].keys() == names
     assert all(load["requests"] > 0 and load["lost"] == 0 for load in figures["rounds"][0].values())
     assert all(name in (tmp_path / "bench.svg").read_text() for name in names)

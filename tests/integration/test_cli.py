@@ -7,7 +7,11 @@ import re
 import signal
 import subprocess
 import sys
+import urllib.request
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +133,8 @@ def test_locks_shows_the_queue(env: dict[str, str], etcd: EtcdMember) -> None:
             {},
             "--lock none gives no fencing tokens; say --guard version",
         ),
+        (["up", "--lock", "none", "--guard", "fence"], {}, "--lock none gives no fencing tokens; say --guard none"),
+        (["up", "--guard", "version"], {}, "SECKILL_GUARD=version needs SECKILL_STORE=mysql"),
         (["demo", "--guard", "timestamp"], {}, "SECKILL_GUARD=timestamp needs SECKILL_STORE=mysql"),
         (["demo", "--guard", "none", "--store", "mysql"], {}, "SECKILL_GUARD=none is not for SECKILL_STORE=mysql"),
     ],
@@ -150,6 +156,10 @@ def test_errors_are_one_line(env: dict[str, str], arguments: list[str], variable
         ["demo", "--ports", "0"],
         ["demo", "--buyers", "0"],
         ["demo", "--report", "/nowhere/x"],
+        ["up", "--ports", "8080,"],
+        ["up", "--ports", "65536"],
+        ["up", "--lock", "all"],
+        ["up", "--ttl-s", "1"],
         ["torture", "--guard", "version"],
     ],
 )
@@ -305,7 +315,7 @@ def test_ending_it_leaves_nothing_behind(number: signal.Signals, after: str) -> 
         eventually(lambda: not port_is_free(ports[0]), "the first instance listens", 60)
     if after == "sold":
         eventually(lambda: "Ctrl-C ends it" in running.last_lines(50), "the rush is over", 60)
-        assert "admin token" in running.last_lines(50)
+        assert "The admin token" in running.last_lines(50)
     running.signal(number)
     eventually(lambda: not running.running, "the demo has ended", 60)
     assert "Traceback" not in running.last_lines(100)
@@ -322,6 +332,124 @@ def marked(mark: str) -> list[list[str]]:
             if process.environ().get("TEST_MARK") == mark and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process.cmdline())
     return found
+
+
+# -- staying up ------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Standing:
+    """A command that stays up. `folder`: where it puts its temporary files."""
+
+    command: subprocess.Popen[bytes]
+    output: Path
+    folder: Path
+    mark: str
+
+    @property
+    def said(self) -> str:
+        return self.output.read_text()
+
+    @property
+    def shops(self) -> list[str]:
+        return re.findall(r"^  (?:The shop)? +(http://127\.0\.0\.1:\d+)/$", self.said, re.MULTILINE)
+
+    @property
+    def token(self) -> str:
+        """The admin token, as the control room's link has it."""
+        link = re.search(rf"^  The control room  {self.shops[0]}/control\?token=(\S{{22}})$", self.said, re.MULTILINE)
+        assert link is not None, self.said
+        return link[1]
+
+    def end(self, number: signal.Signals) -> int:
+        """Its exit status, after this signal."""
+        self.command.send_signal(number)
+        return self.command.wait(60)
+
+    def left(self) -> list[Any]:
+        return [*marked(self.mark), *self.folder.iterdir()]
+
+
+@contextmanager
+def standing(tmp_path: Path, *arguments: str) -> Iterator[Standing]:
+    """The command, from when it stands, in a terminal of 80 columns."""
+    output, folder, mark = tmp_path / "output", tmp_path / "temporary", uuid.uuid4().hex
+    folder.mkdir()
+    env = {"COLUMNS": "80", "TMPDIR": str(folder), "TEST_MARK": mark, "SECKILL_AUDIT_INTERVAL_S": "0.2"}
+    with output.open("wb") as file:
+        command = subprocess.Popen(
+            [sys.executable, "-m", "app", *arguments], env=os.environ | env, stdout=file, stderr=file
+        )
+    one = Standing(command, output, folder, mark)
+    try:
+        eventually(lambda: "Ctrl-C ends it" in one.said or command.poll() is not None, "it stands", 60)
+        assert command.poll() is None, one.said
+        yield one
+    finally:
+        command.kill()
+        command.wait()
+
+
+def asked(url: str, **headers: str) -> Any:
+    with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=10) as answer:
+        return json.load(answer)
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 0), (signal.SIGTERM, 0), (signal.SIGKILL, -9)])
+def test_up_sells_from_one_stock_until_it_is_ended(tmp_path: Path, number: signal.Signals, status: int) -> None:
+    """It says where everything is; the instances sell from one stock, and are audited; nothing of it is left."""
+    ports = [free_port(), free_port()]
+    with standing(tmp_path, "up", "--ports", ",".join(map(str, ports)), "--stock", "7") as up:
+        assert up.shops == [f"http://127.0.0.1:{port}" for port in ports]
+        for shop in up.shops:
+            assert asked(f"{shop}/stock/reduce", Accept="application/json")["outcome"] == "sold"
+        for shop in up.shops:
+            level = asked(f"{shop}/stock")
+            assert (level["stock"], level["lucky"], level["initial"]) == (5, 2, 7)
+            eventually(lambda at=shop: (asked(f"{at}/stock")["audit"] or {}).get("consistent"), "it was audited")
+        assert asked(f"{up.shops[0]}/locks", Authorization=f"Bearer {up.token}") is not None
+        assert up.end(number) == status
+        assert "Traceback" not in up.said
+        eventually(lambda: not up.left(), "nothing is left")
+        assert all(port_is_free(port) for port in ports)
+
+
+def test_up_leads_other_terminals_to_its_servers(tmp_path: Path) -> None:
+    """What it tells to type works as it stands there, in a shell."""
+    with standing(tmp_path, "up", "--ports", str(free_port()), "--instances", "1") as up:
+        _, _, typed = up.said.partition("in another terminal:")
+        typed, _, _ = typed.partition("Ctrl-C ends it.")
+        script = re.sub(r"\S+/seckill ", f"{sys.executable} -m app ", typed.replace("300", "12"))
+        done = subprocess.run(["/bin/sh", "-e", "-c", script], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        assert "consistent" in done.stdout
+        assert asked(f"{up.shops[0]}/stock")["initial"] == 12
+
+
+def test_up_says_what_is_not_as_it_was_asked_for(tmp_path: Path) -> None:
+    """A port in use is stepped over; an instance that ends is named; the others go on."""
+    with Valkey() as other, standing(tmp_path, "up", "--ports", f"{other.port},{free_port()}") as up:
+        assert f"Port {other.port} is in use; taking {other.port + 1}." in up.said
+        assert up.shops[0] == f"http://127.0.0.1:{other.port + 1}"
+        ended = next(one for one in psutil.Process(up.command.pid).children() if str(other.port + 1) in one.cmdline())
+        ended.kill()
+        eventually(lambda: f"instance-{other.port + 1} has ended:" in up.said, "it is said")
+        assert asked(f"{up.shops[1]}/stock")["stock"] == 300
+        assert up.end(signal.SIGTERM) == 0
+
+
+def test_the_demo_that_is_kept_ends_there_too(tmp_path: Path) -> None:
+    """`demo --keep` is `up` after the rush: it says the same, is audited, and leaves what was sold."""
+    ports = f"{free_port()},{free_port()}"
+    with standing(tmp_path, "demo", "--keep", "--ports", ports, "--buyers", "20", "--stock", "8") as demo:
+        assert [shop.rpartition(":")[2] for shop in demo.shops] == ports.split(",")
+        for shop in demo.shops:
+            level = asked(f"{shop}/stock")
+            assert (level["stock"], level["lucky"]) == (0, 8)
+            eventually(lambda at=shop: (asked(f"{at}/stock")["audit"] or {}).get("consistent"), "it was audited")
+        assert asked(f"{demo.shops[0]}/locks", Authorization=f"Bearer {demo.token}") is not None
+        assert demo.end(signal.SIGTERM) == 0
+        assert demo.left() == []
 
 
 # -- the load test by itself -----------------------------------------------------------------------------------------

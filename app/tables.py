@@ -1,0 +1,61 @@
+"""What the operator's commands show, for people: stock, audits, lock queues."""
+
+from rich.console import Console
+from rich.table import Column, Table
+
+from app.locks import Contender
+from app.sale import Audit
+from app.stock import Level
+
+
+def print_levels(levels: list[Level]) -> None:
+    """Units left and sold of each item."""
+    table = Table("item", "stock", "lucky", "at the start")
+    for level in levels:
+        table.add_row(
+            level.sku,
+            str(level.stock),
+            str(level.lucky),
+            "not recorded" if level.initial is None else str(level.initial),
+        )
+    Console().print(table)
+
+
+def print_audits(audits: list[Audit]) -> None:
+    """The numbers of each item, and under them what is wrong."""
+    console = Console()
+    table = Table("item", "stock", "lucky", "at the start", "orders", "units ordered", "", title="Audit")
+    for one in audits:
+        start = "not recorded" if one.initial is None else str(one.initial)
+        verdict = "[green]consistent[/]" if one.consistent else "[red]NOT consistent[/]"
+        table.add_row(one.sku, str(one.stock), str(one.lucky), start, str(one.orders), str(one.units_ordered), verdict)
+    console.print(table if audits else "There is no item; set one's stock with: seckill stock set 300")
+    for one in audits:
+        for violation in one.violations:
+            console.print(f"[red]{one.sku}: {violation}[/]")
+        if one.initial is None:
+            console.print(f"{one.sku}: the stock was not set with `seckill stock set`, so its sum can't be checked")
+
+
+def print_queues(contenders: list[Contender]) -> None:
+    """Who holds each lock, and who waits for it."""
+    if not contenders:
+        Console().print("Nobody holds a lock or waits for one.")
+        return
+    table = Table("", Column("key", overflow="fold"), "token", "owner", "for", "TTL left", title="Lock queues")
+    for contender in contenders:
+        owner = contender.owner
+        who = (
+            f"{owner.get('instance', '?')} pid {owner.get('pid', '?')} {owner.get('thread', '')}"
+            if owner
+            else "not one of ours"
+        )
+        table.add_row(
+            "holds" if contender.holds else "waits",
+            contender.key,
+            str(contender.token),
+            who,
+            "?" if contender.waited_s is None else f"{contender.waited_s:.1f} s",
+            "none" if contender.ttl_left_s is None else f"{contender.ttl_left_s:.0f} s",
+        )
+    Console().print(table)
