@@ -64,7 +64,8 @@ function showLevel() {
   write("item", missing ? texts.noSuchItem : sku === "default" ? texts.item : sku);
   document.title = `${part("item").textContent} · ${texts.title}`;
   write("left", level === null ? "–" : number.format(level.stock));
-  write("of", total === null ? texts.unitsLeft : texts.ofTotal(number.format(total)));
+  part("left").style.setProperty("--letters", part("left").textContent.length);
+  write("of", total === null ? "" : texts.ofTotal(number.format(total)));
   part("bar").style.transform = `scaleX(${total ? Math.min(1, level.stock / total) : 0})`;
 }
 
