@@ -57,6 +57,13 @@ NOT_THERE: Final = {
 }
 
 
+class LogFormat(StrEnum):
+    """What a log line looks like."""
+
+    HUMAN = "human"
+    JSON = "json"
+
+
 class Settings(BaseSettings):
     """The settings of one instance."""
 
@@ -75,6 +82,7 @@ class Settings(BaseSettings):
         "", max_length=100, description="name in orders, lock queues and logs (empty: made of the host name)"
     )
     log_level: str = Field("info", pattern="^(debug|info|warning|error)$", description="debug, info, warning or error")
+    log_format: LogFormat = Field(LogFormat.HUMAN, description="human (a line of text) or json (an object a line)")
     admin_token: SecretStr | None = Field(
         None, min_length=8, description="bearer token of the operator's endpoints (unset: they are refused)"
     )
