@@ -2,6 +2,7 @@
 
 import json
 import socket
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -66,6 +67,16 @@ def test_each_line_is_an_object_and_each_grant_a_line(etcd: EtcdMember) -> None:
     assert {(line["logger"], line["level"]) for line in grants} == {(CASHIER, "DEBUG")}
     tokens = [line["token"] for line in grants]
     assert tokens == sorted(set(tokens))
+
+
+def test_a_rush_in_vain_is_not_a_rush_of_lines(etcd: EtcdMember) -> None:
+    """Buyers who find the store away are no line each: the same trouble is said once a second."""
+    with Valkey() as valkey, Instance(etcd.endpoint, valkey.url, log_format="json") as instance:
+        valkey.kill()
+        began = time.monotonic()
+        assert {instance.get("/stock/reduce")[0] for _ in range(50)} == {503}
+        took_s = time.monotonic() - began
+        assert 1 <= len(about(instance, "GET /stock/reduce: the store can't be reached")) <= 1 + took_s < 50
 
 
 def test_a_line_says_what_it_is_about(lonely_etcd: EtcdMember, valkey: Valkey) -> None:
