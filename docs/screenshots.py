@@ -28,12 +28,13 @@ def main() -> None:
     if binary is None:
         sys.exit("Chromium is not on PATH; on Debian: apt-get install chromium")
     options = StageOptions(300, 2, (8080, 8090), None, LockName.ETCD, StoreName.REDIS, None, 5)
-    with set_up(options, Console()) as stage, sync_playwright() as playwright:
+    with set_up(options, Console()) as stage:
         asyncio.run(_begin_sale(stage))
-        browser = playwright.chromium.launch(executable_path=binary, chromium_sandbox=False)
-        _shop(browser, stage)
-        _control(browser, stage)
-        browser.close()
+        with sync_playwright() as playwright:
+            browser = playwright.chromium.launch(executable_path=binary, chromium_sandbox=False)
+            _shop(browser, stage)
+            _control(browser, stage)
+            browser.close()
 
 
 async def _begin_sale(stage: Stage) -> None:
