@@ -1,4 +1,6 @@
-// Every word of the shop, in each language that it speaks; the browser's wish decides, or ?lang=zh.
+// Every word of the shop, in each language that it speaks.
+
+import { choose } from "./language.js";
 
 const english = {
   language: "en",
@@ -116,13 +118,5 @@ const chinese = {
   days: (days) => `${days} 天 `,
 };
 
-function wished() {
-  const languages = { en: english, zh: chinese };
-  const asked = new URLSearchParams(location.search).get("lang");
-  if (Object.hasOwn(languages, asked)) return { ...languages[asked], locale: asked };
-  const locale = navigator.languages.find((one) => Object.hasOwn(languages, one.slice(0, 2))) ?? "en";
-  return { ...languages[locale.slice(0, 2)], locale };
-}
-
 /** The words, and `locale`: how dates and numbers are written. */
-export const texts = wished();
+export const texts = choose({ en: english, zh: chinese });
