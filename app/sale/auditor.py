@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Protocol, TypeVar
 
+from app import logs
 from app.errors import (
     LockCancelled,
     LockLost,
@@ -201,13 +202,13 @@ class Auditor:
 
         try:
             await self._in_thread(campaign)
-            _log.info("%s is the auditor", self._instance)
+            _log.info("this instance is the auditor")
             while self._failures < _PATIENCE:
                 await self._round()
                 await asyncio.sleep(self._every_s)
-            _log.warning("%s can't look and gives the office up", self._instance)
+            _log.warning("this instance can't look and gives the office up")
         except LockLost as error:
-            _log.info("%s is the auditor no more: %s", self._instance, error)
+            _log.info("this instance is the auditor no more: %s", error)
         finally:
             self._ledgers.clear()
             self._levels.clear()
@@ -295,11 +296,12 @@ class Auditor:
     def _say(self, one: Audit) -> None:
         """What is wrong with an item, once, and again when more is."""
         before = self._said.pop(one.sku, 0)
-        if len(one.violations) > before:
-            for violation in one.violations:
-                _log.error("%s: %s", one.sku, violation)
-        if before and not one.violations:
-            _log.info("%s: numbers and orders agree again", one.sku)
+        with logs.about(sku=one.sku):
+            if len(one.violations) > before:
+                for violation in one.violations:
+                    _log.error("%s", violation)
+            if before and not one.violations:
+                _log.info("numbers and orders agree again")
         if one.violations:
             self._said[one.sku] = len(one.violations)
 

@@ -8,7 +8,7 @@ import { texts } from "./texts.js";
 const REST_MS = 1_000; // after an outcome, before a press can be the next one
 const COPIED_MS = 2_000;
 const ORDERS_MAX = 50;
-const HOURS = ["before", "open", "sold_out", "ended"];
+const KNOWN_PHASES = ["before", "open", "sold_out", "ended"];
 
 const sku = new URLSearchParams(location.search).get("sku") ?? "default";
 const part = (id) => document.getElementById(id);
@@ -50,7 +50,7 @@ function show() {
   showLevel();
   showHours();
   showButton();
-  if (phase !== before && HOURS.includes(before)) showChange(before);
+  if (phase !== before && KNOWN_PHASES.includes(before)) showChange(before);
 }
 
 function showChange(before) {
@@ -64,7 +64,8 @@ function showLevel() {
   write("item", missing ? texts.noSuchItem : sku === "default" ? texts.item : sku);
   document.title = `${part("item").textContent} · ${texts.title}`;
   write("left", level === null ? "–" : number.format(level.stock));
-  write("of", total === null ? texts.unitsLeft : texts.ofTotal(number.format(total)));
+  part("left").style.setProperty("--letters", part("left").textContent.length);
+  write("of", total === null ? "" : texts.ofTotal(number.format(total)));
   part("bar").style.transform = `scaleX(${total ? Math.min(1, level.stock / total) : 0})`;
 }
 

@@ -7,7 +7,6 @@ const english = {
   title: "Flash sale",
   item: "Today's offer",
   ofTotal: (total) => `of ${total} left`,
-  unitsLeft: "left",
   noSuchItem: "No such item",
   phases: {
     unknown: "One moment",
@@ -66,7 +65,6 @@ const chinese = {
   title: "限时秒杀",
   item: "今日特惠",
   ofTotal: (total) => `件剩余，共 ${total} 件`,
-  unitsLeft: "件剩余",
   noSuchItem: "没有这件商品",
   phases: {
     unknown: "请稍候",
