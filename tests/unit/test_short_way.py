@@ -31,7 +31,7 @@ APP: Any = create_app(load())
 def ask(way: Any, method: str, query: bytes, headers: list[tuple[bytes, bytes]]) -> tuple[Any, ...]:
     """Status, headers and body of the answer, and what was bought."""
     till = Till()
-    state = State(till, lambda: b"", "here", 100, None)  # type: ignore[arg-type]
+    state = State(till, lambda: b"", "here", 100, *[None] * 4)  # type: ignore[arg-type]
     scope = {
         "type": "http",
         "asgi": {"version": "3.0"},

@@ -1,0 +1,370 @@
+"""Server-sent events: who listens is told at once and at each change, is let go at the end, and costs little."""
+
+import asyncio
+import itertools
+import json
+import re
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import httpx
+import pytest
+
+from app.embedded import EtcdMember, Valkey
+from app.errors import StockUnavailable, TooManyListeners
+from app.web import feed
+from app.web.feed import Feeds
+from tests.harness.shop import TOKEN, Instance
+from tests.harness.waiting import WITHIN_S, eventually, eventually_async
+from tests.integration.test_web import is_problem
+
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
+
+
+class Listener:
+    """Reads a stream in a thread of its own: all lines, and whether it has ended."""
+
+    def __init__(self, answer: httpx.Response) -> None:
+        self.answer = answer
+        self.lines: list[str] = []
+        self.ended = False
+        self._thread = threading.Thread(target=self._read, name="listener")
+        self._thread.start()
+
+    def _read(self) -> None:
+        with suppress(httpx.HTTPError, httpx.StreamError):
+            for line in self.answer.iter_lines():
+                self.lines.append(line)
+        self.ended = True
+
+    @property
+    def told(self) -> list[dict[str, Any]]:
+        """The messages."""
+        return [json.loads(line.removeprefix("data: ")) for line in list(self.lines) if line.startswith("data: ")]
+
+    def join(self) -> None:
+        self._thread.join(WITHIN_S)
+        assert self.ended
+
+
+@contextmanager
+def listening(instance: Instance, path: str) -> Iterator[Listener]:
+    with httpx.Client(base_url=instance.url, headers=BEARER, timeout=WITHIN_S) as http:
+        with http.stream("GET", path) as answer:
+            assert answer.status_code == 200, answer.read()
+            listener = Listener(answer)
+            yield listener
+            # Who reads is woken: the connection is shut down, not only closed.
+            with suppress(OSError):
+                answer.extensions["network_stream"].get_extra_info("socket").shutdown(2)
+        listener.join()
+
+
+@pytest.fixture
+def instance(etcd: EtcdMember, valkey: Valkey) -> Iterator[Instance]:
+    """With 5 units, and place for two who listen."""
+    with Instance(etcd.endpoint, valkey.url, listeners_max=2, drain_timeout_s=60) as started:
+        restock(started, 5)
+        yield started
+
+
+def restock(instance: Instance, stock: int) -> None:
+    httpx.put(f"{instance.url}/stock", json={"stock": stock, "new_sale": True}, headers=BEARER).raise_for_status()
+
+
+def refused(instance: Instance, path: str) -> httpx.Response | None:
+    """The answer, if it is not a stream."""
+    with httpx.stream("GET", instance.url + path, headers=BEARER, timeout=WITHIN_S) as answer:
+        if answer.status_code == 200:
+            return None
+        answer.read()
+        return answer
+
+
+# -- over HTTP --------------------------------------------------------------------------------------------------------
+
+
+def test_the_stock_is_told_as_it_changes(instance: Instance, etcd: EtcdMember, valkey: Valkey) -> None:
+    """At once, and then what is new, whichever instance brought it about; nothing while nothing changes."""
+    with Instance(etcd.endpoint, valkey.url) as other, listening(instance, "/stock/live") as listener:
+        headers = listener.answer.headers
+        assert headers["content-type"].startswith("text/event-stream")
+        assert "no-store" in headers["cache-control"]
+        assert headers["x-accel-buffering"] == "no"
+        eventually(lambda: listener.told, "it is told at once")
+        assert (listener.told[0]["stock"], listener.told[0]["lucky"]) == (5, 0)
+        assert any(re.fullmatch(r"retry: \d+", line) for line in listener.lines)
+        assert other.get("/stock/reduce")[0] == 200
+        eventually(lambda: listener.told[-1]["stock"] == 4, "the other one's sale")
+        restock(instance, 50)
+        eventually(lambda: listener.told[-1]["stock"] == 50, "the restock")
+        levels = [(one["stock"], one["lucky"], one["audit"]) for one in listener.told]
+        assert all(before != after for before, after in itertools.pairwise(levels))
+
+
+def test_heartbeats(instance: Instance) -> None:
+    """Who is told nothing new hears that somebody is still there."""
+    with listening(instance, "/stock/live") as listener:
+        eventually(lambda: ": still here" in listener.lines, "a heartbeat")
+
+
+def test_pictures_keep_coming(instance: Instance) -> None:
+    """Those of the control room, whether anything has changed or not."""
+    with listening(instance, "/control/live") as listener:
+        eventually(lambda: len(listener.told) >= 5, "five pictures")
+        times = [one["at"] for one in listener.told]
+        assert all(before < after for before, after in itertools.pairwise(times))
+        assert listener.told[0]["level"]["stock"] == 5
+
+
+def test_so_many_and_no_more(instance: Instance) -> None:
+    """One too many is told so; when one goes, their place is free. What operators look at counts apart."""
+    path = "/stock/live"
+    with listening(instance, path) as one, listening(instance, path):
+        eventually(lambda: one.told)
+        answer = refused(instance, path)
+        assert answer is not None
+        assert is_problem(answer, 503)["type"] == "urn:seckill:too-many-listeners"
+        assert instance.get("/stock")[0] == 200
+        assert refused(instance, "/control/live") is None
+    eventually(lambda: refused(instance, path) is None, "their places are free")
+    # Places are not used up by those who never got one.
+    for sku in ("none", "a b"):
+        for _ in range(5):
+            answer = refused(instance, f"{path}?sku={sku}")
+            assert answer is not None
+            is_problem(answer, 404 if sku == "none" else 422)
+    with listening(instance, path), listening(instance, path):
+        assert refused(instance, path) is not None
+
+
+def test_they_end_when_the_instance_does(instance: Instance) -> None:
+    """Nobody who listens keeps a stopping instance from ending, and their streams end in order."""
+    with listening(instance, "/stock/live") as one, listening(instance, "/control/live") as another:
+        eventually(lambda: one.told and another.told)
+        instance.signal(signal.SIGTERM)
+        eventually(lambda: one.ended and another.ended, "the streams end")
+        eventually(lambda: not instance.running, "the instance ends")
+        assert "Traceback" not in instance.last_lines(1000)
+
+
+def test_a_store_that_is_away(etcd: EtcdMember) -> None:
+    """Who listens stays, hears heartbeats, and is told what is new when the store is back."""
+    with (
+        Valkey() as valkey,
+        Instance(etcd.endpoint, valkey.url, redis_timeout_ms=300) as instance,
+    ):
+        restock(instance, 5)
+        with listening(instance, "/stock/live") as listener:
+            eventually(lambda: listener.told)
+            valkey.pause()
+            try:
+                eventually(lambda: ": still here" in listener.lines, "a heartbeat")
+                answer = refused(instance, "/stock/live")
+                assert answer is not None
+                is_problem(answer, 503)
+            finally:
+                valkey.resume()
+            assert not listener.ended
+            restock(instance, 7)
+            eventually(lambda: listener.told[-1]["stock"] == 7, "what is new")
+
+
+# -- how it is done ---------------------------------------------------------------------------------------------------
+
+
+class Browser:
+    """One who listens to a feed: what was sent to them. `send` may be made to wait, `leave` ends it."""
+
+    def __init__(self, feeds: Feeds, look: feed.Look, name: str = "x") -> None:
+        self.sent: list[str] = []
+        self.reads = asyncio.Event()
+        self.reads.set()
+        self._gone = asyncio.Event()
+        response = feeds.open(name, "first", look)
+        scope = {"type": "http", "method": "GET", "headers": []}
+        self.listening = asyncio.create_task(response(scope, self._receive, self._send))
+
+    async def _receive(self) -> Any:
+        await self._gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: Any) -> None:
+        await self.reads.wait()
+        found = re.search(r"data: (\S+)", message.get("body", b"").decode())
+        if found:
+            self.sent.append(found[1])
+
+    async def leave(self) -> None:
+        self._gone.set()
+        await self.listening
+
+
+class Sight:
+    """Something to look at; counts how often somebody did."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+        self.error: Exception | None = None
+
+    async def look(self) -> str | None:
+        self.looks += 1
+        if self.error is not None:
+            raise self.error
+        return str(self.looks)
+
+
+@pytest.fixture
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looks follow each other fast."""
+    monkeypatch.setattr(feed, "EVERY_S", 0.01)
+
+
+def run(scenario: Callable[[Feeds, Sight], Any], listeners_max: int = 10) -> None:
+    async def main() -> None:
+        feeds, sight = Feeds(listeners_max), Sight()
+        try:
+            await asyncio.wait_for(scenario(feeds, sight), WITHIN_S)
+        finally:
+            feeds.close()
+
+    asyncio.run(main())
+
+
+async def heard(browser: Browser, count: int) -> None:
+    async def enough() -> bool:
+        return len(browser.sent) >= count
+
+    await eventually_async(enough, f"{count} messages")
+
+
+@pytest.mark.usefixtures("often")
+def test_one_look_for_all_and_none_for_nobody() -> None:
+    """What many see is looked up once; when the last one leaves, nobody looks any more."""
+
+    async def scenario(feeds: Feeds, sight: Sight) -> None:
+        await asyncio.sleep(0.1)
+        assert sight.looks == 0
+        browsers = [Browser(feeds, sight.look) for _ in range(5)]
+        for browser in browsers:
+            await heard(browser, 10)
+        for browser in browsers:
+            assert browser.sent[0] == "first"
+            numbers = [int(text) for text in browser.sent[1:]]
+            assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))  # nothing missed, nothing twice
+            assert numbers[-1] <= sight.looks
+        for browser in browsers:
+            await browser.leave()
+        looks = sight.looks
+        await asyncio.sleep(0.1)
+        assert sight.looks == looks
+        again = Browser(feeds, sight.look)
+        await heard(again, 3)
+        await again.leave()
+
+    run(scenario)
+
+
+@pytest.mark.usefixtures("often")
+def test_feeds_of_other_names_are_apart() -> None:
+    """Each item has its own; one that nobody listens to ends although others go on."""
+
+    async def scenario(feeds: Feeds, sight: Sight) -> None:
+        other = Sight()
+        one, another = Browser(feeds, sight.look), Browser(feeds, other.look, "y")
+        await heard(one, 3)
+        await heard(another, 3)
+        await one.leave()
+        looks = sight.looks
+        before = len(another.sent)
+        await heard(another, before + 5)
+        assert sight.looks == looks
+        await another.leave()
+
+    run(scenario)
+
+
+@pytest.mark.usefixtures("often")
+def test_a_slow_reader_holds_nobody_up() -> None:
+    """They miss what was new meanwhile, and go on with the newest; the others miss nothing."""
+
+    async def scenario(feeds: Feeds, sight: Sight) -> None:
+        slow, fast = Browser(feeds, sight.look), Browser(feeds, sight.look)
+        await heard(slow, 2)
+        slow.reads.clear()
+        before = len(slow.sent)
+        await heard(fast, 40)
+        assert len(slow.sent) == before
+        slow.reads.set()
+        await heard(slow, before + 5)
+        assert len(slow.sent) < len(fast.sent) - 20
+        assert int(slow.sent[-1]) > 40
+        for browser in (slow, fast):
+            await browser.leave()
+
+    run(scenario)
+
+
+@pytest.mark.usefixtures("often")
+def test_who_reads_nothing_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a while their place is free."""
+    monkeypatch.setattr(feed, "_SEND_S", 0.2)
+
+    async def scenario(feeds: Feeds, sight: Sight) -> None:
+        stuck = Browser(feeds, sight.look)
+        await heard(stuck, 2)
+        stuck.reads.clear()
+        with pytest.raises(TooManyListeners):
+            Browser(feeds, sight.look)
+        await asyncio.wait([stuck.listening])
+        looks = sight.looks
+        await asyncio.sleep(0.1)
+        assert sight.looks == looks
+        stuck.listening.exception()
+        await Browser(feeds, sight.look).leave()
+
+    run(scenario, listeners_max=1)
+
+
+@pytest.mark.usefixtures("often")
+def test_a_look_that_fails() -> None:
+    """Nothing is told then, whether the store is away or the error is ours; it goes on when that is over."""
+
+    async def scenario(feeds: Feeds, sight: Sight) -> None:
+        browser = Browser(feeds, sight.look)
+        for error in (StockUnavailable("away"), ZeroDivisionError("ours")):
+            await heard(browser, len(browser.sent) + 2)
+            sight.error = error
+            looks = sight.looks
+            before = len(browser.sent)
+
+            async def tried(until: int = looks + 5) -> bool:
+                return sight.looks > until
+
+            await eventually_async(tried, "it is tried again")
+            assert len(browser.sent) <= before + 1
+            sight.error = None
+        await heard(browser, len(browser.sent) + 2)
+        await browser.leave()
+
+    run(scenario)
+
+
+@pytest.mark.usefixtures("often")
+def test_the_end() -> None:
+    """All streams end by themselves, and there are no new ones."""
+
+    async def scenario(feeds: Feeds, sight: Sight) -> None:
+        browsers = [Browser(feeds, sight.look, name) for name in "xxy"]
+        for browser in browsers:
+            await heard(browser, 2)
+        feeds.close()
+        for browser in browsers:
+            await browser.listening
+        with pytest.raises(TooManyListeners):
+            Browser(feeds, sight.look)
+
+    run(scenario)
