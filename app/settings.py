@@ -78,6 +78,10 @@ class Settings(BaseSettings):
         1000, ge=0, le=100_000, description="shop pages that are told of each change at once; more ask now and then"
     )
     log_level: str = Field("info", pattern="^(debug|info|warning|error)$", description="debug, info, warning or error")
+    traces: bool = Field(
+        False,
+        description="send a trace of each grant to where `OTEL_EXPORTER_OTLP_ENDPOINT` says (needs the extra `traces`)",
+    )
     admin_token: SecretStr | None = Field(
         None, min_length=8, description="bearer token of the operator's endpoints (unset: they are refused)"
     )
