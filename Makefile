@@ -4,7 +4,8 @@
 # make torture  the sale while things break, and the verdict; ARGS="--help" for its options
 # make bench    the sale beside what it could be compared with, and the locks beside their peers (a few minutes)
 # make check    format, lint, types, import rules
-# make docs     what is generated in the README and .env.example
+# make docs     what is generated: tables in the README and in docs, docs/locks.md, .env.example
+# make screenshots   the pictures in the README; needs Chromium
 # make lock     requirements.lock anew: what the container installs, with hashes
 # make audit    known vulnerabilities in what is locked (asks PyPI)
 
@@ -14,7 +15,7 @@ BIN := $(VENV)/bin
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up torture bench test check format docs lock audit clean
+.PHONY: help demo up torture bench test check format docs screenshots lock audit clean
 
 help:
 	@sed -n 's/^# \(make.*\)/\1/p' Makefile
@@ -47,6 +48,9 @@ format: $(VENV)/.dev
 
 docs: $(VENV)/.dev
 	@$(BIN)/python docs/generate.py
+
+screenshots: $(VENV)/.dev
+	@$(BIN)/python docs/screenshots.py
 
 lock: $(VENV)/.dev
 	@$(BIN)/uv pip compile --quiet pyproject.toml --universal --python-version 3.11 --generate-hashes --no-annotate \

@@ -14,6 +14,7 @@ from pydantic import BaseModel, SecretStr
 from pydantic.json_schema import models_json_schema
 from starlette.types import Receive, Scope, Send
 
+from app import logs
 from app.errors import ConfigurationError
 from app.locks import LockBackend
 from app.locks.fallback import FallbackBackend
@@ -169,6 +170,7 @@ async def open_shop(settings: Settings, metrics: Metrics | None = None) -> Async
                 shop = Shop(backend, store, rules, stats, lock_prefix=prefix, lock_groups=groups)
                 metrics.watch_queues(lambda: shop.waiting)
                 metrics.watch_way(lambda: shop.way)
+                metrics.watch_renewal(lambda: shop.renewing)
                 try:
                     yield shop
                 finally:
@@ -209,15 +211,24 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     open_store(settings)
     if settings.traces:
         _open_traces(settings, Metrics()).close()
-    configure_logging(settings)
+    logs.configure(level=settings.log_level, form=settings.log_format, instance=settings.instance_name)
+    for line in unknown_variables():
+        _log.warning("%s", line)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[dict[str, Any]]:
         metrics = Metrics()
+        metrics.describe(
+            name=settings.instance_name,
+            version=_version(),
+            lock=settings.lock_backend,
+            store=settings.store,
+            guard=settings.guard,
+        )
         async with open_shop(settings, metrics) as shop, _auditing(shop, settings, metrics) as auditor:
             room = ControlRoom(shop, instance=settings.instance_name, lease_ttl_s=settings.lock_ttl_s)
             room.start()
-            _log.info("%s is open, lock: %s, guard: %s", settings.instance_name, settings.lock_backend, settings.guard)
+            _log.info("open, lock: %s, guard: %s", settings.lock_backend, settings.guard)
             state = State(
                 shop=shop,
                 scrape=metrics.render,
@@ -259,32 +270,6 @@ class _App(FastAPI):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._short_way(scope, receive, send)
-
-
-class OneLine(logging.Formatter):
-    """A record is one line of printable text, whatever a buyer has put into it; a stack trace has lines of its own."""
-
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name that logging gives it
-        """The line, with what can't be printed as escapes."""
-        return _printable(super().formatMessage(record))
-
-    def formatException(self, ei: Any) -> str:  # noqa: N802
-        """The stack trace, indented: none of its lines can pass for a record."""
-        return "\n".join("    " + _printable(line) for line in super().formatException(ei).split("\n"))
-
-
-def _printable(text: str) -> str:
-    return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
-
-
-def configure_logging(settings: Settings) -> None:
-    """Human-readable lines on standard error; the libraries below us only when something is wrong."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(OneLine("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
-    logging.basicConfig(handlers=[handler])
-    logging.getLogger("app").setLevel(settings.log_level.upper())
-    for line in unknown_variables():
-        _log.warning("%s", line)
 
 
 def _openapi(app: FastAPI, quantity_max: int) -> dict[str, Any]:

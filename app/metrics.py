@@ -1,12 +1,31 @@
 """What an instance counts, in the format that Prometheus scrapes."""
 
 from collections.abc import Callable, Mapping
+from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    GCCollector,
+    Histogram,
+    Info,
+    PlatformCollector,
+    ProcessCollector,
+    generate_latest,
+)
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 _MS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+
+# What a buyer may be told: outcomes, errors of theirs, and errors of ours.
+_OUTCOMES: Final = ("sold", "sold_out", "limit_reached", "not_started", "ended")
+_REFUSALS: Final = ("UnknownItem", "ItemNotPossible", "BuyerRequired", "KeyReused")
+_FAILURES: Final = (
+    *("QueueFull", "NotDecided", "OutcomeUnknown", "Closing"),
+    *("StockUnavailable", "StockCorrupt", "LockUnavailable"),
+)
 
 
 class Metrics:
@@ -15,9 +34,10 @@ class Metrics:
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
         registry = self._registry
-        self._purchases = Counter(
-            "seckill_purchases", "Purchases answered, by outcome or error", ["outcome"], registry=registry
-        )
+        for collector in (ProcessCollector, PlatformCollector, GCCollector):
+            collector(registry=registry)
+        told = (*_OUTCOMES, *_REFUSALS, *_FAILURES)
+        self._purchases = self._counter("purchases", "Purchases answered, by outcome or error", "outcome", *told)
         self._outcomes: dict[str, Counter] = {}
         self._batch = Histogram(
             "seckill_batch_purchases",
@@ -30,7 +50,9 @@ class Metrics:
             "seckill_lock_hold_seconds", "Time that a grant was held", registry=registry, buckets=_MS
         )
         self._units = Counter("seckill_units_sold", "Units sold by this instance", registry=registry)
-        self._renewals = Counter("seckill_lease_renewals", "Lease renewals, by result", ["result"], registry=registry)
+        self._renewals = self._counter(
+            "lease_renewals", "Lease renewals, by result", "result", "renewed", "retried", "lost", "abandoned"
+        )
         self._lost = Counter("seckill_grants_lost", "Grants that were lost while held", registry=registry)
         self._fenced = Counter(
             "seckill_fenced_writes", "Reads and writes that the store's fence refused", registry=registry
@@ -38,17 +60,40 @@ class Metrics:
         self._conflicts = Counter(
             "seckill_conflicts", "Commits that found what they were decided on changed", registry=registry
         )
-        self._fallbacks = Counter(
-            "seckill_fallbacks", "Times that the lock system went away or came back", ["event"], registry=registry
+        self._fallbacks = self._counter(
+            "fallbacks", "Times that the lock system went away or came back", "event", "away", "back"
         )
-        self._settled = Counter(
-            "seckill_batches_settled",
+        self._settled = self._counter(
+            "batches_settled",
             "Batches whose answer was lost, by what became of them",
-            ["result"],
-            registry=registry,
+            "result",
+            *("committed", "not_committed", "unasked"),
+        )
+        self._audits = self._counter(
+            "audits", "Audits by this instance, by result", "result", "consistent", "violated", "failed"
         )
 
-        self._audits = Counter("seckill_audits", "Audits by this instance, by result", ["result"], registry=registry)
+    def _counter(self, name: str, text: str, label: str, *values: str) -> Counter:
+        """A counter that is 0 for each of these values from the start.
+
+        `increase` does not see the step of a series that begins with it: the first time would be missed.
+        """
+        counter = Counter(f"seckill_{name}", text, [label], registry=self._registry)
+        for value in values:
+            counter.labels(value)
+        return counter
+
+    def describe(self, **what: str) -> None:
+        """Say what this instance is: labels of a metric that is always 1."""
+        about = Info(
+            "seckill", "What this instance is, and its name in orders, locks and logs", registry=self._registry
+        )
+        about.info(what)
+
+    def watch_renewal(self, renewing: Callable[[], bool]) -> None:
+        """Report whether the thread that renews leases gets on, as it is at each scrape."""
+        gauge = Gauge("seckill_renewing", "1 while the thread that renews leases gets on", registry=self._registry)
+        gauge.set_function(renewing)
 
     def watch_way(self, way: Callable[[], str]) -> None:
         """Report whether sales happen without a lock, as it is at each scrape."""
@@ -103,12 +148,20 @@ class Metrics:
         """What became of a lease renewal."""
         self._renewals.labels(result).inc()
 
-    def watch_auditor(self, leads: Callable[[], bool], violations: Callable[[], int]) -> None:
-        """Report whether this instance is the auditor, and what the last audit found, whoever made it."""
+    def watch_auditor(
+        self,
+        leads: Callable[[], bool],
+        violations: Callable[[], int],
+        units: Callable[[], Mapping[str, tuple[int, int]]],
+    ) -> None:
+        """Report whether this instance is the auditor, what the last audit found, whoever made it, and the units left
+        and sold of each item that it has seen as the auditor: those cost no call of their own.
+        """
         auditor = Gauge("seckill_auditor", "1 if this instance is the auditor", registry=self._registry)
         auditor.set_function(leads)
         found = Gauge("seckill_audit_violations", "Violations that the last audit found", registry=self._registry)
         found.set_function(violations)
+        self._registry.register(_Units(units))
 
     def audited(self, result: str) -> None:
         """The auditor has looked at all items."""
@@ -128,3 +181,17 @@ class _Queues(Collector):
         for sku, count in self._waiting().items():
             gauge.add_metric([sku], count)
         return [gauge]
+
+
+class _Units(Collector):
+    def __init__(self, units: Callable[[], Mapping[str, tuple[int, int]]]) -> None:
+        self._units = units
+
+    def collect(self) -> list[GaugeMetricFamily]:
+        when = "when the auditor last looked; only the auditor has it"
+        stock = GaugeMetricFamily("seckill_stock_units", f"Units left of an item {when}", labels=["sku"])
+        lucky = GaugeMetricFamily("seckill_lucky_units", f"Units sold of an item {when}", labels=["sku"])
+        for sku, (left, sold) in self._units().items():
+            stock.add_metric([sku], left)
+            lucky.add_metric([sku], sold)
+        return [stock, lucky]

@@ -48,7 +48,7 @@ class Server(uvicorn.Server):
         """Close the shop while uvicorn waits for the requests."""
         state = self.lifespan.state.get("seckill")
         if isinstance(state, State):
-            _log.info("%s is closing, %d buyers wait", state.instance, sum(state.shop.waiting.values()))
+            _log.info("closing, %d buyers wait", sum(state.shop.waiting.values()))
             state.close_feeds()
             closing = asyncio.create_task(state.shop.close(within_s=self._drain_timeout_s))
             await super().shutdown(sockets)

@@ -57,6 +57,13 @@ NOT_THERE: Final = {
 }
 
 
+class LogFormat(StrEnum):
+    """What a log line looks like."""
+
+    HUMAN = "human"
+    JSON = "json"
+
+
 class Settings(BaseSettings):
     """The settings of one instance."""
 
@@ -78,6 +85,7 @@ class Settings(BaseSettings):
         1000, ge=0, le=100_000, description="shop pages that are told of each change at once; more ask now and then"
     )
     log_level: str = Field("info", pattern="^(debug|info|warning|error)$", description="debug, info, warning or error")
+    log_format: LogFormat = Field(LogFormat.HUMAN, description="human (a line of text) or json (an object a line)")
     traces: bool = Field(
         False,
         description="send a trace of each grant to where `OTEL_EXPORTER_OTLP_ENDPOINT` says (needs the extra `traces`)",

@@ -36,7 +36,7 @@ class _Grant:
     trace: Context | None = None  # once it is made
 
 
-# A till is a task and has a grant at a time: all that is reported from there is about that grant, or the one just over.
+# A till has a context of its own, and a grant at a time: what it reports is about that one, or the one just over.
 _grant: ContextVar[_Grant | None] = ContextVar("seckill-grant", default=None)
 
 
@@ -83,13 +83,12 @@ class Traces:
             "seckill.purchases": purchases,
             "seckill.units": units,
         }
-        # A new trace: a till goes on in the context of the buyer who had it opened.
-        span = self._tracer.start_span("grant", Context(), attributes=facts, start_time=grant.asked_ns)
+        span = self._tracer.start_span("grant", attributes=facts, start_time=grant.asked_ns)
         for name, at_ns, about in grant.events:
             span.add_event(name, about, at_ns)
         if any(name == "fenced" for name, *_ in grant.events):
             span.set_status(Status(StatusCode.ERROR, "the store refused the token"))
-        grant.trace = set_span_in_context(span, Context())
+        grant.trace = set_span_in_context(span)
         for name, from_ns, to_ns in (("wait", grant.asked_ns, grant.granted_ns), ("hold", grant.granted_ns, over_ns)):
             self._tracer.start_span(name, grant.trace, start_time=from_ns).end(to_ns)
         span.end(over_ns)
@@ -104,7 +103,7 @@ class Traces:
         self._metrics.lost(lock)
         grant = _grant.get()
         trace = None if grant is None else grant.trace
-        span = self._tracer.start_span("lost", trace or Context(), attributes={"seckill.lock": lock})
+        span = self._tracer.start_span("lost", trace, attributes={"seckill.lock": lock})
         span.set_status(Status(StatusCode.ERROR, "the lock was lost while it was held"))
         span.end()
 

@@ -1,14 +1,17 @@
-"""Writes what must agree with the code: `.env.example`, the README's table of settings, docs/locks.md (`make docs`)."""
+"""Writes what must agree with the code (`make docs`): `.env.example`, docs/locks.md, tables in README and docs."""
 
 from pathlib import Path
 
+import yaml
+from prometheus_client import Metric
+from prometheus_client.parser import text_string_to_metric_families
 from pydantic import SecretStr
 
 from app.locks.registry import NAMES, backend_class
+from app.metrics import Metrics
 from app.settings import PREFIX, Settings
 
 ROOT = Path(__file__).parents[1]
-BEGIN, END = "<!-- settings: written by make docs -->", "<!-- end of settings -->"
 
 
 def defaults() -> list[tuple[str, str, str]]:
@@ -35,8 +38,75 @@ def table() -> str:
 
 def readme() -> str:
     """The README with the table of this moment."""
-    before, _, rest = (ROOT / "README.md").read_text().partition(BEGIN)
-    return f"{before}{BEGIN}\n{table()}\n{END}{rest.partition(END)[2]}"
+    return _filled((ROOT / "README.md").read_text(), "settings", table())
+
+
+def families() -> dict[str, Metric]:
+    """What an instance renders, with an example of everything that it may have."""
+    example = Metrics()
+    example.describe(name="8080", version="1", lock="etcd", store="redis", guard="fence")
+    example.watch_way(lambda: "lock")
+    example.watch_renewal(lambda: True)
+    example.watch_queues(lambda: {"default": 0})
+    example.watch_auditor(lambda: True, lambda: 0, lambda: {"default": (300, 0)})
+    return {family.name: family for family in text_string_to_metric_families(example.render().decode())}
+
+
+def metrics() -> str:
+    """What we count, as a Markdown table: what Python counts is left out, and when a counter was created."""
+    rows = []
+    for family in families().values():
+        if not family.name.startswith("seckill_") or family.name.endswith("_created"):
+            continue
+        suffix = "_total" if family.type == "counter" else ""
+        labels: dict[str, list[str]] = {}
+        for sample in family.samples:
+            for label, value in sample.labels.items():
+                labels.setdefault(label, []).append(value)
+        labels.pop("le", None)
+        told = [
+            f"`{label}`" + (f": {', '.join(values)}" if family.type == "counter" else "")
+            for label, values in labels.items()
+        ]
+        rows.append(f"| `{family.name}{suffix}` | {family.type} | {family.documentation} | {'; '.join(told)} |")
+    return "\n".join(["| metric | type | what it is | labels |", "|---|---|---|---|", *rows])
+
+
+def alerts() -> str:
+    """The alerts as a Markdown table."""
+    rules = yaml.safe_load((ROOT / "monitoring" / "alerts.yml").read_text())["groups"][0]["rules"]
+    rows = [
+        f"| `{rule['alert']}` | {rule['labels']['severity']} | {_spoken(rule['annotations']['summary'])} | "
+        f"{rule['annotations']['action']} | [{rule['annotations']['runbook'].partition('#')[2].replace('-', ' ')}]"
+        f"(#{rule['annotations']['runbook'].partition('#')[2]}) |"
+        for rule in rules
+    ]
+    return "\n".join(["| alert | severity | what is so | what to do | read on |", "|---|---|---|---|---|", *rows])
+
+
+def operations() -> str:
+    """docs/operations.md with the tables of this moment."""
+    text = (ROOT / "docs" / "operations.md").read_text()
+    return _filled(_filled(text, "metrics", metrics()), "alerts", alerts())
+
+
+def _filled(text: str, what: str, table: str) -> str:
+    """The text with this table between the marks that say what it is of."""
+    begin, end = f"<!-- {what}: written by make docs -->", f"<!-- end of {what} -->"
+    before, _, rest = text.partition(begin)
+    return f"{before}{begin}\n{table}\n{end}{rest.partition(end)[2]}"
+
+
+def _spoken(summary: str) -> str:
+    """A template's text without its braces: "{{ $labels.instance }}" is an instance."""
+    for template, word in (
+        ("{{ $labels.instance }}", "an instance"),
+        ("{{ $labels.outcome }}", "an error"),
+        ("{{ $value | humanizeDuration }}", "a second"),
+        ("{{ $value }}", "some"),
+    ):
+        summary = summary.replace(template, word)
+    return summary[0].upper() + summary[1:]
 
 
 _LOCKS = """<!-- written by make docs, from what app/locks declares -->
@@ -136,3 +206,4 @@ if __name__ == "__main__":
     (ROOT / ".env.example").write_text(env_example())
     (ROOT / "README.md").write_text(readme())
     (ROOT / "docs" / "locks.md").write_text(locks())
+    (ROOT / "docs" / "operations.md").write_text(operations())

@@ -9,7 +9,9 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from contextvars import copy_context
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -231,7 +233,7 @@ class DistributedLock(ABC):
         owner = object() if owner is None else owner
         claim = _Claim()
         loop = asyncio.get_running_loop()
-        acquiring = loop.run_in_executor(_WAITERS, self._acquire_for_loop, wait_s, owner, claim)
+        acquiring = loop.run_in_executor(_WAITERS, copy_context().run, self._acquire_for_loop, wait_s, owner, claim)
         try:
             grant = await asyncio.shield(acquiring)
         except asyncio.CancelledError:
@@ -255,7 +257,8 @@ class DistributedLock(ABC):
         return grant
 
     async def _release_on_loop(self, owner: Hashable, *, quietly: bool = False) -> None:
-        releasing = asyncio.get_running_loop().run_in_executor(_RELEASERS, lambda: self.release(owner=owner))
+        loop, release = asyncio.get_running_loop(), partial(self.release, owner=owner)
+        releasing = loop.run_in_executor(_RELEASERS, copy_context().run, release)
         try:
             await asyncio.shield(releasing)  # a cancelled task must not stop half-way through a release
         except asyncio.CancelledError:

@@ -4,11 +4,12 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Protocol, TypeVar
 
+from app import logs
 from app.errors import (
     LockCancelled,
     LockLost,
@@ -68,8 +69,15 @@ class AuditVerdict:
 class Stats(Protocol):
     """What an auditor reports, for metrics."""
 
-    def watch_auditor(self, leads: Callable[[], bool], violations: Callable[[], int]) -> None:
-        """Report whether this instance is the auditor, and what the last audit found, as it is at each scrape."""
+    def watch_auditor(
+        self,
+        leads: Callable[[], bool],
+        violations: Callable[[], int],
+        units: Callable[[], Mapping[str, tuple[int, int]]],
+    ) -> None:
+        """Report, as it is at each scrape: whether this instance is the auditor, what the last audit found, and if it
+        is the auditor the units left and sold of each item that it has seen.
+        """
 
     def audited(self, result: str) -> None:
         """All items were looked at: "consistent", "violated", or "failed" when that could not be finished."""
@@ -121,18 +129,29 @@ class Auditor:
         self._learn = learn
         self._cancel = Cancel()
         self._ledgers: dict[str, Ledger] = {}
+        self._levels: dict[str, Level] = {}
         self._rounds = self._failures = 0
         self._said: dict[str, int] = {}  # violations of an item that are in the log
         self._tasks: list[asyncio.Future[Any]] = []
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="seckill-auditor")
         self._leadership: Leadership | None = None
         self.verdict: AuditVerdict | None = None  # the last one, whichever instance found it
-        stats.watch_auditor(lambda: self.leads, lambda: sum(self.verdict.violations.values()) if self.verdict else 0)
+        stats.watch_auditor(lambda: self.leads, lambda: self.violations, lambda: self.units)
 
     @property
     def leads(self) -> bool:
         """Whether this instance is the auditor."""
         return self._leadership is not None and not self._leadership.lost
+
+    @property
+    def violations(self) -> int:
+        """How many the last audit found, whichever instance made it."""
+        return sum(self.verdict.violations.values()) if self.verdict else 0
+
+    @property
+    def units(self) -> dict[str, tuple[int, int]]:
+        """Units left and sold of each item when it was last looked at; empty unless this instance is the auditor."""
+        return {sku: (level.stock, level.lucky) for sku, level in self._levels.items()} if self.leads else {}
 
     def start(self) -> None:
         """Stand for election, and listen to whoever is elected."""
@@ -183,15 +202,16 @@ class Auditor:
 
         try:
             await self._in_thread(campaign)
-            _log.info("%s is the auditor", self._instance)
+            _log.info("this instance is the auditor")
             while self._failures < _PATIENCE:
                 await self._round()
                 await asyncio.sleep(self._every_s)
-            _log.warning("%s can't look and gives the office up", self._instance)
+            _log.warning("this instance can't look and gives the office up")
         except LockLost as error:
-            _log.info("%s is the auditor no more: %s", self._instance, error)
+            _log.info("this instance is the auditor no more: %s", error)
         finally:
             self._ledgers.clear()
+            self._levels.clear()
             self._said.clear()
             self._rounds = self._failures = 0
             if self._leadership is not None:
@@ -225,6 +245,7 @@ class Auditor:
         self._rounds += 1
         afresh = self._rounds % _AFRESH == 0  # an old order may have been changed since
         self._ledgers = {} if afresh else {sku: self._ledgers[sku] for sku in skus if sku in self._ledgers}
+        self._levels = {sku: self._levels[sku] for sku in skus if sku in self._levels}
         # Before anything is read: what was seen by now must be there then.
         await self._learn(skus)
         await self._rest(began)
@@ -241,6 +262,7 @@ class Auditor:
             except StockUnavailable:
                 raise
             except StockError as error:
+                self._levels.pop(sku, None)
                 one = Audit(sku, 0, 0, None, violations=[str(error)])
             self._say(one)
             found.append(one)
@@ -252,7 +274,7 @@ class Auditor:
         ledger = self._ledgers.setdefault(sku, Ledger())
         if ledger.last is not None and await self._store.order(ledger.last.id) is None:
             ledger = self._ledgers[sku] = Ledger()  # a new sale
-        level = await self._store.level(sku)
+        level = self._levels[sku] = await self._store.level(sku)
         async for page in _pages(self._store, level, ledger.last):
             for order in page:
                 ledger.add(order)
@@ -274,11 +296,12 @@ class Auditor:
     def _say(self, one: Audit) -> None:
         """What is wrong with an item, once, and again when more is."""
         before = self._said.pop(one.sku, 0)
-        if len(one.violations) > before:
-            for violation in one.violations:
-                _log.error("%s: %s", one.sku, violation)
-        if before and not one.violations:
-            _log.info("%s: numbers and orders agree again", one.sku)
+        with logs.about(sku=one.sku):
+            if len(one.violations) > before:
+                for violation in one.violations:
+                    _log.error("%s", violation)
+            if before and not one.violations:
+                _log.info("numbers and orders agree again")
         if one.violations:
             self._said[one.sku] = len(one.violations)
 

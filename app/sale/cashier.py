@@ -7,9 +7,11 @@ import random
 import uuid
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextvars import Context
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from app import logs
 from app.errors import (
     Closing,
     FenceRefused,
@@ -364,7 +366,10 @@ class Cashier:
 
     def _open_till(self) -> None:
         if len(self._tills) < self._tills_max:
-            till = asyncio.get_running_loop().create_task(self._run_till(), name=f"till {self._lock.name}")
+            # In a context of its own: it serves many, and is about none of those that it is opened by.
+            till = asyncio.get_running_loop().create_task(
+                self._run_till(), name=f"till {self._lock.name}", context=Context()
+            )
             self._tills.add(till)
 
     async def _run_till(self) -> None:
@@ -379,45 +384,52 @@ class Cashier:
     async def _serve_while_somebody_waits(self) -> None:
         trouble = _Trouble()
         while self._queue or self._to_settle:
-            try:
-                if self._store_is_away:
-                    # Who can't reach the store must not stand in the way of those who can: no lock until it answers.
-                    await self._store.ping()
-                    self._store_is_away = False
-                await self._serve_under_one_grant()
-                trouble.over()
-                continue
-            except LockTimeout:
-                continue  # somebody else's turn; look again
-            except LockLost as error:
-                self._stats.lost(self._lock.name)
-                reason: SeckillError = error
-            except StockUnavailable as error:
-                self._store_is_away = True
-                reason = error
-            except LockError as error:
-                reason = error
-            except Exception:
-                _log.exception("the till of %s failed in a way that it must not", self._lock.name)
-                reason = SeckillError("an error in the till")
-            # They wait on, and are served when it is over or told at their deadline.
-            pause_s, level = trouble.again(reason)
-            _log.log(level, "%s: %d buyers wait: %s", self._lock.name, self.waiting, reason)
-            await asyncio.sleep(pause_s)
-            self._forget_unwanted()
+            with logs.about():  # its grant, once there is one
+                await self._try_to_serve(trouble)
+
+    async def _try_to_serve(self, trouble: _Trouble) -> None:
+        try:
+            if self._store_is_away:
+                # Who can't reach the store must not stand in the way of those who can: no lock until it answers.
+                await self._store.ping()
+                self._store_is_away = False
+            await self._serve_under_one_grant()
+            trouble.over()
+            return
+        except LockTimeout:
+            return  # somebody else's turn; look again
+        except LockLost as error:
+            self._stats.lost(self._lock.name)
+            reason: SeckillError = error
+        except StockUnavailable as error:
+            self._store_is_away = True
+            reason = error
+        except LockError as error:
+            reason = error
+        except Exception:
+            _log.exception("the till of %s failed in a way that it must not", self._lock.name)
+            reason = SeckillError("an error in the till")
+        # They wait on, and are served when it is over or told at their deadline.
+        pause_s, level = trouble.again(reason)
+        _log.log(level, "%s: %d buyers wait: %s", self._lock.name, self.waiting, reason)
+        await asyncio.sleep(pause_s)
+        self._forget_unwanted()
 
     async def _serve_under_one_grant(self) -> None:
         loop = asyncio.get_running_loop()
         asked = loop.time()
         async with self._lock.on_loop(wait_s=self._rules.purchase_timeout_s) as grant:
             granted = loop.time()
-            self._stats.granted(self._lock.name, grant.token, granted - asked)
+            waited_s = granted - asked
+            self._stats.granted(self._lock.name, grant.token, waited_s)
+            logs.also_about(token=grant.token)
             fence = Fence(grant.token, grant.source)
             done = _Done()
             left = self._rules.batch_max
             try:
                 while parts := self._to_settle:
-                    await self._settle(fence, parts[0], done)
+                    with logs.about(batch=parts[0].write.batch_id, sku=parts[0].item.sku):
+                        await self._settle(fence, parts[0], done)
                 while left > 0 and (batch := self._take(min(left, _CHUNK))):
                     left -= len(batch)
                     await self._serve(grant, fence, batch, done)
@@ -426,6 +438,8 @@ class Cashier:
             finally:
                 held_s = loop.time() - granted
                 self._stats.released(self._lock.name, grant.token, held_s, done.purchases, done.units)
+                said = "%s: %d served, waited %.0f ms, held %.0f ms"
+                _log.debug(said, self._lock.name, done.purchases, waited_s * 1000, held_s * 1000)
 
     def _take(self, most: int) -> list[_Pending]:
         batch: list[_Pending] = []
@@ -439,15 +453,18 @@ class Cashier:
 
     async def _serve(self, grant: Grant, fence: Fence, batch: list[_Pending], done: _Done) -> None:
         """Read, decide, commit, answer; or leave everybody where they were."""
+        batch_id = uuid.uuid4().hex
         self._in_hand.append(batch)
         try:
-            await self._decide_and_commit(grant, fence, batch, done)
+            with logs.about(batch=batch_id):
+                await self._decide_and_commit(grant, fence, batch_id, batch, done)
         finally:
             self._in_hand.remove(batch)
             self._back_to_the_queue(batch)
 
-    async def _decide_and_commit(self, grant: Grant, fence: Fence, batch: list[_Pending], done: _Done) -> None:
-        batch_id = uuid.uuid4().hex
+    async def _decide_and_commit(
+        self, grant: Grant, fence: Fence, batch_id: str, batch: list[_Pending], done: _Done
+    ) -> None:
         read_at = asyncio.get_running_loop().time()
         buyers = _by_item(batch)
         asks = {item.sku: _ask(of_item) for item, of_item in buyers.items()}
@@ -517,7 +534,8 @@ class Cashier:
         if len(away) == of:
             raise away[0]
         for item, error, buyers in failed:
-            self._note(item, error, buyers)
+            with logs.about(sku=item.sku):
+                self._note(item, error, buyers)
 
     def _note(self, item: _Item, error: StockError, buyers: Sequence[_Pending]) -> None:
         match error:
@@ -529,11 +547,11 @@ class Cashier:
                 if isinstance(error, FenceRefused):
                     self._stats.fenced(self._lock.name, item.sku)
                 pause_s, level = item.trouble.again(error)
-                _log.log(level, "%s: %d buyers wait: %s", item.sku, self.waiting_by_item[item.sku], error)
+                _log.log(level, "%d buyers wait: %s", self.waiting_by_item[item.sku], error)
                 self._set_aside(item, pause_s)
             case _:
                 # No such item, or nothing that one could sell from: time will not change it.
-                _log.error("%s: %s", item.sku, error)
+                _log.error("%s", error)
                 for pending in buyers:
                     self._tell_error(pending, _too_late(pending, str(error)) if pending.sent else error)
 
@@ -578,12 +596,7 @@ class Cashier:
             raise
         finally:
             self._in_hand.remove(part.live)
-        _log.warning(
-            "%s: batch %s, whose answer was lost, was%s committed",
-            item.sku,
-            batch.batch_id,
-            " not" if order_ids is None else "",
-        )
+        _log.warning("a batch whose answer was lost was%s committed", " not" if order_ids is None else "")
         self._stats.settled("not_committed" if order_ids is None else "committed")
         if order_ids is not None:
             done.add(part)

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from app import logs
 from app.errors import SeckillError, StockError
 from app.locks import LockBackend
 from app.stock import StockStore
@@ -67,7 +68,8 @@ class Marks:
             for sku, reason in failed.items():
                 # Said once: a loss is said at each purchase, and by /readyz.
                 level = logging.DEBUG if sku in self._in_trouble else logging.WARNING
-                _log.log(level, "what was sold of %s can't be remembered beside the locks: %s", sku, reason)
+                with logs.about(sku=sku):
+                    _log.log(level, "what was sold can't be remembered beside the locks: %s", reason)
             self._in_trouble = self._in_trouble.difference(some).union(failed)
 
     async def _keep(self, changed: Mapping[str, str]) -> dict[str, SeckillError]:

@@ -86,7 +86,13 @@ class Shop:
                 return self._refuse(purchase, Outcome.ENDED)
             purchase = dataclasses.replace(purchase, late=True)  # it may be a repeat, to be answered as the first time
         deadline = asyncio.get_running_loop().time() + self._rules.purchase_timeout_s
-        cashier = self._cashiers.get(purchase.sku) or await self._find_cashier(purchase.sku, deadline)
+        cashier = self._cashiers.get(purchase.sku)
+        if cashier is None:
+            try:
+                cashier = await self._find_cashier(purchase.sku, deadline)
+            except SeckillError as error:
+                self.journal.served(type(error).__name__)
+                raise
         if self._closing:
             raise Closing("this instance is shutting down; nothing was sold")
         # It may have gone as idle between being opened and this step: whoever is served must be known to the shop.
@@ -269,6 +275,11 @@ class Shop:
         """What sales happen by now: "lock", or "optimistic" while the lock system is away and that may be."""
         return self._backend.way
 
+    @property
+    def renewing(self) -> bool:
+        """Whether leases are being renewed: the thread that does it is there, and gets on."""
+        return self._backend.renewing
+
     async def ready(self, timeout_s: float) -> dict[str, str]:
         """What this instance needs, by name, each "ok" or "not available"; why is logged, not told to everybody.
 
@@ -280,7 +291,7 @@ class Shop:
         )
         if self._backend.way == "optimistic":
             lock = "away"  # which is no reason not to sell
-        renewal = "ok" if self._backend.renewing else "not available"
+        renewal = "ok" if self.renewing else "not available"
         # Whether the two go together can be seen only when both are there.
         together = lock != "not available" and store == "ok"
         stock = await _well("stock", self._probe(timeout_s)) if together else "not available"

@@ -2,6 +2,7 @@
 
 import logging
 import re
+import time
 from typing import Any, Final
 
 from fastapi import FastAPI, Request
@@ -44,6 +45,9 @@ _FIELDS: Final[dict[type[errors.SeckillError], str]] = {
     errors.BuyerRequired: "buyer",
     errors.KeyReused: "Idempotency-Key",
 }
+# When it was last said loudly that a route is in such trouble, on the monotonic clock.
+_said: dict[tuple[str, type[Exception]], float] = {}
+_SILENCE_S: Final = 1.0
 # These say how our machines are called and set up; buyers are told the title.
 _INTERNAL: Final = (errors.LockError, errors.StockUnavailable, errors.FenceRefused, errors.StockBehind)
 
@@ -156,9 +160,18 @@ def of(error: Exception, method: str, route: str) -> Response:
     field = _FIELDS.get(kind)
     detail = title if isinstance(error, _INTERNAL) else str(error)
     if status == 503 and not isinstance(error, errors.SaleError | errors.TooManyListeners):
-        _log.warning("%s %s: %s", method, route, error)
+        _log.log(_loudness(route, kind), "%s %s: %s", method, route, error)
     fields = [FieldError(field=field, message=detail)] if field else None
     return problem(status, name, title, detail, fields=fields)
+
+
+def _loudness(route: str, kind: type[Exception]) -> int:
+    """A warning each second, and not for each buyer of a rush."""
+    now = time.monotonic()
+    if now - _said.get((route, kind), -_SILENCE_S) < _SILENCE_S:
+        return logging.DEBUG
+    _said[route, kind] = now
+    return logging.WARNING
 
 
 def _route(request: Request) -> str:

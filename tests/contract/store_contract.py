@@ -552,7 +552,6 @@ class StoreContract:
 
         play(scenario)
 
-
     def test_what_one_puts_up_all_can_read(self, play: Callable[..., None], system: StoreSystem) -> None:
         """A notice is there for everybody until it is replaced or taken down; it is no item."""
 

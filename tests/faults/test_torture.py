@@ -43,7 +43,7 @@ def test_every_promise_is_kept(tmp_path: Path, nemeses: str) -> None:
     assert len(history.faults) >= 2
     assert done.stdout.count("│ kept │") == len(judge(history)) == 15
     assert (tmp_path / "timeline.html").stat().st_size > 1000
-    assert "is open" in (tmp_path / "instance-1.log").read_text()
+    assert "open, lock: etcd" in (tmp_path / "instance-1.log").read_text()
 
 
 def test_without_the_guard_it_is_caught(tmp_path: Path) -> None:

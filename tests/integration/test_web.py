@@ -336,6 +336,7 @@ def test_health_and_metrics(play: Callable[..., None]) -> None:
     async def scenario(http: httpx.AsyncClient) -> None:
         for _ in range(7):
             await http.post("/stock/reduce")
+        await http.post("/stock/reduce?sku=nope")
         assert (await http.get("/healthz")).text == "ok"
         ready = await http.get("/readyz")
         assert ready.status_code == 200
@@ -349,9 +350,18 @@ def test_health_and_metrics(play: Callable[..., None]) -> None:
         purchases = {
             s.labels["outcome"]: s.value for s in families["seckill_purchases"].samples if s.name.endswith("_total")
         }
-        assert purchases == {"sold": 5, "sold_out": 2}
+        assert {name: count for name, count in purchases.items() if count} == {
+            "sold": 5,
+            "sold_out": 2,
+            "UnknownItem": 1,
+        }
         assert [s.value for s in families["seckill_batch_purchases"].samples if s.name.endswith("_sum")] == [5]
         assert families["seckill_queue_buyers"].samples[0].labels == {"sku": "default"}
+        about = families["seckill_info"].samples[0].labels
+        assert about.pop("version")
+        assert about == {"name": "test", "lock": "etcd", "store": "redis", "guard": "fence"}
+        assert families["seckill_renewing"].samples[0].value == 1
+        assert {"process_cpu_seconds", "process_open_fds", "python_gc_collections"} <= set(families)
         for name in ("lock_wait_seconds", "lock_hold_seconds", "lease_renewals", "grants_lost", "fenced_writes"):
             assert f"seckill_{name}" in families
 

@@ -64,6 +64,7 @@ def test_environment_beats_dotenv(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         ("SECKILL_ETCD_ENDPOINTS", ","),
         ("SECKILL_ADMIN_TOKEN", "short"),
         ("SECKILL_LOG_LEVEL", "loud"),
+        ("SECKILL_LOG_FORMAT", "xml"),
         ("SECKILL_SALE_STARTS_AT", "tomorrow"),
         ("SECKILL_SALE_ENDS_AT", "2026-11-11T20:00:00"),  # whose eight o'clock?
     ],

@@ -1,0 +1,124 @@
+"""The log of a real instance, as a program reads it."""
+
+import json
+import socket
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+import redis
+
+from app.embedded import EtcdMember, Valkey
+from app.stock.redis import Keys
+from tests.harness.shop import TOKEN, Instance
+from tests.harness.waiting import eventually
+
+PASSWORD = "redis-swordfish"
+CASHIER = "app.sale.cashier"
+
+
+def said(instance: Instance) -> list[dict[str, Any]]:
+    """Each line of the log; all of them are objects."""
+    return [json.loads(line) for line in (instance.directory / "output.log").read_text().splitlines()]
+
+
+def about(instance: Instance, text: str) -> list[dict[str, Any]]:
+    return [line for line in said(instance) if text in line["message"]]
+
+
+def put_stock(instance: Instance, stock: int) -> None:
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    httpx.put(f"{instance.url}/stock", headers=headers, json={"stock": stock}, timeout=30).raise_for_status()
+
+
+@pytest.fixture
+def lonely_etcd() -> Iterator[EtcdMember]:
+    """An etcd that may be harmed."""
+    with EtcdMember() as member:
+        yield member
+
+
+def test_each_line_is_an_object_and_each_grant_a_line(etcd: EtcdMember) -> None:
+    """In calm and in trouble all that an instance says is JSON with its name, and nothing about buyers or secrets."""
+    with Valkey(options=["--requirepass", PASSWORD]) as valkey:
+        store = f"redis://:{PASSWORD}@127.0.0.1:{valkey.port}/0"
+        options = {"log_format": "json", "log_level": "debug", "purchase_timeout_ms": 500}
+        with Instance(etcd.endpoint, store, **options) as instance:
+            put_stock(instance, 4)
+            for bought in (1, 2, 3):
+                assert instance.get("/stock/reduce?buyer=ann-of-the-lake")[0] == 200
+                eventually(lambda so_far=bought: len(about(instance, " served, ")) == so_far, "a line for the grant")
+            grants = about(instance, " served, ")
+            valkey.kill()
+            for path in ("/stock/reduce?buyer=bob-of-the-hill", "/readyz", "/orders/default~1-1~" + 32 * "a"):
+                assert instance.get(path)[0] == 503
+            with socket.create_connection(("127.0.0.1", instance.port), timeout=10) as raw:
+                raw.sendall(b"no request at all\r\n\r\n")
+                assert raw.recv(1000).startswith(b"HTTP/1.1 400")
+            eventually(lambda: [line for line in said(instance) if line["logger"] == "uvicorn.error"], "a line of its")
+            assert about(instance, "can't be reached")
+            assert {line["instance"] for line in said(instance)} == {str(instance.port)}
+            log = (instance.directory / "output.log").read_text()
+    assert not [text for text in (TOKEN, PASSWORD, "ann-of-the-lake", "bob-of-the-hill") if text in log]
+    assert all(line["message"].startswith("/seckill/lock/all: 1 served, waited ") for line in grants)
+    assert {(line["logger"], line["level"]) for line in grants} == {(CASHIER, "DEBUG")}
+    tokens = [line["token"] for line in grants]
+    assert tokens == sorted(set(tokens))
+
+
+def test_a_rush_in_vain_is_not_a_rush_of_lines(etcd: EtcdMember) -> None:
+    """Buyers who find the store away are no line each: the same trouble is said once a second."""
+    with Valkey() as valkey, Instance(etcd.endpoint, valkey.url, log_format="json") as instance:
+        valkey.kill()
+        began = time.monotonic()
+        assert {instance.get("/stock/reduce")[0] for _ in range(50)} == {503}
+        took_s = time.monotonic() - began
+        assert 1 <= len(about(instance, "GET /stock/reduce: the store can't be reached")) <= 1 + took_s < 50
+
+
+def test_a_line_says_what_it_is_about(lonely_etcd: EtcdMember, valkey: Valkey) -> None:
+    """Trouble with an item: which, at which grant and batch. And of trouble without a grant no earlier one is said."""
+    with (
+        ThreadPoolExecutor() as buyers,
+        Instance(lonely_etcd.endpoint, valkey.url, log_format="json", purchase_timeout_ms=6000) as instance,
+    ):
+        put_stock(instance, 2)
+        with redis.Redis.from_url(valkey.url) as raw:
+            raw.hset(Keys("default").fence, "token", 10**15)
+        buyer = buyers.submit(instance.get, "/stock/reduce")
+        refused = eventually(lambda: about(instance, "buyers wait: the stock of"))[0]
+        assert refused["message"].startswith("1 buyers wait: the stock of 'default' has seen token")
+        assert (refused["logger"], refused["level"], refused["sku"]) == (CASHIER, "WARNING", "default")
+        assert f"ours is {refused['token']}:" in refused["message"]
+        assert len(refused["batch"]) == 32
+        lonely_etcd.kill()
+        away = eventually(lambda: about(instance, "buyers wait: etcd does not answer"))[0]
+        assert not {"sku", "token", "batch"} & away.keys()
+        assert buyer.result()[0] == 503
+
+
+def test_the_lock_says_whose_grant_it_could_not_give_back(lonely_etcd: EtcdMember, valkey: Valkey) -> None:
+    """Its line comes from a thread, and has the token all the same."""
+    options = {"log_format": "json", "log_level": "debug", "redis_timeout_ms": 10_000}
+    with (
+        ThreadPoolExecutor() as buyers,
+        Instance(lonely_etcd.endpoint, valkey.url, audit_interval_s=0, **options) as instance,
+    ):
+        put_stock(instance, 4)
+        assert instance.get("/stock/reduce")[0] == 200
+        valkey.pause()
+        try:
+            buyer = buyers.submit(instance.get, "/stock/reduce")
+            operator = {"Authorization": f"Bearer {TOKEN}"}
+            eventually(lambda: 'holds":true' in httpx.get(f"{instance.url}/locks", headers=operator).text, "a grant")
+            lonely_etcd.pause()
+        finally:
+            valkey.resume()
+        assert buyer.result()[0] == 200
+        stuck = eventually(lambda: about(instance, "could not be given back"))[0]
+        lonely_etcd.resume()
+        grant = about(instance, " served, ")[1]
+        assert (stuck["logger"], stuck["token"]) == ("app.locks.renewer", grant["token"])

@@ -1,0 +1,164 @@
+"""Log lines: their two forms, what buyers can't do to them, and what they say they are about."""
+
+import asyncio
+import json
+import logging
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from app import logs
+
+HUMAN, JSON = logs.Human("8080"), logs.Json("8080")
+
+
+def record(message: str, *args: object, error: BaseException | None = None) -> logging.LogRecord:
+    trace = (type(error), error, error.__traceback__) if error else None
+    return logging.LogRecord("app.sale", logging.WARNING, __file__, 1, message, args, trace)
+
+
+@contextmanager
+def written(form: logging.Formatter) -> Iterator[list[str]]:
+    """What is logged meanwhile, as it is written."""
+    lines: list[str] = []
+
+    class Lines(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lines.append(self.format(record))
+
+    handler, logger = Lines(), logging.getLogger(__name__)
+    handler.setFormatter(form)
+    logger.addHandler(handler)
+    try:
+        yield lines
+    finally:
+        logger.removeHandler(handler)
+
+
+def test_for_people() -> None:
+    """Time, level, logger, message, and then the fields that are known."""
+    with logs.about(token=41, batch="9f86d0"):
+        line = HUMAN.format(record("%d buyers wait", 3))
+    assert re.fullmatch(
+        r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} WARNING app\.sale: 3 buyers wait instance=8080 token=41 batch=9f86d0",
+        line,
+    )
+
+
+def test_as_json() -> None:
+    """An object with the same, and with the time that it is everywhere; fields that are not known are not there."""
+    at = record("%d buyers wait", 3)
+    at.created, at.msecs = 1763712000.25, 250.0
+    with logs.about(token=41, sku="default"):
+        line = JSON.format(at)
+    assert json.loads(line) == {
+        "time": "2025-11-21T08:00:00.250+00:00",
+        "level": "WARNING",
+        "logger": "app.sale",
+        "message": "3 buyers wait",
+        "instance": "8080",
+        "token": 41,
+        "sku": "default",
+    }
+
+
+def test_what_others_add_is_in_the_json() -> None:
+    """OpenTelemetry adds a trace to each record; that is how a line is found from a trace."""
+    traced = record("open")
+    traced.otelTraceID = "5b8aa5a2d2c872e8321cf37308d69df2"
+    assert json.loads(JSON.format(traced))["otelTraceID"] == "5b8aa5a2d2c872e8321cf37308d69df2"
+
+
+@pytest.mark.parametrize("form", [HUMAN, JSON])
+@pytest.mark.parametrize(
+    "nasty",
+    ["a\nINFO forged", "a\r\nb", "a\x1b[31mred", "a\x85b", "a\u2028b", "a\u202eb", 'a", "level": "INFO', "\ud800"],
+)
+def test_nobody_writes_lines_into_the_log(form: logging.Formatter, nasty: str) -> None:
+    """A record is one line, and what would move the cursor, or the reading direction, is shown as an escape."""
+    with logs.about(sku=nasty):
+        line = form.format(record("buyer %s was here", nasty))
+    assert len(line.splitlines()) == 1
+    assert line.isprintable()
+    assert "was here" in line
+    if form is JSON:
+        said = json.loads(line)
+        assert (said["message"], said["sku"], said["level"]) == (f"buyer {nasty} was here", nasty, "WARNING")
+
+
+def failed(text: str) -> ValueError:
+    try:
+        raise ValueError(text)
+    except ValueError as error:
+        return error
+
+
+def test_a_stack_trace_stays_readable() -> None:
+    """What we ourselves add to a record keeps its lines; the error's text, which may be a buyer's, does not."""
+    text = HUMAN.format(record("failed", error=failed("a\x1b[31m\nINFO forged")))
+    first, *trace = text.splitlines()
+    assert first.endswith("failed instance=8080")
+    assert len(trace) > 2
+    assert "\x1b" not in text
+    assert all(line.startswith("    ") for line in trace)
+
+
+def test_a_stack_trace_is_a_field_of_the_json() -> None:
+    """On the one line; in it, its own lines."""
+    text = JSON.format(record("failed", error=failed("a\x1b[31m\nINFO forged")))
+    said: dict[str, Any] = json.loads(text)
+    assert text.isprintable()
+    assert said["message"] == "failed"
+    assert said["error"].startswith("Traceback (most recent call last):\n")
+    assert said["error"].endswith("ValueError: a\x1b[31m\nINFO forged")
+
+
+def test_blocks_add_up() -> None:
+    """An inner block adds what it knows, and takes it back at its end, however that comes; so does the outer one."""
+    log = logging.getLogger(__name__)
+    with written(HUMAN) as lines:
+        with logs.about(token=1):
+            with pytest.raises(ValueError, match="so it ends"), logs.about(batch="b"):
+                log.warning("both")
+                raise failed("so it ends")
+            log.warning("one")
+            logs.also_about(token=2, sku="x")
+            log.warning("changed")
+        log.warning("none")
+    assert [line.rpartition("instance=8080")[2] for line in lines] == [
+        " token=1 batch=b",
+        " token=1",
+        " token=2 sku=x",
+        "",
+    ]
+
+
+def test_tasks_do_not_mix() -> None:
+    """What is awaited is about the same; what runs meanwhile in another task is about that task's own."""
+    log = logging.getLogger(__name__)
+
+    async def serve(token: int, entered: asyncio.Event, go: asyncio.Event) -> None:
+        with logs.about(token=token):
+            entered.set()
+            await go.wait()
+            log.warning("till %d", token)
+
+    async def main() -> None:
+        entered = [asyncio.Event(), asyncio.Event()]
+        go = [asyncio.Event(), asyncio.Event()]
+        async with asyncio.TaskGroup() as tasks:
+            for token in (0, 1):
+                tasks.create_task(serve(token, entered[token], go[token]))
+            for each in entered:
+                await each.wait()
+            log.warning("beside")
+            go[1].set()
+            go[0].set()
+
+    with written(JSON) as lines:
+        asyncio.run(main())
+    said = {line["message"]: line.get("token") for line in map(json.loads, lines)}
+    assert said == {"beside": None, "till 0": 0, "till 1": 1}
