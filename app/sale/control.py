@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from pydantic import TypeAdapter, ValidationError
 
-from app.errors import SeckillError
-from app.locks import Contender
+from app.errors import SeckillError, UnknownItem
+from app.locks import Contender, Guarantees
 from app.sale.decision import Purchase
 from app.sale.journal import Event, GrantRecord
 from app.sale.shop import Shop
@@ -87,15 +87,21 @@ class InstanceEvent:
 class Picture:
     """The sale of an item at a moment (`at`, in seconds since 1970), as one instance sees it, newest things first.
 
-    `level` is None and `store_error` says why, if the store doesn't answer; as do `queue` and `lock_error`.
+    `guarded`: whether the store refuses the write of a holder that was overtaken.
+    `level` is None and `store_error` says why, if the store doesn't answer, or (`missing`) has no such item; as do
+    `queue` and `lock_error`.
     """
 
     at: float
     instance: str
     sku: str
     lock: str
+    lock_system: str
+    lock_guarantees: Guarantees
+    guarded: bool
     lease_ttl_s: float
     level: Level | None
+    missing: bool
     store_error: str | None
     queue: list[Contender]
     lock_error: str | None
@@ -123,7 +129,7 @@ _COMMAND: Final = "command/"
 
 @dataclass(slots=True)
 class _Notice:
-    """A text on the board, and when it was new to us, by the loop's clock. `drop_at`: ours to take down then."""
+    """A text on the board, and when it was new to us, by the loop's clock."""
 
     text: str
     since: float
@@ -185,8 +191,12 @@ class ControlRoom:
             instance=self._instance,
             sku=sku,
             lock=lock,
+            lock_system=self._shop.lock_system[0],
+            lock_guarantees=self._shop.lock_system[1],
+            guarded=self._shop.guarded,
             lease_ttl_s=self.lease_ttl_s,
             level=level if isinstance(level, Level) else None,
+            missing=isinstance(level, UnknownItem),
             store_error=str(level) if isinstance(level, SeckillError) else None,
             queue=queue if isinstance(queue, list) else [],
             lock_error=str(queue) if isinstance(queue, SeckillError) else None,

@@ -19,7 +19,7 @@ from app.errors import (
     StockUnavailable,
     UnknownItem,
 )
-from app.locks import Contender, LockBackend, Reach
+from app.locks import Contender, Guarantees, LockBackend, Reach
 from app.sale.audit import Audit
 from app.sale.auditor import Auditor, audit
 from app.sale.auditor import Stats as AuditorStats
@@ -227,6 +227,16 @@ class Shop:
         """The queue of an item's lock: the holder first, then the waiters in order, as far as they can be seen."""
         self._store.check(sku)
         return await asyncio.to_thread(self._backend.lock(self.lock_name(sku)).contenders)
+
+    @property
+    def lock_system(self) -> tuple[str, Guarantees]:
+        """What the locks are called, and what they promise now."""
+        return self._backend.name, self._backend.guarantees
+
+    @property
+    def guarded(self) -> bool:
+        """Whether the store refuses a write that was decided on what is not there any more."""
+        return self._store.guarded
 
     async def stall(self, sku: str, for_s: float, begins: Callable[[int], None], *, within_s: float) -> bool:
         """Have the next write that sells the item come so much later, and renew no lease meanwhile.

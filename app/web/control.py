@@ -8,6 +8,7 @@ from fastapi.responses import RedirectResponse, Response
 from pydantic import BaseModel, ConfigDict, Field
 from sse_starlette import EventSourceResponse
 
+from app.locks import Contender, Reach
 from app.sale import AuditVerdict, Picture
 from app.stock import DEFAULT_SKU
 from app.web.access import OPERATOR
@@ -34,7 +35,7 @@ async def control(
     """The page. A link with the token in it opens it, and leaves no token in the address bar."""
     door = state_of(request).door
     if token is not None:
-        return _enter(request, token)
+        return _enter(request, token, request.url.remove_query_params("token").query)
     if door.session(request) is None:
         return RedirectResponse(_LOGIN, 303)
     return await page(request, "control.html")
@@ -61,13 +62,12 @@ async def leave(request: Request) -> Response:
     return response
 
 
-def _enter(request: Request, token: str) -> Response:
+def _enter(request: Request, token: str, query: str = "") -> Response:
     door = state_of(request).door
     if not door.opens(token):
         return RedirectResponse(f"{_LOGIN}?wrong", 303)
-    response = RedirectResponse(
-        "/control", 303, headers={"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
-    )
+    address = f"/control?{query}" if query else "/control"
+    response = RedirectResponse(address, 303, headers={"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"})
     door.let_in(request, response)
     return response
 
@@ -83,10 +83,34 @@ async def session(request: Request) -> dict[str, str | None]:
 # -- what it shows ---------------------------------------------------------------------------------------------------
 
 
-class QueueView(ContenderView):
-    """One in the lock's queue; `held_s` of the holder, if an instance says so."""
+class LockView(BaseModel):
+    """The lock of the item, and what one can see of it."""
 
-    held_s: float | None
+    name: str
+    system: str
+    keeps_apart: Reach
+    shows_waiters: bool = Field(description="else the queue has its holder only")
+    ttl_s: float = Field(description="of its leases")
+
+
+class PlaceView(BaseModel):
+    """A place in the lock's queue."""
+
+    key: str
+    token: str
+    holds: bool
+    instance: str | None
+    pid: int | None
+    thread: str | None
+    waited_s: float | None
+    held_s: float | None = Field(description="of the holder, if an instance says so")
+    ttl_left_s: float | None
+
+    @classmethod
+    def of(cls, contender: Contender, held_s: float | None) -> "PlaceView":
+        """What `/locks` says of it, with the token as text."""
+        view = ContenderView.of(contender).model_dump()
+        return cls(**view | {"token": str(contender.token)}, held_s=held_s)
 
 
 class InstanceView(BaseModel):
@@ -103,7 +127,7 @@ class InstanceView(BaseModel):
 
 
 class GrantView(BaseModel):
-    """A grant that is over. Tokens are text: some are too large for a browser's numbers."""
+    """A grant that is over."""
 
     instance: str
     token: str
@@ -126,21 +150,29 @@ class EventView(BaseModel):
     times: int = Field(description="how often within a second")
 
 
+class VerdictView(AuditView):
+    """What the auditor found, for the operator."""
+
+    violations: int = Field(description="over all items; what they are is in the auditor's log")
+
+
 class PictureView(BaseModel):
-    """The sale of an item, as one instance sees it."""
+    """The sale of an item, as one instance sees it. Tokens are text: some are too large for a browser's numbers."""
 
     at: float
     instance: str
     sku: str
-    lease_ttl_s: float
     level: LevelView | None
+    missing: bool = Field(description="whether there is no such item")
     store_error: str | None
-    queue: list[QueueView]
+    guarded: bool = Field(description="whether the store refuses the write of a holder that was overtaken")
+    lock: LockView
+    queue: list[PlaceView]
     lock_error: str | None
     instances: list[InstanceView]
     grants: list[GrantView]
     events: list[EventView]
-    audit: AuditView | None
+    audit: VerdictView | None
 
     @classmethod
     def of(cls, picture: Picture, verdict: AuditVerdict | None) -> "PictureView":
@@ -150,17 +182,24 @@ class PictureView(BaseModel):
         }
         queue = []
         for contender in picture.queue:
-            view = ContenderView.of(contender)
-            held_since = since.get((view.instance or "", contender.token)) if view.holds else None
-            held_s = None if held_since is None else max(0.0, picture.at - held_since)
-            queue.append(QueueView(**view.model_dump(), held_s=held_s))
+            instance = str(contender.owner.get("instance"))
+            held_since = since.get((instance, contender.token)) if contender.holds else None
+            queue.append(PlaceView.of(contender, None if held_since is None else max(0.0, picture.at - held_since)))
         return cls(
             at=picture.at,
             instance=picture.instance,
             sku=picture.sku,
-            lease_ttl_s=picture.lease_ttl_s,
             level=LevelView.of(picture.level) if picture.level else None,
+            missing=picture.missing,
             store_error=picture.store_error,
+            guarded=picture.guarded,
+            lock=LockView(
+                name=picture.lock,
+                system=picture.lock_system,
+                keeps_apart=picture.lock_guarantees.reach,
+                shows_waiters=picture.lock_guarantees.shows_queue,
+                ttl_s=picture.lease_ttl_s,
+            ),
             queue=queue,
             lock_error=picture.lock_error,
             instances=[
@@ -195,12 +234,14 @@ class PictureView(BaseModel):
                     instance=one.instance,
                     at=one.event.at,
                     kind=one.event.kind,
-                    facts=one.event.facts,
+                    facts={name: str(fact) if name == "token" else fact for name, fact in one.event.facts.items()},
                     times=one.event.times,
                 )
                 for one in picture.events
             ],
-            audit=AuditView.of(verdict) if verdict else None,
+            audit=VerdictView(**AuditView.of(verdict).model_dump(), violations=sum(verdict.violations.values()))
+            if verdict
+            else None,
         )
 
 

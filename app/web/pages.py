@@ -45,3 +45,9 @@ async def shop(request: Request) -> Response:
 async def static(request: Request, name: str) -> Response:
     """What the pages are made of."""
     return await page(request, name)
+
+
+@router.api_route("/favicon.ico", methods=READING)
+async def favicon(request: Request) -> Response:
+    """What browsers ask for beside all that is no page of ours: an order, the stock."""
+    return await page(request, "icon.svg")

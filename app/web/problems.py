@@ -1,7 +1,6 @@
 """Errors as `application/problem+json` (RFC 9457): the one place where an error of ours gets its HTTP status."""
 
 import logging
-import re
 import time
 from typing import Any, Final
 
@@ -10,6 +9,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 
 from app import errors
 
@@ -17,6 +17,7 @@ _log = logging.getLogger(__name__)
 
 MEDIA_TYPE: Final = "application/problem+json"
 _RETRY_AFTER_S: Final = 1
+_METHODS: Final = ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT")
 # How OpenAPI describes the header that each 503 has.
 RETRY_AFTER: Final = {"Retry-After": {"description": "seconds", "required": True, "schema": {"type": "integer"}}}
 
@@ -185,10 +186,8 @@ def _body_error(message: str) -> FieldError:
 
 def _methods(app: FastAPI, request: Request) -> list[str]:
     """What a path allows: Starlette names the methods of the first of its routes only."""
-    path = request.scope["path"]
-    return sorted(
-        method.upper()
-        for template, operations in app.openapi()["paths"].items()
-        for method in operations
-        if re.fullmatch(re.sub(r"\\{[^}]*\\}", "[^/]+", re.escape(template)), path)
-    )
+    return [
+        method
+        for method in _METHODS
+        if any(route.matches({**request.scope, "method": method})[0] is Match.FULL for route in app.routes)
+    ]

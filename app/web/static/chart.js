@@ -1,0 +1,69 @@
+// Curves over time.
+
+import uPlot from "./uplot-1.6.32.js";
+import { colour } from "./colour.js";
+import { moment } from "./figure.js";
+import { span } from "./history.js";
+
+const charts = new Set();
+const light = matchMedia("(prefers-color-scheme: dark)");
+light.addEventListener("change", () => charts.forEach((chart) => chart.redraw()));
+
+/**
+ * A chart in an element. `top` says up to what value it goes, `value` how values are written.
+ */
+export class Chart {
+  #element;
+  #plot = null;
+  #top;
+  #value;
+
+  constructor(element, { top, value }) {
+    this.#element = element;
+    this.#top = top;
+    this.#value = value;
+    charts.add(this);
+    new ResizeObserver(() => this.#plot?.setSize(this.#size())).observe(element);
+  }
+
+  /** Have these curves: for each its `label`, its `colour` as a function, and that of the area below it, if any. */
+  draw(curves) {
+    this.#plot?.destroy();
+    const faint = () => colour("--edge");
+    const quiet = () => colour("--quiet");
+    const axis = { stroke: quiet, font: "11px system-ui, sans-serif", grid: { stroke: faint, width: 1 }, ticks: { show: false } };
+    this.#plot = new uPlot(
+      {
+        ...this.#size(),
+        padding: [8, 26, 0, 0],
+        legend: { show: false },
+        cursor: { sync: { key: "control" }, drag: { x: false, y: false }, y: false },
+        scales: { x: { range: () => span() }, y: { range: () => [0, this.#top()] } },
+        axes: [
+          { ...axis, size: 22, gap: 2, space: 72, values: (_, moments) => moments.map(moment) },
+          { ...axis, size: 44, gap: 4, space: 26, values: (_, values) => values.map(this.#value) },
+        ],
+        series: [
+          {},
+          ...curves.map(({ label, colour: stroke, area: fill }) => ({ label, stroke, fill, width: 2, points: { show: false } })),
+        ],
+      },
+      [[], ...curves.map(() => [])],
+      this.#element,
+    );
+  }
+
+  /** Show these columns: moments, and the values of each curve. */
+  show(columns) {
+    this.#plot?.setData(columns);
+  }
+
+  /** The same in the colours of now. */
+  redraw() {
+    this.#plot?.redraw();
+  }
+
+  #size() {
+    return { width: this.#element.clientWidth, height: this.#element.clientHeight };
+  }
+}

@@ -1,0 +1,86 @@
+// The buttons: restock, rush, pause, leave. What became of a press is said beside it.
+
+import { texts } from "./control_texts.js";
+import { part, write } from "./dom.js";
+import { number, seconds } from "./figure.js";
+import { command } from "./session.js";
+
+const BEYOND_LEASE_S = 3; // so long a paused holder stands still after its lease: time to see what happens
+
+let level = null;
+
+function tell(id, kind, text) {
+  part(id).dataset.kind = kind;
+  write(part(id), text);
+}
+
+/** Have a form send its command, one at a time, and say what became of it. */
+function wire(form, send) {
+  const [button, said] = [form.querySelector("button[type=submit]"), form.querySelector("output").id];
+  form.addEventListener("submit", async (event) => {
+    event.preventDefault();
+    if (button.getAttribute("aria-disabled") === "true") return;
+    button.setAttribute("aria-disabled", "true"); // not disabled: who has come here by keyboard stays here
+    tell(said, "waiting", texts.oneMoment);
+    const { answer, problem } = await send();
+    button.removeAttribute("aria-disabled");
+    if (problem !== undefined) tell(said, "problem", problem);
+    else tell(said, "done", answer);
+  });
+}
+
+async function rush(sku) {
+  const { answer, problem } = await command("POST", `/control/rush?sku=${encodeURIComponent(sku)}`, {
+    buyers: part("buyers").valueAsNumber,
+    over_s: part("over").valueAsNumber || 0,
+  });
+  return { problem, answer: answer && texts.rushed(number(part("buyers").valueAsNumber), answer.instances.join(texts.and)) };
+}
+
+async function restock(sku) {
+  const fresh = part("new-sale").checked;
+  if (fresh && !(await confirmed())) return { answer: texts.nothingDone };
+  const { answer, problem } = await command("PUT", `/stock?sku=${encodeURIComponent(sku)}`, {
+    stock: part("units").valueAsNumber,
+    new_sale: fresh,
+  });
+  if (answer) part("new-sale").checked = false;
+  return { problem, answer: answer && texts.restocked(number(answer.stock)) };
+}
+
+function confirmed() {
+  const dialog = part("confirm");
+  write(part("confirm-words"), texts.confirmWords(level === null ? "?" : number(level.lucky)));
+  dialog.returnValue = "";
+  dialog.showModal();
+  return new Promise((resolve) => {
+    dialog.addEventListener("close", () => resolve(dialog.returnValue === "yes"), { once: true });
+  });
+}
+
+async function pause(sku) {
+  const wish = { for_s: part("pause-for").valueAsNumber };
+  const { answer, problem } = await command("POST", `/control/pause?sku=${encodeURIComponent(sku)}`, wish);
+  return { problem, answer: answer && texts.pausing(answer.instance, seconds(answer.for_s)) };
+}
+
+async function leave() {
+  const { problem } = await command("POST", "/control/leave");
+  if (problem === undefined) location.assign("/control/login");
+}
+
+/** Make the buttons work, for this item. */
+export function wireCommands(sku) {
+  wire(part("restock"), () => restock(sku));
+  wire(part("rush"), () => rush(sku));
+  wire(part("pause"), () => pause(sku));
+  part("send-rush").addEventListener("click", () => part("rush").requestSubmit());
+  part("leave").addEventListener("click", leave);
+}
+
+/** What the buttons would do now. */
+export function showCommands(picture) {
+  level = picture.level;
+  if (part("pause-for").value === "") part("pause-for").value = Math.ceil(picture.lock.ttl_s) + BEYOND_LEASE_S;
+  part("nobody-buys").hidden = !picture.instances.some(({ pausing, waiting }) => pausing && waiting === 0);
+}

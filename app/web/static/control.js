@@ -1,0 +1,67 @@
+// The control room: hands each picture of the sale to the parts of the page that show it.
+
+import { introduce } from "./colour.js";
+import { showCommands, wireCommands } from "./commands.js";
+import { texts } from "./control_texts.js";
+import { showCurves } from "./curves.js";
+import { part, write } from "./dom.js";
+import { showEvents } from "./events.js";
+import { number, seconds } from "./figure.js";
+import { showGrants } from "./grants.js";
+import { remember } from "./history.js";
+import { showInstances } from "./instances.js";
+import { follow } from "./picture.js";
+import { showQueue } from "./queue.js";
+import { furnish } from "./room.js";
+
+const NOBODY_LOOKS_S = 60; // a verdict that old is nobody's any more
+
+const sku = new URLSearchParams(location.search).get("sku") ?? "default";
+let serving = "";
+
+function showFigures({ level, missing, store_error, instances }) {
+  part("store-trouble").hidden = level !== null;
+  part("stock-and-lucky").hidden = level === null;
+  write(part("store-trouble-title"), missing ? texts.noSuchItem(sku) : texts.storeAway);
+  write(part("store-trouble-detail"), missing ? texts.restockMakesIt : (store_error ?? ""));
+  if (level !== null) {
+    const total = level.initial ?? level.stock + level.lucky;
+    write(part("stock"), number(level.stock));
+    write(part("of"), texts.of(number(total)));
+    write(part("lucky"), number(level.lucky));
+    write(part("share"), total > 0 ? texts.share(number((100 * level.lucky) / total)) : "");
+  }
+  write(part("waiting"), number(instances.reduce((sum, { waiting }) => sum + waiting, 0)));
+}
+
+function showVerdict({ at, audit }) {
+  const age = audit === null ? Infinity : Math.max(0, at - audit.at);
+  const kind = age > NOBODY_LOOKS_S ? "nobody" : audit.consistent ? "consistent" : "violated";
+  part("verdict").dataset.kind = kind;
+  write(part("verdict"), kind === "violated" ? texts.violations(number(audit.violations)) : texts.verdicts[kind]);
+  write(part("looked"), audit === null ? "" : texts.looked(number(audit.orders), seconds(Math.round(age))));
+}
+
+furnish(sku);
+wireCommands(sku);
+follow(sku, {
+  onPicture: (picture) => {
+    serving = picture.instance;
+    introduce(picture.instances.map(({ instance }) => instance));
+    remember(picture);
+    showFigures(picture);
+    showVerdict(picture);
+    showCurves(picture);
+    showQueue(picture);
+    showInstances(picture);
+    showGrants(picture);
+    showEvents(picture);
+    showCommands(picture);
+    part("room").dataset.seen = true;
+  },
+  onConnection: (state) => {
+    part("connection").dataset.state = state;
+    part("room").dataset.state = state;
+    write(part("connection"), texts.connection[state](serving));
+  },
+});

@@ -1,0 +1,53 @@
+// What was unusual, in words.
+
+import { dot } from "./colour.js";
+import { texts } from "./control_texts.js";
+import { keyed, make, part, write } from "./dom.js";
+import { moment, number } from "./figure.js";
+
+const SAY_EVERY_MS = 5_000; // to people who listen: the last of it, now and then
+
+let newest = null; // when the newest that is known was; null before the first picture
+let unsaid = [];
+let timer = null;
+
+/** An event as a sentence. */
+function sentence({ instance, kind, facts }) {
+  const words = texts.events[kind];
+  return words ? words(instance, facts) : `${instance}: ${kind} ${JSON.stringify(facts)}`;
+}
+
+function row({ instance, at, kind }) {
+  const when = make("time", "", moment(at));
+  when.dateTime = new Date(at * 1_000).toISOString();
+  const made = make("li", "fresh", when, dot(instance), make("span", "words"), make("span", "times"));
+  made.dataset.kind = kind;
+  return made;
+}
+
+function fill(made, event) {
+  const [, , words, times] = made.children;
+  write(words, sentence(event));
+  write(times, event.times > 1 ? texts.times(number(event.times)) : "");
+}
+
+const rows = keyed(part("events"), ({ id, at }) => `${id}/${at}`, row, fill);
+
+/** Show them, newest first, and say what is new. */
+export function showEvents({ events }) {
+  part("no-events").hidden = events.length > 0;
+  rows(events);
+  if (newest !== null) unsaid.push(...events.filter(({ at }) => at > newest).reverse());
+  newest = Math.max(newest ?? 0, ...events.map(({ at }) => at));
+  if (unsaid.length > 0 && timer === null) say();
+}
+
+function say() {
+  const last = sentence(unsaid.at(-1));
+  write(part("news"), unsaid.length > 1 ? texts.lastOf(number(unsaid.length), last) : last);
+  unsaid = [];
+  timer = setTimeout(() => {
+    timer = null;
+    if (unsaid.length > 0) say();
+  }, SAY_EVERY_MS);
+}

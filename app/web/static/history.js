@@ -1,0 +1,64 @@
+// What the page has seen of the sale lately: the curves.
+
+const KEPT_S = 120;
+const RATE_OVER_S = 1.4; // reports come twice a second, and are looked at twice a second: over less it would flicker
+const GAP_S = 6; // nothing was seen for so long: the curves have a hole
+
+const samples = [];
+
+/** Remember a picture. */
+export function remember(picture) {
+  const last = samples.at(-1);
+  if (last && picture.at <= last.at) return; // of an instance whose clock is behind the one that we spoke to before
+  if (last && picture.at - last.at > GAP_S) samples.push({ at: (last.at + picture.at) / 2, level: null, units: new Map(), hole: true });
+  const sample = { at: picture.at, level: picture.level, units: new Map(), rates: new Map(), hole: false };
+  for (const { instance, units } of picture.instances) sample.units.set(instance, units);
+  samples.push(sample);
+  const before = earlier(samples.length - 1);
+  for (const [instance, units] of sample.units) {
+    const unitsBefore = before?.units.get(instance);
+    if (unitsBefore === undefined) continue;
+    // One that has started anew counts from 0.
+    const sold = units >= unitsBefore ? units - unitsBefore : units;
+    sample.rates.set(instance, sold / (sample.at - before.at));
+  }
+  while (samples[0].at < picture.at - KEPT_S - GAP_S) samples.shift();
+}
+
+function earlier(place) {
+  for (let before = place - 1; before >= 0 && !samples[before].hole; before -= 1) {
+    if (samples[place].at - samples[before].at >= RATE_OVER_S || before === 0 || samples[before - 1].hole) return samples[before];
+  }
+  return null;
+}
+
+/** Stock and lucky over time, as columns: moments, stock, lucky. */
+export function levels() {
+  return [
+    samples.map(({ at }) => at),
+    samples.map(({ level }) => level?.stock ?? null),
+    samples.map(({ level }) => level?.lucky ?? null),
+  ];
+}
+
+/** Who has been seen lately. */
+export function seen() {
+  return [...new Set(samples.flatMap(({ units }) => [...units.keys()]))];
+}
+
+/** Units sold per second over time, as columns: moments, and a column for each of these instances. */
+export function rates(instances) {
+  const columns = instances.map((instance) => samples.map((sample) => sample.rates?.get(instance) ?? null));
+  return [samples.map(({ at }) => at), ...columns];
+}
+
+/** Units sold per second now, by instance. */
+export function ratesNow() {
+  return samples.at(-1)?.rates ?? new Map();
+}
+
+/** From when to when curves are shown: the last two minutes, or since the page was opened. */
+export function span() {
+  const [first, last] = [samples.at(0), samples.at(-1)].map((sample) => sample?.at ?? Date.now() / 1_000);
+  return [last - Math.min(KEPT_S, Math.max(20, last - first)), last];
+}

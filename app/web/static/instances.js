@@ -1,0 +1,47 @@
+// The instances: what each says of itself.
+
+import { engrave, nameplate } from "./colour.js";
+import { texts } from "./control_texts.js";
+import { keyed, make, part, write } from "./dom.js";
+import { number, seconds } from "./figure.js";
+
+const SILENT_S = 3; // the same as the service: who has said nothing for so long is not counted on
+
+function row() {
+  const made = make("tr", "");
+  const head = make("th", "", nameplate(), make("span", "mark"));
+  head.scope = "row";
+  made.append(head, make("td", "number"), make("td", "number"), make("td", ""), make("td", "state"));
+  return made;
+}
+
+function fill(made, { instance, units, waiting, way, pausing, paused_s, silent_s, marks }) {
+  const [head, sold, buyers, how, state] = made.cells;
+  engrave(head.firstChild, instance);
+  write(head.lastChild, marks);
+  write(sold, number(units));
+  write(buyers, number(waiting));
+  write(how, texts.ways[way] ?? way);
+  const kind = silent_s > SILENT_S ? "silent" : paused_s > 0 ? "paused" : pausing ? "pausing" : "ready";
+  const words = { silent: texts.silent(seconds(silent_s)), paused: texts.standsStill(seconds(paused_s)) };
+  state.dataset.kind = kind;
+  write(state, words[kind] ?? texts.states[kind]);
+}
+
+const rows = keyed(part("instances"), ({ instance }) => instance, row, fill);
+
+/** Show who is there. While the store is away, nobody hears of the others: then they are as they were. */
+export function showInstances(picture) {
+  rows(
+    picture.instances.map((one) => ({
+      ...one,
+      silent_s: picture.store_error === null || picture.missing ? one.silent_s : 0,
+      marks: [
+        one.instance === picture.instance ? texts.thisOne : "",
+        one.instance === picture.audit?.auditor ? texts.auditor : "",
+      ]
+        .filter(Boolean)
+        .join(texts.comma),
+    })),
+  );
+}

@@ -1,0 +1,127 @@
+// How many units are left: told by the service as it changes, or asked for; and what time it is there.
+
+const LIVE_PAUSE_MS = 60_000; // between questions while we are told: they set the clock, and notice a dead line
+const ASKING_PAUSE_MS = 3_000; // while we are not
+const MISSING_PAUSE_MS = 15_000; // while there is no such item
+const REFUSED_PAUSE_MS = 60_000; // until we ask to be told again
+const PATIENCE_MS = 10_000;
+
+/** The service's clock. Of all answers the one with the shortest way was the least delayed; half of it was the way back. */
+class Clock {
+  #offset = null; // seconds, to this page's own clock, which no change of the machine's time moves
+  #roundTrip = Infinity;
+
+  hear(now, sent, received) {
+    const roundTrip = received - sent;
+    if (roundTrip <= this.#roundTrip) {
+      this.#roundTrip = roundTrip;
+      this.#offset = now - (sent + received) / 2_000;
+    }
+  }
+
+  /** The next answer counts, whatever its way: this page slept, or another machine may be answering. */
+  doubt() {
+    this.#roundTrip = Infinity;
+  }
+
+  /** Seconds since 1970; null before the first answer. */
+  get now() {
+    return this.#offset === null ? null : this.#offset + performance.now() / 1_000;
+  }
+}
+
+/**
+ * Follow an item for as long as somebody looks at the page.
+ *
+ * `onLevel` gets what `GET /stock` answers, `onMissing` nothing, `onConnection` "live", "asking" or "lost".
+ */
+export function follow(sku, { onLevel, onMissing, onConnection }) {
+  const query = `?sku=${encodeURIComponent(sku)}`;
+  const clock = new Clock();
+  let stream = null;
+  let streamAfter = 0;
+  let timer;
+  let told = 0;
+  let reached = true;
+  let missing = false;
+
+  const isLive = () => stream?.readyState === EventSource.OPEN;
+  const report = () => onConnection(!reached ? "lost" : isLive() ? "live" : "asking");
+
+  async function look() {
+    const sent = performance.now();
+    const toldBefore = told;
+    try {
+      const answer = await fetch(`/stock${query}`, { cache: "no-store", signal: AbortSignal.timeout(PATIENCE_MS) });
+      const received = performance.now();
+      if (answer.ok) {
+        const level = await answer.json();
+        clock.hear(level.now, sent, received);
+        if (told === toldBefore) onLevel(level); // else we were told something newer meanwhile
+      } else if (answer.status < 500) {
+        onMissing();
+      }
+      missing = !answer.ok && answer.status < 500;
+      reached = answer.status < 500;
+    } catch {
+      reached = false;
+      close(); // a line on which nothing can be asked may be dead, and not know it
+    }
+    if (!reached) clock.doubt();
+    report();
+  }
+
+  function listen() {
+    stream = new EventSource(`/stock/live${query}`);
+    stream.onopen = () => {
+      reached = true;
+      report();
+    };
+    stream.onmessage = ({ data }) => {
+      told += 1;
+      reached = true;
+      report();
+      onLevel(JSON.parse(data));
+    };
+    stream.onerror = () => {
+      if (stream.readyState === EventSource.CLOSED) {
+        stream = null; // refused: there are too many who listen
+        streamAfter = performance.now() + REFUSED_PAUSE_MS;
+      } else {
+        reached = false; // it tries again by itself
+      }
+      report();
+      schedule(ASKING_PAUSE_MS / 3);
+    };
+  }
+
+  function close() {
+    stream?.close();
+    stream = null;
+  }
+
+  async function turn() {
+    await look();
+    if (document.hidden) return;
+    if (stream === null && reached && !missing && performance.now() >= streamAfter) listen();
+    schedule(isLive() && reached ? LIVE_PAUSE_MS : missing ? MISSING_PAUSE_MS : ASKING_PAUSE_MS);
+  }
+
+  function schedule(pauseMs) {
+    clearTimeout(timer);
+    timer = setTimeout(turn, pauseMs * (0.75 + Math.random() / 2)); // thousands of pages don't ask in step
+  }
+
+  document.addEventListener("visibilitychange", () => {
+    clearTimeout(timer);
+    if (document.hidden) {
+      close();
+    } else {
+      clock.doubt();
+      turn();
+    }
+  });
+  turn();
+
+  return { clock, look, isLive };
+}

@@ -1,0 +1,54 @@
+// The picture of a sale that the service draws twice a second, for as long as the page is open.
+
+const PATIENCE_MS = 6_000; // a picture comes twice a second, or, if the store is silent, every few seconds
+const AGAIN_MS = 2_000;
+const LOGIN = "/control/login";
+
+/**
+ * Look at the sale of an item. `onPicture` gets each picture, `onConnection` whether they come: "live" or "lost".
+ *
+ * Who is not the operator any more is led to the door.
+ */
+export function follow(sku, { onPicture, onConnection }) {
+  const query = `?sku=${encodeURIComponent(sku)}`;
+  let stream = null;
+  let timer;
+
+  function open() {
+    stream?.close();
+    stream = new EventSource(`/control/live${query}`);
+    stream.onmessage = ({ data }) => {
+      expect(PATIENCE_MS);
+      onConnection("live");
+      onPicture(JSON.parse(data));
+    };
+    stream.onerror = () => {
+      onConnection("lost"); // it tries again by itself, unless it was refused
+      if (stream.readyState === EventSource.CLOSED) expect(AGAIN_MS);
+    };
+    expect(PATIENCE_MS);
+  }
+
+  function expect(withinMs) {
+    clearTimeout(timer);
+    timer = setTimeout(look, withinMs);
+  }
+
+  // Why nothing comes: we may not look any more, there are too many who do, or the line is dead and does not know it.
+  async function look() {
+    try {
+      const answer = await fetch(`/control/picture${query}`, { signal: AbortSignal.timeout(PATIENCE_MS) });
+      if (answer.status === 401 || answer.status === 403) {
+        location.assign(LOGIN);
+        return;
+      }
+      if (answer.ok) onPicture(await answer.json());
+    } catch {
+      // nobody is there
+    }
+    onConnection("lost");
+    open();
+  }
+
+  open();
+}

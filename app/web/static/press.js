@@ -1,0 +1,72 @@
+// One press of the button has one idempotency key, however often it must be sent until it is answered.
+
+import { browser, tab } from "./keep.js";
+
+const TRIES = 5;
+const FIRST_PAUSE_MS = 1_000; // doubled from try to try
+const PATIENCE_MS = 15_000; // for one answer, and for the longest pause
+const FRESH_MS = 120_000;
+
+// crypto.randomUUID is there on HTTPS only.
+function random(bytes) {
+  return Array.from(crypto.getRandomValues(new Uint8Array(bytes)), (byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
+/** Who is buying, as far as this browser knows. */
+function buyer() {
+  const known = browser.get("buyer");
+  if (known) return known;
+  const name = `guest-${random(6)}`;
+  browser.set("buyer", name);
+  return name;
+}
+
+/** The press that has no answer yet: "fresh", "old" (nobody waits for it any more), or null. */
+export function unanswered(sku) {
+  const press = tab.get(`press.${sku}`);
+  if (press === null) return null;
+  return Date.now() - press.at < FRESH_MS ? "fresh" : "old";
+}
+
+/**
+ * Buy one unit. A press that has no answer yet is sent again, with its key; so is this one, a few times.
+ *
+ * Resolves with what the service answered: `{ outcome, order, replayed }`, or `{ problem }` with its words; or with
+ * `{ outcome: "unknown" }`. `onRetry` is called before each further try, with its number and that of the last.
+ */
+export async function press(sku, onRetry) {
+  const name = `press.${sku}`;
+  const { key } = tab.get(name) ?? { key: random(16) };
+  tab.set(name, { key, at: Date.now() });
+  for (let attempt = 1; ; attempt += 1) {
+    const { answer, pauseMs } = await send(sku, key);
+    if (answer) {
+      tab.remove(name);
+      return answer;
+    }
+    const wait = Math.max(pauseMs, FIRST_PAUSE_MS * 2 ** (attempt - 1)) * (1 + Math.random() / 4);
+    if (attempt === TRIES || wait > PATIENCE_MS) return { outcome: "unknown" };
+    onRetry(attempt + 1, TRIES);
+    await new Promise((resolve) => setTimeout(resolve, wait));
+  }
+}
+
+/** Send it once. No `answer` if nothing was decided, or nobody knows: then the pause that is asked for. */
+async function send(sku, key) {
+  try {
+    const query = new URLSearchParams({ sku, quantity: 1, buyer: buyer() });
+    const answer = await fetch(`/stock/reduce?${query}`, {
+      method: "POST",
+      headers: { Accept: "application/json", "Idempotency-Key": key },
+      signal: AbortSignal.timeout(PATIENCE_MS),
+    });
+    if (answer.ok) return { answer: await answer.json() };
+    if (answer.status >= 500 || answer.status === 408 || answer.status === 429) {
+      return { pauseMs: 1_000 * (Number(answer.headers.get("Retry-After")) || 0) };
+    }
+    const { detail } = await answer.json();
+    return { answer: { problem: detail } };
+  } catch {
+    return { pauseMs: 0 };
+  }
+}

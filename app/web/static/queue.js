@@ -1,0 +1,72 @@
+// The lock's queue as it is: who holds it, who waits in what order, and who is mistaken.
+
+import { ghosts } from "./belief.js";
+import { card, showGhost, showPlace } from "./card.js";
+import { texts } from "./control_texts.js";
+import { arrange, make, part, write } from "./dom.js";
+import { milliseconds, number, seconds } from "./figure.js";
+import { moving } from "./move.js";
+
+const SHOWN = 8; // more than that only count
+
+let cards = []; // what is shown: `{ element, instance, token, ghost }`
+const heldSince = new Map(); // by key: when the page first saw that it holds the lock
+const empty = make("li", "place empty");
+const more = make("li", "more");
+const elements = () => cards.map(({ element }) => element);
+
+/** Show the queue of a picture; what was there before moves to where it is now. */
+export function showQueue(picture) {
+  const lost = ghosts(picture);
+  const shown = picture.queue.slice(0, SHOWN);
+  write(part("lock"), texts.lock(picture.lock.system, picture.lock.name, seconds(picture.lock.ttl_s)));
+  part("lock-trouble").hidden = picture.lock_error === null;
+  write(part("lock-trouble-detail"), picture.lock_error ?? "");
+  part("unseen-waiters").hidden = picture.lock.shows_waiters || picture.lock_error !== null;
+  part("queue").dataset.away = picture.lock_error !== null;
+  moving(elements, () => {
+    const now = [...shown, ...lost].map((one) => ({ one, instance: one.instance, token: one.token, ghost: !("key" in one) }));
+    deal(now);
+    cards = now;
+    now.forEach((it, place) => (it.ghost ? showGhost(it.element, it.one, picture) : fill(it, place, picture)));
+    const free = !shown.some(({ holds }) => holds);
+    if (free) write(empty, vacancy(picture));
+    write(more, texts.more(number(picture.queue.length - shown.length)));
+    arrange(part("line"), [
+      ...(free ? [empty] : []),
+      ...now.filter(({ ghost }) => !ghost).map(({ element }) => element),
+      ...(picture.queue.length > shown.length ? [more] : []),
+    ]);
+    arrange(part("ghosts"), now.filter(({ ghost }) => ghost).map(({ element }) => element));
+  });
+}
+
+/** Each who is still there keeps their card; else the next place of the same instance takes it over. */
+function deal(now) {
+  const left = [...cards];
+  const take = (fits) => {
+    const found = left.findIndex(fits);
+    return found < 0 ? undefined : left.splice(found, 1)[0].element;
+  };
+  for (const it of now) it.element = take(({ instance, token }) => instance === it.instance && token === it.token);
+  for (const it of now) it.element ??= take(({ instance, ghost }) => instance === it.instance && !ghost && !it.ghost) ?? card();
+}
+
+function fill({ element, one }, place, { at, lock, instances }) {
+  if (one.holds && !heldSince.has(one.key)) {
+    heldSince.clear();
+    heldSince.set(one.key, at);
+  }
+  const heldFor = one.held_s ?? at - (heldSince.get(one.key) ?? at);
+  const paused = instances.find(({ instance }) => instance === one.instance)?.paused_s ?? 0;
+  showPlace(element, one, { place, heldFor, ttl: lock.ttl_s, paused });
+}
+
+function vacancy({ at, lock, lock_error, grants }) {
+  if (lock_error !== null) return texts.unknownHolder;
+  if (lock.keeps_apart === "nobody") return texts.noLock;
+  const [last] = grants;
+  if (last === undefined) return `${texts.nobodyHolds} ${texts.nobodyEver}`;
+  const ago = Math.max(0, at - last.at - last.held_ms / 1_000);
+  return `${texts.nobodyHolds} ${texts.lastHolder(last.instance, last.token, number(last.purchases), milliseconds(last.held_ms), seconds(ago))}`;
+}

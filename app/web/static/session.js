@@ -1,0 +1,32 @@
+// What the operator has the service do.
+
+import { texts } from "./control_texts.js";
+
+const LOGIN = "/control/login";
+const PATIENCE_MS = 30_000; // a restock waits for the lock
+
+/** Send a command; resolves with `{ answer }`, or with `{ problem }`: why not, in words. */
+export async function command(method, path, body) {
+  try {
+    const session = await fetch("/control/session", { signal: AbortSignal.timeout(PATIENCE_MS) });
+    if (session.status === 401) return leaveFor(LOGIN);
+    const { csrf } = await session.json();
+    const answer = await fetch(path, {
+      method,
+      headers: { "Content-Type": "application/json", "X-Seckill-Csrf": csrf },
+      body: body && JSON.stringify(body),
+      signal: AbortSignal.timeout(PATIENCE_MS),
+    });
+    if (answer.status === 401) return leaveFor(LOGIN);
+    if (answer.status === 204) return { answer: null };
+    const said = await answer.json();
+    return answer.ok ? { answer: said } : { problem: texts.problem(said.title, said.detail) };
+  } catch {
+    return { problem: texts.noAnswer };
+  }
+}
+
+function leaveFor(address) {
+  location.assign(address);
+  return { problem: texts.sessionEnded };
+}

@@ -1,0 +1,75 @@
+"""A real Chromium, and everything that its pages complain about."""
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, sync_playwright
+
+from tests.harness.servers import optional_server
+
+# A violation is an event of the document; its words in the console differ from version to version.
+_REPORT_VIOLATIONS = """
+document.addEventListener("securitypolicyviolation", (event) =>
+  console.error(`policy violated: ${event.effectiveDirective} ${event.blockedURI}`));
+"""
+# Not a failure: the page, or its end, gave up a request that was on its way.
+_GIVEN_UP = "net::ERR_ABORTED"
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """Debian's Chromium, without a window."""
+    binary = optional_server("chromium", "chromium")
+    sandbox = os.geteuid() != 0  # root can't have one
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=binary, chromium_sandbox=sandbox)
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+class Visitors:
+    """People who look at pages, each with a browser profile of their own; what their pages complain about is kept."""
+
+    def __init__(self, browser: Browser) -> None:
+        self._browser = browser
+        self._contexts: list[BrowserContext] = []
+        self._forgiven: list[str] = []
+        self.complaints: list[str] = []  # console errors and warnings, exceptions, failed requests
+
+    def visit(self, url: str, **options: Any) -> Page:
+        """Somebody new opens a page. `options` are those of a browser context: locale, viewport, color_scheme, ..."""
+        context = self._browser.new_context(**{"locale": "en-GB"} | options)
+        self._contexts.append(context)
+        context.add_init_script(_REPORT_VIOLATIONS)
+        context.on("console", self._said)
+        context.on("weberror", lambda error: self.complaints.append(f"exception: {error.error}"))
+        context.on("requestfailed", self._failed)
+        page = context.new_page()
+        page.goto(url)
+        return page
+
+    def forgive(self, pattern: str) -> None:
+        """This test provokes complaints in which the regular expression is found."""
+        self._forgiven.append(pattern)
+
+    def unforgiven(self) -> list[str]:
+        """The complaints that no test has asked for."""
+        return [text for text in self.complaints if not any(re.search(pattern, text) for pattern in self._forgiven)]
+
+    def leave(self) -> None:
+        """Close all that was opened."""
+        for context in self._contexts:
+            context.close()
+
+    def _said(self, message: ConsoleMessage) -> None:
+        if message.type in ("error", "warning"):
+            self.complaints.append(f"{message.type}: {message.text} ({message.location['url']})")
+
+    def _failed(self, request: Request) -> None:
+        if request.failure != _GIVEN_UP:
+            self.complaints.append(f"failed: {request.failure} ({request.url})")
