@@ -35,9 +35,9 @@ async def control(
     """The page. A link with the token in it opens it, and leaves no token in the address bar."""
     door = state_of(request).door
     if token is not None:
-        return _enter(request, token, request.url.remove_query_params("token").query)
+        return _enter(request, token)
     if door.session(request) is None:
-        return RedirectResponse(_LOGIN, 303)
+        return RedirectResponse(_address(request, _LOGIN), 303)
     return await page(request, "control.html")
 
 
@@ -62,12 +62,18 @@ async def leave(request: Request) -> Response:
     return response
 
 
-def _enter(request: Request, token: str, query: str = "") -> Response:
+def _address(request: Request, path: str, **more: str) -> str:
+    """With the rest of the request's query: which item, in what language."""
+    query = request.url.remove_query_params(["token", "wrong"]).include_query_params(**more).query
+    return f"{path}?{query}" if query else path
+
+
+def _enter(request: Request, token: str) -> Response:
     door = state_of(request).door
     if not door.opens(token):
-        return RedirectResponse(f"{_LOGIN}?wrong", 303)
-    address = f"/control?{query}" if query else "/control"
-    response = RedirectResponse(address, 303, headers={"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"})
+        return RedirectResponse(_address(request, _LOGIN, wrong=""), 303)
+    headers = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
+    response = RedirectResponse(_address(request, "/control"), 303, headers=headers)
     door.let_in(request, response)
     return response
 

@@ -15,6 +15,29 @@ _REPORT_VIOLATIONS = """
 document.addEventListener("securitypolicyviolation", (event) =>
   console.error(`policy violated: ${event.effectiveDirective} ${event.blockedURI}`));
 """
+# The worst contrast of each element with text of its own and what is behind it, as WCAG computes it.
+_CONTRASTS = """() => {
+  const light = (color) => {
+    const scale = color.startsWith("color(") ? 1 : 255;
+    const [r, g, b] = color.match(/[\\d.]+/g).map((part) => part / scale)
+      .map((part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const behind = (element) => {
+    const color = getComputedStyle(element).backgroundColor;
+    return color === "rgba(0, 0, 0, 0)" ? behind(element.parentElement) : color;
+  };
+  return [...document.body.querySelectorAll("*")]
+    .filter((one) => one.checkVisibility())
+    .filter((one) => [...one.childNodes].some((child) => child.nodeType === Node.TEXT_NODE && child.data.trim()))
+    .map((one) => {
+      const [a, b] = [light(getComputedStyle(one).color), light(behind(one))].sort((x, y) => y - x);
+      return [one.textContent, (a + 0.05) / (b + 0.05)];
+    });
+}"""
+_FITS = """document.documentElement.scrollWidth <= innerWidth && [...document.body.querySelectorAll("*")]
+  .filter((one) => one.checkVisibility() && !one.closest("[role=region][tabindex='0']"))
+  .every((one) => one.getBoundingClientRect().right <= innerWidth)"""
 # Not a failure: the page, or its end, gave up a request that was on its way.
 _GIVEN_UP = "net::ERR_ABORTED"
 
@@ -30,6 +53,16 @@ def chromium() -> Iterator[Browser]:
             yield browser
         finally:
             browser.close()
+
+
+def contrasts(page: Page) -> list[tuple[str, float]]:
+    """Each text that is seen, and its contrast to what is behind it."""
+    return [(text, ratio) for text, ratio in page.evaluate(_CONTRASTS)]
+
+
+def fits(page: Page) -> bool:
+    """Whether all of the page is within the width of the window, but what scrolls by itself, for keyboards too."""
+    return bool(page.evaluate(_FITS))
 
 
 class Visitors:

@@ -3,7 +3,7 @@
 import { texts } from "./control_texts.js";
 import { part, write } from "./dom.js";
 import { number, seconds } from "./figure.js";
-import { command } from "./session.js";
+import { command, toTheDoor } from "./session.js";
 
 const BEYOND_LEASE_S = 3; // so long a paused holder stands still after its lease: time to see what happens
 
@@ -66,7 +66,7 @@ async function pause(sku) {
 
 async function leave() {
   const { problem } = await command("POST", "/control/leave");
-  if (problem === undefined) location.assign("/control/login");
+  if (problem === undefined) toTheDoor();
 }
 
 /** Make the buttons work, for this item. */

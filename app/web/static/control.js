@@ -34,6 +34,13 @@ function showFigures({ level, missing, store_error, instances }) {
   write(part("waiting"), number(instances.reduce((sum, { waiting }) => sum + waiting, 0)));
 }
 
+function showNothing() {
+  part("store-trouble").hidden = false;
+  part("stock-and-lucky").hidden = true;
+  write(part("store-trouble-title"), texts.noSuchItem(sku));
+  write(part("store-trouble-detail"), texts.notAName);
+}
+
 function showVerdict({ at, audit }) {
   const age = audit === null ? Infinity : Math.max(0, at - audit.at);
   const kind = age > NOBODY_LOOKS_S ? "nobody" : audit.consistent ? "consistent" : "violated";
@@ -63,5 +70,6 @@ follow(sku, {
     part("connection").dataset.state = state;
     part("room").dataset.state = state;
     write(part("connection"), texts.connection[state](serving));
+    if (state === "never") showNothing();
   },
 });

@@ -1,11 +1,13 @@
 // The picture of a sale that the service draws twice a second, for as long as the page is open.
 
+import { toTheDoor } from "./session.js";
+
 const PATIENCE_MS = 6_000; // a picture comes twice a second, or, if the store is silent, every few seconds
 const AGAIN_MS = 2_000;
-const LOGIN = "/control/login";
 
 /**
- * Look at the sale of an item. `onPicture` gets each picture, `onConnection` whether they come: "live" or "lost".
+ * Look at the sale of an item. `onPicture` gets each picture, `onConnection` whether they come: "live", "lost", or
+ * "never" where there can't be such an item.
  *
  * Who is not the operator any more is led to the door.
  */
@@ -34,19 +36,24 @@ export function follow(sku, { onPicture, onConnection }) {
     timer = setTimeout(look, withinMs);
   }
 
-  // Why nothing comes: we may not look any more, there are too many who do, or the line is dead and does not know it.
+  // Why nothing comes: we may not look any more, there can't be such an item, there are too many who do, or the line is dead and does not know it.
   async function look() {
+    onConnection("lost");
     try {
       const answer = await fetch(`/control/picture${query}`, { signal: AbortSignal.timeout(PATIENCE_MS) });
       if (answer.status === 401 || answer.status === 403) {
-        location.assign(LOGIN);
+        toTheDoor();
+        return;
+      }
+      if (answer.status === 422) {
+        stream.close();
+        onConnection("never");
         return;
       }
       if (answer.ok) onPicture(await answer.json());
     } catch {
       // nobody is there
     }
-    onConnection("lost");
     open();
   }
 

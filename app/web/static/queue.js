@@ -23,13 +23,12 @@ export function showQueue(picture) {
   part("lock-trouble").hidden = picture.lock_error === null;
   write(part("lock-trouble-detail"), picture.lock_error ?? "");
   part("unseen-waiters").hidden = picture.lock.shows_waiters || picture.lock_error !== null;
-  part("queue").dataset.away = picture.lock_error !== null;
   moving(elements, () => {
     const now = [...shown, ...lost].map((one) => ({ one, instance: one.instance, token: one.token, ghost: !("key" in one) }));
     deal(now);
     cards = now;
     now.forEach((it, place) => (it.ghost ? showGhost(it.element, it.one, picture) : fill(it, place, picture)));
-    const free = !shown.some(({ holds }) => holds);
+    const free = picture.lock_error === null && !shown.some(({ holds }) => holds);
     if (free) write(empty, vacancy(picture));
     write(more, texts.more(number(picture.queue.length - shown.length)));
     arrange(part("line"), [
@@ -62,8 +61,7 @@ function fill({ element, one }, place, { at, lock, instances }) {
   showPlace(element, one, { place, heldFor, ttl: lock.ttl_s, paused });
 }
 
-function vacancy({ at, lock, lock_error, grants }) {
-  if (lock_error !== null) return texts.unknownHolder;
+function vacancy({ at, lock, grants }) {
   if (lock.keeps_apart === "nobody") return texts.noLock;
   const [last] = grants;
   if (last === undefined) return `${texts.nobodyHolds} ${texts.nobodyEver}`;

@@ -2,14 +2,13 @@
 
 import { texts } from "./control_texts.js";
 
-const LOGIN = "/control/login";
 const PATIENCE_MS = 30_000; // a restock waits for the lock
 
 /** Send a command; resolves with `{ answer }`, or with `{ problem }`: why not, in words. */
 export async function command(method, path, body) {
   try {
     const session = await fetch("/control/session", { signal: AbortSignal.timeout(PATIENCE_MS) });
-    if (session.status === 401) return leaveFor(LOGIN);
+    if (session.status === 401) return toTheDoor();
     const { csrf } = await session.json();
     const answer = await fetch(path, {
       method,
@@ -17,7 +16,7 @@ export async function command(method, path, body) {
       body: body && JSON.stringify(body),
       signal: AbortSignal.timeout(PATIENCE_MS),
     });
-    if (answer.status === 401) return leaveFor(LOGIN);
+    if (answer.status === 401) return toTheDoor();
     if (answer.status === 204) return { answer: null };
     const said = await answer.json();
     return answer.ok ? { answer: said } : { problem: texts.problem(said.title, said.detail) };
@@ -26,7 +25,8 @@ export async function command(method, path, body) {
   }
 }
 
-function leaveFor(address) {
-  location.assign(address);
+/** Where one is asked for the token; the item and the language stay what they are. */
+export function toTheDoor() {
+  location.assign(`/control/login${location.search}`);
   return { problem: texts.sessionEnded };
 }
