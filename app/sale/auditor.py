@@ -183,7 +183,7 @@ class Auditor:
             return await asyncio.shield(running)
         except asyncio.CancelledError:
             self._cancel.set()
-            # What it has taken must be given back, by who cancels: we are being closed. What it raises, nobody asks for.
+            # What it has taken must be given back, by who cancels: we are being closed. What it raises nobody asks for.
             await asyncio.gather(running, return_exceptions=True)
             raise
 
