@@ -1,11 +1,12 @@
 """Builds and wires the objects of an instance; the only place that does."""
 
+import asyncio
 import logging
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
@@ -19,7 +20,7 @@ from app.locks import LockBackend
 from app.locks.fallback import FallbackBackend
 from app.locks.registry import backend_class
 from app.metrics import Metrics
-from app.sale import Auditor, ControlRoom, Rules, Shop
+from app.sale import Auditor, ControlRoom, Rules, Shop, Stats
 from app.settings import Guard, LockName, Settings, StoreName, load, unknown_variables
 from app.stock import StockStore
 from app.stock.mysql import MySqlStockStore, TimestampedStockStore, VersionedStockStore
@@ -30,6 +31,9 @@ from app.web.feed import Feeds
 from app.web.limits import BodyLimit
 from app.web.short_way import ShortWay
 from app.web.state import State
+
+if TYPE_CHECKING:
+    from app.traces import Traces
 
 _log = logging.getLogger(__name__)
 
@@ -122,6 +126,27 @@ def _about(variables: str) -> Iterator[None]:
         raise ConfigurationError(f"{variables}: {error}") from None
 
 
+def _open_traces(settings: Settings, metrics: Metrics) -> "Traces":
+    try:
+        from app.traces import Traces
+    except ImportError:
+        raise ConfigurationError("SECKILL_TRACES needs OpenTelemetry: pip install 'seckill[traces]'") from None
+    return Traces(metrics, instance=settings.instance_name, version=_version())
+
+
+@asynccontextmanager
+async def _reporting(settings: Settings, metrics: Metrics) -> AsyncIterator[Stats]:
+    """What cashiers report to."""
+    if not settings.traces:
+        yield metrics
+        return
+    traces = _open_traces(settings, metrics)
+    try:
+        yield traces
+    finally:
+        await asyncio.to_thread(traces.close)
+
+
 @asynccontextmanager
 async def open_shop(settings: Settings, metrics: Metrics | None = None) -> AsyncIterator[Shop]:
     """A shop and all that it stands on; closed in order: buyers first, then locks, then the store."""
@@ -136,23 +161,24 @@ async def open_shop(settings: Settings, metrics: Metrics | None = None) -> Async
         starts_at=settings.sale_starts_at.timestamp() if settings.sale_starts_at else None,
         ends_at=settings.sale_ends_at.timestamp() if settings.sale_ends_at else None,
     )
-    backend = open_backend(settings, metrics)
-    try:
-        store = open_store(settings)
+    async with _reporting(settings, metrics) as stats:
+        backend = open_backend(settings, metrics)
         try:
-            prefix, groups = settings.lock_prefix, settings.lock_groups
-            shop = Shop(backend, store, rules, metrics, lock_prefix=prefix, lock_groups=groups)
-            metrics.watch_queues(lambda: shop.waiting)
-            metrics.watch_way(lambda: shop.way)
-            metrics.watch_renewal(lambda: shop.renewing)
+            store = open_store(settings)
             try:
-                yield shop
+                prefix, groups = settings.lock_prefix, settings.lock_groups
+                shop = Shop(backend, store, rules, stats, lock_prefix=prefix, lock_groups=groups)
+                metrics.watch_queues(lambda: shop.waiting)
+                metrics.watch_way(lambda: shop.way)
+                metrics.watch_renewal(lambda: shop.renewing)
+                try:
+                    yield shop
+                finally:
+                    await shop.close(within_s=settings.drain_timeout_s)
             finally:
-                await shop.close(within_s=settings.drain_timeout_s)
+                await store.close()
         finally:
-            await store.close()
-    finally:
-        backend.close()
+            backend.close()
 
 
 @asynccontextmanager
@@ -183,6 +209,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     # What only the parts can judge (URLs, certificates) is judged now, not when the first buyer comes.
     open_backend(settings, Metrics()).close()
     open_store(settings)
+    if settings.traces:
+        _open_traces(settings, Metrics()).close()
     logs.configure(level=settings.log_level, form=settings.log_format, instance=settings.instance_name)
     for line in unknown_variables():
         _log.warning("%s", line)

@@ -86,6 +86,10 @@ class Settings(BaseSettings):
     )
     log_level: str = Field("info", pattern="^(debug|info|warning|error)$", description="debug, info, warning or error")
     log_format: LogFormat = Field(LogFormat.HUMAN, description="human (a line of text) or json (an object a line)")
+    traces: bool = Field(
+        False,
+        description="send a trace of each grant to where `OTEL_EXPORTER_OTLP_ENDPOINT` says (needs the extra `traces`)",
+    )
     admin_token: SecretStr | None = Field(
         None, min_length=8, description="bearer token of the operator's endpoints (unset: they are refused)"
     )

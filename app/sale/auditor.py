@@ -183,7 +183,8 @@ class Auditor:
             return await asyncio.shield(running)
         except asyncio.CancelledError:
             self._cancel.set()
-            await asyncio.wait([running])  # what it has taken must be given back, by who cancels: we are being closed
+            # What it has taken must be given back, by who cancels: we are being closed. What it raises nobody asks for.
+            await asyncio.gather(running, return_exceptions=True)
             raise
 
     async def _stand_for_ever(self) -> None:
