@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import Locator, Page, Request, Route, expect
 
 from tests.browser.conftest import Start
-from tests.harness.browser import Visitors
+from tests.harness.browser import Visitors, contrasts, fits
 from tests.harness.shop import TOKEN, Instance
 from tests.harness.waiting import eventually
 
@@ -669,27 +669,6 @@ def test_for_a_screen_reader(shop: Instance, item: Item, visitors: Visitors) -> 
     assert len(ids) == len(set(ids))
 
 
-# The contrast of each text with what is behind it, as WCAG computes it; the worst of each element with text of its own.
-CONTRASTS = """() => {
-  const light = (color) => {
-    const [r, g, b] = color.match(/[\\d.]+/g).map((part) => part / 255)
-      .map((part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4));
-    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-  };
-  const behind = (element) => {
-    const color = getComputedStyle(element).backgroundColor;
-    return color === "rgba(0, 0, 0, 0)" ? behind(element.parentElement) : color;
-  };
-  return [...document.body.querySelectorAll("*")]
-    .filter((one) => one.checkVisibility())
-    .filter((one) => [...one.childNodes].some((child) => child.nodeType === Node.TEXT_NODE && child.data.trim()))
-    .map((one) => {
-      const [a, b] = [light(getComputedStyle(one).color), light(behind(one))].sort((x, y) => y - x);
-      return [one.textContent, (a + 0.05) / (b + 0.05)];
-    });
-}"""
-
-
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_colours(start: Start, visitors: Visitors, scheme: str) -> None:
     """Light or dark as the system is; each text has a contrast of 4.5 or more, in all that the shop says."""
@@ -703,7 +682,7 @@ def test_colours(start: Start, visitors: Visitors, scheme: str) -> None:
     def judge(*texts: str) -> None:
         for text in texts:
             expect(page.locator("body")).to_contain_text(text)
-        found = page.evaluate(CONTRASTS)
+        found = contrasts(page)
         assert len(found) > 5
         assert [(text, ratio) for text, ratio in found if ratio < 4.5] == []
 
@@ -745,12 +724,6 @@ def test_on_a_small_phone(shop: Instance, visitors: Visitors, locale: str) -> No
         box = one.bounding_box()
         assert box
         assert min(box["width"], box["height"]) >= 44
-
-
-def fits(page: Page) -> bool:
-    """Whether all that is seen is within the width of the phone; a mobile browser makes its window wider if not."""
-    ends = "(all) => all.filter((one) => one.checkVisibility()).map((one) => one.getBoundingClientRect().right)"
-    return max(page.locator("body *").evaluate_all(ends)) <= PHONE["viewport"]["width"]
 
 
 def test_nothing_moves_for_who_wants_that(shop: Instance, item: Item, visitors: Visitors) -> None:
