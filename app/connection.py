@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from app.web.limits import BODY_MAX_BYTES
+from app.web.limits import ABORT, BODY_MAX_BYTES
 
 HEAD_MAX_BYTES: Final = 16_384
 # With all that lies around a body: sizes of its chunks, what is said behind it. None of that is kept.
@@ -41,6 +41,7 @@ class Connection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Welcome, unless there are too many."""
         super().connection_made(transport)
+        self._extensions = {ABORT: transport.abort}
         self.waits_since = self.loop.time()
         if len(self.connections) > self.connections_max:
             self.refuse(503, "too many connections; nothing was sold")
@@ -97,6 +98,7 @@ class Connection(HttpToolsProtocol):
             self._head_too_large()
             return
         super().on_headers_complete()
+        self.scope["extensions"] = self._extensions  # type: ignore[typeddict-item]
         self._in_head = False
         self.waits_since = None
         if self.parser.should_upgrade():

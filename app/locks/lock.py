@@ -13,7 +13,7 @@ from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import Any
+from typing import Any, Final
 
 from app.errors import LockCancelled, LockError, LockLost, LockNotHeld, LockTimeout
 from app.locks.lease import Lease, Leased
@@ -67,13 +67,21 @@ def who(instance: str) -> dict[str, str | int | float]:
     }
 
 
+_OWNER_MAX: Final = 4096  # characters; ours are much shorter
+
+
 def read_who(text: str | bytes | None) -> tuple[dict[str, Any], float | None]:
     """What `who` has written, and for how many seconds that one has been there; other programs write what they like."""
     try:
-        owner = json.loads(text or "")
-    except ValueError:
+        owner = json.loads(text or "") if len(text or "") <= _OWNER_MAX else None
+    except (ValueError, RecursionError):
         owner = None
     owner = owner if isinstance(owner, dict) else {}
+    # JSON can spell halves of characters, which no other encoding can.
+    owner = {
+        name: value.encode(errors="replace").decode() if isinstance(value, str) else value
+        for name, value in owner.items()
+    }
     since = owner.get("since")
     return owner, max(0.0, time.time() - since) if isinstance(since, int | float) else None
 

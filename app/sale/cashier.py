@@ -277,6 +277,11 @@ class Cashier:
         """Whether there is nobody to serve, and no till at work."""
         return not (self._queue or self._tills or self._unsettled or self._aside)
 
+    @property
+    def will_stall(self) -> bool:
+        """Whether the next write will be held back."""
+        return self._stall is not None
+
     def forget_idle(self) -> set[str]:
         """Forget the items that nobody waits for; those that are left."""
         busy = {pending.item for pending in self._everybody()} | self._aside
@@ -309,6 +314,8 @@ class Cashier:
         To see what a pause at the worst moment does. It is a write like any other that is on its way for long: nobody
         is told that nothing was sold, and whether it still counts when it arrives is for the store to say.
         """
+        if self._stall is not None and not self._stall.begun.done():
+            self._stall.begun.set_result(False)  # this one comes in its place
         stall = self._stall = _Stall(for_s, begins, asyncio.get_running_loop().create_future())
         try:
             async with asyncio.timeout(within_s):

@@ -5,7 +5,9 @@ whichever an operator speaks to, the operator's commands.
 """
 
 import asyncio
+import dataclasses
 import logging
+import math
 import secrets
 import time
 from collections import Counter
@@ -13,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import FiniteFloat, TypeAdapter, ValidationError
 
 from app.errors import SeckillError, UnknownItem
 from app.locks import Contender, Guarantees
@@ -28,6 +30,8 @@ _EVERY_S: Final = 0.5
 _SILENT_S: Final = 3.0  # who has said nothing for so long is not counted on
 _STALE_S: Final = 60.0  # what has not changed for so long is taken down, whoever put it up
 _COMMAND_S: Final = 10.0  # how long a command is up
+_FRESH_S: Final = 3.0  # a command that is older is not obeyed; longer than the store's deadline
+_SLICE: Final = 100  # buyers of a rush who come without a pause for others
 _TOGETHER_S: Final = 1.0  # until a rush begins, so that all instances have heard of it
 _STALL_WITHIN_S: Final = 60.0
 _GRANTS: Final = 12
@@ -116,15 +120,16 @@ class Command:
 
     what: str
     sku: str
-    each: dict[str, float]
+    each: dict[str, FiniteFloat]
     at: float
-    over_s: float = 0.0
+    over_s: FiniteFloat = 0.0
 
 
 _reports: Final = TypeAdapter(Report)
 _commands: Final = TypeAdapter(Command)
 _REPORT: Final = "report/"
 _COMMAND: Final = "command/"
+_LOOK: Final = "look/"
 
 
 @dataclass(slots=True)
@@ -150,6 +155,8 @@ class ControlRoom:
         self._board: dict[str, _Notice] = {}
         self._heard: set[str] | None = None  # commands that were up at the last look; None before the first one
         self._said: set[str] = set()  # commands of ours that were not up yet
+        self._withdrawn: set[str] = set()  # those that may be up although we were told that they are not
+        self._looked_at = -math.inf
         self._tasks: set[asyncio.Task[None]] = set()
         self._pausing = 0
         self._paused_until = 0.0
@@ -171,7 +178,11 @@ class ControlRoom:
     # -- what an operator sees ---------------------------------------------------------------------------------------
 
     async def picture(self, sku: str) -> Picture:
-        """How the sale of an item stands."""
+        """How the sale of an item stands.
+
+        While nobody looks, instances report only what is short: it takes them a second to tell of grants and events.
+        """
+        self._looked_at = asyncio.get_running_loop().time()
         level, queue = await asyncio.gather(self._shop.level(sku), self._shop.queue(sku), return_exceptions=True)
         for answer in (level, queue):
             if isinstance(answer, BaseException) and not isinstance(answer, SeckillError):
@@ -184,6 +195,7 @@ class ControlRoom:
                     report = _reports.validate_json(notice.text)
                 except ValidationError:
                     continue  # of another version
+                report = dataclasses.replace(report, instance=name.removeprefix(_REPORT))
                 states[report.instance] = InstanceState(report, now - notice.since)
         instances = [states[name] for name in sorted(states)]
         return Picture(
@@ -210,7 +222,7 @@ class ControlRoom:
     async def rush(self, sku: str, buyers: int, *, over_s: float = 0.0) -> list[str]:
         """Have so many buyers come, spread evenly over all instances and over `over_s` seconds; who sends them.
 
-        Raises what the store raises; then nobody may have heard of it.
+        Raises what the store raises; then it is withdrawn, and who hears of it late does not obey.
         """
         names = self._present()
         share, more = divmod(buyers, len(names))
@@ -242,7 +254,11 @@ class ControlRoom:
     async def _command(self, command: Command) -> None:
         name = _COMMAND + secrets.token_hex(8)
         self._said.add(name)
-        await self._shop.notices({name: _commands.dump_json(command).decode()})
+        try:
+            await self._shop.notices({name: _commands.dump_json(command).decode()})
+        except SeckillError:
+            self._withdrawn.add(name)
+            raise
         self._obey(command)
 
     # -- report and obey ---------------------------------------------------------------------------------------------
@@ -262,42 +278,54 @@ class ControlRoom:
             self._way = self._shop.way
             self._shop.journal.note("way", way=self._way)
         self._number += 1
-        put = {_REPORT + self._instance: _reports.dump_json(self._report()).decode()}
         now = asyncio.get_running_loop().time()
+        put = {_REPORT + self._instance: _reports.dump_json(self._report()).decode()}
+        if now - self._looked_at < _SILENT_S:
+            put[_LOOK + self._instance] = str(self._number)
+        withdrawn = set(self._withdrawn)
         old = [
             name
             for name, notice in self._board.items()
             if now - notice.since > (_COMMAND_S if name.startswith(_COMMAND) else _STALE_S)
         ]
-        found = await self._shop.notices(put, drop=old)
+        found = await self._shop.notices(put, drop=[*old, *withdrawn])
+        self._withdrawn -= withdrawn
         board = {}
         for name, text in found.items():
             before = self._board.get(name)
             board[name] = before if before is not None and before.text == text else _Notice(text, now)
         self._board = board
         commands = {name: text for name, text in found.items() if name.startswith(_COMMAND)}
-        if self._heard is not None:  # what was said before we came was not meant for us
-            for name in commands.keys() - self._heard - self._said:
-                try:
-                    self._obey(_commands.validate_json(commands[name]))
-                except ValidationError:
-                    _log.debug("not a command: %s", name)
+        # What was said before we came was not meant for us.
+        new = set() if self._heard is None else commands.keys() - self._heard - self._said
         self._heard = set(commands)
         self._said -= self._heard
+        for name in new:
+            try:
+                command = _commands.validate_json(commands[name])
+            except ValidationError:
+                _log.debug("not a command: %s", name)
+                continue
+            if abs(late_s := time.time() - command.at) <= _FRESH_S:
+                self._obey(command)
+            else:  # held up on its way, and not wanted any more; or the store came back older than it was
+                _log.warning("a command came %.1f s late (or clocks are apart), and was not obeyed", late_s)
 
     def _report(self) -> Report:
-        journal, left_s = self._shop.journal, self._paused_until - asyncio.get_running_loop().time()
+        now, journal = asyncio.get_running_loop().time(), self._shop.journal
+        looks = [notice.since for name, notice in self._board.items() if name.startswith(_LOOK)]
+        looked_at = now - max([self._looked_at, *looks]) < _SILENT_S
         return Report(
             instance=self._instance,
             number=self._number,
             units=journal.units,
-            waiting=sum(self._shop.waiting.values()),
+            waiting=self._shop.buyers_waiting,
             way=self._shop.way,
             held=journal.held,
-            grants=list(journal.grants),
-            events=list(journal.events),
+            grants=list(journal.grants) if looked_at else [],
+            events=list(journal.events) if looked_at else [],
             pausing=self._pausing > 0,
-            paused_s=max(0.0, left_s),
+            paused_s=max(0.0, self._paused_until - now),
         )
 
     def _obey(self, command: Command) -> None:
@@ -327,7 +355,13 @@ class ControlRoom:
                 return type(error).__name__
             return answer.outcome
 
-        told = Counter(await asyncio.gather(*(buy(number) for number in range(buyers))))
+        async with asyncio.TaskGroup() as crowd:
+            coming = []
+            for number in range(buyers):
+                coming.append(crowd.create_task(buy(number)))
+                if number % _SLICE == 0:
+                    await asyncio.sleep(0)  # others have their turn, too
+        told = Counter(one.result() for one in coming)
         self._shop.journal.note("rush", buyers=buyers, **{str(name): count for name, count in told.items()})
 
     async def _pause(self, sku: str, for_s: float) -> None:

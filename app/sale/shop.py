@@ -7,6 +7,7 @@ import random
 import time
 import zlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from app.errors import (
@@ -61,8 +62,15 @@ class Shop:
         self._opening: dict[str, asyncio.Task[Cashier]] = {}
         self._marks = Marks(backend, store, self._mark_name)
         self._knocking = asyncio.Semaphore(_KNOCKING_MAX)
+        # Who only looks, however slowly the lock system answers, takes no thread from those who serve.
+        self._lookers = ThreadPoolExecutor(2, thread_name_prefix="seckill-look")
         self._at_door = 0  # buyers for whose item a cashier is being opened
         self._closing = False
+
+    @property
+    def buyers_waiting(self) -> int:
+        """Buyers who wait in this instance."""
+        return sum(cashier.waiting for cashier in self._all_cashiers())
 
     @property
     def waiting(self) -> dict[str, int]:
@@ -165,7 +173,7 @@ class Shop:
     def _forget_idle(self) -> None:
         busy = {cashier: cashier.forget_idle() for cashier in self._all_cashiers()}
         self._cashiers = {sku: cashier for sku, cashier in self._cashiers.items() if sku in busy[cashier]}
-        self._by_lock = {name: cashier for name, cashier in self._by_lock.items() if not cashier.idle}
+        self._by_lock = {name: one for name, one in self._by_lock.items() if not one.idle or one.will_stall}
 
     async def level(self, sku: str) -> Level:
         """Units left and sold."""
@@ -226,7 +234,8 @@ class Shop:
     async def queue(self, sku: str) -> list[Contender]:
         """The queue of an item's lock: the holder first, then the waiters in order, as far as they can be seen."""
         self._store.check(sku)
-        return await asyncio.to_thread(self._backend.lock(self.lock_name(sku)).contenders)
+        contenders = self._backend.lock(self.lock_name(sku)).contenders
+        return await asyncio.get_running_loop().run_in_executor(self._lookers, contenders)
 
     @property
     def lock_system(self) -> tuple[str, Guarantees]:
@@ -335,6 +344,7 @@ class Shop:
         left_s = max(0.0, until - loop.time())
         await asyncio.gather(*(cashier.drain(left_s) for cashier in self._all_cashiers()))
         await self._marks.close()
+        self._lookers.shutdown(wait=False, cancel_futures=True)
 
     def lock_name(self, sku: str) -> str:
         """Of an item's lock."""

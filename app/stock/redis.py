@@ -321,12 +321,13 @@ class RedisStockStore(StockStore):
 
     async def notices(self, put: Mapping[str, str], *, drop: Sequence[str] = ()) -> dict[str, str]:
         """See `StockStore.notices`."""
-        async with self._client.commands() as redis:
+        async with self._client.commands() as redis, redis.pipeline(transaction=False) as pipe:
             if put:
-                await redis.hset(_NOTICES, mapping=dict(put))
+                pipe.hset(_NOTICES, mapping=dict(put))
             if drop:
-                await redis.hdel(_NOTICES, *drop)
-            found: dict[str, str] = await redis.hgetall(_NOTICES)
+                pipe.hdel(_NOTICES, *drop)
+            pipe.hgetall(_NOTICES)
+            found: dict[str, str] = (await pipe.execute())[-1]
         return found
 
     async def ping(self, *, timeout_s: float | None = None) -> None:

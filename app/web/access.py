@@ -2,13 +2,14 @@
 
 The link sets a cookie, signed with a key that is made of the token, so that every instance that has the same token
 knows it, and none needs to remember it. A browser sends cookies along whoever makes it ask, and does not tell ports
-apart; so with a cookie alone one may only look: what changes something needs a second word, which only our own pages
-can read.
+apart; so what changes something needs a second word besides the cookie, which only our own pages can read. That keeps
+other sites' pages out, not a server that was handed the cookie: it is sent to whatever listens on this host.
 """
 
 import hashlib
 import hmac
 import secrets
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Final
 
 from fastapi import Depends, Request, Response, Security
@@ -17,7 +18,7 @@ from itsdangerous import BadSignature, TimestampSigner
 from starlette.exceptions import HTTPException
 
 CSRF_HEADER: Final = "X-Seckill-Csrf"
-_LASTS_S: Final = 12 * 3600
+_LASTS: Final = timedelta(hours=12)
 
 _bearer = HTTPBearer(auto_error=False, description="SECKILL_ADMIN_TOKEN")
 
@@ -48,7 +49,7 @@ class Door:
         response.set_cookie(
             self._cookie,
             self._signer.sign(secrets.token_urlsafe(16)).decode(),
-            max_age=_LASTS_S,
+            max_age=int(_LASTS.total_seconds()),
             httponly=True,
             samesite="lax",  # strict would not come along when the link is opened from a chat or a mail
             secure=request.url.scheme == "https",
@@ -62,10 +63,12 @@ class Door:
         """The cookie, if it is one of ours and not too old."""
         cookie = request.cookies.get(self._cookie, "")
         try:
-            self._signer.unsign(cookie, max_age=_LASTS_S)
+            _, signed_at = self._signer.unsign(cookie, return_timestamp=True)
         except BadSignature:
             return None
-        return None if self.locked else cookie
+        # Not by `max_age`: to it the future is the past, and another instance's clock may be ahead of ours.
+        fresh = datetime.now(UTC) - signed_at < _LASTS
+        return cookie if fresh and not self.locked else None
 
     def csrf(self, session: str) -> str:
         """The second word that goes with a cookie."""

@@ -22,6 +22,7 @@ pages = APIRouter(include_in_schema=False)
 router = APIRouter(tags=["control room"], prefix="/control", dependencies=[OPERATOR], responses=responses(401, 403))
 
 _LOGIN: Final = "/control/login"
+_NOT_KEPT: Final = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}  # the token may be in the address
 _PAUSE_BEYOND_TTL_S: Final = 3.0  # time for the next in line to take over, and for us to see it
 
 
@@ -71,9 +72,8 @@ def _address(request: Request, path: str, **more: str) -> str:
 def _enter(request: Request, token: str) -> Response:
     door = state_of(request).door
     if not door.opens(token):
-        return RedirectResponse(_address(request, _LOGIN, wrong=""), 303)
-    headers = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
-    response = RedirectResponse(_address(request, "/control"), 303, headers=headers)
+        return RedirectResponse(_address(request, _LOGIN, wrong=""), 303, headers=_NOT_KEPT)
+    response = RedirectResponse(_address(request, "/control"), 303, headers=_NOT_KEPT)
     door.let_in(request, response)
     return response
 
@@ -271,10 +271,13 @@ async def live(request: Request, sku: Sku = DEFAULT_SKU) -> Response:
     """The same, twice a second, as server-sent events."""
     state = state_of(request)
 
+    state.operators.ensure_room()
+    since = state.operators.number
+
     async def look() -> str:
         return (await _picture(state, sku)).model_dump_json()
 
-    return state.operators.open(sku, await look(), look)
+    return state.operators.open(sku, await look(), look, since=since)
 
 
 # -- what its buttons do (restock: PUT /stock) -----------------------------------------------------------------------

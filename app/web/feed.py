@@ -3,12 +3,14 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, Final
+from typing import Final
 
 from sse_starlette import EventSourceResponse, ServerSentEvent
+from sse_starlette.sse import SendTimeoutError
 from starlette.types import Receive, Scope, Send
 
 from app.errors import SeckillError, TooManyListeners
+from app.web.limits import ABORT
 
 _log = logging.getLogger(__name__)
 
@@ -16,6 +18,7 @@ EVERY_S: Final = 0.5
 _HEARTBEAT_S: Final = 5
 _RETRY_MS: Final = 1000
 _SEND_S: Final = 10.0  # who reads nothing for so long is let go
+_LAST_S: Final = 1.0
 
 Look = Callable[[], Awaitable[str | None]]
 
@@ -26,56 +29,73 @@ class Feeds:
     def __init__(self, listeners_max: int) -> None:
         self._listeners_max = listeners_max
         self._feeds: dict[str, _Feed] = {}
-        self._listeners = 0
+        self._tellings: set[_Telling] = set()
         self._closed = False
+        self.number = 0  # of news, of whatever is looked at
 
-    def open(self, name: str, first: str, look: Look) -> EventSourceResponse:
+    def _next_number(self) -> int:
+        self.number += 1
+        return self.number
+
+    def ensure_room(self) -> None:
+        """Raise `TooManyListeners` if there is no room for another one."""
+        if len(self._tellings) >= self._listeners_max or self._closed:
+            raise TooManyListeners(f"{self._listeners_max} listen already; ask now and then instead")
+
+    def open(self, name: str, first: str, look: Look, *, since: int) -> EventSourceResponse:
         """Tell a listener `first`, and then whatever `look` finds that is new (None: nothing), with all of that name.
 
-        Raises `TooManyListeners`.
+        `since` is `number` from before `first` was looked up. Raises `TooManyListeners`.
         """
-        if self._listeners >= self._listeners_max or self._closed:
-            raise TooManyListeners(f"{self._listeners_max} listen already; ask now and then instead")
-        self._listeners += 1
+        self.ensure_room()
         feed = self._feeds.get(name)
         if feed is None:
-            feed = self._feeds[name] = _Feed(look)
+            feed = self._feeds[name] = _Feed(look, self._next_number)
         feed.listeners += 1
 
         def leave() -> None:
-            self._listeners -= 1
+            self._tellings.discard(telling)
             feed.listeners -= 1
             if not feed.listeners and self._feeds.get(name) is feed:
                 del self._feeds[name]
                 feed.close()
 
-        return _Telling(
-            _tell(first, feed),
-            leave,
-            ping=_HEARTBEAT_S,
-            ping_message_factory=lambda: ServerSentEvent(comment="still here"),
-            send_timeout=_SEND_S,
-        )
+        telling = _Telling(feed, first, since, leave)
+        self._tellings.add(telling)
+        return telling
 
     def close(self) -> None:
-        """Let all listeners go."""
+        """Let all listeners go; who has not read the rest after a second is cut off."""
+        if self._closed:
+            return
         self._closed = True
         for feed in self._feeds.values():
             feed.close()
+        asyncio.get_running_loop().call_later(_LAST_S, self._cut_off)
+
+    def _cut_off(self) -> None:
+        for telling in list(self._tellings):
+            telling.abort()
 
 
 class _Feed:
     """One thing to look at, while it has listeners."""
 
-    def __init__(self, look: Look) -> None:
+    def __init__(self, look: Look, next_number: Callable[[], int]) -> None:
         self.listeners = 0
+        self.number = 0  # of the latest news
         self._look = look
-        self._next: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
+        self._next_number = next_number
+        self._latest: bytes | None = None
+        self._news = asyncio.Event()
+        self._closed = False
         self._looking = asyncio.create_task(self._look_on(), name="feed")
 
-    async def next(self) -> bytes | None:
-        """What is new next, None at the end. Who is slow misses what was new meanwhile."""
-        return await asyncio.shield(self._next)
+    async def next(self, seen: int) -> bytes | None:
+        """What is newer than `seen`, None at the end. Who is slow misses some, but not the last of it."""
+        while self.number <= seen and not self._closed:
+            await self._news.wait()
+        return None if self._closed else self._latest
 
     async def _look_on(self) -> None:
         while True:
@@ -88,31 +108,55 @@ class _Feed:
                 _log.exception("a look at what is shown failed in a way that it must not")
                 continue
             if text is not None:
-                told, self._next = self._next, asyncio.get_running_loop().create_future()
-                told.set_result(ServerSentEvent(text).encode())  # once for all
+                self._latest = ServerSentEvent(text).encode()  # once for all
+                self.number = self._next_number()
+                self._tell()
+
+    def _tell(self) -> None:
+        news, self._news = self._news, asyncio.Event()
+        news.set()
 
     def close(self) -> None:
         """Nobody looks any more."""
         self._looking.cancel()
-        if not self._next.done():
-            self._next.set_result(None)
+        self._closed = True
+        self._tell()
 
 
 class _Telling(EventSourceResponse):
-    """A response that says when it is over, even if it never began."""
+    """What one listener is told; says when it is over, even if it never began."""
 
-    def __init__(self, content: AsyncIterator[bytes], leave: Callable[[], None], **options: Any) -> None:
-        super().__init__(content, **options)
+    def __init__(self, feed: _Feed, first: str, since: int, leave: Callable[[], None]) -> None:
+        super().__init__(
+            _tell(feed, since, first),
+            ping=_HEARTBEAT_S,
+            ping_message_factory=lambda: ServerSentEvent(comment="still here"),
+            send_timeout=_SEND_S,
+        )
         self._leave = leave
+        self._abort: Callable[[], None] | None = None
+
+    def abort(self) -> None:
+        """Cut the listener off: one that doesn't read would keep the connection, and what was sent, for ever."""
+        if self._abort is not None:
+            self._abort()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._abort = scope.get("extensions", {}).get(ABORT)
         try:
             await super().__call__(scope, receive, send)
+        except SendTimeoutError:
+            if self._abort is None:
+                raise
+            self.abort()
+            while (await receive())["type"] != "http.disconnect":
+                pass
         finally:
             self._leave()
 
 
-async def _tell(first: str, feed: _Feed) -> AsyncIterator[bytes]:
+async def _tell(feed: _Feed, seen: int, first: str) -> AsyncIterator[bytes]:
     yield ServerSentEvent(first, retry=_RETRY_MS).encode()
-    while (event := await feed.next()) is not None:
+    while (event := await feed.next(seen)) is not None:
+        seen = feed.number
         yield event

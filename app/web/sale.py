@@ -207,6 +207,8 @@ async def stock_live(request: Request, sku: Sku = DEFAULT_SKU) -> Response:
     503 if too many listen: `GET /stock` tells the same.
     """
     state = state_of(request)
+    state.buyers.ensure_room()
+    since = state.buyers.number
     first = await _stock(state, sku)
     last = first
 
@@ -215,7 +217,7 @@ async def stock_live(request: Request, sku: Sku = DEFAULT_SKU) -> Response:
         before, last = last, await _stock(state, sku)
         return None if last == before.model_copy(update={"now": last.now}) else last.model_dump_json()
 
-    return state.buyers.open(sku, first.model_dump_json(), look)
+    return state.buyers.open(sku, first.model_dump_json(), look, since=since)
 
 
 @router.get("/orders/{order_id}", responses=responses(404, 422, 503))
