@@ -4,7 +4,7 @@
 # make torture  the sale while things break, and the verdict; ARGS="--help" for its options
 # make bench    the sale beside what it could be compared with, and the locks beside their peers (a few minutes)
 # make check    format, lint, types, import rules
-# make docs     what is generated: tables in the README and in docs, docs/locks.md, .env.example
+# make docs     what is generated: tables in the READMEs and in docs, docs/locks.md, .env.example
 # make screenshots   the pictures in the README; needs Chromium
 # make lock     requirements.lock anew: what the container installs, with hashes
 # make audit    known vulnerabilities in what is locked (asks PyPI)

@@ -1,5 +1,7 @@
-"""Writes what must agree with the code (`make docs`): `.env.example`, docs/locks.md, tables in README and docs."""
+"""Writes what must agree with the code (`make docs`): `.env.example`, docs/locks.md, tables in the READMEs and docs."""
 
+import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 
 import yaml
@@ -12,6 +14,7 @@ from app.metrics import Metrics
 from app.settings import PREFIX, Settings
 
 ROOT = Path(__file__).parents[1]
+TRANSLATIONS = ROOT / "docs" / "settings.zh-CN.toml"
 
 
 def defaults() -> list[tuple[str, str, str]]:
@@ -32,13 +35,41 @@ def env_example() -> str:
 
 def table() -> str:
     """The settings as a Markdown table."""
-    rows = [f"| `{name}` | {f'`{default}`' if default else 'not set'} | {text} |" for name, default, text in defaults()]
-    return "\n".join(["| variable | default | what it is |", "|---|---|---|", *rows])
+    return _table("| variable | default | what it is |", "not set", {name: text for name, _, text in defaults()})
+
+
+def chinese_table() -> str:
+    """The same in Chinese; `LookupError` as in `translated`."""
+    texts = translated({name: text for name, _, text in defaults()}, tomllib.loads(TRANSLATIONS.read_text()))
+    return _table("| 变量 | 默认值 | 说明 |", "未设置", texts)
+
+
+def translated(described: Mapping[str, str], kept: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+    """The Chinese text of each setting.
+
+    `described`: the English one of each; `kept`: what was translated (`en`), and into what (`zh`). `LookupError` has a
+    line for each setting without a translation, translation without a setting, and description that has changed since.
+    """
+    wrong = [f"{name} has no translation" for name in described if not kept.get(name, {}).get("zh")]
+    wrong += [f"{name} is not a setting" for name in kept if name not in described]
+    wrong += [
+        f'{name} was translated from "{kept[name].get("en")}", and is now "{text}"'
+        for name, text in described.items()
+        if name in kept and kept[name].get("en") != text
+    ]
+    if wrong:
+        raise LookupError("\n".join(f"{TRANSLATIONS.relative_to(ROOT)}: {line}" for line in wrong))
+    return {name: kept[name]["zh"] for name in described}
 
 
 def readme() -> str:
     """The README with the table of this moment."""
     return _filled((ROOT / "README.md").read_text(), "settings", table())
+
+
+def chinese_readme() -> str:
+    """README.zh-CN.md with the table of this moment; `LookupError` as in `translated`."""
+    return _filled((ROOT / "README.zh-CN.md").read_text(), "settings", chinese_table())
 
 
 def families() -> dict[str, Metric]:
@@ -88,6 +119,12 @@ def operations() -> str:
     """docs/operations.md with the tables of this moment."""
     text = (ROOT / "docs" / "operations.md").read_text()
     return _filled(_filled(text, "metrics", metrics()), "alerts", alerts())
+
+
+def _table(head: str, unset: str, texts: Mapping[str, str]) -> str:
+    """The settings below this head; `texts`: what each is."""
+    rows = [f"| `{name}` | {f'`{value}`' if value else unset} | {texts[name]} |" for name, value, _ in defaults()]
+    return "\n".join([head, "|---|---|---|", *rows])
 
 
 def _filled(text: str, what: str, table: str) -> str:
@@ -207,3 +244,5 @@ if __name__ == "__main__":
     (ROOT / "README.md").write_text(readme())
     (ROOT / "docs" / "locks.md").write_text(locks())
     (ROOT / "docs" / "operations.md").write_text(operations())
+    # The last one: a setting that nobody has translated yet does not keep the others from being written.
+    (ROOT / "README.zh-CN.md").write_text(chinese_readme())

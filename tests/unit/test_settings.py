@@ -1,4 +1,4 @@
-"""Settings: from the environment and .env, checked at start, in step with .env.example and the README."""
+"""Settings: from the environment and .env, checked at start, in step with .env.example and both READMEs."""
 
 import importlib.util
 import re
@@ -156,6 +156,31 @@ def test_env_example_gives_the_defaults(tmp_path: Path) -> None:
 def test_the_readme_has_every_setting() -> None:
     """The table in the README is what `make docs` writes."""
     assert (ROOT / "README.md").read_text() == generate.readme()
+
+
+def test_the_chinese_readme_has_every_setting() -> None:
+    """Its table is what `make docs` writes from docs/settings.zh-CN.toml; a setting that has no translation, or another
+    description than the one that was translated, is named.
+    """
+    assert (ROOT / "README.zh-CN.md").read_text() == generate.chinese_readme()
+
+
+@pytest.mark.parametrize(
+    ("described", "kept", "said"),
+    [
+        ({"A": "a"}, {}, "A has no translation"),
+        ({"A": "a"}, {"A": {"en": "a", "zh": ""}}, "A has no translation"),
+        ({}, {"A": {"en": "a", "zh": "甲"}}, "A is not a setting"),
+        ({"A": "b"}, {"A": {"en": "a", "zh": "甲"}}, 'A was translated from "a", and is now "b"'),
+    ],
+)
+def test_a_translation_keeps_up_with_its_setting(
+    described: dict[str, str], kept: dict[str, dict[str, str]], said: str
+) -> None:
+    """Neither is without the other, and a description that has changed since it was translated is noticed."""
+    with pytest.raises(LookupError) as error:
+        generate.translated(described, kept)
+    assert str(error.value) == f"docs/settings.zh-CN.toml: {said}"
 
 
 def test_the_table_of_locks_is_that_of_the_code() -> None:
