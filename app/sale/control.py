@@ -171,7 +171,7 @@ class ControlRoom:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         try:
-            await self._shop.notices({}, drop=[_REPORT + self._instance])
+            await self._shop.notices({}, drop=[_REPORT + self._instance, _LOOK + self._instance])
         except SeckillError as error:
             _log.debug("the report stays up: %s", error)
 

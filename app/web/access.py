@@ -9,7 +9,6 @@ other sites' pages out, not a server that was handed the cookie: it is sent to w
 import hashlib
 import hmac
 import secrets
-from datetime import UTC, datetime, timedelta
 from typing import Annotated, Final
 
 from fastapi import Depends, Request, Response, Security
@@ -18,7 +17,7 @@ from itsdangerous import BadSignature, TimestampSigner
 from starlette.exceptions import HTTPException
 
 CSRF_HEADER: Final = "X-Seckill-Csrf"
-_LASTS: Final = timedelta(hours=12)
+_LASTS_S: Final = 12 * 3600
 
 _bearer = HTTPBearer(auto_error=False, description="SECKILL_ADMIN_TOKEN")
 
@@ -49,7 +48,7 @@ class Door:
         response.set_cookie(
             self._cookie,
             self._signer.sign(secrets.token_urlsafe(16)).decode(),
-            max_age=int(_LASTS.total_seconds()),
+            max_age=_LASTS_S,
             httponly=True,
             samesite="lax",  # strict would not come along when the link is opened from a chat or a mail
             secure=request.url.scheme == "https",
@@ -67,7 +66,7 @@ class Door:
         except BadSignature:
             return None
         # Not by `max_age`: to it the future is the past, and another instance's clock may be ahead of ours.
-        fresh = datetime.now(UTC) - signed_at < _LASTS
+        fresh = self._signer.get_timestamp() - signed_at.timestamp() < _LASTS_S
         return cookie if fresh and not self.locked else None
 
     def csrf(self, session: str) -> str:

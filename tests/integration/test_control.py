@@ -1,6 +1,7 @@
 """The control room's server side: who may do what, what is shown of all instances, what commands bring about."""
 
 import asyncio
+import base64
 import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -12,6 +13,7 @@ import httpx
 import pytest
 
 from app.embedded import EtcdMember, Valkey
+from tests.harness.servers import etcdctl, gateway
 from tests.harness.shop import TOKEN, Instance, client, shop
 from tests.harness.waiting import eventually_async
 from tests.integration.test_web import is_problem
@@ -488,6 +490,62 @@ def test_what_was_said_before_one_came(play: Callable[..., None], etcd: EtcdMemb
                 await eventually_async(lambda: events(late, "rush"), "it has obeyed")
                 assert [one["facts"]["buyers"] for one in await events(late, "rush")] == [3]
                 assert await lucky(http) == 3
+
+    play(scenario)
+
+
+def test_what_comes_late_is_not_obeyed(play: Callable[..., None], etcd: EtcdMember, valkey: Valkey) -> None:
+    """A command that was held up on its way, or that is back in a store that is older than it was, is none any more."""
+
+    def rush(buyers: float, at: float) -> str:
+        return json.dumps({"what": "rush", "sku": "default", "each": {"a": buyers}, "at": at, "over_s": 0})
+
+    async def scenario(http: httpx.AsyncClient) -> None:
+        async with board(etcd, valkey) as put:
+            odd = rush(1, time.time()).replace("1}", "Infinity}")
+            await put({"command/late": rush(7, time.time() - 5), "command/odd": odd})
+            await put({"command/fresh": rush(3, time.time())})
+            await eventually_async(lambda: events(http, "rush"), "it has obeyed")
+            assert [one["facts"]["buyers"] for one in await events(http, "rush")] == [3]
+            assert await lucky(http) == 3
+
+    play(scenario)
+
+
+def test_an_instance_whose_clock_is_ahead(play: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its cookie is good here at once."""
+
+    async def scenario(a: httpx.AsyncClient, b: httpx.AsyncClient) -> None:
+        ahead = SimpleNamespace(time=lambda: time.time() + 120)
+        with monkeypatch.context() as there:
+            there.setattr("itsdangerous.timed.time", ahead)
+            await enter(a)
+        b.cookies = a.cookies
+        assert (await b.get("/control/picture")).status_code == 200
+
+    play(scenario, 2)
+
+
+@pytest.mark.parametrize(
+    "owner", ['{"instance":"\\ud800"}', "[" * 100_000, '{"instance":"' + "x" * 100_000 + '"}', "null"]
+)
+def test_what_a_stranger_calls_itself(play: Callable[..., None], etcd: EtcdMember, owner: str) -> None:
+    """Whatever is written into the lock's queue, it is shown, and nothing fails."""
+
+    async def scenario(http: httpx.AsyncClient) -> None:
+        stranger = "/seckill/lock/all/stranger"
+        gateway(
+            etcd,
+            "kv/put",
+            key=base64.b64encode(stranger.encode()).decode(),
+            value=base64.b64encode(owner.encode()).decode(),
+        )
+        try:
+            assert [one["key"] for one in (await look(http))["queue"]] == [stranger]
+            assert (await http.get("/locks", headers=BEARER)).status_code == 200
+            assert (await http.post("/control/pause", json={}, headers=BEARER)).status_code == 200
+        finally:
+            etcdctl(etcd.endpoint, "del", stranger)
 
     play(scenario)
 

@@ -5,9 +5,12 @@ import itertools
 import json
 import re
 import signal
+import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from time import time
 from typing import Any
 
 import httpx
@@ -17,7 +20,7 @@ from app.embedded import EtcdMember, Valkey
 from app.errors import StockUnavailable, TooManyListeners
 from app.web import feed
 from app.web.feed import Feeds
-from tests.harness.shop import TOKEN, Instance
+from tests.harness.shop import TOKEN, Instance, shop
 from tests.harness.waiting import WITHIN_S, eventually, eventually_async
 from tests.integration.test_web import is_problem
 
@@ -151,6 +154,42 @@ def test_they_end_when_the_instance_does(instance: Instance) -> None:
         assert "Traceback" not in instance.last_lines(1000)
 
 
+def test_who_reads_nothing_keeps_nothing(etcd: EtcdMember, valkey: Valkey) -> None:
+    """They are cut off, with all that was still to be sent to them; and a stop does not wait until then."""
+    event = {"number": 1, "at": time(), "kind": "way", "facts": {"way": "x" * 300_000}, "times": 1}
+    fat = {"instance": "fat", "number": 1, "units": 0, "waiting": 0, "way": "lock", "held": [], "grants": []}
+    fat |= {"events": [event], "pausing": False, "paused_s": 0}
+
+    async def report() -> None:
+        async with shop(etcd.endpoint, valkey.url) as opened:
+            await opened.notices({"report/fat": json.dumps(fat)})
+
+    with Instance(etcd.endpoint, valkey.url) as instance, ExitStack() as stuck:
+
+        def files() -> int:
+            return len(list(Path(f"/proc/{instance.pid}/fd").iterdir()))
+
+        def come() -> None:
+            for _ in range(3):
+                one = stuck.enter_context(socket.socket())
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
+                one.connect(("127.0.0.1", instance.port))
+                head = f"GET /control/live HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n\r\n"
+                one.sendall(head.encode())
+
+        restock(instance, 5)
+        asyncio.run(report())
+        before = files()
+        come()
+        eventually(lambda: files() >= before + 3, "they are there")
+        eventually(lambda: files() < before + 3, "they are cut off", 45)
+        come()
+        eventually(lambda: files() >= before + 3, "others are there")
+        instance.signal(signal.SIGTERM)
+        eventually(lambda: not instance.running, "the instance ends", 8)
+        assert "Traceback" not in instance.last_lines(1000)
+
+
 def test_a_store_that_is_away(etcd: EtcdMember) -> None:
     """Who listens stays, hears heartbeats, and is told what is new when the store is back."""
     with (
@@ -184,7 +223,7 @@ class Browser:
         self.reads = asyncio.Event()
         self.reads.set()
         self._gone = asyncio.Event()
-        response = feeds.open(name, "first", look)
+        response = feeds.open(name, "first", look, since=feeds.number)
         scope = {"type": "http", "method": "GET", "headers": []}
         self.listening = asyncio.create_task(response(scope, self._receive, self._send))
 
@@ -304,6 +343,33 @@ def test_a_slow_reader_holds_nobody_up() -> None:
         assert int(slow.sent[-1]) > 40
         for browser in (slow, fast):
             await browser.leave()
+
+    run(scenario)
+
+
+def test_the_last_of_what_is_new_is_never_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever was busy when something changed is told of it afterwards, although nothing has changed since."""
+    monkeypatch.setattr(feed, "EVERY_S", 0.01)
+
+    async def scenario(feeds: Feeds, sight: Sight) -> None:
+        async def look() -> str | None:
+            return await sight.look() if sight.looks < 5 else None
+
+        busy = Browser(feeds, look)
+        await heard(busy, 1)
+        busy.reads.clear()
+
+        async def over() -> bool:
+            return sight.looks == 5
+
+        await eventually_async(over, "all has changed that will")
+        busy.reads.set()
+
+        async def knows() -> bool:
+            return busy.sent[-1] == "5"
+
+        await eventually_async(knows, "the last change is told")
+        await busy.leave()
 
     run(scenario)
 
