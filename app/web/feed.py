@@ -132,6 +132,9 @@ class _Telling(EventSourceResponse):
             ping=_HEARTBEAT_S,
             ping_message_factory=lambda: ServerSentEvent(comment="still here"),
             send_timeout=_SEND_S,
+            # When it sees uvicorn about to stop, the library would end all streams without a goodbye: `close` is given
+            # the time to do it first. (With plain uvicorn nobody calls that in time.)
+            shutdown_grace_period=2 * _LAST_S,
         )
         self._leave = leave
         self._abort: Callable[[], None] | None = None

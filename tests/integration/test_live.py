@@ -34,13 +34,16 @@ class Listener:
         self.answer = answer
         self.lines: list[str] = []
         self.ended = False
+        self.broken: Exception | None = None
         self._thread = threading.Thread(target=self._read, name="listener")
         self._thread.start()
 
     def _read(self) -> None:
-        with suppress(httpx.HTTPError, httpx.StreamError):
+        try:
             for line in self.answer.iter_lines():
                 self.lines.append(line)
+        except (httpx.HTTPError, httpx.StreamError) as error:
+            self.broken = error
         self.ended = True
 
     @property
@@ -150,6 +153,7 @@ def test_they_end_when_the_instance_does(instance: Instance) -> None:
         eventually(lambda: one.told and another.told)
         instance.signal(signal.SIGTERM)
         eventually(lambda: one.ended and another.ended, "the streams end")
+        assert one.broken is another.broken is None
         eventually(lambda: not instance.running, "the instance ends")
         assert "Traceback" not in instance.last_lines(1000)
 
