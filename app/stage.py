@@ -19,6 +19,7 @@ from app.main import open_shop, open_store
 from app.process import Process, port_is_free
 from app.sale import Shop
 from app.settings import NOT_THERE, PREFIX, Guard, LockName, Settings, StoreName, load
+from app.stock import DEFAULT_SKU
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +97,11 @@ class Stage:
     def open_shop(self) -> AbstractAsyncContextManager[Shop]:
         """A shop of this process on the same servers: it sells nothing, it sets the stock and audits."""
         return open_shop(_settings({**self.variables, "INSTANCE": "stage"}))
+
+    async def begin_sale(self, units: int) -> None:
+        """Forget what was sold, and put so many units of the default item on sale."""
+        async with self.open_shop() as shop:
+            await shop.set_stock(DEFAULT_SKU, units, new_sale=True)
 
 
 @contextmanager

@@ -10,7 +10,6 @@ from rich.console import Console
 
 from app.settings import PREFIX
 from app.stage import Stage, StageOptions, set_up
-from app.stock import DEFAULT_SKU
 
 # The settings that lead to the servers, for other terminals.
 _LEADING: Final = {
@@ -26,17 +25,12 @@ def run(options: StageOptions) -> int:
     console = Console()
     try:
         with set_up(options, console) as stage:
-            asyncio.run(_begin_sale(stage, options.stock))
+            asyncio.run(stage.begin_sale(options.stock))
             stay_up(stage, console)
     except KeyboardInterrupt:
         console.print("Stopped.")
         return 130
     return 0
-
-
-async def _begin_sale(stage: Stage, units: int) -> None:
-    async with stage.open_shop() as shop:
-        await shop.set_stock(DEFAULT_SKU, units, new_sale=True)
 
 
 def stay_up(stage: Stage, console: Console) -> None:

@@ -16,7 +16,6 @@ from rich.console import Console
 
 from app.settings import LockName, StoreName
 from app.stage import Stage, StageOptions, set_up
-from app.stock import DEFAULT_SKU
 
 DOCS = Path(__file__).parent
 _WITHIN_S = 60.0
@@ -29,17 +28,12 @@ def main() -> None:
         sys.exit("Chromium is not on PATH; on Debian: apt-get install chromium")
     options = StageOptions(300, 2, (8080, 8090), None, LockName.ETCD, StoreName.REDIS, None, 5)
     with set_up(options, Console()) as stage:
-        asyncio.run(_begin_sale(stage))
+        asyncio.run(stage.begin_sale(options.stock))
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=binary, chromium_sandbox=False)
             _shop(browser, stage)
             _control(browser, stage)
             browser.close()
-
-
-async def _begin_sale(stage: Stage) -> None:
-    async with stage.open_shop() as shop:
-        await shop.set_stock(DEFAULT_SKU, 300, new_sale=True)
 
 
 def _shop(browser: Browser, stage: Stage) -> None:
