@@ -1,6 +1,7 @@
 """A child process that is asked whether it is ready, that can be paused and killed, and that dies with its parent."""
 
 import contextlib
+import os
 import random
 import shutil
 import signal
@@ -8,6 +9,7 @@ import socket
 import subprocess
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -25,7 +27,12 @@ class ProcessFailed(SeckillError):
     """A child process ended, or was not ready in time; the text has its last lines."""
 
 
-_given: Final[set[int]] = set()  # ports that a server of this process is going to listen on, if it does not already
+# Ports that a server of this process is going to listen on, if it does not already. While it doesn't, the UDP port of
+# the same number says so to other processes that look for one, such as the second worker of the tests. Only of the
+# last so many, as each costs a file descriptor.
+_given: Final[set[int]] = set()
+_claims: Final[deque[socket.socket]] = deque()
+_CLAIMS_MAX: Final = 64
 
 
 def free_port() -> int:
@@ -36,9 +43,23 @@ def free_port() -> int:
     """
     while True:
         port = random.randrange(20_000, 32_000)  # noqa: S311 - not a secret
-        if port not in _given and port_is_free(port):
-            _given.add(port)
-            return port
+        if port in _given:
+            continue
+        claim = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        try:
+            claim.bind(("127.0.0.1", port))
+        except OSError:
+            claim.close()
+            continue
+        # Claimed before it is looked at: of two who look at it together one has the claim.
+        if not port_is_free(port):
+            claim.close()
+            continue
+        _given.add(port)
+        _claims.append(claim)
+        if len(_claims) > _CLAIMS_MAX:
+            _claims.popleft().close()
+        return port
 
 
 def port_is_free(port: int) -> bool:
@@ -158,6 +179,10 @@ class Process:
     def pause(self) -> None:
         """SIGSTOP: the process is alive and does nothing, as in a long garbage collection or a frozen machine."""
         self.signal(signal.SIGSTOP)
+        if self._child is not None and hasattr(os, "waitid"):  # macOS has it from Python 3.13 on
+            # The last of its threads may go on for a while; whether it has ended is left for `subprocess` to see.
+            with contextlib.suppress(ChildProcessError):
+                os.waitid(os.P_PID, self._child.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self) -> None:
         """SIGCONT."""
