@@ -9,7 +9,6 @@ Prints one JSON object.
 import argparse
 import asyncio
 import gc
-import itertools
 import json
 import re
 import shutil
@@ -55,8 +54,9 @@ class Load:
 class _Buyer(asyncio.Protocol):
     """One connection. Answers are not understood beyond their status and their end."""
 
-    def __init__(self, requests: Iterator[bytes], latencies_s: list[float], statuses: Counter[bytes]) -> None:
+    def __init__(self, requests: list[bytes], turn: int, latencies_s: list[float], statuses: Counter[bytes]) -> None:
         self._requests = requests
+        self._turn = turn
         self.until = 0.0
         self._latencies_s = latencies_s
         self._statuses = statuses
@@ -70,7 +70,8 @@ class _Buyer(asyncio.Protocol):
     def ask(self) -> None:
         """Send the next request."""
         self._sent_at = time.perf_counter()
-        self._transport.write(next(self._requests))
+        self._turn = (self._turn + 1) % len(self._requests)
+        self._transport.write(self._requests[self._turn])
 
     def data_received(self, data: bytes) -> None:
         if self._rest:
@@ -103,12 +104,12 @@ async def _drive(urls: list[str], connections: int, seconds: float, paths: Seque
     latencies_s: list[float] = []
     statuses: Counter[bytes] = Counter()
     buyers = []
+    servers = [urlsplit(url) for url in urls]
+    requests = [[f"GET {path} HTTP/1.1\r\nHost: {url.netloc}\r\n\r\n".encode() for path in paths] for url in servers]
     for number in range(connections):
-        url = urlsplit(urls[number % len(urls)])
-        requests = [f"GET {path} HTTP/1.1\r\nHost: {url.netloc}\r\n\r\n".encode() for path in paths]
+        url = servers[number % len(urls)]
         # Each begins with another one.
-        turn = number // len(urls) % len(requests)
-        buyer = _Buyer(itertools.cycle(requests[turn:] + requests[:turn]), latencies_s, statuses)
+        buyer = _Buyer(requests[number % len(urls)], number // len(urls), latencies_s, statuses)
         await loop.create_connection(lambda buyer=buyer: buyer, url.hostname, url.port)  # type: ignore[misc]
         buyers.append(buyer)
     began = time.perf_counter()

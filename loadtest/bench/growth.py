@@ -1,14 +1,17 @@
 """How cost grows: with items, instances and waiting buyers; memory per waiting buyer; calls to the servers per sale.
 
-    python -m loadtest.bench.growth [--seconds 4] [--rounds 3] [--report DIR]
+    python -m loadtest.bench.growth [--seconds 2] [--rounds 7] [--only items] [--report DIR]
 
-Each row is the default service under a full load, beside the row that the others are compared with, round by round.
+The rows of a group take turns on the same instances and servers, and begin with another one in each round, so that a
+machine that slows down hits all alike. What counts are the ratios to the group's first row: for each round by itself,
+then their median.
 """
 
 import argparse
 import json
 import statistics
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
@@ -17,34 +20,36 @@ from rich.table import Table
 
 from app.locks import EtcdBackend
 from app.server import raise_file_limit
-from loadtest.bench.generator import drive
+from loadtest.bench.generator import drive, holding
 from loadtest.bench.plot import bars
 from loadtest.bench.stand import Contender, Running, Stand
 
 _WARM_S = 0.7
+_ENOUGH = Contender("default", "", settings={"QUEUE_MAX": "100000"})
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One way to load the service."""
+    """One way to load the service: so many buyers at so many of its instances, who want the items in turn."""
 
     what: str
     instances: int = 2
     items: int = 1
     buyers: int = 500
 
-    @property
-    def skus(self) -> tuple[str, ...]:
-        """The items' names."""
-        return tuple(f"item-{number}" for number in range(self.items))
 
-
-BASE = Row("2 instances, 1 item, 500 buyers")
-ROWS = (
-    BASE,
-    *(Row(f"{items} items", items=items) for items in (10, 100, 1000)),
-    *(Row(f"{instances} instance{'s' if instances > 1 else ''}", instances=instances) for instances in (1, 4, 8)),
-    *(Row(f"{buyers:,} buyers waiting", buyers=buyers) for buyers in (2000, 10_000, 20_000)),
+# Instances that nobody asks keep their sessions and reports: so those rows have a first row of their own.
+GROUPS = (
+    (
+        Row("1 item, 500 buyers"),
+        *(Row(f"{items} items, 500 buyers", items=items) for items in (10, 100, 1000)),
+        Row("100 items, 2,000 buyers", items=100, buyers=2000),
+        *(Row(f"1 item, {buyers:,} buyers", buyers=buyers) for buyers in (2000, 10_000, 20_000)),
+    ),
+    (
+        Row("2 instances of 8 at work"),
+        *(Row(f"{instances} of 8", instances=instances) for instances in (1, 4, 8)),
+    ),
 )
 
 
@@ -60,58 +65,83 @@ class Figure:
 
 
 def main() -> int:
-    """Measure and print."""
+    """Measure and print; exit status 1 if something was answered other than 200, or a connection broke."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=4.0)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--report", type=Path, default=Path("bench-report"))
     parser.add_argument(
-        "--only", default="", help="a part of the rows' names, such as `waiting`; the first row is always there"
+        "--only", default="", help="a part of the rows' names, such as `items`; their first row comes with them"
     )
     options = parser.parse_args()
     raise_file_limit()
     console = Console()
-    rows = [row for row in ROWS if row is BASE or options.only in row.what]
-    figures: dict[str, list[Figure]] = {row.what: [] for row in rows}
+    groups = [[row for row in group if row is group[0] or options.only in row.what] for group in GROUPS]
+    table = Table("", "sales/s", "of the first row", "p99", "etcd calls per sale", "store calls per sale")
+    figures: dict[str, list[Figure]] = {}
     with console.status("") as status:
-        for number in range(options.rounds):
+        for rows in groups:
+            if options.only and len(rows) == 1:
+                continue
+            rounds = _measure_in_turn(rows, options.rounds, options.seconds, status.update)
             for row in rows:
-                status.update(f"Round {number + 1} of {options.rounds}: {row.what}")
-                with Stand() as stand:
-                    figures[row.what].append(_measure(stand, row, options.seconds))
+                figures[row.what] = [one[row.what] for one in rounds]
+                _add(table, row.what, figures[row.what], figures[rows[0].what])
+            table.add_section()
         status.update("Memory of those who wait")
         per_buyer = {what: _memory(program, waiting) for what, program, waiting in _MEMORY if not options.only}
-    table = Table("", "sales/s", "of the first row", "p99", "etcd calls per sale", "store calls per sale")
-    for what, found in figures.items():
-        ratios = [one.per_s / base.per_s for one, base in zip(found, figures[BASE.what], strict=True)]
-        table.add_row(
-            what,
-            f"{statistics.median(one.per_s for one in found):,.0f}",
-            f"{statistics.median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})",
-            f"{statistics.median(one.p99_ms for one in found):.0f} ms",
-            f"{statistics.median(one.etcd_per_sale for one in found):.4f}",
-            f"{statistics.median(one.store_per_sale for one in found):.4f}",
-        )
     console.print(table)
     for what, size in per_buyer.items():
         console.print(f"{what}: {size / 1024:.1f} KiB each", highlight=False)
     options.report.mkdir(parents=True, exist_ok=True)
-    (options.report / "growth.svg").write_text(
-        bars({what: [one.per_s for one in found] for what, found in figures.items()}, "sales a second")
-    )
-    (options.report / "growth.json").write_text(
-        json.dumps({what: [one.per_s for one in found] for what, found in figures.items()} | per_buyer, indent=1)
-    )
+    per_s = {what: [one.per_s for one in found] for what, found in figures.items()}
+    (options.report / "growth.svg").write_text(bars(per_s, "sales a second"))
+    (options.report / "growth.json").write_text(json.dumps(per_s | per_buyer, indent=1))
     return 1 if any(one.lost for found in figures.values() for one in found) else 0
 
 
-def _measure(stand: Stand, row: Row, seconds: float) -> Figure:
-    running = stand.start(Contender("default", "", settings={"QUEUE_MAX": "100000"}), row.instances)
-    running.fill(row.skus)
-    paths = [f"/stock/reduce?sku={sku}" for sku in row.skus]
-    drive(running.urls(""), row.buyers, _WARM_S, paths)
+def _add(table: Table, what: str, found: Sequence[Figure], first: Sequence[Figure]) -> None:
+    ratios = [one.per_s / base.per_s for one, base in zip(found, first, strict=True)]
+    table.add_row(
+        what,
+        f"{statistics.median(one.per_s for one in found):,.0f}",
+        f"{statistics.median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})",
+        f"{statistics.median(one.p99_ms for one in found):.0f} ms",
+        f"{statistics.median(one.etcd_per_sale for one in found):.4f}",
+        f"{statistics.median(one.store_per_sale for one in found):.4f}",
+    )
+
+
+def _measure_in_turn(
+    rows: Sequence[Row], rounds: int, seconds: float, told: Callable[[str], None]
+) -> list[dict[str, Figure]]:
+    skus = [f"item-{number}" for number in range(max(row.items for row in rows))]
+    with Stand() as stand:
+        told("Starting etcd, the store and the instances")
+        running = stand.start(_ENOUGH, max(row.instances for row in rows))
+        running.fill(tuple(skus))
+        # An item is opened at its first purchase: that is not what is measured.
+        drive(running.urls(""), 500, _WARM_S, _paths(skus))
+        found: list[dict[str, Figure]] = []
+        for number in range(rounds):
+            turn = number % len(rows)
+            one: dict[str, Figure] = {}
+            for row in (*rows[turn:], *rows[:turn]):
+                told(f"Round {number + 1} of {rounds}: {row.what}")
+                urls = running.urls("")[: row.instances]
+                one[row.what] = _measure(stand, urls, row.buyers, _paths(skus[: row.items]), seconds)
+            found.append(one)
+        return found
+
+
+def _paths(skus: Sequence[str]) -> list[str]:
+    return [f"/stock/reduce?sku={sku}" for sku in skus]
+
+
+def _measure(stand: Stand, urls: list[str], buyers: int, paths: Sequence[str], seconds: float) -> Figure:
+    drive(urls, buyers, _WARM_S, paths)
     before = stand.calls()
-    load = drive(running.urls(""), row.buyers, seconds, paths)
+    load = drive(urls, buyers, seconds, paths)
     after = stand.calls()
     return Figure(
         load.per_s,
@@ -131,8 +161,7 @@ _WAITING = 10_000
 
 def _memory(program: str | None, waiting: bool) -> float:
     with Stand() as stand:
-        contender = Contender("memory", "", program, settings={"QUEUE_MAX": "100000"})
-        running: Running = stand.start(contender, 1)
+        running: Running = stand.start(replace(_ENOUGH, name="memory", program=program), 1)
         running.fill()
         process = psutil.Process(running.processes[0].pid)
         drive(running.urls(""), 100, 0.3)
@@ -147,8 +176,6 @@ def _memory(program: str | None, waiting: bool) -> float:
 
 
 def _peak(process: psutil.Process, running: Running, before: int) -> float:
-    from loadtest.bench.generator import holding
-
     with holding(running.urls("/stock/reduce")[0], _WAITING):
         return (process.memory_info().rss - before) / _WAITING
 
