@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -52,6 +52,7 @@ class Crowd:
         self._buying: set[asyncio.Task[Attempt]] = set()
         self._failure: BaseException | None = None
         self._count = 0
+        self._answered: Wish | None = None  # the last one that was
         self._name = f"{self._wishes.getrandbits(32):08x}"
 
     async def come(self, per_s: float) -> None:
@@ -65,10 +66,18 @@ class Crowd:
         self._count += 1
         patience_s = self._patience_s[self._count % len(self._patience_s)]
         wish = Wish(f"{self._name}-{self._count}", f"buyer-{self._count}", quantity, patience_s)
-        buying = asyncio.create_task(self._buy(wish))
-        self._buying.add(buying)
-        buying.add_done_callback(self._done)
-        return buying
+        return self._begin(self._buy(wish))
+
+    def ask_again(self, actor: Actor) -> None:
+        """Send the last one who was answered to an instance once more, if there is one."""
+        if self._answered is not None:
+            self._begin(self._ask(actor, self._answered))
+
+    def _begin(self, buying: Coroutine[None, None, Attempt]) -> "asyncio.Task[Attempt]":
+        task = asyncio.create_task(buying)
+        self._buying.add(task)
+        task.add_done_callback(self._done)
+        return task
 
     def _done(self, buying: "asyncio.Task[Attempt]") -> None:
         self._buying.discard(buying)
@@ -98,6 +107,7 @@ class Crowd:
         while True:
             attempt = await self._ask(actor, wish)
             if attempt.status not in (0, 503):
+                self._answered = wish
                 return attempt
             pause_s = float(attempt.retry_after or _AGAIN_S)
             await asyncio.sleep(pause_s * self._ways.uniform(0.5, 1.0))

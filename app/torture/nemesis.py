@@ -37,12 +37,16 @@ class Missed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What a fault may touch: the stage, and the lock's queue as it is. `guard`: what checks the commits."""
+    """What a fault may touch: the stage, and the lock's queue as it is. `guard`: what checks the commits.
+
+    `ask_again`: send an instance a purchase that was answered before, which it has to look up.
+    """
 
     stage: Stage
     dice: random.Random
     queue: Callable[[], Awaitable[list[Contender]]]
     guard: str
+    ask_again: Callable[[Actor], None]
 
     @property
     def commit(self) -> bytes:
@@ -190,6 +194,8 @@ def _late(what: str, *, pause: bool) -> Strike:
         actor = world.any_instance()
         path = actor.to_store
         path.stall_at(world.commit if what == "commit" else _READ)
+        if what == "read":
+            world.ask_again(actor)  # while there is plenty nothing else is read
         try:
             if not await asyncio.to_thread(path.struck.wait, _AIM_WITHIN_S):
                 raise Missed(f"no {what} of {actor.name} to be seen")

@@ -192,7 +192,7 @@ async def _let_loose(
 
     # Dice of their own, as how often those for the targets are thrown depends on what they meet.
     schedule, targets = random.Random(options.seed), random.Random(options.seed)  # noqa: S311 - no secrets
-    world = World(stage, targets, shop.contenders, options.guard.value)
+    world = World(stage, targets, shop.contenders, options.guard.value, crowd.ask_again)
     nemesis = Nemesis(world, options.nemeses, schedule, ttl_s=options.ttl_s, calm_s=options.every_s)
     striking = asyncio.create_task(nemesis.run(clock, options.duration_s, told))
     coming = asyncio.create_task(crowd.come(options.rate))

@@ -16,7 +16,7 @@ from app.main import open_shop
 from app.metrics import Metrics
 from app.sale import Auditor, Shop
 from app.sale import auditor as auditor_module
-from app.stock.redis import Keys
+from app.stock.redis_keys import Keys
 from app.torture.proxy import Proxy
 from tests.harness.shop import Instance, buy, settings
 from tests.harness.waiting import WITHIN_S, eventually, eventually_async
@@ -246,7 +246,7 @@ def test_what_others_have_sold_is_missed(etcd: EtcdMember, valkey: Valkey) -> No
             await buy(seller, 2)
             before = {key: raw.dump(key) for key in raw.scan_iter()}
             await buy(seller, 1)
-            await seller._marks._keep_all()
+            await seller._marks.keep_now({})
             assert (await a_round(auditor)).consistent
             raw.flushall()
             for key, dump in before.items():
