@@ -27,6 +27,8 @@ SeckillError
     └── BuyerRequired           a limit per buyer is in force and the purchase names none
 """
 
+from collections.abc import Iterable
+
 
 class SeckillError(Exception):
     """Every error of ours; its text is written for a person."""
@@ -81,7 +83,14 @@ class StockChanged(StockError):
 
 
 class StockBehind(StockError):
-    """The store lacks an order that it had acknowledged: it was restored, or failed over to a late replica."""
+    """The store lacks an order that it had acknowledged: it was restored, or failed over to a late replica.
+
+    `missing`: the marks of all known orders that are not there, where all were looked for (`StockStore.fences`).
+    """
+
+    def __init__(self, text: str, *, missing: Iterable[str] = ()) -> None:
+        super().__init__(text)
+        self.missing = frozenset(missing)
 
 
 class FenceRefused(StockError):
@@ -93,7 +102,14 @@ class ForeignFence(FenceRefused):
 
 
 class StockUnavailable(StockError):
-    """The store can't be reached within the call's deadline; a write may or may not have been applied."""
+    """The store can't be reached within the call's deadline; a write may or may not have been applied.
+
+    `untouched`: it has not been; no connection could be made, or the store refused before it did anything.
+    """
+
+    def __init__(self, text: str, *, untouched: bool = False) -> None:
+        super().__init__(text)
+        self.untouched = untouched
 
 
 class TooManyListeners(SeckillError):

@@ -24,7 +24,8 @@ from app.sale import Auditor, ControlRoom, Rules, Shop, Stats
 from app.settings import Guard, LockName, Settings, StoreName, load, unknown_variables
 from app.stock import StockStore
 from app.stock.mysql import MySqlStockStore, TimestampedStockStore, VersionedStockStore
-from app.stock.redis import BareStockStore, ComparingStockStore, RedisStockStore
+from app.stock.redis import ComparingStockStore, RedisStockStore
+from app.stock.redis_bare import BareStockStore
 from app.web import control, health, operator, pages, problems, sale
 from app.web.access import Door
 from app.web.feed import Feeds

@@ -12,7 +12,9 @@ from app.embedded import EtcdMember, Valkey
 from app.locks import Reach
 from tests.harness.waiting import eventually
 
-pytest.register_assert_rewrite("tests.contract.lock_contract", "tests.contract.store_contract")
+pytest.register_assert_rewrite(
+    "tests.contract.lock_contract", "tests.contract.store_contract", "tests.contract.supposing_contract"
+)
 
 
 def pytest_configure(config: pytest.Config) -> None:

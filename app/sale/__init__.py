@@ -2,9 +2,9 @@
 
 from app.sale.audit import Audit
 from app.sale.auditor import Auditor, AuditVerdict
-from app.sale.cashier import Answer, Rules, Stats
+from app.sale.cashier import Rules, Stats
 from app.sale.control import ControlRoom, Picture
-from app.sale.decision import Outcome, Purchase, decide
+from app.sale.decision import Answer, Outcome, Purchase, decide
 from app.sale.shop import Shop
 
 __all__ = [

@@ -3,10 +3,9 @@
 import asyncio
 import heapq
 import logging
-import random
 import uuid
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import Context
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -29,16 +28,14 @@ from app.errors import (
     StockUnavailable,
 )
 from app.locks import DistributedLock, Grant
-from app.sale.decision import Outcome, Purchase, Verdict, decide
-from app.stock import Ask, Batch, Fence, Refused, Settled, Snapshot, Sold, StockStore
+from app.sale.batch import Item, Part, Pending, Trouble, ask, by_item, decided, supposed
+from app.sale.decision import Answer, Outcome, Purchase, Verdict
+from app.stock import Fence, StockStore
 
 _log = logging.getLogger(__name__)
 
 _CHUNK: Final = 500  # purchases a commit: Lua unpacks a few thousand values at most, and a script stops the whole store
-_FIRST_PAUSE_S: Final = 0.02
-_LONGEST_PAUSE_S: Final = 0.5
-_FIRST_CONFLICT_S: Final = 0.004
-_LONGEST_CONFLICT_S: Final = 0.1
+_LOOK_AGAIN_S: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +57,6 @@ class Rules:
     sold_out_ttl_s: float = 0.0
     starts_at: float | None = None
     ends_at: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What a buyer is told. `replayed`: this is the answer that the same idempotency key got before."""
-
-    outcome: Outcome
-    quantity: int
-    order_id: str | None = None
-    replayed: bool = False
 
 
 class Stats(Protocol):
@@ -100,103 +87,6 @@ class Stats(Protocol):
         """What became of a batch whose answer was lost: "committed", "not_committed", "unasked" (all have given up)."""
 
 
-class _Trouble:
-    """How long to pause when something fails again and again, and how loudly to say it: once, not twice a second."""
-
-    def __init__(self) -> None:
-        self._pause_s = 0.0
-        self._last: type[Exception] | None = None
-
-    def again(self, error: Exception) -> tuple[float, int]:
-        """The pause in seconds, and the level for the log."""
-        self._pause_s = min(_LONGEST_PAUSE_S, self._pause_s * 2 or _FIRST_PAUSE_S)
-        level = logging.DEBUG if type(error) is self._last else logging.WARNING
-        self._last = type(error)
-        return self._pause_s, level
-
-    def over(self) -> None:
-        """It went well."""
-        self._pause_s, self._last = 0.0, None
-
-
-class _Conflicts:
-    """How long to keep away when others were faster again and again: longer each time, and by chance.
-
-    All who were too late would come again at once, otherwise.
-    """
-
-    def __init__(self) -> None:
-        self._longest_s = 0.0
-
-    def again(self) -> float:
-        """The pause in seconds."""
-        self._longest_s = min(_LONGEST_CONFLICT_S, self._longest_s * 2 or _FIRST_CONFLICT_S)
-        return random.uniform(0, self._longest_s)  # noqa: S311 - not a secret
-
-    def over(self) -> None:
-        """We were the faster ones."""
-        self._longest_s = 0.0
-
-
-class _Item:
-    """What a cashier knows of an item."""
-
-    __slots__ = ("aside", "conflicts", "sku", "sold_out_until", "timer", "trouble")
-
-    def __init__(self, sku: str) -> None:
-        self.sku = sku
-        self.sold_out_until = 0.0  # the loop's clock
-        self.aside: deque[_Pending] | None = None  # its buyers, while nothing can be sold of it and others go on
-        self.timer: asyncio.TimerHandle | None = None
-        self.trouble = _Trouble()
-        self.conflicts = _Conflicts()
-
-
-class _Pending:
-    """A purchase that is not answered yet."""
-
-    __slots__ = ("deadline", "future", "item", "purchase", "sent")
-
-    def __init__(self, purchase: Purchase, item: _Item, future: "asyncio.Future[Answer]", deadline: float) -> None:
-        self.purchase = purchase
-        self.item = item
-        self.future = future
-        self.deadline = deadline
-        self.sent = False  # a commit with it is out: from here on "nothing was sold" may be untrue
-
-    def fail(self, error: Exception) -> None:
-        if not self.future.done():
-            self.future.set_exception(error)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Part:
-    """What was decided of one item in a batch.
-
-    Sent to the store and not answered it is unsettled: written, or not, or still on its way.
-    """
-
-    item: _Item
-    write: Batch
-    live: list[_Pending]
-    verdicts: list[Verdict]
-
-    @property
-    def units(self) -> int:
-        """That are sold in it."""
-        return sum(sold.quantity for sold in self.write.sold)
-
-    @property
-    def sells_the_last(self) -> bool:
-        """Whether nothing is left when this is written."""
-        return self.write.expected_stock == self.units
-
-    @property
-    def wanted(self) -> bool:
-        """Whether anybody still waits to be told."""
-        return any(not pending.future.done() for pending in self.live)
-
-
 @dataclass(frozen=True, slots=True)
 class _Stall:
     for_s: float
@@ -210,6 +100,9 @@ class _Stall:
         await asyncio.sleep(self.for_s)
 
 
+_Failure = tuple[Item, StockError, list[Pending]]  # and the buyers who met with it
+
+
 class _Done:
     """What was done under a grant."""
 
@@ -218,7 +111,7 @@ class _Done:
     def __init__(self) -> None:
         self.purchases = self.units = 0
 
-    def add(self, part: _Part) -> None:
+    def add(self, part: Part) -> None:
         self.purchases += len(part.live)
         self.units += part.units
 
@@ -241,11 +134,11 @@ class Cashier:
         self._stats = stats
         self._tills_max = tills
         self._tills: set[asyncio.Task[None]] = set()
-        self._items: dict[str, _Item] = {}
-        self._queue: deque[_Pending] = deque()
-        self._aside: set[_Item] = set()
-        self._in_hand: list[list[_Pending]] = []  # taken from the queue, not answered
-        self._unsettled: list[_Part] = []
+        self._items: dict[str, Item] = {}
+        self._queue: deque[Pending] = deque()
+        self._aside: set[Item] = set()
+        self._in_hand: list[list[Pending]] = []  # taken from the queue, not answered
+        self._unsettled: list[Part] = []
         self._store_is_away = False
         self._stall: _Stall | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -262,12 +155,12 @@ class Cashier:
         return Counter(pending.purchase.sku for pending in self._everybody())
 
     @property
-    def _taken(self) -> list[Sequence[_Pending]]:
+    def _taken(self) -> list[Sequence[Pending]]:
         """Groups of buyers who are not in the queue any more and not answered yet, in the order of their deadlines."""
         aside = [item.aside for item in self._aside if item.aside]
         return [*self._in_hand, *(part.live for part in self._unsettled), *aside]
 
-    def _everybody(self) -> Iterator[_Pending]:
+    def _everybody(self) -> Iterator[Pending]:
         yield from self._queue
         for group in self._taken:
             yield from group
@@ -339,8 +232,8 @@ class Cashier:
         loop = asyncio.get_running_loop()
         item = self._items.get(purchase.sku)
         if item is None:
-            item = self._items[purchase.sku] = _Item(purchase.sku)
-        pending = _Pending(purchase, item, loop.create_future(), deadline)
+            item = self._items[purchase.sku] = Item(purchase.sku)
+        pending = Pending(purchase, item, loop.create_future(), deadline)
         self._queue.append(pending)
         if self._timer is None:
             self._timer = loop.call_at(pending.deadline, self._sweep)
@@ -356,7 +249,7 @@ class Cashier:
             if self._tills:
                 await asyncio.wait(self._tills, timeout=left_s)
             else:
-                await asyncio.sleep(min(left_s, _FIRST_PAUSE_S))  # who was set aside will be brought back
+                await asyncio.sleep(min(left_s, _LOOK_AGAIN_S))  # who was set aside will be brought back
         for till in list(self._tills):
             till.cancel()
         if self._tills:
@@ -389,12 +282,12 @@ class Cashier:
             self._tills.discard(till)
 
     async def _serve_while_somebody_waits(self) -> None:
-        trouble = _Trouble()
+        trouble = Trouble()
         while self._queue or self._to_settle:
             with logs.about():  # its grant, once there is one
                 await self._try_to_serve(trouble)
 
-    async def _try_to_serve(self, trouble: _Trouble) -> None:
+    async def _try_to_serve(self, trouble: Trouble) -> None:
         try:
             if self._store_is_away:
                 # Who can't reach the store must not stand in the way of those who can: no lock until it answers.
@@ -448,8 +341,8 @@ class Cashier:
                 said = "%s: %d served, waited %.0f ms, held %.0f ms"
                 _log.debug(said, self._lock.name, done.purchases, waited_s * 1000, held_s * 1000)
 
-    def _take(self, most: int) -> list[_Pending]:
-        batch: list[_Pending] = []
+    def _take(self, most: int) -> list[Pending]:
+        batch: list[Pending] = []
         while self._queue and len(batch) < most:
             pending = self._queue.popleft()
             if pending.item.aside is not None:
@@ -458,7 +351,7 @@ class Cashier:
                 batch.append(pending)
         return batch
 
-    async def _serve(self, grant: Grant, fence: Fence, batch: list[_Pending], done: _Done) -> None:
+    async def _serve(self, grant: Grant, fence: Fence, batch: list[Pending], done: _Done) -> None:
         """Read, decide, commit, answer; or leave everybody where they were."""
         batch_id = uuid.uuid4().hex
         self._in_hand.append(batch)
@@ -470,29 +363,58 @@ class Cashier:
             self._back_to_the_queue(batch)
 
     async def _decide_and_commit(
-        self, grant: Grant, fence: Fence, batch_id: str, batch: list[_Pending], done: _Done
+        self, grant: Grant, fence: Fence, batch_id: str, batch: list[Pending], done: _Done
     ) -> None:
         read_at = asyncio.get_running_loop().time()
-        buyers = _by_item(batch)
-        asks = {item.sku: _ask(of_item) for item, of_item in buyers.items()}
-        snapshots = await self._store.read_many(fence, batch_id, asks)
-        parts: list[_Part] = []
-        failed: list[tuple[_Item, StockError, list[_Pending]]] = []
-        for item, of_item in buyers.items():
-            snapshot = snapshots[item.sku]
-            if isinstance(snapshot, StockError):
-                failed.append((item, snapshot, of_item))
-            else:
-                parts.append(self._decide(batch_id, item, snapshot, of_item))
-        # No await from `_decide` to the commit: who was told meanwhile that nothing was sold must not be sold anything.
-        to_write = [part for part in parts if part.write.sold or part.write.refused]
-        order_ids: dict[str, list[str] | StockError] = {}
-        if to_write:
+        buyers = by_item(batch)
+        limit = self._rules.limit_per_buyer
+
+        # No await from a decision to its commit: who was told meanwhile "nothing was sold" must not be sold anything.
+        # An operator's pause is to come between a read and a write.
+        of_each = buyers.items() if self._stall is None else ()
+        maybe = [supposed(item, batch_id, fence, self._store, of_item, limit) for item, of_item in of_each]
+        if tried := [part for part in maybe if part is not None]:
             grant.ensure_held()
-            order_ids = await self._commit(fence, to_write)
-        decided = 0
+            answers = await self._commit(fence, tried)
+            as_supposed: list[Part] = []
+            for part in tried:
+                answer = answers[part.item.sku]
+                part.item.left = part.item.left - part.units if isinstance(answer, list) else 0
+                if not isinstance(answer, StockChanged):
+                    as_supposed.append(part)
+                    del buyers[part.item]
+            self._finish(as_supposed, answers, [], done, read_at)
+
+        if buyers:
+            failed: list[_Failure] = []
+            asks = {item.sku: ask(of_item, limit) for item, of_item in buyers.items()}
+            snapshots = await self._store.read_many(fence, batch_id, asks)
+            parts: list[Part] = []
+            for item, of_item in buyers.items():
+                snapshot = snapshots[item.sku]
+                if isinstance(snapshot, StockError):
+                    failed.append((item, snapshot, of_item))
+                else:
+                    parts.append(decided(item, batch_id, snapshot, of_item, limit))
+            answers = {}
+            if to_write := [part for part in parts if part.write.sold or part.write.refused]:
+                grant.ensure_held()
+                answers = await self._commit(fence, to_write)
+            self._finish(parts, answers, failed, done, read_at)
+
+    def _finish(
+        self,
+        parts: Sequence[Part],
+        answers: Mapping[str, list[str] | StockError],
+        failed: list[_Failure],
+        done: _Done,
+        read_at: float,
+    ) -> None:
+        """Answer the buyers of the parts that were written, or had nothing to be; take note of what went wrong."""
+        of = len(parts) + len(failed)
+        served = 0
         for part in parts:
-            ids = order_ids.get(part.item.sku, [])
+            ids = answers.get(part.item.sku, [])
             if isinstance(ids, StockError):
                 failed.append((part.item, ids, part.live))
                 continue
@@ -500,20 +422,14 @@ class Cashier:
             part.item.conflicts.over()
             if self._rules.sold_out_ttl_s and part.sells_the_last:
                 part.item.sold_out_until = read_at + self._rules.sold_out_ttl_s
-            decided += len(part.live)
+            served += len(part.live)
             done.add(part)
             self._answer(part.live, part.verdicts, iter(ids))
-        if decided:
-            self._stats.committed(decided)
-        self._take_note(failed, of=len(buyers))
+        if served:
+            self._stats.committed(served)
+        self._take_note(failed, of=of)
 
-    def _decide(self, batch_id: str, item: _Item, snapshot: Snapshot, buyers: Sequence[_Pending]) -> _Part:
-        live = [pending for pending in buyers if not pending.future.done()]
-        purchases = [pending.purchase for pending in live]
-        verdicts = decide(snapshot, purchases, limit_per_buyer=self._rules.limit_per_buyer)
-        return _Part(item, _to_write(batch_id, snapshot, purchases, verdicts), live, verdicts)
-
-    async def _commit(self, fence: Fence, parts: Sequence[_Part]) -> dict[str, list[str] | StockError]:
+    async def _commit(self, fence: Fence, parts: Sequence[Part]) -> dict[str, list[str] | StockError]:
         """Commit; what ends without an answer is left among the unsettled."""
         for part in parts:
             for pending in part.live:
@@ -527,7 +443,7 @@ class Cashier:
         finally:
             for part in parts:
                 answer = answers.get(part.item.sku)
-                if answer is None or isinstance(answer, StockUnavailable):
+                if answer is None or (isinstance(answer, StockUnavailable) and not answer.untouched):
                     # Serving these buyers once more could sell to them twice.
                     self._unsettled.append(part)
                 elif isinstance(answer, StockError):
@@ -535,16 +451,16 @@ class Cashier:
                         pending.sent = False  # the store has said that it was not written
         return answers
 
-    def _take_note(self, failed: Sequence[tuple[_Item, StockError, list[_Pending]]], *, of: int) -> None:
+    def _take_note(self, failed: Sequence[_Failure], *, of: int) -> None:
         """What goes wrong with some items is theirs; if none of so many could reach the store, it is the store's."""
         away = [error for _, error, _ in failed if isinstance(error, StockUnavailable)]
-        if len(away) == of:
+        if away and len(away) == of:
             raise away[0]
         for item, error, buyers in failed:
             with logs.about(sku=item.sku):
                 self._note(item, error, buyers)
 
-    def _note(self, item: _Item, error: StockError, buyers: Sequence[_Pending]) -> None:
+    def _note(self, item: Item, error: StockError, buyers: Sequence[Pending]) -> None:
         match error:
             case StockChanged():
                 # Somebody was faster: an operator's hand, or, without a lock, another instance. Look again.
@@ -562,14 +478,14 @@ class Cashier:
                 for pending in buyers:
                     self._tell_error(pending, _too_late(pending, str(error)) if pending.sent else error)
 
-    def _set_aside(self, item: _Item, pause_s: float) -> None:
+    def _set_aside(self, item: Item, pause_s: float) -> None:
         """Its buyers wait on, and are served when it is over or told at their deadline; the others don't wait."""
         if item.aside is None:
             item.aside = deque()
             self._aside.add(item)
             item.timer = asyncio.get_running_loop().call_later(pause_s, self._bring_back, item)
 
-    def _bring_back(self, item: _Item) -> None:
+    def _bring_back(self, item: Item) -> None:
         buyers, item.aside = item.aside or (), None
         self._aside.discard(item)
         self._back_to_the_queue(buyers)
@@ -578,10 +494,10 @@ class Cashier:
             self._open_till()
 
     @property
-    def _to_settle(self) -> list[_Part]:
+    def _to_settle(self) -> list[Part]:
         return [part for part in self._unsettled if part.item.aside is None]
 
-    async def _settle(self, fence: Fence, part: _Part, done: _Done) -> None:
+    async def _settle(self, fence: Fence, part: Part, done: _Done) -> None:
         """Find out what became of a part that was sent, and tell its buyers, or put them back into the queue."""
         self._unsettled.remove(part)
         self._in_hand.append(part.live)
@@ -620,13 +536,13 @@ class Cashier:
             self._stats.settled("unasked")
         self._unsettled = wanted
 
-    def _back_to_the_queue(self, buyers: Iterable[_Pending]) -> None:
+    def _back_to_the_queue(self, buyers: Iterable[Pending]) -> None:
         """Those of them who are to be served again, each to their own place."""
         again = [pending for pending in buyers if not pending.future.done() and not pending.sent]
         if again:
             self._queue = deque(heapq.merge(again, self._queue, key=lambda pending: pending.deadline))
 
-    def _answer(self, live: Sequence[_Pending], verdicts: Sequence[Verdict], order_ids: Iterator[str]) -> None:
+    def _answer(self, live: Sequence[Pending], verdicts: Sequence[Verdict], order_ids: Iterator[str]) -> None:
         answers: list[Answer | None] = []
         for pending, verdict in zip(live, verdicts, strict=True):
             answer = self._answer_one(pending.purchase, verdict, order_ids, answers)
@@ -668,42 +584,13 @@ class Cashier:
         # Among the taken are also some who were told already; look again soon rather than count them.
         self._timer = loop.call_at(max(min(waiting), now + 0.01), self._sweep) if waiting else None
 
-    def _tell_error(self, pending: _Pending, error: Exception) -> None:
+    def _tell_error(self, pending: Pending, error: Exception) -> None:
         if not pending.future.done():
             self._stats.served(type(error).__name__)
             pending.fail(error)
 
 
-def _by_item(batch: Iterable[_Pending]) -> dict[_Item, list[_Pending]]:
-    found: dict[_Item, list[_Pending]] = {}
-    for pending in batch:
-        found.setdefault(pending.item, []).append(pending)
-    return found
-
-
-def _ask(buyers: Sequence[_Pending]) -> Ask:
-    return Ask(
-        _distinct([pending.purchase.buyer for pending in buyers]),
-        _distinct([pending.purchase.key for pending in buyers]),
-    )
-
-
-def _too_late(pending: _Pending, reason: str) -> SaleError:
+def _too_late(pending: Pending, reason: str) -> SaleError:
     if pending.sent:
         return OutcomeUnknown(f"{reason}, while the purchase was being written; the same idempotency key will tell")
     return NotDecided(f"{reason}; nothing was sold")
-
-
-def _distinct(values: Sequence[str | None]) -> list[str]:
-    return [value for value in dict.fromkeys(values) if value is not None]
-
-
-def _to_write(batch_id: str, snapshot: Snapshot, purchases: Sequence[Purchase], verdicts: Sequence[Verdict]) -> Batch:
-    sold, refused = [], []
-    for purchase, verdict in zip(purchases, verdicts, strict=True):
-        if verdict.outcome is Outcome.SOLD:
-            sold.append(Sold(purchase.quantity, purchase.buyer, purchase.key))
-        # Neither is remembered that it came too late: the end may be put off.
-        elif verdict.outcome is not None and purchase.key is not None and not purchase.late:
-            refused.append(Refused(purchase.key, Settled(verdict.outcome, purchase.quantity, purchase.buyer)))
-    return Batch(batch_id, snapshot.stock, sold, refused, snapshot.last_entry, snapshot.version)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from app.errors import BuyerRequired, KeyReused, SeckillError, StockCorrupt
 from app.stock import DEFAULT_SKU, Settled, Snapshot
@@ -30,6 +31,16 @@ class Purchase:
 
 
 @dataclass(frozen=True, slots=True)
+class Answer:
+    """What a buyer is told. `replayed`: this is the answer that the same idempotency key got before."""
+
+    outcome: Outcome
+    quantity: int
+    order_id: str | None = None
+    replayed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """What was decided about a purchase.
 
@@ -41,6 +52,14 @@ class Verdict:
     settled: Settled | None = None
     repeats: int | None = None
     error: SeckillError | None = None
+
+    @property
+    def refuses(self) -> bool:
+        """Whether it is a new decision, and nothing is sold."""
+        return self.outcome is not None and self.outcome is not Outcome.SOLD
+
+
+_SELL: Final = Verdict(Outcome.SOLD)
 
 
 def decide(snapshot: Snapshot, purchases: Sequence[Purchase], *, limit_per_buyer: int = 0) -> list[Verdict]:
@@ -54,7 +73,7 @@ def decide(snapshot: Snapshot, purchases: Sequence[Purchase], *, limit_per_buyer
     seen: dict[str, int] = {}
     verdicts: list[Verdict] = []
     for index, purchase in enumerate(purchases):
-        verdict = _repeat(snapshot, purchases, seen, purchase)
+        verdict = _repeat(snapshot, purchases, seen, purchase) if purchase.key is not None else None
         if verdict is None:
             had = bought.get(purchase.buyer, 0) if purchase.buyer else 0
             if purchase.late:
@@ -68,7 +87,7 @@ def decide(snapshot: Snapshot, purchases: Sequence[Purchase], *, limit_per_buyer
             elif purchase.quantity > left:
                 verdict = Verdict(Outcome.SOLD_OUT)
             else:
-                verdict = Verdict(Outcome.SOLD)
+                verdict = _SELL
                 left -= purchase.quantity
                 if purchase.buyer:
                     bought[purchase.buyer] = had + purchase.quantity
@@ -81,7 +100,7 @@ def decide(snapshot: Snapshot, purchases: Sequence[Purchase], *, limit_per_buyer
 def _repeat(
     snapshot: Snapshot, purchases: Sequence[Purchase], seen: dict[str, int], purchase: Purchase
 ) -> Verdict | None:
-    """The verdict on a purchase whose key was seen before, None if it is new."""
+    """The verdict on a purchase with a key, if that was seen before; None if it is new."""
     if purchase.key is None:
         return None
     settled = snapshot.settled.get(purchase.key)

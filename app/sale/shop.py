@@ -24,8 +24,8 @@ from app.locks import Contender, Guarantees, LockBackend, Reach
 from app.sale.audit import Audit
 from app.sale.auditor import Auditor, audit
 from app.sale.auditor import Stats as AuditorStats
-from app.sale.cashier import Answer, Cashier, Rules, Stats
-from app.sale.decision import Outcome, Purchase
+from app.sale.cashier import Cashier, Rules, Stats
+from app.sale.decision import Answer, Outcome, Purchase
 from app.sale.journal import Journal
 from app.sale.marks import Marks
 from app.stock import Fence, Level, Order, StockStore, foreign

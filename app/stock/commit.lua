@@ -1,29 +1,70 @@
--- Write a batch of some items, each of them if the batch is the announced one, the fence is still ours and the stock
--- what it was: all of an item's or nothing of it.
+-- Write a batch of some items, all of an item's or nothing of it. Either the batch was announced by a read: then it is
+-- written if it is still the announced one, the fence ours and the stock what it was. Or it was decided without a read:
+-- then it is written, and announced thereby, if what it supposes is so.
 --
--- KEYS: for each item: stock, lucky, fence, buyers, settled keys, orders, then one refusal for each key refused
--- ARGV: 1 source, 2 token, 3 batch id, 4 instance, 5 how long refusals are remembered (ms), then for each item: expected
---       stock; the number of orders, for each: quantity, buyer, key, secret, what its key stands for; the number of
---       refusals, for each: what its key stands for
--- Answers for each item {"ok", id of the first order, sale}, or {reason, ...}. The other orders have the ids that follow.
+-- KEYS: for each item: stock, lucky, fence, buyers, settled keys, orders, then one refusal for each key refused (or, of
+--       a batch that supposes, for each key that is supposed to be new)
+-- ARGV: 1 source, 2 token, 3 batch id, 4 instance, 5 how long refusals are remembered (ms), then for each item: the
+--       stock that was read, or that is needed; the number of orders, for each: quantity, buyer, key, secret, what its
+--       key stands for; the number of refusals, for each: what its key stands for; 0 if the batch was announced, else
+--       the number of things supposed, which are: the era; the batch that was announced last under our token; the
+--       number of keys that stand for nothing, the keys; the number of buyers who have bought nothing, the buyers; sale
+--       and entry of each order known to the caller
+-- Answers for each item {"ok", id of the first order, sale, era}, or {reason, ...}. The other orders' ids follow it.
 
--- Of what a call answered: an error is none.
-local function whole(text)
-  return text == "0" or (type(text) == "string" and string.match(text, "^[1-9]%d*$") and #text <= 15)
+-- Whether a hash has none of the fields ARGV[first] to ARGV[last].
+local function none(key, first, last)
+  if first > last then return true end
+  local found = redis.pcall("HMGET", key, unpack(ARGV, first, last))
+  if found.err then return false end
+  for i = 1, last - first + 1 do
+    if found[i] then return false end
+  end
+  return true
+end
+
+-- Whether what a batch supposes is so; if anything speaks against it, a read will say what. `supposed`: where that
+-- begins in ARGV; `stock`: what is left.
+local function is_so(at, wanted, supposed, fence, stock)
+  local source, token, announced, _, _, sale, era = unpack(fence)
+  if source ~= ARGV[1] or not (token and sale) or tonumber(token) > tonumber(ARGV[2]) then return false end
+  if (era or "0") ~= ARGV[supposed] then return false end -- tokens of another era say nothing
+  -- Under our own token a batch follows a certain other: one that is late finds that something has come in between.
+  if token == ARGV[2] and announced ~= ARGV[supposed + 1] then return false end
+  if not whole(stock) or tonumber(stock) < tonumber(ARGV[wanted]) then return false end
+  local keys = tonumber(ARGV[supposed + 2])
+  local keys_end = supposed + 2 + keys
+  if not none(KEYS[at + 4], supposed + 3, keys_end) then return false end
+  for i = 1, keys do
+    if redis.pcall("GET", KEYS[at + 5 + i]) then return false end
+  end
+  local buyers_end = keys_end + 1 + tonumber(ARGV[keys_end + 1])
+  if not none(KEYS[at + 3], keys_end + 2, buyers_end) then return false end
+  -- Of this sale: behind these orders the batch's own would be found.
+  local things_end = supposed - 1 + tonumber(ARGV[supposed - 1])
+  for i = buyers_end + 1, things_end, 2 do
+    if sale ~= ARGV[i] then return false end
+  end
+  return not missing(KEYS[at + 5], sale, buyers_end + 1, things_end)
 end
 
 -- Why an item's part can't be written, else nothing. A script that fails half-way is not undone, so look first at
 -- everything that a write could stumble on. `at`: where the item's keys begin; `wanted`: where its part of ARGV does.
-local function refuse(at, wanted, fence)
+local function refuse(at, wanted, supposed, fence)
   local source, token, announced = unpack(fence)
-  if source and source ~= ARGV[1] then return {"foreign", source, token} end
-  if token ~= ARGV[2] or announced ~= ARGV[3] then return {"stale", token or "none"} end
   local stock, lucky = unpack(redis.call("MGET", KEYS[at], KEYS[at + 1]))
-  if stock ~= ARGV[wanted] then return {"changed", stock or "none"} end
+  local orders = redis.call("TYPE", KEYS[at + 5]).ok
+  local sound = orders == "stream" or orders == "none"
+  if ARGV[supposed - 1] ~= "0" then
+    if not (sound and is_so(at, wanted, supposed, fence, stock)) then return {"otherwise"} end
+  else
+    if source and source ~= ARGV[1] then return {"foreign", source, token} end
+    if token ~= ARGV[2] or announced ~= ARGV[3] then return {"stale", token or "none"} end
+    if stock ~= ARGV[wanted] then return {"changed", stock or "none"} end
+  end
   -- MGET says of a key that holds something else that it isn't there.
   if not whole(lucky or redis.pcall("GET", KEYS[at + 1]) or "0") then return {"corrupt", KEYS[at + 1]} end
-  local orders = redis.call("TYPE", KEYS[at + 5]).ok
-  if orders ~= "stream" and orders ~= "none" then return {"corrupt", KEYS[at + 5]} end
+  if not sound then return {"corrupt", KEYS[at + 5]} end
   for i = wanted + 3, wanted + 1 + 5 * ARGV[wanted + 1], 5 do
     local buyer, key = ARGV[i], ARGV[i + 1]
     if buyer ~= "" and not whole(redis.pcall("HGET", KEYS[at + 3], buyer) or "0") then
@@ -63,29 +104,34 @@ local function write(at, wanted, sale, era)
     redis.call("SET", KEYS[at + 5 + i], sale .. " " .. ARGV[refusals_at + i], "PX", ARGV[5])
   end
   if last then
-    -- Quicker to read than the end of a stream.
-    redis.call("HSET", fence_key, "batch", ARGV[3], "first", first, "last", last)
+    -- The last order is quicker to read here than at the end of a stream.
+    redis.call("HSET", fence_key, "token", ARGV[2], "announced", ARGV[3], "batch", ARGV[3], "first", first,
+      "last", last)
   else
     redis.call("HSET", fence_key, "batch", ARGV[3], "first", first)
   end
-  return {"ok", first, sale}
+  return {"ok", first, sale, era or "0"}
 end
 
 local answers = {}
 local at, wanted = 1, 6
 while wanted <= #ARGV do
-  local fence = redis.call("HMGET", KEYS[at + 2], "source", "token", "announced", "batch", "first", "sale", "era")
+  local fence = redis.pcall("HMGET", KEYS[at + 2], "source", "token", "announced", "batch", "first", "sale", "era")
   local batch, first_of_batch, sale, era = unpack(fence, 4, 7)
-  if batch == ARGV[3] then
+  local refusals_at = wanted + 2 + 5 * ARGV[wanted + 1]
+  local supposed = refusals_at + tonumber(ARGV[refusals_at]) + 2
+  if fence.err then
+    answers[#answers + 1] = {"corrupt", KEYS[at + 2]}
+  elseif batch == ARGV[3] then
     -- The last batch again: its answer was lost on the way. Before all else, as the fence may have moved on since.
     -- Written again, so that there is something to wait for the replicas with.
     redis.call("HSET", KEYS[at + 2], "batch", batch)
-    answers[#answers + 1] = {"ok", first_of_batch, sale}
+    answers[#answers + 1] = {"ok", first_of_batch, sale, era or "0"}
   else
-    answers[#answers + 1] = refuse(at, wanted, fence) or write(at, wanted, sale, era)
+    answers[#answers + 1] = refuse(at, wanted, supposed, fence) or write(at, wanted, sale, era)
   end
-  local refusals_at = wanted + 2 + 5 * ARGV[wanted + 1]
-  at = at + 6 + tonumber(ARGV[refusals_at])
-  wanted = refusals_at + tonumber(ARGV[refusals_at]) + 1
+  local supposes = ARGV[supposed - 1] ~= "0"
+  at = at + 6 + tonumber(ARGV[refusals_at]) + (supposes and tonumber(ARGV[supposed + 2]) or 0)
+  wanted = supposed + tonumber(ARGV[supposed - 1])
 end
 return answers

@@ -1,29 +1,47 @@
-"""What this process knows to be in a store: the last order of each item, as a mark."""
+"""What this process knows to be in a store: the last order of each item; and what it announced there."""
+
+from collections.abc import Callable, Collection
+from typing import Generic, TypeVar
+
+Place = TypeVar("Place")
 
 
-class Known:
-    """Marks of an item's orders that must be in the store. Each read looks for them, and then only for the last one."""
+class Known(Generic[Place]):
+    """Orders of an item that must be in the store. Each read looks for them, and then only for the last one.
 
-    __slots__ = ("_seen", "told")
+    A place is what the store knows an order by; `mark` makes it the text that others are told, later ones greater.
+    `told`: places that we have only heard of; `announced`: the batch announced last, and the token it was under; `era`:
+    of the tokens that the store told us last.
+    """
 
-    def __init__(self) -> None:
-        self._seen: str | None = None  # of the last one that we have seen there
-        self.told: frozenset[str] = frozenset()  # of those that we have only heard of
+    __slots__ = ("_mark", "_seen", "announced", "era", "told")
+
+    def __init__(self, mark: Callable[[Place], str]) -> None:
+        self._mark = mark
+        self._seen: Place | None = None  # the last one that we have seen there
+        self.told: frozenset[Place] = frozenset()
+        self.announced: tuple[int, str] | None = None
+        self.era: str | None = None
+
+    def announced_under(self, token: int) -> str:
+        """The batch that was announced last under this token, "" if none was."""
+        return self.announced[1] if self.announced and self.announced[0] == token else ""
 
     @property
-    def marks(self) -> frozenset[str]:
+    def places(self) -> tuple[Place, ...]:
         """All of them."""
-        return self.told | {self._seen} if self._seen else self.told
+        return tuple(self.told) if self._seen is None else (*self.told, self._seen)
 
     @property
-    def last(self) -> str | None:
-        """The last one's."""
-        return max(self.marks, default=None)
+    def last(self) -> Place | None:
+        """The last one."""
+        return max(self.places, key=self._mark, default=None) if self.told else self._seen
 
-    def found(self, marks: frozenset[str], last: str | None = None) -> None:
+    def found(self, places: Collection[Place], last: Place | None = None) -> None:
         """All of these are there; `last` is the last one that is."""
-        if marks & self.told:
-            self._seen = max(marks | self.marks - self.told)
-            self.told -= marks
-        if last:
+        if self.told and not self.told.isdisjoint(places):
+            seen = () if self._seen is None else (self._seen,)
+            self._seen = max((*places, *seen), key=self._mark)
+            self.told = self.told.difference(places)
+        if last is not None:
             self._seen = last

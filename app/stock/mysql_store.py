@@ -40,8 +40,9 @@ from app.stock.store import (
 )
 
 Result = TypeVar("Result")
+Place = tuple[int, int]  # of an order: its sale, its number
 
-_MARK: Final = re.compile(r"([0-9]{16})/([0-9]{20})")  # sale, and an order's entry; with leading zeros
+_MARK: Final = re.compile(r"([0-9]{16})/([0-9]{20})")  # of a place; with leading zeros
 _ORDER_ID: Final = re.compile(rf"({SKU_PATTERN})~([0-9]{{1,19}})~([0-9a-f]{{32}})")
 LARGEST: Final = 2**63 - 1  # two of them can be added in an unsigned column
 _SILENT_S: Final = 5.0  # a process that is paused in a transaction stands in the way for so long
@@ -75,7 +76,7 @@ class TransactionalStockStore(StockStore):
         self._threads = ThreadPoolExecutor(connections, "seckill-store")
         self._instance = instance
         self._refusal_ttl_us = max(1, int(refusal_ttl_s * 1_000_000))
-        self._known: defaultdict[str, Known] = defaultdict(Known)
+        self._known: defaultdict[str, Known[Place]] = defaultdict(lambda: Known(_mark))
 
     # -- the guard ---------------------------------------------------------------------------------------------------
 
@@ -112,7 +113,7 @@ class TransactionalStockStore(StockStore):
     async def read_many(self, fence: Fence, batch_id: str, asks: Mapping[str, Ask]) -> dict[str, Snapshot | StockError]:
         """See `StockStore.read_many`."""
         self._token(fence)
-        known = self._marks_of(asks)
+        known = self._places_of(asks)
         for ask in asks.values():
             _refuse_long_names(ask)
 
@@ -130,7 +131,7 @@ class TransactionalStockStore(StockStore):
         return {sku: self._snapshot(sku, seen, fence, batch_id, known[sku]) for sku in asks}
 
     def _snapshot(
-        self, sku: str, seen: "_Seen", fence: Fence, batch_id: str, known: frozenset[str]
+        self, sku: str, seen: "_Seen", fence: Fence, batch_id: str, known: tuple[Place, ...]
     ) -> Snapshot | StockError:
         item = seen.items.get(sku)
         refusal = self._refusal(item, fence, batch_id) if item else None
@@ -138,7 +139,7 @@ class TransactionalStockStore(StockStore):
             return refusal or seen.lost[sku]
         if item is None:
             return _unknown(sku)
-        self._known[sku].found(known, _mark(item.sale, item.last_entry) if item.last_entry else None)
+        self._known[sku].found(known, (item.sale, item.last_entry) if item.last_entry else None)
         return Snapshot(
             item.stock,
             item.lucky,
@@ -181,7 +182,7 @@ class TransactionalStockStore(StockStore):
             return dict.fromkeys(batches, error)
         for sku, ids in answers.items():
             if ids and not isinstance(ids, StockError):
-                self._known[sku].found(frozenset(), _mark(items[sku].sale, int(ids[-1].split("~")[1])))
+                self._known[sku].found((), (items[sku].sale, int(ids[-1].split("~")[1])))
         return answers
 
     def _why_not(self, call: Call, sku: str, item: Item | None, fence: Fence, batch: Batch) -> list[str] | StockError:
@@ -206,7 +207,7 @@ class TransactionalStockStore(StockStore):
         self._token(fence)
         if not 0 <= stock <= LARGEST:
             raise ValueError(f"a stock must be from 0 to 2**63 - 1, not {stock}")
-        known = self._marks_of([sku])
+        known = self._places_of([sku])
 
         def write(call: Call) -> Item:
             call.begin()
@@ -237,17 +238,21 @@ class TransactionalStockStore(StockStore):
 
     def marks(self) -> dict[str, str]:
         """See `StockStore.marks`."""
-        return {sku: mark for sku, known in self._known.items() if (mark := known.last)}
+        return {sku: _mark(last) for sku, known in self._known.items() if (last := known.last)}
+
+    def unseen(self, skus: Iterable[str]) -> list[str]:
+        """See `StockStore.unseen`."""
+        return [sku for sku in skus if self._known[sku].told]
 
     def expect(self, sku: str, mark: str) -> None:
         """See `StockStore.expect`."""
         if not _MARK.fullmatch(mark):
             raise ValueError(f"not a mark of ours: {mark[:100]!r}")
-        self._known[sku].told |= {mark}
+        self._known[sku].told |= {_unmark(mark)}
 
     async def fences(self, skus: Sequence[str]) -> dict[str, Fence | StockError | None]:
         """See `StockStore.fences`."""
-        known = self._marks_of(skus)
+        known = self._places_of(skus)
 
         def look(call: Call) -> tuple[dict[str, Item], dict[str, StockBehind]]:
             items = tables.find_items(call, skus)
@@ -263,7 +268,7 @@ class TransactionalStockStore(StockStore):
 
     async def accept_loss(self, sku: str) -> None:
         """See `StockStore.accept_loss`."""
-        latest = _latest_sale(self._marks_of([sku])[sku])
+        latest = _latest_sale(self._places_of([sku])[sku])
         await self._run(lambda call: tables.begin_sale(call, sku, latest))
 
     async def level(self, sku: str) -> Level:
@@ -335,10 +340,10 @@ class TransactionalStockStore(StockStore):
         except TimeoutError as error:
             raise StockUnavailable(f"the store did not answer within {limit_s:.2g} s") from error
 
-    def _marks_of(self, skus: Iterable[str]) -> dict[str, frozenset[str]]:
+    def _places_of(self, skus: Iterable[str]) -> dict[str, tuple[Place, ...]]:
         for sku in skus:
             refuse_odd_name(sku)
-        return {sku: self._known[sku].marks for sku in skus}
+        return {sku: self._known[sku].places for sku in skus}
 
 
 class _Seen(NamedTuple):
@@ -350,9 +355,9 @@ class _Seen(NamedTuple):
     settled: dict[str, dict[str, Settled]]
 
 
-def _find_lost(call: Call, items: Mapping[str, Item], known: Mapping[str, frozenset[str]]) -> dict[str, StockBehind]:
+def _find_lost(call: Call, items: Mapping[str, Item], known: Mapping[str, tuple[Place, ...]]) -> dict[str, StockBehind]:
     """The items that lack an order that is known, unless a later sale has begun."""
-    expected = {sku: sorted(map(_unmark, marks)) for sku, marks in known.items()}
+    expected = {sku: sorted(places) for sku, places in known.items()}
     there = {(item.sku, item.last_entry) for item in items.values()}  # written with that order, or not at all
     there |= tables.find_orders(
         call, {sku: [entry for _, entry in orders if (sku, entry) not in there] for sku, orders in expected.items()}
@@ -360,24 +365,24 @@ def _find_lost(call: Call, items: Mapping[str, Item], known: Mapping[str, frozen
     lost: dict[str, StockBehind] = {}
     for sku, orders in expected.items():
         sale = items[sku].sale if sku in items else 0
-        for of_sale, entry in orders:
-            if sale < of_sale or (sale == of_sale and (sku, entry) not in there):
-                lost[sku] = StockBehind(behind(sku, str(entry)))
+        missing = [place for place in orders if sale < place[0] or (sale == place[0] and (sku, place[1]) not in there)]
+        if missing:
+            lost[sku] = StockBehind(behind(sku, str(missing[-1][1])), missing=map(_mark, missing))
     return lost
 
 
-def _mark(sale: int, entry: int) -> str:
+def _mark(place: Place) -> str:
+    sale, entry = place
     return f"{sale:016}/{entry:020}"
 
 
-def _unmark(mark: str) -> tuple[int, int]:
-    """A mark's sale, and its order's entry."""
+def _unmark(mark: str) -> Place:
     sale, _, entry = mark.partition("/")
     return int(sale), int(entry)
 
 
-def _latest_sale(marks: Iterable[str]) -> int:
-    return max((_unmark(mark)[0] for mark in marks), default=0)
+def _latest_sale(places: Iterable[Place]) -> int:
+    return max((sale for sale, _ in places), default=0)
 
 
 def _entry(last_entry: int) -> str | None:

@@ -5,30 +5,25 @@
 -- ARGV: 1 source, 2 token, 3 batch id, then for each item: the number of orders known to the caller, sale and entry of
 --       each; the number of buyers, the buyers; the number of keys, the keys
 -- Answers for each item {"ok", stock, lucky, bought of each buyer, what each key stands for, id of the last order,
--- sale}, or {reason, ...}.
-
-local function whole(text) return text == "0" or (string.match(text, "^[1-9]%d*$") and #text <= 15) end
+-- sale, era}, or {reason, ...}.
 
 -- `at`: where the item's keys begin; the others: where its counts are in ARGV.
 local function read(at, known_at, buyers_at, keys_at)
   local stock_key, lucky_key, fence_key, buyers_key, settled_key, orders_key = unpack(KEYS, at, at + 5)
-  local source, token, sale, last = unpack(redis.call("HMGET", fence_key, "source", "token", "sale", "last"))
+  local source, token, sale, last, era =
+    unpack(redis.call("HMGET", fence_key, "source", "token", "sale", "last", "era"))
   if source and source ~= ARGV[1] then return {"foreign", source, token} end
   if token and tonumber(token) > tonumber(ARGV[2]) then return {"stale", token} end
-  -- An order that is known must be there, unless a later sale has begun.
-  for i = known_at + 1, buyers_at - 1, 2 do
-    if tonumber(sale or "0") <= tonumber(ARGV[i])
-      and (sale ~= ARGV[i] or #redis.call("XRANGE", orders_key, ARGV[i + 1], ARGV[i + 1]) == 0) then
-      return {"behind", ARGV[i + 1]}
-    end
-  end
+  local lost = missing(orders_key, sale, known_at + 1, buyers_at - 1)
+  if lost then return {"behind", lost} end
   -- One call is cheaper than two, but says of a key that holds something else that it isn't there.
   local stock, lucky = unpack(redis.call("MGET", stock_key, lucky_key))
   if not (stock and lucky) then
     stock, lucky = redis.call("GET", stock_key), redis.call("GET", lucky_key) or "0"
   end
   if not stock then
-    redis.call("HDEL", fence_key, "announced")
+    -- Nothing that is on its way may be written, even if the stock comes back.
+    if token then redis.call("HSET", fence_key, "source", ARGV[1], "token", ARGV[2], "announced", ARGV[3]) end
     return {"unknown"}
   end
 
@@ -59,7 +54,16 @@ local function read(at, known_at, buyers_at, keys_at)
     last = redis.call("XREVRANGE", orders_key, "+", "-", "COUNT", 1)
     last = last[1] and last[1][1]
   end
-  return {"ok", stock, lucky, bought, settled, last or false, sale}
+  return {"ok", stock, lucky, bought, settled, last or false, sale, era or "0"}
+end
+
+-- Which of an item's keys holds something that is not ours.
+local function odd_one(at, refusals)
+  local ours = {"string", "string", "hash", "hash", "hash", "stream"}
+  for i = 1, 6 + refusals do
+    local found = redis.call("TYPE", KEYS[at + i - 1]).ok
+    if found ~= "none" and found ~= (ours[i] or "string") then return KEYS[at + i - 1] end
+  end
 end
 
 local answers = {}
@@ -72,7 +76,7 @@ while known_at <= #ARGV do
     -- Something that is not ours under one of the item's keys is the item's trouble; all else is the server's.
     local text = type(answer) == "table" and answer.err or tostring(answer)
     if not string.find(text, "WRONGTYPE", 1, true) then return redis.error_reply(text) end
-    answer = {"corrupt", KEYS[at]}
+    answer = {"corrupt", odd_one(at, tonumber(ARGV[keys_at]))}
   end
   answers[#answers + 1] = answer
   at = at + 6 + tonumber(ARGV[keys_at])

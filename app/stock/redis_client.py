@@ -30,6 +30,7 @@ from redis.exceptions import (
 from app.errors import ConfigurationError, StockCorrupt, StockUnavailable
 
 _WAIT_PART: Final = 0.8  # of a call's deadline, for the replicas
+_NOT_CONNECTED: Final = re.compile(r"Error -?[0-9]+ connecting to ")  # redis-py's; nothing was sent
 
 
 class _Packing:
@@ -40,10 +41,13 @@ class _Packing:
 
 
 class Script:
-    """A Lua script that lies beside this file. `sha`: what a server calls it that knows it."""
+    """A Lua script that lies beside this file, behind what they have in common.
+
+    `sha`: what a server calls it that knows it.
+    """
 
     def __init__(self, name: str) -> None:
-        self.source = files("app.stock").joinpath(name).read_text()
+        self.source = "".join(files("app.stock").joinpath(part).read_text() for part in ("common.lua", name))
         self.sha = hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest()
         self.known = False
 
@@ -109,7 +113,11 @@ class RedisClient:
         async with self._redis.pipeline(transaction=False) as pipe:
             pipe.execute_command(*command)
             pipe.execute_command("WAIT", self._wait_replicas, wait_ms)
-            answer, replicas = await pipe.execute(raise_on_error=False)
+            try:
+                answer, replicas = await pipe.execute(raise_on_error=False)
+            except (ReadOnlyError, BusyLoadingError) as error:
+                # Either of the two was refused: not for certain the first.
+                raise StockUnavailable(f"the store takes no writes: {error}") from error
         if isinstance(answer, Exception):
             raise answer
         if isinstance(replicas, Exception) or replicas < self._wait_replicas:
@@ -150,10 +158,10 @@ def _translated(limit_s: float) -> Iterator[None]:
         yield
     except TimeoutError as error:
         raise StockUnavailable(f"the store did not answer within {limit_s:.2g} s") from error
+    except (ReadOnlyError, BusyLoadingError) as error:  # at the first write of a script, or before it
+        raise StockUnavailable(f"the store takes no writes: {error}", untouched=True) from error
     except (
-        ReadOnlyError,
         OutOfMemoryError,
-        BusyLoadingError,
         ClusterDownError,
         MasterDownError,
         NoPermissionError,
@@ -169,7 +177,9 @@ def _translated(limit_s: float) -> Iterator[None]:
             raise StockCorrupt(f"a key of ours holds something that is not ours: {error}") from error
         raise StockUnavailable(f"the store refuses: {error}") from error
     except (RedisError, OSError, RuntimeError) as error:  # RuntimeError: uvloop's, of a connection that was reset
-        raise StockUnavailable(f"the store can't be reached: {error}") from error
+        # Only its text tells at what the error came.
+        nobody_there = _NOT_CONNECTED.match(str(error)) is not None
+        raise StockUnavailable(f"the store can't be reached: {error}", untouched=nobody_there) from error
 
 
 def _connect(url: str, options: dict[str, Any], connections: int) -> list[Any]:

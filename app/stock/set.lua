@@ -10,17 +10,13 @@ if source and source ~= ARGV[1] then return {"foreign", source, token} end
 if token and tonumber(token) > tonumber(ARGV[2]) then return {"stale", token} end
 
 -- As in read.lua; but a store without any history, or a new sale, begins anew.
+local lost = sale and ARGV[4] ~= "new" and missing(KEYS[6], sale, 5, #ARGV)
+if lost then return {"behind", lost} end
 local begins = 0
-for i = 5, #ARGV, 2 do
-  begins = math.max(begins, tonumber(ARGV[i]) + 1)
-  if sale and ARGV[4] ~= "new" and tonumber(sale) <= tonumber(ARGV[i])
-    and (sale ~= ARGV[i] or #redis.call("XRANGE", KEYS[6], ARGV[i + 1], ARGV[i + 1]) == 0) then
-    return {"behind", ARGV[i + 1]}
-  end
-end
+for i = 5, #ARGV, 2 do begins = math.max(begins, tonumber(ARGV[i]) + 1) end
 
 local lucky = ARGV[4] ~= "new" and redis.call("GET", KEYS[2]) or "0"
-if not (lucky == "0" or (string.match(lucky, "^[1-9]%d*$") and #lucky <= 15)) then return {"corrupt", KEYS[2]} end
+if not whole(lucky) then return {"corrupt", KEYS[2]} end
 
 if ARGV[4] == "new" then
   redis.call("DEL", KEYS[4], KEYS[5], KEYS[6])

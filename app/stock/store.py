@@ -3,7 +3,7 @@
 import re
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Final, TypeVar
 
@@ -119,6 +119,10 @@ class Batch:
     """What one commit writes of an item, all of it or nothing. `batch_id` is what makes it safe to send twice.
 
     `after`: the snapshot's `last_entry`, behind which its orders would be found; `version`: the snapshot's.
+
+    `supposing`: it was decided without a snapshot, on what is likely: that at least `expected_stock` units are left,
+    that these buyers have bought nothing, that these keys stand for nothing. Such a batch refuses nobody; `after` and
+    `version` are what the process itself knows.
     """
 
     batch_id: str
@@ -127,6 +131,7 @@ class Batch:
     refused: Sequence[Refused] = ()
     after: str | None = None
     version: str | None = None
+    supposing: Ask | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +202,14 @@ class StockStore(ABC):
         answers = await self.read_many(fence, batch_id, {sku: Ask(buyers, keys)})
         return _unless_error(answers[sku])
 
+    def suppose(self, sku: str, fence: Fence, batch_id: str, sold: Sequence[Sold], ask: Ask) -> Batch | None:
+        """A batch to be committed without a read before it (ADR 12); None in a store that wants a read.
+
+        It supposes that there are units enough, that nothing is known of these buyers and keys, and that nothing has
+        happened under our token but what has until now.
+        """
+        return None
+
     @abstractmethod
     async def commit_many(self, fence: Fence, batches: Mapping[str, Batch]) -> dict[str, list[str] | StockError]:
         """Write the announced batch, of each item its part if the fence is still ours and the stock what it was.
@@ -204,6 +217,10 @@ class StockStore(ABC):
         All parts have the announced id. Answers the ids of an item's orders. Sending the last batch again does nothing
         and answers the same. An item's answer is `FenceRefused` or `StockChanged` when nothing of it was written, and
         `StockUnavailable` when that is not known.
+
+        A part that supposes needs no read before it (ADR 12). It is written if what it supposes is so and no other
+        token, nor another batch of ours, came first; it raises the fence and announces itself in the same step. If not
+        so the answer is `StockChanged`, nothing has happened, and a read tells what is there instead.
         """
 
     async def commit(self, sku: str, fence: Fence, batch: Batch) -> list[str]:
@@ -235,8 +252,12 @@ class StockStore(ABC):
         """Hold the store to an order that somebody knows of: without it the store is behind. `ValueError`: no mark."""
 
     @abstractmethod
+    def unseen(self, skus: Iterable[str]) -> list[str]:
+        """Those of these items of which we were told an order (`expect`) that no call has found in the store yet."""
+
+    @abstractmethod
     async def fences(self, skus: Sequence[str]) -> dict[str, Fence | StockError | None]:
-        """What the fences have seen, None if nothing yet; `StockBehind` as with `read_many`. Changes nothing."""
+        """What the fences have seen, None if nothing yet; `StockBehind`, with all that is missing. Changes nothing."""
 
     async def fence(self, sku: str) -> Fence | None:
         """`fences` of one item."""

@@ -11,6 +11,7 @@ from app.stock import StockStore
 from app.stock.mysql import MySqlStockStore, TimestampedStockStore, VersionedStockStore
 from app.stock.redis import RedisStockStore
 from tests.contract.store_contract import FencedStoreContract, StoreContract, StoreSystem
+from tests.contract.supposing_contract import SupposingStoreContract
 from tests.harness.servers import ask, optional, optional_server
 
 
@@ -31,8 +32,14 @@ class RedisSystem(StoreSystem):
     def set_by_hand(self, sku: str, stock: int) -> None:
         self._client.set("stock" if sku == "default" else f"seckill:{{{sku}}}:stock", stock)
 
+    def remove_by_hand(self, sku: str) -> None:
+        self._client.delete("stock" if sku == "default" else f"seckill:{{{sku}}}:stock")
+
+    def copy_of_everything(self) -> dict[str, bytes]:
+        return {key.decode(): self._client.dump(key) for key in self._client.keys("*")}
+
     def copy(self) -> Callable[[], None]:
-        kept = {key: self._client.dump(key) for key in self._client.keys("*")}
+        kept = self.copy_of_everything()
 
         def put_back() -> None:
             self.clear()
@@ -93,13 +100,13 @@ def mariadb() -> Iterator[MariaDB]:
         yield server
 
 
-class TestValkey(FencedStoreContract):
+class TestValkey(SupposingStoreContract):
     @pytest.fixture
     def system(self, valkey_here: RedisSystem) -> StoreSystem:
         return valkey_here
 
 
-class TestRedis(FencedStoreContract):
+class TestRedis(SupposingStoreContract):
     @pytest.fixture
     def system(self, redis_7_0: RedisSystem) -> StoreSystem:
         return redis_7_0

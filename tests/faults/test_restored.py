@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import random
 import shutil
 import socket
 import subprocess
@@ -16,8 +17,9 @@ import pytest
 
 from app.embedded import EtcdMember, Valkey
 from app.errors import NotDecided, StockBehind
+from app.locks import EtcdBackend
 from app.process import Process
-from app.sale import Outcome, Purchase, Shop
+from app.sale import Answer, Outcome, Purchase, Shop
 from app.settings import PREFIX
 from tests.harness.shop import buy, shop
 from tests.harness.waiting import eventually_async
@@ -262,3 +264,33 @@ def _cli(valkey: Valkey, command: str) -> str:
     with socket.create_connection(("127.0.0.1", valkey.port)) as connection:
         connection.sendall(f"{command}\r\n".encode())
         return connection.recv(64).decode().strip()
+
+
+def test_instances_that_remember_at_once(own_etcd: EtcdMember, own_valkey: Valkey) -> None:
+    """Each item's last order is known beside the locks, whoever sold it, though both put theirs there as they stop."""
+    skus = [f"item-{number}" for number in range(40)]
+
+    async def main() -> None:
+        async with (
+            shop(own_etcd.endpoint, own_valkey.url, instance="one") as one,
+            shop(own_etcd.endpoint, own_valkey.url, instance="other") as other,
+        ):
+            for sku in skus:
+                await one.set_stock(sku, 100)
+            for _ in range(10):
+                crowds = [buy(seller, 1, sku=sku) for seller in (one, other) for sku in random.sample(skus, 20)]
+                for (answer,) in await asyncio.gather(*crowds):
+                    assert isinstance(answer, Answer)
+                    assert answer.outcome is Outcome.SOLD
+            last = {sku: (await one.level(sku)).last_entry for sku in skus}
+            await asyncio.gather(one.close(within_s=5), other.close(within_s=5))
+        backend = EtcdBackend([own_etcd.endpoint])
+        names = {f"/seckill/lock/!known/{sku}": sku for sku in skus}
+        marks = backend.recall(list(names))
+        backend.close()
+        known = {}
+        for name, mark in marks.items():
+            known[names[name]] = "-".join(str(int(part)) for part in mark.partition("/")[2].split("-"))
+        assert known == {sku: entry for sku, entry in last.items() if entry}
+
+    asyncio.run(main())

@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import itertools
+import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -18,11 +19,11 @@ from app.locks import EtcdBackend, Grant
 from app.locks.none import NoLock
 from app.locks.wait import Wait
 from app.metrics import Metrics
-from app.sale import Answer, Outcome, Purchase, Rules
+from app.sale import Answer, Outcome, Purchase, Rules, Shop
 from app.sale import shop as shop_module
 from app.sale.cashier import Cashier
 from app.stock import Fence
-from app.stock.redis import BareStockStore
+from app.stock.redis_bare import BareStockStore
 from tests.harness.shop import buy, shop
 from tests.harness.waiting import WITHIN_S, eventually_async
 
@@ -216,6 +217,58 @@ def test_the_limit_per_buyer(etcd: EtcdMember, valkey: Valkey) -> None:
 def at(after_s: float) -> datetime:
     """A moment so many seconds from now."""
     return datetime.now(UTC) + timedelta(seconds=after_s)
+
+
+async def warm(stack: AsyncExitStack, etcd: EtcdMember, valkey: Valkey, stock: int, **others: Any) -> list[Shop]:
+    """Two shops that have just sold with plenty left, so that they suppose that there is."""
+    shops = [await stack.enter_async_context(shop(etcd.endpoint, valkey.url, instance=name, **others)) for name in "ab"]
+    await shops[0].set_stock("default", stock + 4)
+    for one in (*shops, *shops):
+        assert (await one.buy(Purchase(buyer=str(uuid.uuid4())))).outcome is Outcome.SOLD
+    return shops
+
+
+def test_a_sale_costs_one_call_while_there_is_plenty(etcd: EtcdMember, valkey: Valkey) -> None:
+    """What is most likely so needs no read; only what is kept beside the locks costs a call now and then."""
+
+    async def main() -> None:
+        async with AsyncExitStack() as stack, redis.asyncio.Redis.from_url(valkey.url) as plain:
+            one, _ = await warm(stack, etcd, valkey, 50)
+
+            async def calls() -> int:
+                return int((await plain.info("commandstats"))["cmdstat_evalsha"]["calls"])
+
+            before = await calls()
+            for number in range(50):
+                key = f"k{number}" if number % 2 else None
+                assert (await one.buy(Purchase(buyer=f"b{number}", key=key))).outcome is Outcome.SOLD
+            assert 50 <= await calls() - before < 75
+            assert (await one.buy(Purchase())).outcome is Outcome.SOLD_OUT
+            assert (await one.audit("default")).consistent
+
+    asyncio.run(main())
+
+
+def test_what_is_not_as_supposed(etcd: EtcdMember, valkey: Valkey) -> None:
+    """A key that another instance knows, a buyer who bought there, a unit that it sold: told right, and sold once."""
+
+    async def main() -> None:
+        async with AsyncExitStack() as stack:
+            one, other = await warm(stack, etcd, valkey, 6, limit_per_buyer=2)
+            first = await one.buy(Purchase(buyer="ann", key="k"))
+            again = await other.buy(Purchase(buyer="ann", key="k"))
+            assert (first.outcome, again.outcome, again.replayed) == (Outcome.SOLD, Outcome.SOLD, True)
+            assert first.order_id == again.order_id
+            assert (await one.buy(Purchase(buyer="bob", quantity=2))).outcome is Outcome.SOLD
+            assert (await other.buy(Purchase(buyer="eve"))).outcome is Outcome.SOLD
+            assert (await other.buy(Purchase(buyer="bob", key="too much"))).outcome is Outcome.LIMIT_REACHED
+            assert (await one.buy(Purchase(buyer="bob", key="too much"))).replayed
+            for buyer, seller, outcome in (("cid", one, "sold"), ("dan", other, "sold"), ("fay", one, "sold_out")):
+                assert (await seller.buy(Purchase(buyer=buyer))).outcome == outcome
+            audit = await one.audit("default")
+            assert (audit.stock, audit.orders, audit.violations) == (0, 9, [])
+
+    asyncio.run(main())
 
 
 def test_before_the_sale_starts(etcd: EtcdMember, valkey: Valkey) -> None:

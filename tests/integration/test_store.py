@@ -21,7 +21,8 @@ from app.errors import (
 )
 from app.process import free_port
 from app.stock import Ask, Batch, Level, Refused, Settled, Snapshot, Sold, StockStore
-from app.stock.redis import BareStockStore, RedisStockStore
+from app.stock.redis import RedisStockStore
+from app.stock.redis_bare import BareStockStore
 from app.torture.proxy import Proxy
 from tests.contract.store_contract import fence, fenced_at_the_read_too
 from tests.harness.sentinel import SentinelSet
@@ -169,11 +170,11 @@ WRONG = [
 ]
 
 
-async def dump(client: Any) -> dict[str, bytes]:
-    """All that is stored, byte for byte."""
+async def dump(client: Any, of: str = "*") -> dict[str, bytes]:
+    """All that is stored under keys like that, byte for byte."""
     raw = redis.asyncio.Redis(port=client.connection_pool.connection_kwargs["port"])
     try:
-        return {name.decode(): await raw.dump(name) async for name in raw.scan_iter()}
+        return {name.decode(): await raw.dump(name) async for name in raw.scan_iter(match=of)}
     finally:
         await raw.aclose()
 
@@ -224,6 +225,43 @@ def test_setting_the_stock_beside_a_wrong_lucky_writes_nothing(play: Callable[..
             await store.set_stock("default", fence(2), 9)
         assert await dump(client) == before
         assert await store.set_stock("default", fence(2), 9, new_sale=True) == Level("default", 9, 0, 9)
+
+    play(scenario)
+
+
+@pytest.mark.parametrize(
+    ("key", "error"),
+    [
+        ("stock", StockChanged),
+        ("lucky", StockCorrupt),
+        ("fence", StockCorrupt),
+        ("buyers", StockChanged),
+        ("keys", StockChanged),
+        ("orders", StockChanged),
+    ],
+)
+def test_a_key_that_is_none_of_ours_stops_only_its_item(
+    play: Callable[..., None], key: str, error: type[Exception]
+) -> None:
+    """What has become of one item is found before anything of it is written, without a read, too; others are sold."""
+
+    async def scenario(store: StockStore, client: Any) -> None:
+        sold = [Sold(1, "ann", "k")]
+        for sku in ("a", "b", "c"):
+            await store.set_stock(sku, fence(1), 5)
+            seen = await store.read(sku, fence(1), "look")
+            await store.commit(sku, fence(1), Batch("look", seen.stock, [Sold(1, "bob", "other")]))
+        await client.delete(f"seckill:{{b}}:{key}")
+        await client.sadd(f"seckill:{{b}}:{key}", "x")
+        before = await dump(client, "seckill:{b}:*")
+        batches = {sku: store.suppose(sku, fence(2), "s", sold, Ask(["ann"], ["k"])) for sku in ("a", "b", "c")}
+        answers = await store.commit_many(fence(2), {sku: batch for sku, batch in batches.items() if batch})
+        assert [type(answer) for answer in answers.values()] == [list, error, list]
+        assert [(await store.level(sku)).lucky for sku in ("a", "c")] == [2, 2]
+        assert await dump(client, "seckill:{b}:*") == before
+        with pytest.raises(StockCorrupt, match=key):  # what was supposed wrongly is told by a read
+            seen = await store.read("b", fence(2), "r", buyers=["ann"], keys=["k"])
+            await store.commit("b", fence(2), Batch("r", seen.stock, sold))
 
     play(scenario)
 

@@ -1,0 +1,245 @@
+"""The sale over a lock that excludes only mostly, and a store whose calls are lost, late or doubled all the time.
+
+What the torture does now and then to whole processes happens here at each call: cashiers and stores are the real ones,
+over a real Valkey; what lies between them and it is not to be trusted.
+"""
+
+import asyncio
+import itertools
+import random
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pytest
+
+from app.embedded import Valkey
+from app.errors import LockLost, NotDecided, OutcomeUnknown, StockUnavailable
+from app.sale import Answer, Outcome, Purchase, Rules
+from app.sale.auditor import audit
+from app.sale.cashier import Cashier
+from app.stock import Fence, Order, StockStore
+from app.stock.redis import RedisStockStore
+
+_SOURCE = "etcd:1"
+_SECONDS = 2.5
+_FOR_A_GRANT_S = 0.5
+
+
+@dataclass
+class Grant:
+    """Of a lock whose holder finds out now and then that it has lost it."""
+
+    token: int
+    source: str = _SOURCE
+
+    def ensure_held(self) -> None:
+        if random.random() < 0.01:
+            raise LockLost("lost")
+
+
+@dataclass
+class LeakyLock:
+    """Gives greater tokens to later ones, and one in five times does not wait for whoever holds it."""
+
+    mutex: asyncio.Lock
+    tokens: "itertools.count[int]"
+    name: str = "leaky"
+
+    @asynccontextmanager
+    async def on_loop(self, wait_s: float) -> AsyncIterator[Grant]:
+        excludes = random.random() < 0.8
+        if excludes:
+            try:
+                async with asyncio.timeout(_FOR_A_GRANT_S):
+                    await self.mutex.acquire()
+            except TimeoutError:
+                excludes = False
+        try:
+            yield Grant(next(self.tokens))
+        finally:
+            if excludes:
+                self.mutex.release()
+
+
+class Doubt:
+    """Lies between stores and their server: some answers are lost, some calls arrive when nobody expects them."""
+
+    def __init__(self, counts: Counter[str]) -> None:
+        self._counts = counts
+        self._late: list[Callable[[], Awaitable[Any]]] = []
+
+    def come_between(self, store: RedisStockStore, of_calls: float) -> None:
+        """Of the reads and commits of a store that share meets with a fault."""
+        client = store._client
+        deliver, commands = client.run, client.commands
+
+        async def run(script: Any, *call: Any, **options: Any) -> Any:
+            fate = random.random() / of_calls
+            if script not in (store._read, store._commit) or fate >= 1:
+                await asyncio.sleep(random.random() * 0.004)  # who asks first isn't always served first
+                answer = await deliver(script, *call, **options)
+                await self._let_some_in()
+                return answer
+            if fate < 0.3:
+                await deliver(script, *call, **options)
+                raise StockUnavailable("the answer was lost")
+            if fate < 0.4:
+                raise StockUnavailable("nobody there", untouched=True)
+            self._late.append(partial(deliver, script, *call))
+            raise StockUnavailable("no answer in time")
+
+        @asynccontextmanager
+        async def and_then(timeout_s: float | None = None) -> AsyncIterator[Any]:
+            async with commands(timeout_s) as redis:
+                yield redis
+            await self._let_some_in()
+
+        client.run, client.commands = run, and_then  # type: ignore[method-assign, assignment]
+
+    async def _let_some_in(self) -> None:
+        """Right behind a call that has been served: sooner or later behind each that it could harm."""
+        while self._late and random.random() < 0.3:
+            await self._let_in(random.randrange(len(self._late)))
+
+    async def _let_in(self, number: int) -> None:
+        answers = await self._late.pop(number)()
+        self._counts.update(f"late: {answer[0]}" for answer in answers)
+
+    async def end(self) -> None:
+        """Let all of them in."""
+        while self._late:
+            await self._let_in(0)
+
+
+class Stats:
+    """Counts what became of the batches in doubt; the rest is nobody's business here."""
+
+    def __init__(self, counts: Counter[str]) -> None:
+        self._counts = counts
+
+    def settled(self, result: str) -> None:
+        self._counts[f"settled: {result}"] += 1
+
+    def fenced(self, lock: str, sku: str) -> None:
+        self._counts["fenced"] += 1
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_: None
+
+
+@pytest.mark.parametrize(
+    ("items", "units", "limit", "batch_max", "one_by_one"),
+    [
+        pytest.param(1, 2000, 0, 1000, False, id="plenty of one item"),
+        pytest.param(3, 60, 2, 1000, False, id="the last units, with a limit"),
+        pytest.param(3, 2000, 0, 5, False, id="several batches a grant"),
+        pytest.param(2, 200, 2, 1000, True, id="a call for each item, as in a cluster"),
+    ],
+)
+def test_nothing_is_lost_doubled_or_untrue(
+    valkey: Valkey, items: int, units: int, limit: int, batch_max: int, one_by_one: bool
+) -> None:
+    """Numbers and orders agree; who was told that they have an order have it; who was told "nothing" have none."""
+    skus = [f"item-{number}" for number in range(items)]
+    tokens = itertools.count(10)
+    counts: Counter[str] = Counter()
+    told: list[tuple[Purchase, Answer | BaseException]] = []
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        operator = RedisStockStore(valkey.url)
+        for sku in skus:
+            await operator.set_stock(sku, Fence(next(tokens), _SOURCE), units)
+        stores = [RedisStockStore(valkey.url, instance=f"i{number}", timeout_s=1) for number in range(4)]
+        doubt = Doubt(counts)
+        mutex = asyncio.Lock()
+        rules = Rules(limit_per_buyer=limit, batch_max=batch_max, purchase_timeout_s=0.6, max_hold_s=0.1)
+        cashiers = []
+        for store, of_calls in zip(stores, (0.05, 0.1, 0.2, 0.3), strict=True):
+            doubt.come_between(store, of_calls)
+            if one_by_one:
+                store._client.clustered = True
+            cashiers.append(Cashier(LeakyLock(mutex, tokens), store, rules, Stats(counts)))
+
+        async def buy(number: int) -> None:
+            purchase = wish(number, random.choice(skus), limit)
+            deadline = loop.time() + random.choice([0.05, 0.3, 2])
+            try:
+                answer: Answer | BaseException = await random.choice(cashiers).submit(purchase, deadline)
+            except (NotDecided, OutcomeUnknown) as error:
+                answer = error
+            told.append((purchase, answer))
+
+        buying = []
+        end = loop.time() + _SECONDS
+        for number in itertools.count():
+            if loop.time() >= end:
+                break
+            buying.append(asyncio.create_task(buy(number)))
+            if number % 3 == 0:
+                await asyncio.sleep(0.005 * random.random())
+        await asyncio.gather(*buying)
+        for cashier in cashiers:
+            await cashier.drain(1)
+        await doubt.end()
+        try:
+            await judge(operator, skus, units, limit, told)
+        finally:
+            for store in (*stores, operator):
+                await store.close()
+
+    asyncio.run(main())
+    # Else this was a test of fair weather.
+    assert counts["late: stale"] and counts["fenced"] and counts["settled: not_committed"]
+
+
+def wish(number: int, sku: str, limit: int) -> Purchase:
+    """Some have keys, which come again and again, some have bought before, if there is a limit, some come too late."""
+    if random.random() < 0.4:
+        key = f"{sku}-key-{random.randrange(400)}"
+        return Purchase(1, sku, f"buyer-of-{key}", key)
+    again = limit and random.random() < 0.2
+    buyer = f"again-{random.randrange(20)}" if again else f"once-{number}"
+    return Purchase(random.choice([1, 1, 2]), sku, buyer, late=random.random() < 0.02)
+
+
+async def judge(
+    store: StockStore, skus: list[str], units: int, limit: int, told: list[tuple[Purchase, Answer | BaseException]]
+) -> None:
+    """What lies in the store, beside what its buyers were told."""
+    orders: dict[str, Order] = {}
+    for sku in skus:
+        level = await store.level(sku)
+        assert level.initial == units
+        assert (found := await audit(level, store)).consistent, found.violations
+        of_item: list[Order] = []
+        while page := await store.orders(sku, after=of_item[-1].id if of_item else None, limit=1000):
+            of_item += page
+        if limit:
+            bought: Counter[str | None] = Counter()
+            for order in of_item:
+                bought[order.buyer] += order.quantity
+            assert max(bought.values()) <= limit
+        orders |= {order.id: order for order in of_item}
+    of_buyer = defaultdict(list)
+    for order in orders.values():
+        of_buyer[order.buyer].append(order)
+    assert not [who for who, found in of_buyer.items() if who and who.startswith("once-") and len(found) > 1]
+    sold = [(purchase, answer) for purchase, answer in told if isinstance(answer, Answer)]
+    for purchase, answer in sold:
+        if answer.outcome is Outcome.SOLD:
+            order = orders[answer.order_id or ""]
+            wanted = (purchase.sku, purchase.quantity, purchase.buyer, purchase.key)
+            assert (order.sku, order.quantity, order.buyer, order.key) == wanted
+    first_told = [a.order_id for _, a in sold if a.outcome is Outcome.SOLD and not a.replayed]
+    assert len(first_told) == len(set(first_told)), "two were told that an order is theirs"
+    nothing = {
+        purchase.buyer
+        for purchase, answer in told
+        if isinstance(answer, NotDecided) or (isinstance(answer, Answer) and answer.outcome is not Outcome.SOLD)
+    }
+    assert not [who for who in nothing if who and who.startswith("once-") and of_buyer[who]], "told that they have none"
