@@ -31,7 +31,7 @@ class ProcessFailed(SeckillError):
 # the same number says so to other processes that look for one, such as the second worker of the tests. Only of the
 # last so many, as each costs a file descriptor.
 _given: Final[set[int]] = set()
-_claims: Final[deque[socket.socket]] = deque()
+_claims: Final[deque[int]] = deque()
 _CLAIMS_MAX: Final = 64
 
 
@@ -56,9 +56,9 @@ def free_port() -> int:
             claim.close()
             continue
         _given.add(port)
-        _claims.append(claim)
+        _claims.append(claim.detach())
         if len(_claims) > _CLAIMS_MAX:
-            _claims.popleft().close()
+            os.close(_claims.popleft())
         return port
 
 

@@ -4,7 +4,8 @@
 
 The rows of a group take turns on the same instances and servers, and begin with another one in each round, so that a
 machine that slows down hits all alike. What counts are the ratios to the group's first row: for each round by itself,
-then their median.
+then their median. The CPU time of a sale is that of the instances, etcd and the store together, without the load
+generator's: it is steadier than the sales a second, which depend on what else the machine does.
 """
 
 import argparse
@@ -58,6 +59,7 @@ class Figure:
     """Of one row in one round."""
 
     per_s: float
+    cpu_us_per_sale: float
     etcd_per_sale: float
     store_per_sale: float
     p99_ms: float
@@ -77,7 +79,7 @@ def main() -> int:
     raise_file_limit()
     console = Console()
     groups = [[row for row in group if row is group[0] or options.only in row.what] for group in GROUPS]
-    table = Table("", "sales/s", "of the first row", "p99", "etcd calls per sale", "store calls per sale")
+    table = Table("", "sales/s", "of the first row", "CPU a sale", "p99", "calls a sale: etcd, store")
     figures: dict[str, list[Figure]] = {}
     with console.status("") as status:
         for rows in groups:
@@ -106,9 +108,10 @@ def _add(table: Table, what: str, found: Sequence[Figure], first: Sequence[Figur
         what,
         f"{statistics.median(one.per_s for one in found):,.0f}",
         f"{statistics.median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})",
+        f"{statistics.median(one.cpu_us_per_sale for one in found):.0f} µs",
         f"{statistics.median(one.p99_ms for one in found):.0f} ms",
-        f"{statistics.median(one.etcd_per_sale for one in found):.4f}",
-        f"{statistics.median(one.store_per_sale for one in found):.4f}",
+        f"{statistics.median(one.etcd_per_sale for one in found):.3f}, "
+        f"{statistics.median(one.store_per_sale for one in found):.3f}",
     )
 
 
@@ -128,8 +131,7 @@ def _measure_in_turn(
             one: dict[str, Figure] = {}
             for row in (*rows[turn:], *rows[:turn]):
                 told(f"Round {number + 1} of {rounds}: {row.what}")
-                urls = running.urls("")[: row.instances]
-                one[row.what] = _measure(stand, urls, row.buyers, _paths(skus[: row.items]), seconds)
+                one[row.what] = _measure(stand, running, row, _paths(skus[: row.items]), seconds)
             found.append(one)
         return found
 
@@ -138,13 +140,16 @@ def _paths(skus: Sequence[str]) -> list[str]:
     return [f"/stock/reduce?sku={sku}" for sku in skus]
 
 
-def _measure(stand: Stand, urls: list[str], buyers: int, paths: Sequence[str], seconds: float) -> Figure:
-    drive(urls, buyers, _WARM_S, paths)
-    before = stand.calls()
-    load = drive(urls, buyers, seconds, paths)
+def _measure(stand: Stand, running: Running, row: Row, paths: Sequence[str], seconds: float) -> Figure:
+    urls = running.urls("")[: row.instances]
+    drive(urls, row.buyers, _WARM_S, paths)
+    before, cpu_s = stand.calls(), stand.cpu_s(running)
+    load = drive(urls, row.buyers, seconds, paths)
+    cpu_s = stand.cpu_s(running) - cpu_s
     after = stand.calls()
     return Figure(
         load.per_s,
+        cpu_s / load.requests * 1e6,
         (after[0] - before[0]) / load.requests,
         (after[1] - before[1]) / load.requests,
         load.p99_ms,

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Self
 
+import psutil
 import redis
 
 from app.embedded import EtcdMember, Valkey
@@ -158,6 +159,11 @@ class Stand:
         for one in running.processes:
             one.wait_ready()
         return running
+
+    def cpu_s(self, running: Running) -> float:
+        """CPU time that a contender's instances and the servers have taken so far, in seconds."""
+        times = [psutil.Process(one.pid).cpu_times() for one in (*running.processes, self.etcd, self.store)]
+        return sum(one.user + one.system for one in times)
 
     def calls(self) -> tuple[int, int]:
         """How many calls etcd and the store have served so far, streams and inspection left out."""
