@@ -153,9 +153,16 @@ def _wrk(program: str, urls: list[str], connections: int, seconds: float) -> Loa
     return Load("wrk", took_s, requests, statuses, lost, max(p50_s) * 1000, max(p99_s) * 1000)
 
 
-def drive(urls: list[str], connections: int, seconds: float, paths: Sequence[str] = ("/stock/reduce",)) -> Load:
+def drive(
+    urls: list[str],
+    connections: int,
+    seconds: float,
+    paths: Sequence[str] = ("/stock/reduce",),
+    *,
+    never_wrk: bool = False,
+) -> Load:
     """Load these servers; each buyer asks for the paths in turn. wrk can do only one, and not very many connections."""
-    program = shutil.which("wrk")
+    program = None if never_wrk else shutil.which("wrk")
     if program and len(paths) == 1 and connections <= _WRK_CONNECTIONS_MAX:
         return _wrk(program, [url + paths[0] for url in urls], connections, seconds)
     if connections > _CONNECTIONS_MAX:
