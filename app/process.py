@@ -33,6 +33,7 @@ class ProcessFailed(SeckillError):
 _given: Final[set[int]] = set()
 _claims: Final[deque[int]] = deque()
 _CLAIMS_MAX: Final = 64
+_STOPPED_WITHIN_S: Final = 5.0
 
 
 def free_port() -> int:
@@ -181,8 +182,11 @@ class Process:
         self.signal(signal.SIGSTOP)
         if self._child is not None and hasattr(os, "waitid"):  # macOS has it from Python 3.13 on
             # The last of its threads may go on for a while; whether it has ended is left for `subprocess` to see.
+            until = time.monotonic() + _STOPPED_WITHIN_S
+            states = os.WSTOPPED | os.WEXITED | os.WNOWAIT | os.WNOHANG
             with contextlib.suppress(ChildProcessError):
-                os.waitid(os.P_PID, self._child.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+                while os.waitid(os.P_PID, self._child.pid, states) is None and time.monotonic() < until:
+                    time.sleep(0.001)
 
     def resume(self) -> None:
         """SIGCONT."""

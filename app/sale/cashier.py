@@ -327,14 +327,15 @@ class Cashier:
             done = _Done()
             left = self._rules.batch_max
             try:
-                while parts := self._to_settle:
+                late = False
+                while not late and (parts := self._to_settle):
                     with logs.about(batch=parts[0].write.batch_id, sku=parts[0].item.sku):
                         await self._settle(fence, parts[0], done)
-                while left > 0 and (batch := self._take(min(left, _CHUNK))):
+                    late = loop.time() - granted >= self._rules.max_hold_s
+                while not late and left > 0 and (batch := self._take(min(left, _CHUNK))):
                     left -= len(batch)
                     await self._serve(grant, fence, batch, done)
-                    if loop.time() - granted >= self._rules.max_hold_s:
-                        break
+                    late = loop.time() - granted >= self._rules.max_hold_s
             finally:
                 held_s = loop.time() - granted
                 self._stats.released(self._lock.name, grant.token, held_s, done.purchases, done.units)
@@ -367,6 +368,7 @@ class Cashier:
     ) -> None:
         read_at = asyncio.get_running_loop().time()
         buyers = by_item(batch)
+        items = len(buyers)
         limit = self._rules.limit_per_buyer
 
         # No await from a decision to its commit: who was told meanwhile "nothing was sold" must not be sold anything.
@@ -383,7 +385,7 @@ class Cashier:
                 if not isinstance(answer, StockChanged):
                     as_supposed.append(part)
                     del buyers[part.item]
-            self._finish(as_supposed, answers, [], done, read_at)
+            self._finish(as_supposed, answers, [], done, read_at, items)
 
         if buyers:
             failed: list[_Failure] = []
@@ -400,7 +402,7 @@ class Cashier:
             if to_write := [part for part in parts if part.write.sold or part.write.refused]:
                 grant.ensure_held()
                 answers = await self._commit(fence, to_write)
-            self._finish(parts, answers, failed, done, read_at)
+            self._finish(parts, answers, failed, done, read_at, items)
 
     def _finish(
         self,
@@ -409,9 +411,13 @@ class Cashier:
         failed: list[_Failure],
         done: _Done,
         read_at: float,
+        items: int,
     ) -> None:
-        """Answer the buyers of the parts that were written, or had nothing to be; take note of what went wrong."""
-        of = len(parts) + len(failed)
+        """Answer the buyers of the parts that were written, or had nothing to be; take note of what went wrong.
+
+        `items`: that the batch has.
+        """
+        of = items if self._store.scattered else len(parts) + len(failed)
         served = 0
         for part in parts:
             ids = answers.get(part.item.sku, [])
@@ -508,9 +514,12 @@ class Cashier:
             self._unsettled.append(part)
             self._note(item, error, ())
             return
-        except StockUnavailable:
+        except StockUnavailable as error:
             self._unsettled.append(part)
-            raise
+            if not self._store.scattered:
+                raise
+            self._note(item, error, ())
+            return
         except StockError as error:
             self._note(item, error, part.live)
             return

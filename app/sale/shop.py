@@ -217,6 +217,9 @@ class Shop:
 
     async def _faults(self, skus: Sequence[str], timeout_s: float) -> list[str]:
         fences = await self._store.fences(skus)
+        for answer in fences.values():
+            if isinstance(answer, StockUnavailable):
+                raise answer
         found = [str(answer) for answer in fences.values() if isinstance(answer, StockBehind)]
         seen = {sku: answer for sku, answer in fences.items() if isinstance(answer, Fence)}
         # In this order: what the store has seen was given before we ask how far the lock system is.

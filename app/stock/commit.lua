@@ -56,7 +56,8 @@ local function refuse(at, wanted, supposed, fence)
   local orders = redis.call("TYPE", KEYS[at + 5]).ok
   local sound = orders == "stream" or orders == "none"
   if ARGV[supposed - 1] ~= "0" then
-    if not (sound and is_so(at, wanted, supposed, fence, stock)) then return {"otherwise"} end
+    local told, so = pcall(is_so, at, wanted, supposed, fence, stock) -- what it stumbles on a read will say
+    if not (sound and told and so) then return {"otherwise"} end
   else
     if source and source ~= ARGV[1] then return {"foreign", source, token} end
     if token ~= ARGV[2] or announced ~= ARGV[3] then return {"stale", token or "none"} end
@@ -120,7 +121,7 @@ while wanted <= #ARGV do
   local batch, first_of_batch, sale, era = unpack(fence, 4, 7)
   local refusals_at = wanted + 2 + 5 * ARGV[wanted + 1]
   local supposed = refusals_at + tonumber(ARGV[refusals_at]) + 2
-  if fence.err then
+  if fence.err or odd(fence[1], fence[2], sale, era) then
     answers[#answers + 1] = {"corrupt", KEYS[at + 2]}
   elseif batch == ARGV[3] then
     -- The last batch again: its answer was lost on the way. Before all else, as the fence may have moved on since.

@@ -16,3 +16,29 @@ local function missing(orders_key, sale, first, last)
   end
 end
 
+
+local function number_if_any(text)
+  return not text or tonumber(text)
+end
+
+-- Whether a fence holds what none of our scripts has written.
+local function odd(source, token, sale, era)
+  return not source ~= not token or not (number_if_any(token) and number_if_any(sale) and number_if_any(era))
+end
+
+-- What `look(...)` says of an item; or, if it stumbles on something that is not ours under one of the item's keys, which
+-- that is: KEYS[at] and those behind it are to hold `kinds`, or it is KEYS[fence_at]. All else that can go wrong is the
+-- server's business: nil, and what it says.
+local function answer_of(look, at, kinds, fence_at, ...)
+  local done, answer = pcall(look, ...)
+  if done then return answer end
+  local text = type(answer) == "table" and answer.err or tostring(answer)
+  if string.find(text, "WRONGTYPE", 1, true) then
+    for i, kind in ipairs(kinds) do
+      local found = redis.call("TYPE", KEYS[at + i - 1]).ok
+      if found ~= "none" and found ~= kind then return {"corrupt", KEYS[at + i - 1]} end
+    end
+  end
+  if string.find(text, "Invalid stream ID", 1, true) then return {"corrupt", KEYS[fence_at]} end
+  return nil, text
+end

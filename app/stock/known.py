@@ -43,5 +43,6 @@ class Known(Generic[Place]):
             seen = () if self._seen is None else (self._seen,)
             self._seen = max((*places, *seen), key=self._mark)
             self.told = self.told.difference(places)
-        if last is not None:
-            self._seen = last
+        if last is not None and last != self._seen:
+            # The answer to an older question may come later.
+            self._seen = last if self._seen is None else max(last, self._seen, key=self._mark)

@@ -12,6 +12,7 @@ local function read(at, known_at, buyers_at, keys_at)
   local stock_key, lucky_key, fence_key, buyers_key, settled_key, orders_key = unpack(KEYS, at, at + 5)
   local source, token, sale, last, era =
     unpack(redis.call("HMGET", fence_key, "source", "token", "sale", "last", "era"))
+  if odd(source, token, sale, era) then return {"corrupt", fence_key} end
   if source and source ~= ARGV[1] then return {"foreign", source, token} end
   if token and tonumber(token) > tonumber(ARGV[2]) then return {"stale", token} end
   local lost = missing(orders_key, sale, known_at + 1, buyers_at - 1)
@@ -57,27 +58,15 @@ local function read(at, known_at, buyers_at, keys_at)
   return {"ok", stock, lucky, bought, settled, last or false, sale, era or "0"}
 end
 
--- Which of an item's keys holds something that is not ours.
-local function odd_one(at, refusals)
-  local ours = {"string", "string", "hash", "hash", "hash", "stream"}
-  for i = 1, 6 + refusals do
-    local found = redis.call("TYPE", KEYS[at + i - 1]).ok
-    if found ~= "none" and found ~= (ours[i] or "string") then return KEYS[at + i - 1] end
-  end
-end
-
 local answers = {}
 local at, known_at = 1, 4
 while known_at <= #ARGV do
   local buyers_at = known_at + 2 * tonumber(ARGV[known_at]) + 1
   local keys_at = buyers_at + tonumber(ARGV[buyers_at]) + 1
-  local done, answer = pcall(read, at, known_at, buyers_at, keys_at)
-  if not done then
-    -- Something that is not ours under one of the item's keys is the item's trouble; all else is the server's.
-    local text = type(answer) == "table" and answer.err or tostring(answer)
-    if not string.find(text, "WRONGTYPE", 1, true) then return redis.error_reply(text) end
-    answer = {"corrupt", odd_one(at, tonumber(ARGV[keys_at]))}
-  end
+  local kinds = {"string", "string", "hash", "hash", "hash", "stream"}
+  for _ = 1, tonumber(ARGV[keys_at]) do kinds[#kinds + 1] = "string" end
+  local answer, trouble = answer_of(read, at, kinds, at + 2, at, known_at, buyers_at, keys_at)
+  if trouble then return redis.error_reply(trouble) end
   answers[#answers + 1] = answer
   at = at + 6 + tonumber(ARGV[keys_at])
   known_at = keys_at + tonumber(ARGV[keys_at]) + 1

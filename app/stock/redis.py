@@ -108,6 +108,11 @@ class RedisStockStore(StockStore):
             )
         return keys_of(sku)
 
+    @property
+    def scattered(self) -> bool:
+        """See `StockStore.scattered`."""
+        return self._client.clustered
+
     async def read_many(self, fence: Fence, batch_id: str, asks: Mapping[str, Ask]) -> dict[str, Snapshot | StockError]:
         """See `StockStore.read_many`."""
         args: list[str | int] = [fence.source, _token(fence), batch_id]

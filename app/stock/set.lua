@@ -5,7 +5,8 @@
 --       then sale and entry of each order known to the caller
 -- Answers {"ok", stock, lucky, initial}, or {reason, ...}.
 
-local source, token, sale = unpack(redis.call("HMGET", KEYS[3], "source", "token", "sale"))
+local source, token, sale, era = unpack(redis.call("HMGET", KEYS[3], "source", "token", "sale", "era"))
+if odd(source, token, sale, era) then return {"corrupt", KEYS[3]} end
 if source and source ~= ARGV[1] then return {"foreign", source, token} end
 if token and tonumber(token) > tonumber(ARGV[2]) then return {"stale", token} end
 

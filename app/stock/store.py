@@ -179,6 +179,11 @@ class StockStore(ABC):
 
     guarded: ClassVar[bool] = True
 
+    @property
+    def scattered(self) -> bool:
+        """Whether items lie on servers of their own, so that one that is away says nothing of the others."""
+        return False
+
     @abstractmethod
     def check(self, sku: str) -> None:
         """Raise `ItemNotPossible` unless this store can hold an item of that name."""

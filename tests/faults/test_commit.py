@@ -4,6 +4,7 @@ import asyncio
 import logging
 import socket
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import AsyncExitStack, ExitStack
 from typing import Any
 
@@ -12,12 +13,12 @@ import pytest
 import redis.asyncio
 
 from app.embedded import EtcdMember, Valkey
-from app.errors import FenceRefused, NotDecided, OutcomeUnknown
+from app.errors import FenceRefused, NotDecided, OutcomeUnknown, StockUnavailable
 from app.locks import EtcdBackend
 from app.sale import Answer, Outcome, Purchase
 from app.stock import Batch, Fence, Sold
 from app.stock.redis import RedisStockStore
-from app.stock.redis_client import Script
+from app.stock.redis_client import RedisClient, Script
 from app.torture.proxy import Proxy
 from tests.harness.servers import etcdctl
 from tests.harness.shop import Instance, buy, client, shop
@@ -79,6 +80,70 @@ def test_what_was_lost_of_several_items_is_settled_for_each(etcd: EtcdMember, va
                     assert (audit.lucky, audit.orders, audit.violations) == (2, 2, [])
 
     asyncio.run(main())
+
+
+def test_a_shard_that_is_away_does_not_stop_the_others(
+    etcd: EtcdMember, valkey: Valkey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a cluster items lie on servers of their own: what can't be settled there waits, the rest is sold."""
+    deliver = RedisClient.run
+
+    async def away(self: RedisClient, script: Script, keys: Sequence[str], *call: Any, **options: Any) -> Any:
+        if "{away}" in keys[0]:
+            raise StockUnavailable("nobody there")
+        return await deliver(self, script, keys, *call, **options)
+
+    async def main() -> None:
+        async with shop(etcd.endpoint, valkey.url, purchase_timeout_ms=60_000) as one:
+            one._store._client.clustered = True  # type: ignore[attr-defined]
+            for sku in ("away", "here"):
+                await one.set_stock(sku, 100)
+                await one.buy(Purchase(sku=sku))
+            monkeypatch.setattr(RedisClient, "run", away)
+            in_vain = [asyncio.create_task(one.buy(Purchase(sku="away", buyer=BUYER)))]
+            for _ in range(10):
+                async with asyncio.timeout(WITHIN_S):
+                    assert (await one.buy(Purchase(sku="here"))).outcome is Outcome.SOLD
+                in_vain.append(asyncio.create_task(one.buy(Purchase(sku="away"))))
+            assert not any(buying.done() for buying in in_vain)
+            monkeypatch.setattr(RedisClient, "run", deliver)
+            assert {answer.outcome for answer in await asyncio.gather(*in_vain)} == {Outcome.SOLD}
+            for sku in ("away", "here"):
+                assert (await one.audit(sku)).violations == []
+
+    asyncio.run(main())
+
+
+def test_a_long_settlement_gives_the_others_their_turn(
+    etcd: EtcdMember, valkey: Valkey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A commit for many items is lost, and the store is slow: what is to be found out takes several grants."""
+    settle = RedisStockStore.settle
+    under: Counter[int] = Counter()
+
+    async def slowly(self: RedisStockStore, sku: str, fence: Fence, batch: Batch) -> list[str] | None:
+        under[fence.token] += 1
+        await asyncio.sleep(0.02)
+        return await settle(self, sku, fence, batch)
+
+    async def main() -> None:
+        skus = [f"item-{number}" for number in range(12)]
+        with Proxy(valkey.port) as proxy:
+            url = f"redis://127.0.0.1:{proxy.port}/0"
+            async with shop(etcd.endpoint, url, purchase_timeout_ms=60_000, max_hold_ms=50) as one:
+                for sku in skus:
+                    await one.set_stock(sku, 2)
+                    await one.buy(Purchase(sku=sku))
+                monkeypatch.setattr(RedisStockStore, "settle", slowly)
+                proxy.lose_answer_to(COMMIT)
+                buying = asyncio.gather(*(one.buy(Purchase(sku=sku, buyer=BUYER)) for sku in skus))
+                assert await asyncio.to_thread(proxy.struck.wait, 15)
+                proxy.restore()
+                assert counted(list(await buying)) == {"sold": 12}
+
+    asyncio.run(main())
+    assert sum(under.values()) >= 12
+    assert max(under.values()) <= 3  # after 50 ms there is none begun
 
 
 def test_a_lost_answer_is_settled_after_others_have_sold(etcd: EtcdMember, valkey: Valkey) -> None:

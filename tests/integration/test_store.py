@@ -14,15 +14,18 @@ from app.errors import (
     FenceRefused,
     ForeignFence,
     ItemNotPossible,
+    StockBehind,
     StockChanged,
     StockCorrupt,
     StockUnavailable,
     UnknownItem,
 )
 from app.process import free_port
-from app.stock import Ask, Batch, Level, Refused, Settled, Snapshot, Sold, StockStore
+from app.stock import Ask, Batch, Fence, Level, Refused, Settled, Snapshot, Sold, StockStore
+from app.stock.known import Known
 from app.stock.redis import RedisStockStore
 from app.stock.redis_bare import BareStockStore
+from app.stock.redis_keys import mark_of
 from app.torture.proxy import Proxy
 from tests.contract.store_contract import fence, fenced_at_the_read_too
 from tests.harness.sentinel import SentinelSet
@@ -435,6 +438,74 @@ def test_in_a_cluster(valkey_server: Valkey) -> None:
                 await store.ping()
 
         asyncio.run(main())
+
+
+@pytest.mark.parametrize("odd", ["token", "sale", "era", "source without a token"])
+def test_an_odd_fence_is_its_items_trouble(play: Callable[..., None], odd: str) -> None:
+    """Somebody's hand was in it: the key is named, and the other items of the same call are sold."""
+
+    async def scenario(store: StockStore, client: Any) -> None:
+        skus = ("bad", "good")
+        for sku in skus:
+            await store.set_stock(sku, fence(1), 10)
+            await store.read(sku, fence(2), "look")
+
+        def supposed(token: int) -> dict[str, Batch]:
+            made = {sku: store.suppose(sku, fence(token), f"b{token}", [Sold(1)], Ask()) for sku in skus}
+            return {sku: one for sku, one in made.items() if one is not None}
+
+        await store.commit_many(fence(3), supposed(3))
+        if odd == "source without a token":
+            await client.hset("seckill:{bad}:fence", "source", "another")
+            await client.hdel("seckill:{bad}:fence", "token")
+        else:
+            await client.hset("seckill:{bad}:fence", odd, "odd")
+        before = await client.hgetall("seckill:{bad}:fence")
+        written = await store.commit_many(fence(4), supposed(4))
+        assert isinstance(written["good"], list)
+        seen = await store.read_many(fence(5), "r", {sku: Ask() for sku in skus})
+        assert isinstance(seen["good"], Snapshot)
+        fences = await store.fences(skus)
+        assert fences["good"] == fence(5)
+        for answer in (written["bad"], seen["bad"], fences["bad"]):
+            assert isinstance(answer, StockCorrupt)
+            assert "seckill:{bad}:fence" in str(answer)
+        with pytest.raises(StockCorrupt, match="fence"):
+            await store.set_stock("bad", fence(6), 1)
+        assert await client.hgetall("seckill:{bad}:fence") == before
+
+    play(scenario)
+
+
+def test_an_odd_item_does_not_hide_that_orders_of_another_are_missing(play: Callable[..., None]) -> None:
+    """Whoever looks at several fences is told of each."""
+
+    async def scenario(store: StockStore, client: Any) -> None:
+        for sku in ("behind", "good", "odd"):
+            await store.set_stock(sku, fence(1), 10)
+            seen = await store.read(sku, fence(2), "b")
+            await store.commit(sku, fence(2), Batch("b", seen.stock, [Sold(1)]))
+        await client.xtrim("seckill:{behind}:orders", maxlen=0)
+        await client.set("seckill:{odd}:orders", "not a stream")
+        found = await store.fences(["odd", "behind", "good"])
+        assert {sku: type(answer) for sku, answer in found.items()} == {
+            "odd": StockCorrupt,
+            "behind": StockBehind,
+            "good": Fence,
+        }
+        assert "seckill:{odd}:orders" in str(found["odd"])
+
+    play(scenario)
+
+
+def test_what_is_known_does_not_go_back() -> None:
+    """The answer to an older question may come after that to a later one."""
+    known = Known(mark_of)
+    known.found((), ("1", "9-0"))
+    known.found((), ("1", "5-0"))
+    assert known.last == ("1", "9-0")
+    known.found((), ("2", "3-0"))
+    assert known.last == ("2", "3-0")
 
 
 def test_several_items_in_a_call(valkey: Valkey) -> None:

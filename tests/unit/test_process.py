@@ -1,9 +1,13 @@
-"""Ports for child processes."""
+"""Child processes, and ports for them."""
 
+import signal
 import subprocess
 import sys
 
-from app.process import free_port
+import pytest
+
+from app import process
+from app.process import Process, free_port
 
 ANOTHER_PROCESS = """
 import random
@@ -21,3 +25,18 @@ def test_a_port_is_given_to_one_process_only() -> None:
     code = ANOTHER_PROCESS.format(port=port)
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert int(found.stdout) in {port + 1, port + 2, port + 3}
+
+
+def test_a_pause_that_somebody_ends_at_once_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a pause that is a moment too late."""
+    monkeypatch.setattr(process, "_STOPPED_WITHIN_S", 0.1)
+    with Process("sleeper", lambda _: ["sleep", "60"]) as sleeper:
+        send = sleeper.signal
+
+        def and_continue(number: signal.Signals) -> None:
+            send(number)
+            send(signal.SIGCONT)
+
+        monkeypatch.setattr(sleeper, "signal", and_continue)
+        sleeper.pause()
+        assert sleeper.running
