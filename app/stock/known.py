@@ -14,11 +14,12 @@ class Known(Generic[Place]):
     of the tokens that the store told us last.
     """
 
-    __slots__ = ("_mark", "_seen", "announced", "era", "told")
+    __slots__ = ("_mark", "_mark_of_seen", "_seen", "announced", "era", "told")
 
     def __init__(self, mark: Callable[[Place], str]) -> None:
         self._mark = mark
         self._seen: Place | None = None  # the last one that we have seen there
+        self._mark_of_seen = ""
         self.told: frozenset[Place] = frozenset()
         self.announced: tuple[int, str] | None = None
         self.era: str | None = None
@@ -40,9 +41,12 @@ class Known(Generic[Place]):
     def found(self, places: Collection[Place], last: Place | None = None) -> None:
         """All of these are there; `last` is the last one that is."""
         if self.told and not self.told.isdisjoint(places):
-            seen = () if self._seen is None else (self._seen,)
-            self._seen = max((*places, *seen), key=self._mark)
             self.told = self.told.difference(places)
+            self._see(max(places, key=self._mark))
         if last is not None and last != self._seen:
-            # The answer to an older question may come later.
-            self._seen = last if self._seen is None else max(last, self._seen, key=self._mark)
+            self._see(last)
+
+    def _see(self, place: Place) -> None:
+        # The answer to an older question may come after that to a later one.
+        if (mark := self._mark(place)) > self._mark_of_seen:
+            self._seen, self._mark_of_seen = place, mark
