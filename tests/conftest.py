@@ -1,5 +1,6 @@
 """Fixtures that all tests share: real servers, started once, cleaned before each test that uses them."""
 
+import signal
 import socket
 import tempfile
 import threading
@@ -18,7 +19,10 @@ pytest.register_assert_rewrite(
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Hypothesis keeps what it caches out of the repository."""
+    """Hypothesis keeps what it caches out of the repository. And a Ctrl-C reaches those whom a test sends one."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # A script's shell has what it runs in the background ignore it, and children inherit that.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     directory = tempfile.TemporaryDirectory(prefix="seckill-hypothesis-")
     config.add_cleanup(directory.cleanup)
     set_hypothesis_home_dir(directory.name)
