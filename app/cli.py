@@ -7,6 +7,7 @@ import secrets
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from enum import StrEnum
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -14,7 +15,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 from rich.console import Console
 
-from app import tables
+from app.commands import tables
 from app.errors import LockError, LockTimeout, SeckillError
 from app.main import open_shop
 from app.sale import Audit, Shop
@@ -110,8 +111,8 @@ def demo(
 
     Exit status 0 only if every invariant holds and nobody was refused without cause.
     """
-    from app import demo as one
-    from app import demo_all as each
+    from app.commands import compare as each
+    from app.commands import demo as one
 
     if report is not None and not report.absolute().parent.is_dir():
         raise typer.BadParameter(f"there is no folder {report.absolute().parent}", param_hint="--report")
@@ -144,8 +145,8 @@ def up(
     ttl_s: TtlS = 5,
 ) -> None:
     """Start the servers, the instances and a new sale on this machine, and stay up until Ctrl-C, with the URLs."""
-    from app.stage import StageOptions
-    from app.up import run
+    from app.commands.stage import StageOptions
+    from app.commands.up import run
 
     raise typer.Exit(run(StageOptions(stock, instances, _ports(ports), batch_max, lock, store, guard, ttl_s)))
 
@@ -237,7 +238,7 @@ def bench_locks(
 
     Exit status 1 if a lock of ours let two in at once, or left something behind.
     """
-    from app import bench as benching
+    benching = _bench_locks()
 
     names = _names(only, "--only", list(benching.CONTESTANTS))
     counts = [int(one) for one in _numbers(processes, "--processes", least=1, most=64)]
@@ -245,6 +246,13 @@ def bench_locks(
         names, counts, _numbers(hold_ms, "--hold-ms", least=0, most=1000), seconds, rounds, report
     )
     raise typer.Exit(benching.run(options))
+
+
+def _bench_locks() -> Any:
+    try:
+        return import_module("app._loadtest.bench.locks")  # in an installed wheel
+    except ModuleNotFoundError:
+        return import_module("loadtest.bench.locks")  # in a checkout
 
 
 def _names(text: str, option: str, known: Sequence[str]) -> list[str]:

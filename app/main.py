@@ -14,27 +14,30 @@ from pydantic import BaseModel, SecretStr
 from pydantic.json_schema import models_json_schema
 from starlette.types import Receive, Scope, Send
 
-from app import logs
 from app.errors import ConfigurationError
 from app.locks import LockBackend
 from app.locks.fallback import FallbackBackend
 from app.locks.registry import backend_class
-from app.metrics import Metrics
 from app.sale import Auditor, ControlRoom, Rules, Shop, Stats
 from app.settings import Guard, LockName, Settings, StoreName, load, unknown_variables
 from app.stock import StockStore
-from app.stock.mysql import MySqlStockStore, TimestampedStockStore, VersionedStockStore
-from app.stock.redis import ComparingStockStore, RedisStockStore
-from app.stock.redis_bare import BareStockStore
-from app.web import control, health, operator, pages, problems, sale
-from app.web.access import Door
-from app.web.feed import Feeds
+from app.stock.mysql.guards import MySqlStockStore, TimestampedStockStore, VersionedStockStore
+from app.stock.redis.bare import BareStockStore
+from app.stock.redis.store import ComparingStockStore, RedisStockStore
+from app.telemetry import logs
+from app.telemetry.metrics import Metrics
+from app.web import admin as operator
+from app.web import dashboard as control
+from app.web import health, pages, problems
+from app.web import stock as sale
+from app.web.auth import Door
 from app.web.limits import BodyLimit
 from app.web.short_way import ShortWay
+from app.web.sse import Feeds
 from app.web.state import State
 
 if TYPE_CHECKING:
-    from app.traces import Traces
+    from app.telemetry.traces import Traces
 
 _log = logging.getLogger(__name__)
 
@@ -129,7 +132,7 @@ def _about(variables: str) -> Iterator[None]:
 
 def _open_traces(settings: Settings, metrics: Metrics) -> "Traces":
     try:
-        from app.traces import Traces
+        from app.telemetry.traces import Traces
     except ImportError:
         raise ConfigurationError("SECKILL_TRACES needs OpenTelemetry: pip install 'seckill[traces]'") from None
     return Traces(metrics, instance=settings.instance_name, version=_version())

@@ -10,10 +10,10 @@ from typing import Final
 
 import uvicorn
 
-from app.connection import Connection
 from app.errors import ConfigurationError
 from app.main import create_app
 from app.settings import Settings
+from app.web.connection import Connection
 from app.web.state import State
 
 _log = logging.getLogger(__name__)

@@ -10,8 +10,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from pydantic import SecretStr
 
 from app.locks.registry import NAMES, backend_class
-from app.metrics import Metrics
 from app.settings import PREFIX, Settings
+from app.telemetry.metrics import Metrics
 
 ROOT = Path(__file__).parents[1]
 TRANSLATIONS = ROOT / "docs" / "settings.zh-CN.toml"

@@ -14,8 +14,8 @@ import httpx
 from playwright.sync_api import Browser, sync_playwright
 from rich.console import Console
 
+from app.commands.stage import Stage, StageOptions, set_up
 from app.settings import LockName, StoreName
-from app.stage import Stage, StageOptions, set_up
 
 DOCS = Path(__file__).parent
 _WITHIN_S = 60.0

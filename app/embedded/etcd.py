@@ -10,8 +10,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from app.embedded.process import Process, free_port
 from app.errors import ConfigurationError
-from app.process import Process, free_port
 
 
 def etcd_binary(name: str = "etcd") -> Path:

@@ -8,9 +8,9 @@ from typing import Self
 
 from app.embedded.etcd import EtcdMember
 from app.embedded.mariadb import MariaDB
+from app.embedded.process import Process
 from app.embedded.valkey import Valkey
 from app.embedded.zookeeper import ZooKeeper
-from app.process import Process
 
 _REDIS_CALLS = "eval|evalsha|psubscribe|set"  # those of the locks; none of their scripts calls one of these
 

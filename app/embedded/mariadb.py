@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
+from app.embedded.process import Process, ProcessFailed, free_port
 from app.errors import ConfigurationError
-from app.process import Process, ProcessFailed, free_port
 
 # Servers lie in folders that are not on everybody's PATH.
 _FOLDERS = ("/usr/sbin", "/usr/local/sbin", "/usr/libexec", "/opt/homebrew/bin")

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
+from app.embedded.process import Process, free_port
 from app.errors import ConfigurationError
-from app.process import Process, free_port
 
 
 def valkey_binary() -> Path:

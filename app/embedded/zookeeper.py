@@ -5,8 +5,8 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 
+from app.embedded.process import Process, free_port
 from app.errors import ConfigurationError
-from app.process import Process, free_port
 
 # Debian's jar names the jars that it needs in its manifest, all but a logger.
 _DEBIAN_JARS = (Path("/usr/share/java/zookeeper.jar"), Path("/usr/share/java/slf4j-simple.jar"))

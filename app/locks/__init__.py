@@ -8,13 +8,13 @@
 """
 
 from app.locks.backend import Guarantees, LockBackend, Portrait, Reach
-from app.locks.election import Election, Leader, Leadership
-from app.locks.etcd import EtcdBackend
-from app.locks.etcd_lock import EtcdLock
+from app.locks.etcd.backend import EtcdBackend
+from app.locks.etcd.election import Election, Leader, Leadership
+from app.locks.etcd.lock import EtcdLock
+from app.locks.etcd.session import Session
 from app.locks.lock import Contender, DistributedLock, Grant
 from app.locks.none import NoBackend
-from app.locks.session import Session
-from app.locks.wait import Cancel
+from app.locks.waiting import Cancel
 
 __all__ = [
     "Cancel",

@@ -11,7 +11,7 @@ from app.locks.lock import Contender, DistributedLock
 from app.locks.renewer import Renewer
 
 if TYPE_CHECKING:
-    from app.locks.election import Election
+    from app.locks.etcd.election import Election
 
 
 class Reach(StrEnum):

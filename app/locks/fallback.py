@@ -16,11 +16,11 @@ from typing import Final, TypeVar
 
 from app.errors import LockCancelled, LockUnavailable
 from app.locks.backend import LockBackend, Reach
-from app.locks.election import Election
+from app.locks.etcd.election import Election
 from app.locks.lease import Lease
 from app.locks.lock import Contender, DistributedLock, Grant
 from app.locks.renewer import Renewer
-from app.locks.wait import Cancel, Wait, Wake
+from app.locks.waiting import Cancel, Wait, Wake
 
 Result = TypeVar("Result")
 

@@ -8,13 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from app.blocking import Waiters
+from app.common.blocking import Waiters
 from app.errors import LockUnavailable
 from app.locks.backend import Guarantees, LockBackend, Portrait, Reach
 from app.locks.lease import Lease
 from app.locks.lock import Contender, DistributedLock, Grant, who
 from app.locks.renewer import Renewer
-from app.locks.wait import Wait, Wake
+from app.locks.waiting import Wait, Wake
 
 
 @dataclass(eq=False)

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from app.errors import LockCancelled, LockError, LockLost, LockNotHeld, LockTimeout
 from app.locks.lease import Lease, Leased
-from app.locks.wait import Cancel, Wait
+from app.locks.waiting import Cancel, Wait
 
 
 class Grant(Leased):

@@ -8,7 +8,7 @@ from app.locks.backend import Guarantees, LockBackend, Portrait, Reach
 from app.locks.lease import Lease
 from app.locks.lock import Contender, DistributedLock, Grant
 from app.locks.renewer import Renewer
-from app.locks.wait import Wait
+from app.locks.waiting import Wait
 
 
 class NoLock(DistributedLock):

@@ -6,14 +6,14 @@ from typing import Final
 from app.locks.backend import LockBackend
 
 _CLASSES: Final = {
-    "etcd": "etcd:EtcdBackend",
-    "etcd-txn": "etcd_txn:EtcdTxnBackend",
-    "redis": "redis:RedisBackend",
-    "redis-fair": "redis_fair:RedisFairBackend",
-    "redlock": "redlock:RedlockBackend",
-    "zookeeper": "zookeeper:ZooKeeperBackend",
-    "mysql-row": "mysql_row:MySqlRowBackend",
-    "mysql-for-update": "mysql_for_update:MySqlForUpdateBackend",
+    "etcd": "etcd.backend:EtcdBackend",
+    "etcd-txn": "etcd.txn:EtcdTxnBackend",
+    "redis": "redis.lock:RedisBackend",
+    "redis-fair": "redis.fair:RedisFairBackend",
+    "redlock": "redis.redlock:RedlockBackend",
+    "zookeeper": "zookeeper.lock:ZooKeeperBackend",
+    "mysql-row": "mysql.row:MySqlRowBackend",
+    "mysql-for-update": "mysql.for_update:MySqlForUpdateBackend",
     "local": "local:LocalBackend",
     "none": "none:NoBackend",
 }

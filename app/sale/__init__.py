@@ -1,9 +1,9 @@
 """The flash sale: the pure decision who gets a unit, and the cashiers that serve buyers under a lock."""
 
-from app.sale.audit import Audit
-from app.sale.auditor import Auditor, AuditVerdict
+from app.audit.auditor import Auditor, AuditVerdict
+from app.audit.ledger import Audit
+from app.dashboard.room import ControlRoom, Picture
 from app.sale.cashier import Rules, Stats
-from app.sale.control import ControlRoom, Picture
 from app.sale.decision import Answer, Outcome, Purchase, decide
 from app.sale.shop import Shop
 

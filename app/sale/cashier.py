@@ -10,7 +10,6 @@ from contextvars import Context
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from app import logs
 from app.errors import (
     Closing,
     FenceRefused,
@@ -31,6 +30,7 @@ from app.locks import DistributedLock, Grant
 from app.sale.batch import Item, Part, Pending, Trouble, ask, by_item, decided, supposed
 from app.sale.decision import Answer, Outcome, Purchase, Verdict
 from app.stock import Fence, StockStore
+from app.telemetry import logs
 
 _log = logging.getLogger(__name__)
 

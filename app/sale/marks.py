@@ -11,10 +11,10 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from app import logs
 from app.errors import SeckillError, StockBehind, StockError
 from app.locks import LockBackend
 from app.stock import StockStore
+from app.telemetry import logs
 
 _log = logging.getLogger(__name__)
 

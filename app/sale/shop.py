@@ -10,6 +10,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
+from app.audit.auditor import Auditor, audit
+from app.audit.auditor import Stats as AuditorStats
+from app.audit.ledger import Audit
+from app.dashboard.journal import Journal
 from app.errors import (
     Closing,
     NotDecided,
@@ -21,12 +25,8 @@ from app.errors import (
     UnknownItem,
 )
 from app.locks import Contender, Guarantees, LockBackend, Reach
-from app.sale.audit import Audit
-from app.sale.auditor import Auditor, audit
-from app.sale.auditor import Stats as AuditorStats
 from app.sale.cashier import Cashier, Rules, Stats
 from app.sale.decision import Answer, Outcome, Purchase
-from app.sale.journal import Journal
 from app.sale.marks import Marks
 from app.stock import Fence, Level, Order, StockStore, foreign
 

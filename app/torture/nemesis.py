@@ -15,7 +15,7 @@ from typing import Final
 
 from app.errors import LockError
 from app.locks import Contender
-from app.stock.redis_client import Script
+from app.stock.redis.client import Script
 from app.torture.history import Fault
 from app.torture.stage import Actor, Stage
 

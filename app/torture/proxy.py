@@ -8,7 +8,7 @@ import time
 from types import TracebackType
 from typing import Final, Self
 
-from app.process import free_port
+from app.embedded.process import free_port
 
 # On close: no lingering, a reset instead of an orderly end.
 _RESET: Final = struct.pack("ii", 1, 0)

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from typing import Final, Self
 
 from app.embedded import EtcdCluster, EtcdMember, Valkey
-from app.process import Process, free_port
+from app.embedded.process import Process, free_port
 from app.settings import PREFIX, Settings
 from app.torture.proxy import Proxy
 

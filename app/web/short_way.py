@@ -2,7 +2,7 @@
 
 Routing, validation and the layers of middleware cost several times what the sale itself costs. So a request for a
 purchase that is plain to see is parsed here by hand. Everything else takes the long way through FastAPI: whatever is
-unusual, or wrong in any respect, is understood, refused and documented in one place only, by `app.web.sale.reduce`.
+unusual, or wrong in any respect, is understood, refused and documented in one place only, by `app.web.stock.reduce`.
 """
 
 import re
@@ -14,8 +14,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from app.sale import Purchase
 from app.stock import DEFAULT_SKU
 from app.web import problems
-from app.web.sale import respond
 from app.web.state import State
+from app.web.stock import respond
 
 PATH: Final = "/stock/reduce"
 _PLAIN: Final = re.compile(rb"(sku|quantity|buyer)=([A-Za-z0-9._-]{1,64})")

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from fastapi import Request
 
 from app.sale import Auditor, ControlRoom, Shop
-from app.web.access import Door
-from app.web.feed import Feeds
+from app.web.auth import Door
+from app.web.sse import Feeds
 
 
 @dataclass(frozen=True, slots=True)

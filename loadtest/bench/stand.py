@@ -14,8 +14,8 @@ import psutil
 import redis
 
 from app.embedded import EtcdMember, Valkey
+from app.embedded.process import Process, ProcessFailed, free_port
 from app.main import open_shop
-from app.process import Process, ProcessFailed, free_port
 from app.settings import PREFIX, load
 
 ROOT: Final = Path(__file__).parents[2]

@@ -20,7 +20,7 @@ import pytest
 from app.errors import LockCancelled, LockError, LockLost, LockNotHeld, LockTimeout, LockUnavailable
 from app.locks import Cancel, DistributedLock, Grant, Guarantees, LockBackend
 from app.locks import lock as lock_module
-from app.locks.wait import Wake
+from app.locks.waiting import Wake
 from tests.harness.waiting import WITHIN_S, eventually
 from tests.harness.worker import Worker
 

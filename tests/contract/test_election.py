@@ -11,7 +11,8 @@ import pytest
 
 from app.embedded import EtcdMember, etcd_binary
 from app.errors import LockCancelled, LockError, LockLost, LockTimeout, LockUnavailable
-from app.locks import Cancel, Election, EtcdBackend, Leader, etcd_queue
+from app.locks import Cancel, Election, EtcdBackend, Leader
+from app.locks.etcd import queue as etcd_queue
 from app.locks.local import LocalBackend
 from app.torture.proxy import Proxy
 from tests.contract.lock_contract import TTL_S, _Thread

@@ -14,11 +14,12 @@ import pytest
 import trustme
 
 from app.embedded import EtcdCluster, EtcdMember, etcd_binary
+from app.embedded.process import free_port
 from app.errors import ConfigurationError, LockUnavailable
-from app.locks import DistributedLock, EtcdBackend, Grant, etcd_queue
-from app.locks.etcd_txn import EtcdTxnBackend
-from app.locks.etcd_watch import WatchStream
-from app.process import free_port
+from app.locks import DistributedLock, EtcdBackend, Grant
+from app.locks.etcd import queue as etcd_queue
+from app.locks.etcd.txn import EtcdTxnBackend
+from app.locks.etcd.watch import WatchStream
 from app.torture.proxy import Proxy
 from tests.contract.lock_contract import TTL_S, LockContract, LockSystem, _Thread
 from tests.harness.servers import etcdctl, gateway, leader, leases, optional_server, watchers
@@ -60,7 +61,7 @@ class EtcdSystem(LockSystem):
 
 
 class EtcdTxnSystem(EtcdSystem):
-    backend = "app.locks.etcd_txn:EtcdTxnBackend"
+    backend = "app.locks.etcd.txn:EtcdTxnBackend"
 
     def open(self, ttl_s: float) -> EtcdBackend:
         return EtcdTxnBackend(**self.options(ttl_s))

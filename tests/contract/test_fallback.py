@@ -10,7 +10,7 @@ from app.embedded import Valkey
 from app.errors import LockCancelled, LockLost, LockTimeout, LockUnavailable
 from app.locks import Cancel, Grant, Reach
 from app.locks.fallback import FallbackBackend
-from app.locks.redis import RedisBackend
+from app.locks.redis.lock import RedisBackend
 from tests.contract.lock_contract import _Thread
 from tests.harness.waiting import WITHIN_S, eventually
 

@@ -14,14 +14,14 @@ import pymysql
 import pytest
 import trustme
 
-from app import mysql_client
+from app.common import mysql as mysql_client
 from app.embedded import MariaDB
+from app.embedded.process import free_port
 from app.errors import ConfigurationError, LockCancelled, LockTimeout, LockUnavailable
 from app.locks import Cancel, Grant
-from app.locks.mysql_backend import MySqlBackend, Tokens
-from app.locks.mysql_for_update import MySqlForUpdateBackend
-from app.locks.mysql_row import MySqlRowBackend
-from app.process import free_port
+from app.locks.mysql.backend import MySqlBackend, Tokens
+from app.locks.mysql.for_update import MySqlForUpdateBackend
+from app.locks.mysql.row import MySqlRowBackend
 from app.torture.proxy import Proxy
 from tests.contract.lock_contract import TTL_S, LockContract, LockSystem, _Thread
 from tests.harness.servers import ask, optional

@@ -12,10 +12,10 @@ import redis
 from app.embedded import Valkey
 from app.errors import ConfigurationError, LockTimeout
 from app.locks import Grant, LockBackend
-from app.locks import redis as redis_lock
-from app.locks.redis import RedisBackend
-from app.locks.redis_fair import RedisFairBackend
-from app.locks.redlock import RedlockBackend
+from app.locks.redis import lock as redis_lock
+from app.locks.redis.fair import RedisFairBackend
+from app.locks.redis.lock import RedisBackend
+from app.locks.redis.redlock import RedlockBackend
 from app.torture.proxy import Proxy
 from tests.contract.lock_contract import TTL_S, LockContract, LockSystem, _Thread
 from tests.harness.waiting import eventually
@@ -92,7 +92,7 @@ class TestRedisFairLock(_RedisContract):
 class RedlockSystem(LockSystem):
     """Three servers. What befalls "the server" befalls two of them: a majority."""
 
-    backend = "app.locks.redlock:RedlockBackend"
+    backend = "app.locks.redis.redlock:RedlockBackend"
 
     def __init__(self, servers: list[Valkey]) -> None:
         self.servers = servers

@@ -11,7 +11,7 @@ import pytest
 from app.embedded import EtcdMember
 from app.errors import LockLost, LockTimeout
 from app.locks import EtcdBackend
-from app.locks.etcd_client import EtcdClient
+from app.locks.etcd.client import EtcdClient
 from app.torture.proxy import Proxy
 from tests.contract.lock_contract import TTL_S, LockContract, _Thread
 from tests.contract.test_etcd_lock import EtcdSystem

@@ -8,8 +8,8 @@ import redis
 
 from app.embedded import MariaDB, Valkey
 from app.stock import StockStore
-from app.stock.mysql import MySqlStockStore, TimestampedStockStore, VersionedStockStore
-from app.stock.redis import RedisStockStore
+from app.stock.mysql.guards import MySqlStockStore, TimestampedStockStore, VersionedStockStore
+from app.stock.redis.store import RedisStockStore
 from tests.contract.store_contract import FencedStoreContract, StoreContract, StoreSystem
 from tests.contract.supposing_contract import SupposingStoreContract
 from tests.harness.servers import ask, optional, optional_server

@@ -23,8 +23,10 @@ from kazoo.security import make_digest_acl
 
 from app.embedded import ZooKeeper
 from app.errors import ConfigurationError, LockLost, LockTimeout, LockUnavailable
-from app.locks import DistributedLock, Grant, zookeeper, zookeeper_client
-from app.locks.zookeeper import ZooKeeperBackend
+from app.locks import DistributedLock, Grant
+from app.locks.zookeeper import client as zookeeper_client
+from app.locks.zookeeper import lock as zookeeper
+from app.locks.zookeeper.lock import ZooKeeperBackend
 from app.torture.proxy import Proxy
 from tests.contract.lock_contract import TTL_S, LockContract, LockSystem, _Thread
 from tests.harness.servers import optional
@@ -60,7 +62,7 @@ def client_id(backend: ZooKeeperBackend) -> tuple[int, bytes] | None:
 
 
 class ZooKeeperSystem(LockSystem):
-    backend = "app.locks.zookeeper:ZooKeeperBackend"
+    backend = "app.locks.zookeeper.lock:ZooKeeperBackend"
 
     def __init__(self, server: ZooKeeper, client: KazooClient) -> None:
         self.server = server

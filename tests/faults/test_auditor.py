@@ -11,12 +11,12 @@ import httpx
 import pytest
 import redis
 
+from app.audit import auditor as auditor_module
 from app.embedded import EtcdMember, Valkey
 from app.main import open_shop
-from app.metrics import Metrics
 from app.sale import Auditor, Shop
-from app.sale import auditor as auditor_module
-from app.stock.redis_keys import Keys
+from app.stock.redis.keys import Keys
+from app.telemetry.metrics import Metrics
 from app.torture.proxy import Proxy
 from tests.harness.shop import Instance, buy, settings
 from tests.harness.waiting import WITHIN_S, eventually, eventually_async
@@ -160,7 +160,7 @@ def test_what_was_tampered_with_is_found(etcd: EtcdMember, valkey: Valkey, caplo
             assert not any(answer.order_id.rpartition("~")[2] in line for line in said for answer in answers)
         raw.close()
 
-    with caplog.at_level(logging.INFO, "app.sale.auditor"):
+    with caplog.at_level(logging.INFO, "app.audit.auditor"):
         asyncio.run(main())
     assert sum("agree again" in record.getMessage() for record in caplog.records) == 1
 

@@ -17,8 +17,8 @@ from app.errors import FenceRefused, NotDecided, OutcomeUnknown, StockUnavailabl
 from app.locks import EtcdBackend
 from app.sale import Answer, Outcome, Purchase
 from app.stock import Batch, Fence, Sold
-from app.stock.redis import RedisStockStore
-from app.stock.redis_client import RedisClient, Script
+from app.stock.redis.client import RedisClient, Script
+from app.stock.redis.store import RedisStockStore
 from app.torture.proxy import Proxy
 from tests.harness.servers import etcdctl
 from tests.harness.shop import Instance, buy, client, shop

@@ -11,7 +11,7 @@ from app.embedded import LockServers, Valkey
 from app.main import open_shop
 from app.sale import Outcome, Purchase
 from app.settings import Settings
-from app.stock.redis_client import Script
+from app.stock.redis.client import Script
 from app.torture.proxy import Proxy
 from tests.harness.servers import optional
 from tests.harness.shop import Instance

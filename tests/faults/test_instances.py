@@ -13,8 +13,8 @@ import httpx
 import pytest
 
 from app.embedded import EtcdMember, Valkey
+from app.embedded.process import Process, free_port
 from app.locks import EtcdBackend
-from app.process import Process, free_port
 from app.torture.proxy import Proxy
 from tests.harness.shop import Instance, shop
 from tests.harness.waiting import WITHIN_S, eventually, eventually_async

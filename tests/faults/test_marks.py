@@ -14,7 +14,7 @@ from app.locks import EtcdBackend
 from app.sale import marks
 from app.sale.marks import Marks
 from app.stock import Batch, Fence, Sold
-from app.stock.redis import RedisStockStore
+from app.stock.redis.store import RedisStockStore
 
 _PLACE = "/marks/!known/"  # no other test's
 

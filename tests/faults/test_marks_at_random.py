@@ -15,11 +15,11 @@ import redis
 
 from app.embedded import Valkey
 from app.errors import FenceRefused, LockUnavailable, StockBehind, StockChanged
-from app.locks.redis import RedisBackend
+from app.locks.redis.lock import RedisBackend
 from app.sale.marks import Marks
 from app.stock import Batch, Fence, Sold
-from app.stock.redis import RedisStockStore
-from app.stock.redis_keys import Keys, place_of
+from app.stock.redis.keys import Keys, place_of
+from app.stock.redis.store import RedisStockStore
 
 _SKU = "phone"
 _PLACE = f"/marks-at-random/!known/{_SKU}"

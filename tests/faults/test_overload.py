@@ -10,9 +10,9 @@ import httpx
 import psutil
 import pytest
 
-from app.connection import HEAD_MAX_BYTES
 from app.embedded import EtcdMember, Valkey
 from app.locks import EtcdBackend
+from app.web.connection import HEAD_MAX_BYTES
 from app.web.limits import BODY_MAX_BYTES
 from tests.harness.crowd import Crowd
 from tests.harness.shop import TOKEN, Instance, shop

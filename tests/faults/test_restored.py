@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from app.embedded import EtcdMember, Valkey
+from app.embedded.process import Process
 from app.errors import NotDecided, StockBehind
 from app.locks import EtcdBackend
-from app.process import Process
 from app.sale import Answer, Outcome, Purchase, Shop
 from app.settings import PREFIX
 from tests.harness.shop import buy, shop

@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 
+from app.audit.auditor import audit
 from app.embedded import Valkey
 from app.errors import LockLost, NotDecided, OutcomeUnknown, StockUnavailable
 from app.sale import Answer, Outcome, Purchase, Rules
-from app.sale.auditor import audit
 from app.sale.cashier import Cashier
 from app.stock import Fence, Order, StockStore
-from app.stock.redis import RedisStockStore
+from app.stock.redis.store import RedisStockStore
 
 _SOURCE = "etcd:1"
 _SECONDS = 2.5

@@ -8,7 +8,7 @@ from typing import Self
 import redis.asyncio
 
 from app.embedded import Valkey
-from app.process import Process, free_port
+from app.embedded.process import Process, free_port
 from app.torture.proxy import Proxy
 from tests.harness.waiting import eventually
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import httpx
 
+from app.embedded.process import Process, free_port
 from app.main import create_app, open_shop
-from app.process import Process, free_port
 from app.sale import Answer, Purchase, Shop
 from app.settings import PREFIX, Settings
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from app.bench import CONTESTANTS
+from loadtest.bench.locks import CONTESTANTS
 
 ROOT = Path(__file__).parents[2]
 

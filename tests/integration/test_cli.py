@@ -20,8 +20,8 @@ import pytest
 import redis
 
 from app.embedded import EtcdMember, Valkey, mariadb_binary
+from app.embedded.process import Process, free_port, port_is_free
 from app.locks import EtcdBackend
-from app.process import Process, free_port, port_is_free
 from app.settings import LockName
 from tests.harness.servers import optional
 from tests.harness.shop import Instance

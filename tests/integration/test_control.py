@@ -382,8 +382,8 @@ def test_who_says_nothing_more(
     play: Callable[..., None], etcd: EtcdMember, valkey: Valkey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Is shown with how long that is, counted on no more after a while, and taken down in the end."""
-    monkeypatch.setattr("app.sale.control._SILENT_S", 0.5)
-    monkeypatch.setattr("app.sale.control._STALE_S", 2.5)
+    monkeypatch.setattr("app.dashboard.room._SILENT_S", 0.5)
+    monkeypatch.setattr("app.dashboard.room._STALE_S", 2.5)
 
     async def scenario(http: httpx.AsyncClient) -> None:
         async with board(etcd, valkey) as put:

@@ -17,8 +17,8 @@ import pytest
 from kazoo.client import KazooClient
 
 from app.embedded import MariaDB, ZooKeeper
+from app.embedded.process import ProcessFailed
 from app.errors import ConfigurationError
-from app.process import ProcessFailed
 from tests.harness.servers import optional
 from tests.harness.waiting import eventually
 
@@ -102,8 +102,8 @@ def test_mariadb_keeps_its_data_between_a_kill_and_the_next_start() -> None:
 @pytest.mark.parametrize(("durable", "flush"), [(False, 2), (True, 1)])
 def test_mariadb_is_set_up_as_promised(durable: bool, flush: int) -> None:
     with optional(lambda: MariaDB(durable=durable)) as server:
-        names = "innodb_flush_log_at_trx_commit, @@time_zone, @@character_set_database, @@log_bin, @@skip_name_resolve"
-        assert ask(server, f"SELECT @@{names}") == ((flush, "+00:00", "utf8mb4", 0, 1),)
+        names = "innodb_flush_log_at_trx_commit, time_zone, character_set_database, log_bin, skip_name_resolve"
+        assert ask(server, f"SELECT {names}") == ((flush, "+00:00", "utf8mb4", 0, 1),)
         assert ask(server, "SELECT user FROM mysql.user WHERE host <> 'localhost'") == (("seckill",),)
         with pytest.raises(pymysql.err.OperationalError, match="Access denied"):
             pymysql.connect(host="127.0.0.1", port=server.port, user="root")

@@ -18,8 +18,8 @@ import pytest
 
 from app.embedded import EtcdMember, Valkey
 from app.errors import StockUnavailable, TooManyListeners
-from app.web import feed
-from app.web.feed import Feeds
+from app.web import sse as feed
+from app.web.sse import Feeds
 from tests.harness.shop import TOKEN, Instance, shop
 from tests.harness.waiting import WITHIN_S, eventually, eventually_async
 from tests.integration.test_web import is_problem

@@ -12,7 +12,7 @@ import pytest
 import redis
 
 from app.embedded import EtcdMember, Valkey
-from app.stock.redis_keys import Keys
+from app.stock.redis.keys import Keys
 from tests.harness.shop import TOKEN, Instance
 from tests.harness.waiting import eventually
 

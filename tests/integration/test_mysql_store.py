@@ -11,12 +11,12 @@ from typing import Any
 import pymysql
 import pytest
 
-from app import mysql_client
+from app.common import mysql as mysql_client
 from app.embedded import EtcdMember, MariaDB
 from app.errors import ConfigurationError, StockChanged, StockUnavailable
 from app.sale import Answer, Outcome, Purchase
 from app.stock import Batch, Refused, Settled, Sold, StockStore
-from app.stock.mysql import MySqlStockStore, TimestampedStockStore, VersionedStockStore
+from app.stock.mysql.guards import MySqlStockStore, TimestampedStockStore, VersionedStockStore
 from app.torture.proxy import Proxy
 from tests.contract.store_contract import decided, fence, sell
 from tests.harness.servers import ask, optional

@@ -17,13 +17,13 @@ from app.embedded import EtcdMember, Valkey
 from app.errors import BuyerRequired, Closing, KeyReused, NotDecided, QueueFull, StockCorrupt, UnknownItem
 from app.locks import EtcdBackend, Grant
 from app.locks.none import NoLock
-from app.locks.wait import Wait
-from app.metrics import Metrics
+from app.locks.waiting import Wait
 from app.sale import Answer, Outcome, Purchase, Rules, Shop
 from app.sale import shop as shop_module
 from app.sale.cashier import Cashier
 from app.stock import Fence
-from app.stock.redis_bare import BareStockStore
+from app.stock.redis.bare import BareStockStore
+from app.telemetry.metrics import Metrics
 from tests.harness.shop import buy, shop
 from tests.harness.waiting import WITHIN_S, eventually_async
 

@@ -9,6 +9,7 @@ import pytest
 import redis.asyncio
 
 from app.embedded import Valkey, valkey_binary
+from app.embedded.process import free_port
 from app.errors import (
     ConfigurationError,
     FenceRefused,
@@ -20,12 +21,11 @@ from app.errors import (
     StockUnavailable,
     UnknownItem,
 )
-from app.process import free_port
 from app.stock import Ask, Batch, Fence, Level, Refused, Settled, Snapshot, Sold, StockStore
 from app.stock.known import Known
-from app.stock.redis import RedisStockStore
-from app.stock.redis_bare import BareStockStore
-from app.stock.redis_keys import mark_of
+from app.stock.redis.bare import BareStockStore
+from app.stock.redis.keys import mark_of
+from app.stock.redis.store import RedisStockStore
 from app.torture.proxy import Proxy
 from tests.contract.store_contract import fence, fenced_at_the_read_too
 from tests.harness.sentinel import SentinelSet

@@ -19,12 +19,12 @@ import pytest
 import redis.asyncio
 
 from app.embedded import EtcdMember, Valkey
+from app.embedded.process import free_port
 from app.errors import NotDecided
 from app.main import open_shop
-from app.metrics import Metrics
-from app.process import free_port
 from app.sale import Outcome, Purchase
-from app.stock.redis_client import Script
+from app.stock.redis.client import Script
+from app.telemetry.metrics import Metrics
 from app.torture.proxy import Proxy
 from tests.harness.collector import Collector, Received, collector
 from tests.harness.shop import TOKEN, Instance, settings, shop
@@ -242,7 +242,7 @@ def test_who_wants_no_traces_has_nothing_of_them(
     imported = {line.rpartition("|")[2].strip() for line in log.splitlines() if line.startswith("import time:")}
     assert "app.main" in imported
     # The web framework and Redis' client import parts of OpenTelemetry that do nothing by themselves.
-    ours = ("app.traces", "opentelemetry.sdk.trace", "opentelemetry.exporter")
+    ours = ("app.telemetry.traces", "opentelemetry.sdk.trace", "opentelemetry.exporter")
     assert [name for name in ours if any(one.startswith(name) for one in imported)] == (list(ours) if wanted else [])
     assert bool(traced.spans) == wanted
 

@@ -12,9 +12,9 @@ import redis.asyncio
 from prometheus_client.parser import text_string_to_metric_families
 
 from app.embedded import EtcdMember, Valkey
+from app.embedded.process import free_port
 from app.locks import EtcdBackend
 from app.main import create_app
-from app.process import free_port
 from app.sale import Shop
 from tests.harness.shop import TOKEN, client, settings
 from tests.harness.waiting import WITHIN_S, eventually_async

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from app.sale.journal import Journal
+from app.dashboard.journal import Journal
 
 LOCK = "/lock/all"
 
@@ -32,7 +32,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr("app.sale.journal.time", SimpleNamespace(time=clock.time))
+    monkeypatch.setattr("app.dashboard.journal.time", SimpleNamespace(time=clock.time))
     return clock
 
 

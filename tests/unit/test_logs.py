@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from app import logs
+from app.telemetry import logs
 
 HUMAN, JSON = logs.Human("8080"), logs.Json("8080")
 

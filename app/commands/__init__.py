@@ -1,0 +1,1 @@
+"""What the `seckill` command does, besides serving."""

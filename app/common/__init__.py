@@ -1,0 +1,1 @@
+"""What locks and stock both stand on."""

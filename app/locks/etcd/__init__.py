@@ -1,0 +1,1 @@
+"""Locks, elections and sessions in etcd."""

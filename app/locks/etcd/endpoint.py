@@ -1,0 +1,124 @@
+"""One etcd member: its channel and stubs, its log-in token, its stream of watches."""
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import grpc
+from etcd3 import etcdrpc
+
+from app.errors import ConfigurationError, LockUnavailable
+from app.locks.etcd.watch import WatchStream
+
+_CHANNEL_OPTIONS: Final = [
+    # gRPC's default waits up to two minutes before it connects again to a server that came back.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    # Notices a path that was cut without a word. etcd refuses pings more often than every 5 s.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 3_000),
+    # Two clients of one process must not share a connection that one of them closes.
+    ("grpc.use_local_subchannel_pool", 1),
+]
+
+
+class Endpoint:
+    """A member, and what a process has of it. All methods may be called from any thread."""
+
+    def __init__(self, url: str, credentials: Any, user: str | None, password: str | None) -> None:
+        try:
+            parts = urlsplit(url if "://" in url else f"http://{url}")
+            host, port = parts.hostname, parts.port or 2379
+        except ValueError:
+            host = None
+        if host is None or parts.scheme not in ("http", "https") or "@" in parts.netloc:
+            shown = "" if "@" in url else f" {url!r}:"  # there may be a password in it
+            raise ConfigurationError(f"not an etcd endpoint:{shown} say http://host:2379 (user and password apart)")
+        target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self.url = f"{parts.scheme}://{target}"
+        if parts.scheme == "https":
+            self._channel = grpc.secure_channel(target, credentials, options=_CHANNEL_OPTIONS)
+        else:
+            self._channel = grpc.insecure_channel(target, options=_CHANNEL_OPTIONS)
+        self.kv = etcdrpc.KVStub(self._channel)
+        self.lease = etcdrpc.LeaseStub(self._channel)
+        self._login = (user, password) if user and password else None
+        self._token: str | None = None
+        self._logging_in = threading.Lock()
+        self._mutex = threading.Lock()
+        self._watches: WatchStream | None = None
+        self._watches_token: str | None = None
+
+    def token(self, timeout_s: float) -> str | None:
+        """The login token, got on first use (etcd may be away when we start), by one thread for all."""
+        if self._login is None or self._token is not None:
+            return self._token
+        # etcd takes its time over a password on purpose; many log-ins at once would all be too late.
+        if not self._logging_in.acquire(timeout=timeout_s):
+            raise LockUnavailable(f"a log-in to etcd at {self.url} takes too long")
+        try:
+            if self._token is None:
+                request = etcdrpc.AuthenticateRequest(name=self._login[0], password=self._login[1])
+                self._token = etcdrpc.AuthStub(self._channel).Authenticate(request, timeout=timeout_s).token
+            return self._token
+        finally:
+            self._logging_in.release()
+
+    def forget_token(self, token: str) -> None:
+        """A call with this token was refused; unless another thread has a newer one, the next call logs in again."""
+        with self._mutex:
+            if self._token == token:
+                self._token = None
+
+    def keep_alive_once(self, request: Any, *, timeout: float, metadata: Sequence[tuple[str, str]]) -> Any:
+        """One request and one answer on a stream of its own, so that it has a deadline like any other call."""
+        answers = self.lease.LeaseKeepAlive(iter([request]), timeout=timeout, metadata=metadata)
+        try:
+            answer = next(answers, None)
+        finally:
+            answers.cancel()
+        if answer is None:
+            raise LockUnavailable(f"etcd at {self.url} closed the stream of a renewal")
+        return answer
+
+    def watches(self, timeout_s: float) -> WatchStream:
+        """The stream that all watches on this member share; a new one when the last one broke, or its token is old."""
+        token = self.token(timeout_s)
+        old = None
+        with self._mutex:
+            if self._watches is not None and self._watches_token != token:
+                old, self._watches = self._watches, None  # etcd would refuse every new watch on it
+            if self._watches is None or self._watches.broken:
+                self._watches = WatchStream(etcdrpc.WatchStub(self._channel), metadata_of(token))
+                self._watches_token = token
+            stream = self._watches
+        if old is not None:
+            old.close()  # whoever still watches there is woken, and comes here
+        return stream
+
+    def close(self) -> None:
+        """Close the stream and the channel."""
+        with self._mutex:
+            stream, self._watches = self._watches, None
+        if stream is not None:
+            stream.close()
+        self._channel.close()
+
+
+def metadata_of(token: str | None) -> Sequence[tuple[str, str]]:
+    """What goes with a call that is made with this log-in token."""
+    return () if token is None else (("token", token),)
+
+
+def tls_credentials(ca_file: Path | None, cert_file: Path | None, key_file: Path | None) -> Any:
+    """gRPC's credentials from PEM files; `ConfigurationError` if they can't be read."""
+    if bool(cert_file) != bool(key_file):
+        raise ConfigurationError("etcd's client certificate needs both a cert file and a key file")
+    try:
+        contents = [None if file is None else file.read_bytes() for file in (ca_file, key_file, cert_file)]
+    except OSError as error:
+        raise ConfigurationError(f"etcd's TLS file can't be read: {error}") from error
+    return grpc.ssl_channel_credentials(*contents)

@@ -1,0 +1,223 @@
+"""Calls to Redis or Valkey for locks: blocking, each with a deadline, with errors of ours; and who is told of releases.
+
+In `app.locks` only this file imports redis.
+"""
+
+import contextlib
+import hashlib
+import itertools
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.resources import files
+from typing import Any, Final
+
+import redis
+from redis.backoff import NoBackoff
+from redis.exceptions import NoScriptError, RedisError
+from redis.retry import Retry
+
+from app.common.blocking import Waiters, ctrl_c_waits
+from app.errors import ConfigurationError, LockUnavailable
+from app.locks.waiting import AWAY_PAUSE_S
+
+_log = logging.getLogger(__name__)
+
+_LISTEN_S: Final = 1.0  # after at most so long the listening thread looks whether it is wanted
+_IDLE_MAX: Final = 100  # patterns: a program may have a lock for each of its orders
+
+
+class Script:
+    """A Lua script that lies beside this file."""
+
+    def __init__(self, name: str) -> None:
+        self.source = files("app.locks.redis").joinpath(name).read_text()
+        self.sha = hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest()
+
+
+class RedisClient:
+    """A connection pool to one server, and one connection that listens. All methods may be called from any thread.
+
+    `redis://`, `rediss://` and `unix://` are redis-py's. A call that isn't answered within `timeout_s` raises
+    `LockUnavailable`; nothing is repeated here. `brief_s` is the deadline of calls that others wait behind.
+    """
+
+    def __init__(self, url: str, *, timeout_s: float = 2.0, brief_s: float | None = None) -> None:
+        self.timeout_s = timeout_s
+        self.waiters = Waiters()
+        self._closed = False
+        self._id = uuid.uuid4()
+        self._owners = itertools.count(1)
+        try:
+            self._redis = _connect(url, timeout_s)
+            self._brief = self._redis if brief_s is None else _connect(url, min(brief_s, timeout_s))
+        except (ValueError, RedisError):
+            # Neither the URL nor the error: a part of the password may be in both.
+            raise ConfigurationError(
+                "not the URL of a server for locks: say redis://host:6379/0, rediss://... or unix://... (with "
+                "user:password@ before the host; '/', ':' and '@' in them written as %2F, %3A and %40)"
+            ) from None
+        self._listener = _Listener(_connect(url, timeout_s))
+
+    def new_owner(self) -> str:
+        """A name for one who wants a lock, as Redisson has it: a client, and a number that is one thread's there."""
+        return f"{self._id}:{next(self._owners)}"
+
+    def run(self, script: Script, keys: Sequence[str], args: Sequence[str | int], *, brief: bool = False) -> Any:
+        """Run a script; a server that has forgotten it is told it again."""
+        client = self._brief if brief else self._redis
+        with self._translated(), ctrl_c_waits():
+            try:
+                return client.evalsha(script.sha, len(keys), *keys, *args)
+            except NoScriptError:
+                return client.eval(script.source, len(keys), *keys, *args)
+
+    @contextmanager
+    def commands(self) -> Iterator[Any]:
+        """redis-py's own client, for a block of commands, each with the deadline."""
+        with self._translated(), ctrl_c_waits():
+            yield self._redis
+
+    @contextmanager
+    def listening(self, pattern: str, wake: Callable[[], None]) -> Iterator[None]:
+        """In this block `wake` is called at each message of such channels, and when the connection was lost meanwhile.
+
+        What was published before the block begins must be found by looking. Raises `LockUnavailable`.
+        """
+        with self._translated():
+            with ctrl_c_waits():
+                self._listener.add(pattern, wake)
+            try:
+                with ctrl_c_waits():
+                    self._redis.publish(self._listener.control, "")  # so that it looks what is wanted
+                    heard = self._listener.hears(pattern, self.timeout_s)
+                if not heard:
+                    raise LockUnavailable(f"Redis did not take a subscription within {self.timeout_s:g} s")
+                yield
+            finally:
+                with ctrl_c_waits():
+                    self._listener.remove(pattern, wake)
+
+    def close(self) -> None:
+        """Close the connections. Who waits leaves first; calls under way end with `LockUnavailable`."""
+        self.waiters.send_away()
+        self._closed = True
+        with ctrl_c_waits():
+            self._listener.closed = True
+            with contextlib.suppress(RedisError, OSError):
+                self._brief.publish(self._listener.control, "")
+            self._listener.join()
+            for client in (self._redis, self._brief):
+                client.close()
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        if self._closed:
+            raise LockUnavailable("the connection to Redis is closed")
+        try:
+            yield
+        except (RedisError, OSError) as error:
+            raise LockUnavailable(f"Redis can't be asked: {error}") from error
+
+
+class _Listener:
+    """One connection and one thread, for all patterns. Those that nobody listens to any more stay for the next one.
+
+    The thread hears of a new one through a channel of its own: redis-py's subscriptions belong to one thread.
+    """
+
+    def __init__(self, client: Any) -> None:
+        self.control = f"seckill:listener:{uuid.uuid4().hex}"
+        self.closed = False
+        self._said = ""  # why it hears nothing
+        self._client = client
+        self._mutex = threading.Lock()
+        self._changed = threading.Condition(self._mutex)
+        self._wakes: dict[str, list[Callable[[], None]]] = {}
+        self._subscribed: set[str] = set()
+        self._thread: threading.Thread | None = None
+
+    def add(self, pattern: str, wake: Callable[[], None]) -> None:
+        with self._mutex:
+            self._wakes.setdefault(pattern, []).append(wake)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="seckill-listener", daemon=True)
+                self._thread.start()
+
+    def remove(self, pattern: str, wake: Callable[[], None]) -> None:
+        with self._mutex:
+            self._wakes[pattern].remove(wake)
+
+    def hears(self, pattern: str, timeout_s: float) -> bool:
+        """Whether the subscription is there within that time."""
+        with self._changed:
+            return self._changed.wait_for(lambda: pattern in self._subscribed, timeout_s)
+
+    def join(self) -> None:
+        if self._thread is not None:
+            self._thread.join(2 * _LISTEN_S)
+
+    def _run(self) -> None:
+        while not self.closed:
+            try:
+                with self._client.pubsub() as channels:
+                    self._listen(channels)
+            except (RedisError, OSError, ValueError) as error:
+                if str(error) != self._said:
+                    self._said = str(error)
+                    _log.warning("Redis tells nothing to those who wait for locks, they look by themselves: %s", error)
+                with self._mutex:
+                    self._subscribed.clear()
+                    wakes = [wake for one in self._wakes.values() for wake in one]
+                for wake in wakes:
+                    wake()  # nobody tells them anything any more: they look for themselves
+                time.sleep(AWAY_PAUSE_S)
+        self._client.close()
+
+    def _listen(self, channels: Any) -> None:
+        asked: set[str] = set()
+        channels.subscribe(self.control)
+        while not self.closed:
+            with self._mutex:
+                idle = [pattern for pattern in asked if not self._wakes.get(pattern)]
+                idle = idle if len(idle) > _IDLE_MAX else []
+                for pattern in idle:
+                    self._wakes.pop(pattern, None)
+                    self._subscribed.discard(pattern)
+                wanted = set(self._wakes) - asked
+            if idle:
+                channels.punsubscribe(*idle)
+                asked -= set(idle)
+            if wanted:
+                channels.psubscribe(*wanted)
+                asked |= wanted
+            message = channels.get_message(timeout=_LISTEN_S)
+            self._said = ""
+            if message is None:
+                continue
+            with self._changed:
+                if message["type"] == "psubscribe" and message["channel"] in asked:
+                    self._subscribed.add(message["channel"])
+                    self._changed.notify_all()
+                wakes = list(self._wakes.get(message["pattern"], ()))
+            for wake in wakes:
+                wake()
+
+
+def _connect(url: str, timeout_s: float) -> Any:
+    if "+cluster" in url.partition("://")[0]:
+        raise ConfigurationError(
+            "the locks can't be in a Redis Cluster: a lock and the counter of its tokens would have to be in one slot"
+        )
+    return redis.Redis.from_url(
+        url,
+        decode_responses=True,
+        socket_timeout=timeout_s,
+        socket_connect_timeout=timeout_s,
+        retry=Retry(NoBackoff(), 0),
+        protocol=2,
+        max_connections=1024,
+    )

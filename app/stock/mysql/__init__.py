@@ -1,0 +1,1 @@
+"""The stock in MySQL or MariaDB."""

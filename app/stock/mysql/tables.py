@@ -1,0 +1,311 @@
+"""The stock's tables in MySQL or MariaDB, and the statements on them that do not depend on what guards the writes."""
+
+# ruff: noqa: S608 - they are made of constants; what comes from elsewhere is an argument
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from app.common import mysql as mysql_client
+from app.common.mysql import DUPLICATE, Call
+from app.stock.store import Ask, Batch, Fence, Order, Settled
+
+NAME_BYTES: Final = 1020  # 255 characters of utf8mb4
+
+# VARBINARY: in every collation that both MariaDB and MySQL have, names that differ in trailing blanks are equal.
+_SKU: Final = "sku VARBINARY(64) NOT NULL"
+_NAME: Final = f"VARBINARY({NAME_BYTES})"
+_WHOLE: Final = "BIGINT UNSIGNED NOT NULL"
+_INNODB: Final = "ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4"
+SCHEMA: Final = (
+    # With defaults, so that an operator can put an item on sale by hand.
+    f"CREATE TABLE IF NOT EXISTS seckill_items ({_SKU} PRIMARY KEY, stock {_WHOLE} DEFAULT 0, "
+    f"lucky {_WHOLE} DEFAULT 0, initial BIGINT UNSIGNED, last_entry {_WHOLE} DEFAULT 0, sale {_WHOLE} DEFAULT 0, "
+    f"era {_WHOLE} DEFAULT 0, source {_NAME}, token BIGINT UNSIGNED, announced VARBINARY(64), batch VARBINARY(64), "
+    f"version {_WHOLE} DEFAULT 0, changed_at TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP) {_INNODB}",
+    f"CREATE TABLE IF NOT EXISTS seckill_orders ({_SKU}, entry {_WHOLE}, quantity {_WHOLE}, buyer {_NAME}, "
+    f"idempotency_key {_NAME}, secret VARBINARY(32) NOT NULL, instance {_NAME} NOT NULL, token {_WHOLE}, "
+    f"era {_WHOLE}, batch VARBINARY(64) NOT NULL, PRIMARY KEY (sku, entry)) {_INNODB}",
+    f"CREATE TABLE IF NOT EXISTS seckill_buyers ({_SKU}, name {_NAME} NOT NULL, units {_WHOLE}, "
+    f"PRIMARY KEY (sku, name)) {_INNODB}",
+    # What an idempotency key stands for: an order, for good, or a refusal until it expires.
+    f"CREATE TABLE IF NOT EXISTS seckill_keys ({_SKU}, name {_NAME} NOT NULL, outcome VARBINARY(64) NOT NULL, "
+    f"quantity {_WHOLE}, buyer {_NAME}, order_id VARBINARY(128), expires_at DATETIME(6), "
+    f"PRIMARY KEY (sku, name), INDEX (sku, expires_at)) {_INNODB}",
+    f"CREATE TABLE IF NOT EXISTS seckill_notices (name {_NAME} PRIMARY KEY, body MEDIUMTEXT NOT NULL) {_INNODB}",
+)
+
+# By the server's clock. CURRENT_TIMESTAMP is in UTC, too: the sessions say so.
+_NOW: Final = "UTC_TIMESTAMP(6)"
+_NOW_US: Final = f"TIMESTAMPDIFF(MICROSECOND, '1970-01-01', {_NOW})"
+# Both move at each write, whichever of them is looked at.
+_WRITTEN: Final = "version = version + 1, changed_at = GREATEST(CURRENT_TIMESTAMP, changed_at)"
+# Beyond whatever was written before, even within one second.
+_BEYOND: Final = f"{_WRITTEN} + INTERVAL 1 SECOND"
+_AT_ONCE: Final = 1000  # rows that a statement deletes at most
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A row of seckill_items.
+
+    `last_entry`: number of the last order, in µs since 1970 or one more than the one before, 0 if there is none;
+    `sale`: when the sale began, in ms since 1970, 0 if the item was put there by hand; `batch`: the last one written.
+    """
+
+    sku: str
+    stock: int
+    lucky: int
+    initial: int | None
+    last_entry: int
+    sale: int
+    era: int
+    source: str | None
+    token: int | None
+    announced: str | None
+    batch: str | None
+    version: str
+    changed_at: str
+
+
+_COLUMNS: Final = (
+    "sku, stock, lucky, initial, last_entry, sale, era, source, token, announced, batch, "
+    "CAST(version AS CHAR), CAST(changed_at AS CHAR)"
+)
+
+
+def find_items(call: Call, skus: Iterable[str]) -> dict[str, Item]:
+    """Those of the items that exist."""
+    names = list(skus)
+    rows = call.run(f"SELECT {_COLUMNS} FROM seckill_items WHERE sku IN ({_places(names)})", names).rows
+    return {item.sku: item for item in (Item(*map(_plain, row)) for row in rows)}
+
+
+def find_orders(call: Call, entries: Mapping[str, Sequence[int]]) -> set[tuple[str, int]]:
+    """Item and entry of those of the orders that exist."""
+    return {(sku, entry) for sku, entry in _select(call, "sku, entry", "seckill_orders", "entry", entries)}
+
+
+def find_bought(call: Call, asks: Mapping[str, Ask]) -> dict[str, dict[str, int]]:
+    """What the buyers that are asked for have bought of each item."""
+    found: dict[str, dict[str, int]] = {sku: {} for sku in asks}
+    buyers = {sku: ask.buyers for sku, ask in asks.items()}
+    for sku, name, units in _select(call, "sku, name, units", "seckill_buyers", "name", buyers):
+        found[sku][name] = units
+    return found
+
+
+def find_settled(call: Call, asks: Mapping[str, Ask]) -> dict[str, dict[str, Settled]]:
+    """What the keys that are asked for stand for, of each item."""
+    found: dict[str, dict[str, Settled]] = {sku: {} for sku in asks}
+    keys = {sku: ask.keys for sku, ask in asks.items()}
+    columns = f"sku, name, expires_at <= {_NOW}, outcome, quantity, buyer, order_id"
+    for sku, name, expired, *settled in _select(call, columns, "seckill_keys", "name", keys):
+        if not expired:
+            found[sku][name] = Settled(*settled)
+    return found
+
+
+def find_batch(call: Call, sku: str, batch: Batch) -> list[str]:
+    """The ids of the orders that a batch has written."""
+    rows = call.run(
+        "SELECT entry, secret FROM seckill_orders WHERE sku = %s AND entry > %s AND batch = %s ORDER BY entry",
+        (sku, int(batch.after or 0), batch.batch_id),
+    ).rows
+    return [order_id(sku, entry, _plain(secret)) for entry, secret in rows]
+
+
+def list_orders(call: Call, sku: str, first: int, last: int, limit: int) -> list[Order]:
+    """Orders from one entry to another, oldest first."""
+    rows = call.run(
+        "SELECT entry, secret, quantity, buyer, idempotency_key, instance, token, batch, era FROM seckill_orders "
+        "WHERE sku = %s AND entry BETWEEN %s AND %s ORDER BY entry LIMIT %s",
+        (sku, first, last, limit),
+    ).rows
+    found = []
+    for entry, secret, quantity, buyer, key, instance, token, batch, era in (map(_plain, row) for row in rows):
+        at = entry / 1_000_000
+        found.append(Order(order_id(sku, entry, secret), sku, quantity, buyer, key, instance, token, batch, at, era))
+    return found
+
+
+def list_items(call: Call) -> list[str]:
+    """The names of all items."""
+    return [name.decode() for (name,) in call.run("SELECT sku FROM seckill_items ORDER BY sku").rows]
+
+
+def order_id(sku: str, entry: int, secret: str) -> str:
+    """The id of an order."""
+    return f"{sku}~{entry}~{secret}"
+
+
+# -- writes, each within a transaction ---------------------------------------------------------------------------------
+
+
+def take(call: Call, sku: str, batch: Batch, unless_changed: str, args: Sequence[Any]) -> int | None:
+    """Take a batch's units from the stock, if a condition holds; None if it doesn't, or if it is the last batch again.
+
+    Answers the entry of its first order.
+    """
+    units, orders = sum(sold.quantity for sold in batch.sold), len(batch.sold)
+    answer = call.run(
+        "UPDATE seckill_items SET stock = stock - %s, lucky = lucky + %s, batch = %s, "
+        f"last_entry = IF(%s, LAST_INSERT_ID(GREATEST(last_entry, {_NOW_US}) + %s), last_entry), {_WRITTEN} "
+        f"WHERE sku = %s AND stock >= %s AND NOT batch <=> %s AND {unless_changed}",
+        (units, units, batch.batch_id, orders, orders, sku, units, batch.batch_id, *args),
+    )
+    return answer.last_id - orders + 1 if answer.matched else None
+
+
+def write_keys(call: Call, sku: str, first_entry: int, batch: Batch, refusal_ttl_us: int) -> bool:
+    """Write what a batch's idempotency keys stand for; False, and nothing, if one of them stands for something."""
+    rows: list[tuple[Any, ...]] = [
+        (sku, sold.key, "sold", sold.quantity, sold.buyer, order_id(sku, entry, sold.secret), None)
+        for entry, sold in enumerate(batch.sold, first_entry)
+        if sold.key is not None
+    ]
+    for refused in batch.refused:
+        settled = refused.settled
+        rows.append((sku, refused.key, settled.outcome, settled.quantity, settled.buyer, None, refusal_ttl_us))
+    if not rows:
+        return True
+    expired = f"DELETE FROM seckill_keys WHERE sku = %s AND expires_at <= {_NOW}"
+    call.run(f"{expired} AND name IN ({_places(rows)})", [sku, *(row[1] for row in rows)])
+    if batch.refused:  # so that more of them go than come
+        call.run(f"{expired} LIMIT {_AT_ONCE}", (sku,))
+    # An INTERVAL NULL makes it NULL: never.
+    values = ", ".join([f"(%s, %s, %s, %s, %s, %s, {_NOW} + INTERVAL %s MICROSECOND)"] * len(rows))
+    try:
+        call.run(f"INSERT INTO seckill_keys VALUES {values}", [arg for row in rows for arg in row], tell=(DUPLICATE,))
+    except mysql_client.Refused as refusal:
+        if refusal.code != DUPLICATE:
+            raise
+        return False
+    return True
+
+
+class Written(NamedTuple):
+    """A batch's part of an item, taken from its stock; the entry of its first order."""
+
+    item: Item
+    batch: Batch
+    first_entry: int
+
+    @property
+    def order_ids(self) -> list[str]:
+        """In the order of the batch."""
+        entries = enumerate(self.batch.sold, self.first_entry)
+        return [order_id(self.item.sku, entry, sold.secret) for entry, sold in entries]
+
+
+def write_orders(call: Call, written: Iterable[Written], instance: str, token: int) -> None:
+    """Write the orders, and add them to what their buyers have bought."""
+    orders: list[tuple[Any, ...]] = []
+    bought: Counter[tuple[str, str]] = Counter()
+    for item, batch, first_entry in written:
+        for entry, sold in enumerate(batch.sold, first_entry):
+            own = (sold.quantity, sold.buyer, sold.key, sold.secret)
+            orders.append((item.sku, entry, *own, instance, token, item.era, batch.batch_id))
+            if sold.buyer is not None:
+                bought[item.sku, sold.buyer] += sold.quantity
+    _insert(call, "seckill_orders", orders)
+    units = [(*of_buyer, quantity) for of_buyer, quantity in sorted(bought.items())]
+    _insert(call, "seckill_buyers", units, "ON DUPLICATE KEY UPDATE units = units + VALUES(units)")
+
+
+def create_item(call: Call, sku: str) -> None:
+    """Have a row for an item, and have it locked."""
+    call.run("INSERT INTO seckill_items SET sku = %s ON DUPLICATE KEY UPDATE sku = sku", (sku,))
+
+
+def announce(call: Call, sku: str, fence: Fence, batch_id: str | None) -> None:
+    """Raise an item's fence to our token, unless it has seen a higher one or another's; note what may be written."""
+    call.run(
+        "UPDATE seckill_items SET source = %s, token = %s, announced = %s "
+        "WHERE sku = %s AND (source IS NULL OR source = %s) AND (token IS NULL OR token <= %s)",
+        (fence.source, fence.token, batch_id, sku, fence.source, fence.token),
+    )
+
+
+def move_on(call: Call, sku: str) -> None:
+    """Let nothing be written that was decided on what is there; waits for who is writing."""
+    call.run(f"UPDATE seckill_items SET {_BEYOND} WHERE sku = %s", (sku,))
+
+
+def set_units(call: Call, sku: str, stock: int) -> None:
+    """Set the units left; what was decided on others is not written any more."""
+    call.run(
+        f"UPDATE seckill_items SET stock = %s, initial = lucky + %s, {_BEYOND} WHERE sku = %s",
+        (stock, stock, sku),
+    )
+
+
+def begin_sale(call: Call, sku: str, after: int) -> None:
+    """Have an item's sale begin now, later than the one before and than `after` (ms since 1970)."""
+    call.run(
+        f"UPDATE seckill_items SET sale = GREATEST(sale + 1, %s, {_NOW_US} DIV 1000) WHERE sku = %s",
+        (after + 1, sku),
+    )
+
+
+def forget_sold(call: Call, sku: str) -> None:
+    """Forget what was sold of an item."""
+    for table in ("seckill_orders", "seckill_buyers", "seckill_keys"):
+        call.run(f"DELETE FROM {table} WHERE sku = %s", (sku,))
+    call.run("UPDATE seckill_items SET lucky = 0, last_entry = 0, batch = NULL WHERE sku = %s", (sku,))
+
+
+def unfence(call: Call, sku: str) -> None:
+    """Forget the fence."""
+    call.run("UPDATE seckill_items SET era = era + 1, source = NULL, token = NULL WHERE sku = %s", (sku,))
+
+
+def write_something(call: Call) -> None:
+    """Show that the tables can be written to: a key, of no item, that expires."""
+    call.run(
+        "INSERT INTO seckill_keys (sku, name, outcome, quantity, expires_at) "
+        f"VALUES ('', 'ping', '', 0, {_NOW} + INTERVAL 1 MINUTE) "
+        "ON DUPLICATE KEY UPDATE expires_at = VALUES(expires_at)"
+    )
+
+
+def exchange_notices(call: Call, put: Mapping[str, str], drop: Sequence[str]) -> dict[str, str]:
+    """See `StockStore.notices`."""
+    for name, body in put.items():
+        call.run(
+            "INSERT INTO seckill_notices (name, body) VALUES (%s, %s) ON DUPLICATE KEY UPDATE body = VALUES(body)",
+            (name, body),
+        )
+    if drop:
+        call.run(f"DELETE FROM seckill_notices WHERE name IN ({_places(drop)})", drop)
+    return {_plain(name): _plain(body) for name, body in call.run("SELECT name, body FROM seckill_notices").rows}
+
+
+def _select(
+    call: Call, columns: str, table: str, key: str, wanted: Mapping[str, Sequence[object]]
+) -> Iterator[list[Any]]:
+    """Those of some rows of each item that exist, by the primary key: the item and `key`."""
+    some = {sku: values for sku, values in wanted.items() if values}
+    if not some:
+        return
+    where = " OR ".join(f"sku = %s AND {key} IN ({_places(values)})" for values in some.values())
+    args = [arg for sku, values in some.items() for arg in (sku, *values)]
+    for row in call.run(f"SELECT {columns} FROM {table} WHERE {where}", args).rows:
+        yield [_plain(value) for value in row]
+
+
+def _insert(call: Call, table: str, rows: Sequence[Sequence[Any]], otherwise: str = "") -> None:
+    """Insert rows, each with a value for every column."""
+    if rows:
+        values = ", ".join([f"({_places(rows[0])})"] * len(rows))
+        call.run(f"INSERT INTO {table} VALUES {values} {otherwise}", [arg for row in rows for arg in row])
+
+
+def _places(values: Sequence[object]) -> str:
+    return ", ".join(["%s"] * len(values))
+
+
+def _plain(value: Any) -> Any:
+    """A value of a row; texts are bytes there."""
+    return value.decode() if isinstance(value, bytes) else value

@@ -1,0 +1,1 @@
+"""The stock in Redis or Valkey."""

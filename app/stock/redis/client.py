@@ -1,0 +1,223 @@
+"""Calls to Redis or Valkey: each with a deadline, with errors of ours. The only file that imports redis."""
+
+import asyncio
+import hashlib
+import re
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from importlib.resources import files
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit
+
+import hiredis
+import redis.asyncio
+from redis.asyncio.retry import Retry
+from redis.asyncio.sentinel import Sentinel
+from redis.backoff import NoBackoff
+from redis.exceptions import (
+    BusyLoadingError,
+    ClusterDownError,
+    MasterDownError,
+    NoPermissionError,
+    NoScriptError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisClusterException,
+    RedisError,
+    ResponseError,
+)
+
+from app.errors import ConfigurationError, StockCorrupt, StockUnavailable
+
+_WAIT_PART: Final = 0.8  # of a call's deadline, for the replicas
+_NOT_CONNECTED: Final = re.compile(r"Error -?[0-9]+ connecting to ")  # redis-py's; nothing was sent
+
+
+class _Packing:
+    """Mixed into redis-py's connections: over asyncio it packs in Python what it sends, hiredis nine times as fast."""
+
+    def pack_command(self, *args: Any) -> list[bytes]:
+        return [hiredis.pack_command(args)]
+
+
+class Script:
+    """A Lua script that lies beside this file, behind what they have in common.
+
+    `sha`: what a server calls it that knows it.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.source = "".join(files("app.stock.redis").joinpath(part).read_text() for part in ("common.lua", name))
+        self.sha = hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest()
+        self.known = False
+
+
+class RedisClient:
+    """A connection pool to the server that a URL names.
+
+    `redis://`, `rediss://` and `unix://` are redis-py's; besides them `redis+sentinel://host:26379,host:26379/master/0`
+    and `redis+cluster://host:6379` (`rediss+...` for TLS). A call that isn't answered within `timeout_s` raises
+    `StockUnavailable`. Nothing is repeated here: who may repeat what is the caller's knowledge. With `wait_replicas` a
+    durable call raises it, too, when fewer replicas than that have its writes in time.
+    """
+
+    def __init__(self, url: str, *, timeout_s: float = 2.0, connections: int = 16, wait_replicas: int = 0) -> None:
+        self.timeout_s = timeout_s
+        self._wait_replicas = wait_replicas
+        options: dict[str, Any] = {
+            "decode_responses": True,
+            # With RESP3, its default since 8.0, redis-py does not notice that the server closed an idle connection.
+            "protocol": 2,
+            "socket_timeout": None,  # `_call` has the deadline
+            "socket_connect_timeout": timeout_s,
+            "retry": Retry(NoBackoff(), 0),
+        }
+        try:
+            self._redis, *self._helpers = _connect(url, options, connections)
+        except (ValueError, RedisError):
+            # Neither the URL nor the error: a part of the password may be in both.
+            raise ConfigurationError(
+                "not a store's URL: say redis://host:6379/0, rediss://..., unix://..., "
+                "redis+sentinel://host:26379,host:26379/master/0 or redis+cluster://host:6379 "
+                "(with user:password@ before the host; '/', ':' and '@' in them written as %2F, %3A and %40)"
+            ) from None
+        # A rush of 500 must not open 500 connections; those above wait, within their call's deadline.
+        self._places = asyncio.Semaphore(connections)
+        self.clustered = isinstance(self._redis, redis.asyncio.RedisCluster)
+
+    async def run(
+        self,
+        script: Script,
+        keys: Sequence[str],
+        args: Sequence[str | int],
+        timeout_s: float | None = None,
+        *,
+        durable: bool = False,
+    ) -> Any:
+        """Run a script; a server that has forgotten it (a restart, a failover) is told it again."""
+        async with self._call(timeout_s) as limit_s:
+            if script.known:
+                try:
+                    return await self._send(durable, limit_s, "EVALSHA", script.sha, len(keys), *keys, *args)
+                except NoScriptError:
+                    pass
+            answer = await self._send(durable, limit_s, "EVAL", script.source, len(keys), *keys, *args)
+            script.known = True
+            return answer
+
+    async def _send(self, durable: bool, limit_s: float, *command: str | int) -> Any:
+        if not (durable and self._wait_replicas):
+            return await self._redis.execute_command(*command)
+        # WAIT is about the writes of its own connection, so both go over one. 0 ms would mean: wait for ever.
+        wait_ms = max(1, int(limit_s * 1000 * _WAIT_PART))
+        async with self._redis.pipeline(transaction=False) as pipe:
+            pipe.execute_command(*command)
+            pipe.execute_command("WAIT", self._wait_replicas, wait_ms)
+            try:
+                answer, replicas = await pipe.execute(raise_on_error=False)
+            except (ReadOnlyError, BusyLoadingError) as error:
+                # Either of the two was refused: not for certain the first.
+                raise StockUnavailable(f"the store takes no writes: {error}") from error
+        if isinstance(answer, Exception):
+            raise answer
+        if isinstance(replicas, Exception) or replicas < self._wait_replicas:
+            # Written, but who knows for how long.
+            raise StockUnavailable(
+                f"{self._wait_replicas} replicas were to acknowledge the write within {wait_ms} ms, and did: {replicas}"
+            )
+        return answer
+
+    async def write(self, *command: str | int, timeout_s: float | None = None) -> None:
+        """A durable call of a single command."""
+        async with self._call(timeout_s) as limit_s:
+            await self._send(True, limit_s, *command)
+
+    @asynccontextmanager
+    async def commands(self, timeout_s: float | None = None) -> AsyncIterator[Any]:
+        """redis-py's own client, for a block of commands with one deadline."""
+        async with self._call(timeout_s):
+            yield self._redis
+
+    async def close(self) -> None:
+        """Close all connections."""
+        for client in (self._redis, *self._helpers):
+            await client.aclose()
+
+    @asynccontextmanager
+    async def _call(self, timeout_s: float | None) -> AsyncIterator[float]:
+        limit_s = self.timeout_s if timeout_s is None else min(timeout_s, self.timeout_s)
+        with _translated(limit_s):
+            async with asyncio.timeout(limit_s), self._places:
+                yield limit_s
+
+
+@contextmanager
+def _translated(limit_s: float) -> Iterator[None]:
+    """redis-py's errors as ours: the one place that knows them."""
+    try:
+        yield
+    except TimeoutError as error:
+        raise StockUnavailable(f"the store did not answer within {limit_s:.2g} s") from error
+    except (ReadOnlyError, BusyLoadingError) as error:  # at the first write of a script, or before it
+        raise StockUnavailable(f"the store takes no writes: {error}", untouched=True) from error
+    except (
+        OutOfMemoryError,
+        ClusterDownError,
+        MasterDownError,
+        NoPermissionError,
+        RedisClusterException,
+    ) as error:
+        raise StockUnavailable(f"the store takes no writes: {error}") from error
+    except UnicodeDecodeError as error:
+        raise StockCorrupt("a key of ours holds something that is not text") from error
+    except ResponseError as error:
+        # The state of the server has a code word (NOREPLICAS, MISCONF, NOPERM, ...); what is left is about our data.
+        code = re.match(r"[A-Z]{4,}\b", str(error))
+        if code is None or code[0] == "WRONGTYPE":
+            raise StockCorrupt(f"a key of ours holds something that is not ours: {error}") from error
+        raise StockUnavailable(f"the store refuses: {error}") from error
+    except (RedisError, OSError, RuntimeError) as error:  # RuntimeError: uvloop's, of a connection that was reset
+        # Only its text tells at what the error came.
+        nobody_there = _NOT_CONNECTED.match(str(error)) is not None
+        raise StockUnavailable(f"the store can't be reached: {error}", untouched=nobody_there) from error
+
+
+def _connect(url: str, options: dict[str, Any], connections: int) -> list[Any]:
+    """The client that the URL names, and those that it needs besides."""
+    scheme, _, rest = url.partition("://")
+    plain, _, kind = scheme.partition("+")
+    if kind == "cluster":
+        cluster: Any = redis.asyncio.RedisCluster.from_url(f"{plain}://{rest}", max_connections=connections, **options)
+        return [cluster]
+    if kind == "sentinel":
+        return _sentinel(plain, rest, options)
+    if kind:
+        raise ValueError(f"unknown kind {kind!r} (sentinel and cluster are known)")
+    return [_with_packing(redis.asyncio.Redis.from_url(url, max_connections=connections, **options))]
+
+
+def _with_packing(client: Any) -> Any:
+    pool = client.connection_pool
+    pool.connection_class = type("PackingConnection", (_Packing, pool.connection_class), {})
+    return client
+
+
+def _sentinel(scheme: str, rest: str, options: dict[str, Any]) -> list[Any]:
+    # The host part lists several addresses, which urlsplit takes as one.
+    parts = urlsplit(f"{scheme}://{rest}")
+    login, _, addresses = parts.netloc.rpartition("@")
+    user, _, password = login.partition(":")
+    service, _, db = parts.path.strip("/").partition("/")
+    if not service or not addresses:
+        raise ValueError("a Sentinel URL is redis+sentinel://host:26379,host:26379/master-name/0")
+    sentinels = []
+    for address in addresses.split(","):
+        host, _, port = address.rpartition(":") if ":" in address else (address, "", "26379")
+        sentinels.append((host, int(port)))
+    options = dict(options, db=int(db or 0), ssl=scheme == "rediss")
+    if login:
+        options |= {"username": unquote(user) or None, "password": unquote(password) or None}
+    finder: Any = Sentinel(  # type: ignore[no-untyped-call]
+        sentinels, sentinel_kwargs={"socket_timeout": 1.0, "socket_connect_timeout": 1.0}
+    )
+    return [_with_packing(finder.master_for(service, **options)), *finder.sentinels]

@@ -1,0 +1,109 @@
+"""The operator's endpoints: the orders, the lock queues, the stock. They need the admin token."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from app.locks import Contender
+from app.stock import DEFAULT_SKU
+from app.web.auth import OPERATOR
+from app.web.problems import invalid_field, responses
+from app.web.state import state_of
+from app.web.stock import LevelView, OrderView, Sku
+
+router = APIRouter(tags=["operator"], dependencies=[OPERATOR], responses=responses(401, 403, 503))
+
+
+class OperatorOrderView(OrderView):
+    """An order as the operator sees it."""
+
+    key: str | None = Field(description="the idempotency key")
+    instance: str
+    token: int = Field(description="fencing token of the grant under which it was written")
+
+
+class OrdersView(BaseModel):
+    """A page of orders, oldest first."""
+
+    orders: list[OperatorOrderView]
+    next: str | None = Field(description="give this as `after` to get the next page")
+
+
+class ContenderView(BaseModel):
+    """One who queues for a lock; the first of each queue owns it."""
+
+    key: str
+    token: int
+    holds: bool
+    instance: str | None
+    pid: int | None
+    thread: str | None
+    waited_s: float | None
+    ttl_left_s: float | None
+
+    @classmethod
+    def of(cls, contender: Contender) -> "ContenderView":
+        """A contender; what others wrote into the queue may be anything."""
+        owner = contender.owner
+        return cls(
+            key=contender.key,
+            token=contender.token,
+            holds=contender.holds,
+            instance=_text(owner.get("instance")),
+            pid=owner["pid"] if isinstance(owner.get("pid"), int) else None,
+            thread=_text(owner.get("thread")),
+            waited_s=contender.waited_s,
+            ttl_left_s=contender.ttl_left_s,
+        )
+
+
+def _whole(value: object) -> object:
+    """To JSON Schema, and so to our own description, 5.0 is an integer as 5 is; to a strict int it is not."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+class StockChange(BaseModel):
+    """What the stock shall be."""
+
+    model_config = ConfigDict(extra="forbid")  # a misspelt `new_sale` must not be a restock
+
+    stock: Annotated[int, BeforeValidator(_whole)] = Field(
+        strict=True, ge=0, le=10**12, description="units left from now on"
+    )
+    new_sale: bool = Field(False, strict=True, description="forget what was sold: orders, buyers and idempotency keys")
+
+
+@router.get("/orders", responses=responses(400, 422))
+async def orders(
+    request: Request,
+    sku: Sku = DEFAULT_SKU,
+    after: Annotated[str | None, Query(max_length=200, description="an order's id")] = None,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+) -> OrdersView:
+    """The orders of an item."""
+    try:
+        found = await state_of(request).shop.orders(sku, after=after, limit=limit)
+    except ValueError as error:
+        raise invalid_field("after", str(error)) from None
+    views = [
+        OperatorOrderView(**OrderView.of(order).model_dump(), key=order.key, instance=order.instance, token=order.token)
+        for order in found
+    ]
+    return OrdersView(orders=views, next=found[-1].id if len(found) == limit else None)
+
+
+@router.get("/locks")
+async def locks(request: Request) -> list[ContenderView]:
+    """The queues of the locks: for each the holder first, then the waiters in order."""
+    return [ContenderView.of(contender) for contender in await state_of(request).shop.contenders()]
+
+
+@router.put("/stock", responses=responses(400, 408, 413, 422))
+async def set_stock(request: Request, change: StockChange, sku: Sku = DEFAULT_SKU) -> LevelView:
+    """Set the units left, under the lock and past the fence like any other write."""
+    return LevelView.of(await state_of(request).shop.set_stock(sku, change.stock, new_sale=change.new_sale))
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)

@@ -1,0 +1,330 @@
+"""The control room: a page for the operator, what it shows, and what its buttons do."""
+
+from typing import Annotated, Final
+from urllib.parse import parse_qs
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import RedirectResponse, Response
+from pydantic import BaseModel, ConfigDict, Field
+from sse_starlette import EventSourceResponse
+
+from app.locks import Contender, Reach
+from app.sale import AuditVerdict, Picture
+from app.stock import DEFAULT_SKU
+from app.web.admin import ContenderView
+from app.web.auth import OPERATOR
+from app.web.pages import READING, page
+from app.web.problems import responses
+from app.web.state import State, state_of
+from app.web.stock import AuditView, LevelView, Sku
+
+pages = APIRouter(include_in_schema=False)
+router = APIRouter(tags=["control room"], prefix="/control", dependencies=[OPERATOR], responses=responses(401, 403))
+
+_LOGIN: Final = "/control/login"
+_NOT_KEPT: Final = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}  # the token may be in the address
+_PAUSE_BEYOND_TTL_S: Final = 3.0  # time for the next in line to take over, and for us to see it
+
+
+# -- the page --------------------------------------------------------------------------------------------------------
+
+
+@pages.api_route("/control", methods=READING)
+async def control(
+    request: Request, token: Annotated[str | None, Query(description="the admin token, once")] = None
+) -> Response:
+    """The page. A link with the token in it opens it, and leaves no token in the address bar."""
+    door = state_of(request).door
+    if token is not None:
+        return _enter(request, token)
+    if door.session(request) is None:
+        return RedirectResponse(_address(request, _LOGIN), 303)
+    return await page(request, "control.html")
+
+
+@pages.api_route("/control/login", methods=READING)
+async def login(request: Request) -> Response:
+    """Where one is asked for the token, or told that there is none."""
+    return await page(request, "locked.html" if state_of(request).door.locked else "login.html")
+
+
+@pages.post("/control/login")
+async def show_token(request: Request) -> Response:
+    """The token, from the page's form."""
+    fields = parse_qs((await request.body()).decode(errors="replace"))
+    return _enter(request, fields.get("token", [""])[0].strip())
+
+
+@pages.post("/control/leave", dependencies=[OPERATOR])
+async def leave(request: Request) -> Response:
+    """Have the browser forget its operator."""
+    response = Response(status_code=204)
+    state_of(request).door.let_out(response)
+    return response
+
+
+def _address(request: Request, path: str, **more: str) -> str:
+    """With the rest of the request's query: which item, in what language."""
+    query = request.url.remove_query_params(["token", "wrong"]).include_query_params(**more).query
+    return f"{path}?{query}" if query else path
+
+
+def _enter(request: Request, token: str) -> Response:
+    door = state_of(request).door
+    if not door.opens(token):
+        return RedirectResponse(_address(request, _LOGIN, wrong=""), 303, headers=_NOT_KEPT)
+    response = RedirectResponse(_address(request, "/control"), 303, headers=_NOT_KEPT)
+    door.let_in(request, response)
+    return response
+
+
+@pages.get("/control/session", dependencies=[OPERATOR])
+async def session(request: Request) -> dict[str, str | None]:
+    """What the page's own requests have to carry besides the cookie."""
+    door = state_of(request).door
+    cookie = door.session(request)
+    return {"csrf": door.csrf(cookie) if cookie else None}
+
+
+# -- what it shows ---------------------------------------------------------------------------------------------------
+
+
+class LockView(BaseModel):
+    """The lock of the item, and what one can see of it."""
+
+    name: str
+    system: str
+    keeps_apart: Reach
+    shows_waiters: bool = Field(description="else the queue has its holder only")
+    ttl_s: float = Field(description="of its leases")
+
+
+class PlaceView(BaseModel):
+    """A place in the lock's queue."""
+
+    key: str
+    token: str
+    holds: bool
+    instance: str | None
+    pid: int | None
+    thread: str | None
+    waited_s: float | None
+    held_s: float | None = Field(description="of the holder, if an instance says so")
+    ttl_left_s: float | None
+
+    @classmethod
+    def of(cls, contender: Contender, held_s: float | None) -> "PlaceView":
+        """What `/locks` says of it, with the token as text."""
+        view = ContenderView.of(contender).model_dump()
+        return cls(**view | {"token": str(contender.token)}, held_s=held_s)
+
+
+class InstanceView(BaseModel):
+    """What an instance says of itself, and for how long it has said nothing new."""
+
+    instance: str
+    units: int = Field(description="sold since it was started")
+    waiting: int = Field(description="buyers")
+    way: str
+    pausing: bool = Field(description="its next write will be held back")
+    paused_s: float = Field(description="so long a write of its will still be held back")
+    token: str | None = Field(description="of the grant that it believes to have of this item's lock")
+    silent_s: float
+
+
+class GrantView(BaseModel):
+    """A grant that is over."""
+
+    instance: str
+    token: str
+    at: float = Field(description="when it was got, in seconds since 1970")
+    waited_ms: float
+    held_ms: float
+    purchases: int
+    units: int
+    handed_over_ms: float | None = Field(description="since the one before had ended, or since it was asked for")
+
+
+class EventView(BaseModel):
+    """Something unusual: `fenced`, `lost`, `settled`, `paused`, `rush` or `way`, and the facts."""
+
+    id: str
+    instance: str
+    at: float
+    kind: str
+    facts: dict[str, str | int | float]
+    times: int = Field(description="how often within a second")
+
+
+class VerdictView(AuditView):
+    """What the auditor found, for the operator."""
+
+    violations: int = Field(description="over all items; what they are is in the auditor's log")
+
+
+class PictureView(BaseModel):
+    """The sale of an item, as one instance sees it. Tokens are text: some are too large for a browser's numbers."""
+
+    at: float
+    instance: str
+    sku: str
+    level: LevelView | None
+    missing: bool = Field(description="whether there is no such item")
+    store_error: str | None
+    guarded: bool = Field(description="whether the store refuses the write of a holder that was overtaken")
+    lock: LockView
+    queue: list[PlaceView]
+    lock_error: str | None
+    instances: list[InstanceView]
+    grants: list[GrantView]
+    events: list[EventView]
+    audit: VerdictView | None
+
+    @classmethod
+    def of(cls, picture: Picture, verdict: AuditVerdict | None) -> "PictureView":
+        """A picture, for JSON."""
+        since = {
+            (state.report.instance, held.token): held.at for state in picture.instances for held in state.report.held
+        }
+        queue = []
+        for contender in picture.queue:
+            instance = str(contender.owner.get("instance"))
+            held_since = since.get((instance, contender.token)) if contender.holds else None
+            queue.append(PlaceView.of(contender, None if held_since is None else max(0.0, picture.at - held_since)))
+        return cls(
+            at=picture.at,
+            instance=picture.instance,
+            sku=picture.sku,
+            level=LevelView.of(picture.level) if picture.level else None,
+            missing=picture.missing,
+            store_error=picture.store_error,
+            guarded=picture.guarded,
+            lock=LockView(
+                name=picture.lock,
+                system=picture.lock_system,
+                keeps_apart=picture.lock_guarantees.reach,
+                shows_waiters=picture.lock_guarantees.shows_queue,
+                ttl_s=picture.lease_ttl_s,
+            ),
+            queue=queue,
+            lock_error=picture.lock_error,
+            instances=[
+                InstanceView(
+                    instance=state.report.instance,
+                    units=state.report.units,
+                    waiting=state.report.waiting,
+                    way=state.report.way,
+                    pausing=state.report.pausing,
+                    paused_s=state.report.paused_s,
+                    token=next((str(one.token) for one in state.report.held if one.lock == picture.lock), None),
+                    silent_s=state.silent_s,
+                )
+                for state in picture.instances
+            ],
+            grants=[
+                GrantView(
+                    instance=past.instance,
+                    token=str(past.grant.token),
+                    at=past.grant.at,
+                    waited_ms=past.grant.waited_s * 1000,
+                    held_ms=(past.grant.held_s or 0.0) * 1000,
+                    purchases=past.grant.purchases,
+                    units=past.grant.units,
+                    handed_over_ms=None if past.handed_over_s is None else past.handed_over_s * 1000,
+                )
+                for past in picture.grants
+            ],
+            events=[
+                EventView(
+                    id=f"{one.instance}/{one.event.number}",
+                    instance=one.instance,
+                    at=one.event.at,
+                    kind=one.event.kind,
+                    facts={name: str(fact) if name == "token" else fact for name, fact in one.event.facts.items()},
+                    times=one.event.times,
+                )
+                for one in picture.events
+            ],
+            audit=VerdictView(**AuditView.of(verdict).model_dump(), violations=sum(verdict.violations.values()))
+            if verdict
+            else None,
+        )
+
+
+async def _picture(state: State, sku: str) -> PictureView:
+    verdict = state.auditor.verdict if state.auditor else None
+    return PictureView.of(await state.control.picture(sku), verdict)
+
+
+@router.get("/picture", responses=responses(422))
+async def picture(request: Request, sku: Sku = DEFAULT_SKU) -> PictureView:
+    """The sale of an item, over all instances: what the page shows."""
+    return await _picture(state_of(request), sku)
+
+
+@router.get(
+    "/live",
+    response_class=EventSourceResponse,
+    responses={200: {"content": {"text/event-stream": {}}}, **responses(422, 503)},
+)
+async def live(request: Request, sku: Sku = DEFAULT_SKU) -> Response:
+    """The same, twice a second, as server-sent events."""
+    state = state_of(request)
+
+    state.operators.ensure_room()
+    since = state.operators.number
+
+    async def look() -> str:
+        return (await _picture(state, sku)).model_dump_json()
+
+    return state.operators.open(sku, await look(), look, since=since)
+
+
+# -- what its buttons do (restock: PUT /stock) -----------------------------------------------------------------------
+
+
+class Rush(BaseModel):
+    """Buyers to send: real purchases of one unit each, spread evenly over all instances."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    buyers: int = Field(strict=True, ge=1, le=20_000)
+    over_s: float = Field(0.0, ge=0, le=300, description="seconds within which they come; 0: all at once")
+
+
+class RushView(BaseModel):
+    """Who sends them."""
+
+    instances: list[str]
+
+
+class Pause(BaseModel):
+    """How long the holder stands still."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    for_s: float | None = Field(None, ge=1, le=120, description="seconds; without it, three longer than a lease lasts")
+
+
+class PauseView(BaseModel):
+    """Who stands still."""
+
+    instance: str
+    for_s: float
+
+
+@router.post("/rush", responses=responses(408, 413, 422, 503))
+async def rush(request: Request, wish: Rush, sku: Sku = DEFAULT_SKU) -> RushView:
+    """Send buyers."""
+    return RushView(instances=await state_of(request).control.rush(sku, wish.buyers, over_s=wish.over_s))
+
+
+@router.post("/pause", responses=responses(400, 408, 413, 422, 503))
+async def pause(request: Request, wish: Pause, sku: Sku = DEFAULT_SKU) -> PauseView:
+    """Have the holder of the item's lock stand still before its next write, its leases not renewed meanwhile.
+
+    If nobody holds it, this instance does so when it is its turn, if that is within a minute.
+    """
+    control = state_of(request).control
+    for_s = wish.for_s or control.lease_ttl_s + _PAUSE_BEYOND_TTL_S
+    return PauseView(instance=await control.pause(sku, for_s), for_s=for_s)
