@@ -18,7 +18,6 @@ from typing import Any, Final, Self, TypeVar
 from urllib.parse import parse_qs, unquote, urlsplit
 from weakref import WeakSet
 
-from app.common.blocking import Waiters, ctrl_c_waits
 from app.errors import ConfigurationError, SeckillError
 
 Result = TypeVar("Result")
@@ -216,7 +215,7 @@ class Sessions:
         self._client = client
         self._settings = settings
         self._idle_s = idle_s
-        self._idle: deque[Session] = deque()  # no lock: a Ctrl-C can't leave it locked
+        self._idle: deque[Session] = deque()  # its own methods are atomic
 
     def take(self, timeout_s: float) -> Session:
         """One that nobody else uses; to be given back, or closed."""
@@ -269,7 +268,6 @@ class MySqlClient:
         self._unavailable = unavailable
         self._schema = schema
         self._mutex = threading.Lock()
-        self.waiters = Waiters()
         self._live: WeakSet[Session] = WeakSet()  # a forgotten one closes itself
         self.closed = False
         self._pools: list[Sessions] = []
@@ -277,7 +275,7 @@ class MySqlClient:
         self._sessions = self.sessions("SET SESSION innodb_lock_wait_timeout = 1")
 
     def sessions(self, *settings: str, silent_s: float = _SILENT_S) -> Sessions:
-        """A pool of sessions with these settings. `silent_s`: the server ends one that says nothing for so long."""
+        """A pool of sessions with these settings. `silent_s`: the server ends a session that is idle for longer."""
         common = (
             # Locks of rows that a statement looked at and did not want are let go, and no gaps are locked.
             "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
@@ -353,21 +351,20 @@ class MySqlClient:
         at = self._address
         tls: dict[str, Any] = {"ssl": self._tls} if self._tls else {"ssl_disabled": True}
         try:
-            with ctrl_c_waits():
-                connection = pymysql.connect(
-                    host=at.host,
-                    port=at.port,
-                    user=at.user,
-                    password=at.password,
-                    database=at.database,
-                    charset="utf8mb4",
-                    autocommit=True,
-                    client_flag=CLIENT.FOUND_ROWS,  # else an update that changes nothing says that it found nothing
-                    connect_timeout=timeout_s,
-                    read_timeout=timeout_s,  # of the greeting: a frozen server's kernel accepts all the same
-                    write_timeout=timeout_s,
-                    **tls,
-                )
+            connection = pymysql.connect(
+                host=at.host,
+                port=at.port,
+                user=at.user,
+                password=at.password,
+                database=at.database,
+                charset="utf8mb4",
+                autocommit=True,
+                client_flag=CLIENT.FOUND_ROWS,  # else an update that changes nothing says that it found nothing
+                connect_timeout=timeout_s,
+                read_timeout=timeout_s,  # of the greeting: a frozen server's kernel accepts all the same
+                write_timeout=timeout_s,
+                **tls,
+            )
         except (pymysql.Error, OSError) as error:
             raise self._failed(error) from error
         except Exception as error:  # PyMySQL stumbles over a server that speaks something else
@@ -389,15 +386,14 @@ class MySqlClient:
         return session
 
     def close(self) -> None:
-        """Close all sessions. Who waits leaves first; calls under way end with an error."""
-        self.waiters.send_away()
+        """Close all sessions. Calls under way end with an error."""
         self.closed = True
         for pool in self._pools:
             pool.close()
         with self._mutex:
             live = list(self._live)
         for session in live:
-            session.wake()  # whoever uses it closes it
+            session.wake()  # the call that uses it closes it
 
     def _failed(self, why: object) -> SeckillError:
         """Our error for one of PyMySQL's, which never have the password."""

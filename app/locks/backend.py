@@ -1,20 +1,26 @@
 """A lock backend: one connection to a lock system, from which a process takes all its locks."""
 
+import socket
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Self, TypedDict
 
-from app.errors import LockError
-from app.locks.lock import Contender, DistributedLock
+from typing_extensions import Unpack
+
+from app.errors import LockError, LockUnavailable
+from app.locks.contender import Contender
 from app.locks.renewer import Renewer
+from app.locks.url import LockUrl
+from app.locks.waiting import Shutdown
 
 if TYPE_CHECKING:
     from app.locks.etcd.election import Election
+    from app.locks.lock import DistributedLock
 
 
-class Reach(StrEnum):
+class Scope(StrEnum):
     """Whom a lock keeps apart."""
 
     EVERYBODY = "all processes"
@@ -24,93 +30,83 @@ class Reach(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Guarantees:
-    """What a backend's locks promise. The contract suite holds them to it, and docs/locks.md is made of it.
+    """What a backend's locks promise. The contract suite holds them to it, and docs/locks.md has a table of it.
 
-    `reach`: whom they keep apart; `leases`: who holds a lock and is gone, or can't be reached, has it for a TTL at
-    most, and is told; `fair`: contenders are served in the order of their arrival; `fencing`: each grant has a token
-    greater than all before it, of whichever lock, for a store to check; `survives_silence`: a server that doesn't
-    answer for less than a TTL costs nobody the lock; `survives_restart`: nor does one that is killed and comes back
-    within it, with what it had on disk; `shows_queue`: `contenders` shows those who wait, not only who holds;
-    `remembers`: texts can be kept beside the locks; `elects`: one of several candidates can be elected, and be heard.
+    `scope`: whom they keep apart; `leases`: a holder that is gone, or can't be reached, has the lock for a TTL at most,
+    and is told; `fair`: contenders are served in the order of their arrival; `fencing`: each grant has a token greater
+    than all before it, of whichever lock, for a store to check; `survives_silence`: a server pause shorter than the TTL
+    does not lose the lock; `survives_restart`: neither does a crash and restart (from disk) within the TTL;
+    `shows_queue`: `contenders` shows the waiters, not only the holder; `elects`: there are elections.
     """
 
-    reach: Reach = Reach.EVERYBODY
+    scope: Scope = Scope.EVERYBODY
     leases: bool = True
     fair: bool = False
     fencing: bool = False
     survives_silence: bool = False
     survives_restart: bool = False
     shows_queue: bool = False
-    remembers: bool = False
     elects: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Portrait:
-    """What people should know who choose among backends. Texts for docs/locks.md.
+class Options(TypedDict, total=False):
+    """What all backends take.
 
-    `works`: how, in a few lines; `costs`: calls to its server for an acquire and a release that nobody disputes, and
-    for a wait; `fails`: how; `choose`: when to take it.
+    `ttl_s`: TTL of a lease in seconds (5): what a dead holder costs at most. `renew_ratio`: a lease is renewed each
+    time this part of its TTL has passed (1/3). `timeout_s`: deadline of a call in seconds (2). `instance`: who we are
+    in the queue (the host's name). `on_renewal`: hears of each renewal, see `Renewer`.
     """
 
-    works: str
-    costs: str
-    fails: str
-    choose: str
+    ttl_s: float
+    renew_ratio: float
+    timeout_s: float
+    instance: str
+    on_renewal: Callable[[str], None]
 
 
 class LockBackend(ABC):
-    """What a process opens once and closes at its end. `name`: of the lock system, for people.
+    """What a process opens once and closes at its end.
 
-    `renewer`: the thread that keeps the leases of all its locks.
+    `name`: of the lock system, for people; `renewer`: the thread that keeps the leases of all its locks.
     """
 
     name: str
     guarantees: Guarantees
-    portrait: Portrait
 
-    def __init__(self, renewer: Renewer) -> None:
-        self.renewer = renewer
+    def __init__(self, **options: Unpack[Options]) -> None:
+        self.ttl_s = options.get("ttl_s", 5.0)
+        self.timeout_s = options.get("timeout_s", 2.0)
+        self.instance = options.get("instance") or socket.gethostname()
+        self.renewer = Renewer(
+            ratio=options.get("renew_ratio", 1 / 3), on_event=options.get("on_renewal", lambda event: None)
+        )
+        self.shutdown = Shutdown()
+
+    @classmethod
+    def from_url(cls, url: LockUrl, **options: Unpack[Options]) -> Self:
+        """The backend that a URL names. Doesn't connect yet. Raises `ConfigurationError`, which quotes no secret."""
+        url.refuse_rest()  # for those that have no server
+        return cls(**options)
 
     @abstractmethod
-    def lock(self, name: str) -> DistributedLock:
+    def lock(self, name: str) -> "DistributedLock[Any]":
         """The lock of that name; each call makes an object of its own."""
 
     @abstractmethod
     def contenders(self, prefix: str) -> list[Contender]:
-        """The queues of all locks whose names begin with `prefix`."""
+        """The queues of all locks whose names begin with `prefix`. Raises `LockUnavailable`."""
 
-    @abstractmethod
-    def ping(self, timeout_s: float) -> None:
-        """Raise `LockUnavailable` if the lock system doesn't answer within that time. Blocks."""
-
-    def newest(self, name: str, timeout_s: float) -> tuple[str, int] | None:
-        """The source of its tokens, and a number that none given until now exceeds; None if it gives none. Blocks.
-
-        `name` is one that we may ask about. Raises `LockUnavailable`.
-        """
-        return None
-
-    def remember(self, marks: Mapping[str, str], *, instead_of: Mapping[str, str]) -> set[str]:
-        """Keep texts under names, each if what is kept there is still what `instead_of` says (nothing, without it).
-
-        For what instances want to know of each other across their ends. The names of those that are kept now, in one
-        call if that can be; none, where nothing is kept. Blocks; raises `LockUnavailable`.
-        """
-        return set()
-
-    def recall(self, names: Sequence[str]) -> dict[str, str]:
-        """What is kept under these names, as far as anything is. Blocks; raises `LockUnavailable`."""
-        return {}
+    def ping(self, timeout_s: float) -> None:  # noqa: B027 - some have no server
+        """Raise `LockUnavailable` if the lock system doesn't answer within `timeout_s` seconds. Blocks."""
 
     def election(self, name: str) -> "Election":
         """The election of that name. Raises `LockError` where there are none."""
         raise LockError(f"{self.name} has no elections")
 
     @property
-    def way(self) -> str:
-        """What sales happen by now: "lock", or "optimistic" where one can go on without (see `FallbackBackend`)."""
-        return "lock"
+    def degraded(self) -> bool:
+        """Whether grants are given without a lock for now (see `FallbackBackend`)."""
+        return False
 
     @property
     def renewing(self) -> bool:
@@ -118,9 +114,25 @@ class LockBackend(ABC):
         return self.renewer.alive
 
     def pause_renewal(self, for_s: float) -> None:
-        """Renew nothing for so long: to see what happens then."""
+        """Renew nothing for some seconds, as if the renewal thread hung."""
         self.renewer.pause(for_s)
 
-    @abstractmethod
+    def ensure_open(self) -> None:
+        """Raise `LockUnavailable` once it is being closed."""
+        if self.shutdown.begun:
+            raise LockUnavailable(f"the connection to {self.name} is closed")
+
     def close(self) -> None:
-        """Close the connections. Locks still held run out by themselves."""
+        """Have the waiters leave their queues, close the connections, stop renewing. Locks still held run out."""
+        self.shutdown.begin()
+        self._disconnect()
+        self.renewer.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _disconnect(self) -> None:  # noqa: B027 - some have none
+        """Close the connections."""

@@ -1,51 +1,56 @@
 """A lease: a grant on a server that expires unless it is renewed, and when one must stop believing in it."""
 
-import logging
 import threading
 import time
-import weakref
 from collections.abc import Callable
+from typing import Protocol
 
+from app.common.callbacks import Callbacks
 from app.errors import LockLost
 
-_log = logging.getLogger(__name__)
+
+class Hold(Protocol):
+    """What a contender has on the lock's server: a key, a row, a node, an open transaction."""
+
+    def renew(self, timeout_s: float) -> bool:
+        """Ask for another TTL. False: it is not there any more. Raises `LockUnavailable`: nobody knows."""
+
+    def end(self, timeout_s: float) -> None:
+        """Give it back, and nothing else; nothing happens if it is gone. Raises `LockUnavailable`."""
 
 
 class Leased:
     """What is worth as much as the lease that it rests on: a grant, a session."""
 
-    __slots__ = ("__weakref__", "_lease")
+    __slots__ = ("lease",)
 
     def __init__(self, lease: "Lease") -> None:
-        self._lease = lease
-        lease.held_by(self)
+        self.lease = lease
 
     @property
     def deadline(self) -> float:
         """When it ends if it is not renewed, on the monotonic clock."""
-        return self._lease.deadline
+        return self.lease.deadline
 
     @property
     def lost(self) -> bool:
         """Whether one must stop believing in it."""
-        return self._lease.lost
+        return self.lease.lost
 
     def ensure_held(self) -> None:
-        """Raise `LockLost` if the deadline has passed or a renewal was refused. To be called before every write."""
-        self._lease.ensure_held()
+        """Raise `LockLost` if the deadline has passed or a renewal was refused. Call it before every write."""
+        self.lease.ensure_held()
 
-    def on_lost(self, callback: Callable[[], None]) -> None:
-        """Have `callback` called when it is lost; at once if it is. It must not block."""
-        self._lease.on_lost(callback)
+    def on_lost(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Have `callback` called when it is lost (now, if it is); the answer takes that back. It must not block."""
+        return self.lease.on_lost(callback)
 
 
 class Lease:
     """Ours until `deadline`, a moment on the monotonic clock, unless it is renewed before or lost.
 
-    `renew(timeout_s)` asks the server for another `ttl_s`: True when it was given, False when there is nothing left to
-    renew; it raises `LockUnavailable` when the server could not be asked. `end(timeout_s)` gives the lease back.
-    `abandoned()` says whether the owner is gone for good. A lease `under` another one lasts as long as that,
-    unless there is nothing left to renew.
+    `name`: for people; `hold`: what it keeps alive on the server; `ttl_s`: seconds from a renewal to its end;
+    `asked_at`: when the server was asked for it. A lease `under` another one lasts as long as that at most.
 
     The deadline counts from *before* the request was sent: the server starts to count later than we do, so we stop
     believing in the lease before the server gives it to somebody else, as long as both clocks run at the same rate.
@@ -54,41 +59,33 @@ class Lease:
     def __init__(
         self,
         name: str,
+        hold: Hold,
         ttl_s: float,
         *,
-        asked_at: float,
-        renew: Callable[[float], bool],
-        end: Callable[[float], None],
-        abandoned: Callable[[], bool] = lambda: False,
+        asked_at: float | None = None,
         under: "Lease | None" = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = name
+        self.hold = hold
         self.ttl_s = ttl_s
-        self.renew = renew
-        self.end = end
-        self._owner_is_gone = abandoned
-        self._holder: weakref.ref[object] | None = None
+        self.owner: object = None  # set by the lock, once somebody owns it
         self._clock = clock
-        self._mutex = threading.Lock()
-        self._deadline = asked_at + ttl_s
-        self._reason: str | None = None
-        self._callbacks: list[Callable[[], None]] = []
+        self._deadline = (clock() if asked_at is None else asked_at) + ttl_s
         self._under = under
+        self._mutex = threading.Lock()
+        self._reason: str | None = None
+        self._on_lost = Callbacks()
 
     @property
     def deadline(self) -> float:
         """When the lease ends if nobody renews it, on the monotonic clock."""
-        return self._deadline if self._under is None else self._under.deadline
-
-    def held_by(self, holder: object) -> None:
-        """From now on the lease serves `holder` (a grant): nobody can give it back any more once that is garbage."""
-        self._holder = weakref.ref(holder)
+        return self._deadline if self._under is None else min(self._deadline, self._under.deadline)
 
     @property
     def abandoned(self) -> bool:
-        """Whether there is nobody left who could give it back: it must not be renewed for ever."""
-        return self._owner_is_gone() or (self._holder is not None and self._holder() is None)
+        """Whether its owner was a thread that has ended: nobody can release it, so it must not be renewed for ever."""
+        return isinstance(self.owner, threading.Thread) and not self.owner.is_alive()
 
     @property
     def left_s(self) -> float:
@@ -98,11 +95,11 @@ class Lease:
     @property
     def lost(self) -> bool:
         """Whether one must stop believing in it. Never turns back to False."""
-        if self._reason is None and self._under is not None:
-            if self._under.lost:
+        if self._reason is None:
+            if self._under is not None and self._under.lost:
                 self.lose(self._under.reason)
-        elif self._reason is None and self._clock() >= self._deadline:
-            self.lose(f"not renewed within its {self.ttl_s:g} s")
+            elif self._clock() >= self._deadline:
+                self.lose(f"not renewed within its {self.ttl_s:g} s")
         return self._reason is not None
 
     @property
@@ -121,31 +118,16 @@ class Lease:
             self._deadline = max(self._deadline, asked_at + self.ttl_s)
 
     def lose(self, reason: str) -> None:
-        """Stop believing in it and tell everybody who asked to be told. Only the first reason counts."""
+        """Stop believing in it and tell all subscribers. Only the first reason counts."""
         with self._mutex:
             if self._reason is not None:
                 return
             self._reason = reason
-            callbacks, self._callbacks = self._callbacks, []
-        for callback in callbacks:
-            try:
-                callback()
-            except Exception:
-                _log.exception("an on_lost callback of %s failed", self.name)
+        self._on_lost.fire()
 
     def on_lost(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Have `callback` called once when the lease is lost (now, if it is); the answer takes that back.
 
         It is called on whatever thread finds out, mostly the renewal thread: it must be quick and must not block.
         """
-        with self._mutex:
-            if self._reason is None:
-                self._callbacks.append(callback)
-                return lambda: self._forget(callback)
-        callback()
-        return lambda: None
-
-    def _forget(self, callback: Callable[[], None]) -> None:
-        with self._mutex:
-            if callback in self._callbacks:
-                self._callbacks.remove(callback)
+        return self._on_lost.subscribe(callback)

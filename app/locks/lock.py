@@ -1,89 +1,23 @@
 """The template that every lock inherits: re-entrancy, owners and the forms of acquiring; nothing of any backend."""
 
 import asyncio
-import json
 import os
 import threading
-import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Hashable
+from collections.abc import AsyncIterator, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Generic
 
 from app.errors import LockCancelled, LockError, LockLost, LockNotHeld, LockTimeout
-from app.locks.lease import Lease, Leased
+from app.locks.attempt import Attempt, Backend
+from app.locks.contender import Contender
+from app.locks.grant import Grant
 from app.locks.waiting import Cancel, Wait
-
-
-class Grant(Leased):
-    """Proof that one owns the lock now.
-
-    `token` grows from grant to grant of one lock; `source` says whose numbers they are (a backend and its cluster), as
-    tokens of two sources can't be compared. Give both to the store with every write: between `ensure_held()` and the
-    arrival of a write any amount of time can pass, and only the store can refuse a write that comes too late.
-    """
-
-    __slots__ = ("key", "source", "token")
-
-    def __init__(self, key: str, token: int, source: str, lease: Lease) -> None:
-        self.key = key
-        self.token = token
-        self.source = source
-        super().__init__(lease)
-
-    @property
-    def lease(self) -> Lease:
-        """The lease that the lock's key is bound to."""
-        return self._lease
-
-    def __repr__(self) -> str:
-        return f"<Grant {self.key} token={self.token}{' LOST' if self.lost else ''}>"
-
-
-@dataclass(frozen=True, slots=True)
-class Contender:
-    """One who queues for a lock, as everybody can see it. The first of a queue owns the lock."""
-
-    key: str
-    token: int
-    owner: dict[str, Any]
-    waited_s: float | None
-    ttl_left_s: float | None
-    holds: bool
-
-
-def who(instance: str) -> dict[str, str | int | float]:
-    """The current thread as `Contender.owner` has it, for people who look at a queue; `since` in seconds since 1970."""
-    return {
-        "instance": instance,
-        "pid": os.getpid(),
-        "thread": threading.current_thread().name,
-        "since": round(time.time(), 3),
-    }
-
-
-_OWNER_MAX: Final = 4096  # characters; ours are much shorter
-
-
-def read_who(text: str | bytes | None) -> tuple[dict[str, Any], float | None]:
-    """What `who` has written, and for how many seconds that one has been there; other programs write what they like."""
-    try:
-        owner = json.loads(text or "") if len(text or "") <= _OWNER_MAX else None
-    except (ValueError, RecursionError):
-        owner = None
-    owner = owner if isinstance(owner, dict) else {}
-    # JSON can spell halves of characters, which no other encoding can.
-    owner = {
-        name: value.encode(errors="replace").decode() if isinstance(value, str) else value
-        for name, value in owner.items()
-    }
-    since = owner.get("since")
-    return owner, max(0.0, time.time() - since) if isinstance(since, int | float) else None
 
 
 @dataclass(slots=True)
@@ -97,11 +31,11 @@ class LockData:
 # For the event loop's acquires. Threads are made when none is idle, so the bound only stops a run-away; the loop's own
 # executor has few threads, and waiters in it would starve everything else that uses it.
 _WAITERS = ThreadPoolExecutor(max_workers=1024, thread_name_prefix="seckill-lock")
-# Apart from those who wait: a release that waits behind them would wait for itself.
+# Apart from the waiters: a release that queues behind them would wait for itself.
 _RELEASERS = ThreadPoolExecutor(max_workers=32, thread_name_prefix="seckill-lock-release")
 
 
-class DistributedLock(ABC):
+class DistributedLock(ABC, Generic[Backend]):
     """A lock that one owner among all processes has at a time, re-entrant for that owner.
 
     >>> with lock as grant:                       # waits as long as it takes
@@ -112,33 +46,35 @@ class DistributedLock(ABC):
 
     The owner is the current thread, unless `owner` names another (any hashable): on an event loop every task has the
     same thread, so use `on_loop`, which makes an owner for each use. An object of this class can be shared by threads.
-    Keep the object while you hold the lock: when it and the grant are garbage, or when the owning thread has ended,
-    nobody can release the lock any more, and it is given back.
+    A lock whose owning thread has ended is given back: nobody could release it any more.
+
+    A backend's lock says how one attempt is made (`_attempt`), and who queues (`contenders`).
     """
 
-    def __init__(self, name: str) -> None:
-        if not name or name.endswith("/"):
-            raise ValueError(f"a lock's name must not be empty or end in '/': {name!r}")
-        self.name = name
+    def __init__(self, backend: Backend, name: str) -> None:
+        self.name = checked_name(name)
+        self._backend = backend
         # By thread *object*: identifiers are recycled, and a new thread would inherit a dead one's lock.
         self._held: dict[Hashable, LockData] = {}
         self._mutex = threading.Lock()
         self._pid = os.getpid()
 
     @abstractmethod
-    def _take(self, wait: Wait, abandoned: Callable[[], bool]) -> Grant:
-        """Take the lock from the backend; raise `LockTimeout`, `LockCancelled` or `LockUnavailable` and leave nothing.
-
-        `abandoned()` says whether the owner is gone for good; a lease that nobody can release must not be renewed.
-        """
-
-    @abstractmethod
-    def _give_back(self, grant: Grant) -> None:
-        """Give back what `_take` took, and nothing else. Must not raise when the backend is away."""
+    def _attempt(self) -> Attempt[Any]:
+        """A new attempt to get the lock."""
 
     @abstractmethod
     def contenders(self) -> list[Contender]:
-        """The queue: the holder first, then the waiters in the order in which they will get the lock."""
+        """The queue: the holder first, then the waiters in the order in which they will get the lock.
+
+        Only the holder unless `Guarantees.shows_queue`. Raises `LockUnavailable`.
+        """
+
+    def _take(self, wait: Wait) -> Grant:
+        return self._attempt().until_granted(wait)
+
+    def _give_back(self, grant: Grant) -> None:
+        self._backend.renewer.hand_back(grant.lease, self._backend.timeout_s)
 
     def acquire(
         self, *, wait_s: float | None = None, cancel: Cancel | None = None, owner: Hashable | None = None
@@ -158,10 +94,11 @@ class DistributedLock(ABC):
                 if self._held.get(owner) is data:
                     data.hold_count += 1
                     return data.grant
-        grant = self._take(Wait(wait_s, cancel), _is_gone(owner))
+        grant = self._take(Wait(wait_s, cancel))
+        grant.lease.owner = owner
         try:
             with self._mutex:
-                for gone in [other for other in self._held if _is_gone(other)()]:
+                for gone in [other for other, held in self._held.items() if held.grant.lease.abandoned]:
                     del self._held[gone]  # the renewer has given back, or will, what a dead thread left
                 if owner in self._held:
                     raise LockError(f"{self.name}: owner {owner!r} acquired it twice at the same time")
@@ -200,7 +137,7 @@ class DistributedLock(ABC):
             data.grant.ensure_held()
 
     def _refuse_after_fork(self) -> None:
-        # The child would believe that it holds what its parent holds, and its connections are the parent's.
+        # The child would believe in its parent's grants, and its connections are the parent's.
         if os.getpid() != self._pid:
             raise LockError(f"{self.name}: a lock can't be used after a fork; open its backend in the child")
 
@@ -278,28 +215,35 @@ class DistributedLock(ABC):
 
 
 class _Claim:
-    """Settles the race between a thread that gets a grant and a task that no longer wants it: exactly one is first."""
+    """Decides the race between a thread that gets a grant and a task that no longer wants it: exactly one is first."""
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()
-        self._settled = False
+        self._decided = False
         self.cancel = Cancel()
 
     def grant(self) -> bool:
         """The thread has a grant. False: nobody wants it, so release it."""
-        return self._settle()
+        return self._is_first()
 
     def abandon(self) -> bool:
         """The task gives up. False: the thread has a grant already, so release it."""
-        if not self._settle():
+        if not self._is_first():
             return False
         self.cancel.set()
         return True
 
-    def _settle(self) -> bool:
+    def _is_first(self) -> bool:
         with self._mutex:
-            first, self._settled = not self._settled, True
+            first, self._decided = not self._decided, True
             return first
+
+
+def checked_name(name: str) -> str:
+    """The name, if it is one. Raises `ValueError`."""
+    if not name or name.endswith("/"):
+        raise ValueError(f"a name must not be empty or end in '/': {name!r}")
+    return name
 
 
 def _owner(owner: Hashable | None) -> Hashable:
@@ -310,12 +254,6 @@ def _owner(owner: Hashable | None) -> Hashable:
         # Its object says that it is alive for ever, and is given to the next such thread with the same identifier.
         raise LockError("this thread was not started by Python's threading module: pass an owner")
     return thread
-
-
-def _is_gone(owner: Hashable) -> Callable[[], bool]:
-    if isinstance(owner, threading.Thread):
-        return lambda: not owner.is_alive()
-    return lambda: False
 
 
 def _describe(owner: Hashable) -> str:

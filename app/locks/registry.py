@@ -1,27 +1,58 @@
-"""Every lock backend by its name. Imported only when it is wanted: some need a client that is not installed."""
+"""All lock backends, by their short names. Imported only when they are wanted: some need an extra."""
 
 from importlib import import_module
 from typing import Final
 
-from app.locks.backend import LockBackend
+from typing_extensions import Unpack
 
-_CLASSES: Final = {
-    "etcd": "etcd.backend:EtcdBackend",
-    "etcd-txn": "etcd.txn:EtcdTxnBackend",
-    "redis": "redis.lock:RedisBackend",
-    "redis-fair": "redis.fair:RedisFairBackend",
-    "redlock": "redis.redlock:RedlockBackend",
-    "zookeeper": "zookeeper.lock:ZooKeeperBackend",
-    "mysql-row": "mysql.row:MySqlRowBackend",
-    "mysql-for-update": "mysql.for_update:MySqlForUpdateBackend",
-    "local": "local:LocalBackend",
-    "none": "none:NoBackend",
+from app.errors import ConfigurationError
+from app.locks.backend import LockBackend, Options
+from app.locks.url import LockUrl
+
+# A new lock is its module and a line here. The name is the scheme of its URL with "-" for "+".
+CLASSES: Final[dict[str, str]] = {
+    "etcd": "app.locks.etcd.backend:EtcdBackend",
+    "etcd-txn": "app.locks.etcd.txn:EtcdTxnBackend",
+    "redis": "app.locks.redis.lock:RedisBackend",
+    "redis-fair": "app.locks.redis.fair:RedisFairBackend",
+    "redlock": "app.locks.redis.redlock:RedlockBackend",
+    "zookeeper": "app.locks.zookeeper.lock:ZooKeeperBackend",
+    "mysql-row": "app.locks.mysql.row:MySqlRowBackend",
+    "mysql-for-update": "app.locks.mysql.for_update:MySqlForUpdateBackend",
+    "local": "app.locks.local:LocalBackend",
+    "none": "app.locks.none:NoBackend",
 }
-NAMES: Final = tuple(_CLASSES)
+# Other ways to reach the same server: over TLS, through a socket file.
+_ALSO: Final = {"etcds": "etcd", "rediss": "redis", "unix": "redis", "redlocks": "redlock"}
+
+
+def name_of(scheme: str) -> str:
+    """The short name of the lock with this URL scheme, or with this short name. Raises `ConfigurationError`."""
+    base, plus, kind = scheme.partition("+")
+    name = _ALSO.get(base, base) + plus.replace("+", "-") + kind
+    if name not in CLASSES:
+        raise ConfigurationError(f"there is no lock {scheme!r}; there are {', '.join(map(scheme_of, CLASSES))}")
+    return name
+
+
+def scheme_of(name: str) -> str:
+    """The URL scheme of a short name: "etcd+txn" of "etcd-txn"."""
+    return name.replace("-", "+", 1)
 
 
 def backend_class(name: str) -> type[LockBackend]:
-    """The backend of that name."""
-    module, _, kind = _CLASSES[name].partition(":")
-    found: type[LockBackend] = getattr(import_module(f"app.locks.{module}"), kind)
+    """The backend's class, by short name or URL scheme."""
+    module, _, kind = CLASSES[name_of(name)].partition(":")
+    found: type[LockBackend] = getattr(import_module(module), kind)
     return found
+
+
+def connect(url: str, **options: Unpack[Options]) -> LockBackend:
+    """Open the lock system that a URL names; the connection is made at first use.
+
+    `etcd://a:2379,b:2379`, `etcd+txn://`, `redis://host:6379/0`, `redis+fair://`, `redlock://a,b,c`,
+    `zookeeper://a:2181,b:2181/folder`, `mysql+row://user:password@host/database`, `mysql+for-update://`, `local://`;
+    docs/locks.md has them all. Raises `ConfigurationError`.
+    """
+    parsed = LockUrl.parse(url)
+    return backend_class(parsed.scheme).from_url(parsed, **options)

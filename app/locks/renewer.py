@@ -1,20 +1,19 @@
-"""Keeps leases alive: one scheduled daemon thread per process, for all leases of all locks."""
+"""Keeps leases alive: one scheduled daemon thread per backend, for all leases of its locks."""
 
-import contextlib
 import logging
-import queue
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from app.common.interrupt import uninterrupted
 from app.errors import LockUnavailable
 from app.locks.lease import Lease
 
 _log = logging.getLogger(__name__)
 
 _RETRY_S = 0.5  # at the latest this long after a renewal that found no server, the next one is tried
-_STUCK_S = 30.0  # no call takes that long; a thread that does nothing else for so long is not well
+_STUCK_S = 30.0  # no call takes that long: a thread that has done nothing else is stuck
 _HAND_BACK_S = 1.0  # whoever gives a lock back does not wait for long
 _MIN_CALL_S = 0.05  # a shorter deadline fails calls that a healthy server would have answered
 
@@ -22,15 +21,15 @@ _MIN_CALL_S = 0.05  # a shorter deadline fails calls that a healthy server would
 @dataclass(slots=True)
 class _Job:
     due: float
-    ending: bool = False  # the lease is to be given back, not renewed
+    ending: bool = False  # the lease is being given back, not renewed
 
 
 class Renewer:
     """Renews every lease that it was given each `ratio` of its TTL, until it is taken back or lost.
 
-    A third (the default) leaves room for two failures; the articles' demo renews at 4/5. A renewal that finds no
-    server is repeated every half a second or faster until the lease's deadline, so an outage shorter than what is left
-    of the TTL costs nothing. `told(event)` hears "renewed", "retried", "lost" or "abandoned", for metrics.
+    A third (the default) leaves room for two failures; the articles' demo renews at 4/5. A renewal that finds no server
+    is repeated every half a second or faster until the lease's deadline, so an outage shorter than the rest of the
+    TTL costs nothing. `on_event` hears "renewed", "retried", "lost" or "abandoned" (the owner ended), for metrics.
 
     >>> renewer = Renewer()
     >>> renewer.keep(lease)
@@ -42,17 +41,16 @@ class Renewer:
         *,
         ratio: float = 1 / 3,
         clock: Callable[[], float] = time.monotonic,
-        told: Callable[[str], None] = lambda event: None,
+        on_event: Callable[[str], None] = lambda event: None,
     ) -> None:
         if not 0 < ratio < 1:
             raise ValueError(f"the renewal ratio must be between 0 and 1, not {ratio}")
         self._ratio = ratio
         self._clock = clock
-        self._told = told
+        self._on_event = on_event
         self._jobs: dict[Lease, _Job] = {}
-        # A plain lock and a SimpleQueue, not a Condition: a Ctrl-C in the main thread could leave that one locked.
         self._mutex = threading.Lock()
-        self._changed: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._changed = threading.Event()
         self._closed = False
         self._busy_since: float | None = None
         self._paused_until: float | None = None
@@ -79,7 +77,8 @@ class Renewer:
         """Give the lease back now; in the background if there is no answer in time, a second at most. Never raises."""
         self.drop(lease)
         try:
-            lease.end(min(timeout_s, _HAND_BACK_S))
+            with uninterrupted():
+                lease.hold.end(min(timeout_s, _HAND_BACK_S))
         except LockUnavailable as error:
             _log.warning("%s could not be given back, and stands in the way until it is: %s", lease.name, error)
             self.end(lease)
@@ -93,7 +92,7 @@ class Renewer:
         self._schedule(lease, _Job(due=self._clock(), ending=True))
 
     def pause(self, for_s: float) -> None:
-        """Do nothing for so long, as if the thread hung: for demonstrations and tests. May be called by a signal."""
+        """Do nothing for some seconds, as if the thread hung: for demonstrations and tests. A signal may call it."""
         self._paused_until = self._clock() + for_s
 
     def close(self) -> None:
@@ -102,7 +101,7 @@ class Renewer:
             self._closed = True
             self._jobs.clear()
             thread = self._thread
-        self._changed.put(None)
+        self._changed.set()
         if thread is not None and thread is not threading.current_thread():
             thread.join(_STUCK_S)
 
@@ -114,22 +113,22 @@ class Renewer:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="seckill-renewer", daemon=True)
                 self._thread.start()
-        self._changed.put(None)
+        self._changed.set()
 
     def _run(self) -> None:
         while not self._closed:
             with self._mutex:
                 due = min((job.due for job in self._jobs.values()), default=None)
             if due is None or due > self._clock():
-                with contextlib.suppress(queue.Empty):
-                    self._changed.get(timeout=None if due is None else max(0.0, due - self._clock()))
+                self._changed.wait(None if due is None else max(0.0, due - self._clock()))
+                self._changed.clear()
                 continue
             self._busy_since = self._clock()
             try:
                 self.run_due()
             except Exception:
                 # The thread that keeps every lease of the process must outlive any one lease's defect.
-                _log.exception("a renewal failed in a way that it must not")
+                _log.exception("unexpected error in a renewal")
                 time.sleep(_RETRY_S)
             self._busy_since = None
 
@@ -162,7 +161,7 @@ class Renewer:
             return
         if lease.abandoned:
             if self._is_current(lease, job):
-                # Nobody is left who could release it; renewing it would keep everybody out for ever.
+                # Nobody could release it; renewing it would keep everybody out for ever.
                 _log.error("%s: its owner ended without releasing it; giving it back", lease.name)
                 lease.lose("its owner ended without releasing it")
                 self._forget(lease, "abandoned")
@@ -171,7 +170,7 @@ class Renewer:
         asked_at = self._clock()
         try:
             # Half an interval at most: other leases wait behind this one.
-            held = lease.renew(max(_MIN_CALL_S, min(lease.left_s, lease.ttl_s * self._ratio / 2)))
+            held = lease.hold.renew(max(_MIN_CALL_S, min(lease.left_s, lease.ttl_s * self._ratio / 2)))
         except LockUnavailable as error:
             retry_s = min(_RETRY_S, lease.ttl_s * self._ratio / 4)
             _log.warning("%s could not be renewed, %.1f s left: %s", lease.name, lease.left_s, error)
@@ -180,7 +179,7 @@ class Renewer:
             else:
                 # Not later than the deadline: whoever asked to be told of the loss is told when it happens.
                 job.due = min(self._clock() + retry_s, lease.deadline)
-                self._told("retried")
+                self._on_event("retried")
             return
         if not held:
             if self._is_current(lease, job):  # a release in the meantime is not a loss
@@ -189,18 +188,18 @@ class Renewer:
             return
         lease.renewed(asked_at)
         job.due = asked_at + lease.ttl_s * self._ratio
-        self._told("renewed")
+        self._on_event("renewed")
 
     def _give_back(self, lease: Lease) -> None:
         if self._clock() >= lease.deadline:
             self.drop(lease)
             return
         try:
-            lease.end(max(_MIN_CALL_S, lease.ttl_s * self._ratio / 2))
+            lease.hold.end(max(_MIN_CALL_S, lease.ttl_s * self._ratio / 2))
         except LockUnavailable:
             return
         self.drop(lease)
 
     def _forget(self, lease: Lease, event: str) -> None:
         self.drop(lease)
-        self._told(event)
+        self._on_event(event)

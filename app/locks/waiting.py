@@ -1,20 +1,20 @@
-"""How long a caller is willing to queue, and the means to call it off."""
+"""How long a caller is willing to queue, and what wakes it or calls it off."""
 
-import contextlib
-import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Final
 
+from app.common.callbacks import Callbacks
 from app.errors import LockCancelled, LockTimeout
 
-AWAY_PAUSE_S: Final = 0.1  # before a server that was away is asked again
 _MIN_CALL_S: Final = 1.0  # a caller's last milliseconds are no deadline for a call
+_LEAVE_S: Final = 2.0
 
 
 class Cancel:
-    """Calls off a wait from another thread, at once: those who wait subscribe instead of polling.
+    """Calls off a wait from another thread, at once.
 
     >>> cancel = Cancel()
     >>> threading.Timer(0.01, cancel.set).start()
@@ -22,35 +22,19 @@ class Cancel:
     """
 
     def __init__(self) -> None:
-        self._mutex = threading.RLock()  # a signal handler may call `set` while the main thread is in here
-        self._set = False
-        self._callbacks: list[Callable[[], None]] = []
+        self._callbacks = Callbacks()
 
     def is_set(self) -> bool:
         """Whether the wait was called off."""
-        return self._set
+        return self._callbacks.fired
 
     def set(self) -> None:
         """Call the wait off. Calling it again does nothing."""
-        with self._mutex:
-            self._set = True
-            callbacks, self._callbacks = self._callbacks, []
-        for callback in callbacks:
-            callback()
+        self._callbacks.fire()
 
     def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Have `callback` called once on `set` (now, if it is set); the answer takes the subscription back."""
-        with self._mutex:
-            if not self._set:
-                self._callbacks.append(callback)
-                return lambda: self._unsubscribe(callback)
-        callback()
-        return lambda: None
-
-    def _unsubscribe(self, callback: Callable[[], None]) -> None:
-        with self._mutex:
-            if callback in self._callbacks:
-                self._callbacks.remove(callback)
+        return self._callbacks.subscribe(callback)
 
 
 class Wait:
@@ -84,23 +68,59 @@ class Wait:
 
 
 class Wake:
-    """An event that is over with being noticed. Made of a SimpleQueue, which can't be left locked by a Ctrl-C."""
+    """An event that is over once it has been noticed.
+
+    Made of a bare lock that is free while there is something to notice: a signal handler may set it while its thread
+    waits. An `Event` would deadlock then, and a `SimpleQueue` of Python 3.11 can wait for ever.
+    """
 
     def __init__(self) -> None:
-        self._signals: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._nothing = threading.Lock()
+        self._nothing.acquire()
 
     def set(self) -> None:
-        """Wake whoever waits, or the next one to wait. Never blocks."""
-        if self._signals.empty():  # else whoever takes that one looks after us
-            self._signals.put(None)
+        """Wake the waiter, or the next one to wait. Never blocks."""
+        with suppress(RuntimeError):  # it is set already
+            self._nothing.release()
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether it was set within that time; those that were set meanwhile are one."""
+        """Whether it was set within that time. The waiter looks at what it waits for *after* this returns."""
+        return self._nothing.acquire(timeout=min(max(timeout_s, 0.0), threading.TIMEOUT_MAX))
+
+
+class Shutdown:
+    """Those who wait on a connection, so that they can leave their queues before it is closed."""
+
+    def __init__(self) -> None:
+        self._callbacks = Callbacks()
+        self._mutex = threading.Lock()
+        self._waiting = 0
+
+    @property
+    def begun(self) -> bool:
+        """Whether it has begun: all waiters must leave."""
+        return self._callbacks.fired
+
+    def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Have `callback` called when it begins (now, if it has); the answer takes that back."""
+        return self._callbacks.subscribe(callback)
+
+    @contextmanager
+    def waiting(self, wake: Callable[[], None]) -> Iterator[None]:
+        """In this block `wake` is called by `begin`, which then waits a little for the block to end."""
+        with self._mutex:
+            self._waiting += 1
+        forget = self.subscribe(wake)
         try:
-            self._signals.get(timeout=timeout_s)
-        except queue.Empty:
-            return False
-        with contextlib.suppress(queue.Empty):
-            while True:
-                self._signals.get_nowait()
-        return True
+            yield
+        finally:
+            forget()
+            with self._mutex:
+                self._waiting -= 1
+
+    def begin(self) -> None:
+        """Have all waiters leave, and wait for that for two seconds at most."""
+        self._callbacks.fire()
+        deadline = time.monotonic() + _LEAVE_S
+        while self._waiting and time.monotonic() < deadline:
+            time.sleep(0.01)

@@ -1,7 +1,6 @@
 """Elections: who leads, what it says, and who hears it; etcd's own client stands in the same line."""
 
 import contextlib
-import gc
 import os
 import queue
 import subprocess
@@ -11,13 +10,15 @@ import pytest
 
 from app.embedded import EtcdMember, etcd_binary
 from app.errors import LockCancelled, LockError, LockLost, LockTimeout, LockUnavailable
-from app.locks import Cancel, Election, EtcdBackend, Leader
-from app.locks.etcd import queue as etcd_queue
+from app.locks import Cancel
+from app.locks.etcd import lookout
+from app.locks.etcd.backend import EtcdBackend
+from app.locks.etcd.election import Election, Leader
 from app.locks.local import LocalBackend
 from app.torture.proxy import Proxy
-from tests.contract.lock_contract import TTL_S, _Thread
+from tests.contract.lock_contract import TTL_S, InThread
 from tests.contract.test_etcd_lock import EtcdSystem
-from tests.harness.servers import etcdctl, watchers
+from tests.harness.servers import QUICK_ETCD, end_leases, etcdctl, watchers
 from tests.harness.waiting import WITHIN_S, eventually
 
 NAME = "/test/leader"
@@ -25,11 +26,11 @@ NAME = "/test/leader"
 
 @pytest.fixture
 def backend(etcd: EtcdMember) -> Iterator[EtcdBackend]:
-    """A connection; at its end nothing of an election is left on the server."""
-    backend = EtcdBackend([etcd.endpoint], ttl_s=TTL_S)
-    yield backend
-    eventually(lambda: not EtcdSystem(etcd).leftovers(), "nothing is left on the server")
-    backend.close()
+    """A connection; at its end nothing is left on the server."""
+    end_leases(etcd)
+    with EtcdBackend([etcd.endpoint], ttl_s=TTL_S) as backend:
+        yield backend
+        eventually(lambda: not EtcdSystem(etcd).leftovers(), "nothing is left on the server")
 
 
 @pytest.fixture
@@ -43,7 +44,7 @@ class Observer:
     def __init__(self, election: Election) -> None:
         self.cancel = Cancel()
         self.heard: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        self._thread = _Thread(lambda: self._observe(election))
+        self._thread = InThread(lambda: self._observe(election))
 
     def _observe(self, election: Election) -> None:
         for leader in election.observe(cancel=self.cancel):
@@ -59,18 +60,18 @@ class Observer:
 
 
 def queued(election: Election, number: int) -> None:
-    eventually(lambda: len(election._queue.contenders()) == number, f"{number} candidates")
+    eventually(lambda: len(election.candidates()) == number, f"{number} candidates")
 
 
 def test_the_first_leads_and_the_next_follows(election: Election) -> None:
-    """One of them leads; when it resigns, the one who came next does, with a greater token."""
+    """One of them leads; when it resigns, the one that came next does, with a greater token."""
     assert election.leader() is None
     first = election.campaign("first")
     seen = election.leader()
     assert seen == Leader(first.key, "first", first.token, first.token)
-    second = _Thread(lambda: election.campaign("second"))
+    second = InThread(lambda: election.campaign("second"))
     queued(election, 2)
-    third = _Thread(lambda: election.campaign("third"))
+    third = InThread(lambda: election.campaign("third"))
     queued(election, 3)
     first.resign()
     leading = second.result()
@@ -88,7 +89,7 @@ def test_the_first_leads_and_the_next_follows(election: Election) -> None:
 
 def test_what_is_proclaimed_is_heard(election: Election, monkeypatch: pytest.MonkeyPatch) -> None:
     """An observer is told who leads now, what it says then, that nobody leads, and who is next."""
-    monkeypatch.setattr(etcd_queue, "_LOOK_AGAIN_S", 600)  # told, not found out by looking
+    monkeypatch.setattr(lookout, "_LOOK_AGAIN_S", 600)  # told, not found out by looking
     with election.campaign("one") as leadership:
         observer = Observer(election)
         assert observer.hear() == "one"
@@ -104,19 +105,19 @@ def test_what_is_proclaimed_is_heard(election: Election, monkeypatch: pytest.Mon
 
 
 def test_nobody_leads_at_first(election: Election) -> None:
-    """An observer is told that, too."""
+    """An observer is told that nobody leads."""
     observer = Observer(election)
     assert observer.hear() is None
     observer.stop()
 
 
 def test_a_campaign_that_is_called_off_leaves_nothing(election: Election) -> None:
-    """Neither after its time is over nor after it was cancelled."""
+    """Nothing of it stays in the queue, neither after its time is over nor after it was cancelled."""
     with election.campaign("me"):
         with pytest.raises(LockTimeout):
             election.campaign("other", wait_s=0)
         cancel = Cancel()
-        other = _Thread(lambda: election.campaign("other", cancel=cancel))
+        other = InThread(lambda: election.campaign("other", cancel=cancel))
         queued(election, 2)
         cancel.set()
         with pytest.raises(LockCancelled):
@@ -124,10 +125,10 @@ def test_a_campaign_that_is_called_off_leaves_nothing(election: Election) -> Non
         queued(election, 1)
 
 
-def test_who_lost_the_lead_can_say_no_more(etcd: EtcdMember, election: Election) -> None:
-    """It is told so, and what its successor says stands."""
+def test_one_that_lost_the_lead_can_say_no_more(etcd: EtcdMember, election: Election) -> None:
+    """It hears that it leads no more, and what its successor says stands."""
     first = election.campaign("first")
-    second = _Thread(lambda: election.campaign("second"))
+    second = InThread(lambda: election.campaign("second"))
     queued(election, 2)
     etcdctl(etcd.endpoint, "lease", "revoke", first.key.rpartition("/")[2])
     leadership = second.result()
@@ -145,7 +146,7 @@ def test_who_lost_the_lead_can_say_no_more(etcd: EtcdMember, election: Election)
 
 
 def test_a_key_that_was_made_anew_is_not_ours(etcd: EtcdMember, election: Election) -> None:
-    """Somebody else's key of the same name is not written over; and who hears of the loss may do what they like."""
+    """Somebody else's key of the same name is not written over; a callback that hears of the loss may proclaim, too."""
     leadership = election.campaign("first")
     heard: list[bool] = []
 
@@ -157,7 +158,7 @@ def test_a_key_that_was_made_anew_is_not_ours(etcd: EtcdMember, election: Electi
     leadership.on_lost(protest)
     etcdctl(etcd.endpoint, "del", leadership.key)
     etcdctl(etcd.endpoint, "put", leadership.key, "somebody else's")
-    proclaiming = _Thread(lambda: leadership.proclaim("I still lead"))
+    proclaiming = InThread(lambda: leadership.proclaim("I still lead"))
     with pytest.raises(LockLost):
         proclaiming.result()
     assert heard == [True]
@@ -168,23 +169,13 @@ def test_a_key_that_was_made_anew_is_not_ours(etcd: EtcdMember, election: Electi
     leadership.resign()
 
 
-def test_a_longer_name_is_another_election(backend: EtcdBackend, election: Election) -> None:
-    """Whoever leads "/test/leader/of/others" does not lead "/test/leader"."""
-    with backend.election(f"{NAME}/of/others").campaign("theirs"):
-        assert election.leader() is None
-        with election.campaign("ours"):
-            seen = election.leader()
-            assert seen is not None
-            assert seen.value == "ours"
-
-
 def test_a_proclamation_whose_answer_was_lost(etcd: EtcdMember, backend: EtcdBackend) -> None:
-    """It counts once, and the next one counts after it."""
+    """The proclamation counts once, and the next one counts after it."""
     with Proxy(etcd.client_port) as proxy:
         behind = EtcdBackend([f"http://127.0.0.1:{proxy.port}"], ttl_s=60, timeout_s=1)
         with behind.election(NAME).campaign("one") as leadership:
             proxy.lose_answer_to(b"second speech")
-            proclaiming = _Thread(lambda: leadership.proclaim("second speech"))
+            proclaiming = InThread(lambda: leadership.proclaim("second speech"))
             assert proxy.struck.wait(WITHIN_S)
             proxy.restore()
             with contextlib.suppress(LockUnavailable):  # then it is not known
@@ -199,19 +190,126 @@ def test_a_proclamation_whose_answer_was_lost(etcd: EtcdMember, backend: EtcdBac
         behind.close()
 
 
-def test_a_leadership_that_nobody_has_is_given_up(election: Election) -> None:
-    """Who forgets it, does not lead for ever."""
-    leadership = election.campaign("forgetful")
-    other = _Thread(lambda: election.campaign("other"))
+# -- what outlasts a leadership --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def written(etcd: EtcdMember) -> Iterator[None]:
+    """Records are for good: those of a test are removed by hand."""
+    yield
+    etcdctl(etcd.endpoint, "del", f"{NAME}!record")
+
+
+@pytest.mark.usefixtures("written")
+def test_a_record_outlasts_its_leader(etcd: EtcdMember, election: Election) -> None:
+    """All can read it, also when nobody leads any more; the next leader writes in its place."""
+    assert election.recorded() is None
+    with election.campaign("first") as first:
+        first.record("one")
+        first.record("two")
+        assert election.recorded() == "two"
+    assert election.leader() is None
+    # No lease ends it: even a new connection finds it.
+    newcomer = EtcdBackend([etcd.endpoint])
+    assert newcomer.election(NAME).recorded() == "two"
+    newcomer.close()
+    with election.campaign("second") as second:
+        assert election.recorded() == "two"
+        second.record("three")
+    assert election.recorded() == "three"
+
+
+@pytest.mark.usefixtures("written")
+def test_a_record_is_no_candidate_and_no_proclamation(election: Election) -> None:
+    """It stands beside the queue: candidates, leader and observers don't see it."""
+    with election.campaign("first") as leadership:
+        leadership.record("what was written")
+        assert [one.key for one in election.candidates()] == [leadership.key]
+        seen = election.leader()
+        assert seen is not None
+        assert seen.value == "first"
+        observer = Observer(election)
+        assert observer.hear() == "first"
+        leadership.record("and more")
+        leadership.proclaim("second")
+        assert observer.hear() == "second"
+    observer.stop()
+    assert election.leader() is None
+
+
+@pytest.mark.usefixtures("written")
+def test_one_that_lost_the_lead_can_record_no_more(etcd: EtcdMember, election: Election) -> None:
+    """It hears that it leads no more, and what its successor has written down stands."""
+    first = election.campaign("first")
+    first.record("of the first")
+    second = InThread(lambda: election.campaign("second"))
     queued(election, 2)
-    del leadership
-    gc.collect()
-    other.result().resign()
+    etcdctl(etcd.endpoint, "lease", "revoke", first.key.rpartition("/")[2])
+    leadership = second.result()
+    leadership.record("of the second")
+    with pytest.raises(LockLost):
+        first.record("I still lead")
+    assert first.lost
+    with pytest.raises(LockLost):
+        first.record("I do")
+    assert election.recorded() == "of the second"
+    leadership.resign()
+    with pytest.raises(LockLost):
+        leadership.record("I resigned")
+    assert election.recorded() == "of the second"
+    first.resign()
+
+
+@pytest.mark.usefixtures("written")
+def test_a_record_that_arrives_too_late_is_refused(etcd: EtcdMember, election: Election) -> None:
+    """A leader's last word is on its way until another one leads and has written: it is not written over that."""
+    with Proxy(etcd.client_port) as path:
+        behind = EtcdBackend([f"http://127.0.0.1:{path.port}"], ttl_s=TTL_S, timeout_s=60)
+        first = behind.election(NAME).campaign("first")
+        path.stall_at(b"too late")
+        recording = InThread(lambda: first.record("too late"))
+        assert path.struck.wait(WITHIN_S)
+        with election.campaign("second", wait_s=TTL_S + WITHIN_S) as second:
+            second.record("in time")
+            path.restore()
+            with pytest.raises(LockLost):
+                recording.result()
+            assert election.recorded() == "in time"
+        behind.close()
+
+
+def test_nothing_is_recorded_without_etcd() -> None:
+    """Neither read nor written, while it is away; and a record is still there when it is back."""
+    with EtcdMember() as member:
+        backend = EtcdBackend([member.endpoint], ttl_s=30, timeout_s=1)
+        election = backend.election(NAME)
+        leadership = election.campaign("me")
+        leadership.record("before")
+        member.kill()
+        with pytest.raises(LockUnavailable):
+            election.recorded()
+        with pytest.raises(LockUnavailable):
+            leadership.record("meanwhile")
+        member.start()
+
+        def recorded() -> str | None:
+            with contextlib.suppress(LockUnavailable):
+                return election.recorded()
+            return None
+
+        assert eventually(recorded, "the server answers again") == "before"
+        leadership.record("after")
+        assert election.recorded() == "after"
+        leadership.resign()
+        backend.close()
+
+
+# -- etcd itself -----------------------------------------------------------------------------------------------------
 
 
 def test_observers_outlive_a_restart() -> None:
     """A server that is killed and comes back: what is proclaimed then is heard."""
-    with EtcdMember() as member:
+    with EtcdMember(options=QUICK_ETCD) as member:
         backend = EtcdBackend([member.endpoint], ttl_s=30)
         election = backend.election(NAME)
         leadership = election.campaign("before")
@@ -235,7 +333,7 @@ def test_observers_outlive_a_restart() -> None:
 
 
 def test_observing_ends_with_the_connection(etcd: EtcdMember) -> None:
-    """And leaves no watch behind."""
+    """When the connection is closed, the observer ends and leaves no watch behind."""
     before = watchers(etcd)
     backend = EtcdBackend([etcd.endpoint], ttl_s=TTL_S)
     observer = Observer(backend.election(NAME))
@@ -258,7 +356,7 @@ def test_etcds_own_client_stands_in_the_line(etcd: EtcdMember, election: Electio
     )
     try:
         queued(election, 2)
-        next_of_ours = _Thread(lambda: election.campaign("ours again"))
+        next_of_ours = InThread(lambda: election.campaign("ours again"))
         queued(election, 3)
         ours.resign()
         assert theirs.stdout is not None

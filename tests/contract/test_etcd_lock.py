@@ -7,6 +7,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,48 +17,39 @@ import trustme
 from app.embedded import EtcdCluster, EtcdMember, etcd_binary
 from app.embedded.process import free_port
 from app.errors import ConfigurationError, LockUnavailable
-from app.locks import DistributedLock, EtcdBackend, Grant
-from app.locks.etcd import queue as etcd_queue
+from app.locks import Contender, DistributedLock, Grant
+from app.locks.etcd import lookout
+from app.locks.etcd.backend import EtcdBackend
 from app.locks.etcd.txn import EtcdTxnBackend
 from app.locks.etcd.watch import WatchStream
 from app.torture.proxy import Proxy
-from tests.contract.lock_contract import TTL_S, LockContract, LockSystem, _Thread
-from tests.harness.servers import etcdctl, gateway, leader, leases, optional_server, watchers
+from tests.contract.lock_contract import TTL_S, InThread, LockContract, LockSystem, hold_and_release
+from tests.harness.servers import QUICK_ETCD, etcdctl, gateway, leader, leases, optional_server, watchers
 from tests.harness.waiting import WITHIN_S, eventually
 
 
 class EtcdSystem(LockSystem):
-    backend = "app.locks:EtcdBackend"
+    backend = "app.locks.etcd.backend:EtcdBackend"
+    ttl_s = 1
 
     def __init__(self, member: EtcdMember) -> None:
-        self.member = member
+        self.server = member
 
     def options(self, ttl_s: float) -> dict[str, Any]:
-        return {"endpoints": [self.member.endpoint], "ttl_s": ttl_s}
+        return {"endpoints": [self.server.endpoint], "ttl_s": ttl_s}
 
     def open(self, ttl_s: float) -> EtcdBackend:
         return EtcdBackend(**self.options(ttl_s))
 
     def delete_key(self, key: str) -> None:
-        assert etcdctl(self.member.endpoint, "del", key).strip() == "1"
+        assert etcdctl(self.server.endpoint, "del", key).strip() == "1"
 
     def end_lease(self, grant: Grant) -> None:
-        etcdctl(self.member.endpoint, "lease", "revoke", grant.key.rpartition("/")[2])
+        etcdctl(self.server.endpoint, "lease", "revoke", grant.key.rpartition("/")[2])
 
     def leftovers(self) -> list[str]:
-        keys = etcdctl(self.member.endpoint, "get", "--prefix", "--keys-only", "/").split()
-        # What sales of other tests have left on purpose.
-        return [key for key in keys if not key.startswith("/seckill/lock/!known/")] + leases(self.member)
-
-    def restart(self) -> None:
-        self.member.kill()
-        self.member.start()
-
-    def pause(self) -> None:
-        self.member.pause()
-
-    def resume(self) -> None:
-        self.member.resume()
+        keys = etcdctl(self.server.endpoint, "get", "--prefix", "--keys-only", "/").split()
+        return [key for key in keys if not key.endswith("!record")] + leases(self.server)
 
 
 class EtcdTxnSystem(EtcdSystem):
@@ -67,15 +59,15 @@ class EtcdTxnSystem(EtcdSystem):
         return EtcdTxnBackend(**self.options(ttl_s))
 
     def end_lease(self, grant: Grant) -> None:
-        answer = gateway(self.member, "kv/range", key=base64.b64encode(grant.key.encode()).decode())
-        etcdctl(self.member.endpoint, "lease", "revoke", f"{int(answer['kvs'][0]['lease']):x}")
+        answer = gateway(self.server, "kv/range", key=base64.b64encode(grant.key.encode()).decode())
+        etcdctl(self.server.endpoint, "lease", "revoke", f"{int(answer['kvs'][0]['lease']):x}")
 
 
 def _binary(which: str) -> Path:
     return etcd_binary() if which == "embedded" else optional_server("etcd", "etcd-server")
 
 
-@pytest.fixture(scope="module", params=["embedded", "debian"])
+@pytest.fixture(scope="module", params=["embedded", pytest.param("debian", marks=pytest.mark.slow)])
 def version(request: pytest.FixtureRequest) -> str:
     """etcd 3.5 as it is embedded, and 3.4 as Debian has it."""
     _binary(request.param)
@@ -84,7 +76,7 @@ def version(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def shared_member(version: str) -> Iterator[EtcdMember]:
-    with EtcdMember(binary=_binary(version)) as member:
+    with EtcdMember(binary=_binary(version), options=QUICK_ETCD) as member:
         yield member
 
 
@@ -97,7 +89,7 @@ class TestEtcdLock(LockContract):
 
     @pytest.fixture
     def own_system(self, version: str) -> Iterator[LockSystem]:
-        with EtcdMember(binary=_binary(version)) as member:
+        with EtcdMember(binary=_binary(version), options=QUICK_ETCD) as member:
             yield EtcdSystem(member)
 
 
@@ -110,7 +102,7 @@ class TestEtcdTxnLock(LockContract):
 
     @pytest.fixture
     def own_system(self) -> Iterator[LockSystem]:
-        with EtcdMember() as member:
+        with EtcdMember(options=QUICK_ETCD) as member:
             yield EtcdTxnSystem(member)
 
 
@@ -119,6 +111,23 @@ def backend(etcd: EtcdMember) -> Iterator[EtcdBackend]:
     backend = EtcdBackend([etcd.endpoint], ttl_s=TTL_S, instance="test")
     yield backend
     backend.close()
+
+
+def test_ctrl_c_while_an_attempt_is_cleaned_up(
+    etcd: EtcdMember, backend: EtcdBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lock is ours by then, and nobody else knows: it is given back."""
+    close = lookout.Lookout.close
+
+    def interrupted(of: lookout.Lookout) -> None:
+        monkeypatch.undo()
+        close(of)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(lookout.Lookout, "close", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        backend.lock("/test/interrupted").acquire()
+    eventually(lambda: not EtcdSystem(etcd).leftovers(), "nothing is left on the server")
 
 
 def test_etcdctl_takes_its_fair_turn(etcd: EtcdMember, backend: EtcdBackend) -> None:
@@ -136,7 +145,7 @@ def test_etcdctl_takes_its_fair_turn(etcd: EtcdMember, backend: EtcdBackend) -> 
             with lock:
                 order.append("ours again" if other.poll() is not None or not _has(lock, theirs.key) else "too early")
 
-        later = _Thread(after)
+        later = InThread(after)
         eventually(lambda: len(lock.contenders()) == 3, "we are in the queue behind etcdctl")
         assert other.poll() is None
         lock.release()
@@ -151,21 +160,10 @@ def test_a_name_is_no_prefix_of_another(backend: EtcdBackend) -> None:
         assert grant.token > 0
 
 
-def test_names_may_nest(backend: EtcdBackend) -> None:
-    """A lock called /jobs does not wait for one called /jobs/nightly, nor take its contenders for its own."""
-    nightly, jobs = backend.lock("/test/jobs/nightly"), backend.lock("/test/jobs")
-    with nightly, jobs as grant:
-        assert [contender.key for contender in jobs.contenders()] == [grant.key]
-        waiting = _Thread(lambda: LockContract._hold_and_release(jobs))
-        eventually(lambda: len(jobs.contenders()) == 2, "the waiter is in the queue")
-        with nightly:  # its keys come and go between the contenders for the other
-            assert waiting.thread.is_alive()
-    assert waiting.result() > grant.token
-
-
+@pytest.mark.slow
 def test_many_wait_while_etcd_freezes() -> None:
     """Many threads wait while etcd is frozen again and again: neither they nor etcd are worse for it afterwards."""
-    with EtcdMember() as member:
+    with EtcdMember(options=QUICK_ETCD) as member:
         backend = EtcdBackend([member.endpoint], ttl_s=10)
         until = time.monotonic() + 12
         served = [0] * 40
@@ -176,7 +174,7 @@ def test_many_wait_while_etcd_freezes() -> None:
                 with contextlib.suppress(LockUnavailable), lock:
                     served[number] += 1
 
-        threads = [_Thread(lambda number=number: work(number)) for number in range(40)]
+        threads = [InThread(lambda number=number: work(number)) for number in range(40)]
         for round_ in range(2):
             before = sum(served)
             eventually(lambda before=before: sum(served) > before + 50, f"they are being served, round {round_}")
@@ -198,7 +196,7 @@ def test_a_key_that_vanishes_behind_a_lost_answer(
     """The put's answer is lost, and before the next look the key is gone: no reason to believe that one is first."""
     holder = backend.lock("/test/vanish")
     other = EtcdBackend([etcd.endpoint], ttl_s=TTL_S)
-    client, put, see = other._client, other._client.put_and_see, other._client.see
+    client, put, see = other.client, other.client.put_and_see, other.client.see
 
     def put_twice(key: str, *rest: Any, **more: Any) -> Any:
         put(key, *rest, **more)  # its answer is lost
@@ -223,7 +221,7 @@ def test_a_grant_that_came_too_late_is_not_given_out(etcd: EtcdMember) -> None:
         lock = backend.lock("/test/slow")
         backend.ping(WITHIN_S)
         proxy.delay_s = 1.2
-        acquiring = _Thread(lambda: lock.acquire(owner="me"))
+        acquiring = InThread(lambda: lock.acquire(owner="me"))
         began = time.monotonic()
         eventually(lambda: time.monotonic() > began + 1.5 * TTL_S, "longer than the TTL")
         assert acquiring.thread.is_alive()
@@ -268,7 +266,7 @@ def test_one_of_three_members_dies(victim: int, how: str) -> None:
         backend = EtcdBackend(cluster.endpoints, ttl_s=6)
         lock, other = backend.lock("/test/cluster"), backend.lock("/test/cluster")
         grant = lock.acquire()
-        waiting = _Thread(lambda: LockContract._hold_and_release(other))
+        waiting = InThread(lambda: hold_and_release(other))
         eventually(lambda: len(lock.contenders()) == 2, "the waiter is in the queue")
         getattr(cluster.members[victim], how)()
         # Two renewals later the holder still has it.
@@ -285,54 +283,53 @@ def test_one_of_three_members_dies(victim: int, how: str) -> None:
 @pytest.fixture
 def only_watches_tell(monkeypatch: pytest.MonkeyPatch) -> None:
     """No second look each second: a waiter that gets the lock was told by its watch, or by the end of it."""
-    monkeypatch.setattr(etcd_queue, "_LOOK_AGAIN_S", 3600.0)
+    monkeypatch.setattr(lookout, "_LOOK_AGAIN_S", 3600.0)
+
+
+@contextmanager
+def a_broken_watch() -> Iterator[tuple[EtcdMember, Proxy, DistributedLock, Contender, InThread]]:
+    """A holder, and a waiter whose path to etcd is cut. In the end it got the lock, and never lost its place."""
+    with (
+        EtcdMember(options=QUICK_ETCD) as member,
+        Proxy(member.client_port) as proxy,
+        closing(EtcdBackend([member.endpoint], ttl_s=60)) as direct,
+        closing(EtcdBackend([f"http://127.0.0.1:{proxy.port}"], ttl_s=60)) as behind,
+    ):
+        holder, other = direct.lock("/test/cut"), behind.lock("/test/cut")
+        grant = holder.acquire()
+        waiting = InThread(lambda: hold_and_release(other))
+        place = eventually(lambda: len(holder.contenders()) == 2 and holder.contenders()[1], "the waiter is there")
+        _until_settled(member)
+        proxy.cut()
+        eventually(lambda: watchers(member) == 0, "its watch is broken")
+        yield member, proxy, holder, place, waiting
+        assert waiting.result() == place.token > grant.token
+        eventually(lambda: not EtcdSystem(member).leftovers(), "nothing is left on the server")
 
 
 @pytest.mark.usefixtures("only_watches_tell")
 def test_a_watch_made_anew_does_not_need_the_past() -> None:
     """The watch breaks, and what it began with is compacted: the new one is made, and tells of the release."""
-    with EtcdMember() as member, Proxy(member.client_port) as proxy:
-        direct = EtcdBackend([member.endpoint], ttl_s=60)
-        behind = EtcdBackend([f"http://127.0.0.1:{proxy.port}"], ttl_s=60)
-        holder, other = direct.lock("/test/compacted"), behind.lock("/test/compacted")
-        grant = holder.acquire()
-        waiting = _Thread(lambda: LockContract._hold_and_release(other))
-        place = eventually(lambda: len(holder.contenders()) == 2 and holder.contenders()[1], "the waiter is there")
-        _until_settled(member)
-        proxy.cut()
-        eventually(lambda: watchers(member) == 0, "its watch is broken")
+    with a_broken_watch() as (member, proxy, holder, place, waiting):
         for number in range(200):
             key = base64.b64encode(f"/other/{number % 3}".encode()).decode()
             revision = gateway(member, "kv/put", key=key, value="")["header"]["revision"]
         etcdctl(member.endpoint, "compact", "--physical", revision)
         with pytest.raises(subprocess.CalledProcessError) as refusal:
-            etcdctl(member.endpoint, "get", f"--rev={place.token + 1}", "/test/compacted")
+            etcdctl(member.endpoint, "get", f"--rev={place.token + 1}", "/test/cut")
         assert "compacted" in refusal.value.stderr
+        etcdctl(member.endpoint, "del", "--prefix", "/other/")
         assert waiting.thread.is_alive()
         proxy.restore()
         _until_settled(member)
         holder.release()
-        assert waiting.result() == place.token > grant.token  # it never lost its place
-        etcdctl(member.endpoint, "del", "--prefix", "/other/")
-        eventually(lambda: not EtcdSystem(member).leftovers(), "nothing is left on the server")
-        behind.close()
-        direct.close()
 
 
 @pytest.mark.usefixtures("only_watches_tell")
 @pytest.mark.parametrize("released", ["while it is cut", "afterwards"])
 def test_a_watch_that_breaks(released: str) -> None:
     """A waiter whose path to etcd is cut for a moment hears of a release in that moment, and of a later one."""
-    with EtcdMember() as member, Proxy(member.client_port) as proxy:
-        direct = EtcdBackend([member.endpoint], ttl_s=60)
-        behind = EtcdBackend([f"http://127.0.0.1:{proxy.port}"], ttl_s=60)
-        holder, other = direct.lock("/test/cut"), behind.lock("/test/cut")
-        grant = holder.acquire()
-        waiting = _Thread(lambda: LockContract._hold_and_release(other))
-        place = eventually(lambda: len(holder.contenders()) == 2 and holder.contenders()[1], "the waiter is there")
-        _until_settled(member)
-        proxy.cut()
-        eventually(lambda: watchers(member) == 0, "its watch is broken")
+    with a_broken_watch() as (member, proxy, holder, place, waiting):
         if released == "while it is cut":
             holder.release()
             assert [contender.key for contender in holder.contenders()] == [place.key]
@@ -343,10 +340,6 @@ def test_a_watch_that_breaks(released: str) -> None:
             _until_settled(member)
             assert waiting.thread.is_alive()
             holder.release()
-        assert waiting.result() == place.token > grant.token  # it never lost its place
-        eventually(lambda: not EtcdSystem(member).leftovers(), "nothing is left on the server")
-        behind.close()
-        direct.close()
 
 
 @pytest.mark.parametrize("how", ["kill", "pause"])
@@ -357,7 +350,7 @@ def test_the_leader_is_lost_in_mid_hand_off(how: str) -> None:
         backends = [EtcdBackend(cluster.endpoints, ttl_s=10) for _ in range(3)]
         for backend in backends:
             stack.callback(backend.close)
-            backend._client._current = first  # everybody asks the leader
+            backend.client._current = first  # everybody asks the leader
         holder, *waiters = [backend.lock("/test/leader") for backend in backends]
         grant = holder.acquire()
         inside: list[int] = []
@@ -378,7 +371,7 @@ def test_the_leader_is_lost_in_mid_hand_off(how: str) -> None:
 
         threads = []
         for length, lock in enumerate(waiters, 2):
-            threads.append(_Thread(lambda lock=lock: work(lock)))
+            threads.append(InThread(lambda lock=lock: work(lock)))
             eventually(lambda length=length: len(holder.contenders()) == length, "the waiter is in the queue")
         assert leader(cluster) == first
         places = [contender.token for contender in holder.contenders()]
@@ -404,7 +397,7 @@ def test_an_answer_that_was_lost_is_asked_for_again(etcd: EtcdMember, marker: by
         lock = backend.lock("/test/lost-answer")
         # gRPC names a method in full only the first time it is called on a connection, so this is the very first call.
         proxy.lose_answer_to(marker)
-        acquiring = _Thread(lambda: lock.acquire(owner="me"))
+        acquiring = InThread(lambda: lock.acquire(owner="me"))
         assert proxy.struck.wait(WITHIN_S)
         proxy.restore()
         grant = acquiring.result()
@@ -442,7 +435,7 @@ def test_an_etcd_that_is_away_is_an_error_in_time() -> None:
 
 def test_login(tmp_path: Path) -> None:
     """With log-ins on: a user with rights on the prefix gets the lock, also after its token became void."""
-    with EtcdMember() as member:
+    with EtcdMember(options=QUICK_ETCD) as member:
         end = member.endpoint
         etcdctl(end, "user", "add", "root:sesame")
         etcdctl(end, "user", "grant-role", "root", "root")
@@ -459,13 +452,11 @@ def test_login(tmp_path: Path) -> None:
         backend = EtcdBackend([end], user="shop", password="open-door", ttl_s=5)
         backend.ping(WITHIN_S)
         # Many at once log in once, not many times: etcd takes its time over a password.
-        crowd = [
-            _Thread(lambda n=n: LockContract._hold_and_release(backend.lock(f"/test/login/{n}"))) for n in range(30)
-        ]
+        crowd = [InThread(lambda n=n: hold_and_release(backend.lock(f"/test/login/{n}"))) for n in range(30)]
         assert all(thread.result() > 0 for thread in crowd)
         lock = backend.lock("/test/login")
         lock.acquire()
-        waiting = _Thread(lambda: LockContract._hold_and_release(lock))
+        waiting = InThread(lambda: hold_and_release(lock))
         eventually(lambda: len(lock.contenders()) == 2, "the waiter is in the queue")
         # Every token becomes void; the watch that was made with one goes on, and the calls log in again.
         etcdctl(end, "--user=root:sesame", "user", "grant-role", "shop", "root")
@@ -479,7 +470,7 @@ def test_login(tmp_path: Path) -> None:
 
 
 def test_a_log_in_that_expires_while_one_waits() -> None:
-    """A token that expired (etcd: 5 minutes; here 2 s) stops neither who waits then, nor who comes later."""
+    """A token that expired (etcd: 5 minutes; here 2 s) stops neither a waiter of that moment nor a later one."""
     with EtcdMember(options=["--auth-token-ttl=2"]) as member:
         end = member.endpoint
         etcdctl(end, "user", "add", "root:sesame")
@@ -488,11 +479,11 @@ def test_a_log_in_that_expires_while_one_waits() -> None:
         backend = EtcdBackend([end], user="root", password="sesame", ttl_s=60)
         lock = backend.lock("/test/expiring")
         lock.acquire()
-        first = _Thread(lambda: LockContract._hold_and_release(lock))
+        first = InThread(lambda: hold_and_release(lock))
         eventually(lambda: len(lock.contenders()) == 2, "one waits")
         idle = time.monotonic()
         eventually(lambda: time.monotonic() > idle + 5, "longer than a token lives unused")
-        second = _Thread(lambda: LockContract._hold_and_release(lock))
+        second = InThread(lambda: hold_and_release(lock))
         eventually(lambda: len(lock.contenders()) == 3, "another one waits")
         lock.release()
         assert second.result() > first.result()
@@ -508,7 +499,7 @@ def test_without_the_right_to_watch(backend: EtcdBackend, monkeypatch: pytest.Mo
     monkeypatch.setattr(WatchStream, "add", refuse)
     lock = backend.lock("/test/no-watch")
     lock.acquire()
-    waiting = _Thread(lambda: LockContract._hold_and_release(lock))
+    waiting = InThread(lambda: hold_and_release(lock))
     eventually(lambda: len(lock.contenders()) == 2, "one waits")
     lock.release()
     assert waiting.result() > 0
@@ -555,7 +546,7 @@ def _until_settled(member: EtcdMember) -> None:
     """Wait until there is one watch, and its waiter doesn't look by itself any more."""
     eventually(lambda: watchers(member) == 1, "it watches")
     began = time.monotonic()
-    eventually(lambda: time.monotonic() > began + 5 * etcd_queue._WATCH_SETTLES_S, "it doesn't look any more")
+    eventually(lambda: time.monotonic() > began + 5 * lookout._WATCH_IS_PROMPT_S, "it doesn't look any more")
     assert watchers(member) == 1
 
 

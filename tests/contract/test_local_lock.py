@@ -31,15 +31,6 @@ class LocalSystem(LockSystem):
     def leftovers(self) -> list[str]:
         return list(local._queues)
 
-    def restart(self) -> None:
-        raise NotImplementedError
-
-    def pause(self) -> None:
-        raise NotImplementedError
-
-    def resume(self) -> None:
-        raise NotImplementedError
-
 
 class TestLocalLock(LockContract):
     guarantees = LocalBackend.guarantees

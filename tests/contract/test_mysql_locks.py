@@ -19,11 +19,12 @@ from app.embedded import MariaDB
 from app.embedded.process import free_port
 from app.errors import ConfigurationError, LockCancelled, LockTimeout, LockUnavailable
 from app.locks import Cancel, Grant
+from app.locks.mysql import row
 from app.locks.mysql.backend import MySqlBackend, Tokens
 from app.locks.mysql.for_update import MySqlForUpdateBackend
 from app.locks.mysql.row import MySqlRowBackend
 from app.torture.proxy import Proxy
-from tests.contract.lock_contract import TTL_S, LockContract, LockSystem, _Thread
+from tests.contract.lock_contract import TTL_S, InThread, LockContract, LockSystem, hold_and_release
 from tests.harness.servers import ask, optional
 from tests.harness.waiting import WITHIN_S, eventually
 from tests.harness.worker import Worker
@@ -46,18 +47,14 @@ class MySqlSystem(LockSystem):
         return self.kind(**self.options(ttl_s))
 
     def delete_key(self, key: str) -> None:
-        marks = "FROM seckill_lock_marks WHERE name = %s"
-        if ask(self.server, f"SELECT 1 {marks}", args=(key.encode(),)):
-            ask(self.server, f"DELETE {marks}", args=(key.encode(),))
-        else:
-            self.delete_holder(key.rpartition("/")[2])
+        self.delete_holder(key.rpartition("/")[2])
 
     def delete_holder(self, holder: str) -> None:
         raise NotImplementedError
 
     def leftovers(self) -> list[str]:
         try:
-            return [*self.held(), *self._names("seckill_lock_marks")]
+            return self.held()
         except pymysql.err.ProgrammingError as missing:
             assert missing.args[0] == 1146
             return []
@@ -68,16 +65,6 @@ class MySqlSystem(LockSystem):
     def _names(self, which: str) -> list[str]:
         statements = ("SET TRANSACTION ISOLATION LEVEL READ UNCOMMITTED", f"SELECT name FROM {which}")
         return [name.decode() for (name,) in ask(self.server, *statements)]
-
-    def restart(self) -> None:
-        self.server.kill()
-        self.server.start()
-
-    def pause(self) -> None:
-        self.server.pause()
-
-    def resume(self) -> None:
-        self.server.resume()
 
 
 class RowSystem(MySqlSystem):
@@ -255,16 +242,17 @@ def test_whoever_is_late_with_its_token_does_not_own(
         if not stands.is_set():
             stands.set()
             assert go.wait(2 * WITHIN_S)
-        return Tokens.next(slow._tokens, timeout_s)
+        return Tokens.next(slow.tokens, timeout_s)
 
-    monkeypatch.setattr(slow._tokens, "next", stand)
-    late = _Thread(lambda: LockContract._hold_and_release(slow.lock("/test/late")))
+    monkeypatch.setattr(slow.tokens, "next", stand)
+    late = InThread(lambda: hold_and_release(slow.lock("/test/late")))
     assert stands.wait(WITHIN_S)
     if system.kind is MySqlRowBackend:  # at once, as if the server's clock had jumped: not even our own clock tells
         ask(system.server, "UPDATE seckill_locks SET expires_at = '2000-01-01' WHERE name = '/test/late'")
     with backend.lock("/test/late") as grant:  # else its session ends after the TTL
         go.set()
-        eventually(lambda: backend.newest("", WITHIN_S)[1] > grant.token, "it has counted")
+        counted = "SELECT token FROM seckill_lock_tokens"
+        eventually(lambda: ask(system.server, counted)[0][0] > grant.token, "it has counted")
         assert late.thread.is_alive()
         assert [contender.token for contender in backend.contenders("/test/late")] == [grant.token]
         grant.ensure_held()
@@ -272,14 +260,9 @@ def test_whoever_is_late_with_its_token_does_not_own(
 
 
 def test_a_counter_made_anew_is_another_source(server: MariaDB, backend: MySqlBackend, open_: Open) -> None:
-    """When the table of tokens is gone, a new one is made whose numbers nobody takes for the old ones; a restored dump
-    has the old source, and shows that it is behind.
-    """
+    """When the table of tokens is gone, a new one is made whose numbers nobody takes for the old ones."""
     with backend.lock("/test/anew") as before:
         pass
-    assert backend.newest("", WITHIN_S) == (before.source, before.token)
-    ask(server, "UPDATE seckill_lock_tokens SET token = 0")
-    assert backend.newest("", WITHIN_S) == (before.source, 0)
     ask(server, "DROP TABLE seckill_lock_tokens")
     with backend.lock("/test/anew") as after:
         assert after.token == 1
@@ -338,7 +321,7 @@ def test_a_refusal_is_clear_and_keeps_the_password(server: MariaDB, kind: type[M
         other.settimeout(WITHIN_S)
         port = other.getsockname()[1]
         backend = open_(kind.kind, f"mysql://seckill:{quote(secret, safe='')}@127.0.0.1:{port}/seckill")
-        asking = _Thread(lambda: backend.ping(WITHIN_S))
+        asking = InThread(lambda: backend.ping(WITHIN_S))
         with other.accept()[0] as peer:
             peer.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n" * 1000)
             with pytest.raises(LockUnavailable, match=f"MySQL at 127.0.0.1:{port}") as refusal:
@@ -383,9 +366,9 @@ def test_tls(kind: type[MySqlSystem], tmp_path: Path, open_: Open) -> None:
     with optional(lambda: MariaDB(options=options)) as server:
         secure = open_(kind.kind, f"{server.url}?ssl_ca={files['ca']}", timeout_s=10)
         with secure.lock("/test/tls"):
-            waiter = _Thread(lambda: LockContract._hold_and_release(secure.lock("/test/tls")))
+            waiter = InThread(lambda: hold_and_release(secure.lock("/test/tls")))
             cancel = Cancel()
-            called_off = _Thread(lambda: secure.lock("/test/tls").acquire(cancel=cancel))
+            called_off = InThread(lambda: secure.lock("/test/tls").acquire(cancel=cancel))
             cancel.set()
             with pytest.raises(LockCancelled):
                 called_off.result()
@@ -409,8 +392,8 @@ def test_a_grant_that_came_too_late_is_not_given_out(system: MySqlSystem, open_:
         lock = backend.lock("/test/slow")
         with lock:
             pass
-        proxy.delay_s = 1.2
-        acquiring = _Thread(lambda: lock.acquire(owner="me"))
+        proxy.delay_s = 0.6 * TTL_S
+        acquiring = InThread(lambda: lock.acquire(owner="me"))
         began = time.monotonic()
         eventually(lambda: time.monotonic() > began + 1.5 * TTL_S, "longer than the TTL")
         proxy.delay_s = 0
@@ -430,7 +413,7 @@ def test_close_leaves_no_connection(system: MySqlSystem, open_: Open) -> None:
     lock = backend.lock("/test/close")
     grant = lock.acquire()
     lock.contenders()
-    threads = [_Thread(lambda: backend.lock("/test/close").acquire(wait_s=60)) for _ in range(3)]
+    threads = [InThread(lambda: backend.lock("/test/close").acquire(wait_s=60)) for _ in range(3)]
     eventually(lambda: len(ask(server, "SHOW PROCESSLIST")) > before + 1, "they are connected")
     began = time.monotonic()
     backend.close()
@@ -459,7 +442,7 @@ def test_a_waiter_bears_with_a_short_outage(kind: type[MySqlSystem], open_: Open
     with optional(MariaDB) as server:
         backend, other = (open_(kind.kind, server.url, ttl_s=20) for _ in range(2))
         held = backend.lock("/test/away").acquire(owner="me")
-        waiter = _Thread(lambda: LockContract._hold_and_release(other.lock("/test/away")))
+        waiter = InThread(lambda: hold_and_release(other.lock("/test/away")))
         system = kind(server)
         eventually(lambda: asked(system) > 0, "it waits")
         system.restart()
@@ -469,7 +452,7 @@ def test_a_waiter_bears_with_a_short_outage(kind: type[MySqlSystem], open_: Open
             assert waiter.thread.is_alive()
         impatient = open_(kind.kind, server.url, ttl_s=1)
         with backend.lock("/test/gone"):
-            waiter = _Thread(lambda: impatient.lock("/test/gone").acquire())
+            waiter = InThread(lambda: impatient.lock("/test/gone").acquire())
             eventually(lambda: asked(system) > 0, "it waits")
             server.kill()
             with pytest.raises(LockUnavailable):
@@ -515,7 +498,7 @@ def test_a_wait_ends_when_it_should(server: MariaDB, rows: MySqlBackend) -> None
                 other.acquire(wait_s=wait_s, owner="other")
             assert wait_s <= time.monotonic() - began < wait_s + 0.2
         cancel = Cancel()
-        called_off = _Thread(lambda: other.acquire(cancel=cancel))
+        called_off = InThread(lambda: other.acquire(cancel=cancel))
         eventually(lambda: waiting(server) == 1, "it waits in the server")
         began = time.monotonic()
         cancel.set()
@@ -533,7 +516,7 @@ def test_a_killed_waiter_does_not_stop_those_behind_it(server: MariaDB, rows: My
         first = holder.acquire()
         worker.tell("acquire")
         eventually(lambda: waiting(server) == 1, "it waits in the server")
-        behind = _Thread(lambda: LockContract._hold_and_release(rows.lock("/test/killed")))
+        behind = InThread(lambda: hold_and_release(rows.lock("/test/killed")))
         eventually(lambda: waiting(server) == 2, "we wait behind it")
         worker.kill()
         assert behind.thread.is_alive()
@@ -552,7 +535,7 @@ def test_a_paused_waiter_stops_those_behind_it_for_a_ttl(server: MariaDB, rows: 
         worker.tell("acquire")
         eventually(lambda: waiting(server) == 1, "it waits in the server")
         worker.pause()
-        behind = _Thread(lambda: rows.lock("/test/asleep").acquire(owner="behind"))
+        behind = InThread(lambda: rows.lock("/test/asleep").acquire(owner="behind"))
         eventually(lambda: waiting(server) == 2, "we wait behind it")
         holder.release()
         began = time.monotonic()
@@ -561,7 +544,7 @@ def test_a_paused_waiter_stops_those_behind_it_for_a_ttl(server: MariaDB, rows: 
         worker.resume()
         eventually(lambda: waiting(server) == 1, "it waits again")
         assert not grant.lost
-        grant.lease.end(1.0)
+        grant.lease.hold.end(1.0)
         assert worker.answer()["token"] > grant.token
         worker.ask("release")
 
@@ -570,7 +553,7 @@ def test_a_wait_that_somebody_ended_goes_on(server: MariaDB, rows: MySqlBackend)
     """KILL QUERY, by hand or by a limit of the server's, is no reason to have or to give up the lock."""
     holder = rows.lock("/test/ended")
     first = holder.acquire()
-    waiter = _Thread(lambda: LockContract._hold_and_release(rows.lock("/test/ended")))
+    waiter = InThread(lambda: hold_and_release(rows.lock("/test/ended")))
     eventually(lambda: waiting(server) == 1, "it waits in the server")
     query = "SELECT ID FROM information_schema.PROCESSLIST WHERE INFO LIKE 'SELECT 1 FROM seckill_lock_rows%FOR UPDATE'"
     [(session,)] = ask(server, query)
@@ -588,10 +571,10 @@ def test_a_row_that_was_deleted_is_made_again(server: MariaDB, rows: MySqlBacken
         pass
     ask(server, "DELETE FROM seckill_lock_rows")
     with holder:
-        assert _Thread(other.try_acquire).result() is None
+        assert InThread(other.try_acquire).result() is None
         assert len(holder.contenders()) == 1
     ask(server, "DELETE FROM seckill_lock_rows")
-    assert _Thread(other.try_acquire).result() is not None
+    assert InThread(other.try_acquire).result() is not None
 
 
 def test_what_a_transaction_wrote_is_never_committed(server: MariaDB, rows: MySqlBackend) -> None:
@@ -616,7 +599,7 @@ def test_a_dead_owners_row_is_taken_without_waiting(server: MariaDB, open_: Open
     grant = lock.try_acquire()
     assert grant is not None
     assert grant.token > before.token
-    before.lease.end(1.0)
+    before.lease.hold.end(1.0)
     assert [contender.key for contender in lock.contenders()] == [grant.key]
     lock.release()
     eventually(lambda: before.lost, "the dead one is told, if it should live")
@@ -628,10 +611,10 @@ def test_two_who_find_the_same_dead_row_do_not_both_get_it(
     """What a waiter saw is old when it acts on it: a row that lives again is not taken over."""
     backend = open_(MySqlRowBackend, server.url)
     late = backend.lock("/test/two")
-    monkeypatch.setattr(late, "_look", lambda wait: -1.0)
     with backend.lock("/test/two") as grant:
-        assert _Thread(late.try_acquire).result() is None
-        assert grant.lease.renew(WITHIN_S)
+        monkeypatch.setattr(row._Attempt, "_look", lambda attempt, wait: -1.0)
+        assert InThread(late.try_acquire).result() is None
+        assert grant.lease.hold.renew(WITHIN_S)
         assert [contender.key for contender in backend.contenders("/test/two")] == [grant.key]
 
 

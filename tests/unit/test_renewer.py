@@ -59,15 +59,15 @@ def events() -> list[str]:
 def renewer(clock: Clock, events: list[str], monkeypatch: pytest.MonkeyPatch) -> Renewer:
     # The thread only decides when; the tests say when themselves.
     monkeypatch.setattr(Renewer, "_run", lambda self: None)
-    return Renewer(ratio=1 / 3, clock=clock, told=events.append)
+    return Renewer(ratio=1 / 3, clock=clock, on_event=events.append)
 
 
-def lease(clock: Clock, server: Server, *, ttl_s: float = 9, abandoned: Callable[[], bool] = lambda: False) -> Lease:
-    return Lease("key", ttl_s, asked_at=clock.now, renew=server.renew, end=server.end, abandoned=abandoned, clock=clock)
+def lease(clock: Clock, server: Server, *, ttl_s: float = 9) -> Lease:
+    return Lease("key", server, ttl_s, clock=clock)
 
 
 def test_renews_at_each_third_of_the_ttl(renewer: Renewer, clock: Clock, server: Server) -> None:
-    """Nothing before a third of the TTL is over; then once each third; the deadline moves with it."""
+    """Nothing is sent before a third of the TTL is over, then once each third; the deadline moves with it."""
     one = lease(clock, server)
     renewer.keep(one)
     for _ in range(5):
@@ -116,7 +116,7 @@ def test_an_outage_is_retried_until_the_deadline(
 
 
 def test_lost_at_the_deadline(renewer: Renewer, clock: Clock, server: Server, events: list[str]) -> None:
-    """Not renewed in time is lost: the callback is called by the renewer, once, and it is never renewed again."""
+    """A lease that is not renewed in time is lost: the renewer calls the callback once, and never renews it again."""
     told: list[str] = []
     one = lease(clock, server)
     one.on_lost(lambda: told.append("lost"))
@@ -138,7 +138,7 @@ def test_lost_at_the_deadline(renewer: Renewer, clock: Clock, server: Server, ev
 
 
 def test_lost_when_refused(renewer: Renewer, clock: Clock, server: Server, events: list[str]) -> None:
-    """A server that no longer knows the lease: lost at once, long before the deadline."""
+    """If the server no longer knows the lease it is lost at once, long before the deadline."""
     one = lease(clock, server)
     renewer.keep(one)
     server.answer = False
@@ -197,8 +197,9 @@ def test_a_release_during_a_renewal_is_not_a_loss(
 
 
 def test_abandoned_is_given_back(renewer: Renewer, clock: Clock, server: Server, events: list[str]) -> None:
-    """A lease whose owner is gone for good is not renewed but given back."""
-    one = lease(clock, server, abandoned=lambda: True)
+    """A lease whose owner, a thread, has ended is not renewed but given back."""
+    one = lease(clock, server)
+    one.owner = threading.Thread()  # which does not run
     renewer.keep(one)
     clock.now += 3
     renewer.run_due()
@@ -240,7 +241,7 @@ def test_a_callback_that_fails_does_not_stop_the_others(clock: Clock, server: Se
     """Everybody who asked to be told is told."""
     told: list[str] = []
     one = lease(clock, server)
-    one.on_lost(lambda: 1 / 0)  # type: ignore[arg-type, return-value]
+    one.on_lost(lambda: 1 / 0)  # type: ignore[arg-type]
     one.on_lost(lambda: told.append("told"))
     one.lose("a test")
     one.on_lost(lambda: told.append("late"))
@@ -257,11 +258,10 @@ def test_an_odd_ratio_is_refused(ratio: float) -> None:
 def test_the_thread_renews_and_ends(server: Server) -> None:
     """With the real clock: one thread serves several leases, and ends with `close`."""
     renewed = threading.Semaphore(0)
-    renewer = Renewer(told=lambda event: renewed.release())
-    import time
+    renewer = Renewer(on_event=lambda event: renewed.release())
 
     for _ in range(3):
-        renewer.keep(Lease("key", 0.3, asked_at=time.monotonic(), renew=server.renew, end=server.end))
+        renewer.keep(Lease("key", server, 0.3))
     for _ in range(9):
         assert renewed.acquire(timeout=15)
     assert sum(thread.name == "seckill-renewer" for thread in threading.enumerate()) == 1

@@ -1,14 +1,13 @@
 """Calls to etcd: each with a deadline, repeated on the next endpoint, with errors of ours.
 
-Only this file, `etcd_endpoint` and `etcd_watch` import etcd3. Its own client is not used: a failed endpoint is banned
+Only this file, `endpoint` and `watch` import etcd3. Its own client is not used: a failed endpoint is banned
 there for 300 s, a failed call is not repeated, and calls without a time-out hang for ever. Its messages and stubs are.
 """
 
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -16,7 +15,7 @@ from typing import Any, Final
 import grpc
 from etcd3 import etcdrpc
 
-from app.common.blocking import Waiters, ctrl_c_waits
+from app.common.interrupt import uninterrupted
 from app.errors import ConfigurationError, LockUnavailable
 from app.locks.etcd.endpoint import Endpoint, metadata_of, tls_credentials
 
@@ -30,7 +29,14 @@ _ELSEWHERE: Final = {
 }
 _ROUND_PAUSE_S: Final = 0.05  # after all endpoints have failed once
 _MIN_TRY_S: Final = 0.05
-_OPS_MAX: Final = 100  # in a transaction; etcd allows 128 by its default
+
+
+@dataclass(frozen=True, slots=True)
+class KeyWatch:
+    """A watch. `will_tell`: whether it will still be told; `close`: watch no longer."""
+
+    will_tell: Callable[[], bool]
+    close: Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +80,6 @@ class EtcdClient:
         # Instances begin at different members, so that the members share the work.
         self._current = random.randrange(len(self._endpoints))  # noqa: S311 - not a secret
         self._mutex = threading.Lock()
-        self.waiters = Waiters()
         self._closed = False
         self.cluster_id: int | None = None
 
@@ -153,20 +158,19 @@ class EtcdClient:
         value: bytes,
         lease_id: int,
         prefix: str,
-        timeout_s: float | None = None,
-        *,
-        not_answered: Callable[[], None] = lambda: None,
+        timeout_s: float,
+        not_answered: Callable[[], object],
     ) -> tuple[KeyValue | None, KeyValue | None]:
         """Create `key` unless it exists; answer it with the key under `prefix` that was created just before it.
 
         One transaction. In it the key is the newest under its prefix, so the newest two are the key and its
-        predecessor: no second call is needed to know whom to wait for. (None, None): the
-        key was there and is gone, or its lease is. `not_answered` is told of each try that may still arrive.
+        predecessor: no second call is needed to know whom to wait for. (None, None): the key was there and is gone, or
+        its lease is. `not_answered` is called for each try that may still arrive.
         """
         put = etcdrpc.PutRequest(key=key.encode(), value=value, lease=lease_id)
         request = etcdrpc.TxnRequest(
             compare=[_created(key, 0)],
-            success=[etcdrpc.RequestOp(request_put=put), _op(_newest(prefix, limit=2))],
+            success=[etcdrpc.RequestOp(request_put=put), _op(_newest(prefix))],
             failure=[_op(etcdrpc.RangeRequest(key=key.encode()))],
         )
         try:
@@ -177,11 +181,9 @@ class EtcdClient:
             raise
         if answer.succeeded:
             own, *before = map(_key_value, answer.responses[1].response_range.kvs)
-            if not before or _is_direct(before[0], prefix):
-                return own, before[0] if before else None
-        else:
-            # The answer of an earlier try was lost: the key is there, and others may have come since.
-            own = _key_value(answer.responses[0].response_range.kvs[0])
+            return own, before[0] if before else None
+        # The answer of an earlier try was lost: the key is there, and others may have come since.
+        own = _key_value(answer.responses[0].response_range.kvs[0])
         present, ahead = self.see(key, own.create_revision, prefix, timeout_s)
         return (own, ahead) if present else (None, None)
 
@@ -198,22 +200,18 @@ class EtcdClient:
             raise
         return _key_value(answer.responses[-1].response_range.kvs[0])
 
-    # Not a read-only transaction with a comparison, here and in `exists`, although it would say the same: when the
+    # `see` and `exists` are no read-only transactions with a comparison, although these would say the same: when the
     # deadline of one passes while it is being read, etcd 3.5.1 panics (etcd issue 14110).
 
     def see(
-        self, key: str, create_revision: int, prefix: str, timeout_s: float | None = None, *, limit: int = 2
+        self, key: str, create_revision: int, prefix: str, timeout_s: float | None = None
     ) -> tuple[bool, KeyValue | None]:
         """Whether `key` is still the one created at that revision, and the key under `prefix` created just before."""
-        request = _newest(prefix, limit=limit, until=create_revision)
+        request = _newest(prefix, until=create_revision)
         newest = [_key_value(kv) for kv in self._call(lambda at: at.kv.Range, request, timeout_s).kvs]
         if not newest or (newest[0].key, newest[0].create_revision) != (key, create_revision):
             return False, None
-        ahead = next((kv for kv in newest[1:] if _is_direct(kv, prefix)), None)
-        if ahead is None and limit and len(newest) == limit:
-            # What is there is a longer name's: "/jobs/nightly/<id>" is no contender for "/jobs". Look at all of them.
-            return self.see(key, create_revision, prefix, timeout_s, limit=0)
-        return True, ahead
+        return True, newest[1] if len(newest) > 1 else None
 
     def first(self, prefix: str, timeout_s: float | None = None) -> KeyValue | None:
         """The key under a prefix that was created before all others there, if there is any."""
@@ -225,8 +223,6 @@ class EtcdClient:
             sort_target=etcdrpc.RangeRequest.CREATE,
         )
         found = [_key_value(kv) for kv in self._call(lambda at: at.kv.Range, request, timeout_s).kvs]
-        if found and not _is_direct(found[0], prefix):  # a longer name's: look at all of them
-            found = [kv for kv in self.list(prefix, timeout_s) if _is_direct(kv, prefix)]
         return found[0] if found else None
 
     def exists(self, key: str, create_revision: int, timeout_s: float | None = None) -> bool:
@@ -244,34 +240,18 @@ class EtcdClient:
         )
         return [_key_value(kv) for kv in self._call(lambda at: at.kv.Range, request, timeout_s).kvs]
 
-    def get(self, keys: Sequence[str]) -> dict[str, str]:
-        """The values of those keys that are there, as text."""
-        found: dict[str, str] = {}
-        for some in _slices(keys):
-            ops = [_op(etcdrpc.RangeRequest(key=key.encode())) for key in some]
-            # Of a key that is never there: a transaction that only reads could make etcd 3.5.1 panic, see above.
-            ops.append(etcdrpc.RequestOp(request_delete_range=etcdrpc.DeleteRangeRequest(key=f"{some[0]}\0".encode())))
-            for answer in self._call(lambda at: at.kv.Txn, etcdrpc.TxnRequest(success=ops), None).responses:
-                found |= {kv.key.decode(): kv.value.decode(errors="replace") for kv in answer.response_range.kvs}
-        return found
+    def get(self, key: str, timeout_s: float | None = None) -> str | None:
+        """The value of a key as text, None if there is no such key."""
+        kvs = self._call(lambda at: at.kv.Range, etcdrpc.RangeRequest(key=key.encode()), timeout_s).kvs
+        return kvs[0].value.decode(errors="replace") if kvs else None
 
-    def replace(self, values: Mapping[str, str], instead_of: Mapping[str, str]) -> set[str]:
-        """Compare and set, each key by itself: put a value if the key has the old one, or is not there and had none.
-
-        Those that were put.
-        """
-        done: set[str] = set()
-        for some in _slices(list(values)):
-            # A transaction for each key, within one that asks nothing: one call, and none hinders another.
-            ops = [_put_if(key, instead_of.get(key), values[key]) for key in some]
-            answers = self._call(lambda at: at.kv.Txn, etcdrpc.TxnRequest(success=ops), None).responses
-            done |= {key for key, answer in zip(some, answers, strict=True) if answer.response_txn.succeeded}
-        return done
-
-    def revision(self, key: str, timeout_s: float | None = None) -> int:
-        """The cluster's revision now: no key was created after it. Needs a quorum, and the right to read `key`."""
-        request = etcdrpc.RangeRequest(key=key.encode(), count_only=True)
-        return int(self._call(lambda at: at.kv.Range, request, timeout_s).header.revision)
+    def put_while(
+        self, key: str, value: bytes, witness: str, create_revision: int, timeout_s: float | None = None
+    ) -> bool:
+        """Put a key for good while `witness` is the key created at that revision; False if it is not any more."""
+        put = etcdrpc.RequestOp(request_put=etcdrpc.PutRequest(key=key.encode(), value=value))
+        request = etcdrpc.TxnRequest(compare=[_created(witness, create_revision)], success=[put])
+        return bool(self._call(lambda at: at.kv.Txn, request, timeout_s).succeeded)
 
     def ping(self, timeout_s: float | None = None) -> None:
         """Raise `LockUnavailable` unless a quorum answers (a linearizable read needs one)."""
@@ -281,57 +261,47 @@ class EtcdClient:
             if refusal.code is not grpc.StatusCode.PERMISSION_DENIED:  # that is an answer, too
                 raise
 
-    @contextmanager
-    def watching(
+    def watch(
         self, key: str, wake: Callable[[], None], timeout_s: float | None = None, *, below: bool = False
-    ) -> Iterator[Callable[[], bool]]:
-        """Call `wake` when `key` is deleted or the watch breaks; yields "will this watch still tell me?".
+    ) -> "KeyWatch":
+        """Have `wake` called when `key` is deleted or the watch breaks.
 
         `below`: when anything happens to any key that begins so. What happened before the watch was there must be found
-        by looking, *after* the watch was created.
+        by looking, *after* the watch was created. Raises `LockUnavailable`.
         """
         endpoint = self._endpoints[self._current]
         timeout_s = self.timeout_s if timeout_s is None else timeout_s
         try:
-            with ctrl_c_waits():
-                stream = endpoint.watches(timeout_s)
+            stream = endpoint.watches(timeout_s)
             watch = stream.add(key, wake, timeout_s, end=_end_of(key) if below else None)
         except (LockUnavailable, grpc.RpcError, ValueError) as error:
             self._next(endpoint)
             raise LockUnavailable(f"etcd at {endpoint.url} takes no watch: {_text(error)}") from error
-        try:
-            # A watch on a member that calls no longer go to may be one that is frozen, and would tell nothing.
-            yield lambda: watch.alive and self._endpoints[self._current] is endpoint
-        finally:
-            stream.remove(watch)
+        # A watch on a member that calls no longer go to may be one that is frozen, and would tell nothing.
+        return KeyWatch(
+            lambda: watch.alive and self._endpoints[self._current] is endpoint, lambda: stream.remove(watch)
+        )
+
+    @property
+    def source(self) -> str:
+        """Whose tokens the revisions of this cluster are."""
+        return f"etcd:{self.cluster_id:x}"
 
     def close(self) -> None:
-        """Close the connections. Who waits leaves the queue first; calls under way end with `LockUnavailable`."""
-        self.waiters.send_away()
+        """Close the connections. Calls under way end with `LockUnavailable`."""
         self._closed = True
-        with ctrl_c_waits():
-            for endpoint in self._endpoints:
-                endpoint.close()
+        for endpoint in self._endpoints:
+            endpoint.close()
 
     def _call(
         self,
         method: "Callable[[Endpoint], Callable[..., Any]]",
         request: Any,
         timeout_s: float | None,
-        not_answered: Callable[[], None] = lambda: None,
+        not_answered: Callable[[], object] = lambda: None,
     ) -> Any:
         """Try the endpoints in turn until one answers or the time is over."""
         timeout_s = self.timeout_s if timeout_s is None else timeout_s
-        with ctrl_c_waits():
-            return self._try_all(method, request, timeout_s, not_answered)
-
-    def _try_all(
-        self,
-        method: "Callable[[Endpoint], Callable[..., Any]]",
-        request: Any,
-        timeout_s: float,
-        not_answered: Callable[[], None],
-    ) -> Any:
         deadline = time.monotonic() + timeout_s
         untried = len(self._endpoints)
         while True:
@@ -340,8 +310,9 @@ class EtcdClient:
             try_s = max(_MIN_TRY_S, (deadline - time.monotonic()) / max(1, untried))
             token = None
             try:
-                token = endpoint.token(try_s)
-                answer = method(endpoint)(request, timeout=try_s, metadata=metadata_of(token))
+                with uninterrupted():
+                    token = endpoint.token(try_s)
+                    answer = method(endpoint)(request, timeout=try_s, metadata=metadata_of(token))
                 self.cluster_id = answer.header.cluster_id or self.cluster_id
                 return answer
             except grpc.RpcError as error:
@@ -382,39 +353,21 @@ class _Refused(LockUnavailable):
         self.details = details
 
 
-def _is_direct(kv: KeyValue, prefix: str) -> bool:
-    return "/" not in kv.key[len(prefix) :]
-
-
 def _created(key: str, revision: int) -> Any:
     return etcdrpc.Compare(
         key=key.encode(), target=etcdrpc.Compare.CREATE, result=etcdrpc.Compare.EQUAL, create_revision=revision
     )
 
 
-def _put_if(key: str, old: str | None, new: str) -> Any:
-    same = _created(key, 0)
-    if old is not None:
-        same = etcdrpc.Compare(
-            key=key.encode(), target=etcdrpc.Compare.VALUE, result=etcdrpc.Compare.EQUAL, value=old.encode()
-        )
-    put = etcdrpc.RequestOp(request_put=etcdrpc.PutRequest(key=key.encode(), value=new.encode()))
-    return etcdrpc.RequestOp(request_txn=etcdrpc.TxnRequest(compare=[same], success=[put]))
-
-
-def _slices(keys: Sequence[str]) -> Iterator[Sequence[str]]:
-    for first in range(0, len(keys), _OPS_MAX):
-        yield keys[first : first + _OPS_MAX]
-
-
-def _newest(prefix: str, *, limit: int, until: int = 0) -> Any:
+def _newest(prefix: str, *, until: int = 0) -> Any:
+    """The newest key under a prefix, and the one before it; created at `until` at the latest (0: no bound)."""
     return etcdrpc.RangeRequest(
         key=prefix.encode(),
         range_end=_end_of(prefix),
-        limit=limit,
+        limit=2,
         sort_order=etcdrpc.RangeRequest.DESCEND,
         sort_target=etcdrpc.RangeRequest.CREATE,
-        max_create_revision=until,  # 0: no bound
+        max_create_revision=until,
     )
 
 

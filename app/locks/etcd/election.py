@@ -4,20 +4,30 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import TracebackType
+from typing import TYPE_CHECKING, Final
 
 from app.errors import LockLost, LockUnavailable
+from app.locks.contender import Contender
 from app.locks.etcd.client import EtcdClient, KeyValue
-from app.locks.etcd.queue import Place, PrefixQueue, SharedLease, looks, source
-from app.locks.lock import Grant
-from app.locks.renewer import Renewer
-from app.locks.waiting import AWAY_PAUSE_S, Cancel, Wait, Wake
+from app.locks.etcd.lock import Place, contenders
+from app.locks.etcd.lookout import Lookout
+from app.locks.grant import Grant
+from app.locks.lock import checked_name
+from app.locks.waiting import Cancel, Wait, Wake
+
+if TYPE_CHECKING:
+    from app.locks.etcd.backend import EtcdBackend
+    from app.locks.etcd.session import Session
+
+_AWAY_PAUSE_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Leader:
-    """Who leads, as everybody can see it. `value`: what it has proclaimed; `token`: of its leadership.
+    """The leader, as everybody can see it.
 
-    `revision` grows with each proclamation.
+    `key`: its key in etcd; `value`: what it has proclaimed; `token`: the fencing token of its leadership; `revision`
+    grows with each proclamation.
     """
 
     key: str
@@ -27,20 +37,18 @@ class Leader:
 
 
 class Leadership(Grant):
-    """Proof that one was elected. A grant: it is renewed, it can be lost, and its token fences.
+    """Proof that one was elected. A grant: it is renewed, it can be lost, and its token fences."""
 
-    When nobody has this object any more, the leadership is given up.
-    """
+    __slots__ = ("_backend", "_client", "_known", "_mutex", "_record")
 
-    __slots__ = ("_client", "_known", "_mutex", "_queue")
-
-    def __init__(self, client: EtcdClient, queue: PrefixQueue, place: Place, value: str) -> None:
-        super().__init__(place.key, place.revision, source(client), place.lease)
-        self._client = client
-        self._queue = queue
+    def __init__(self, backend: "EtcdBackend", grant: Grant, value: str, record: str) -> None:
+        super().__init__(grant.key, grant.token, grant.source, grant.lease)
+        self._backend = backend
+        self._client: EtcdClient = backend.client
+        self._record = record
         self._mutex = threading.Lock()
         # As it was created: nobody but us changes it.
-        self._known = KeyValue(place.key, value.encode(), place.revision, place.revision, 0)
+        self._known = KeyValue(grant.key, value.encode(), grant.token, grant.token, 0)
 
     def proclaim(self, value: str) -> None:
         """Say something else. Raises `LockLost` if one leads no more, `LockUnavailable` if that can't be known."""
@@ -51,14 +59,26 @@ class Leadership(Grant):
                 # Else it was not as we knew it: an earlier call came through although we did not hear of it.
                 if now.value == value.encode():
                     return
-        # Outside the mutex: whoever asked to be told may proclaim, too.
-        self._lease.lose("its key is gone")
+        self._give_up_hope()
+
+    def record(self, value: str) -> None:
+        """Write down what shall outlast the leadership: see `Election.recorded`. Only the leader's word is taken.
+
+        Raises `LockLost` and `LockUnavailable`; and the latter for more than etcd takes in one value (1.5 MiB).
+        """
+        self.ensure_held()
+        if not self._client.put_while(self._record, value.encode(), self.key, self.token):
+            self._give_up_hope()
+
+    def _give_up_hope(self) -> None:
+        # Outside the mutex: a subscriber may proclaim, too.
+        self.lease.lose("its key is gone")
         raise LockLost(f"{self.key} leads no more: its key is gone")
 
     def resign(self) -> None:
         """Give the leadership up; the next in line has it at once. Never raises, and may be called again."""
-        self._lease.lose("its holder has resigned")  # before somebody else can lead
-        self._queue.leave(self._lease)
+        self.lease.lose("its holder has resigned")  # before another one can lead
+        self._backend.renewer.hand_back(self.lease, self._backend.timeout_s)
 
     def __enter__(self) -> "Leadership":
         return self
@@ -76,59 +96,63 @@ class Election:
     >>> with election.campaign("me") as leadership:      # waits until it is elected
     ...     leadership.proclaim("me, and all is well")
     >>> election.leader()                                # None while nobody leads
-    >>> for leader in election.observe(cancel=cancel):   # now, and each time that somebody else leads or says more
+    >>> for leader in election.observe(cancel=cancel):   # now, and each time that another one leads or says more
     ...     print(leader.value if leader else "nobody")
     """
 
-    def __init__(
-        self, client: EtcdClient, renewer: Renewer, name: str, *, ttl_s: float, shared: SharedLease | None = None
-    ) -> None:
-        if not name or name.endswith("/"):
-            raise ValueError(f"an election's name must not be empty or end in '/': {name!r}")
-        self.name = name
-        self._client = client
-        self._queue = PrefixQueue(client, renewer, name, ttl_s=ttl_s, shared=shared)
+    def __init__(self, backend: "EtcdBackend", name: str, session: "Session | None" = None) -> None:
+        self._backend = backend
+        self._client = backend.client
+        self._session = session
+        self._name = checked_name(name)
+        self._record = f"{name}!record"  # beside the candidates' prefix, so that it is none of them
 
     def campaign(self, value: str, *, wait_s: float | None = None, cancel: Cancel | None = None) -> Leadership:
-        """Stand for election, and wait until one is elected, at most `wait_s` seconds (None: as long as it takes).
+        """Stand for election with something to say, and wait until one is elected, at most `wait_s` seconds.
 
-        `value` is what one proclaims from the first moment. Raises `LockTimeout`, `LockCancelled`, `LockUnavailable`,
-        and `LockLost` if the session is lost; nothing of this call is then left in the queue for longer than a TTL.
+        Raises `LockTimeout`, `LockCancelled`, or `LockUnavailable`; nothing of this call is then left in the queue for
+        longer than a TTL. The leadership is no thread's: it lasts until `resign` or the connection's end.
         """
-        place = self._queue.take(value.encode(), Wait(wait_s, cancel))
-        return Leadership(self._client, self._queue, place, value)
+        place = Place(self._backend, self._name, value.encode(), self._session)
+        return Leadership(self._backend, place.until_granted(Wait(wait_s, cancel)), value, self._record)
+
+    def candidates(self) -> list[Contender]:
+        """The leader and those who stand behind it, in their order. Raises `LockUnavailable`."""
+        return contenders(self._client, f"{self._name}/")
 
     def leader(self, *, timeout_s: float | None = None) -> Leader | None:
         """Who leads now, if anybody. Raises `LockUnavailable`."""
-        first = self._client.first(self._queue.prefix, timeout_s)
+        first = self._client.first(f"{self._name}/", timeout_s)
         if first is None:
             return None
         return Leader(first.key, first.value.decode(errors="replace"), first.create_revision, first.mod_revision)
 
+    def recorded(self) -> str | None:
+        """What a leader has written down last, whoever leads now; None if none has. Raises `LockUnavailable`."""
+        return self._client.get(self._record)
+
     def observe(self, *, cancel: Cancel | None = None) -> Iterator[Leader | None]:
-        """Who leads now, and then each change of that or of what is proclaimed; None: nobody does. Blocks in between.
+        """The leader now, and then each change of that or of what is proclaimed; None: nobody leads. Blocks in between.
 
         What is true when one looks is told; what was true only while one was busy with the last answer is not. An etcd
         that is away is waited for. Ends with `cancel`, and when the connection is closed.
         """
-        cancel = cancel or Cancel()
+        cancel, shutdown = cancel or Cancel(), self._backend.shutdown
         wake = Wake()
+        lookout = Lookout(self._client, wake)
         last: Leader | type[Leader] | None = Leader  # no answer yet
-        forgets = [cancel.subscribe(wake.set), self._client.waiters.on_close(wake.set)]
+        forgets = [cancel.subscribe(wake.set), shutdown.subscribe(wake.set), lookout.close]
         try:
-            while not (cancel.is_set() or self._client.waiters.closing):
+            while not (cancel.is_set() or shutdown.begun):
                 try:
-                    with self._client.watching(self._queue.prefix, wake.set, below=True) as watching:
-                        for pause_s in looks():
-                            now = self.leader()
-                            if now != last:
-                                last = now
-                                yield now
-                            if not watching() or cancel.is_set() or self._client.waiters.closing:
-                                break
-                            wake.wait(pause_s)
+                    pause_s = lookout.pause_s(f"{self._name}/", self._backend.timeout_s, below=True)
+                    if (now := self.leader()) != last:
+                        last = now
+                        yield now
+                        continue  # time has passed
                 except LockUnavailable:
-                    wake.wait(AWAY_PAUSE_S)
+                    pause_s = _AWAY_PAUSE_S
+                wake.wait(pause_s)
         finally:
             for forget in forgets:
                 forget()

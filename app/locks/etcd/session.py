@@ -4,89 +4,101 @@ import secrets
 import time
 from contextlib import suppress
 from types import TracebackType
+from typing import TYPE_CHECKING, Final
 
 from app.errors import LockLost, LockUnavailable
-from app.locks.etcd.client import EtcdClient
 from app.locks.etcd.election import Election
 from app.locks.etcd.lock import EtcdLock
-from app.locks.etcd.queue import SharedLease
 from app.locks.lease import Lease, Leased
-from app.locks.renewer import Renewer
+
+if TYPE_CHECKING:
+    from app.locks.etcd.backend import EtcdBackend
+
+_DELETES_MAX: Final = 16  # at a renewal, which must not be late for them
 
 
 class Session(Leased):
     """As etcd's Go `concurrency.Session`: a lease that is kept renewed, and all that is locked under it.
 
-    Locks without a session have a lease each, which is the safer choice: whose key is deleted loses that lock only, and
-    nothing is left if its creation was not answered. A session is for those who hold many locks for long, or none of
-    whose locks is worth anything without the others. Two threads of a session are two contenders, other than in Go.
+    Locks without a session have a lease each, which is the safer choice: a deleted key loses that lock only. A session
+    is for those who hold many locks for long, or locks that are worth nothing without each other. Two threads of a
+    session are two contenders, other than in Go.
 
     >>> with backend.session(ttl_s=10) as session:
     ...     with session.lock("/jobs/nightly"), session.lock("/jobs/weekly"):
     ...         session.ensure_held()
 
-    `ttl_s`: whole seconds, rounded up; or `lease_id`: a lease that somebody else has granted, whose TTL counts. Raises
-    `LockUnavailable`, and `LockLost` if there is no such lease. Keep the object while you need the session: when it is
-    garbage, the session is closed.
+    `ttl_s`: seconds; or `lease_id`: a lease that another program has granted, whose TTL counts. Raises
+    `LockUnavailable`, and `LockLost` if there is no such lease. It is no thread's: it lasts until `close` or the
+    connection's end.
     """
 
-    def __init__(
-        self, client: EtcdClient, renewer: Renewer, *, ttl_s: int, instance: str, lease_id: int | None = None
-    ) -> None:
-        self._client = client
-        self._renewer = renewer
-        self._instance = instance
-        own_id = secrets.randbits(62) + 1
+    __slots__ = ("_backend", "_deleted", "client", "lease_id")
+
+    def __init__(self, backend: "EtcdBackend", *, ttl_s: int, lease_id: int | None = None) -> None:
+        self._backend = backend
+        self.client = client = backend.client
+        self._deleted: set[str] = set()
         asked_at = time.monotonic()
         if lease_id is not None:
             granted_s = client.ttl_granted(lease_id)
             if granted_s is None or not client.keep_alive(lease_id):
                 raise LockLost(f"etcd has no lease {lease_id:x}")
-            own_id, ttl_s = lease_id, granted_s
-        self.lease_id = own_id
-        late: set[str] = set()
-        lease = Lease(
-            f"session {own_id:x}",
-            ttl_s,
-            asked_at=asked_at,
-            renew=lambda timeout_s: _renew(client, own_id, late, timeout_s),
-            end=lambda timeout_s: client.revoke(own_id, timeout_s),
-        )
-        super().__init__(lease)
-        self._shared = SharedLease(own_id, lease, late)
-        try:
-            if lease_id is None:
-                lease.ttl_s = client.grant(own_id, ttl_s)
-                lease.renewed(asked_at)
-            renewer.keep(lease)
-        except BaseException:
-            if lease_id is None:
-                renewer.end(lease)
-            raise
+            ttl_s = granted_s
+        self.lease_id = secrets.randbits(62) + 1 if lease_id is None else lease_id
+        super().__init__(Lease(f"session {self.lease_id:x}", self, ttl_s, asked_at=asked_at))
+        if lease_id is None:
+            try:
+                self.lease.ttl_s = client.grant(self.lease_id, ttl_s)
+                self.lease.renewed(asked_at)
+            except BaseException:
+                backend.renewer.end(self.lease)
+                raise
+        backend.renewer.keep(self.lease)
 
     def lock(self, name: str) -> EtcdLock:
         """A lock under the session's lease."""
-        return EtcdLock(
-            self._client, self._renewer, name, ttl_s=self.ttl_s, instance=self._instance, shared=self._shared
-        )
+        return EtcdLock(self._backend, name, self)
 
     def election(self, name: str) -> Election:
         """An election under the session's lease."""
-        return Election(self._client, self._renewer, name, ttl_s=self.ttl_s, shared=self._shared)
+        return Election(self._backend, name, self)
 
     @property
     def ttl_s(self) -> float:
-        """What the server gave: so long the session outlives its process."""
-        return self._lease.ttl_s
+        """What the server gave: how long the session outlives its process."""
+        return self.lease.ttl_s
 
     def orphan(self) -> None:
         """Renew no more, and leave the lease to end by itself: what is locked stays so until then."""
-        self._renewer.drop(self._lease)
+        self._backend.renewer.drop(self.lease)
 
     def close(self) -> None:
         """End the session: all that is locked under it is free at once. Never raises, and may be called again."""
-        self._lease.lose("the session was closed")  # before somebody else can have what was locked
-        self._renewer.hand_back(self._lease, self._client.timeout_s)
+        self.lease.lose("the session was closed")  # before another one can have what was locked
+        self._backend.renewer.hand_back(self.lease, self._backend.timeout_s)
+
+    # -- what its lease and its keys rest on -------------------------------------------------------------------------
+
+    def renew(self, timeout_s: float) -> bool:
+        """Another TTL."""
+        alive = self.client.keep_alive(self.lease_id, timeout_s / 2)
+        with suppress(LockUnavailable):
+            # A key may have been created after it was deleted, by a call that we gave up; the session would keep it.
+            for key in list(self._deleted)[:_DELETES_MAX]:
+                self.client.delete(key, timeout_s / 2)
+                self._deleted.discard(key)
+        return alive
+
+    def end(self, timeout_s: float) -> None:
+        """Revoke the lease."""
+        self.client.revoke(self.lease_id, timeout_s)
+
+    def delete(self, key: str, timeout_s: float, *, again: bool) -> None:
+        """Delete one of its keys; `again`: once more at the next renewal."""
+        if again:
+            self._deleted.add(key)
+        self.client.delete(key, timeout_s)
 
     def __enter__(self) -> "Session":
         return self
@@ -95,12 +107,3 @@ class Session(Leased):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _renew(client: EtcdClient, lease_id: int, late: set[str], timeout_s: float) -> bool:
-    """Another TTL; and what was given back before it came into being is given back again, as it may have come since."""
-    alive = client.keep_alive(lease_id, timeout_s / 2)
-    with suppress(LockUnavailable):
-        for key in list(late):
-            client.delete(key, timeout_s / 2)
-    return alive

@@ -1,8 +1,8 @@
 """The watches on one etcd member, on one stream.
 
-etcd3's own watcher is not used: it takes an answer that comes too late for that of the next watch, lets those behind
-the first wait without a limit, and once its stream is half closed its cancellations block for ever (a queue of ten
-that nobody reads any more). This one only ever says "something happened to your key, look again".
+etcd3's own watcher has three bugs: a late answer is matched to the wrong watch; creations queue without a time-out;
+after a half-close, a cancellation blocks for ever. This one only ever says "something happened to your key, look
+again".
 """
 
 import logging
@@ -38,7 +38,7 @@ class WatchStream:
     """A stream of watches; broken for good once it breaks. All methods may be called from any thread."""
 
     def __init__(self, stub: Any, metadata: Any) -> None:
-        self._mutex = threading.RLock()  # a forgotten observer may be finalised, and remove its watch, in here
+        self._mutex = threading.RLock()  # an observer may be finalised, and remove its watch, while we are in here
         self._requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._unanswered: deque[Watch] = deque()  # etcd answers in the order of the requests
         self._watches: dict[int, Watch] = {}

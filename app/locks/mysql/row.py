@@ -1,32 +1,23 @@
-"""The lock of a MySQL row: whoever can insert the row with the lock's name owns it, and pushes its end on."""
+"""The lock of a MySQL row: an insert of the row with the lock's name owns it, and its owner pushes its end on."""
 
-import itertools
 import os
-import random
 import secrets
 import threading
 import time
-from collections.abc import Callable
 from typing import Final
 
+from typing_extensions import override
+
+from app.common.backoff import Backoff
 from app.common.mysql import DUPLICATE, MySqlClient, Refused
-from app.errors import LockUnavailable
-from app.locks.backend import Guarantees, Portrait
+from app.locks.attempt import Attempt
+from app.locks.backend import Guarantees
+from app.locks.contender import Contender
+from app.locks.grant import Grant
 from app.locks.lease import Lease
-from app.locks.lock import Contender, DistributedLock, Grant
-from app.locks.mysql.backend import (
-    NOW,
-    OWNER_COLUMNS,
-    MySqlBackend,
-    Outage,
-    Tokens,
-    holders,
-    key,
-    short,
-    under,
-)
-from app.locks.renewer import Renewer
-from app.locks.waiting import AWAY_PAUSE_S, Wait, Wake
+from app.locks.lock import DistributedLock
+from app.locks.mysql.backend import NOW, OWNER_COLUMNS, MySqlBackend, holders, key, short, under
+from app.locks.waiting import Wait
 
 # A waiter looks this often, growing from one to the other, and at the moment at which the row would expire.
 _FIRST_PAUSE_S: Final = 0.005
@@ -37,8 +28,73 @@ _SHOW: Final = (
 )
 
 
+class MySqlRowLock(DistributedLock["MySqlRowBackend"]):
+    """A row while the lock is owned, with an end by the server's clock; not fair; fenced by a counter.
+
+    Every statement is a transaction of its own, on one row: there is nothing that a paused process could keep locked,
+    and no deadlock.
+
+    >>> with connect("mysql+row://shop:secret@db/shop").lock("/seckill/lock/phone") as grant:
+    ...     store.write(..., token=grant.token)
+    """
+
+    def __init__(self, backend: "MySqlRowBackend", name: str) -> None:
+        super().__init__(backend, name)
+        self._key = key(name)
+
+    @override
+    def _attempt(self) -> "_Attempt":
+        return _Attempt(self._backend, self.name)
+
+    @override
+    def contenders(self) -> list[Contender]:
+        return holders(self._backend.client, f"{_SHOW} name = %s", (self._key,))
+
+
+class _Attempt(Attempt["MySqlRowBackend"]):
+    def __init__(self, backend: "MySqlRowBackend", name: str) -> None:
+        super().__init__(backend, name)
+        self._client = backend.client
+        self._key = key(name)
+        self._backoff = Backoff(_FIRST_PAUSE_S, _LAST_PAUSE_S, jitter=True)
+
+    @override
+    def take(self, wait: Wait) -> Grant | float:
+        left_s = self._look(wait)
+        if left_s is not None and left_s > 0:
+            return min(left_s, self._backoff.next_s())
+        grant = self._try(left_s is not None, wait)
+        if grant is None:
+            self.leave()
+            return 0.0  # another one was first: look what it has
+        return grant
+
+    def _look(self, wait: Wait) -> float | None:
+        """Seconds that the owner's row has left by the server's clock; None if there is no row."""
+        sql = f"SELECT TIMESTAMPDIFF(MICROSECOND, {NOW}, expires_at) FROM seckill_locks WHERE name = %s"  # noqa: S608
+        rows = self._client.run(sql, (self._key,), timeout_s=wait.call_s(self.backend.timeout_s)).rows
+        return int(rows[0][0]) / 1_000_000 if rows else None
+
+    def _try(self, dead: bool, wait: Wait) -> Grant | None:
+        """Insert the row, or take over the one of a dead owner; None if another one was first."""
+        row = _Row(self._client, self._key, self.backend.ttl_s)
+        lease = self.lease = Lease(f"{self.name}/{row.holder}", row, self.backend.ttl_s)
+        if not row.own(self.backend.instance, dead, wait.call_s(self.backend.timeout_s)):
+            self.lease = None
+            return None
+        source, token = self.backend.tokens.next(wait.call_s(self.backend.timeout_s))
+        asked_at = time.monotonic()
+        # Not ours any more, if all that took longer than a TTL: then the token may be greater than that of the one who
+        # came after us, and must not be used.
+        if not row.sign(token, wait.call_s(self.backend.timeout_s)):
+            return None
+        lease.renewed(asked_at)
+        self.backend.renewer.keep(lease)
+        return Grant(lease.name, token, source, lease)
+
+
 class _Row:
-    """One try at the row of a lock. Leases use it, so it must not know the lock: a lock that is garbage is given up."""
+    """One try at the row of a lock."""
 
     def __init__(self, client: MySqlClient, name: bytes, ttl_s: float) -> None:
         self.holder = secrets.token_hex(16)
@@ -60,13 +116,13 @@ class _Row:
             return False
         return True
 
+    def sign(self, token: int, timeout_s: float) -> bool:
+        """As `renew`, with the token that we counted."""
+        return self._write(f"token = %s, {self._end}", (token,), timeout_s)
+
     def renew(self, timeout_s: float) -> bool:
         """Push its end on, if it is ours and has not ended yet."""
         return self._write(self._end, (), timeout_s)
-
-    def sign(self, token: int, timeout_s: float) -> bool:
-        """The same, with the token that we counted."""
-        return self._write(f"token = %s, {self._end}", (token,), timeout_s)
 
     def _write(self, what: str, args: tuple[int, ...], timeout_s: float) -> bool:
         sql = f"UPDATE seckill_locks SET {what} WHERE name = %s AND holder = %s AND expires_at > {NOW}"  # noqa: S608
@@ -78,133 +134,16 @@ class _Row:
         self._client.run(sql, (self._name, self.holder), timeout_s=timeout_s)
 
 
-class MySqlRowLock(DistributedLock):
-    """A row while somebody owns the lock, with an end by the server's clock; not fair; fenced by a counter.
-
-    Every statement is a transaction of its own, on one row: there is nothing that a paused process could keep locked,
-    and no deadlock.
-
-    >>> lock = MySqlRowBackend("mysql://shop:secret@db/shop").lock("/seckill/lock/phone")
-    >>> with lock as grant:
-    ...     store.write(..., token=grant.token)
-    """
-
-    def __init__(
-        self, client: MySqlClient, tokens: Tokens, renewer: Renewer, name: str, *, ttl_s: float, instance: str
-    ) -> None:
-        super().__init__(name)
-        self._client = client
-        self._tokens = tokens
-        self._renewer = renewer
-        self._key = key(name)
-        self._ttl_s = ttl_s
-        self._instance = instance
-
-    def _take(self, wait: Wait, abandoned: Callable[[], bool]) -> Grant:
-        wake = Wake()
-        with self._client.waiters.waiting(wake.set):
-            forget_cancel = wait.cancel.subscribe(wake.set)
-            try:
-                return self._poll(wait, wake, abandoned)
-            finally:
-                forget_cancel()
-
-    def _poll(self, wait: Wait, wake: Wake, abandoned: Callable[[], bool]) -> Grant:
-        outage = Outage(self._ttl_s)
-        left_s: float | None = None  # what the present owner's row has left; None: there is none, as far as we know
-        pause_s = _FIRST_PAUSE_S
-        for lap in itertools.count():
-            self._refuse_closing()
-            if lap > 1 or wait.cancel.is_set():  # not before a dead owner's row was tried for
-                wait.check(self.name)
-            try:
-                if (left_s is None or left_s <= 0) and (grant := self._try(left_s is not None, wait, abandoned)):
-                    return grant
-                left_s = self._look(wait)
-                outage.over()
-            except LockUnavailable as error:
-                self._refuse_closing()
-                outage.bear(error)
-                left_s = pause_s = AWAY_PAUSE_S
-            if left_s is not None and left_s > 0:
-                wait.check(self.name)
-                wake.wait(min(pause_s * random.uniform(0.5, 1), left_s, wait.left_s))  # noqa: S311 - not a secret
-                wait.check(self.name)
-                pause_s = min(pause_s * 1.5, _LAST_PAUSE_S)
-        raise AssertionError("unreachable")
-
-    def _try(self, dead: bool, wait: Wait, abandoned: Callable[[], bool]) -> Grant | None:
-        """Insert the row, or take over the one of a dead owner; None if somebody else was first."""
-        row = _Row(self._client, self._key, self._ttl_s)
-        lease = Lease(
-            f"{self.name}/{row.holder}",
-            self._ttl_s,
-            asked_at=time.monotonic(),
-            renew=row.renew,
-            end=row.end,
-            abandoned=abandoned,
-        )
-        try:
-            if not row.own(self._instance, dead, wait.call_s(self._client.timeout_s)):
-                return None
-            source, token = self._tokens.next(wait.call_s(self._client.timeout_s))
-            asked_at = time.monotonic()
-            # Not ours any more, if all that took longer than a TTL: then the token may be greater than that of somebody
-            # who came after us, and must not be used.
-            if not row.sign(token, wait.call_s(self._client.timeout_s)):
-                return None
-            lease.renewed(asked_at)
-            if lease.lost:
-                self._renewer.end(lease)
-                return None
-            grant = Grant(lease.name, token, source, lease)
-            self._renewer.keep(lease)
-        except BaseException:
-            self._renewer.end(lease)  # what may have reached the server
-            raise
-        return grant
-
-    def _look(self, wait: Wait) -> float | None:
-        """Seconds that the owner's row has left by the server's clock; None if there is no row."""
-        sql = f"SELECT TIMESTAMPDIFF(MICROSECOND, {NOW}, expires_at) FROM seckill_locks WHERE name = %s"  # noqa: S608
-        rows = self._client.run(sql, (self._key,), timeout_s=wait.call_s(self._client.timeout_s)).rows
-        return int(rows[0][0]) / 1_000_000 if rows else None
-
-    def _refuse_closing(self) -> None:
-        if self._client.waiters.closing:
-            raise LockUnavailable("the connection to MySQL is closed")
-
-    def _give_back(self, grant: Grant) -> None:
-        self._renewer.hand_back(grant.lease, self._client.timeout_s)
-
-    def contenders(self) -> list[Contender]:
-        """Who owns the lock, if anybody; who waits for it is nowhere to be seen."""
-        return holders(self._client, f"{_SHOW} name = %s", (self._key,))
-
-
 class MySqlRowBackend(MySqlBackend):
     """Locks that are rows of the table seckill_locks."""
 
     name = "mysql-row"
-    guarantees = Guarantees(fencing=True, survives_silence=True, survives_restart=True, remembers=True)
-    portrait = Portrait(
-        works=(
-            "Each acquire inserts a row with the lock's name, its primary key; a second one is refused. The row says "
-            "who owns it (host, process, thread) and until when by the server's clock. The owner pushes that on and "
-            "deletes the row in the end; a row whose time is over is taken over. Who waits looks every 5 to 50 ms."
-        ),
-        costs="4 statements for acquire and release, each of them a commit; a waiter about 25 a second",
-        fails=(
-            "not fair, and whoever looks first has it; each waiter is a load for the server; a step of the server's "
-            "clock by more than a TTL gives the lock away, and the token is then what protects the store"
-        ),
-        choose="if MySQL is what there is, and few wait: it survives a restart of the server",
-    )
+    guarantees = Guarantees(fencing=True, survives_silence=True, survives_restart=True)
 
+    @override
     def lock(self, name: str) -> MySqlRowLock:
-        """The lock of that name; each call makes an object of its own."""
-        return MySqlRowLock(self._client, self._tokens, self.renewer, name, ttl_s=self._ttl_s, instance=self._instance)
+        return MySqlRowLock(self, name)
 
+    @override
     def contenders(self, prefix: str) -> list[Contender]:
-        """The owners of all locks whose names begin with `prefix`."""
-        return holders(self._client, f"{_SHOW} name >= %s AND name < %s ORDER BY name", under(prefix))
+        return holders(self.client, f"{_SHOW} name >= %s AND name < %s ORDER BY name", under(prefix))

@@ -1,4 +1,4 @@
-"""Calls to Redis or Valkey for locks: blocking, each with a deadline, with errors of ours; and who is told of releases.
+"""Calls to Redis or Valkey for locks: blocking, each with a deadline, with errors of ours; and a listener for releases.
 
 In `app.locks` only this file imports redis.
 """
@@ -20,12 +20,11 @@ from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError, RedisError
 from redis.retry import Retry
 
-from app.common.blocking import Waiters, ctrl_c_waits
 from app.errors import ConfigurationError, LockUnavailable
-from app.locks.waiting import AWAY_PAUSE_S
 
 _log = logging.getLogger(__name__)
 
+_AWAY_PAUSE_S: Final = 0.1
 _LISTEN_S: Final = 1.0  # after at most so long the listening thread looks whether it is wanted
 _IDLE_MAX: Final = 100  # patterns: a program may have a lock for each of its orders
 
@@ -47,13 +46,14 @@ class RedisClient:
 
     def __init__(self, url: str, *, timeout_s: float = 2.0, brief_s: float | None = None) -> None:
         self.timeout_s = timeout_s
-        self.waiters = Waiters()
         self._closed = False
         self._id = uuid.uuid4()
         self._owners = itertools.count(1)
         try:
             self._redis = _connect(url, timeout_s)
             self._brief = self._redis if brief_s is None else _connect(url, min(brief_s, timeout_s))
+            self._url = url
+            self._pings: dict[float, Any] = {}  # a client for each deadline that pings were asked with
         except (ValueError, RedisError):
             # Neither the URL nor the error: a part of the password may be in both.
             raise ConfigurationError(
@@ -63,13 +63,13 @@ class RedisClient:
         self._listener = _Listener(_connect(url, timeout_s))
 
     def new_owner(self) -> str:
-        """A name for one who wants a lock, as Redisson has it: a client, and a number that is one thread's there."""
+        """A name for one attempt, as Redisson has it: a client, and a number that is one thread's there."""
         return f"{self._id}:{next(self._owners)}"
 
     def run(self, script: Script, keys: Sequence[str], args: Sequence[str | int], *, brief: bool = False) -> Any:
         """Run a script; a server that has forgotten it is told it again."""
         client = self._brief if brief else self._redis
-        with self._translated(), ctrl_c_waits():
+        with self._translated():
             try:
                 return client.evalsha(script.sha, len(keys), *keys, *args)
             except NoScriptError:
@@ -78,40 +78,43 @@ class RedisClient:
     @contextmanager
     def commands(self) -> Iterator[Any]:
         """redis-py's own client, for a block of commands, each with the deadline."""
-        with self._translated(), ctrl_c_waits():
+        with self._translated():
             yield self._redis
 
-    @contextmanager
-    def listening(self, pattern: str, wake: Callable[[], None]) -> Iterator[None]:
-        """In this block `wake` is called at each message of such channels, and when the connection was lost meanwhile.
+    def ping(self, timeout_s: float) -> None:
+        """Raise `LockUnavailable` unless the server answers within `timeout_s` seconds."""
+        timeout_s = min(timeout_s, self.timeout_s)
+        with self._translated():
+            # redis-py has a deadline for a connection, not for a call.
+            if timeout_s not in self._pings:
+                self._pings[timeout_s] = _connect(self._url, timeout_s / 2)  # to connect, and to answer
+            self._pings[timeout_s].ping()
 
-        What was published before the block begins must be found by looking. Raises `LockUnavailable`.
+    def listen(self, pattern: str, wake: Callable[[], None]) -> Callable[[], None]:
+        """Have `wake` called at each message of such channels, and when the connection is lost; the answer ends that.
+
+        What was published before this returns must be found by looking. Raises `LockUnavailable`.
         """
         with self._translated():
-            with ctrl_c_waits():
-                self._listener.add(pattern, wake)
+            self._listener.add(pattern, wake)
             try:
-                with ctrl_c_waits():
-                    self._redis.publish(self._listener.control, "")  # so that it looks what is wanted
-                    heard = self._listener.hears(pattern, self.timeout_s)
-                if not heard:
+                self._redis.publish(self._listener.control, "")  # so that it looks what is wanted
+                if not self._listener.hears(pattern, self.timeout_s):
                     raise LockUnavailable(f"Redis did not take a subscription within {self.timeout_s:g} s")
-                yield
-            finally:
-                with ctrl_c_waits():
-                    self._listener.remove(pattern, wake)
+            except BaseException:
+                self._listener.remove(pattern, wake)
+                raise
+        return lambda: self._listener.remove(pattern, wake)
 
     def close(self) -> None:
-        """Close the connections. Who waits leaves first; calls under way end with `LockUnavailable`."""
-        self.waiters.send_away()
+        """Close the connections. Calls under way end with `LockUnavailable`."""
         self._closed = True
-        with ctrl_c_waits():
-            self._listener.closed = True
-            with contextlib.suppress(RedisError, OSError):
-                self._brief.publish(self._listener.control, "")
-            self._listener.join()
-            for client in (self._redis, self._brief):
-                client.close()
+        self._listener.closed = True
+        with contextlib.suppress(RedisError, OSError):
+            self._brief.publish(self._listener.control, "")
+        self._listener.join()
+        for client in (self._redis, self._brief, *self._pings.values()):
+            client.close()
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
@@ -124,7 +127,7 @@ class RedisClient:
 
 
 class _Listener:
-    """One connection and one thread, for all patterns. Those that nobody listens to any more stay for the next one.
+    """One connection and one thread, for all patterns. Patterns without a listener stay for the next one.
 
     The thread hears of a new one through a channel of its own: redis-py's subscriptions belong to one thread.
     """
@@ -168,13 +171,13 @@ class _Listener:
             except (RedisError, OSError, ValueError) as error:
                 if str(error) != self._said:
                     self._said = str(error)
-                    _log.warning("Redis tells nothing to those who wait for locks, they look by themselves: %s", error)
+                    _log.warning("Redis tells of no releases, waiters look by themselves: %s", error)
                 with self._mutex:
                     self._subscribed.clear()
                     wakes = [wake for one in self._wakes.values() for wake in one]
                 for wake in wakes:
-                    wake()  # nobody tells them anything any more: they look for themselves
-                time.sleep(AWAY_PAUSE_S)
+                    wake()  # no message comes any more: they look by themselves
+                time.sleep(_AWAY_PAUSE_S)
         self._client.close()
 
     def _listen(self, channels: Any) -> None:

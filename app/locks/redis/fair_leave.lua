@@ -1,7 +1,7 @@
 -- Give the lock back if it is ours, or our place in the queue, and tell the first of those who wait that it is free.
 --
--- KEYS: 1 lock, 2 who owns it, 3 queue, 4 until when, 5 who waits
--- ARGV: 1 owner, 2 channel, to which each who waits adds ":" and its own name
+-- KEYS: 1 lock, 2 name of the owner, 3 queue, 4 deadlines, 5 names of the waiters
+-- ARGV: 1 owner, 2 channel, to which each waiter adds ":" and its own name
 -- Answers 1 if the lock was ours, else 0.
 
 local held = redis.call("HDEL", KEYS[1], ARGV[1])

@@ -1,7 +1,7 @@
 -- Take the lock if it is free and it is our turn, else stand in the queue. As Redisson's RFairLock has it: the lock, a
 -- list of those who wait, and until when each is believed to be alive once it is the first.
 --
--- KEYS: 1 lock, 2 tokens, 3 who owns it, for people, 4 queue, 5 until when, 6 who waits, for people
+-- KEYS: 1 lock, 2 tokens, 3 name of the owner, for people, 4 queue, 5 deadlines, 6 names of the waiters, for people
 -- ARGV: 1 TTL (ms), 2 owner, 3 who that is, as JSON, 4 what to call the source of the tokens if it has no name yet
 -- Answers {token, source}, or {0, what is left of the TTL (ms; below 0: it has none)} if it is not our turn.
 

@@ -9,16 +9,14 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
 from uuid import uuid4
 
-from app.common.blocking import Waiters, ctrl_c_waits
+from app.common.callbacks import Callbacks
 from app.errors import ConfigurationError, LockUnavailable
-from app.locks.waiting import Cancel
 
 try:
     from kazoo.client import KazooClient
@@ -100,7 +98,7 @@ class Session:
         self._mutex = threading.Lock()
         self._connected = threading.Event()  # or over
         self._reconnected = threading.Event()
-        self._on_over = Cancel()
+        self._on_over = Callbacks()
         self._ending: threading.Thread | None = None
         self._silent_since: float | None = None
         self._watching: dict[str, list[Callable[[], None]]] = {}
@@ -165,11 +163,11 @@ class Session:
                 target=self._close, args=(was_connected, told), name="seckill-zookeeper-end", daemon=True
             )
             self._ending.start()
-        self._on_over.set()
+        self._on_over.fire()
         told.set()
 
     def _close(self, was_connected: bool, told: threading.Event) -> None:
-        # Who holds must know before the server gives it to others; but a callback that blocks must not keep all out.
+        # A holder must know before the server gives the lock to others; but a callback that blocks must not keep it.
         told.wait(_TELL_S)
         if was_connected and not self._kazoo.connected:
             # kazoo comes back with the same session, by itself. Ended then, its nodes go at once, not at its timeout.
@@ -198,8 +196,7 @@ class Session:
         errors of kazoo's are `LockUnavailable`.
         """
         deadline = time.monotonic() + timeout_s
-        with ctrl_c_waits():
-            return [self._answer(result, deadline) for result in self._send(*calls)]
+        return [self._answer(result, deadline) for result in self._send(*calls)]
 
     def _send(self, *calls: Callable[[Any], Any]) -> list[Any]:
         self._refuse_if_over()
@@ -265,13 +262,12 @@ class Session:
             if result.successful():
                 self.delete_soon(result.value[0])
 
-        with ctrl_c_waits():
-            results = self._send(create, lambda kazoo: kazoo.get_children_async(path.rpartition("/")[0]))
-            try:
-                return [self._answer(result, deadline) for result in results]
-            except LockUnavailable:
-                results[0].rawlink(delete)  # when it is answered after all; else the session is over
-                raise
+        results = self._send(create, lambda kazoo: kazoo.get_children_async(path.rpartition("/")[0]))
+        try:
+            return [self._answer(result, deadline) for result in results]
+        except LockUnavailable:
+            results[0].rawlink(delete)  # when it is answered after all; else the session is over
+            raise
 
     def present(self, path: str, czxid: int, timeout_s: float) -> bool:
         """Whether a contender's node is there, as far as the leader knows.
@@ -295,24 +291,29 @@ class Session:
 
     def delete_soon(self, path: str) -> None:
         """The same, without waiting for an answer."""
-        with ctrl_c_waits():
-            if self.over is None:
-                self._kazoo.delete_async(path)
+        if self.over is None:
+            self._kazoo.delete_async(path)
 
-    @contextmanager
-    def watching(self, path: str, wake: Callable[[], None], timeout_s: float) -> Iterator[bool]:
-        """Call `wake` when the node is deleted or changed. Yields whether it is there."""
+    def watch(self, path: str, wake: Callable[[], None], timeout_s: float) -> tuple[bool, Callable[[], None]]:
+        """Have `wake` called when the node is deleted or changed: whether it is there, and what ends that."""
         with self._mutex:
             self._watching.setdefault(path, []).append(wake)
+
+        def forget() -> None:
+            with self._mutex:
+                wakes = self._watching.get(path, [])
+                if wake in wakes:
+                    wakes.remove(wake)
+                if not wakes:
+                    self._watching.pop(path, None)
+
         try:
             # Not `exists`, whose watch on a node that is gone would stay for ever.
             (found,) = self.ask(timeout_s, lambda kazoo: kazoo.get_async(path, watch=self._fired))
-            yield not isinstance(found, KazooException)
-        finally:
-            with self._mutex:
-                self._watching[path].remove(wake)
-                if not self._watching[path]:
-                    del self._watching[path]
+        except BaseException:
+            forget()
+            raise
+        return not isinstance(found, KazooException), forget
 
     def _fired(self, event: Any) -> None:
         # One callback for all watches: kazoo keeps each that it was given until the node changes.
@@ -336,7 +337,6 @@ class ZooKeeperClient:
             raise ConfigurationError("ZooKeeper's log-in must be user:password")
         self.timeout_s = timeout_s
         self.session_s = session_s
-        self.waiters = Waiters()
         self._hosts = _for_kazoo(hosts if isinstance(hosts, str) else ",".join(hosts), session_s, timeout_s)
         self._auth = auth
         self._mutex = threading.Lock()
@@ -348,28 +348,25 @@ class ZooKeeperClient:
         session = self._session
         if session is not None and session.ready:
             return session
-        with ctrl_c_waits():
-            with self._mutex:
-                if self._closed:
-                    raise LockUnavailable("the connection to ZooKeeper is closed")
-                session = self._session
-                if session is None or session.over is not None:
-                    if session is not None:
-                        _log.warning("%s; connecting anew", session.over)
-                    session = self._session = Session(self._hosts, self.session_s, self._auth)
-            session.wait_ready(timeout_s)
+        with self._mutex:
+            if self._closed:
+                raise LockUnavailable("the connection to ZooKeeper is closed")
+            session = self._session
+            if session is None or session.over is not None:
+                if session is not None:
+                    _log.warning("%s; connecting anew", session.over)
+                session = self._session = Session(self._hosts, self.session_s, self._auth)
+        session.wait_ready(timeout_s)
         return session
 
     def close(self) -> None:
-        """End the session, and with it all its nodes. Who waits leaves the queue first; who holds is told."""
-        self.waiters.send_away()
-        with ctrl_c_waits():
-            with self._mutex:
-                self._closed = True
-                session = self._session
-            if session is not None:
-                session.end("the connection to ZooKeeper is closed")
-                session.join()
+        """End the session, and with it all its nodes; holders are told."""
+        with self._mutex:
+            self._closed = True
+            session = self._session
+        if session is not None:
+            session.end("the connection to ZooKeeper is closed")
+            session.join()
 
     def _ask(self, timeout_s: float, *calls: Callable[[Any], Any]) -> list[Any]:
         deadline = time.monotonic() + timeout_s
@@ -390,7 +387,7 @@ class ZooKeeperClient:
                 for name in names:
                     if sequence(name) is not None:
                         found.append(f"{path}/{name}")
-                    elif deep and name[0] not in "!~":  # texts, not locks
+                    elif deep and name[0] != "~":  # an id, not a lock
                         below.append(f"{path}/{name}")
             level = below
         answers = self._each(found, lambda kazoo, path: kazoo.get_async(path))
@@ -405,35 +402,6 @@ class ZooKeeperClient:
             answers |= zip(some, self._ask(self.timeout_s, *calls), strict=True)
         return {path: answer for path, answer in answers.items() if not isinstance(answer, KazooException)}
 
-    # -- texts -------------------------------------------------------------------------------------------------------
-
-    def get(self, names: Sequence[str]) -> dict[str, str]:
-        """The texts that are kept in these nodes."""
-        return {name: data.decode(errors="replace") for name, (data, _) in self._read(names).items() if data}
-
-    def _read(self, names: Sequence[str]) -> dict[str, Any]:
-        if names:
-            self._ask(self.timeout_s, lambda kazoo: kazoo.sync_async(names[0]))  # a follower may be behind
-        return self._each(names, lambda kazoo, path: kazoo.get_async(path))
-
-    def replace(self, values: Mapping[str, str], instead_of: Mapping[str, str]) -> set[str]:
-        """Compare and set, each by itself; those that were set."""
-        found = self._read(list(values))
-
-        def put(kazoo: Any, name: str) -> Any:
-            data = values[name].encode()
-            if name in found:
-                return kazoo.set_async(name, data, found[name][1].version)
-            return kazoo.create_async(name, data, makepath=True)
-
-        # A node without a text is the parent of another one.
-        same = [
-            name
-            for name in values
-            if (found[name][0].decode(errors="replace") if name in found else "") == instead_of.get(name, "")
-        ]
-        return set(self._each(same, put))
-
     # -- whose numbers the transaction numbers are -------------------------------------------------------------------
 
     def source(self, session: Session, name: str, timeout_s: float) -> str:
@@ -442,17 +410,6 @@ class ZooKeeperClient:
         if path not in session.sources:
             session.sources[path] = _id(session, path, timeout_s)
         return session.sources[path]
-
-    def newest(self, name: str, timeout_s: float) -> tuple[str, int]:
-        """`source`, and the number of a write that is made now: no node was created after that one."""
-        deadline = time.monotonic() + timeout_s
-        session = self.session(timeout_s)
-        path = _id_path(name)
-        known = _id(session, path, deadline - time.monotonic())
-        (stat,) = session.ask(deadline - time.monotonic(), lambda kazoo: kazoo.set_async(path, known.encode()))
-        if isinstance(stat, KazooException):
-            raise LockUnavailable(f"{path} was deleted in ZooKeeper")
-        return known, stat.mzxid
 
 
 def _id_path(name: str) -> str:
@@ -481,8 +438,8 @@ def _uncreatable(path: str) -> LockUnavailable:
 def _for_kazoo(hosts: str, session_s: float, timeout_s: float) -> str:
     """The hosts as kazoo takes them, each so many times that an attempt to connect takes about `timeout_s`.
 
-    kazoo shares out the session's timeout among them. A client that comes just as a server opens its port, as one does
-    that waits for that, never gets an answer (ZOOKEEPER-5051), and must come again.
+    kazoo shares out the session's timeout among them. ZOOKEEPER-5051: a client that connects while the server is
+    opening its port never gets an answer; it must connect again.
     """
     text, slash, folder = hosts.partition("/")
     addresses = [address.strip() for address in text.split(",")]

@@ -1,0 +1,59 @@
+"""Waits for the end of a key in etcd: by a watch, and by looking where a watch may be late or silent."""
+
+import time
+from collections.abc import Iterator
+from typing import Final
+
+from app.errors import LockUnavailable
+from app.locks.etcd.client import EtcdClient, KeyWatch
+from app.locks.waiting import Wake
+
+# A deletion that races with the creation of its watch can still be told only after 100 ms. So look again after 3, 6,
+# 12, ... ms until this much time has passed since the watch was made; after that its events are prompt.
+_WATCH_IS_PROMPT_S: Final = 0.2
+_FIRST_LOOK_S: Final = 0.003
+# Then look this often, for what no watch tells: our own key deleted by hand, or a member frozen with our watch.
+_LOOK_AGAIN_S: Final = 1.0
+_WITHOUT_WATCH_S: Final = 0.1
+
+
+class Lookout:
+    """A watch on one key at a time, which sets `wake`, and the times of the looks besides it."""
+
+    def __init__(self, client: EtcdClient, wake: Wake) -> None:
+        self._client = client
+        self._wake = wake
+        self._key = ""
+        self._watch: KeyWatch | None = None
+        self._pauses: Iterator[float] = iter(())
+
+    def pause_s(self, key: str, timeout_s: float, *, below: bool = False) -> float:
+        """For how many seconds to sleep before the next look at `key`, unless woken by its watch.
+
+        0 if the watch was made just now, within `timeout_s`: what happened before must be found by looking. A watch is
+        only there to be quick: where etcd takes none, look. `below`: of anything that happens to any key that begins
+        so.
+        """
+        if self._watch is not None and self._key == key and self._watch.will_tell():
+            return next(self._pauses)
+        self.close()
+        try:
+            self._watch = self._client.watch(key, self._wake.set, timeout_s, below=below)
+        except LockUnavailable:
+            return _WITHOUT_WATCH_S
+        self._key, self._pauses = key, _pauses()
+        return 0.0
+
+    def close(self) -> None:
+        """Watch no longer."""
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None
+
+
+def _pauses() -> Iterator[float]:
+    began = time.monotonic()
+    pause_s = _FIRST_LOOK_S
+    while True:
+        yield pause_s if time.monotonic() - began <= _WATCH_IS_PROMPT_S else _LOOK_AGAIN_S
+        pause_s *= 2

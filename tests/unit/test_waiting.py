@@ -1,0 +1,38 @@
+"""What wakes a waiter, and what calls it off."""
+
+import subprocess
+import sys
+import time
+
+from app.locks.waiting import Wake
+from tests.harness.waiting import WITHIN_S
+
+
+def test_a_signal_handler_may_wake_its_own_thread() -> None:
+    """At whatever moment of a wait it comes: neither of them blocks."""
+    subprocess.run([sys.executable, "-c", _INTERRUPTED], check=True, timeout=WITHIN_S)
+
+
+# In a process of its own, as the timer of signals is pytest's.
+_INTERRUPTED = """
+import random, signal
+from app.locks.waiting import Wake
+
+wake, chance = Wake(), random.Random(1)
+signal.signal(signal.SIGALRM, lambda *_: wake.set())
+for _ in range(3000):
+    signal.setitimer(signal.ITIMER_REAL, chance.uniform(0.00001, 0.00012))
+    for _ in range(3):
+        wake.wait(0.00003)
+"""
+
+
+def test_what_was_set_before_is_noticed_once() -> None:
+    """However often it was set; and a wait for nothing ends in time."""
+    wake = Wake()
+    wake.set()
+    wake.set()
+    assert wake.wait(0)
+    began = time.monotonic()
+    assert not wake.wait(0.01)
+    assert time.monotonic() - began < WITHIN_S
