@@ -1,4 +1,4 @@
-"""The stock of the items on sale: who may read and write it, guarded by fencing tokens."""
+"""The stock of the items on sale: guarded by fencing tokens."""
 
 from app.stock.store import (
     DEFAULT_SKU,
@@ -13,7 +13,6 @@ from app.stock.store import (
     Snapshot,
     Sold,
     StockStore,
-    foreign,
 )
 
 __all__ = [
@@ -29,5 +28,4 @@ __all__ = [
     "Snapshot",
     "Sold",
     "StockStore",
-    "foreign",
 ]

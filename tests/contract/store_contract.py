@@ -1,14 +1,15 @@
 """What every stock store must do, whatever it is made of. A store's tests inherit `StoreContract`.
 
-Those of a store that is guarded by fencing tokens inherit `FencedStoreContract`, or, if it takes batches that suppose,
-`SupposingStoreContract`.
+Those of a store that is guarded by fencing tokens inherit `FencedStoreContract`.
 """
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import pytest
 
@@ -18,15 +19,16 @@ from app.errors import (
     ItemNotPossible,
     StockBehind,
     StockChanged,
+    StockError,
     StockUnavailable,
     UnknownItem,
 )
 from app.stock import Ask, Batch, Fence, Level, Refused, Settled, Snapshot, Sold, StockStore
 from tests.harness.waiting import eventually_async
 
-Scenario = Callable[[StockStore], Coroutine[Any, Any, None]]
+Answer = TypeVar("Answer")
+OpenStore = Callable[..., Awaitable[StockStore]]
 SOLD_OUT = Settled("sold_out", 7, "cid")
-NOBODY = Ask()
 
 
 class StoreSystem(ABC):
@@ -71,24 +73,52 @@ def decided(seen: Snapshot, *sold: Sold | int, batch_id: str = "b", refused: tup
     return Batch(batch_id, seen.stock, orders, refused, seen.last_entry, seen.version)
 
 
+async def prepare(
+    store: StockStore, sku: str, own: Fence, batch_id: str, *, buyers: Sequence[str] = (), keys: Sequence[str] = ()
+) -> Snapshot:
+    """`StockStore.prepare` of one item; its error is raised, as by all of these."""
+    return _unless_error((await store.prepare(own, batch_id, {sku: Ask(buyers, keys)}))[sku])
+
+
+async def commit(store: StockStore, sku: str, own: Fence, batch: Batch) -> list[str]:
+    """`StockStore.commit` of one item."""
+    return _unless_error((await store.commit(own, {sku: batch}))[sku])
+
+
+async def resolve(store: StockStore, sku: str, own: Fence, batch: Batch) -> list[str] | None:
+    """`StockStore.resolve` of one item."""
+    return _unless_error((await store.resolve(own, {sku: batch}))[sku])
+
+
+async def fence_of(store: StockStore, sku: str) -> Fence | None:
+    """What the item's fence has seen."""
+    return _unless_error((await store.inspect([sku]))[sku])
+
+
+def _unless_error(answer: Answer | StockError) -> Answer:
+    if isinstance(answer, StockError):
+        raise answer
+    return answer
+
+
 async def sell(store: StockStore, token: int, *sold: Sold | int, sku: str = "default") -> list[str]:
     """Read, decide and write; the ids of the orders."""
     batch_id = f"b{token}"
-    seen = await store.read(sku, fence(token), batch_id)
-    return await store.commit(sku, fence(token), decided(seen, *sold, batch_id=batch_id))
+    seen = await prepare(store, sku, fence(token), batch_id)
+    return await commit(store, sku, fence(token), decided(seen, *sold, batch_id=batch_id))
 
 
 async def fenced_at_the_read_too(store: StockStore) -> list[Exception]:
-    """A reads 5 and is paused; B reads 5; A wakes and writes 4; B writes 4. Whom the store refuses."""
+    """A reads 5 and is paused; B reads 5; A wakes and writes 4; B writes 4. What the store refuses."""
     await store.set_stock("default", fence(1), 5)
     first, second = fence(10), fence(11)
-    for_first = await store.read("default", first, "b")
-    for_second = await store.read("default", second, "b2")
+    for_first = await prepare(store, "default", first, "b")
+    for_second = await prepare(store, "default", second, "b2")
     assert for_first.stock == for_second.stock == 5
     refused: list[Exception] = []
     for own, seen, batch_id in ((first, for_first, "b"), (second, for_second, "b2")):
         try:
-            await store.commit("default", own, decided(seen, 1, batch_id=batch_id))
+            await commit(store, "default", own, decided(seen, 1, batch_id=batch_id))
         except (FenceRefused, StockChanged) as error:
             refused.append(error)
     return refused
@@ -103,419 +133,348 @@ class StoreContract:
         raise NotImplementedError
 
     @pytest.fixture
-    def play(self, system: StoreSystem) -> Callable[..., None]:
-        """Runs a scenario against the empty server."""
+    async def open_store(self, system: StoreSystem) -> AsyncIterator[OpenStore]:
+        """Opens stores over the server, which is empty at first; they are closed in the end."""
+        system.clear()
+        async with AsyncExitStack() as stack:
 
-        def run(scenario: Scenario, **options: Any) -> None:
-            async def main() -> None:
+            async def open_(**options: Any) -> StockStore:
                 store = system.open(**options)
-                try:
-                    await scenario(store)
-                finally:
-                    await store.close()
+                stack.push_async_callback(store.close)
+                return store
 
-            system.clear()
-            asyncio.run(main())
-
-        return run
+            yield open_
 
     # -- commits -----------------------------------------------------------------------------------------------------
 
-    def test_a_batch_is_written_whole(self, play: Callable[..., None]) -> None:
+    async def test_a_batch_is_written_whole(self, open_store: OpenStore) -> None:
         """Stock, lucky, orders, buyers and keys change together."""
+        store = await open_store()
+        await store.set_stock("default", fence(1), 10)
+        seen = await prepare(store, "default", fence(2), "b")
+        assert replace(seen, version=None) == Snapshot(10, 0)
+        sold = [Sold(3, "ann", "k1"), Sold(1, "bob"), Sold(2, "ann")]
+        ids = await commit(store, "default", fence(2), decided(seen, *sold, refused=(Refused("k2", SOLD_OUT),)))
+        assert len(set(ids)) == 3
+        last = ids[-1].split("~")[1]
+        assert await store.level("default") == Level("default", 4, 6, 10, last)
+        orders = await store.orders("default")
+        assert [(one.id, one.quantity, one.buyer, one.key, one.batch_id) for one in orders] == [
+            (ids[0], 3, "ann", "k1", "b"),
+            (ids[1], 1, "bob", None, "b"),
+            (ids[2], 2, "ann", None, "b"),
+        ]
+        assert await store.order(ids[1]) == orders[1]
+        seen = await prepare(store, "default", fence(3), "b", buyers=["ann", "bob", "cid"], keys=["k1", "k2", "k3"])
+        settled = {"k1": Settled("sold", 3, "ann", ids[0]), "k2": SOLD_OUT}
+        assert replace(seen, version=None) == Snapshot(4, 6, {"ann": 5, "bob": 1}, settled, last)
 
-        async def scenario(store: StockStore) -> None:
-            await store.set_stock("default", fence(1), 10)
-            seen = await store.read("default", fence(2), "b")
-            assert replace(seen, version=None) == Snapshot(10, 0)
-            sold = [Sold(3, "ann", "k1"), Sold(1, "bob"), Sold(2, "ann")]
-            ids = await store.commit("default", fence(2), decided(seen, *sold, refused=(Refused("k2", SOLD_OUT),)))
-            assert len(set(ids)) == 3
-            last = ids[-1].split("~")[1]
-            assert await store.level("default") == Level("default", 4, 6, 10, last)
-            orders = await store.orders("default")
-            assert [(one.id, one.quantity, one.buyer, one.key, one.batch_id) for one in orders] == [
-                (ids[0], 3, "ann", "k1", "b"),
-                (ids[1], 1, "bob", None, "b"),
-                (ids[2], 2, "ann", None, "b"),
-            ]
-            assert await store.order(ids[1]) == orders[1]
-            seen = await store.read("default", fence(3), "b", buyers=["ann", "bob", "cid"], keys=["k1", "k2", "k3"])
-            settled = {"k1": Settled("sold", 3, "ann", ids[0]), "k2": SOLD_OUT}
-            assert replace(seen, version=None) == Snapshot(4, 6, {"ann": 5, "bob": 1}, settled, last)
-
-        play(scenario)
-
-    def test_names_are_told_apart_and_kept(self, play: Callable[..., None]) -> None:
+    async def test_names_are_told_apart_and_kept(self, open_store: OpenStore) -> None:
         """Buyers and keys in any alphabet, in either case, with blanks and quotes, are as different as they look."""
         names = ["ann", "Ann", "ann ", " ann", "änn", "🛒" * 100, "a'b", 'a"b', "a\\b", "a%sb", "a;--b"]
+        store = await open_store()
+        await store.set_stock("default", fence(1), 100)
+        await sell(store, 2, *(Sold(number + 1, name, name) for number, name in enumerate(names)))
+        seen = await prepare(store, "default", fence(3), "c", buyers=[*names, "ANN"], keys=[*names, "ANN"])
+        assert seen.bought == {name: number + 1 for number, name in enumerate(names)}
+        assert {key: settled.buyer for key, settled in seen.settled.items()} == {name: name for name in names}
+        assert [(one.buyer, one.key) for one in await store.orders("default")] == [(name, name) for name in names]
 
-        async def scenario(store: StockStore) -> None:
-            await store.set_stock("default", fence(1), 100)
-            await sell(store, 2, *(Sold(number + 1, name, name) for number, name in enumerate(names)))
-            seen = await store.read("default", fence(3), "c", buyers=[*names, "ANN"], keys=[*names, "ANN"])
-            assert seen.bought == {name: number + 1 for number, name in enumerate(names)}
-            assert {key: settled.buyer for key, settled in seen.settled.items()} == {name: name for name in names}
-            assert [(one.buyer, one.key) for one in await store.orders("default")] == [(name, name) for name in names]
-
-        play(scenario)
-
-    def test_sending_a_batch_again_does_nothing(self, play: Callable[..., None]) -> None:
+    async def test_sending_a_batch_again_does_nothing(self, open_store: OpenStore) -> None:
         """The last batch sent again is answered as the first time, even once somebody else has read."""
+        store = await open_store()
+        await store.set_stock("default", fence(1), 100)
+        seen = await prepare(store, "default", fence(2), "b")
+        write = decided(seen, 3, Sold(4, "ann"))
+        ids = await commit(store, "default", fence(2), write)
+        assert await commit(store, "default", fence(2), write) == ids
+        await prepare(store, "default", fence(3), "c")
+        assert await commit(store, "default", fence(2), write) == ids
+        assert (await store.level("default")).stock == 93
+        assert [one.id for one in await store.orders("default")] == ids
 
-        async def scenario(store: StockStore) -> None:
-            await store.set_stock("default", fence(1), 100)
-            seen = await store.read("default", fence(2), "b")
-            write = decided(seen, 3, Sold(4, "ann"))
-            ids = await store.commit("default", fence(2), write)
-            assert await store.commit("default", fence(2), write) == ids
-            await store.read("default", fence(3), "c")
-            assert await store.commit("default", fence(2), write) == ids
-            assert (await store.level("default")).stock == 93
-            assert [one.id for one in await store.orders("default")] == ids
-
-        play(scenario)
-
-    def test_a_batch_of_refusals_alone_is_sent_again_too(self, play: Callable[..., None]) -> None:
+    async def test_a_batch_of_refusals_alone_is_sent_again_too(self, open_store: OpenStore) -> None:
         """It has no orders by which it could be found, and is known all the same."""
+        store = await open_store()
+        await store.set_stock("default", fence(1), 0)
+        write = decided(await prepare(store, "default", fence(2), "b"), refused=(Refused("k", SOLD_OUT),))
+        for _ in range(2):
+            assert await commit(store, "default", fence(2), write) == []
+        assert (await prepare(store, "default", fence(3), "c", keys=["k"])).settled == {"k": SOLD_OUT}
+        assert (await store.level("default")).last_entry is None
 
-        async def scenario(store: StockStore) -> None:
-            await store.set_stock("default", fence(1), 0)
-            write = decided(await store.read("default", fence(2), "b"), refused=(Refused("k", SOLD_OUT),))
-            for _ in range(2):
-                assert await store.commit("default", fence(2), write) == []
-            assert (await store.read("default", fence(3), "c", keys=["k"])).settled == {"k": SOLD_OUT}
-            assert (await store.level("default")).last_entry is None
-
-        play(scenario)
-
-    def test_what_was_decided_on_nothing_is_not_written(self, play: Callable[..., None]) -> None:
+    async def test_what_was_decided_on_nothing_is_not_written(self, open_store: OpenStore) -> None:
         """Who has not read may not write: their stock would be a guess."""
+        store = await open_store()
+        await store.set_stock("default", fence(1), 5)
+        with pytest.raises((FenceRefused, StockChanged)):
+            await commit(store, "default", fence(2), Batch("b", 5, [Sold(1)]))
+        assert await store.orders("default") == []
 
-        async def scenario(store: StockStore) -> None:
-            await store.set_stock("default", fence(1), 5)
-            with pytest.raises((FenceRefused, StockChanged)):
-                await store.commit("default", fence(2), Batch("b", 5, [Sold(1)]))
-            assert await store.orders("default") == []
-
-        play(scenario)
-
-    def test_what_was_decided_before_a_restock_is_not_written(self, play: Callable[..., None]) -> None:
+    async def test_what_was_decided_before_a_restock_is_not_written(self, open_store: OpenStore) -> None:
         """Neither if there are as many units again, nor in a new sale."""
+        store = await open_store()
+        await store.set_stock("default", fence(1), 5)
+        for new_sale in (False, True):
+            seen = await prepare(store, "default", fence(1), "b")
+            await store.set_stock("default", fence(1), 5, new_sale=new_sale)
+            with pytest.raises((FenceRefused, StockChanged)):
+                await commit(store, "default", fence(1), decided(seen, 1))
+        assert await store.level("default") == Level("default", 5, 0, 5)
 
-        async def scenario(store: StockStore) -> None:
-            await store.set_stock("default", fence(1), 5)
-            for new_sale in (False, True):
-                seen = await store.read("default", fence(1), "b")
-                await store.set_stock("default", fence(1), 5, new_sale=new_sale)
-                with pytest.raises((FenceRefused, StockChanged)):
-                    await store.commit("default", fence(1), decided(seen, 1))
-            assert await store.level("default") == Level("default", 5, 0, 5)
-
-        play(scenario)
-
-    def test_restock_and_new_sale(self, play: Callable[..., None]) -> None:
+    async def test_restock_and_new_sale(self, open_store: OpenStore) -> None:
         """Setting the stock keeps what was sold; a new sale forgets orders, buyers and keys, refusals too."""
+        store = await open_store()
+        await store.set_stock("default", fence(1), 1)
+        seen = await prepare(store, "default", fence(2), "b")
+        write = decided(seen, Sold(1, "ann", "k1"), refused=(Refused("k2", SOLD_OUT),))
+        ids = await commit(store, "default", fence(2), write)
+        assert await store.set_stock("default", fence(3), 10) == Level("default", 10, 1, 11)
+        seen = await prepare(store, "default", fence(4), "b", buyers=["ann"], keys=["k1", "k2"])
+        assert (seen.bought, set(seen.settled)) == ({"ann": 1}, {"k1", "k2"})
+        assert await store.set_stock("default", fence(5), 8, new_sale=True) == Level("default", 8, 0, 8)
+        assert await store.level("default") == Level("default", 8, 0, 8)
+        seen = await prepare(store, "default", fence(6), "b", buyers=["ann"], keys=["k1", "k2"])
+        assert replace(seen, version=None) == Snapshot(8, 0)
+        assert await store.orders("default") == []
+        assert await store.order(ids[0]) is None
 
-        async def scenario(store: StockStore) -> None:
-            await store.set_stock("default", fence(1), 1)
-            seen = await store.read("default", fence(2), "b")
-            write = decided(seen, Sold(1, "ann", "k1"), refused=(Refused("k2", SOLD_OUT),))
-            ids = await store.commit("default", fence(2), write)
-            assert await store.set_stock("default", fence(3), 10) == Level("default", 10, 1, 11)
-            seen = await store.read("default", fence(4), "b", buyers=["ann"], keys=["k1", "k2"])
-            assert (seen.bought, set(seen.settled)) == ({"ann": 1}, {"k1", "k2"})
-            assert await store.set_stock("default", fence(5), 8, new_sale=True) == Level("default", 8, 0, 8)
-            assert await store.level("default") == Level("default", 8, 0, 8)
-            seen = await store.read("default", fence(6), "b", buyers=["ann"], keys=["k1", "k2"])
-            assert replace(seen, version=None) == Snapshot(8, 0)
-            assert await store.orders("default") == []
-            assert await store.order(ids[0]) is None
-
-        play(scenario)
-
-    def test_a_refusal_is_forgotten_in_time(self, play: Callable[..., None]) -> None:
+    async def test_a_refusal_is_forgotten_in_time(self, open_store: OpenStore) -> None:
         """After its time the key is free again; an order's key is remembered for good."""
-
-        async def scenario(store: StockStore) -> None:
-            await store.set_stock("default", fence(1), 5)
-            seen = await store.read("default", fence(2), "b")
-            refused = tuple(Refused(f"r{number}", SOLD_OUT) for number in range(3))
-            await store.commit("default", fence(2), decided(seen, Sold(1, None, "k"), refused=refused))
-
-            async def free() -> bool:
-                return set((await store.read("default", fence(3), "b3", keys=["r0", "k"])).settled) == {"k"}
-
-            await eventually_async(free, "it is forgotten")
-            (bought,) = await sell(store, 4, Sold(1, "ann", "r0"))
-            seen = await store.read("default", fence(5), "b5", keys=["r0", "k"])
-            assert seen.settled["r0"] == Settled("sold", 1, "ann", bought)
-            assert set(seen.settled) == {"r0", "k"}
-
-        play(scenario, refusal_ttl_s=0.1)
+        store = await open_store(refusal_ttl_s=0.1)
+        await store.set_stock("default", fence(1), 5)
+        seen = await prepare(store, "default", fence(2), "b")
+        refused = tuple(Refused(f"r{number}", SOLD_OUT) for number in range(3))
+        await commit(store, "default", fence(2), decided(seen, Sold(1, None, "k"), refused=refused))
+        look = partial(prepare, store, "default", fence(3), "b3", keys=["r0", "k"])
+        await eventually_async(look, "it is forgotten", until=lambda seen: set(seen.settled) == {"k"})
+        (bought,) = await sell(store, 4, Sold(1, "ann", "r0"))
+        seen = await prepare(store, "default", fence(5), "b5", keys=["r0", "k"])
+        assert seen.settled["r0"] == Settled("sold", 1, "ann", bought)
+        assert set(seen.settled) == {"r0", "k"}
 
     # -- what became of a batch --------------------------------------------------------------------------------------
 
-    def test_a_batch_is_found_after_others(self, play: Callable[..., None]) -> None:
+    async def test_a_batch_is_found_after_others(self, open_store: OpenStore) -> None:
         """Whether a batch was written can be told for certain when others have written since."""
+        store = await open_store()
+        await store.set_stock("default", fence(1), 5001)
+        await sell(store, 1, 1)
+        seen = await prepare(store, "default", fence(2), "b")
+        written, never = decided(seen, 1, 1), decided(seen, 1, batch_id="never")
+        ids = await commit(store, "default", fence(2), written)
+        for token in range(3, 9):
+            await sell(store, token, *[1] * 400)
+        assert await resolve(store, "default", fence(9), written) == ids
+        assert await resolve(store, "default", fence(9), never) is None
 
-        async def scenario(store: StockStore) -> None:
-            await store.set_stock("default", fence(1), 5001)
-            await sell(store, 1, 1)
-            seen = await store.read("default", fence(2), "b")
-            written, never = decided(seen, 1, 1), decided(seen, 1, batch_id="never")
-            ids = await store.commit("default", fence(2), written)
-            for token in range(3, 9):
-                await sell(store, token, *[1] * 400)
-            assert await store.settle("default", fence(9), written) == ids
-            assert await store.settle("default", fence(9), never) is None
-
-        play(scenario)
-
-    def test_what_was_not_written_is_never_written(self, play: Callable[..., None]) -> None:
+    async def test_what_was_not_written_is_never_written(self, open_store: OpenStore) -> None:
         """Once it is settled that a batch was not written, it isn't when it arrives after all."""
+        store = await open_store()
+        await store.set_stock("default", fence(1), 5)
+        late = decided(await prepare(store, "default", fence(2), "late"), 1, batch_id="late")
+        assert await resolve(store, "default", fence(3), late) is None
+        with pytest.raises((FenceRefused, StockChanged)):
+            await commit(store, "default", fence(2), late)
+        assert await store.level("default") == Level("default", 5, 0, 5)
+        await sell(store, 4, 1)
 
-        async def scenario(store: StockStore) -> None:
-            await store.set_stock("default", fence(1), 5)
-            late = decided(await store.read("default", fence(2), "late"), 1, batch_id="late")
-            assert await store.settle("default", fence(3), late) is None
-            with pytest.raises((FenceRefused, StockChanged)):
-                await store.commit("default", fence(2), late)
-            assert await store.level("default") == Level("default", 5, 0, 5)
-            await sell(store, 4, 1)
-
-        play(scenario)
-
-    def test_settling_what_went_away(self, play: Callable[..., None]) -> None:
+    async def test_settling_what_went_away(self, open_store: OpenStore) -> None:
         """An item that no longer exists has no orders."""
-
-        async def scenario(store: StockStore) -> None:
-            batch = Batch("b", 5, [Sold(1)])
-            assert await store.settle("gone", fence(1), batch) is None
-
-        play(scenario)
+        store = await open_store()
+        batch = Batch("b", 5, [Sold(1)])
+        assert await resolve(store, "gone", fence(1), batch) is None
 
     # -- orders that are known ---------------------------------------------------------------------------------------
 
-    def test_marks_grow(self, play: Callable[..., None]) -> None:
+    async def test_marks_grow(self, open_store: OpenStore) -> None:
         """What a process knows to be sold is a text that is greater later on, from sale to sale, too."""
+        store = await open_store()
+        found = []
+        for first in (1, 5):
+            await store.set_stock("default", fence(first), 10, new_sale=True)
+            for token in range(first, first + 3):
+                await sell(store, token, 1, 1)
+                found.append(store.marks()["default"])
+        assert found == sorted(set(found))
+        assert list(store.marks()) == ["default"]
+        for odd in ("", "x", "1/2", found[0] + "x"):
+            with pytest.raises(ValueError, match="not a mark of ours"):
+                store.expect("default", odd)
 
-        async def scenario(store: StockStore) -> None:
-            found = []
-            for first in (1, 5):
-                await store.set_stock("default", fence(first), 10, new_sale=True)
-                for token in range(first, first + 3):
-                    await sell(store, token, 1, 1)
-                    found.append(store.marks()["default"])
-            assert found == sorted(set(found))
-            assert list(store.marks()) == ["default"]
-            for odd in ("", "x", "1/2", found[0] + "x"):
-                with pytest.raises(ValueError, match="not a mark of ours"):
-                    store.expect("default", odd)
-
-        play(scenario)
-
-    def test_a_store_that_came_back_older_is_noticed(self, system: StoreSystem, play: Callable[..., None]) -> None:
+    async def test_a_store_that_came_back_older_is_noticed(self, system: StoreSystem, open_store: OpenStore) -> None:
         """By who sold what it lacks, and by who was told of it; an operator's word makes an end of that."""
+        store = await open_store()
+        await store.set_stock("default", fence(1), 10)
+        await sell(store, 2, 1)
+        put_back = system.copy()
+        await sell(store, 3, 1)
+        mark = store.marks()["default"]
+        other = system.open()
+        try:
+            other.expect("default", mark)
+            assert (await prepare(other, "default", fence(4), "b4")).lucky == 2
+            put_back()
+            await self._sees_the_loss(store, 4)
+            await self._sees_the_loss(other, 4)
+            # Others have sold on without knowing.
+            await sell(stranger := system.open(), 5, 1)
+            await stranger.close()
+            await self._sees_the_loss(other, 6)
+            await other.accept_loss("default")
+            for one in (store, other):
+                one.expect("default", mark)
+                assert (await prepare(one, "default", fence(7), "b7")).lucky == 2
+                assert not isinstance((await one.inspect(["default"]))["default"], StockBehind)
+                assert one.marks()["default"] > mark
+        finally:
+            await other.close()
 
-        async def scenario(store: StockStore) -> None:
-            await store.set_stock("default", fence(1), 10)
-            await sell(store, 2, 1)
-            put_back = system.copy()
-            await sell(store, 3, 1)
-            mark = store.marks()["default"]
-            other = system.open()
-            try:
-                other.expect("default", mark)
-                assert (await other.read("default", fence(4), "b4")).lucky == 2
-                put_back()
-                await self._sees_the_loss(store, 4, mark)
-                await self._sees_the_loss(other, 4, mark)
-                # Others have sold on without knowing.
-                await sell(stranger := system.open(), 5, 1)
-                await stranger.close()
-                await self._sees_the_loss(other, 6, mark)
-                await other.accept_loss("default")
-                for one in (store, other):
-                    one.expect("default", mark)
-                    assert (await one.read("default", fence(7), "b7")).lucky == 2
-                    assert not isinstance((await one.fences(["default"]))["default"], StockBehind)
-                    assert one.marks()["default"] > mark
-            finally:
-                await other.close()
-
-        play(scenario)
-
-    async def _sees_the_loss(self, store: StockStore, token: int, mark: str) -> None:
+    async def _sees_the_loss(self, store: StockStore, token: int) -> None:
         with pytest.raises(StockBehind, match="seckill stock accept-loss --sku default"):
-            await store.read("default", fence(token), "x")
+            await prepare(store, "default", fence(token), "x")
         with pytest.raises(StockBehind):
             await store.set_stock("default", fence(token), 10)
-        answer = (await store.fences(["default"]))["default"]
+        answer = (await store.inspect(["default"]))["default"]
         assert isinstance(answer, StockBehind)
-        assert answer.missing == {mark}
 
-    def test_a_new_sale_begins_anew(self, system: StoreSystem, play: Callable[..., None]) -> None:
+    async def test_a_new_sale_begins_anew(self, system: StoreSystem, open_store: OpenStore) -> None:
         """What was sold before is not missed in a new sale, nor in a store that was emptied and is filled again."""
-
-        async def scenario(store: StockStore) -> None:
-            await store.set_stock("default", fence(1), 10)
-            put_back = system.copy()
-            await sell(store, 2, 1)
-            put_back()
-            with pytest.raises(StockBehind):
-                await store.read("default", fence(3), "x")
-            await store.set_stock("default", fence(3), 9, new_sale=True)
-            await sell(store, 4, 1)
-            system.clear()
-            with pytest.raises(StockBehind):
-                await store.read("default", fence(5), "x")
-            await store.set_stock("default", fence(5), 3)
-            await sell(store, 6, 1)
-
-        play(scenario)
+        store = await open_store()
+        await store.set_stock("default", fence(1), 10)
+        put_back = system.copy()
+        await sell(store, 2, 1)
+        put_back()
+        with pytest.raises(StockBehind):
+            await prepare(store, "default", fence(3), "x")
+        await store.set_stock("default", fence(3), 9, new_sale=True)
+        await sell(store, 4, 1)
+        system.clear()
+        with pytest.raises(StockBehind):
+            await prepare(store, "default", fence(5), "x")
+        await store.set_stock("default", fence(5), 3)
+        await sell(store, 6, 1)
 
     # -- items and names ---------------------------------------------------------------------------------------------
 
-    def test_items_lie_apart(self, play: Callable[..., None]) -> None:
+    async def test_items_lie_apart(self, open_store: OpenStore) -> None:
         """Items don't see each other's stock, buyers, keys and orders."""
+        store = await open_store()
+        skus = ["default", "phone", "phone-2"]
+        for units, sku in enumerate(skus, 1):
+            await store.set_stock(sku, fence(1), units)
+            await sell(store, 2, Sold(1, "ann", f"key of {sku}"), sku=sku)
+        assert await store.items() == skus
+        assert [(await store.level(sku)).stock for sku in skus] == [0, 1, 2]
+        keys = [f"key of {sku}" for sku in skus]
+        seen = await store.prepare(fence(3), "c", {sku: Ask(["ann"], keys) for sku in skus})
+        for sku, answer in seen.items():
+            assert isinstance(answer, Snapshot)
+            assert (answer.bought, set(answer.settled)) == ({"ann": 1}, {f"key of {sku}"})
+            assert [one.key for one in await store.orders(sku)] == [f"key of {sku}"]
+        await store.set_stock("phone", fence(4), 5, new_sale=True)
+        assert len(await store.orders("phone-2")) == 1
 
-        async def scenario(store: StockStore) -> None:
-            skus = ["default", "phone", "phone-2"]
-            for units, sku in enumerate(skus, 1):
-                await store.set_stock(sku, fence(1), units)
-                await sell(store, 2, Sold(1, "ann", f"key of {sku}"), sku=sku)
-            assert await store.items() == skus
-            assert [(await store.level(sku)).stock for sku in skus] == [0, 1, 2]
-            keys = [f"key of {sku}" for sku in skus]
-            seen = await store.read_many(fence(3), "c", {sku: Ask(["ann"], keys) for sku in skus})
-            for sku, answer in seen.items():
-                assert isinstance(answer, Snapshot)
-                assert (answer.bought, set(answer.settled)) == ({"ann": 1}, {f"key of {sku}"})
-                assert [one.key for one in await store.orders(sku)] == [f"key of {sku}"]
-            await store.set_stock("phone", fence(4), 5, new_sale=True)
-            assert len(await store.orders("phone-2")) == 1
-
-        play(scenario)
-
-    def test_several_items_in_a_call(self, system: StoreSystem, play: Callable[..., None]) -> None:
+    async def test_several_items_in_a_call(self, system: StoreSystem, open_store: OpenStore) -> None:
         """Each is read and written by itself: what is wrong with one is its own answer, and doesn't stop the others."""
+        store = await open_store()
+        for sku in ("phone", "case", "changed"):
+            await store.set_stock(sku, fence(1), 5)
+        asks = {"phone": Ask(["ann"], ["k"]), "case": Ask(), "nothing": Ask(), "changed": Ask()}
+        seen = await store.prepare(fence(2), "b", asks)
+        assert list(seen) == list(asks)
+        assert [getattr(one, "stock", type(one)) for one in seen.values()] == [5, 5, UnknownItem, 5]
+        await store.set_stock("changed", fence(2), 4)
+        write = {
+            "case": decided(_snapshot(seen["case"]), 2, 1, refused=(Refused("r", SOLD_OUT),)),
+            "changed": decided(_snapshot(seen["changed"]), 2),
+            "phone": decided(_snapshot(seen["phone"]), Sold(1, "ann", "k")),
+        }
+        done = await store.commit(fence(2), write)
+        assert {sku: len(one) if isinstance(one, list) else type(one) for sku, one in done.items()} in (
+            {"case": 2, "changed": StockChanged, "phone": 1},
+            {"case": 2, "changed": FenceRefused, "phone": 1},
+        )
+        assert [(await store.level(sku)).stock for sku in write] == [2, 4, 4]
+        again = await store.commit(fence(2), {sku: write[sku] for sku in ("case", "phone")})
+        assert again == {sku: done[sku] for sku in ("case", "phone")}
+        asked = await store.prepare(fence(3), "c", {"case": Ask([], ["r"]), "phone": Ask(["ann"], ["k"])})
+        case, phone = _snapshot(asked["case"]), _snapshot(asked["phone"])
+        assert case.settled == {"r": SOLD_OUT}
+        assert phone.bought == {"ann": 1}
+        assert [phone.settled["k"].order_id] == done["phone"]
 
-        async def scenario(store: StockStore) -> None:
-            for sku in ("phone", "case", "changed"):
-                await store.set_stock(sku, fence(1), 5)
-            asks = {"phone": Ask(["ann"], ["k"]), "case": Ask(), "nothing": Ask(), "changed": Ask()}
-            seen = await store.read_many(fence(2), "b", asks)
-            assert list(seen) == list(asks)
-            assert [getattr(one, "stock", type(one)) for one in seen.values()] == [5, 5, UnknownItem, 5]
-            await store.set_stock("changed", fence(2), 4)
-            write = {
-                "case": decided(_snapshot(seen["case"]), 2, 1, refused=(Refused("r", SOLD_OUT),)),
-                "changed": decided(_snapshot(seen["changed"]), 2),
-                "phone": decided(_snapshot(seen["phone"]), Sold(1, "ann", "k")),
-            }
-            done = await store.commit_many(fence(2), write)
-            assert {sku: len(one) if isinstance(one, list) else type(one) for sku, one in done.items()} in (
-                {"case": 2, "changed": StockChanged, "phone": 1},
-                {"case": 2, "changed": FenceRefused, "phone": 1},
-            )
-            assert [(await store.level(sku)).stock for sku in write] == [2, 4, 4]
-            again = await store.commit_many(fence(2), {sku: write[sku] for sku in ("case", "phone")})
-            assert again == {sku: done[sku] for sku in ("case", "phone")}
-            asked = await store.read_many(fence(3), "c", {"case": Ask([], ["r"]), "phone": Ask(["ann"], ["k"])})
-            case, phone = _snapshot(asked["case"]), _snapshot(asked["phone"])
-            assert case.settled == {"r": SOLD_OUT}
-            assert phone.bought == {"ann": 1}
-            assert [phone.settled["k"].order_id] == done["phone"]
-
-        play(scenario)
-
-    def test_an_unknown_item_is_an_error_and_leaves_nothing(
-        self, system: StoreSystem, play: Callable[..., None]
+    async def test_an_unknown_item_is_an_error_and_leaves_nothing(
+        self, system: StoreSystem, open_store: OpenStore
     ) -> None:
         """Asking for what doesn't exist writes nothing."""
-
-        async def scenario(store: StockStore) -> None:
-            for sku in ("default", "nope"):
-                for attempt in (store.read(sku, fence(1), "b"), store.level(sku)):
-                    with pytest.raises(UnknownItem):
-                        await attempt
-            assert await store.orders("nope") == []
-            assert await store.fence("nope") is None
-            assert system.leftovers() == []
-
-        play(scenario)
+        store = await open_store()
+        for sku in ("default", "nope"):
+            for attempt in (prepare(store, sku, fence(1), "b"), store.level(sku)):
+                with pytest.raises(UnknownItem):
+                    await attempt
+        assert await store.orders("nope") == []
+        assert await fence_of(store, "nope") is None
+        assert system.leftovers() == []
 
     @pytest.mark.parametrize("sku", ["", "a b", "a/b", "{a}", "a\n", "ü", "x" * 65])
-    def test_an_odd_name_is_refused(self, play: Callable[..., None], sku: str) -> None:
+    async def test_an_odd_name_is_refused(self, open_store: OpenStore, sku: str) -> None:
         """Names are letters, digits, '.', '_' and '-'."""
-
-        async def scenario(store: StockStore) -> None:
+        store = await open_store()
+        with pytest.raises(ItemNotPossible):
+            store.check(sku)
+        for attempt in (
+            store.level(sku),
+            prepare(store, sku, fence(1), "b"),
+            store.set_stock(sku, fence(1), 1),
+            store.orders(sku),
+            store.inspect([sku]),
+            store.unfence(sku),
+        ):
             with pytest.raises(ItemNotPossible):
-                store.check(sku)
-            for attempt in (
-                store.level(sku),
-                store.read(sku, fence(1), "b"),
-                store.set_stock(sku, fence(1), 1),
-                store.orders(sku),
-                store.fences([sku]),
-                store.unfence(sku),
-            ):
-                with pytest.raises(ItemNotPossible):
-                    await attempt
-
-        play(scenario)
+                await attempt
 
     # -- orders ------------------------------------------------------------------------------------------------------
 
     @pytest.mark.parametrize(
         "order_id", ["", "x", "default~1-1~" + "0" * 32, "default~1-1~short", "a~b~c", "default~" + "9" * 40]
     )
-    def test_an_order_id_that_is_guessed_finds_nothing(self, play: Callable[..., None], order_id: str) -> None:
+    async def test_an_order_id_that_is_guessed_finds_nothing(self, open_store: OpenStore, order_id: str) -> None:
         """Knowing when an order was made is not enough."""
+        store = await open_store()
+        await store.set_stock("default", fence(1), 1)
+        (real,) = await sell(store, 2, 1)
+        assert await store.order(order_id) is None
+        assert await store.order(real.rpartition("~")[0] + "~" + "0" * 32) is None
+        assert await store.order(real) is not None
 
-        async def scenario(store: StockStore) -> None:
-            await store.set_stock("default", fence(1), 1)
-            (real,) = await sell(store, 2, 1)
-            assert await store.order(order_id) is None
-            assert await store.order(real.rpartition("~")[0] + "~" + "0" * 32) is None
-            assert await store.order(real) is not None
-
-        play(scenario)
-
-    def test_orders_come_in_pages(self, play: Callable[..., None]) -> None:
+    async def test_orders_come_in_pages(self, open_store: OpenStore) -> None:
         """A page begins behind the last order of the one before; a level's last entry is where to end."""
-
-        async def scenario(store: StockStore) -> None:
-            await store.set_stock("default", fence(1), 50)
-            ids = await sell(store, 2, *[1] * 25)
-            until = (await store.level("default")).last_entry
-            await sell(store, 3, 1)
-            pages, after = [], None
-            while page := await store.orders("default", after=after, until=until, limit=10):
-                pages.append([order.id for order in page])
-                after = page[-1].id
-            assert [len(page) for page in pages] == [10, 10, 5]
-            assert sum(pages, []) == ids
-            for other in ("nonsense", ids[0].replace("default", "phone")):
-                with pytest.raises(ValueError, match="not an order of item 'default'"):
-                    await store.orders("default", after=other)
-
-        play(scenario)
+        store = await open_store()
+        await store.set_stock("default", fence(1), 50)
+        ids = await sell(store, 2, *[1] * 25)
+        until = (await store.level("default")).last_entry
+        await sell(store, 3, 1)
+        pages, after = [], None
+        while page := await store.orders("default", after=after, until=until, limit=10):
+            pages.append([order.id for order in page])
+            after = page[-1].id
+        assert [len(page) for page in pages] == [10, 10, 5]
+        assert sum(pages, []) == ids
+        for other in ("nonsense", ids[0].replace("default", "phone")):
+            with pytest.raises(ValueError, match="not an order of item 'default'"):
+                await store.orders("default", after=other)
 
     # -- the server --------------------------------------------------------------------------------------------------
 
-    def test_more_callers_than_connections(self, play: Callable[..., None]) -> None:
+    async def test_more_callers_than_connections(self, open_store: OpenStore) -> None:
         """200 callers share a few connections."""
+        store = await open_store(connections=3, timeout_s=10)
+        await store.set_stock("default", fence(1), 5)
+        levels = await asyncio.gather(*(store.level("default") for _ in range(200)))
+        assert {level.stock for level in levels} == {5}
 
-        async def scenario(store: StockStore) -> None:
-            await store.set_stock("default", fence(1), 5)
-            levels = await asyncio.gather(*(store.level("default") for _ in range(200)))
-            assert {level.stock for level in levels} == {5}
-
-        play(scenario, connections=3, timeout_s=10)
-
-    def test_concurrent_sellers_sell_each_unit_once(self, system: StoreSystem, play: Callable[..., None]) -> None:
+    async def test_concurrent_sellers_sell_each_unit_once(self, system: StoreSystem, open_store: OpenStore) -> None:
         """Three stores that all want the same items at once, whatever they are told: sums are right in the end."""
         skus = ["a", "b", "c"]
 
@@ -524,171 +483,139 @@ class StoreContract:
             for lap in range(20):
                 own, batch_id = fence(2 + 3 * lap + number), f"{number}-{lap}"
                 mine = skus if number == 0 else skus[number - 1 : number + 1]
-                seen = await store.read_many(own, batch_id, {sku: Ask() for sku in mine})
+                seen = await store.prepare(own, batch_id, {sku: Ask() for sku in mine})
                 write = {
                     sku: decided(one, Sold(1, "ann", f"{batch_id}"), 1, batch_id=batch_id)
                     for sku, one in seen.items()
                     if isinstance(one, Snapshot) and one.stock >= 2
                 }
-                done = await store.commit_many(own, write) if write else {}
+                done = await store.commit(own, write) if write else {}
                 assert not [one for one in done.values() if isinstance(one, StockUnavailable)]
                 sold += sum(len(one) for one in done.values() if isinstance(one, list))
             return sold
 
-        async def scenario(store: StockStore) -> None:
-            for sku in skus:
-                await store.set_stock(sku, fence(1), 31)
-            others = [system.open(timeout_s=10) for _ in range(2)]
-            try:
-                sold = await asyncio.gather(*(work(one, number) for number, one in enumerate((store, *others))))
-            finally:
-                for one in others:
-                    await one.close()
-            levels = [await store.level(sku) for sku in skus]
-            assert all(level.stock + level.lucky == 31 for level in levels)
-            orders = [order for sku in skus for order in await store.orders(sku, limit=1000)]
-            assert len(orders) == sum(sold) == sum(level.lucky for level in levels) > 0
-            seen = await store.read_many(fence(1000), "end", {sku: Ask(["ann"]) for sku in skus})
-            assert sum(_snapshot(one).bought.get("ann", 0) for one in seen.values()) == len(orders) / 2
+        store = await open_store(timeout_s=10)
+        for sku in skus:
+            await store.set_stock(sku, fence(1), 31)
+        others = [system.open(timeout_s=10) for _ in range(2)]
+        try:
+            sold = await asyncio.gather(*(work(one, number) for number, one in enumerate((store, *others))))
+        finally:
+            for one in others:
+                await one.close()
+        levels = [await store.level(sku) for sku in skus]
+        assert all(level.stock + level.lucky == 31 for level in levels)
+        orders = [order for sku in skus for order in await store.orders(sku, limit=1000)]
+        assert len(orders) == sum(sold) == sum(level.lucky for level in levels) > 0
+        seen = await store.prepare(fence(1000), "end", {sku: Ask(["ann"]) for sku in skus})
+        assert sum(_snapshot(one).bought.get("ann", 0) for one in seen.values()) == len(orders) / 2
 
-        play(scenario, timeout_s=10)
-
-    def test_ping_and_close(self, play: Callable[..., None]) -> None:
+    async def test_ping_and_close(self, open_store: OpenStore) -> None:
         """A store that can be written to is ready. Closing it twice does no harm."""
+        store = await open_store()
+        await store.ping()
+        await store.ping(timeout_s=5)
+        assert await store.items() == []
+        await store.close()
 
-        async def scenario(store: StockStore) -> None:
-            await store.ping()
-            await store.ping(timeout_s=5)
-            assert await store.items() == []
-            await store.close()
-
-        play(scenario)
-
-    def test_what_one_puts_up_all_can_read(self, play: Callable[..., None], system: StoreSystem) -> None:
+    async def test_what_one_puts_up_all_can_read(self, open_store: OpenStore, system: StoreSystem) -> None:
         """A notice is there for everybody until it is replaced or taken down; it is no item."""
-
-        async def scenario(store: StockStore) -> None:
-            other = system.open()
-            try:
-                assert await store.notices({}) == {}
-                assert await store.notices({"8080": "one"}) == {"8080": "one"}
-                assert await other.notices({"8090": "甲", "x/y": ""}) == {"8080": "one", "8090": "甲", "x/y": ""}
-                assert await store.notices({"8080": "two"}, drop=["x/y", "z"]) == {"8080": "two", "8090": "甲"}
-                assert await other.items() == []
-            finally:
-                await other.close()
-
-        play(scenario)
+        store = await open_store()
+        other = system.open()
+        try:
+            assert await store.notices({}) == {}
+            assert await store.notices({"8080": "one"}) == {"8080": "one"}
+            assert await other.notices({"8090": "甲", "x/y": ""}) == {"8080": "one", "8090": "甲", "x/y": ""}
+            assert await store.notices({"8080": "two"}, drop=["x/y", "z"]) == {"8080": "two", "8090": "甲"}
+            assert await other.items() == []
+        finally:
+            await other.close()
 
 
 class FencedStoreContract(StoreContract):
     """What stores do besides that are guarded by fencing tokens."""
 
-    def test_fence_at_the_read_too(self, play: Callable[..., None]) -> None:
+    async def test_fence_at_the_read_too(self, open_store: OpenStore) -> None:
         """The one who was outbid between its read and its write is refused, although nobody wrote meanwhile."""
+        store = await open_store()
+        refused = await fenced_at_the_read_too(store)
+        assert len(refused) == 1
+        assert "token 11, ours is 10" in str(refused[0])
+        level = await store.level("default")
+        assert (level.stock, level.lucky) == (4, 1)
 
-        async def scenario(store: StockStore) -> None:
-            refused = await fenced_at_the_read_too(store)
-            assert len(refused) == 1
-            assert "token 11, ours is 10" in str(refused[0])
-            level = await store.level("default")
-            assert (level.stock, level.lucky) == (4, 1)
-
-        play(scenario)
-
-    def test_a_lower_token_may_not_even_read(self, play: Callable[..., None]) -> None:
+    async def test_a_lower_token_may_not_even_read(self, open_store: OpenStore) -> None:
         """Tokens never decrease."""
+        store = await open_store()
+        await store.set_stock("default", fence(7), 5)
+        with pytest.raises(FenceRefused):
+            await prepare(store, "default", fence(6), "b")
+        with pytest.raises(FenceRefused):
+            await store.set_stock("default", fence(6), 9)
+        assert (await prepare(store, "default", fence(7), "b")).stock == 5
+        assert await fence_of(store, "default") == fence(7)
 
-        async def scenario(store: StockStore) -> None:
-            await store.set_stock("default", fence(7), 5)
-            with pytest.raises(FenceRefused):
-                await store.read("default", fence(6), "b")
-            with pytest.raises(FenceRefused):
-                await store.set_stock("default", fence(6), 9)
-            assert (await store.read("default", fence(7), "b")).stock == 5
-            assert await store.fence("default") == fence(7)
-
-        play(scenario)
-
-    def test_a_write_needs_a_read_of_its_own(self, play: Callable[..., None]) -> None:
+    async def test_a_write_needs_a_read_of_its_own(self, open_store: OpenStore) -> None:
         """A higher token that has not read may not write what another has decided."""
+        store = await open_store()
+        await store.set_stock("default", fence(1), 5)
+        seen = await prepare(store, "default", fence(2), "b")
+        with pytest.raises(FenceRefused):
+            await commit(store, "default", fence(3), decided(seen, 1))
 
-        async def scenario(store: StockStore) -> None:
-            await store.set_stock("default", fence(1), 5)
-            seen = await store.read("default", fence(2), "b")
-            with pytest.raises(FenceRefused):
-                await store.commit("default", fence(3), decided(seen, 1))
+    async def test_only_the_prepared_batch_is_written(self, open_store: OpenStore) -> None:
+        """Preparing a batch stops an older one of the same token that is on its way, though its stock may fit."""
+        store = await open_store()
+        await store.set_stock("default", fence(1), 5)
+        late = await prepare(store, "default", fence(2), "late")
+        following = await prepare(store, "default", fence(2), "next")
+        with pytest.raises(FenceRefused):
+            await commit(store, "default", fence(2), decided(late, 1, batch_id="late"))
+        await commit(store, "default", fence(2), decided(following, 1, batch_id="next"))
+        assert (await store.level("default")).lucky == 1
 
-        play(scenario)
-
-    def test_only_the_announced_batch_is_written(self, play: Callable[..., None]) -> None:
-        """Announcing a batch stops an older one of the same token that is on its way, though its stock may fit."""
-
-        async def scenario(store: StockStore) -> None:
-            await store.set_stock("default", fence(1), 5)
-            late = await store.read("default", fence(2), "late")
-            following = await store.read("default", fence(2), "next")
-            with pytest.raises(FenceRefused):
-                await store.commit("default", fence(2), decided(late, 1, batch_id="late"))
-            await store.commit("default", fence(2), decided(following, 1, batch_id="next"))
-            assert (await store.level("default")).lucky == 1
-
-        play(scenario)
-
-    def test_tokens_of_another_source_are_refused(self, play: Callable[..., None]) -> None:
+    async def test_tokens_of_another_source_are_refused(self, open_store: OpenStore) -> None:
         """Another etcd's numbers mean nothing here: refused, with the reason and the operator's command."""
+        store = await open_store()
+        await store.set_stock("default", fence(100, "etcd:old"), 5)
+        for attempt in (
+            prepare(store, "default", fence(101, "etcd:new"), "b"),
+            store.set_stock("default", fence(101, "etcd:new"), 1),
+        ):
+            with pytest.raises(ForeignFence, match="etcd:old.*etcd:new.*seckill stock unfence --sku default"):
+                await attempt
+        await store.unfence("default")
+        assert (await prepare(store, "default", fence(3, "etcd:new"), "b")).stock == 5
+        with pytest.raises(ForeignFence):
+            await prepare(store, "default", fence(101, "etcd:old"), "b")
 
-        async def scenario(store: StockStore) -> None:
-            await store.set_stock("default", fence(100, "etcd:old"), 5)
-            for attempt in (
-                store.read("default", fence(101, "etcd:new"), "b"),
-                store.set_stock("default", fence(101, "etcd:new"), 1),
-            ):
-                with pytest.raises(ForeignFence, match="etcd:old.*etcd:new.*seckill stock unfence --sku default"):
-                    await attempt
-            await store.unfence("default")
-            assert (await store.read("default", fence(3, "etcd:new"), "b")).stock == 5
-            with pytest.raises(ForeignFence):
-                await store.read("default", fence(101, "etcd:old"), "b")
-
-        play(scenario)
-
-    def test_an_order_says_under_which_token_it_was_written(self, play: Callable[..., None]) -> None:
-        """And in which era: tokens of two eras can't be compared."""
-
-        async def scenario(store: StockStore) -> None:
-            await store.set_stock("default", fence(1), 5)
-            await sell(store, 7, 1)
-            await store.unfence("default")
-            assert await store.fence("default") is None
-            await sell(store, 3, 1)
-            assert [(one.token, one.era) for one in await store.orders("default")] == [(7, 0), (3, 1)]
-
-        play(scenario)
+    async def test_an_order_says_under_which_token_it_was_written(self, open_store: OpenStore) -> None:
+        """And in which epoch: tokens of two epochs can't be compared."""
+        store = await open_store()
+        await store.set_stock("default", fence(1), 5)
+        await sell(store, 7, 1)
+        await store.unfence("default")
+        assert await fence_of(store, "default") is None
+        await sell(store, 3, 1)
+        assert [(one.token, one.epoch) for one in await store.orders("default")] == [(7, 0), (3, 1)]
 
     @pytest.mark.parametrize("token", [0, -1, 2**64])
-    def test_an_impossible_token_is_refused(self, play: Callable[..., None], token: int) -> None:
+    async def test_an_impossible_token_is_refused(self, open_store: OpenStore, token: int) -> None:
         """What the store can't compare with others is none."""
+        store = await open_store()
+        for attempt in (prepare(store, "default", fence(token), "b"), store.set_stock("default", fence(token), 1)):
+            with pytest.raises(ValueError, match="token"):
+                await attempt
 
-        async def scenario(store: StockStore) -> None:
-            for attempt in (store.read("default", fence(token), "b"), store.set_stock("default", fence(token), 1)):
-                with pytest.raises(ValueError, match="token"):
-                    await attempt
-
-        play(scenario)
-
-    def test_an_operators_hand_is_noticed(self, system: StoreSystem, play: Callable[..., None]) -> None:
+    async def test_an_operators_hand_is_noticed(self, system: StoreSystem, open_store: OpenStore) -> None:
         """A stock that was set by other means between our read and our write is not overwritten."""
-
-        async def scenario(store: StockStore) -> None:
-            await store.set_stock("default", fence(1), 10)
-            seen = await store.read("default", fence(2), "b")
-            system.set_by_hand("default", 25)
-            with pytest.raises(StockChanged, match="changed to 25"):
-                await store.commit("default", fence(2), decided(seen, 1))
-            assert (await store.level("default")).stock == 25
-
-        play(scenario)
+        store = await open_store()
+        await store.set_stock("default", fence(1), 10)
+        seen = await prepare(store, "default", fence(2), "b")
+        system.set_by_hand("default", 25)
+        with pytest.raises(StockChanged, match="changed to 25"):
+            await commit(store, "default", fence(2), decided(seen, 1))
+        assert (await store.level("default")).stock == 25
 
 
 def _snapshot(answer: object) -> Snapshot:

@@ -11,7 +11,7 @@ from app.stock import StockStore
 from app.stock.mysql.guards import MySqlStockStore, TimestampedStockStore, VersionedStockStore
 from app.stock.redis.store import RedisStockStore
 from tests.contract.store_contract import FencedStoreContract, StoreContract, StoreSystem
-from tests.contract.supposing_contract import SupposingStoreContract
+from tests.harness.memory_store import MemoryServer, MemoryStockStore
 from tests.harness.servers import ask, optional, optional_server
 
 
@@ -82,6 +82,26 @@ class MySqlSystem(StoreSystem):
         return put_back
 
 
+class MemorySystem(StoreSystem):
+    def __init__(self) -> None:
+        self.server = MemoryServer()
+
+    def open(self, **options: Any) -> StockStore:
+        return MemoryStockStore(self.server, **options)
+
+    def clear(self) -> None:
+        self.server.items.clear()
+
+    def leftovers(self) -> list[str]:
+        return list(self.server.items)
+
+    def set_by_hand(self, sku: str, stock: int) -> None:
+        self.server.items[sku].stock = stock
+
+    def copy(self) -> Callable[[], None]:
+        return self.server.copy()
+
+
 @pytest.fixture(scope="module")
 def valkey_here() -> Iterator[RedisSystem]:
     with Valkey() as server:
@@ -100,16 +120,25 @@ def mariadb() -> Iterator[MariaDB]:
         yield server
 
 
-class TestValkey(SupposingStoreContract):
+class TestValkey(FencedStoreContract):
     @pytest.fixture
     def system(self, valkey_here: RedisSystem) -> StoreSystem:
         return valkey_here
 
 
-class TestRedis(SupposingStoreContract):
+@pytest.mark.slow
+class TestRedis(FencedStoreContract):
     @pytest.fixture
     def system(self, redis_7_0: RedisSystem) -> StoreSystem:
         return redis_7_0
+
+
+class TestMemory(FencedStoreContract):
+    """Not a store to sell from: what `tests/unit/test_histories.py` rests on."""
+
+    @pytest.fixture
+    def system(self) -> StoreSystem:
+        return MemorySystem()
 
 
 class TestMySqlFence(FencedStoreContract):

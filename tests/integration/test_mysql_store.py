@@ -1,4 +1,4 @@
-"""What is MySQL's own about the stock there: guards without tokens, lost commits, locked rows, rights, connections."""
+"""What only stores in MySQL do: guards without tokens, lost commits, locked rows, rights, connections."""
 
 import asyncio
 import contextlib
@@ -8,23 +8,22 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
-import pymysql
 import pytest
 
 from app.common import mysql as mysql_client
 from app.embedded import EtcdMember, MariaDB
 from app.errors import ConfigurationError, StockChanged, StockUnavailable
 from app.sale import Answer, Outcome, Purchase
-from app.stock import Batch, Refused, Settled, Sold, StockStore
+from app.stock import Refused, Settled, Sold, StockStore
 from app.stock.mysql.guards import MySqlStockStore, TimestampedStockStore, VersionedStockStore
 from app.torture.proxy import Proxy
-from tests.contract.store_contract import decided, fence, sell
-from tests.harness.servers import ask, optional
-from tests.harness.shop import buy, shop
+from tests.contract.store_contract import commit, decided, fence, prepare, resolve, sell
+from tests.harness.servers import ask, connected, optional
+from tests.harness.shop import buy, lock_url, shop
 from tests.harness.waiting import WITHIN_S, eventually_async
 
 GUARDS = [MySqlStockStore, VersionedStockStore, TimestampedStockStore]
-OPTIMISTIC = [VersionedStockStore, TimestampedStockStore]
+OPTIMISTIC: list[type[StockStore]] = [VersionedStockStore, TimestampedStockStore]
 # How statements are known on their way to the server: the command's number before a query, which COMMITTED lacks.
 COMMIT = b"\x03COMMIT"
 TAKE = b"UPDATE seckill_items SET stock"
@@ -66,23 +65,21 @@ async def opened(
         await store.close()
 
 
-def waiting(server: MariaDB) -> int:
-    """How many sessions wait for a row."""
-    [(_, number)] = ask(server, "SHOW GLOBAL STATUS LIKE 'Innodb_row_lock_current_waits'")
+def count(server: MariaDB, what: str) -> int:
+    """A number that the server counts."""
+    [(_, number)] = ask(server, "SHOW GLOBAL STATUS LIKE %s", args=(what,))
     return int(number)
+
+
+async def until_one_waits(server: MariaDB) -> None:
+    """Until a session waits for a row."""
+    await eventually_async(lambda: count(server, "Innodb_row_lock_current_waits") == 1)
 
 
 @asynccontextmanager
 async def transaction(server: MariaDB) -> AsyncIterator[Callable[[str], Coroutine[Any, Any, None]]]:
     """Somebody else's: runs statements, and rolls back in the end."""
-    connection = pymysql.connect(
-        host="127.0.0.1",
-        port=server.port,
-        user=server.user,
-        password=server.password,
-        database=server.database,
-        ssl_disabled=True,
-    )
+    connection = connected(server)
 
     async def run(statement: str) -> None:
         with connection.cursor() as cursor:
@@ -96,184 +93,145 @@ async def transaction(server: MariaDB) -> AsyncIterator[Callable[[str], Coroutin
 
 
 async def two_decide_at_once(store: StockStore, first: Sold, second: Sold, *, stock: int = 5) -> bool:
-    """Both on the same snapshot, one after the other; whether the second was written, too."""
+    """Commit two batches that were decided on the same snapshot; whether the second was written, too."""
     await store.set_stock("default", fence(1), stock, new_sale=True)
-    seen = [await store.read("default", fence(2), batch_id) for batch_id in ("a", "b")]
+    seen = [await prepare(store, "default", fence(2), batch_id) for batch_id in ("a", "b")]
     assert seen[0] == seen[1]
-    await store.commit("default", fence(2), decided(seen[0], first, batch_id="a"))
+    await commit(store, "default", fence(2), decided(seen[0], first, batch_id="a"))
     try:
-        await store.commit("default", fence(2), decided(seen[1], second, batch_id="b"))
+        await commit(store, "default", fence(2), decided(seen[1], second, batch_id="b"))
     except StockChanged:
         return False
     return True
 
 
 @pytest.mark.parametrize("kind", OPTIMISTIC)
-def test_within_a_tick_a_timestamp_does_not_see_a_write(server: MariaDB, kind: type[StockStore]) -> None:
-    """One for each buyer, and ann gets two: both were decided when she had none. A version refuses the second."""
-
-    async def main() -> None:
-        async with opened(server, kind) as store:
-
-            async def both() -> bool:
-                return await two_decide_at_once(store, Sold(1, "ann"), Sold(1, "ann"))
-
-            if kind is VersionedStockStore:
-                assert not await both()
-                units = 1
-            else:
-                await eventually_async(both, "both fall into one second")
-                units = 2
-            assert (await store.read("default", fence(3), "c", buyers=["ann"])).bought == {"ann": units}
-            level = await store.level("default")
-            assert (level.stock, level.lucky, level.initial) == (5 - units, units, 5)
-
-    asyncio.run(main())
+async def test_within_a_tick_a_timestamp_does_not_see_a_write(server: MariaDB, kind: type[StockStore]) -> None:
+    """Ann gets two units where one is allowed: both were decided when she had none. A version refuses the second."""
+    async with opened(server, kind) as store:
+        both = Sold(1, "ann"), Sold(1, "ann")
+        if kind is VersionedStockStore:
+            assert not await two_decide_at_once(store, *both)
+            units = 1
+        else:
+            await eventually_async(lambda: two_decide_at_once(store, *both), "both fall into one second")
+            units = 2
+        assert (await prepare(store, "default", fence(3), "c", buyers=["ann"])).bought == {"ann": units}
+        level = await store.level("default")
+        assert (level.stock, level.lucky, level.initial) == (5 - units, units, 5)
 
 
-def test_within_a_tick_nothing_is_oversold_all_the_same(server: MariaDB) -> None:
+async def test_within_a_tick_nothing_is_oversold_all_the_same(server: MariaDB) -> None:
     """Units are taken from what is there: what is no longer there is not sold, whatever the clock says."""
-
-    async def main() -> None:
-        async with opened(server, TimestampedStockStore) as store:
-            assert not await two_decide_at_once(store, Sold(3), Sold(3))
-            assert (await store.level("default")).lucky == 3
-            await eventually_async(lambda: two_decide_at_once(store, Sold(3), Sold(2)), "both fall into one second")
-            level = await store.level("default")
-            assert (level.stock, level.lucky) == (0, 5)
-            assert sum(order.quantity for order in await store.orders("default")) == 5
-
-    asyncio.run(main())
+    async with opened(server, TimestampedStockStore) as store:
+        assert not await two_decide_at_once(store, Sold(3), Sold(3))
+        assert (await store.level("default")).lucky == 3
+        await eventually_async(lambda: two_decide_at_once(store, Sold(3), Sold(2)), "both fall into one second")
+        level = await store.level("default")
+        assert (level.stock, level.lucky) == (0, 5)
+        assert sum(order.quantity for order in await store.orders("default")) == 5
 
 
-def test_within_a_tick_a_key_gets_one_order_all_the_same(server: MariaDB) -> None:
+async def test_within_a_tick_a_key_gets_one_order_all_the_same(server: MariaDB) -> None:
     """The second order of an idempotency key is refused by the table's own key, and nothing of its batch is written."""
-
-    async def main() -> None:
-        async with opened(server, TimestampedStockStore) as store:
-            assert not await two_decide_at_once(store, Sold(1, "ann", "k"), Sold(2, "ann", "k"))
-            (order,) = await store.orders("default")
-            assert (order.quantity, order.key) == (1, "k")
-            seen = await store.read("default", fence(3), "c", buyers=["ann"], keys=["k"])
-            assert (seen.stock, seen.bought, seen.settled["k"].order_id) == (4, {"ann": 1}, order.id)
-
-    asyncio.run(main())
+    async with opened(server, TimestampedStockStore) as store:
+        assert not await two_decide_at_once(store, Sold(1, "ann", "k"), Sold(2, "ann", "k"))
+        (order,) = await store.orders("default")
+        assert (order.quantity, order.key) == (1, "k")
+        seen = await prepare(store, "default", fence(3), "c", buyers=["ann"], keys=["k"])
+        assert (seen.stock, seen.bought, seen.settled["k"].order_id) == (4, {"ann": 1}, order.id)
 
 
 @pytest.mark.parametrize("kind", OPTIMISTIC)
-def test_a_hand_that_counts_is_noticed(server: MariaDB, kind: type[StockStore]) -> None:
-    """What an operator sets together with what is compared is seen; else the units are taken from what they set."""
-    counting = {
+async def test_a_hand_that_counts_is_noticed(server: MariaDB, kind: type[StockStore]) -> None:
+    """A stock that an operator sets is noticed if they also change what is compared; else units are taken from it."""
+    counting: dict[type[StockStore], str] = {
         VersionedStockStore: "version = version + 1",
         TimestampedStockStore: "changed_at = changed_at + INTERVAL 1 SECOND",
     }
-
-    async def main() -> None:
-        async with opened(server, kind) as store:
-            await store.set_stock("default", fence(1), 10)
-            seen = await store.read("default", fence(2), "b")
-            ask(server, f"UPDATE seckill_items SET stock = 25, {counting[kind]}")
-            with pytest.raises(StockChanged, match="changed to 25"):
-                await store.commit("default", fence(2), decided(seen, 1))
-            seen = await store.read("default", fence(2), "b")
-            ask(server, "UPDATE seckill_items SET stock = 20")
-            await store.commit("default", fence(2), decided(seen, 1))
-            assert (await store.level("default")).stock == 19
-
-    asyncio.run(main())
+    async with opened(server, kind) as store:
+        await store.set_stock("default", fence(1), 10)
+        seen = await prepare(store, "default", fence(2), "b")
+        ask(server, f"UPDATE seckill_items SET stock = 25, {counting[kind]}")
+        with pytest.raises(StockChanged, match="changed to 25"):
+            await commit(store, "default", fence(2), decided(seen, 1))
+        seen = await prepare(store, "default", fence(2), "b")
+        ask(server, "UPDATE seckill_items SET stock = 20")
+        await commit(store, "default", fence(2), decided(seen, 1))
+        assert (await store.level("default")).stock == 19
 
 
 @pytest.mark.parametrize("kind", OPTIMISTIC)
-def test_any_grant_will_do_without_tokens(server: MariaDB, kind: type[StockStore]) -> None:
-    """Fences are neither looked at nor left behind; coming from the fence, `unfence` begins a new era of tokens."""
-
-    async def main() -> None:
-        async with opened(server, MySqlStockStore) as fenced, opened(server, kind) as store:
-            await fenced.set_stock("default", fence(1), 10)
-            await sell(fenced, 41, 1)
-            await store.unfence("default")
-            for token, source in ((0, "none"), (7, "redlock"), (-1, "x")):
-                seen = await store.read("default", fence(token, source), "b")
-                await store.commit("default", fence(token, source), decided(seen, 1, batch_id=f"b{token}"))
-            assert await store.fences(["default", "other"]) == {"default": None, "other": None}
-            orders = await store.orders("default")
-            assert [(order.token, order.era) for order in orders] == [(41, 0), (0, 1), (0, 1), (0, 1)]
-
-    asyncio.run(main())
+async def test_any_grant_will_do_without_tokens(server: MariaDB, kind: type[StockStore]) -> None:
+    """Fences are neither looked at nor left behind; coming from the fence, `unfence` begins a new epoch of tokens."""
+    async with opened(server, MySqlStockStore) as fenced, opened(server, kind) as store:
+        await fenced.set_stock("default", fence(1), 10)
+        await sell(fenced, 41, 1)
+        await store.unfence("default")
+        for token, source in ((0, "none"), (7, "redlock"), (-1, "x")):
+            seen = await prepare(store, "default", fence(token, source), "b")
+            await commit(store, "default", fence(token, source), decided(seen, 1, batch_id=f"b{token}"))
+        assert await store.inspect(["default", "other"]) == {"default": None, "other": None}
+        orders = await store.orders("default")
+        assert [(order.token, order.epoch) for order in orders] == [(41, 0), (0, 1), (0, 1), (0, 1)]
 
 
-def test_an_item_that_was_put_there_by_hand(server: MariaDB) -> None:
+async def test_an_item_that_was_put_there_by_hand(server: MariaDB) -> None:
     """A name and a stock are enough; the sum at the start is not known, then."""
-
-    async def main() -> None:
-        async with opened(server, MySqlStockStore) as store:
-            assert await store.items() == []
-            ask(server, "INSERT INTO seckill_items (sku, stock) VALUES ('phone', 3)")
-            assert len(await sell(store, 1, 1, 1, sku="phone")) == 2
-            level = await store.level("phone")
-            assert (level.stock, level.lucky, level.initial) == (1, 2, None)
-
-    asyncio.run(main())
+    async with opened(server, MySqlStockStore) as store:
+        assert await store.items() == []
+        ask(server, "INSERT INTO seckill_items (sku, stock) VALUES ('phone', 3)")
+        assert len(await sell(store, 1, 1, 1, sku="phone")) == 2
+        level = await store.level("phone")
+        assert (level.stock, level.lucky, level.initial) == (1, 2, None)
 
 
-def test_a_clock_that_was_set_back(server: MariaDB) -> None:
+async def test_a_clock_that_was_set_back(server: MariaDB) -> None:
     """Orders keep the order in which they were written, and a later sale is later, whatever the server's clock says."""
-
-    async def main() -> None:
-        async with opened(server, MySqlStockStore) as store:
-            await store.set_stock("default", fence(1), 10)
-            before = await sell(store, 2, 1)
-            first = store.marks()["default"]
-            ask(server, "UPDATE seckill_items SET sale = 2 * sale, last_entry = 2 * last_entry")
-            ask(server, "UPDATE seckill_orders SET entry = 2 * entry")
-            after = await sell(store, 3, 1, 1)
-            assert [one.id for one in await store.orders("default")][1:] == after
-            assert before[0] < after[0] < after[1]
-            second = store.marks()["default"]
-            await store.set_stock("default", fence(4), 10, new_sale=True)
-            await sell(store, 4, 1)
-            assert first < second < store.marks()["default"]
-
-    asyncio.run(main())
+    async with opened(server, MySqlStockStore) as store:
+        await store.set_stock("default", fence(1), 10)
+        before = await sell(store, 2, 1)
+        first = store.marks()["default"]
+        ask(server, "UPDATE seckill_items SET generation = 2 * generation, last_entry = 2 * last_entry")
+        ask(server, "UPDATE seckill_orders SET entry = 2 * entry")
+        after = await sell(store, 3, 1, 1)
+        assert [one.id for one in await store.orders("default")][1:] == after
+        assert before[0] < after[0] < after[1]
+        second = store.marks()["default"]
+        await store.set_stock("default", fence(4), 10, new_sale=True)
+        await sell(store, 4, 1)
+        assert first < second < store.marks()["default"]
 
 
-def test_numbers_and_names_beyond_the_columns(server: MariaDB) -> None:
-    """A clear error, before anything is sent."""
-
-    async def main() -> None:
-        async with opened(server, MySqlStockStore) as store:
-            for stock in (-1, 2**63):
-                with pytest.raises(ValueError, match=f"a stock must be from 0 to .*, not {stock}"):
-                    await store.set_stock("default", fence(1), stock)
-            assert (await store.set_stock("default", fence(1), 2**63 - 1)).initial == 2**63 - 1
-            await sell(store, 2, 5)
-            assert (await store.set_stock("default", fence(3), 2**63 - 1)).initial == 2**63 + 4
-            for names in ({"buyers": ["ä" * 511]}, {"keys": ["k" * 1021]}):
-                with pytest.raises(ValueError, match="1020 bytes"):
-                    await store.read("default", fence(4), "b", **names)
-
-    asyncio.run(main())
+async def test_numbers_and_names_beyond_the_columns(server: MariaDB) -> None:
+    """A value that a column can't hold is a clear error, before anything is sent."""
+    async with opened(server, MySqlStockStore) as store:
+        for stock in (-1, 2**63):
+            with pytest.raises(ValueError, match=f"a stock must be from 0 to .*, not {stock}"):
+                await store.set_stock("default", fence(1), stock)
+        assert (await store.set_stock("default", fence(1), 2**63 - 1)).initial == 2**63 - 1
+        await sell(store, 2, 5)
+        assert (await store.set_stock("default", fence(3), 2**63 - 1)).initial == 2**63 + 4
+        for names in ({"buyers": ["ä" * 511]}, {"keys": ["k" * 1021]}):
+            with pytest.raises(ValueError, match="1020 bytes"):
+                await prepare(store, "default", fence(4), "b", **names)
 
 
-def test_forgotten_refusals_are_removed(server: MariaDB) -> None:
-    """More of them go than come."""
+async def test_forgotten_refusals_are_removed(server: MariaDB) -> None:
+    """More refusals are deleted than are written."""
+    async with opened(server, MySqlStockStore, refusal_ttl_s=0.001) as store:
+        await store.set_stock("default", fence(1), 0)
+        for number in range(2, 6):
+            seen = await prepare(store, "default", fence(number), f"b{number}")
+            refused = tuple(Refused(f"{number}-{one}", Settled("sold_out", 1, None)) for one in range(10))
+            await commit(store, "default", fence(number), decided(seen, batch_id=f"b{number}", refused=refused))
 
-    async def main() -> None:
-        async with opened(server, MySqlStockStore, refusal_ttl_s=0.001) as store:
-            await store.set_stock("default", fence(1), 0)
-            for number in range(2, 6):
-                seen = await store.read("default", fence(number), f"b{number}")
-                refused = tuple(Refused(f"{number}-{one}", Settled("sold_out", 1, None)) for one in range(10))
-                await store.commit("default", fence(number), decided(seen, batch_id=f"b{number}", refused=refused))
+            async def expired() -> bool:
+                [(left,)] = ask(server, "SELECT COUNT(*) FROM seckill_keys WHERE expires_at > UTC_TIMESTAMP(6)")
+                return bool(left == 0)
 
-                async def expired() -> bool:
-                    [(left,)] = ask(server, "SELECT COUNT(*) FROM seckill_keys WHERE expires_at > UTC_TIMESTAMP(6)")
-                    return left == 0
-
-                await eventually_async(expired)
-            assert ask(server, "SELECT COUNT(*) FROM seckill_keys") == ((10,),)
-
-    asyncio.run(main())
+            await eventually_async(expired)
+        assert ask(server, "SELECT COUNT(*) FROM seckill_keys") == ((10,),)
 
 
 # -- answers that get lost -------------------------------------------------------------------------------------------
@@ -281,253 +239,184 @@ def test_forgotten_refusals_are_removed(server: MariaDB) -> None:
 
 @pytest.mark.parametrize("kind", GUARDS)
 @pytest.mark.parametrize("lost", ["answer", "request"])
-def test_a_commit_whose_answer_is_lost_is_settled(server: MariaDB, kind: type[StockStore], lost: str) -> None:
-    """Not known at first; then it is known for good whether it was written, and if not it never is."""
-
-    async def main() -> None:
-        with Proxy(server.port) as proxy:
-            async with opened(server, kind, port=proxy.port) as store:
-                await store.set_stock("default", fence(1), 5)
-                seen = await store.read("default", fence(2), "b")
-                write = decided(seen, Sold(2, "ann", "k"), 1)
-                (proxy.lose_answer_to if lost == "answer" else proxy.lose_request)(COMMIT)
-                with pytest.raises(StockUnavailable):
-                    await store.commit("default", fence(2), write)
-                assert await asyncio.to_thread(proxy.struck.wait, WITHIN_S)
-                with pytest.raises(StockUnavailable):
-                    await store.settle("default", fence(3), write)
-                proxy.restore()
-                found = await store.settle("default", fence(3), write)
-                orders = await store.orders("default")
-                if lost == "answer":
-                    assert found == [order.id for order in orders]
-                    assert len(orders) == 2
-                    assert await store.commit("default", fence(2), write) == found
-                else:
-                    assert (found, orders) == (None, [])
-                    answer = await store.commit_many(fence(2), {"default": write})
-                    assert not isinstance(answer["default"], list)
-                level = await store.level("default")
-                assert (level.stock, level.lucky) == ((2, 3) if lost == "answer" else (5, 0))
-
-    asyncio.run(main())
+async def test_a_commit_whose_answer_is_lost_is_resolved(server: MariaDB, kind: type[StockStore], lost: str) -> None:
+    """At first the batch is in doubt. Once it is resolved, what was not written never is."""
+    with Proxy(server.port) as proxy:
+        async with opened(server, kind, port=proxy.port) as store:
+            await store.set_stock("default", fence(1), 5)
+            seen = await prepare(store, "default", fence(2), "b")
+            write = decided(seen, Sold(2, "ann", "k"), 1)
+            (proxy.lose_answer_to if lost == "answer" else proxy.lose_request)(COMMIT)
+            with pytest.raises(StockUnavailable):
+                await commit(store, "default", fence(2), write)
+            assert await asyncio.to_thread(proxy.struck.wait, WITHIN_S)
+            with pytest.raises(StockUnavailable):
+                await resolve(store, "default", fence(3), write)
+            proxy.restore()
+            found = await resolve(store, "default", fence(3), write)
+            orders = await store.orders("default")
+            if lost == "answer":
+                assert found == [order.id for order in orders]
+                assert len(orders) == 2
+                assert await commit(store, "default", fence(2), write) == found
+            else:
+                assert (found, orders) == (None, [])
+                answer = await store.commit(fence(2), {"default": write})
+                assert not isinstance(answer["default"], list)
+            level = await store.level("default")
+            assert (level.stock, level.lucky) == ((2, 3) if lost == "answer" else (5, 0))
 
 
 @pytest.mark.parametrize("kind", GUARDS)
-def test_a_commit_that_arrives_late_is_waited_for(server: MariaDB, kind: type[StockStore]) -> None:
-    """While a transaction has the row, whether it will be written is not known; once it has ended it is."""
-
-    async def main() -> None:
-        with Proxy(server.port) as proxy:
-            async with (
-                opened(server, kind, port=proxy.port, timeout_s=0.3) as slow,
-                opened(server, kind) as other,
-            ):
-                await slow.set_stock("default", fence(1), 5)
-                write = decided(await slow.read("default", fence(2), "b"), 1)
-                proxy.stall_at(COMMIT)
-                with pytest.raises(StockUnavailable, match=r"did not answer within 0\.3 s|timed out"):
-                    await slow.commit("default", fence(2), write)
-                with pytest.raises(StockUnavailable, match="Lock wait timeout"):
-                    await other.settle("default", fence(3), write)
-                proxy.restore()
-                found = await _settled(other, write)
-                assert found == [order.id for order in await other.orders("default")]
-                assert len(found or []) == 1
-
-    asyncio.run(main())
-
-
-async def _settled(store: StockStore, write: Batch) -> list[str] | None:
-    """Ask until it is known."""
-    found: list[list[str] | None] = []
-
-    async def known() -> bool:
-        with contextlib.suppress(StockUnavailable):
-            found.append(await store.settle("default", fence(3), write))
-        return bool(found)
-
-    await eventually_async(known)
-    return found[0]
+async def test_a_commit_that_arrives_late_is_waited_for(server: MariaDB, kind: type[StockStore]) -> None:
+    """A batch stays in doubt while its transaction has the row, and is resolved once that has ended."""
+    with Proxy(server.port) as proxy:
+        async with (
+            opened(server, kind, port=proxy.port, timeout_s=0.3) as slow,
+            opened(server, kind) as other,
+        ):
+            await slow.set_stock("default", fence(1), 5)
+            write = decided(await prepare(slow, "default", fence(2), "b"), 1)
+            proxy.stall_at(COMMIT)
+            with pytest.raises(StockUnavailable, match=r"did not answer within 0\.3 s|timed out"):
+                await commit(slow, "default", fence(2), write)
+            with pytest.raises(StockUnavailable, match="Lock wait timeout"):
+                await resolve(other, "default", fence(3), write)
+            proxy.restore()
+            found = await eventually_async(lambda: resolve(other, "default", fence(3), write), despite=StockUnavailable)
+            assert found == [order.id for order in await other.orders("default")]
+            assert len(found) == 1
 
 
 @pytest.mark.parametrize("kind", GUARDS)
-def test_a_write_that_arrives_late_does_nothing(server: MariaDB, kind: type[StockStore]) -> None:
-    """Settled as not written before its first statement reached the server: whatever comes of it is refused."""
-
-    async def main() -> None:
-        with Proxy(server.port) as proxy:
-            async with opened(server, kind, port=proxy.port, timeout_s=5) as slow, opened(server, kind) as other:
-                await slow.set_stock("default", fence(1), 5)
-                write = decided(await slow.read("default", fence(2), "b"), 1)
-                proxy.stall_at(TAKE)
-                committing = asyncio.create_task(slow.commit_many(fence(2), {"default": write}))
-                assert await asyncio.to_thread(proxy.struck.wait, WITHIN_S)
-                assert await other.settle("default", fence(3), write) is None
-                proxy.restore()
-                assert not isinstance((await committing)["default"], list)
-                assert await other.orders("default") == []
-                level = await other.level("default")
-                assert (level.stock, level.lucky) == (5, 0)
-
-    asyncio.run(main())
+async def test_a_write_that_arrives_late_does_nothing(server: MariaDB, kind: type[StockStore]) -> None:
+    """It was resolved as not written before its first statement reached the server: whatever comes of it is refused."""
+    with Proxy(server.port) as proxy:
+        async with opened(server, kind, port=proxy.port, timeout_s=5) as slow, opened(server, kind) as other:
+            await slow.set_stock("default", fence(1), 5)
+            write = decided(await prepare(slow, "default", fence(2), "b"), 1)
+            proxy.stall_at(TAKE)
+            committing = asyncio.create_task(slow.commit(fence(2), {"default": write}))
+            assert await asyncio.to_thread(proxy.struck.wait, WITHIN_S)
+            assert await resolve(other, "default", fence(3), write) is None
+            proxy.restore()
+            assert not isinstance((await committing)["default"], list)
+            assert await other.orders("default") == []
+            level = await other.level("default")
+            assert (level.stock, level.lucky) == (5, 0)
 
 
-def test_a_process_that_is_paused_in_a_transaction_is_given_up(server: MariaDB) -> None:
-    """It has the row, and says nothing more: after some seconds the server ends its session, and others sell."""
-
-    async def main() -> None:
-        with Proxy(server.port) as proxy:
-            async with (
-                opened(server, MySqlStockStore, port=proxy.port, timeout_s=0.5) as paused,
-                opened(server, MySqlStockStore) as other,
-            ):
-                await paused.set_stock("default", fence(1), 5)
-                write = decided(await paused.read("default", fence(2), "b"), 1)
-                proxy.stall_at(WRITE_ORDERS)
-                with pytest.raises(StockUnavailable):
-                    await paused.commit("default", fence(2), write)
-                with pytest.raises(StockUnavailable):
-                    await other.read("default", fence(3), "c")
-
-                async def sold() -> bool:
-                    with contextlib.suppress(StockUnavailable):
-                        return bool(await sell(other, 3, 2))
-                    return False
-
-                await eventually_async(sold)
-                proxy.restore()
-                assert await other.settle("default", fence(4), write) is None
-                assert (await other.level("default")).lucky == 2
-
-    asyncio.run(main())
+async def test_a_process_that_is_paused_in_a_transaction_is_given_up(server: MariaDB) -> None:
+    """It has the row and says nothing more; after some seconds the server ends its session, and others sell."""
+    with Proxy(server.port) as proxy:
+        async with (
+            opened(server, MySqlStockStore, port=proxy.port, timeout_s=0.5) as paused,
+            opened(server, MySqlStockStore) as other,
+        ):
+            await paused.set_stock("default", fence(1), 5)
+            write = decided(await prepare(paused, "default", fence(2), "b"), 1)
+            proxy.stall_at(WRITE_ORDERS)
+            with pytest.raises(StockUnavailable):
+                await commit(paused, "default", fence(2), write)
+            with pytest.raises(StockUnavailable):
+                await prepare(other, "default", fence(3), "c")
+            await eventually_async(lambda: sell(other, 3, 2), despite=StockUnavailable)
+            proxy.restore()
+            assert await resolve(other, "default", fence(4), write) is None
+            assert (await other.level("default")).lucky == 2
 
 
 # -- rows that others have -------------------------------------------------------------------------------------------
 
 
-def test_a_row_that_stays_locked_is_an_error_in_time(server: MariaDB) -> None:
-    """Who waits for it too long is told so; when it is free all is well, over the same connections."""
-
-    async def main() -> None:
-        async with opened(server, VersionedStockStore) as store:
-            await store.set_stock("default", fence(1), 5)
-            seen = await store.read("default", fence(2), "b")
-            async with transaction(server) as run:
-                await run("SELECT * FROM seckill_items FOR UPDATE")
-                began = time.monotonic()
-                with pytest.raises(StockUnavailable, match="Lock wait timeout"):
-                    await store.commit("default", fence(2), decided(seen, 1))
-                assert time.monotonic() - began < 2
-                assert (await store.level("default")).stock == 5
-            await store.commit("default", fence(2), decided(seen, 1))
-
-    asyncio.run(main())
+async def test_a_row_that_stays_locked_is_an_error_in_time(server: MariaDB) -> None:
+    """A call that waits too long for it fails; when the row is free all is well, over the same connections."""
+    async with opened(server, VersionedStockStore) as store:
+        await store.set_stock("default", fence(1), 5)
+        seen = await prepare(store, "default", fence(2), "b")
+        async with transaction(server) as run:
+            await run("SELECT * FROM seckill_items FOR UPDATE")
+            began = time.monotonic()
+            with pytest.raises(StockUnavailable, match="Lock wait timeout"):
+                await commit(store, "default", fence(2), decided(seen, 1))
+            assert time.monotonic() - began < 2
+            assert (await store.level("default")).stock == 5
+        await commit(store, "default", fence(2), decided(seen, 1))
 
 
-def test_a_probe_does_not_wait_for_others(server: MariaDB) -> None:
+async def test_a_probe_does_not_wait_for_others(server: MariaDB) -> None:
     """With all connections in use `ping` says at its own deadline that the store is not there for it."""
-
-    async def main() -> None:
-        async with opened(server, MySqlStockStore, connections=1) as store:
-            await store.set_stock("default", fence(1), 5)
-            async with transaction(server) as run:
-                await run("SELECT * FROM seckill_items FOR UPDATE")
-                reading = asyncio.create_task(store.read("default", fence(2), "b"))
-
-                async def waits() -> bool:
-                    return waiting(server) == 1
-
-                await eventually_async(waits)
-                with pytest.raises(StockUnavailable, match=r"did not answer within 0\.2 s"):
-                    await store.ping(timeout_s=0.2)
-                assert not reading.done()
-            assert (await reading).stock == 5
-            await store.ping()
-
-    asyncio.run(main())
+    async with opened(server, MySqlStockStore, connections=1) as store:
+        await store.set_stock("default", fence(1), 5)
+        async with transaction(server) as run:
+            await run("SELECT * FROM seckill_items FOR UPDATE")
+            reading = asyncio.create_task(prepare(store, "default", fence(2), "b"))
+            await until_one_waits(server)
+            with pytest.raises(StockUnavailable, match=r"did not answer within 0\.2 s"):
+                await store.ping(timeout_s=0.2)
+            assert not reading.done()
+        assert (await reading).stock == 5
+        await store.ping()
 
 
-def test_who_was_chosen_to_end_a_deadlock_writes_all_the_same(server: MariaDB) -> None:
-    """Nothing was written then, so it is written again."""
-
-    async def main() -> None:
-        async with opened(server, VersionedStockStore) as store:
-            seen = {}
-            for sku in ("a", "b"):
-                await store.set_stock(sku, fence(1), 5)
-                seen[sku] = await store.read(sku, fence(2), "x")
-            async with transaction(server) as run:
-                await run("SELECT * FROM seckill_items WHERE sku = 'b' FOR UPDATE")
-                # Who has written more is spared.
-                many = ", ".join(f"('z', '{number}', 1)" for number in range(100))
-                await run(f"INSERT INTO seckill_buyers VALUES {many}")
-                write = {sku: decided(one, 1, batch_id="x") for sku, one in seen.items()}
-                committing = asyncio.create_task(store.commit_many(fence(2), write))
-
-                async def waits() -> bool:
-                    return waiting(server) == 1
-
-                await eventually_async(waits, "it has a, and waits for b")
-                before = _deadlocks(server)
-                await run("SELECT * FROM seckill_items WHERE sku = 'a' FOR UPDATE")
-                assert _deadlocks(server) == before + 1
-                assert not committing.done()
-            assert [len(ids) for ids in (await committing).values() if isinstance(ids, list)] == [1, 1]
-            assert [(await store.level(sku)).lucky for sku in ("a", "b")] == [1, 1]
-
-    asyncio.run(main())
-
-
-def _deadlocks(server: MariaDB) -> int:
-    [(_, number)] = ask(server, "SHOW GLOBAL STATUS LIKE 'Innodb_deadlocks'")
-    return int(number)
+async def test_the_victim_of_a_deadlock_writes_all_the_same(server: MariaDB) -> None:
+    """The victim of a deadlock has written nothing, so the batch is written again."""
+    async with opened(server, VersionedStockStore) as store:
+        seen = {}
+        for sku in ("a", "b"):
+            await store.set_stock(sku, fence(1), 5)
+            seen[sku] = await prepare(store, sku, fence(2), "x")
+        async with transaction(server) as run:
+            await run("SELECT * FROM seckill_items WHERE sku = 'b' FOR UPDATE")
+            # The server spares the one that has written more.
+            many = ", ".join(f"('z', '{number}', 1)" for number in range(100))
+            await run(f"INSERT INTO seckill_buyers VALUES {many}")
+            write = {sku: decided(one, 1, batch_id="x") for sku, one in seen.items()}
+            committing = asyncio.create_task(store.commit(fence(2), write))
+            await until_one_waits(server)  # it has a, and waits for b
+            before = count(server, "Innodb_deadlocks")
+            await run("SELECT * FROM seckill_items WHERE sku = 'a' FOR UPDATE")
+            assert count(server, "Innodb_deadlocks") == before + 1
+            assert not committing.done()
+        assert [len(ids) for ids in (await committing).values() if isinstance(ids, list)] == [1, 1]
+        assert [(await store.level(sku)).lucky for sku in ("a", "b")] == [1, 1]
 
 
 # -- the server ------------------------------------------------------------------------------------------------------
 
 
-def test_an_answer_that_does_not_come_is_an_error_in_time(own_server: MariaDB) -> None:
+async def test_an_answer_that_does_not_come_is_an_error_in_time(own_server: MariaDB) -> None:
     """A frozen server ends a call at its deadline; afterwards all is well again."""
+    async with opened(own_server, MySqlStockStore, timeout_s=0.3, connections=2) as store:
+        await store.set_stock("default", fence(1), 5)
+        own_server.pause()
 
-    async def main() -> None:
-        async with opened(own_server, MySqlStockStore, timeout_s=0.3, connections=2) as store:
-            await store.set_stock("default", fence(1), 5)
-            own_server.pause()
-
-            async def is_silent() -> bool:
-                with contextlib.suppress(StockUnavailable):
-                    await store.ping(timeout_s=0.2)
-                    return False
-                return True
-
-            await eventually_async(is_silent)  # not each of its threads stops at once
-            try:
-                calls: list[Callable[[], Coroutine[Any, Any, Any]]] = [
-                    lambda: store.level("default"),
-                    lambda: store.ping(timeout_s=0.2),
-                    lambda: store.read("default", fence(2), "b"),
-                ]
-                began = time.monotonic()
-                answers = await asyncio.gather(*(call() for call in calls * 3), return_exceptions=True)
-                assert time.monotonic() - began < 2
-                assert {type(answer) for answer in answers} == {StockUnavailable}
-            finally:
-                own_server.resume()
-
-            async def answers_again() -> bool:
-                with contextlib.suppress(StockUnavailable):
-                    return (await store.level("default")).stock == 5
+        async def is_silent() -> bool:
+            with contextlib.suppress(StockUnavailable):
+                await store.ping(timeout_s=0.2)
                 return False
+            return True
 
-            await eventually_async(answers_again)
-
-    asyncio.run(main())
+        await eventually_async(is_silent)  # not each of its threads stops at once
+        try:
+            calls: list[Callable[[], Coroutine[Any, Any, Any]]] = [
+                lambda: store.level("default"),
+                lambda: store.ping(timeout_s=0.2),
+                lambda: prepare(store, "default", fence(2), "b"),
+            ]
+            began = time.monotonic()
+            answers = await asyncio.gather(*(call() for call in calls * 3), return_exceptions=True)
+            assert time.monotonic() - began < 2
+            assert {type(answer) for answer in answers} == {StockUnavailable}
+        finally:
+            own_server.resume()
+        level = await eventually_async(lambda: store.level("default"), despite=StockUnavailable)
+        assert level.stock == 5
 
 
 @pytest.mark.parametrize("kind", GUARDS)
-def test_a_read_only_server_is_not_ready(own_server: MariaDB, kind: type[StockStore]) -> None:
-    """It answers, but can't be sold from; `ping` says so. Nor can it be without the right to write."""
+async def test_a_read_only_server_is_not_ready(own_server: MariaDB, kind: type[StockStore]) -> None:
+    """It answers, but nothing can be sold from it; `ping` says so. Without the right to write it is the same."""
     ask(
         own_server,
         "CREATE USER clerk@'127.0.0.1' IDENTIFIED BY 'x'",
@@ -535,88 +424,71 @@ def test_a_read_only_server_is_not_ready(own_server: MariaDB, kind: type[StockSt
         "CREATE USER reader@'127.0.0.1' IDENTIFIED BY 'x'",
         "GRANT SELECT ON seckill.* TO reader@'127.0.0.1'",
     )
-
-    async def main() -> None:
-        async with opened(own_server, kind, login="clerk:x") as store:
-            await store.set_stock("default", fence(1), 5)
+    async with opened(own_server, kind, login="clerk:x") as store:
+        await store.set_stock("default", fence(1), 5)
+        await store.ping()
+        ask(own_server, "SET GLOBAL read_only = 1")
+        with pytest.raises(StockUnavailable, match="read-only"):
             await store.ping()
-            ask(own_server, "SET GLOBAL read_only = 1")
-            with pytest.raises(StockUnavailable, match="read-only"):
-                await store.ping()
-            with pytest.raises(StockUnavailable, match="read-only"):
-                await store.set_stock("default", fence(2), 5)
-            assert (await store.level("default")).stock == 5
-            ask(own_server, "SET GLOBAL read_only = 0")
+        with pytest.raises(StockUnavailable, match="read-only"):
+            await store.set_stock("default", fence(2), 5)
+        assert (await store.level("default")).stock == 5
+        ask(own_server, "SET GLOBAL read_only = 0")
+        await store.ping()
+    async with opened(own_server, kind, login="reader:x") as store:
+        assert (await store.level("default")).stock == 5
+        with pytest.raises(StockUnavailable, match="INSERT.* denied to user 'reader'"):
             await store.ping()
-        async with opened(own_server, kind, login="reader:x") as store:
-            assert (await store.level("default")).stock == 5
-            with pytest.raises(StockUnavailable, match="INSERT.* denied to user 'reader'"):
-                await store.ping()
-
-    asyncio.run(main())
 
 
-def test_without_the_right_to_create_tables(server: MariaDB) -> None:
-    """Said as it is, while there are none; those that somebody else has made are used."""
+async def test_without_the_right_to_create_tables(server: MariaDB) -> None:
+    """The error says so while there are no tables; those that somebody else has made are used."""
     ask(
         server,
         "CREATE OR REPLACE USER clerk@'127.0.0.1' IDENTIFIED BY 'x'",
         "GRANT SELECT, INSERT, UPDATE, DELETE ON seckill.* TO clerk@'127.0.0.1'",
     )
-
-    async def main() -> None:
-        async with opened(server, MySqlStockStore, login="clerk:x") as clerk, opened(server, MySqlStockStore) as store:
-            for attempt in (clerk.level("default"), clerk.ping(), clerk.set_stock("default", fence(1), 5)):
-                with pytest.raises(StockUnavailable, match="CREATE command denied to user 'clerk'"):
-                    await attempt
-            await store.ping()
-            await clerk.set_stock("default", fence(1), 5)
-            await sell(clerk, 2, 1)
-
-    asyncio.run(main())
+    async with opened(server, MySqlStockStore, login="clerk:x") as clerk, opened(server, MySqlStockStore) as store:
+        for attempt in (clerk.level("default"), clerk.ping(), clerk.set_stock("default", fence(1), 5)):
+            with pytest.raises(StockUnavailable, match="CREATE command denied to user 'clerk'"):
+                await attempt
+        await store.ping()
+        await clerk.set_stock("default", fence(1), 5)
+        await sell(clerk, 2, 1)
 
 
-def test_concurrent_first_users_make_the_tables(server: MariaDB) -> None:
-    """Eight stores at once, on an empty database."""
-
-    async def main() -> None:
-        async with AsyncExitStack() as stack:
-            stores = [await stack.enter_async_context(opened(server, MySqlStockStore, timeout_s=10)) for _ in range(8)]
-            await asyncio.gather(*(store.set_stock(f"item-{n}", fence(1), n) for n, store in enumerate(stores)))
-            assert [(await stores[0].level(sku)).stock for sku in await stores[1].items()] == list(range(8))
-
-    asyncio.run(main())
+async def test_concurrent_first_users_make_the_tables(server: MariaDB) -> None:
+    """Eight stores begin at once on an empty database."""
+    async with AsyncExitStack() as stack:
+        stores = [await stack.enter_async_context(opened(server, MySqlStockStore, timeout_s=10)) for _ in range(8)]
+        await asyncio.gather(*(store.set_stock(f"item-{n}", fence(1), n) for n, store in enumerate(stores)))
+        assert [(await stores[0].level(sku)).stock for sku in await stores[1].items()] == list(range(8))
 
 
-def test_close_leaves_no_connection(server: MariaDB) -> None:
-    """Neither those in use nor those kept for later; who calls then is told so."""
+async def test_close_leaves_no_connection(server: MariaDB) -> None:
+    """`close` closes the connections in use and those kept for later; a later call fails and says why."""
+    [(first,)] = ask(server, "SELECT CONNECTION_ID()")
 
-    async def main() -> None:
-        before = len(ask(server, "SHOW PROCESSLIST"))
-        async with opened(server, MySqlStockStore, connections=3) as store:
-            await store.set_stock("default", fence(1), 5)
-            await asyncio.gather(*(store.level("default") for _ in range(20)))
-            assert before < len(ask(server, "SHOW PROCESSLIST")) <= before + 3
-            async with transaction(server) as run:
-                await run("SELECT * FROM seckill_items FOR UPDATE")
-                reading = asyncio.create_task(store.read("default", fence(2), "b"))
+    def connections() -> int:
+        """How many have been opened since, this look not counted, and are not closed."""
+        since = "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE ID > %s AND ID <> CONNECTION_ID()"
+        [(count,)] = ask(server, since, args=(first,))
+        return int(count)
 
-                async def waits() -> bool:
-                    return waiting(server) == 1
-
-                await eventually_async(waits)
-                await store.close()
-                with pytest.raises(StockUnavailable):
-                    await reading
-        with pytest.raises(StockUnavailable, match="closed"):
-            await store.level("default")
-
-        async def none_left() -> bool:
-            return len(ask(server, "SHOW PROCESSLIST")) == before
-
-        await eventually_async(none_left)
-
-    asyncio.run(main())
+    async with opened(server, MySqlStockStore, connections=3) as store:
+        await store.set_stock("default", fence(1), 5)
+        await asyncio.gather(*(store.level("default") for _ in range(20)))
+        assert 0 < connections() <= 3
+        async with transaction(server) as run:
+            await run("SELECT * FROM seckill_items FOR UPDATE")
+            reading = asyncio.create_task(prepare(store, "default", fence(2), "b"))
+            await until_one_waits(server)
+            await store.close()
+            with pytest.raises(StockUnavailable):
+                await reading
+    with pytest.raises(StockUnavailable, match="closed"):
+        await store.level("default")
+    await eventually_async(lambda: connections() == 0)
 
 
 @pytest.mark.parametrize(
@@ -630,14 +502,14 @@ def test_close_leaves_no_connection(server: MariaDB) -> None:
     ],
 )
 def test_an_odd_url_is_refused_without_being_quoted(url: str) -> None:
-    """With what is wrong with it unknown, the password could be anywhere in it."""
+    """As it is not known what is wrong with the URL, the password could be anywhere in it."""
     with pytest.raises(ConfigurationError, match="not a MySQL URL") as refusal:
         MySqlStockStore(url)
     assert "ter2" not in str(refusal.value)
 
 
 def test_a_missing_pymysql_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It says what to install."""
+    """The error says what to install."""
     monkeypatch.setattr(mysql_client, "pymysql", None)
     with pytest.raises(ConfigurationError, match=r"pip install 'seckill\[mysql\]'"):
         VersionedStockStore("mysql://user:password@host/database")
@@ -650,36 +522,35 @@ def counted(answers: list[Any]) -> Counter[str]:
     return Counter(answer.outcome.value if isinstance(answer, Answer) else repr(answer) for answer in answers)
 
 
-def on_mysql(server: MariaDB, **others: Any) -> dict[str, Any]:
-    """Settings of a shop whose stock is there."""
-    return {"store": "mysql", "mysql_url": server.url, "purchase_timeout_ms": 60_000} | others
+PATIENT: dict[str, Any] = {"purchase_timeout_ms": 60_000}
 
 
 @pytest.mark.parametrize(
     ("lock", "guard"),
-    [("etcd", "fence"), ("etcd", "version"), ("mysql-row", "fence"), ("local", "version"), ("none", "version")],
+    [("etcd", "fence"), ("etcd", "version"), ("mysql+row", "fence"), ("local", "version"), ("none", "version")],
 )
-def test_the_rush(etcd: EtcdMember, server: MariaDB, lock: str, guard: str) -> None:
+async def test_the_rush(etcd: EtcdMember, server: MariaDB, lock: str, guard: str) -> None:
     """500 buyers, 300 units, two instances: 300 are sold, every sale has an order; with a version without any lock."""
-
-    async def main() -> None:
-        async with AsyncExitStack() as stack:
-            shops = [
-                await stack.enter_async_context(
-                    shop(etcd.endpoint, "", **on_mysql(server, lock_backend=lock, guard=guard, instance=str(number)))
-                )
-                for number in range(2)
-            ]
-            await shops[0].set_stock("default", 300)
-            answers = sum(await asyncio.gather(*(buy(one, 250) for one in shops)), [])
-            assert counted(answers) == {"sold": 300, "sold_out": 200}
-            audit = await shops[0].audit("default")
-            assert (audit.stock, audit.lucky, audit.orders, audit.violations) == (0, 300, 300, [])
-            told = {answer.order_id for answer in answers if isinstance(answer, Answer) and answer.order_id}
-            assert {order.id for order in await shops[0].orders("default", limit=1000)} == told
-            assert set((await shops[0].ready(1)).values()) == {"ok"}
-
-    asyncio.run(main())
+    urls = {
+        "etcd": lock_url(etcd.endpoint),
+        "mysql+row": server.url.replace("mysql://", "mysql+row://"),
+        "local": "local://",
+        "none": "none://",
+    }
+    own = PATIENT | {"lock": urls[lock], "guard": guard}
+    async with AsyncExitStack() as stack:
+        shops = [
+            await stack.enter_async_context(shop(etcd.endpoint, server.url, instance=str(number), **own))
+            for number in range(2)
+        ]
+        await shops[0].set_stock("default", 300)
+        answers = sum(await asyncio.gather(*(buy(one, 250) for one in shops)), [])
+        assert counted(answers) == {"sold": 300, "sold_out": 200}
+        audit = await shops[0].audit("default")
+        assert (audit.stock, audit.lucky, audit.orders, audit.violations) == (0, 300, 300, [])
+        told = {answer.order_id for answer in answers if isinstance(answer, Answer) and answer.order_id}
+        assert {order.id for order in await shops[0].orders("default", limit=1000)} == told
+        assert set((await shops[0].ready(1)).values()) == {"ok"}
 
 
 @pytest.mark.parametrize(
@@ -691,64 +562,55 @@ def test_the_rush(etcd: EtcdMember, server: MariaDB, lock: str, guard: str) -> N
         ("timestamp", "answer", COMMIT),
     ],
 )
-def test_what_was_lost_is_settled_before_anybody_is_told(
+async def test_what_was_lost_is_resolved_before_anybody_is_told(
     etcd: EtcdMember, server: MariaDB, guard: str, lost: str, marker: bytes
 ) -> None:
-    """One write for several items, or the answer to it, is lost: each buyer of each is sold to once."""
+    """One write for several items, or the answer to it, is lost: each buyer of each item is sold to once."""
     skus = ["phone", "case"]
-
-    async def main() -> None:
-        with Proxy(server.port) as proxy:
-            url = server.url.replace(f":{server.port}/", f":{proxy.port}/")
-            async with shop(etcd.endpoint, "", **on_mysql(server, mysql_url=url, guard=guard)) as one:
-                for sku in skus:
-                    await one.set_stock(sku, 3)
-                    await one.buy(Purchase(sku=sku))
-                (proxy.lose_answer_to if lost == "answer" else proxy.lose_request)(marker)
-                buying = asyncio.gather(*(one.buy(Purchase(sku=sku)) for sku in skus for _ in range(3)))
-                assert await asyncio.to_thread(proxy.struck.wait, WITHIN_S)
-                assert not buying.done()
-                proxy.restore()
-                assert counted(list(await buying)) == {"sold": 4, "sold_out": 2}
-                for sku in skus:
-                    audit = await one.audit(sku)
-                    assert (audit.stock, audit.lucky, audit.orders, audit.violations) == (0, 3, 3, [])
-
-    asyncio.run(main())
+    with Proxy(server.port) as proxy:
+        url = server.url.replace(f":{server.port}/", f":{proxy.port}/")
+        async with shop(etcd.endpoint, url, guard=guard, **PATIENT) as one:
+            for sku in skus:
+                await one.set_stock(sku, 3)
+                await one.buy(Purchase(sku=sku))
+            (proxy.lose_answer_to if lost == "answer" else proxy.lose_request)(marker)
+            buying = asyncio.gather(*(one.buy(Purchase(sku=sku)) for sku in skus for _ in range(3)))
+            assert await asyncio.to_thread(proxy.struck.wait, WITHIN_S)
+            assert not buying.done()
+            proxy.restore()
+            assert counted(list(await buying)) == {"sold": 4, "sold_out": 2}
+            for sku in skus:
+                audit = await one.audit(sku)
+                assert (audit.stock, audit.lucky, audit.orders, audit.violations) == (0, 3, 3, [])
 
 
 @pytest.mark.parametrize("guard", ["fence", "version"])
-def test_a_server_that_is_killed_keeps_what_buyers_were_told(etcd: EtcdMember, own_server: MariaDB, guard: str) -> None:
-    """kill -9 and a restart in mid-sale: buyers wait, and who was told "sold" has an order."""
+async def test_a_server_that_is_killed_keeps_what_buyers_were_told(
+    etcd: EtcdMember, own_server: MariaDB, guard: str
+) -> None:
+    """The server is killed and restarted in mid-sale: buyers wait, and everybody who was told "sold" has an order."""
+    async with shop(etcd.endpoint, own_server.url, guard=guard, **PATIENT) as one:
+        await one.set_stock("default", 10_000)
+        told: list[str] = []
+        done = False
 
-    async def main() -> None:
-        async with shop(etcd.endpoint, "", **on_mysql(own_server, guard=guard)) as one:
-            await one.set_stock("default", 10_000)
-            told: list[str] = []
-            done = False
+        async def keep_buying(number: int) -> None:
+            while not done:
+                answer = await one.buy(Purchase(buyer=f"b{number}"))
+                assert answer.outcome is Outcome.SOLD
+                told.append(answer.order_id or "")
 
-            async def keep_buying(number: int) -> None:
-                while not done:
-                    answer = await one.buy(Purchase(buyer=f"b{number}"))
-                    assert answer.outcome is Outcome.SOLD
-                    told.append(answer.order_id or "")
+        async def sold_more_than(count: int) -> None:
+            await eventually_async(lambda: len(told) > count, "they sell", 2 * WITHIN_S)
 
-            async def sold_more_than(count: int) -> None:
-                async def enough() -> bool:
-                    return len(told) > count
-
-                await eventually_async(enough, "they sell", 2 * WITHIN_S)
-
-            buying = asyncio.gather(*(keep_buying(number) for number in range(20)))
-            for _ in range(3):
-                await sold_more_than(len(told) + 50)
-                await asyncio.to_thread(own_server.kill)
-                await asyncio.to_thread(own_server.start)
+        buying = asyncio.gather(*(keep_buying(number) for number in range(20)))
+        for _ in range(3):
             await sold_more_than(len(told) + 50)
-            done = True
-            await buying
-            audit = await one.audit("default")
-            assert (audit.lucky, audit.orders, audit.violations) == (len(told), len(told), [])
-            assert {order.id for order in await one.orders("default", limit=100_000)} == set(told)
-
-    asyncio.run(main())
+            await asyncio.to_thread(own_server.kill)
+            await asyncio.to_thread(own_server.start)
+        await sold_more_than(len(told) + 50)
+        done = True
+        await buying
+        audit = await one.audit("default")
+        assert (audit.lucky, audit.orders, audit.violations) == (len(told), len(told), [])
+        assert {order.id for order in await one.orders("default", limit=100_000)} == set(told)

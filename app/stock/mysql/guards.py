@@ -3,48 +3,58 @@
 What tells that is the one thing in which these stores differ: a fencing token, a version, or a timestamp.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any, ClassVar
 
+from typing_extensions import override
+
 from app.common.mysql import Call
-from app.errors import FenceRefused, ForeignFence
+from app.errors import FenceRefused, ForeignFence, StockError
 from app.stock.mysql import tables
 from app.stock.mysql.store import LARGEST, TransactionalStockStore
 from app.stock.mysql.tables import Item
-from app.stock.store import Batch, Fence, foreign, outbid
+from app.stock.refusals import foreign, superseded
+from app.stock.store import Batch, Fence
 
 
 class MySqlStockStore(TransactionalStockStore):
     """Guarded by fencing tokens: a write demands that nobody has read since, and that the stock is what was read.
 
-    Whoever reads raises the item's fence to its token and announces what it may write. So of a holder that was paused
+    Each read raises the item's fence to its token and registers what may be written. So of a holder that was paused
     nothing is written, however well its stock may fit. A stock that was changed by hand, in SQL, is noticed.
     """
 
-    def _announce(self, call: Call, skus: Iterable[str], fence: Fence, batch_id: str | None) -> None:
+    @override
+    def _register(self, call: Call, skus: Iterable[str], fence: Fence, batch_id: str | None) -> None:
         call.begin()
         for sku in skus:
-            tables.announce(call, sku, fence, batch_id)
+            tables.prepare(call, sku, fence, batch_id)
 
+    @override
     def _refusal(self, item: Item, fence: Fence, batch_id: str | None) -> FenceRefused | None:
         if item.source not in (None, fence.source):
             return ForeignFence(foreign(item.sku, Fence(item.token or 0, item.source), fence))
-        if (item.token, item.announced) != (fence.token, batch_id):
-            return FenceRefused(outbid(item.sku, item.token, fence))
+        if (item.token, item.prepared) != (fence.token, batch_id):
+            return FenceRefused(superseded(item.sku, item.token, fence))
         return None
 
+    @override
     def _version(self, item: Item) -> None:
         return None
 
+    @override
     def _unless_changed(self, fence: Fence, batch: Batch) -> tuple[str, tuple[Any, ...]]:
-        condition = "source = %s AND token = %s AND announced = %s AND stock = %s"
+        condition = "source = %s AND token = %s AND prepared = %s AND stock = %s"
         return condition, (fence.source, fence.token, batch.batch_id, batch.expected_stock)
 
+    @override
     def _token(self, fence: Fence) -> int:
         if not 0 < fence.token <= LARGEST:
             raise ValueError(f"a fencing token must be from 1 to 2**63 - 1, not {fence.token}")
         return fence.token
 
+    @override
     def _fence(self, item: Item | None) -> Fence | None:
         return None if item is None or item.source is None else Fence(item.token or 0, item.source)
 
@@ -52,41 +62,48 @@ class MySqlStockStore(TransactionalStockStore):
 class _OptimisticStockStore(TransactionalStockStore):
     """Guarded without tokens: a row says when it was written, and a write demands that it still says what was read.
 
-    Any grant will do, or none: fences are not looked at, and orders have token 0. Of several who decide at once one
+    Any grant will do, or none: fences are not looked at, and orders have token 0. Of several that decide at once one
     writes, the others read again. A write takes its units from what is there, if there are as many, so nothing is ever
-    oversold. Coming from the fence in mid-sale, `seckill stock unfence` begins a new era of tokens.
+    oversold. Coming from the fence in mid-sale, `seckill stock unfence` begins a new epoch of tokens.
     """
 
     _word: ClassVar[str]  # the column
 
-    def _announce(self, call: Call, skus: Iterable[str], fence: Fence, batch_id: str | None) -> None:
+    @override
+    def _register(self, call: Call, skus: Iterable[str], fence: Fence, batch_id: str | None) -> None:
         pass
 
+    @override
     def _refusal(self, item: Item, fence: Fence, batch_id: str | None) -> None:
         return None
 
+    @override
     def _version(self, item: Item) -> str:
         return str(getattr(item, self._word))
 
+    @override
     def _unless_changed(self, fence: Fence, batch: Batch) -> tuple[str, tuple[Any, ...]]:
         return f"{self._word} = %s", (batch.version,)
 
+    @override
     def _token(self, fence: Fence) -> int:
         return 0
 
+    @override
     def _fence(self, item: Item | None) -> None:
         return None
 
-    async def settle(self, sku: str, fence: Fence, batch: Batch) -> list[str] | None:
-        """See `StockStore.settle`."""
-        await self._run(lambda call: tables.move_on(call, sku))
-        return await super().settle(sku, fence, batch)
+    @override
+    async def resolve(self, fence: Fence, batches: Mapping[str, Batch]) -> dict[str, list[str] | StockError | None]:
+        for sku in sorted(batches):
+            await self._run(partial(tables.move_on, sku=sku))
+        return await super().resolve(fence, batches)
 
 
 class VersionedStockStore(_OptimisticStockStore):
     """Guarded by a number that each write counts up: written is what was decided on what is still there.
 
-    Who changes a stock by hand has to count, too, else a sale that was decided before may be written after it:
+    A change of the stock by hand has to count, too, else a sale that was decided before may be written after it:
     `UPDATE seckill_items SET stock = 25, version = version + 1 WHERE sku = 'default'`.
     """
 
@@ -97,10 +114,10 @@ class TimestampedStockStore(_OptimisticStockStore):
     """Guarded by the time of the last write, in whole seconds: how it is often done, and not enough.
 
     Two writes within one tick of the clock look alike. The second was decided on what is no longer there, and passes:
-    a buyer may get more than the limit, an item may be sold to somebody who came later. What is checked by itself still
+    a buyer may get more than the limit, an item may be sold to a later buyer. What is checked by itself still
     holds: no unit is sold that isn't there, no idempotency key gets two orders. `VersionedStockStore` has no such gap.
 
-    Who changes a stock by hand has to set `changed_at`, too: `changed_at = changed_at + INTERVAL 1 SECOND`.
+    A change of the stock by hand has to set `changed_at`, too: `changed_at = changed_at + INTERVAL 1 SECOND`.
     """
 
     _word = "changed_at"

@@ -1,16 +1,16 @@
 """What the stores in MySQL have in common: all but what tells them that nothing has changed since a read."""
 
 import asyncio
-import contextlib
 import re
 import secrets
 import time
-import uuid
 from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, NamedTuple, TypeVar
+
+from typing_extensions import override
 
 from app.common.mysql import Call, MySqlClient
 from app.errors import (
@@ -21,31 +21,19 @@ from app.errors import (
     StockUnavailable,
     UnknownItem,
 )
-from app.stock.known import Known
 from app.stock.mysql import tables
 from app.stock.mysql.tables import Item, Written
-from app.stock.store import (
-    SKU_PATTERN,
-    Ask,
-    Batch,
-    Fence,
-    Level,
-    Order,
-    Settled,
-    Snapshot,
-    StockStore,
-    behind,
-    changed,
-    refuse_odd_name,
-)
+from app.stock.refusals import behind, changed
+from app.stock.store import SKU_PATTERN, Ask, Batch, Fence, Level, Order, Settled, Snapshot, StockStore, refuse_odd_name
+from app.stock.watermark import Watermark
 
 Result = TypeVar("Result")
-Place = tuple[int, int]  # of an order: its sale, its number
+Position = tuple[int, int]  # of an order: its generation, its number
 
-_MARK: Final = re.compile(r"([0-9]{16})/([0-9]{20})")  # of a place; with leading zeros
+_MARK: Final = re.compile(r"([0-9]{16})/([0-9]{20})")  # of a position; with leading zeros
 _ORDER_ID: Final = re.compile(rf"({SKU_PATTERN})~([0-9]{{1,19}})~([0-9a-f]{{32}})")
 LARGEST: Final = 2**63 - 1  # two of them can be added in an unsigned column
-_SILENT_S: Final = 5.0  # a process that is paused in a transaction stands in the way for so long
+_SILENT_S: Final = 5.0  # a process that is paused in a transaction blocks the others no longer
 _NEW_SALE_S: Final = 60.0  # to forget some million orders
 
 
@@ -76,17 +64,17 @@ class TransactionalStockStore(StockStore):
         self._threads = ThreadPoolExecutor(connections, "seckill-store")
         self._instance = instance
         self._refusal_ttl_us = max(1, int(refusal_ttl_s * 1_000_000))
-        self._known: defaultdict[str, Known[Place]] = defaultdict(lambda: Known(_mark))
+        self._watermarks: defaultdict[str, Watermark[Position]] = defaultdict(lambda: Watermark(_mark))
 
     # -- the guard ---------------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def _announce(self, call: Call, skus: Iterable[str], fence: Fence, batch_id: str | None) -> None:
-        """Before a read: stop what others have decided, if this guard can. Begins a transaction, then."""
+    def _register(self, call: Call, skus: Iterable[str], fence: Fence, batch_id: str | None) -> None:
+        """Before a read: register the batch that may be written, if this guard can; begins a transaction then."""
 
     @abstractmethod
     def _refusal(self, item: Item, fence: Fence, batch_id: str | None) -> FenceRefused | None:
-        """Why who has announced this batch (none: a new stock) may not write it."""
+        """The error that forbids writing `batch_id` under this fence, or None. No batch: the stock is being set."""
 
     @abstractmethod
     def _version(self, item: Item) -> str | None:
@@ -106,32 +94,29 @@ class TransactionalStockStore(StockStore):
 
     # -- the store ---------------------------------------------------------------------------------------------------
 
+    @override
     def check(self, sku: str) -> None:
-        """See `StockStore.check`."""
         refuse_odd_name(sku)
 
-    async def read_many(self, fence: Fence, batch_id: str, asks: Mapping[str, Ask]) -> dict[str, Snapshot | StockError]:
-        """See `StockStore.read_many`."""
+    @override
+    async def prepare(self, fence: Fence, batch_id: str, asks: Mapping[str, Ask]) -> dict[str, Snapshot | StockError]:
         self._token(fence)
-        known = self._places_of(asks)
+        expected = self._expected(asks)
         for ask in asks.values():
             _refuse_long_names(ask)
 
         def read(call: Call) -> _Seen:
-            self._announce(call, sorted(asks), fence, batch_id)
+            self._register(call, sorted(asks), fence, batch_id)
             # The items first: what is read after them is at least as new as their versions.
             items = tables.find_items(call, asks)
-            lost = _find_lost(call, items, known)
+            lost = _find_lost(call, items, expected)
             return _Seen(items, lost, tables.find_bought(call, asks), tables.find_settled(call, asks))
 
-        try:
-            seen = await self._run(read)
-        except StockUnavailable as error:
-            return dict.fromkeys(asks, error)
-        return {sku: self._snapshot(sku, seen, fence, batch_id, known[sku]) for sku in asks}
+        seen = await self._run(read)
+        return {sku: self._snapshot(sku, seen, fence, batch_id, expected[sku]) for sku in asks}
 
     def _snapshot(
-        self, sku: str, seen: "_Seen", fence: Fence, batch_id: str, known: tuple[Place, ...]
+        self, sku: str, seen: "_Seen", fence: Fence, batch_id: str, expected: tuple[Position, ...]
     ) -> Snapshot | StockError:
         item = seen.items.get(sku)
         refusal = self._refusal(item, fence, batch_id) if item else None
@@ -139,7 +124,7 @@ class TransactionalStockStore(StockStore):
             return refusal or seen.lost[sku]
         if item is None:
             return _unknown(sku)
-        self._known[sku].found(known, (item.sale, item.last_entry) if item.last_entry else None)
+        self._watermarks[sku].found(expected, (item.generation, item.last_entry) if item.last_entry else None)
         return Snapshot(
             item.stock,
             item.lucky,
@@ -149,8 +134,8 @@ class TransactionalStockStore(StockStore):
             version=self._version(item),
         )
 
-    async def commit_many(self, fence: Fence, batches: Mapping[str, Batch]) -> dict[str, list[str] | StockError]:
-        """See `StockStore.commit_many`."""
+    @override
+    async def commit(self, fence: Fence, batches: Mapping[str, Batch]) -> dict[str, list[str] | StockError]:
         token = self._token(fence)
 
         def write(call: Call) -> tuple[dict[str, list[str] | StockError], dict[str, Item]]:
@@ -176,13 +161,10 @@ class TransactionalStockStore(StockStore):
             }
             return answers, items
 
-        try:
-            answers, items = await self._run(write)
-        except StockUnavailable as error:
-            return dict.fromkeys(batches, error)
+        answers, items = await self._run(write)
         for sku, ids in answers.items():
             if ids and not isinstance(ids, StockError):
-                self._known[sku].found((), (items[sku].sale, int(ids[-1].split("~")[1])))
+                self._watermarks[sku].found((), (items[sku].generation, int(ids[-1].split("~")[1])))
         return answers
 
     def _why_not(self, call: Call, sku: str, item: Item | None, fence: Fence, batch: Batch) -> list[str] | StockError:
@@ -193,35 +175,31 @@ class TransactionalStockStore(StockStore):
             return tables.find_batch(call, sku, batch)
         return self._refusal(item, fence, batch.batch_id) or StockChanged(changed(sku, item.stock))
 
-    async def settle(self, sku: str, fence: Fence, batch: Batch) -> list[str] | None:
-        """See `StockStore.settle`."""
-        # Announcing another batch stops this one for good, and waits for a transaction that is still writing it.
-        with contextlib.suppress(UnknownItem):
-            await self.read(sku, fence, uuid.uuid4().hex)
-        found = await self._run(lambda call: tables.find_batch(call, sku, batch))
-        return found or None
+    @override
+    async def _find(self, sku: str, batch: Batch) -> list[str] | None:
+        return await self._run(lambda call: tables.find_batch(call, sku, batch)) or None
 
+    @override
     async def set_stock(self, sku: str, fence: Fence, stock: int, *, new_sale: bool = False) -> Level:
-        """See `StockStore.set_stock`."""
         refuse_odd_name(sku)
         self._token(fence)
         if not 0 <= stock <= LARGEST:
             raise ValueError(f"a stock must be from 0 to 2**63 - 1, not {stock}")
-        known = self._places_of([sku])
+        expected = self._expected([sku])
 
         def write(call: Call) -> Item:
             call.begin()
             tables.create_item(call, sku)
-            self._announce(call, [sku], fence, None)
+            self._register(call, [sku], fence, None)
             items = tables.find_items(call, [sku])
             item = items[sku]
             refusal = self._refusal(item, fence, None)
             if refusal is not None:
                 raise refusal
             # A store without any history, or a new sale, begins anew.
-            if new_sale or not item.sale:
-                tables.begin_sale(call, sku, _latest_sale(known[sku]))
-            elif lost := _find_lost(call, items, known):
+            if new_sale or not item.generation:
+                tables.begin_generation(call, sku, _latest_generation(expected[sku]))
+            elif lost := _find_lost(call, items, expected):
                 raise lost[sku]
             if new_sale:
                 tables.forget_sold(call, sku)
@@ -231,60 +209,55 @@ class TransactionalStockStore(StockStore):
         item = await self._run(write, _NEW_SALE_S if new_sale else None)
         return Level(sku, item.stock, item.lucky, item.initial)
 
+    @override
     async def unfence(self, sku: str) -> None:
-        """See `StockStore.unfence`."""
         refuse_odd_name(sku)
         await self._run(lambda call: tables.unfence(call, sku))
 
+    @override
     def marks(self) -> dict[str, str]:
-        """See `StockStore.marks`."""
-        return {sku: _mark(last) for sku, known in self._known.items() if (last := known.last)}
+        return {sku: mark for sku, watermark in self._watermarks.items() if (mark := watermark.mark)}
 
-    def unseen(self, skus: Iterable[str]) -> list[str]:
-        """See `StockStore.unseen`."""
-        return [sku for sku in skus if self._known[sku].told]
-
+    @override
     def expect(self, sku: str, mark: str) -> None:
-        """See `StockStore.expect`."""
         if not _MARK.fullmatch(mark):
             raise ValueError(f"not a mark of ours: {mark[:100]!r}")
-        self._known[sku].told |= {_unmark(mark)}
+        self._watermarks[sku].expect(_unmark(mark))
 
-    async def fences(self, skus: Sequence[str]) -> dict[str, Fence | StockError | None]:
-        """See `StockStore.fences`."""
-        known = self._places_of(skus)
+    @override
+    async def inspect(self, skus: Sequence[str]) -> dict[str, Fence | StockError | None]:
+        expected = self._expected(skus)
 
         def look(call: Call) -> tuple[dict[str, Item], dict[str, StockBehind]]:
             items = tables.find_items(call, skus)
-            return items, _find_lost(call, items, known)
+            return items, _find_lost(call, items, expected)
 
-        try:
-            items, lost = await self._run(look)
-        except StockUnavailable as error:
-            return dict.fromkeys(skus, error)
-        for sku in known.keys() - lost.keys():
-            self._known[sku].found(known[sku])
+        items, lost = await self._run(look)
+        for sku in expected.keys() - lost.keys():
+            item = items.get(sku)
+            last = (item.generation, item.last_entry) if item and item.last_entry else None
+            self._watermarks[sku].found(expected[sku], last)
         return {sku: lost.get(sku) or self._fence(items.get(sku)) for sku in skus}
 
+    @override
     async def accept_loss(self, sku: str) -> None:
-        """See `StockStore.accept_loss`."""
-        latest = _latest_sale(self._places_of([sku])[sku])
-        await self._run(lambda call: tables.begin_sale(call, sku, latest))
+        latest = _latest_generation(self._expected([sku])[sku])
+        await self._run(lambda call: tables.begin_generation(call, sku, latest))
 
+    @override
     async def level(self, sku: str) -> Level:
-        """See `StockStore.level`."""
         refuse_odd_name(sku)
         item = (await self._run(lambda call: tables.find_items(call, [sku]))).get(sku)
         if item is None:
             raise _unknown(sku)
         return Level(sku, item.stock, item.lucky, item.initial, _entry(item.last_entry))
 
+    @override
     async def items(self) -> list[str]:
-        """See `StockStore.items`."""
         return await self._run(tables.list_items)
 
+    @override
     async def order(self, order_id: str) -> Order | None:
-        """See `StockStore.order`."""
         match = _ORDER_ID.fullmatch(order_id)
         if match is None:
             return None
@@ -292,10 +265,10 @@ class TransactionalStockStore(StockStore):
         found = await self._run(lambda call: tables.list_orders(call, sku, entry, entry, 1))
         return found[0] if found and secrets.compare_digest(found[0].id, order_id) else None
 
+    @override
     async def orders(
         self, sku: str, *, after: str | None = None, until: str | None = None, limit: int = 100
     ) -> list[Order]:
-        """See `StockStore.orders`."""
         refuse_odd_name(sku)
         match = _ORDER_ID.fullmatch(after) if after is not None else None
         if after is not None and (match is None or match[1] != sku):
@@ -304,18 +277,18 @@ class TransactionalStockStore(StockStore):
         last = LARGEST if until is None else int(until)
         return await self._run(lambda call: tables.list_orders(call, sku, first, last, limit))
 
+    @override
     async def notices(self, put: Mapping[str, str], *, drop: Sequence[str] = ()) -> dict[str, str]:
-        """See `StockStore.notices`."""
         return await self._run(lambda call: tables.exchange_notices(call, put, drop))
 
+    @override
     async def ping(self, *, timeout_s: float | None = None) -> None:
-        """See `StockStore.ping`."""
         # A write: a replica, or a server that was made read-only, answers a SELECT as if all were well.
         limit_s = self._client.timeout_s if timeout_s is None else min(timeout_s, self._client.timeout_s)
         await self._run(tables.write_something, limit_s)
 
+    @override
     async def close(self) -> None:
-        """See `StockStore.close`."""
         self._client.close()
         self._threads.shutdown(wait=False)
 
@@ -340,14 +313,14 @@ class TransactionalStockStore(StockStore):
         except TimeoutError as error:
             raise StockUnavailable(f"the store did not answer within {limit_s:.2g} s") from error
 
-    def _places_of(self, skus: Iterable[str]) -> dict[str, tuple[Place, ...]]:
+    def _expected(self, skus: Iterable[str]) -> dict[str, tuple[Position, ...]]:
         for sku in skus:
             refuse_odd_name(sku)
-        return {sku: self._known[sku].places for sku in skus}
+        return {sku: self._watermarks[sku].positions for sku in skus}
 
 
 class _Seen(NamedTuple):
-    """What a read has found; `lost`: for items that lack an order that is known."""
+    """What a read has found; `lost`: for items that lack an order that is expected."""
 
     items: dict[str, Item]
     lost: dict[str, StockBehind]
@@ -355,34 +328,36 @@ class _Seen(NamedTuple):
     settled: dict[str, dict[str, Settled]]
 
 
-def _find_lost(call: Call, items: Mapping[str, Item], known: Mapping[str, tuple[Place, ...]]) -> dict[str, StockBehind]:
-    """The items that lack an order that is known, unless a later sale has begun."""
-    expected = {sku: sorted(places) for sku, places in known.items()}
+def _find_lost(
+    call: Call, items: Mapping[str, Item], expected: Mapping[str, tuple[Position, ...]]
+) -> dict[str, StockBehind]:
+    """The items that lack an order that is expected, unless a later generation has begun."""
     there = {(item.sku, item.last_entry) for item in items.values()}  # written with that order, or not at all
     there |= tables.find_orders(
         call, {sku: [entry for _, entry in orders if (sku, entry) not in there] for sku, orders in expected.items()}
     )
     lost: dict[str, StockBehind] = {}
     for sku, orders in expected.items():
-        sale = items[sku].sale if sku in items else 0
-        missing = [place for place in orders if sale < place[0] or (sale == place[0] and (sku, place[1]) not in there)]
-        if missing:
-            lost[sku] = StockBehind(behind(sku, str(missing[-1][1])), missing=map(_mark, missing))
+        now = items[sku].generation if sku in items else 0
+        for generation, entry in sorted(orders, reverse=True):
+            if now < generation or (now == generation and (sku, entry) not in there):
+                lost[sku] = StockBehind(behind(sku, str(entry)))
+                break
     return lost
 
 
-def _mark(place: Place) -> str:
-    sale, entry = place
-    return f"{sale:016}/{entry:020}"
+def _mark(position: Position) -> str:
+    generation, entry = position
+    return f"{generation:016}/{entry:020}"
 
 
-def _unmark(mark: str) -> Place:
-    sale, _, entry = mark.partition("/")
-    return int(sale), int(entry)
+def _unmark(mark: str) -> Position:
+    generation, _, entry = mark.partition("/")
+    return int(generation), int(entry)
 
 
-def _latest_sale(places: Iterable[Place]) -> int:
-    return max((sale for sale, _ in places), default=0)
+def _latest_generation(positions: Iterable[Position]) -> int:
+    return max((generation for generation, _ in positions), default=0)
 
 
 def _entry(last_entry: int) -> str | None:

@@ -21,12 +21,12 @@ _INNODB: Final = "ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf
 SCHEMA: Final = (
     # With defaults, so that an operator can put an item on sale by hand.
     f"CREATE TABLE IF NOT EXISTS seckill_items ({_SKU} PRIMARY KEY, stock {_WHOLE} DEFAULT 0, "
-    f"lucky {_WHOLE} DEFAULT 0, initial BIGINT UNSIGNED, last_entry {_WHOLE} DEFAULT 0, sale {_WHOLE} DEFAULT 0, "
-    f"era {_WHOLE} DEFAULT 0, source {_NAME}, token BIGINT UNSIGNED, announced VARBINARY(64), batch VARBINARY(64), "
+    f"lucky {_WHOLE} DEFAULT 0, initial BIGINT UNSIGNED, last_entry {_WHOLE} DEFAULT 0, generation {_WHOLE} DEFAULT 0, "
+    f"epoch {_WHOLE} DEFAULT 0, source {_NAME}, token BIGINT UNSIGNED, prepared VARBINARY(64), batch VARBINARY(64), "
     f"version {_WHOLE} DEFAULT 0, changed_at TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP) {_INNODB}",
     f"CREATE TABLE IF NOT EXISTS seckill_orders ({_SKU}, entry {_WHOLE}, quantity {_WHOLE}, buyer {_NAME}, "
     f"idempotency_key {_NAME}, secret VARBINARY(32) NOT NULL, instance {_NAME} NOT NULL, token {_WHOLE}, "
-    f"era {_WHOLE}, batch VARBINARY(64) NOT NULL, PRIMARY KEY (sku, entry)) {_INNODB}",
+    f"epoch {_WHOLE}, batch VARBINARY(64) NOT NULL, PRIMARY KEY (sku, entry)) {_INNODB}",
     f"CREATE TABLE IF NOT EXISTS seckill_buyers ({_SKU}, name {_NAME} NOT NULL, units {_WHOLE}, "
     f"PRIMARY KEY (sku, name)) {_INNODB}",
     # What an idempotency key stands for: an order, for good, or a refusal until it expires.
@@ -51,7 +51,8 @@ class Item:
     """A row of seckill_items.
 
     `last_entry`: number of the last order, in µs since 1970 or one more than the one before, 0 if there is none;
-    `sale`: when the sale began, in ms since 1970, 0 if the item was put there by hand; `batch`: the last one written.
+    `generation`: when the sale began, in ms since 1970, 0 if the item was put there by hand; `batch`: the last one
+    written.
     """
 
     sku: str
@@ -59,18 +60,18 @@ class Item:
     lucky: int
     initial: int | None
     last_entry: int
-    sale: int
-    era: int
+    generation: int
+    epoch: int
     source: str | None
     token: int | None
-    announced: str | None
+    prepared: str | None
     batch: str | None
     version: str
     changed_at: str
 
 
 _COLUMNS: Final = (
-    "sku, stock, lucky, initial, last_entry, sale, era, source, token, announced, batch, "
+    "sku, stock, lucky, initial, last_entry, generation, epoch, source, token, prepared, batch, "
     "CAST(version AS CHAR), CAST(changed_at AS CHAR)"
 )
 
@@ -119,14 +120,14 @@ def find_batch(call: Call, sku: str, batch: Batch) -> list[str]:
 def list_orders(call: Call, sku: str, first: int, last: int, limit: int) -> list[Order]:
     """Orders from one entry to another, oldest first."""
     rows = call.run(
-        "SELECT entry, secret, quantity, buyer, idempotency_key, instance, token, batch, era FROM seckill_orders "
+        "SELECT entry, secret, quantity, buyer, idempotency_key, instance, token, batch, epoch FROM seckill_orders "
         "WHERE sku = %s AND entry BETWEEN %s AND %s ORDER BY entry LIMIT %s",
         (sku, first, last, limit),
     ).rows
     found = []
-    for entry, secret, quantity, buyer, key, instance, token, batch, era in (map(_plain, row) for row in rows):
+    for entry, secret, quantity, buyer, key, instance, token, batch, epoch in (map(_plain, row) for row in rows):
         at = entry / 1_000_000
-        found.append(Order(order_id(sku, entry, secret), sku, quantity, buyer, key, instance, token, batch, at, era))
+        found.append(Order(order_id(sku, entry, secret), sku, quantity, buyer, key, instance, token, batch, at, epoch))
     return found
 
 
@@ -206,7 +207,7 @@ def write_orders(call: Call, written: Iterable[Written], instance: str, token: i
     for item, batch, first_entry in written:
         for entry, sold in enumerate(batch.sold, first_entry):
             own = (sold.quantity, sold.buyer, sold.key, sold.secret)
-            orders.append((item.sku, entry, *own, instance, token, item.era, batch.batch_id))
+            orders.append((item.sku, entry, *own, instance, token, item.epoch, batch.batch_id))
             if sold.buyer is not None:
                 bought[item.sku, sold.buyer] += sold.quantity
     _insert(call, "seckill_orders", orders)
@@ -219,17 +220,17 @@ def create_item(call: Call, sku: str) -> None:
     call.run("INSERT INTO seckill_items SET sku = %s ON DUPLICATE KEY UPDATE sku = sku", (sku,))
 
 
-def announce(call: Call, sku: str, fence: Fence, batch_id: str | None) -> None:
-    """Raise an item's fence to our token, unless it has seen a higher one or another's; note what may be written."""
+def prepare(call: Call, sku: str, fence: Fence, batch_id: str | None) -> None:
+    """Raise an item's fence to our token, unless it has seen a higher or a foreign one; register the batch."""
     call.run(
-        "UPDATE seckill_items SET source = %s, token = %s, announced = %s "
+        "UPDATE seckill_items SET source = %s, token = %s, prepared = %s "
         "WHERE sku = %s AND (source IS NULL OR source = %s) AND (token IS NULL OR token <= %s)",
         (fence.source, fence.token, batch_id, sku, fence.source, fence.token),
     )
 
 
 def move_on(call: Call, sku: str) -> None:
-    """Let nothing be written that was decided on what is there; waits for who is writing."""
+    """Invalidate every batch that was decided on the current version. Blocks on a concurrent writer."""
     call.run(f"UPDATE seckill_items SET {_BEYOND} WHERE sku = %s", (sku,))
 
 
@@ -241,10 +242,10 @@ def set_units(call: Call, sku: str, stock: int) -> None:
     )
 
 
-def begin_sale(call: Call, sku: str, after: int) -> None:
-    """Have an item's sale begin now, later than the one before and than `after` (ms since 1970)."""
+def begin_generation(call: Call, sku: str, after: int) -> None:
+    """Begin a generation now, later than the one before and than `after` (ms since 1970)."""
     call.run(
-        f"UPDATE seckill_items SET sale = GREATEST(sale + 1, %s, {_NOW_US} DIV 1000) WHERE sku = %s",
+        f"UPDATE seckill_items SET generation = GREATEST(generation + 1, %s, {_NOW_US} DIV 1000) WHERE sku = %s",
         (after + 1, sku),
     )
 
@@ -258,7 +259,10 @@ def forget_sold(call: Call, sku: str) -> None:
 
 def unfence(call: Call, sku: str) -> None:
     """Forget the fence."""
-    call.run("UPDATE seckill_items SET era = era + 1, source = NULL, token = NULL WHERE sku = %s", (sku,))
+    call.run(
+        "UPDATE seckill_items SET epoch = epoch + 1, source = NULL, token = NULL, prepared = NULL WHERE sku = %s",
+        (sku,),
+    )
 
 
 def write_something(call: Call) -> None:

@@ -1,10 +1,9 @@
--- Begin a new sale with all that is there, so that no order known from before is looked for any more.
+-- Begin a new generation with all that is there, so that no order of before is expected any more.
 --
--- KEYS: 1 fence
--- ARGV: sale and entry of each order known to the caller
+-- KEYS: of the item
+-- Request: expected
 
-local now = redis.call("TIME")
-local begins = math.max(now[1] * 1000 + math.floor(now[2] / 1000), tonumber(redis.call("HGET", KEYS[1], "sale") or "0") + 1)
-for i = 1, #ARGV, 2 do begins = math.max(begins, tonumber(ARGV[i]) + 1) end
-redis.call("HSET", KEYS[1], "sale", string.format("%.0f", begins))
+local key = keys_of_next_item(0)
+local generation = redis.call("HGET", key.fence, "generation")
+redis.call("HSET", key.fence, "generation", next_generation(generation, request.expected))
 return "ok"

@@ -1,4 +1,4 @@
-"""Calls to Redis or Valkey: each with a deadline, with errors of ours. The only file that imports redis."""
+"""Calls to Redis or Valkey: each with a deadline, with errors of ours. Only this file and `connect` import redis."""
 
 import asyncio
 import hashlib
@@ -7,12 +7,9 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from importlib.resources import files
 from typing import Any, Final
-from urllib.parse import unquote, urlsplit
 
-import hiredis
 import redis.asyncio
 from redis.asyncio.retry import Retry
-from redis.asyncio.sentinel import Sentinel
 from redis.backoff import NoBackoff
 from redis.exceptions import (
     BusyLoadingError,
@@ -28,22 +25,16 @@ from redis.exceptions import (
 )
 
 from app.errors import ConfigurationError, StockCorrupt, StockUnavailable
+from app.stock.redis.connect import connect
 
 _WAIT_PART: Final = 0.8  # of a call's deadline, for the replicas
 _NOT_CONNECTED: Final = re.compile(r"Error -?[0-9]+ connecting to ")  # redis-py's; nothing was sent
 
 
-class _Packing:
-    """Mixed into redis-py's connections: over asyncio it packs in Python what it sends, hiredis nine times as fast."""
-
-    def pack_command(self, *args: Any) -> list[bytes]:
-        return [hiredis.pack_command(args)]
-
-
 class Script:
     """A Lua script that lies beside this file, behind what they have in common.
 
-    `sha`: what a server calls it that knows it.
+    `sha`: the digest by which a server knows a script that it has loaded.
     """
 
     def __init__(self, name: str) -> None:
@@ -57,7 +48,7 @@ class RedisClient:
 
     `redis://`, `rediss://` and `unix://` are redis-py's; besides them `redis+sentinel://host:26379,host:26379/master/0`
     and `redis+cluster://host:6379` (`rediss+...` for TLS). A call that isn't answered within `timeout_s` raises
-    `StockUnavailable`. Nothing is repeated here: who may repeat what is the caller's knowledge. With `wait_replicas` a
+    `StockUnavailable`. Nothing is repeated here: what may be repeated is the caller's knowledge. With `wait_replicas` a
     durable call raises it, too, when fewer replicas than that have its writes in time.
     """
 
@@ -73,7 +64,7 @@ class RedisClient:
             "retry": Retry(NoBackoff(), 0),
         }
         try:
-            self._redis, *self._helpers = _connect(url, options, connections)
+            self._redis, *self._helpers = connect(url, options, connections)
         except (ValueError, RedisError):
             # Neither the URL nor the error: a part of the password may be in both.
             raise ConfigurationError(
@@ -85,23 +76,15 @@ class RedisClient:
         self._places = asyncio.Semaphore(connections)
         self.clustered = isinstance(self._redis, redis.asyncio.RedisCluster)
 
-    async def run(
-        self,
-        script: Script,
-        keys: Sequence[str],
-        args: Sequence[str | int],
-        timeout_s: float | None = None,
-        *,
-        durable: bool = False,
-    ) -> Any:
+    async def run(self, script: Script, keys: Sequence[str], argument: str, *, durable: bool = False) -> Any:
         """Run a script; a server that has forgotten it (a restart, a failover) is told it again."""
-        async with self._call(timeout_s) as limit_s:
+        async with self._call(None) as limit_s:
             if script.known:
                 try:
-                    return await self._send(durable, limit_s, "EVALSHA", script.sha, len(keys), *keys, *args)
+                    return await self._send(durable, limit_s, "EVALSHA", script.sha, len(keys), *keys, argument)
                 except NoScriptError:
                     pass
-            answer = await self._send(durable, limit_s, "EVAL", script.source, len(keys), *keys, *args)
+            answer = await self._send(durable, limit_s, "EVAL", script.source, len(keys), *keys, argument)
             script.known = True
             return answer
 
@@ -123,7 +106,7 @@ class RedisClient:
         if isinstance(replicas, Exception) or replicas < self._wait_replicas:
             # Written, but who knows for how long.
             raise StockUnavailable(
-                f"{self._wait_replicas} replicas were to acknowledge the write within {wait_ms} ms, and did: {replicas}"
+                f"{self._wait_replicas} replicas must acknowledge the write within {wait_ms} ms, and did: {replicas}"
             )
         return answer
 
@@ -171,7 +154,7 @@ def _translated(limit_s: float) -> Iterator[None]:
     except UnicodeDecodeError as error:
         raise StockCorrupt("a key of ours holds something that is not text") from error
     except ResponseError as error:
-        # The state of the server has a code word (NOREPLICAS, MISCONF, NOPERM, ...); what is left is about our data.
+        # What the server can't do has a code word (NOREPLICAS, MISCONF, NOPERM, ...); the rest is about our data.
         code = re.match(r"[A-Z]{4,}\b", str(error))
         if code is None or code[0] == "WRONGTYPE":
             raise StockCorrupt(f"a key of ours holds something that is not ours: {error}") from error
@@ -180,44 +163,3 @@ def _translated(limit_s: float) -> Iterator[None]:
         # Only its text tells at what the error came.
         nobody_there = _NOT_CONNECTED.match(str(error)) is not None
         raise StockUnavailable(f"the store can't be reached: {error}", untouched=nobody_there) from error
-
-
-def _connect(url: str, options: dict[str, Any], connections: int) -> list[Any]:
-    """The client that the URL names, and those that it needs besides."""
-    scheme, _, rest = url.partition("://")
-    plain, _, kind = scheme.partition("+")
-    if kind == "cluster":
-        cluster: Any = redis.asyncio.RedisCluster.from_url(f"{plain}://{rest}", max_connections=connections, **options)
-        return [cluster]
-    if kind == "sentinel":
-        return _sentinel(plain, rest, options)
-    if kind:
-        raise ValueError(f"unknown kind {kind!r} (sentinel and cluster are known)")
-    return [_with_packing(redis.asyncio.Redis.from_url(url, max_connections=connections, **options))]
-
-
-def _with_packing(client: Any) -> Any:
-    pool = client.connection_pool
-    pool.connection_class = type("PackingConnection", (_Packing, pool.connection_class), {})
-    return client
-
-
-def _sentinel(scheme: str, rest: str, options: dict[str, Any]) -> list[Any]:
-    # The host part lists several addresses, which urlsplit takes as one.
-    parts = urlsplit(f"{scheme}://{rest}")
-    login, _, addresses = parts.netloc.rpartition("@")
-    user, _, password = login.partition(":")
-    service, _, db = parts.path.strip("/").partition("/")
-    if not service or not addresses:
-        raise ValueError("a Sentinel URL is redis+sentinel://host:26379,host:26379/master-name/0")
-    sentinels = []
-    for address in addresses.split(","):
-        host, _, port = address.rpartition(":") if ":" in address else (address, "", "26379")
-        sentinels.append((host, int(port)))
-    options = dict(options, db=int(db or 0), ssl=scheme == "rediss")
-    if login:
-        options |= {"username": unquote(user) or None, "password": unquote(password) or None}
-    finder: Any = Sentinel(  # type: ignore[no-untyped-call]
-        sentinels, sentinel_kwargs={"socket_timeout": 1.0, "socket_connect_timeout": 1.0}
-    )
-    return [_with_packing(finder.master_for(service, **options)), *finder.sentinels]

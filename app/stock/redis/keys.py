@@ -2,20 +2,22 @@
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
-from app.errors import StockCorrupt, UnknownItem
-from app.stock.store import DEFAULT_SKU, SKU_PATTERN, Ask, Level, Order, Settled, Snapshot, Sold, refuse_odd_name
+from app.errors import FenceRefused, ForeignFence, StockBehind, StockChanged, StockCorrupt, StockError, UnknownItem
+from app.stock.refusals import behind, changed, foreign, superseded
+from app.stock.store import DEFAULT_SKU, SKU_PATTERN, Ask, Fence, Level, Order, Settled, Snapshot, Sold, refuse_odd_name
 
-Place = tuple[str, str]  # of an order: its sale, its entry in the stream; both as the store writes them
+Position = tuple[str, str]  # of an order: its generation, its entry in the stream; both as the store writes them
 
 _ENTRY_ID: Final = re.compile(r"[0-9]{1,16}-[0-9]{1,16}")
 ORDER_ID: Final = re.compile(rf"({SKU_PATTERN})~({_ENTRY_ID.pattern})~([0-9a-f]{{32}})")
-_MARK: Final = re.compile(r"([0-9]{16})/([0-9]{16})-([0-9]{16})")  # of a place; with leading zeros
-_WHOLE: Final = re.compile(r"0|[1-9][0-9]{0,14}")  # Lua counts in doubles, exact below 2**53
+_MARK: Final = re.compile(r"([0-9]{16})/([0-9]{16})-([0-9]{16})")  # of a position; with leading zeros
+_LARGEST_TOKEN: Final = 2**53  # Lua counts in doubles
+_WHOLE: Final = re.compile(r"0|[1-9][0-9]{0,14}")
 
 
 class Keys:
@@ -49,25 +51,20 @@ def keys_of(sku: str) -> Keys:
     return Keys(sku)
 
 
-def mark_of(place: Place) -> str:
-    """What others are told of an order: later ones have greater ones."""
-    sale, entry = place
+def mark_of(position: Position) -> str:
+    """A position as a text that is greater for later orders."""
+    generation, entry = position
     ms, _, seq = entry.partition("-")
-    return f"{sale:0>16}/{ms:0>16}-{seq:0>16}"
+    return f"{generation:0>16}/{ms:0>16}-{seq:0>16}"
 
 
-def place_of(mark: str) -> Place:
-    """The order that a mark stands for. Raises `ValueError` for what is no mark."""
+def position_of(mark: str) -> Position:
+    """The position of a mark. Raises `ValueError` for what is no mark."""
     match = _MARK.fullmatch(mark)
     if match is None:
         raise ValueError(f"not a mark of ours: {mark[:100]!r}")
-    sale, ms, seq = map(int, match.groups())
-    return str(sale), f"{ms}-{seq}"
-
-
-def flat(places: Iterable[Place]) -> list[str]:
-    """Places as the scripts are told them."""
-    return [text for place in places for text in place]
+    generation, ms, seq = map(int, match.groups())
+    return str(generation), f"{ms}-{seq}"
 
 
 def whole(sku: str, name: str, text: str) -> int:
@@ -114,14 +111,22 @@ def snapshot_of(
 
 
 def pack(settled: Settled, secret: str | None = None) -> str:
-    """What a key stands for, behind the id of its order or the number of the sale; `secret`: of the order's id."""
+    """What a key stands for, behind the entry of its order or the generation; `secret`: of the order's id."""
     fields = {name: value for name, value in asdict(settled).items() if value is not None}
     return json.dumps(fields | ({"secret": secret} if secret else {}), separators=(",", ":"))
 
 
-def pack_sold(sold: Sold) -> str:
-    """What the order's key stands for; nobody asks without a key."""
-    return pack(Settled("sold", sold.quantity, sold.buyer), sold.secret) if sold.key is not None else ""
+def pack_sold(sold: Sold) -> dict[str, str]:
+    """An order as the scripts take it."""
+    # What its key stands for; nobody asks without a key.
+    settled = pack(Settled("sold", sold.quantity, sold.buyer), sold.secret) if sold.key is not None else ""
+    return {
+        "quantity": str(sold.quantity),
+        "buyer": sold.buyer or "",
+        "key": sold.key or "",
+        "secret": sold.secret,
+        "settled": settled,
+    }
 
 
 def unpack(sku: str, text: str) -> Settled:
@@ -148,7 +153,7 @@ def order_of(sku: str, entry_id: str, fields: dict[str, str]) -> Order:
             instance=fields["instance"],
             token=int(fields["token"]),
             batch_id=fields["batch"],
-            era=int(fields.get("era", "0")),
+            epoch=int(fields.get("epoch", "0")),
             sold_at=int(entry_id.partition("-")[0]) / 1000,
         )
     except (KeyError, ValueError):
@@ -160,3 +165,31 @@ def unknown(sku: str) -> UnknownItem:
     # The default item's key has a name that people know; the others' names are nobody's business.
     why = f": the key {Keys(sku).stock!r} is not there" if sku == DEFAULT_SKU else ""
     return UnknownItem(f"no item {sku!r}{why}")
+
+
+def token_of(fence: Fence) -> str:
+    """A token as the scripts read it. Raises `ValueError`."""
+    if not 0 < fence.token < _LARGEST_TOKEN:
+        raise ValueError(f"a fencing token must be from 1 to 2**53, not {fence.token}")
+    return str(fence.token)
+
+
+def refusal_of(sku: str, fence: Fence | None, answer: Sequence[Any]) -> StockError:
+    """Why a script has not done it."""
+    reason, *details = answer
+    match reason:
+        case "unknown":
+            return unknown(sku)
+        case "foreign" if fence is not None:
+            return ForeignFence(foreign(sku, Fence(int(details[1]), details[0]), fence))
+        case "behind":
+            return StockBehind(behind(sku, details[0]))
+        case "stale" if fence is not None:
+            return FenceRefused(superseded(sku, details[0], fence))
+        case "changed":
+            return StockChanged(changed(sku, details[0]))
+        case "no number" | "corrupt":
+            what = "is not a whole number of 0 or more" if reason == "no number" else "holds something that is not ours"
+            return StockCorrupt(f"the key {details[0]!r} of item {sku!r} {what}")
+        case _:
+            raise AssertionError(f"the script answered {answer!r}")

@@ -1,0 +1,158 @@
+"""The stock in Redis or Valkey, as operators, readers and the auditor see it. The sale is in `store`."""
+
+import json
+import re
+import secrets
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from typing_extensions import override
+
+from app.errors import ConfigurationError, ItemNotPossible
+from app.stock.redis.client import RedisClient, Script
+from app.stock.redis.keys import (
+    ORDER_ID,
+    Keys,
+    Position,
+    keys_of,
+    level_of,
+    mark_of,
+    order_of,
+    refusal_of,
+    token_of,
+)
+from app.stock.store import DEFAULT_SKU, SKU_PATTERN, Fence, Level, Order, StockStore
+from app.stock.watermark import Watermark
+
+_PAGE: Final = 1000
+_NOTICES: Final = "seckill:notices"
+
+
+class RedisOperations(StockStore):
+    """All of a stock store but the sale.
+
+    `refusal_ttl_s`: how many seconds a refusal is remembered for its idempotency key (an order's key is remembered for
+    good). `wait_replicas`: what was written counts only when that many replicas have it, too; until then it is in
+    doubt.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        timeout_s: float = 2.0,
+        connections: int = 16,
+        instance: str = "python",
+        refusal_ttl_s: float = 3600,
+        wait_replicas: int = 0,
+    ) -> None:
+        self._client = RedisClient(url, timeout_s=timeout_s, connections=connections, wait_replicas=wait_replicas)
+        if wait_replicas and self._client.clustered:
+            raise ConfigurationError("to wait for replicas is not possible in a Redis Cluster")
+        self._instance = instance
+        self._refusal_ttl_ms = max(1, int(refusal_ttl_s * 1000))
+        self._set, self._level, self._accept = Script("set.lua"), Script("level.lua"), Script("accept.lua")
+        self._watermarks: defaultdict[str, Watermark[Position]] = defaultdict(lambda: Watermark(mark_of))
+
+    @override
+    def check(self, sku: str) -> None:
+        self._keys(sku)
+
+    def _keys(self, sku: str) -> Keys:
+        if sku == DEFAULT_SKU and self._client.clustered:
+            raise ItemNotPossible(
+                "the default item's keys 'stock' and 'lucky' lie in two hash slots, which no script can write "
+                "together in a Redis Cluster; use an item with a name (sku)"
+            )
+        return keys_of(sku)
+
+    async def _run(self, script: Script, sku: str, *, durable: bool = False, **request: object) -> Any:
+        return await self._client.run(script, self._keys(sku).all, json.dumps(request), durable=durable)
+
+    @override
+    async def set_stock(self, sku: str, fence: Fence, stock: int, *, new_sale: bool = False) -> Level:
+        answer = await self._run(
+            self._set,
+            sku,
+            durable=True,
+            source=fence.source,
+            token=token_of(fence),
+            stock=str(stock),
+            new_sale=new_sale,
+            expected=self._watermarks[sku].positions,
+        )
+        if answer[0] != "ok":
+            raise refusal_of(sku, fence, answer)
+        return level_of(sku, *answer[1:])
+
+    @override
+    async def unfence(self, sku: str) -> None:
+        async with self._client.commands() as redis:
+            # In this order: an epoch more than needed does no harm.
+            await redis.hincrby(self._keys(sku).fence, "epoch", 1)
+            await redis.hdel(self._keys(sku).fence, "source", "token", "prepared")
+
+    @override
+    async def accept_loss(self, sku: str) -> None:
+        await self._run(self._accept, sku, expected=self._watermarks[sku].positions)
+
+    @override
+    async def level(self, sku: str) -> Level:
+        return level_of(sku, *await self._run(self._level, sku))
+
+    @override
+    async def items(self) -> list[str]:
+        found: set[str] = set()
+        async with self._client.commands() as redis:
+            if not self._client.clustered and await redis.exists(Keys(DEFAULT_SKU).stock):
+                found.add(DEFAULT_SKU)
+            async for key in redis.scan_iter(match="seckill:{*}:stock", count=_PAGE):
+                name = key.removeprefix("seckill:{").removesuffix("}:stock")
+                if re.fullmatch(SKU_PATTERN, name):  # a buyer's idempotency key may look similar
+                    found.add(name)
+        return sorted(found)
+
+    @override
+    async def order(self, order_id: str) -> Order | None:
+        match = ORDER_ID.fullmatch(order_id)
+        if match is None:
+            return None
+        sku, entry_id, secret = match.groups()
+        async with self._client.commands() as redis:
+            entries = await redis.xrange(self._keys(sku).orders, min=entry_id, max=entry_id)
+        if not entries or not secrets.compare_digest(entries[0][1].get("secret", ""), secret):
+            return None
+        return order_of(sku, *entries[0])
+
+    @override
+    async def orders(
+        self, sku: str, *, after: str | None = None, until: str | None = None, limit: int = 100
+    ) -> list[Order]:
+        match = ORDER_ID.fullmatch(after) if after is not None else None
+        if after is not None and (match is None or match[1] != sku):
+            raise ValueError(f"not an order of item {sku!r}: {after!r}")
+        begin = f"({match[2]}" if match else "-"
+        async with self._client.commands() as redis:
+            entries = await redis.xrange(self._keys(sku).orders, min=begin, max=until or "+", count=limit)
+        return [order_of(sku, entry_id, fields) for entry_id, fields in entries]
+
+    @override
+    async def notices(self, put: Mapping[str, str], *, drop: Sequence[str] = ()) -> dict[str, str]:
+        async with self._client.commands() as redis, redis.pipeline(transaction=False) as pipe:
+            if put:
+                pipe.hset(_NOTICES, mapping=dict(put))
+            if drop:
+                pipe.hdel(_NOTICES, *drop)
+            pipe.hgetall(_NOTICES)
+            found: dict[str, str] = (await pipe.execute())[-1]
+        return found
+
+    @override
+    async def ping(self, *, timeout_s: float | None = None) -> None:
+        # A write: a replica, or a server without memory, answers a PING as if all were well.
+        await self._client.write("SET", "seckill:ping", self._instance, "EX", 60, timeout_s=timeout_s)
+
+    @override
+    async def close(self) -> None:
+        await self._client.close()

@@ -1,0 +1,62 @@
+-- Raise the fences of some items to our token, register the batch that may be written, and read what it needs: one atomic
+-- step. An item that can't be sold does not stop the others.
+--
+-- KEYS: of each item, with the refusals of the keys that it asks for
+-- Request: source, token, batch; items: expected, buyers, keys
+-- Answers for each item {"ok", stock, lucky, units of each buyer, what each key stands for, last order, generation}, or
+-- {reason, ...}.
+
+local function prepare(key, item)
+  local fence = read_fence(key.fence)
+  if odd(fence) then return {"corrupt", key.fence} end
+  local refusal = refuse_token(fence)
+  if refusal then return refusal end
+  local lost = missing(key.orders, fence.generation, item.expected)
+  if lost then return {"behind", lost} end
+  -- One call is cheaper than two, but says of a key that holds something else that it isn't there.
+  local stock, lucky = unpack(redis.call("MGET", key.stock, key.lucky))
+  if not (stock and lucky) then
+    stock, lucky = redis.call("GET", key.stock), redis.call("GET", key.lucky) or "0"
+  end
+  local prepared = {"source", request.source, "token", request.token, "prepared", request.batch}
+  if not stock then
+    -- Nothing that is on its way may be written, even if the stock comes back.
+    if fence.token then redis.call("HSET", key.fence, unpack(prepared)) end
+    return {"unknown"}
+  end
+
+  local bought, settled = {}, {}
+  if #item.buyers > 0 then bought = redis.call("HMGET", key.buyers, unpack(item.buyers)) end
+  if #item.keys > 0 then settled = redis.call("HMGET", key.settled, unpack(item.keys)) end
+  if not whole(stock) then return {"no number", key.stock} end
+  if not whole(lucky) then return {"no number", key.lucky} end
+
+  redis.call("HSET", key.fence, unpack(prepared))
+  local generation = fence.generation
+  if not generation then
+    generation = next_generation(nil, {})
+    redis.call("HSET", key.fence, "generation", generation)
+  end
+  -- A refusal begins with the number of its generation; one of an earlier one doesn't count in this one.
+  local prefix = generation .. " "
+  for i, name in ipairs(key.refusals) do
+    local refused = not settled[i] and redis.call("GET", name)
+    if refused and string.sub(refused, 1, #prefix) == prefix then
+      settled[i] = " " .. string.sub(refused, #prefix + 1)
+    end
+  end
+  local last = fence.last
+  if not last then
+    last = redis.call("XREVRANGE", key.orders, "+", "-", "COUNT", 1)
+    last = last[1] and last[1][1]
+  end
+  return {"ok", stock, lucky, bought, settled, last or false, generation}
+end
+
+local answers = {}
+for _, item in ipairs(request.items) do
+  local answer, trouble = answer_of(prepare, keys_of_next_item(#item.keys), item)
+  if trouble then return redis.error_reply(trouble) end
+  answers[#answers + 1] = answer
+end
+return answers

@@ -1,0 +1,36 @@
+"""What an operator is told when a store refuses: what has happened, and the command that helps."""
+
+from app.stock.store import Fence
+
+
+def foreign(sku: str, seen: Fence, ours: Fence) -> str:
+    """The store is fenced by another lock system's tokens."""
+    return (
+        f"the stock of {sku!r} is fenced by {seen.source} (token {seen.token}), ours is from {ours.source}; tokens of "
+        f"two lock systems can't be compared. If {seen.source} is gone for good: seckill stock unfence --sku {sku}"
+    )
+
+
+def superseded(sku: str, seen: object, ours: Fence) -> str:
+    """The store has seen another token than ours, or another batch was prepared."""
+    return (
+        f"the stock of {sku!r} has seen token {seen}, ours is {ours.token}: another instance had the lock after us "
+        "(or, if the tokens are equal, another batch was prepared). If every instance says so for long, etcd was "
+        f"restored from an older backup: seckill stock unfence --sku {sku}"
+    )
+
+
+def behind(sku: str, entry: str = "an order") -> str:
+    """An order that is known is not there."""
+    return (
+        f"the store has lost orders of {sku!r}: {entry} was acknowledged and is not there; it was restored from an "
+        "older copy, or a replica without its last writes was promoted. Put a complete copy in its place; if they are "
+        f"gone for good: seckill stock accept-loss --sku {sku}; if the store was emptied on purpose: "
+        f"seckill stock set N --new-sale --sku {sku}; if another deployment uses this etcd, it needs another "
+        "SECKILL_LOCK_PREFIX"
+    )
+
+
+def changed(sku: str, stock: object) -> str:
+    """What was decided on is no longer there."""
+    return f"the stock of {sku!r} was changed to {stock} between our read and our write"
