@@ -1,23 +1,8 @@
-"""The flash sale: the pure decision who gets a unit, and the cashiers that serve buyers under a lock."""
+"""The flash sale: the pure decision about it, the queue of the buyers, and the worker that serves it."""
 
-from app.audit.auditor import Auditor, AuditVerdict
-from app.audit.ledger import Audit
-from app.dashboard.room import ControlRoom, Picture
-from app.sale.cashier import Rules, Stats
+from app.sale.admin import Admin
 from app.sale.decision import Answer, Outcome, Purchase, decide
+from app.sale.rules import Rules
 from app.sale.shop import Shop
 
-__all__ = [
-    "Answer",
-    "Audit",
-    "AuditVerdict",
-    "Auditor",
-    "ControlRoom",
-    "Outcome",
-    "Picture",
-    "Purchase",
-    "Rules",
-    "Shop",
-    "Stats",
-    "decide",
-]
+__all__ = ["Admin", "Answer", "Outcome", "Purchase", "Rules", "Shop", "decide"]

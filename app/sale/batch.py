@@ -1,182 +1,103 @@
-"""What a till works on: the buyers who wait for an item, and what is decided of them in a batch."""
+"""What is decided in a batch, item by item: the orders for the store, and the answers for the buyers."""
 
-import asyncio
-import logging
-import random
-from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from app.sale.decision import Answer, Outcome, Purchase, Verdict, decide
-from app.stock import Ask, Batch, Fence, Refused, Settled, Snapshot, Sold, StockStore
+from app.sale.decision import Answer, Decision, Outcome, Purchase, decide
+from app.sale.queue import Entry, Item, State
+from app.stock import Ask, Batch, Refused, Settled, Snapshot, Sold
 
-_FIRST_PAUSE_S: Final = 0.02
-_LONGEST_PAUSE_S: Final = 0.5
-_FIRST_CONFLICT_S: Final = 0.004
-_LONGEST_CONFLICT_S: Final = 0.1
-_PLENTY: Final = Snapshot(stock=10**15, lucky=0)
 _ABOUT_NOBODY: Final = Ask()
-
-
-class Trouble:
-    """How long to pause when something fails again and again, and how loudly to say it: once, not twice a second."""
-
-    def __init__(self) -> None:
-        self._pause_s = 0.0
-        self._last: type[Exception] | None = None
-
-    def again(self, error: Exception) -> tuple[float, int]:
-        """The pause in seconds, and the level for the log."""
-        self._pause_s = min(_LONGEST_PAUSE_S, self._pause_s * 2 or _FIRST_PAUSE_S)
-        level = logging.DEBUG if type(error) is self._last else logging.WARNING
-        self._last = type(error)
-        return self._pause_s, level
-
-    def over(self) -> None:
-        """It went well."""
-        self._pause_s, self._last = 0.0, None
-
-
-class Conflicts:
-    """How long to keep away when others were faster again and again: longer each time, and by chance.
-
-    All who were too late would come again at once, otherwise.
-    """
-
-    def __init__(self) -> None:
-        self._longest_s = 0.0
-
-    def again(self) -> float:
-        """The pause in seconds."""
-        self._longest_s = min(_LONGEST_CONFLICT_S, self._longest_s * 2 or _FIRST_CONFLICT_S)
-        return random.uniform(0, self._longest_s)  # noqa: S311 - not a secret
-
-    def over(self) -> None:
-        """We were the faster ones."""
-        self._longest_s = 0.0
-
-
-class Item:
-    """What a cashier knows of an item."""
-
-    __slots__ = ("aside", "conflicts", "left", "sku", "sold_out_until", "timer", "trouble")
-
-    def __init__(self, sku: str) -> None:
-        self.sku = sku
-        self.sold_out_until = 0.0  # the loop's clock
-        self.left = 0  # when we looked last, less what we sold since; 0 as well if it is to be looked at
-        self.aside: deque[Pending] | None = None  # its buyers, while nothing can be sold of it and others go on
-        self.timer: asyncio.TimerHandle | None = None
-        self.trouble = Trouble()
-        self.conflicts = Conflicts()
-
-
-class Pending:
-    """A purchase that is not answered yet."""
-
-    __slots__ = ("deadline", "future", "item", "purchase", "sent")
-
-    def __init__(self, purchase: Purchase, item: Item, future: "asyncio.Future[Answer]", deadline: float) -> None:
-        self.purchase = purchase
-        self.item = item
-        self.future = future
-        self.deadline = deadline
-        self.sent = False  # a commit with it is out: from here on "nothing was sold" may be untrue
-
-    def fail(self, error: Exception) -> None:
-        """Tell the buyer, unless they have been told."""
-        if not self.future.done():
-            self.future.set_exception(error)
 
 
 @dataclass(slots=True, eq=False)
 class Part:
-    """What was decided of one item in a batch; so many units are sold in it.
-
-    Sent to the store and not answered it is unsettled: written, or not, or still on its way.
-    """
+    """What was decided of one item in a batch. `units`: how many it sells."""
 
     item: Item
     write: Batch
     units: int
-    live: list[Pending]
-    verdicts: list[Verdict]
+    entries: list[Entry]
+    decisions: list[Decision]
+
+    @property
+    def changes_something(self) -> bool:
+        """Whether there is anything to write: sales, or refusals to remember."""
+        return bool(self.write.sold or self.write.refused)
 
     @property
     def sells_the_last(self) -> bool:
-        """Whether nothing is left when this is written, so far as that is known."""
-        return self.write.supposing is None and self.write.expected_stock == self.units
+        """Whether nothing is left when this is written."""
+        return self.write.expected_stock == self.units
 
     @property
     def wanted(self) -> bool:
         """Whether anybody still waits to be told."""
-        return any(not pending.future.done() for pending in self.live)
+        return any(entry.wanted for entry in self.entries)
+
+    def mark(self, state: State) -> None:
+        """All its buyers' purchases are there now."""
+        for entry in self.entries:
+            entry.state = state
+
+    def answers(self, order_ids: Iterable[str]) -> Iterator[tuple[Entry, Answer | Exception]]:
+        """The answer for each buyer once the batch is written, given the ids of its orders in their order."""
+        ids = iter(order_ids)
+        told: list[Answer | Exception] = []
+        for entry, decision in zip(self.entries, self.decisions, strict=True):
+            told.append(_answer(entry.purchase, decision, ids, told))
+            yield entry, told[-1]
 
 
-def decided(item: Item, batch_id: str, snapshot: Snapshot, buyers: Sequence[Pending], limit_per_buyer: int) -> Part:
-    """What to write of an item, by what there is; nothing if the batch of its part neither sells nor refuses."""
-    live = [pending for pending in buyers if not pending.future.done()]
-    purchases = [pending.purchase for pending in live]
-    verdicts = decide(snapshot, purchases, limit_per_buyer=limit_per_buyer)
-    write = _to_write(batch_id, snapshot, purchases, verdicts)
-    units = sum(sold.quantity for sold in write.sold)
-    # Where some come again others will, too.
-    item.left = 0 if snapshot.settled or (limit_per_buyer and snapshot.bought) else snapshot.stock - units
-    return Part(item, write, units, live, verdicts)
+def _answer(
+    purchase: Purchase, decision: Decision, order_ids: Iterator[str], earlier: Sequence[Answer | Exception]
+) -> Answer | Exception:
+    if decision.settled is not None:
+        settled = decision.settled
+        return Answer(Outcome(settled.outcome), settled.quantity, settled.order_id, replayed=True)
+    if decision.repeats is not None:
+        first = earlier[decision.repeats]
+        if isinstance(first, Exception):
+            return first
+        return Answer(first.outcome, first.quantity, first.order_id, replayed=True)
+    if decision.error is not None:
+        return decision.error
+    assert decision.outcome is not None  # noqa: S101 - for the type checker
+    return Answer(decision.outcome, purchase.quantity, next(order_ids) if decision.outcome is Outcome.SOLD else None)
 
 
-def supposed(
-    item: Item, batch_id: str, fence: Fence, store: StockStore, buyers: Sequence[Pending], limit_per_buyer: int
-) -> Part | None:
-    """What to write of an item without a read before it, as there is plenty and nobody was here before (ADR 12).
-
-    Decided by the same rule, on a snapshot as it would be then; whether it is so the store says as it writes. None if
-    that isn't likely, or the store wants a read; also for the last unit, so that it is known to be the last.
-    """
-    if not item.left:
-        return None
-    live = [pending for pending in buyers if not pending.future.done()]
-    purchases = [pending.purchase for pending in live]
-    verdicts = decide(_PLENTY, purchases, limit_per_buyer=limit_per_buyer)
-    sold = _sold(purchases, verdicts)
-    units = sum(one.quantity for one in sold)
-    if not sold or units >= item.left or any(verdict.refuses for verdict in verdicts):
-        return None
-    write = store.suppose(item.sku, fence, batch_id, sold, ask(live, limit_per_buyer))
-    return None if write is None else Part(item, write, units, live, verdicts)
+def decide_part(
+    item: Item, batch_id: str, snapshot: Snapshot, entries: Sequence[Entry], *, limit_per_buyer: int
+) -> Part:
+    """Decide about those buyers of an item who still wait."""
+    entries = [entry for entry in entries if entry.wanted]
+    purchases = [entry.purchase for entry in entries]
+    decisions = decide(snapshot, purchases, limit_per_buyer=limit_per_buyer)
+    sold: list[Sold] = []
+    refused: list[Refused] = []
+    for purchase, decision in zip(purchases, decisions, strict=True):
+        if decision.outcome is Outcome.SOLD:
+            sold.append(Sold(purchase.quantity, purchase.buyer, purchase.key))
+        elif decision.outcome is not None and purchase.key is not None and not purchase.late:
+            # (That it came too late is not remembered: the end may be put off.)
+            refused.append(Refused(purchase.key, Settled(decision.outcome, purchase.quantity, purchase.buyer)))
+    write = Batch(batch_id, snapshot.stock, sold, refused, snapshot.last_entry, snapshot.version)
+    return Part(item, write, sum(one.quantity for one in sold), entries, decisions)
 
 
-def by_item(batch: Iterable[Pending]) -> dict[Item, list[Pending]]:
+def by_item(entries: Iterable[Entry]) -> dict[Item, list[Entry]]:
     """The buyers of each item, in their order."""
-    found: dict[Item, list[Pending]] = {}
-    for pending in batch:
-        found.setdefault(pending.item, []).append(pending)
+    found: dict[Item, list[Entry]] = {}
+    for entry in entries:
+        found.setdefault(entry.item, []).append(entry)
     return found
 
 
-def ask(buyers: Sequence[Pending], limit_per_buyer: int) -> Ask:
-    """Of whom a decision needs to know."""
-    keys = [pending.purchase.key for pending in buyers if pending.purchase.key is not None]
+def ask(entries: Sequence[Entry], *, limit_per_buyer: int) -> Ask:
+    """What a decision about these buyers needs to know."""
+    keys = [entry.purchase.key for entry in entries if entry.purchase.key is not None]
     if not (keys or limit_per_buyer):
         return _ABOUT_NOBODY
-    names = [pending.purchase.buyer for pending in buyers if pending.purchase.buyer is not None]
+    names = [entry.purchase.buyer for entry in entries if entry.purchase.buyer is not None]
     return Ask(list(dict.fromkeys(names)) if limit_per_buyer else (), list(dict.fromkeys(keys)))
-
-
-def _to_write(batch_id: str, snapshot: Snapshot, purchases: Sequence[Purchase], verdicts: Sequence[Verdict]) -> Batch:
-    refused = []
-    for purchase, verdict in zip(purchases, verdicts, strict=True):
-        # That it came too late is not remembered: the end may be put off.
-        if verdict.refuses and verdict.outcome and purchase.key is not None and not purchase.late:
-            refused.append(Refused(purchase.key, Settled(verdict.outcome, purchase.quantity, purchase.buyer)))
-    sold = _sold(purchases, verdicts)
-    return Batch(batch_id, snapshot.stock, sold, refused, snapshot.last_entry, snapshot.version)
-
-
-def _sold(purchases: Sequence[Purchase], verdicts: Sequence[Verdict]) -> list[Sold]:
-    return [
-        Sold(purchase.quantity, purchase.buyer, purchase.key)
-        for purchase, verdict in zip(purchases, verdicts, strict=True)
-        if verdict.outcome is Outcome.SOLD
-    ]

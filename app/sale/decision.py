@@ -1,4 +1,4 @@
-"""Who gets a unit: the sale's one rule, as a pure function."""
+"""The one rule of the sale, as a pure function: which buyers of a batch get a unit."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Decision:
     """What was decided about a purchase.
 
     One of: a new decision (`outcome` alone); the repeat of a purchase that was settled before (`settled`); the repeat
@@ -53,16 +53,11 @@ class Verdict:
     repeats: int | None = None
     error: SeckillError | None = None
 
-    @property
-    def refuses(self) -> bool:
-        """Whether it is a new decision, and nothing is sold."""
-        return self.outcome is not None and self.outcome is not Outcome.SOLD
+
+_SELL: Final = Decision(Outcome.SOLD)
 
 
-_SELL: Final = Verdict(Outcome.SOLD)
-
-
-def decide(snapshot: Snapshot, purchases: Sequence[Purchase], *, limit_per_buyer: int = 0) -> list[Verdict]:
+def decide(snapshot: Snapshot, purchases: Sequence[Purchase], *, limit_per_buyer: int = 0) -> list[Decision]:
     """Give each purchase its outcome, in order: first come, first served, as far as the units go.
 
     A purchase gets all the units that it wants or none; one that is too large does not close the sale to smaller ones
@@ -71,50 +66,50 @@ def decide(snapshot: Snapshot, purchases: Sequence[Purchase], *, limit_per_buyer
     left = snapshot.stock
     bought = dict(snapshot.bought)
     seen: dict[str, int] = {}
-    verdicts: list[Verdict] = []
+    decisions: list[Decision] = []
     for index, purchase in enumerate(purchases):
-        verdict = _repeat(snapshot, purchases, seen, purchase) if purchase.key is not None else None
-        if verdict is None:
+        decision = _repeat(snapshot, purchases, seen, purchase) if purchase.key is not None else None
+        if decision is None:
             had = bought.get(purchase.buyer, 0) if purchase.buyer else 0
             if purchase.late:
-                verdict = Verdict(Outcome.ENDED)
+                decision = Decision(Outcome.ENDED)
             elif limit_per_buyer and purchase.buyer is None:
-                verdict = Verdict(
+                decision = Decision(
                     error=BuyerRequired("each buyer may have a limited number of units: say who is buying")
                 )
             elif limit_per_buyer and had + purchase.quantity > limit_per_buyer:
-                verdict = Verdict(Outcome.LIMIT_REACHED)
+                decision = Decision(Outcome.LIMIT_REACHED)
             elif purchase.quantity > left:
-                verdict = Verdict(Outcome.SOLD_OUT)
+                decision = Decision(Outcome.SOLD_OUT)
             else:
-                verdict = _SELL
+                decision = _SELL
                 left -= purchase.quantity
                 if purchase.buyer:
                     bought[purchase.buyer] = had + purchase.quantity
-            if purchase.key is not None and verdict.error is None:
+            if purchase.key is not None and decision.error is None:
                 seen[purchase.key] = index
-        verdicts.append(verdict)
-    return verdicts
+        decisions.append(decision)
+    return decisions
 
 
 def _repeat(
     snapshot: Snapshot, purchases: Sequence[Purchase], seen: dict[str, int], purchase: Purchase
-) -> Verdict | None:
-    """The verdict on a purchase with a key, if that was seen before; None if it is new."""
+) -> Decision | None:
+    """The decision on a purchase with a key, if that was seen before; None if it is new."""
     if purchase.key is None:
         return None
     settled = snapshot.settled.get(purchase.key)
     if settled is not None:
         if (settled.quantity, settled.buyer) != (purchase.quantity, purchase.buyer):
-            return Verdict(error=_reused())
+            return Decision(error=_reused())
         if settled.outcome not in Outcome.__members__.values():
-            return Verdict(error=StockCorrupt("this idempotency key has an outcome that we don't know"))
-        return Verdict(settled=settled)
+            return Decision(error=StockCorrupt("this idempotency key has an outcome that we don't know"))
+        return Decision(settled=settled)
     first = seen.get(purchase.key)
     if first is None:
         return None
     same = (purchases[first].quantity, purchases[first].buyer) == (purchase.quantity, purchase.buyer)
-    return Verdict(repeats=first) if same else Verdict(error=_reused())
+    return Decision(repeats=first) if same else Decision(error=_reused())
 
 
 def _reused() -> KeyReused:

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import socket
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack
 from typing import Any
 
@@ -13,13 +13,14 @@ import pytest
 import redis.asyncio
 
 from app.embedded import EtcdMember, Valkey
-from app.errors import FenceRefused, NotDecided, OutcomeUnknown, StockUnavailable
-from app.locks import EtcdBackend
+from app.errors import FenceRefused, NotDecided, OutcomeUnknown, StockError, StockUnavailable
+from app.locks.etcd.backend import EtcdBackend
 from app.sale import Answer, Outcome, Purchase
 from app.stock import Batch, Fence, Sold
 from app.stock.redis.client import RedisClient, Script
 from app.stock.redis.store import RedisStockStore
 from app.torture.proxy import Proxy
+from tests.contract.store_contract import commit, prepare
 from tests.harness.servers import etcdctl
 from tests.harness.shop import Instance, buy, client, shop
 from tests.harness.waiting import WITHIN_S, eventually, eventually_async
@@ -35,292 +36,246 @@ BUYER = "buyer-of-the-lost"
 
 
 @pytest.mark.parametrize("keys", [True, False])
-def test_a_lost_answer_is_settled_before_anybody_is_told(etcd: EtcdMember, valkey: Valkey, keys: bool) -> None:
-    """The commit was applied, its answer was lost: after reconnecting, each buyer is told "sold" and has one order."""
-
-    async def main() -> None:
-        with Proxy(valkey.port) as proxy:
-            async with shop(etcd.endpoint, f"redis://127.0.0.1:{proxy.port}/0") as one:
-                await one.set_stock("default", 10)
-                await one.buy(Purchase())
-                proxy.lose_answer_to(COMMIT)
-                purchases = [Purchase(buyer=BUYER, key=f"k{number}" if keys else None) for number in range(3)]
-                buying = asyncio.gather(*(one.buy(purchase) for purchase in purchases))
-                assert await asyncio.to_thread(proxy.struck.wait, 15)
-                assert not buying.done()
-                proxy.restore()
-                answers = await buying
-                assert {answer.outcome for answer in answers} == {Outcome.SOLD}
-                audit = await one.audit("default")
-                assert (audit.lucky, audit.orders, audit.violations) == (4, 4, [])
-                orders = {order.id for order in await one.orders("default")}
-                assert {answer.order_id for answer in answers} < orders
-
-    asyncio.run(main())
+async def test_a_lost_answer_is_resolved_before_anybody_is_told(etcd: EtcdMember, valkey: Valkey, keys: bool) -> None:
+    """A commit is applied and its answer lost: once the path is mended each buyer is told "sold" and has one order."""
+    with Proxy(valkey.port) as proxy:
+        async with shop(etcd.endpoint, f"redis://127.0.0.1:{proxy.port}/0") as one:
+            await one.set_stock("default", 10)
+            await one.buy(Purchase())
+            proxy.lose_answer_to(COMMIT)
+            purchases = [Purchase(buyer=BUYER, key=f"k{number}" if keys else None) for number in range(3)]
+            buying = asyncio.gather(*(one.buy(purchase) for purchase in purchases))
+            assert await asyncio.to_thread(proxy.struck.wait, 15)
+            assert not buying.done()
+            proxy.restore()
+            answers = await buying
+            assert {answer.outcome for answer in answers} == {Outcome.SOLD}
+            audit = await one.audit("default")
+            assert (audit.lucky, audit.orders, audit.violations) == (4, 4, [])
+            orders = {order.id for order in await one.orders("default")}
+            assert {answer.order_id for answer in answers} < orders
 
 
 @pytest.mark.parametrize("lost", ["answer", "request"])
-def test_what_was_lost_of_several_items_is_settled_for_each(etcd: EtcdMember, valkey: Valkey, lost: str) -> None:
-    """One commit for several items, or the answer to it, is lost: each buyer of each is sold to once."""
-
-    async def main() -> None:
-        skus = [f"item-{number}" for number in range(7)]
-        with Proxy(valkey.port) as proxy:
-            async with shop(etcd.endpoint, f"redis://127.0.0.1:{proxy.port}/0", purchase_timeout_ms=60_000) as one:
-                for sku in skus:
-                    await one.set_stock(sku, 2)
-                    await one.buy(Purchase(sku=sku))
-                (proxy.lose_answer_to if lost == "answer" else proxy.lose_request)(COMMIT)
-                buying = asyncio.gather(*(one.buy(Purchase(sku=sku, buyer=BUYER)) for sku in skus for _ in range(2)))
-                assert await asyncio.to_thread(proxy.struck.wait, 15)
-                proxy.restore()
-                assert counted(list(await buying)) == {"sold": 7, "sold_out": 7}
-                for sku in skus:
-                    audit = await one.audit(sku)
-                    assert (audit.lucky, audit.orders, audit.violations) == (2, 2, [])
-
-    asyncio.run(main())
+async def test_what_was_lost_of_several_items_is_resolved_for_each(etcd: EtcdMember, valkey: Valkey, lost: str) -> None:
+    """One commit for several items is lost, or the answer to it: whoever is told "sold" of an item has one order."""
+    skus = [f"item-{number}" for number in range(7)]
+    with Proxy(valkey.port) as proxy:
+        async with shop(etcd.endpoint, f"redis://127.0.0.1:{proxy.port}/0", purchase_timeout_ms=60_000) as one:
+            for sku in skus:
+                await one.set_stock(sku, 2)
+                await one.buy(Purchase(sku=sku))
+            (proxy.lose_answer_to if lost == "answer" else proxy.lose_request)(COMMIT)
+            buying = asyncio.gather(*(one.buy(Purchase(sku=sku, buyer=BUYER)) for sku in skus for _ in range(2)))
+            assert await asyncio.to_thread(proxy.struck.wait, 15)
+            proxy.restore()
+            assert counted(list(await buying)) == {"sold": 7, "sold_out": 7}
+            for sku in skus:
+                audit = await one.audit(sku)
+                assert (audit.lucky, audit.orders, audit.violations) == (2, 2, [])
 
 
-def test_a_shard_that_is_away_does_not_stop_the_others(
+async def test_a_shard_that_is_away_does_not_stop_the_others(
     etcd: EtcdMember, valkey: Valkey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a cluster items lie on servers of their own: what can't be settled there waits, the rest is sold."""
+    """In a cluster each item has a server of its own: what is in doubt on one that is away waits, the rest is sold."""
     deliver = RedisClient.run
+    went_away = asyncio.Event()
 
     async def away(self: RedisClient, script: Script, keys: Sequence[str], *call: Any, **options: Any) -> Any:
-        if "{away}" in keys[0]:
-            raise StockUnavailable("nobody there")
-        return await deliver(self, script, keys, *call, **options)
+        if "{away}" not in keys[0]:
+            return await deliver(self, script, keys, *call, **options)
+        if not went_away.is_set():
+            answer = await deliver(self, script, keys, *call, **options)
+            if script.sha != COMMIT.decode():
+                return answer
+            went_away.set()
+        raise StockUnavailable("nobody there")
 
-    async def main() -> None:
-        async with shop(etcd.endpoint, valkey.url, purchase_timeout_ms=60_000) as one:
-            one._store._client.clustered = True  # type: ignore[attr-defined]
-            for sku in ("away", "here"):
-                await one.set_stock(sku, 100)
-                await one.buy(Purchase(sku=sku))
-            monkeypatch.setattr(RedisClient, "run", away)
-            in_vain = [asyncio.create_task(one.buy(Purchase(sku="away", buyer=BUYER)))]
-            for _ in range(10):
-                async with asyncio.timeout(WITHIN_S):
-                    assert (await one.buy(Purchase(sku="here"))).outcome is Outcome.SOLD
-                in_vain.append(asyncio.create_task(one.buy(Purchase(sku="away"))))
-            assert not any(buying.done() for buying in in_vain)
-            monkeypatch.setattr(RedisClient, "run", deliver)
-            assert {answer.outcome for answer in await asyncio.gather(*in_vain)} == {Outcome.SOLD}
-            for sku in ("away", "here"):
-                assert (await one.audit(sku)).violations == []
+    async with shop(etcd.endpoint, valkey.url, purchase_timeout_ms=60_000) as one:
+        one.store._client.clustered = True
+        for sku in ("away", "here"):
+            await one.set_stock(sku, 100)
+            await one.buy(Purchase(sku=sku))
+        monkeypatch.setattr(RedisClient, "run", away)
+        in_vain = [asyncio.create_task(one.buy(Purchase(sku="away", buyer=BUYER)))]
+        async with asyncio.timeout(WITHIN_S):
+            await went_away.wait()
+        for _ in range(10):
+            async with asyncio.timeout(WITHIN_S):
+                assert (await one.buy(Purchase(sku="here"))).outcome is Outcome.SOLD
+            in_vain.append(asyncio.create_task(one.buy(Purchase(sku="away"))))
+        assert not any(buying.done() for buying in in_vain)
+        monkeypatch.setattr(RedisClient, "run", deliver)
+        assert {answer.outcome for answer in await asyncio.gather(*in_vain)} == {Outcome.SOLD}
+        for sku, units in (("away", 12), ("here", 11)):
+            audit = await one.audit(sku)
+            assert (audit.lucky, audit.orders, audit.violations) == (units, units, [])
 
-    asyncio.run(main())
 
-
-def test_a_long_settlement_gives_the_others_their_turn(
+async def test_much_that_is_in_doubt_leaves_the_others_their_turn(
     etcd: EtcdMember, valkey: Valkey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A commit for many items is lost, and the store is slow: what is to be found out takes several grants."""
-    settle = RedisStockStore.settle
+    """A commit for many items is in doubt and the store is slow: to resolve all of it takes several grants."""
+    resolve = RedisStockStore.resolve
     under: Counter[int] = Counter()
 
-    async def slowly(self: RedisStockStore, sku: str, fence: Fence, batch: Batch) -> list[str] | None:
-        under[fence.token] += 1
-        await asyncio.sleep(0.02)
-        return await settle(self, sku, fence, batch)
+    async def slowly(
+        self: RedisStockStore, fence: Fence, batches: Mapping[str, Batch]
+    ) -> dict[str, list[str] | StockError | None]:
+        under[fence.token] += len(batches)
+        await asyncio.sleep(0.02 * len(batches))
+        return await resolve(self, fence, batches)
 
-    async def main() -> None:
-        skus = [f"item-{number}" for number in range(12)]
-        with Proxy(valkey.port) as proxy:
-            url = f"redis://127.0.0.1:{proxy.port}/0"
-            async with shop(etcd.endpoint, url, purchase_timeout_ms=60_000, max_hold_ms=50) as one:
-                for sku in skus:
-                    await one.set_stock(sku, 2)
-                    await one.buy(Purchase(sku=sku))
-                monkeypatch.setattr(RedisStockStore, "settle", slowly)
-                proxy.lose_answer_to(COMMIT)
-                buying = asyncio.gather(*(one.buy(Purchase(sku=sku, buyer=BUYER)) for sku in skus))
-                assert await asyncio.to_thread(proxy.struck.wait, 15)
-                proxy.restore()
-                assert counted(list(await buying)) == {"sold": 12}
-
-    asyncio.run(main())
-    assert sum(under.values()) >= 12
-    assert max(under.values()) <= 3  # after 50 ms there is none begun
-
-
-def test_a_lost_answer_is_settled_after_others_have_sold(etcd: EtcdMember, valkey: Valkey) -> None:
-    """While one can't reach the store, its lock is not in the others' way: they sell, and then it finds its orders."""
-
-    async def main() -> None:
-        with Proxy(valkey.port) as proxy:
-            async with (
-                shop(etcd.endpoint, f"redis://127.0.0.1:{proxy.port}/0", purchase_timeout_ms=60_000) as one,
-                shop(etcd.endpoint, valkey.url) as other,
-            ):
-                await one.set_stock("default", 10)
-                await one.buy(Purchase())
-                proxy.lose_answer_to(COMMIT)
-                buying = asyncio.create_task(one.buy(Purchase(buyer=BUYER)))
-                assert await asyncio.to_thread(proxy.struck.wait, 15)
-                assert (await other.buy(Purchase())).outcome is Outcome.SOLD
-                assert not buying.done()
-                proxy.restore()
-                answer = await buying
-                assert answer.outcome is Outcome.SOLD
-                assert answer.order_id is not None
-                assert await other.order(answer.order_id) is not None
-                audit = await other.audit("default")
-                assert (audit.lucky, audit.orders, audit.violations) == (3, 3, [])
-
-    asyncio.run(main())
+    skus = [f"item-{number}" for number in range(24)]
+    with Proxy(valkey.port) as proxy:
+        url = f"redis://127.0.0.1:{proxy.port}/0"
+        async with shop(etcd.endpoint, url, purchase_timeout_ms=60_000, max_hold_ms=50) as one:
+            for sku in skus:
+                await one.set_stock(sku, 2)
+                await one.buy(Purchase(sku=sku))
+            monkeypatch.setattr(RedisStockStore, "resolve", slowly)
+            proxy.lose_answer_to(COMMIT)
+            buying = asyncio.gather(*(one.buy(Purchase(sku=sku, buyer=BUYER)) for sku in skus))
+            assert await asyncio.to_thread(proxy.struck.wait, 15)
+            proxy.restore()
+            assert counted(list(await buying)) == {"sold": 24}
+    assert sum(under.values()) >= 24
+    assert max(under.values()) <= 5  # once its 50 ms are over, a grant begins no more
 
 
-def test_a_commit_that_never_arrived_is_decided_anew(etcd: EtcdMember, valkey: Valkey) -> None:
-    """The commit did not arrive, and another instance sold meanwhile: the buyer is decided again, and sold to once."""
+async def lost_while_another_sells(etcd: EtcdMember, valkey: Valkey, lost: str) -> None:
+    """While one can't reach the store it does not keep the lock: another sells. Later its buyer has one order."""
+    with Proxy(valkey.port) as proxy:
+        async with (
+            shop(etcd.endpoint, f"redis://127.0.0.1:{proxy.port}/0", purchase_timeout_ms=60_000) as one,
+            shop(etcd.endpoint, valkey.url) as other,
+        ):
+            await one.set_stock("default", 10)
+            await one.buy(Purchase())
+            (proxy.lose_answer_to if lost == "answer" else proxy.lose_request)(COMMIT)
+            buying = asyncio.create_task(one.buy(Purchase(buyer=BUYER)))
+            assert await asyncio.to_thread(proxy.struck.wait, 15)
+            assert (await other.buy(Purchase())).outcome is Outcome.SOLD
+            assert (await other.level("default")).lucky == (3 if lost == "answer" else 2)
+            assert not buying.done()
+            proxy.restore()
+            answer = await buying
+            assert answer.outcome is Outcome.SOLD
+            assert (await other.order(answer.order_id)).buyer == BUYER
+            audit = await other.audit("default")
+            assert (audit.lucky, audit.orders, audit.violations) == (3, 3, [])
 
-    async def main() -> None:
-        with Proxy(valkey.port) as proxy:
-            async with (
-                shop(etcd.endpoint, f"redis://127.0.0.1:{proxy.port}/0", purchase_timeout_ms=60_000) as one,
-                shop(etcd.endpoint, valkey.url) as other,
-            ):
-                await one.set_stock("default", 10)
-                await one.buy(Purchase())
-                proxy.lose_request(COMMIT)
-                buying = asyncio.create_task(one.buy(Purchase(buyer=BUYER)))
-                assert await asyncio.to_thread(proxy.struck.wait, 15)
-                assert (await other.buy(Purchase())).outcome is Outcome.SOLD
-                assert (await other.level("default")).lucky == 2
-                proxy.restore()
-                assert (await buying).outcome is Outcome.SOLD
-                audit = await other.audit("default")
-                assert (audit.lucky, audit.orders, audit.violations) == (3, 3, [])
 
-    asyncio.run(main())
+async def test_a_lost_answer_is_resolved_after_others_have_sold(etcd: EtcdMember, valkey: Valkey) -> None:
+    """When the store can be reached again the one finds its own orders, behind those of the other."""
+    await lost_while_another_sells(etcd, valkey, "answer")
 
 
-def test_an_answer_that_stays_lost(etcd: EtcdMember, valkey: Valkey) -> None:
-    """The store is gone for good after the commit: at the deadline "outcome unknown"; the same key tells later."""
+async def test_a_commit_that_never_arrived_is_decided_anew(etcd: EtcdMember, valkey: Valkey) -> None:
+    """Its buyer is decided again, and is sold to once."""
+    await lost_while_another_sells(etcd, valkey, "request")
 
-    async def main() -> None:
-        with Proxy(valkey.port) as proxy:
-            async with shop(etcd.endpoint, f"redis://127.0.0.1:{proxy.port}/0", purchase_timeout_ms=500) as one:
-                await one.set_stock("default", 10)
-                await one.buy(Purchase())
-                proxy.lose_answer_to(COMMIT)
-                with pytest.raises(OutcomeUnknown):
-                    await one.buy(Purchase(buyer=BUYER, key="k"))
-                proxy.restore()
-                answer = await _until_answered(one, Purchase(buyer=BUYER, key="k"))
-                assert (answer.outcome, answer.replayed) == (Outcome.SOLD, True)
-                assert (await one.audit("default")).lucky == 2
 
-    asyncio.run(main())
+async def test_an_answer_that_stays_lost(etcd: EtcdMember, valkey: Valkey) -> None:
+    """The store stays away after a commit: at the deadline one hears "outcome unknown"; the same key tells later."""
+    with Proxy(valkey.port) as proxy:
+        async with shop(etcd.endpoint, f"redis://127.0.0.1:{proxy.port}/0", purchase_timeout_ms=500) as one:
+            await one.set_stock("default", 10)
+            await one.buy(Purchase())
+            proxy.lose_answer_to(COMMIT)
+            with pytest.raises(OutcomeUnknown):
+                await one.buy(Purchase(buyer=BUYER, key="k"))
+            proxy.restore()
+            answer = await eventually_async(lambda: one.buy(Purchase(buyer=BUYER, key="k")), despite=Exception)
+            assert (answer.outcome, answer.replayed) == (Outcome.SOLD, True)
+            assert (await one.audit("default")).lucky == 2
 
 
 @pytest.mark.parametrize("which", ["etcd", "store"])
-def test_a_server_that_is_away_and_comes_back(which: str) -> None:
+async def test_a_server_that_is_away_and_comes_back(which: str) -> None:
     """While a server is away buyers wait, and are told "not decided" at their deadline; then all is well again."""
     with EtcdMember() as etcd, Valkey(durable=True) as valkey:
-
-        async def main() -> None:
-            async with shop(etcd.endpoint, valkey.url, purchase_timeout_ms=1000, lock_ttl_s=2) as one:
-                await one.set_stock("default", 100)
-                assert counted(await buy(one, 10)) == {"sold": 10}
-                victim = etcd if which == "etcd" else valkey
-                await asyncio.to_thread(victim.kill)
-                lost = await buy(one, 10)
-                assert set(counted(lost)) <= {"NotDecided", "StockUnavailable"}
-                assert all(check == "ok" for check in (await one.ready(1)).values()) is False
-                await asyncio.to_thread(victim.start)
-
-                async def ready() -> bool:
-                    return all(check == "ok" for check in (await one.ready(1)).values())
-
-                await eventually_async(ready)
-                # What a call left behind in etcd as it died may stand in the way for a moment longer.
-                assert (await _until_answered(one, Purchase())).outcome is Outcome.SOLD
-                assert counted(await buy(one, 10)) == {"sold": 10}
-                audit = await one.audit("default")
-                assert (audit.lucky, audit.orders, audit.violations) == (21, 21, [])
-
-        asyncio.run(main())
+        async with shop(etcd.endpoint, valkey.url, purchase_timeout_ms=1000, lock_ttl_s=2) as one:
+            await one.set_stock("default", 100)
+            assert counted(await buy(one, 10)) == {"sold": 10}
+            victim = etcd if which == "etcd" else valkey
+            await asyncio.to_thread(victim.kill)
+            lost = await buy(one, 10)
+            assert set(counted(lost)) <= {"NotDecided", "StockUnavailable"}
+            assert set((await one.ready(1)).values()) != {"ok"}
+            await asyncio.to_thread(victim.start)
+            await eventually_async(lambda: one.ready(1), until=lambda checks: set(checks.values()) == {"ok"})
+            # What a call left behind in etcd as it died may stand in the way for a moment longer.
+            answer = await eventually_async(lambda: one.buy(Purchase()), despite=Exception)
+            assert answer.outcome is Outcome.SOLD
+            assert counted(await buy(one, 10)) == {"sold": 10}
+            audit = await one.audit("default")
+            assert (audit.lucky, audit.orders, audit.violations) == (21, 21, [])
 
 
-def test_a_short_outage_is_only_a_delay() -> None:
+async def test_a_short_outage_is_only_a_delay() -> None:
     """An etcd or a store that is frozen for less than the buyers' deadline costs them time, not their purchase."""
     with EtcdMember() as etcd, Valkey() as valkey:
-
-        async def main() -> None:
-            async with shop(etcd.endpoint, valkey.url) as one:
-                await one.set_stock("default", 100)
-                await one.buy(Purchase())
-                for victim in (etcd, valkey):
-                    victim.pause()
-                    buying = asyncio.create_task(buy(one, 10))
-
-                    async def queued() -> bool:
-                        return one.waiting == {"default": 10}
-
-                    await eventually_async(queued)
-                    victim.resume()
-                    assert counted(await buying) == {"sold": 10}
-                assert (await one.audit("default")).violations == []
-
-        asyncio.run(main())
-
-
-def test_a_paused_holder_writes_nothing(etcd: EtcdMember, valkey: Valkey) -> None:
-    """An instance that lost its lock between its read and its write, unaware of it, is stopped by the fence."""
-
-    async def main() -> None:
         async with shop(etcd.endpoint, valkey.url) as one:
-            await one.set_stock("default", 10)
-            backend = EtcdBackend([etcd.endpoint], ttl_s=5)
-            store = RedisStockStore(valkey.url)
-            try:
-                lock = backend.lock("/seckill/lock/all")
-                # The one that will be paused: it has the lock, and has read.
-                grant = await asyncio.to_thread(lock.acquire, owner="paused")
-                seen = await store.read("default", Fence(grant.token, grant.source), "late")
-                await asyncio.to_thread(_revoke, etcd, grant.key)
-                # Its successor sells.
-                assert (await one.buy(Purchase())).outcome is Outcome.SOLD
-                # It wakes, believes in its lease still (its clock says so), and writes.
-                with pytest.raises(FenceRefused):
-                    await store.commit(
-                        "default", Fence(grant.token, grant.source), Batch("late", seen.stock, [Sold(1)])
-                    )
-                audit = await one.audit("default")
-                assert (audit.lucky, audit.stock, audit.violations) == (1, 9, [])
-            finally:
-                await store.close()
-                backend.close()
-
-    asyncio.run(main())
+            await one.set_stock("default", 100)
+            await one.buy(Purchase())
+            for victim in (etcd, valkey):
+                victim.pause()
+                buying = asyncio.create_task(buy(one, 10))
+                await eventually_async(lambda: one.waiting_by_item == {"default": 10})
+                victim.resume()
+                assert counted(await buying) == {"sold": 10}
+            assert (await one.audit("default")).violations == []
 
 
-def test_a_fence_of_another_etcd_sells_nothing_until_the_operator_says_so(valkey: Valkey) -> None:
-    """A new etcd in front of an old store: buyers are not sold to, `unfence` opens the sale again."""
+async def test_a_paused_holder_writes_nothing(etcd: EtcdMember, valkey: Valkey) -> None:
+    """An instance that loses its lock between its read and its write, and does not know, is stopped by the fence."""
+    async with shop(etcd.endpoint, valkey.url) as one:
+        await one.set_stock("default", 10)
+        backend = EtcdBackend([etcd.endpoint], ttl_s=5)
+        store = RedisStockStore(valkey.url)
+        try:
+            lock = backend.lock("/seckill/lock/all")
+            # The one that will be paused: it has the lock, and has read.
+            grant = await asyncio.to_thread(lock.acquire, owner="paused")
+            fence = Fence(grant.token, grant.source)
+            seen = await prepare(store, "default", fence, "late")
+            await asyncio.to_thread(_revoke, etcd, grant.key)
+            # Its successor sells.
+            assert (await one.buy(Purchase())).outcome is Outcome.SOLD
+            # It wakes, still believes in its lease (its clock says so), and writes.
+            with pytest.raises(FenceRefused):
+                await commit(store, "default", fence, Batch("late", seen.stock, [Sold(1)]))
+            audit = await one.audit("default")
+            assert (audit.lucky, audit.stock, audit.violations) == (1, 9, [])
+        finally:
+            await store.close()
+            backend.close()
+
+
+async def test_a_fence_of_another_etcd_sells_nothing_until_the_operator_says_so(valkey: Valkey) -> None:
+    """With a new etcd in front of an old store nobody is sold to, until `unfence` opens the sale again."""
     with EtcdMember() as old, EtcdMember() as new:
-
-        async def main() -> None:
-            async with shop(old.endpoint, valkey.url) as one:
-                await one.set_stock("default", 10)
+        async with shop(old.endpoint, valkey.url) as one:
+            await one.set_stock("default", 10)
+            await one.buy(Purchase())
+        async with shop(new.endpoint, valkey.url, purchase_timeout_ms=1000) as one:
+            with pytest.raises(NotDecided):
                 await one.buy(Purchase())
-            async with shop(new.endpoint, valkey.url, purchase_timeout_ms=500) as one:
-                with pytest.raises(NotDecided):
-                    await one.buy(Purchase())
-                await one.unfence("default")
-                assert (await one.buy(Purchase())).outcome is Outcome.SOLD
-                assert (await one.level("default")).lucky == 2
-
-        asyncio.run(main())
+            await one.unfence("default")
+            assert (await one.buy(Purchase())).outcome is Outcome.SOLD
+            assert (await one.level("default")).lucky == 2
 
 
-def test_a_lost_answer_and_the_instance_dies_with_it(etcd: EtcdMember, valkey: Valkey) -> None:
-    """The commit was applied, its answer was lost, and kill -9: another instance tells the same key what it bought."""
+async def test_a_lost_answer_and_the_instance_dies_with_it(etcd: EtcdMember, valkey: Valkey) -> None:
+    """A commit is applied, its answer lost, its instance killed: another instance tells the same key what it bought."""
     params, headers = {"buyer": BUYER}, {"Idempotency-Key": "k", "Accept": "application/json"}
-
-    async def main() -> None:
+    with ExitStack() as stack:
+        proxy = stack.enter_context(Proxy(valkey.port))
+        others = {"lock_ttl_s": 2, "purchase_timeout_ms": 30_000}
+        first = stack.enter_context(Instance(etcd.endpoint, f"redis://127.0.0.1:{proxy.port}/0", **others))
+        second = stack.enter_context(Instance(etcd.endpoint, valkey.url, **others))
         async with shop(etcd.endpoint, valkey.url) as one, httpx.AsyncClient(timeout=60) as http:
             await one.set_stock("default", 10)
             await http.post(f"{first.url}/stock/reduce")
@@ -347,16 +302,9 @@ def test_a_lost_answer_and_the_instance_dies_with_it(etcd: EtcdMember, valkey: V
             audit = await one.audit("default")
             assert (audit.stock, audit.lucky, audit.orders, audit.violations) == (8, 2, 2, [])
 
-    with ExitStack() as stack:
-        proxy = stack.enter_context(Proxy(valkey.port))
-        others = {"lock_ttl_s": 2, "purchase_timeout_ms": 30_000}
-        first = stack.enter_context(Instance(etcd.endpoint, f"redis://127.0.0.1:{proxy.port}/0", **others))
-        second = stack.enter_context(Instance(etcd.endpoint, valkey.url, **others))
-        asyncio.run(main())
 
-
-def test_a_store_that_loads_its_file(etcd: EtcdMember) -> None:
-    """A store that answers -LOADING for seconds: errors in time or patience, "not ready", and then all by itself."""
+async def test_a_store_that_loads_its_file(etcd: EtcdMember) -> None:
+    """While a store answers -LOADING buyers wait or hear so in time, and readiness says so; it all mends by itself."""
     options: list[str] = []
 
     def loading() -> bool:
@@ -367,7 +315,7 @@ def test_a_store_that_loads_its_file(etcd: EtcdMember) -> None:
         except OSError:
             return False
 
-    async def main() -> None:
+    with Valkey(durable=True, options=options) as valkey, Proxy(valkey.port) as proxy:
         async with AsyncExitStack() as stack:
             one = await stack.enter_async_context(shop(etcd.endpoint, valkey.url))
             behind = f"redis://127.0.0.1:{proxy.port}/0"
@@ -385,11 +333,9 @@ def test_a_store_that_loads_its_file(etcd: EtcdMember) -> None:
                 for part in range(10):
                     await plain.mset({f"other:{part}:{number}": number for number in range(1000)})
                 await plain.bgrewriteaof()  # its file is a snapshot now, which it loads key by key
-
-                async def rewritten() -> bool:
-                    return (await plain.info("persistence"))["aof_rewrite_in_progress"] == 0
-
-                await eventually_async(rewritten, "the file is written")
+                await eventually_async(
+                    lambda: plain.info("persistence"), until=lambda info: info["aof_rewrite_in_progress"] == 0
+                )
             await asyncio.to_thread(valkey.kill)
             # Half a millisecond for each key; and it looks at its connections all the time.
             options.extend(["--key-load-delay", "500", "--loading-process-events-interval-bytes", "1024"])
@@ -409,11 +355,7 @@ def test_a_store_that_loads_its_file(etcd: EtcdMember) -> None:
             assert await asyncio.to_thread(loading)
             assert not lost.done()
             assert not waiting.done()
-
-            async def ready_again() -> bool:
-                return (await http.get("/readyz")).status_code == 200
-
-            await eventually_async(ready_again, "it has loaded")
+            await eventually_async(lambda: http.get("/readyz"), until=lambda answer: answer.status_code == 200)
             assert counted(await waiting) == {"sold": 5}
             assert counted(await lost) == {"sold": 3}
             told = [http.post("/stock/reduce", params={"sku": "phone"}) for _ in range(5)]
@@ -422,16 +364,12 @@ def test_a_store_that_loads_its_file(etcd: EtcdMember) -> None:
                 audit = await one.audit(sku)
                 assert (audit.stock, audit.lucky, audit.orders, audit.violations) == (100 - sold, sold, sold, [])
 
-    with Valkey(durable=True, options=options) as valkey, Proxy(valkey.port) as proxy:
-        asyncio.run(main())
 
-
-def test_scripts_that_are_forgotten_in_mid_sale(
+async def test_scripts_that_are_forgotten_in_mid_sale(
     etcd: EtcdMember, valkey: Valkey, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """SCRIPT FLUSH again and again while two instances sell: nobody is told, and nothing is logged."""
-
-    async def main() -> None:
+    """Scripts are flushed again and again while two instances sell: no buyer notices, and nothing is logged."""
+    with caplog.at_level(logging.WARNING, "app"):
         async with (
             shop(etcd.endpoint, valkey.url, batch_max=1, purchase_timeout_ms=60_000) as one,
             shop(etcd.endpoint, valkey.url, batch_max=20, purchase_timeout_ms=60_000) as other,
@@ -448,31 +386,12 @@ def test_scripts_that_are_forgotten_in_mid_sale(
             assert await _in_vain(plain) > before + 10
             audit = await one.audit("default")
             assert (audit.stock, audit.lucky, audit.orders, audit.violations) == (0, 300, 300, [])
-
-    with caplog.at_level(logging.WARNING, "app"):
-        asyncio.run(main())
     assert caplog.messages == []
 
 
 async def _in_vain(plain: Any) -> int:
     """How often a script was asked for that the server did not know."""
     return int((await plain.info("errorstats")).get("errorstat_NOSCRIPT", {"count": 0})["count"])
-
-
-async def _until_answered(one: Any, purchase: Purchase) -> Answer:
-    answer: Answer | None = None
-
-    async def asked() -> bool:
-        nonlocal answer
-        try:
-            answer = await one.buy(purchase)
-        except Exception:
-            return False
-        return True
-
-    await eventually_async(asked)
-    assert answer is not None
-    return answer
 
 
 def _revoke(etcd: EtcdMember, key: str) -> None:

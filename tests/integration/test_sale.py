@@ -3,11 +3,11 @@
 import asyncio
 import dataclasses
 import itertools
-import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,15 +15,16 @@ import redis.asyncio
 
 from app.embedded import EtcdMember, Valkey
 from app.errors import BuyerRequired, Closing, KeyReused, NotDecided, QueueFull, StockCorrupt, UnknownItem
-from app.locks import EtcdBackend, Grant
-from app.locks.none import NoLock
+from app.locks import Grant
+from app.locks.etcd.backend import EtcdBackend
+from app.locks.none import NoBackend, NoLock
 from app.locks.waiting import Wait
-from app.sale import Answer, Outcome, Purchase, Rules, Shop
-from app.sale import shop as shop_module
-from app.sale.cashier import Cashier
+from app.sale import Answer, Outcome, Purchase, Rules
+from app.sale import queue as queue_module
+from app.sale.worker import Worker
 from app.stock import Fence
 from app.stock.redis.bare import BareStockStore
-from app.telemetry.metrics import Metrics
+from app.telemetry.observer import Observer
 from tests.harness.shop import buy, shop
 from tests.harness.waiting import WITHIN_S, eventually_async
 
@@ -34,92 +35,70 @@ def outcomes(answers: list[Answer | BaseException]) -> Counter[str]:
 
 @pytest.mark.parametrize("instances", [2, 4])
 @pytest.mark.parametrize("batch_max", [1, 7, 1000])
-def test_the_rush(etcd: EtcdMember, valkey: Valkey, instances: int, batch_max: int) -> None:
-    """500 buyers, 300 units, several instances: 300 are sold, 200 are told sold out, every sale has an order."""
-
-    async def main() -> None:
-
-        async with AsyncExitStack() as stack:
-            shops = [
-                await stack.enter_async_context(
-                    shop(
-                        etcd.endpoint, valkey.url, batch_max=batch_max, instance=str(number), purchase_timeout_ms=60_000
-                    )
-                )
-                for number in range(instances)
-            ]
-            await shops[0].set_stock("default", 300)
-            each = 500 // instances
-            crowds = await asyncio.gather(*(buy(one, each) for one in shops))
-            answers = sum(crowds, [])
-            assert outcomes(answers) == {"sold": 300, "sold_out": 200}
-            told = {answer.order_id for answer in answers if isinstance(answer, Answer) and answer.order_id}
-            audit = await shops[0].audit("default")
-            assert audit.consistent, audit.violations
-            assert (audit.stock, audit.lucky, audit.orders) == (0, 300, 300)
-            assert {order.id for order in await shops[0].orders("default", limit=1000)} == told
-
-    asyncio.run(main())
+async def test_the_rush(etcd: EtcdMember, valkey: Valkey, instances: int, batch_max: int) -> None:
+    """Of 500 buyers at several instances 300 get one of the 300 units, 200 hear "sold out"; every sale has an order."""
+    async with AsyncExitStack() as stack:
+        shops = [
+            await stack.enter_async_context(
+                shop(etcd.endpoint, valkey.url, batch_max=batch_max, instance=str(number), purchase_timeout_ms=60_000)
+            )
+            for number in range(instances)
+        ]
+        await shops[0].set_stock("default", 300)
+        each = 500 // instances
+        crowds = await asyncio.gather(*(buy(one, each) for one in shops))
+        answers = sum(crowds, [])
+        assert outcomes(answers) == {"sold": 300, "sold_out": 200}
+        told = {answer.order_id for answer in answers if isinstance(answer, Answer) and answer.order_id}
+        audit = await shops[0].audit("default")
+        assert audit.consistent, audit.violations
+        assert (audit.stock, audit.lucky, audit.orders) == (0, 300, 300)
+        assert {order.id for order in await shops[0].orders("default", limit=1000)} == told
 
 
-def test_quantities(etcd: EtcdMember, valkey: Valkey) -> None:
-    """4 units, wanted in the order 3, 2, 1: the articles' example, through the lock and the store."""
-
-    async def main() -> None:
-        async with shop(etcd.endpoint, valkey.url) as one:
-            await one.set_stock("default", 4)
-            answers = await asyncio.gather(*(one.buy(Purchase(quantity)) for quantity in (3, 2, 1)))
-            assert [answer.outcome for answer in answers] == [Outcome.SOLD, Outcome.SOLD_OUT, Outcome.SOLD]
-            assert (await one.level("default")).stock == 0
-
-    asyncio.run(main())
+async def test_quantities(etcd: EtcdMember, valkey: Valkey) -> None:
+    """The articles' example: when 3, 2 and 1 of 4 units are wanted, the first and the last get theirs."""
+    async with shop(etcd.endpoint, valkey.url) as one:
+        await one.set_stock("default", 4)
+        answers = await asyncio.gather(*(one.buy(Purchase(quantity)) for quantity in (3, 2, 1)))
+        assert [answer.outcome for answer in answers] == [Outcome.SOLD, Outcome.SOLD_OUT, Outcome.SOLD]
+        assert (await one.level("default")).stock == 0
 
 
 @pytest.mark.parametrize("batch_max", [1, 1000])
-def test_an_idempotency_key_buys_once(etcd: EtcdMember, valkey: Valkey, batch_max: int) -> None:
-    """50 presses with one key, at the same time in two instances: one unit, one order, one answer for all."""
-
-    async def main() -> None:
-        async with (
-            shop(etcd.endpoint, valkey.url, batch_max=batch_max) as one,
-            shop(etcd.endpoint, valkey.url, batch_max=batch_max) as two,
-        ):
-            await one.set_stock("default", 300)
-            answers = sum(await asyncio.gather(buy(one, 25, key="k"), buy(two, 25, key="k")), [])
-            assert {(a.outcome, a.order_id) for a in answers if isinstance(a, Answer)} == {
-                ("sold", answers[0].order_id)
-            }
-            assert sum(not a.replayed for a in answers) == 1
-            assert (await one.audit("default")).lucky == 1
-            later = await two.buy(Purchase(key="k"))
-            assert later == Answer(Outcome.SOLD, 1, answers[0].order_id, replayed=True)
-            with pytest.raises(KeyReused):
-                await two.buy(Purchase(2, key="k"))
-
-    asyncio.run(main())
+async def test_an_idempotency_key_buys_once(etcd: EtcdMember, valkey: Valkey, batch_max: int) -> None:
+    """50 presses with one key, at the same time in two instances, get one unit, one order, and one answer for all."""
+    async with (
+        shop(etcd.endpoint, valkey.url, batch_max=batch_max) as one,
+        shop(etcd.endpoint, valkey.url, batch_max=batch_max) as two,
+    ):
+        await one.set_stock("default", 300)
+        answers = sum(await asyncio.gather(buy(one, 25, key="k"), buy(two, 25, key="k")), [])
+        assert {(a.outcome, a.order_id) for a in answers if isinstance(a, Answer)} == {("sold", answers[0].order_id)}
+        assert sum(not a.replayed for a in answers) == 1
+        assert (await one.audit("default")).lucky == 1
+        later = await two.buy(Purchase(key="k"))
+        assert later == Answer(Outcome.SOLD, 1, answers[0].order_id, replayed=True)
+        with pytest.raises(KeyReused):
+            await two.buy(Purchase(2, key="k"))
 
 
-def test_sold_out_is_remembered_for_its_key(etcd: EtcdMember, valkey: Valkey) -> None:
+async def test_sold_out_is_remembered_for_its_key(etcd: EtcdMember, valkey: Valkey) -> None:
     """A key that was told "sold out" is told so again after a restock; a new key buys."""
-
-    async def main() -> None:
-        async with shop(etcd.endpoint, valkey.url) as one:
-            await one.set_stock("default", 0)
-            assert (await one.buy(Purchase(key="k"))).outcome is Outcome.SOLD_OUT
-            await one.set_stock("default", 5)
-            assert await one.buy(Purchase(key="k")) == Answer(Outcome.SOLD_OUT, 1, replayed=True)
-            assert (await one.buy(Purchase(key="another"))).outcome is Outcome.SOLD
-
-    asyncio.run(main())
+    async with shop(etcd.endpoint, valkey.url) as one:
+        await one.set_stock("default", 0)
+        assert (await one.buy(Purchase(key="k"))).outcome is Outcome.SOLD_OUT
+        await one.set_stock("default", 5)
+        assert await one.buy(Purchase(key="k")) == Answer(Outcome.SOLD_OUT, 1, replayed=True)
+        assert (await one.buy(Purchase(key="another"))).outcome is Outcome.SOLD
 
 
-def test_sold_out_is_known_for_a_while(etcd: EtcdMember) -> None:
-    """After the last unit it is said without asking; whoever has a key is looked up; a restock is seen in time."""
-
-    async def main(url: str, stop: Callable[[], object]) -> None:
+async def test_sold_out_is_known_for_a_while(etcd: EtcdMember) -> None:
+    """After the last unit it is said without asking the store, but not of a key; a restock is seen in time."""
+    with Valkey() as valkey:
         async with (
-            shop(etcd.endpoint, url, sold_out_ttl_ms=60_000, purchase_timeout_ms=1000) as knows,
-            shop(etcd.endpoint, url, sold_out_ttl_ms=200) as soon,
+            shop(etcd.endpoint, valkey.url, sold_out_ttl_ms=60_000, purchase_timeout_ms=1000) as knows,
+            shop(etcd.endpoint, valkey.url, sold_out_ttl_ms=200) as soon,
         ):
             await knows.set_stock("default", 1)
             first = await knows.buy(Purchase(key="first"))
@@ -129,89 +108,70 @@ def test_sold_out_is_known_for_a_while(etcd: EtcdMember) -> None:
             # The key's answer is what it was.
             again = await knows.buy(Purchase(key="first"))
             assert (again.order_id, again.replayed) == (first.order_id, True)
-            # Who changes the stock knows it at once, the others a little later.
+            # The instance that changes the stock knows it at once, the others a little later.
             await knows.set_stock("default", 2)
             assert (await knows.buy(Purchase())).outcome is Outcome.SOLD
-
-            async def sold() -> bool:
-                return (await soon.buy(Purchase())).outcome is Outcome.SOLD
-
-            await eventually_async(sold, "the restock is seen")
+            await eventually_async(lambda: soon.buy(Purchase()), until=lambda told: told.outcome is Outcome.SOLD)
             assert (await soon.buy(Purchase())).outcome is Outcome.SOLD_OUT
             assert (await knows.buy(Purchase())).outcome is Outcome.SOLD_OUT
-            await asyncio.to_thread(stop)
+            await asyncio.to_thread(valkey.kill)
             assert (await knows.buy(Purchase())).outcome is Outcome.SOLD_OUT
             with pytest.raises(NotDecided):
                 await knows.buy(Purchase(key="second"))
 
-    with Valkey() as valkey:
-        asyncio.run(main(valkey.url, valkey.kill))
 
-
-def test_saturated_instances_take_turns(etcd: EtcdMember, valkey: Valkey) -> None:
+async def test_saturated_instances_take_turns(etcd: EtcdMember, valkey: Valkey) -> None:
     """While all have buyers waiting none is granted the lock twice in a row, and none begins a batch out of time."""
-
-    async def main() -> None:
-        async with AsyncExitStack() as stack:
-            options = {"batch_max": 100, "max_hold_ms": 5, "purchase_timeout_ms": 60_000}
-            shops = [
-                await stack.enter_async_context(shop(etcd.endpoint, valkey.url, instance=str(number), **options))
-                for number in range(3)
-            ]
-            await shops[0].set_stock("default", 100_000)
-            await asyncio.gather(*(buy(one, 2000) for one in shops))
-            turns: dict[int, str] = {}
-            after = None
-            while page := await shops[0].orders("default", after=after, limit=1000):
-                turns |= {order.token: order.instance for order in page}
-                after = page[-1].id
-            owners = [turns[token] for token in sorted(turns)]
-            # As long as all three are in the queue: until the first of them has served all its buyers.
-            last = min(max(index for index, one in enumerate(owners) if one == name) for name in "012")
-            begin = max(owners.index(name) for name in "012")
-            busy = owners[begin : last + 1]
-            assert len(busy) > 6
-            assert all(one != other for one, other in itertools.pairwise(busy))
-            assert max(Counter(busy).values()) - min(Counter(busy).values()) <= 2
-
-    asyncio.run(main())
+    async with AsyncExitStack() as stack:
+        options = {"batch_max": 100, "max_hold_ms": 5, "purchase_timeout_ms": 60_000}
+        shops = [
+            await stack.enter_async_context(shop(etcd.endpoint, valkey.url, instance=str(number), **options))
+            for number in range(3)
+        ]
+        await shops[0].set_stock("default", 100_000)
+        await asyncio.gather(*(buy(one, 2000) for one in shops))
+        turns: dict[int, str] = {}
+        after = None
+        while page := await shops[0].orders("default", after=after, limit=1000):
+            turns |= {order.token: order.instance for order in page}
+            after = page[-1].id
+        owners = [turns[token] for token in sorted(turns)]
+        # As long as all three are in the queue: until the first of them has served all its buyers.
+        last = min(max(index for index, one in enumerate(owners) if one == name) for name in "012")
+        begin = max(owners.index(name) for name in "012")
+        busy = owners[begin : last + 1]
+        assert len(busy) > 6
+        assert all(one != other for one, other in itertools.pairwise(busy))
+        assert max(Counter(busy).values()) - min(Counter(busy).values()) <= 2
 
 
-def test_nobody_is_overtaken_in_an_instance(etcd: EtcdMember, valkey: Valkey) -> None:
-    """First come, first served: over many grants, those who came first are answered first."""
+async def test_nobody_is_overtaken_in_an_instance(etcd: EtcdMember, valkey: Valkey) -> None:
+    """First come, first served: over many grants buyers are answered in the order in which they came."""
+    async with shop(etcd.endpoint, valkey.url, batch_max=50, purchase_timeout_ms=60_000) as one:
+        await one.set_stock("default", 10_000)
+        await one.buy(Purchase())
+        answered: list[int] = []
 
-    async def main() -> None:
-        async with shop(etcd.endpoint, valkey.url, batch_max=50, purchase_timeout_ms=60_000) as one:
-            await one.set_stock("default", 10_000)
+        async def buyer(number: int) -> None:
+            await one.buy(Purchase(key=str(number)))
+            answered.append(number)
+
+        await asyncio.gather(*(buyer(number) for number in range(2000)))
+        assert answered == list(range(2000))
+
+
+async def test_the_limit_per_buyer(etcd: EtcdMember, valkey: Valkey) -> None:
+    """With a limit of 2 units nobody gets 3, however often and wherever they ask; a buyer must have a name."""
+    async with (
+        shop(etcd.endpoint, valkey.url, limit_per_buyer=2, batch_max=3) as one,
+        shop(etcd.endpoint, valkey.url, limit_per_buyer=2, batch_max=3) as two,
+    ):
+        await one.set_stock("default", 100)
+        answers = sum(await asyncio.gather(buy(one, 10, buyer="ann"), buy(two, 10, buyer="ann")), [])
+        assert outcomes(answers) == {"sold": 2, "limit_reached": 18}
+        assert (await one.buy(Purchase(buyer="bob"))).outcome is Outcome.SOLD
+        with pytest.raises(BuyerRequired):
             await one.buy(Purchase())
-            answered: list[int] = []
-
-            async def buyer(number: int) -> None:
-                await one.buy(Purchase(key=str(number)))
-                answered.append(number)
-
-            await asyncio.gather(*(buyer(number) for number in range(2000)))
-            assert answered == list(range(2000))
-
-    asyncio.run(main())
-
-
-def test_the_limit_per_buyer(etcd: EtcdMember, valkey: Valkey) -> None:
-    """With a limit of 2 units nobody has 3, however often and wherever they ask; who is nobody is asked for a name."""
-
-    async def main() -> None:
-        async with (
-            shop(etcd.endpoint, valkey.url, limit_per_buyer=2, batch_max=3) as one,
-            shop(etcd.endpoint, valkey.url, limit_per_buyer=2, batch_max=3) as two,
-        ):
-            await one.set_stock("default", 100)
-            answers = sum(await asyncio.gather(buy(one, 10, buyer="ann"), buy(two, 10, buyer="ann")), [])
-            assert outcomes(answers) == {"sold": 2, "limit_reached": 18}
-            assert (await one.buy(Purchase(buyer="bob"))).outcome is Outcome.SOLD
-            with pytest.raises(BuyerRequired):
-                await one.buy(Purchase())
-
-    asyncio.run(main())
 
 
 def at(after_s: float) -> datetime:
@@ -219,420 +179,290 @@ def at(after_s: float) -> datetime:
     return datetime.now(UTC) + timedelta(seconds=after_s)
 
 
-async def warm(stack: AsyncExitStack, etcd: EtcdMember, valkey: Valkey, stock: int, **others: Any) -> list[Shop]:
-    """Two shops that have just sold with plenty left, so that they suppose that there is."""
-    shops = [await stack.enter_async_context(shop(etcd.endpoint, valkey.url, instance=name, **others)) for name in "ab"]
-    await shops[0].set_stock("default", stock + 4)
-    for one in (*shops, *shops):
-        assert (await one.buy(Purchase(buyer=str(uuid.uuid4())))).outcome is Outcome.SOLD
-    return shops
+async def test_instances_know_what_the_others_sold(etcd: EtcdMember, valkey: Valkey) -> None:
+    """A key that was answered, a limit that was reached or a unit that was sold elsewhere counts here as well."""
+    async with (
+        shop(etcd.endpoint, valkey.url, limit_per_buyer=2, instance="a") as one,
+        shop(etcd.endpoint, valkey.url, limit_per_buyer=2, instance="b") as other,
+    ):
+        await one.set_stock("default", 6)
+        first = await one.buy(Purchase(buyer="ann", key="k"))
+        again = await other.buy(Purchase(buyer="ann", key="k"))
+        assert (first.outcome, again.outcome, again.replayed) == (Outcome.SOLD, Outcome.SOLD, True)
+        assert first.order_id == again.order_id
+        assert (await one.buy(Purchase(buyer="bob", quantity=2))).outcome is Outcome.SOLD
+        assert (await other.buy(Purchase(buyer="eve"))).outcome is Outcome.SOLD
+        assert (await other.buy(Purchase(buyer="bob", key="too much"))).outcome is Outcome.LIMIT_REACHED
+        assert (await one.buy(Purchase(buyer="bob", key="too much"))).replayed
+        for buyer, seller, outcome in (("cid", one, "sold"), ("dan", other, "sold"), ("fay", one, "sold_out")):
+            assert (await seller.buy(Purchase(buyer=buyer))).outcome == outcome
+        audit = await one.audit("default")
+        assert (audit.stock, audit.orders, audit.violations) == (0, 5, [])
 
 
-def test_a_sale_costs_one_call_while_there_is_plenty(etcd: EtcdMember, valkey: Valkey) -> None:
-    """What is most likely so needs no read; only what is kept beside the locks costs a call now and then."""
-
-    async def main() -> None:
-        async with AsyncExitStack() as stack, redis.asyncio.Redis.from_url(valkey.url) as plain:
-            one, _ = await warm(stack, etcd, valkey, 50)
-
-            async def calls() -> int:
-                return int((await plain.info("commandstats"))["cmdstat_evalsha"]["calls"])
-
-            before = await calls()
-            for number in range(50):
-                key = f"k{number}" if number % 2 else None
-                assert (await one.buy(Purchase(buyer=f"b{number}", key=key))).outcome is Outcome.SOLD
-            assert 50 <= await calls() - before < 75
-            assert (await one.buy(Purchase())).outcome is Outcome.SOLD_OUT
-            assert (await one.audit("default")).consistent
-
-    asyncio.run(main())
+async def test_before_the_sale_starts(etcd: EtcdMember, valkey: Valkey) -> None:
+    """Nothing is sold before the start, with or without a key; then it is, with the same key, too."""
+    async with shop(etcd.endpoint, valkey.url, sale_starts_at=at(0.5)) as one:
+        await one.set_stock("default", 2)
+        for purchase in (Purchase(), Purchase(key="early")):
+            assert await one.buy(purchase) == Answer(Outcome.NOT_STARTED, 1)
+        early = partial(one.buy, Purchase(key="early"))
+        await eventually_async(early, "the sale starts", until=lambda told: told.outcome is Outcome.SOLD)
+        assert (await one.level("default")).lucky == 1
 
 
-def test_what_is_not_as_supposed(etcd: EtcdMember, valkey: Valkey) -> None:
-    """A key that another instance knows, a buyer who bought there, a unit that it sold: told right, and sold once."""
-
-    async def main() -> None:
-        async with AsyncExitStack() as stack:
-            one, other = await warm(stack, etcd, valkey, 6, limit_per_buyer=2)
-            first = await one.buy(Purchase(buyer="ann", key="k"))
-            again = await other.buy(Purchase(buyer="ann", key="k"))
-            assert (first.outcome, again.outcome, again.replayed) == (Outcome.SOLD, Outcome.SOLD, True)
-            assert first.order_id == again.order_id
-            assert (await one.buy(Purchase(buyer="bob", quantity=2))).outcome is Outcome.SOLD
-            assert (await other.buy(Purchase(buyer="eve"))).outcome is Outcome.SOLD
-            assert (await other.buy(Purchase(buyer="bob", key="too much"))).outcome is Outcome.LIMIT_REACHED
-            assert (await one.buy(Purchase(buyer="bob", key="too much"))).replayed
-            for buyer, seller, outcome in (("cid", one, "sold"), ("dan", other, "sold"), ("fay", one, "sold_out")):
-                assert (await seller.buy(Purchase(buyer=buyer))).outcome == outcome
-            audit = await one.audit("default")
-            assert (audit.stock, audit.orders, audit.violations) == (0, 9, [])
-
-    asyncio.run(main())
+async def test_after_the_sale_has_ended(etcd: EtcdMember, valkey: Valkey) -> None:
+    """New purchases are refused, and the refusal is not remembered; repeats are answered as the first time."""
+    over = at(-1)
+    async with shop(etcd.endpoint, valkey.url) as one, shop(etcd.endpoint, valkey.url, sale_ends_at=over) as ended:
+        await one.set_stock("default", 5)
+        first = await one.buy(Purchase(key="in time"))
+        assert await ended.buy(Purchase()) == Answer(Outcome.ENDED, 1)
+        assert await ended.buy(Purchase(key="late")) == Answer(Outcome.ENDED, 1)
+        assert await ended.buy(Purchase(key="in time")) == dataclasses.replace(first, replayed=True)
+        assert (await one.buy(Purchase(key="late"))).outcome is Outcome.SOLD  # its end was put off
+        assert (await one.audit("default")).lucky == 2
 
 
-def test_before_the_sale_starts(etcd: EtcdMember, valkey: Valkey) -> None:
-    """Nobody gets anything, whoever asks with whatever key; and then they do."""
-
-    async def main() -> None:
-        async with shop(etcd.endpoint, valkey.url, sale_starts_at=at(0.5)) as one:
-            await one.set_stock("default", 2)
-            for purchase in (Purchase(), Purchase(key="early")):
-                assert await one.buy(purchase) == Answer(Outcome.NOT_STARTED, 1)
-
-            async def sold() -> bool:
-                return (await one.buy(Purchase(key="early"))).outcome is Outcome.SOLD
-
-            await eventually_async(sold, "the sale starts")
-            assert (await one.level("default")).lucky == 1
-
-    asyncio.run(main())
+async def test_a_buyer_who_came_before_the_end_is_served(etcd: EtcdMember, valkey: Valkey) -> None:
+    """A buyer who came in time is served after the end, too."""
+    end = at(0.5)
+    async with shop(etcd.endpoint, valkey.url, sale_ends_at=end) as one:
+        await one.set_stock("default", 2)
+        async with held(etcd):
+            waiting = await waiting_buyers(one, 1)
+            await eventually_async(lambda: datetime.now(UTC) > end, "the sale is over")
+            assert one.waiting_by_item == {"default": 1}
+        assert outcomes(await waiting) == {"sold": 1}
+        assert (await one.buy(Purchase())).outcome is Outcome.ENDED
 
 
-def test_after_the_sale_has_ended(etcd: EtcdMember, valkey: Valkey) -> None:
-    """New purchases are refused, repeats answered as the first time; and a refusal is not remembered."""
-
-    async def main() -> None:
-        over = at(-1)
-        async with shop(etcd.endpoint, valkey.url) as one, shop(etcd.endpoint, valkey.url, sale_ends_at=over) as ended:
-            await one.set_stock("default", 5)
-            first = await one.buy(Purchase(key="in time"))
-            assert await ended.buy(Purchase()) == Answer(Outcome.ENDED, 1)
-            assert await ended.buy(Purchase(key="late")) == Answer(Outcome.ENDED, 1)
-            assert await ended.buy(Purchase(key="in time")) == dataclasses.replace(first, replayed=True)
-            assert (await one.buy(Purchase(key="late"))).outcome is Outcome.SOLD  # its end was put off
-            assert (await one.audit("default")).lucky == 2
-
-    asyncio.run(main())
-
-
-def test_who_came_before_the_end_is_served(etcd: EtcdMember, valkey: Valkey) -> None:
-    """However long they had to wait."""
-
-    async def main() -> None:
-        backend = EtcdBackend([etcd.endpoint], ttl_s=30)
-        end = at(0.5)
-        async with shop(etcd.endpoint, valkey.url, sale_ends_at=end) as one:
-            await one.set_stock("default", 2)
-            async with backend.lock("/seckill/lock/all").on_loop():
-                waiting = asyncio.create_task(one.buy(Purchase()))
-
-                async def ended() -> bool:
-                    return datetime.now(UTC) > end and one.waiting == {"default": 1}
-
-                await eventually_async(ended, "it waits, and the sale is over")
-            assert (await waiting).outcome is Outcome.SOLD
-            assert (await one.buy(Purchase())).outcome is Outcome.ENDED
-        backend.close()
-
-    asyncio.run(main())
+@pytest.mark.parametrize("lock_groups", [(1024, 1024), (1, 1), (3, 3), (1024, 1), (1, 3)])
+async def test_items_are_sold_apart(etcd: EtcdMember, valkey: Valkey, lock_groups: tuple[int, int]) -> None:
+    """Items may share locks, and two instances may disagree about that: each item is sold to its last unit."""
+    async with (
+        shop(etcd.endpoint, valkey.url, lock_groups=lock_groups[0]) as one,
+        shop(etcd.endpoint, valkey.url, lock_groups=lock_groups[1], instance="other") as other,
+    ):
+        skus = [f"item-{number}" for number in range(20)]
+        for sku in skus:
+            await one.set_stock(sku, 5)
+        buying = [each.buy(Purchase(sku=sku)) for sku in skus for _ in range(5) for each in (one, other)]
+        assert outcomes(list(await asyncio.gather(*buying))) == {"sold": 100, "sold_out": 100}
+        for sku in skus:
+            audit = await one.audit(sku)
+            assert (audit.orders, audit.violations) == (5, [])
 
 
-@pytest.mark.parametrize("lock_groups", [(0, 0), (1, 1), (3, 3), (0, 1), (1, 3)])
-def test_items_are_sold_apart(etcd: EtcdMember, valkey: Valkey, lock_groups: tuple[int, int]) -> None:
-    """Whatever locks they share, even if two instances disagree about that: each item is sold as far as it goes."""
+@pytest.mark.parametrize(("lock_groups", "names"), [(1024, 20), (1, 1), (3, 3)])
+async def test_locks_that_items_share(etcd: EtcdMember, valkey: Valkey, lock_groups: int, names: int) -> None:
+    """The setting says over how many locks the items are spread: one for all, a few, or so many that none is shared."""
+    async with shop(etcd.endpoint, valkey.url, lock_groups=lock_groups) as one:
+        seen: set[str] = set()
+        skus = [f"item-{number}" for number in range(20)]
+        for sku in skus:
+            await one.set_stock(sku, 100)
+        stop = asyncio.Event()
 
-    async def main() -> None:
-        async with (
-            shop(etcd.endpoint, valkey.url, lock_groups=lock_groups[0]) as one,
-            shop(etcd.endpoint, valkey.url, lock_groups=lock_groups[1], instance="other") as other,
-        ):
-            skus = [f"item-{number}" for number in range(20)]
-            for sku in skus:
-                await one.set_stock(sku, 5)
-            buying = [each.buy(Purchase(sku=sku)) for sku in skus for _ in range(5) for each in (one, other)]
-            assert outcomes(list(await asyncio.gather(*buying))) == {"sold": 100, "sold_out": 100}
-            for sku in skus:
-                audit = await one.audit(sku)
-                assert (audit.orders, audit.violations) == (5, [])
+        async def buy_on() -> None:
+            while not stop.is_set():
+                await asyncio.gather(*(one.buy(Purchase(sku=sku)) for sku in skus))
 
-    asyncio.run(main())
+        async def all_seen() -> bool:
+            seen.update(contender.key.rpartition("/")[0] for contender in await one.contenders())
+            return len(seen) == names
 
-
-@pytest.mark.parametrize(("lock_groups", "names"), [(0, 20), (1, 1), (3, 3)])
-def test_locks_that_items_share(etcd: EtcdMember, valkey: Valkey, lock_groups: int, names: int) -> None:
-    """By the setting: a lock for each item, one for all, or some, over which the items are spread."""
-
-    async def main() -> None:
-        async with shop(etcd.endpoint, valkey.url, lock_groups=lock_groups) as one:
-            seen: set[str] = set()
-            skus = [f"item-{number}" for number in range(20)]
-            for sku in skus:
-                await one.set_stock(sku, 100)
-            stop = asyncio.Event()
-
-            async def buy_on() -> None:
-                while not stop.is_set():
-                    await asyncio.gather(*(one.buy(Purchase(sku=sku)) for sku in skus))
-
-            async def all_seen() -> bool:
-                seen.update(contender.key.rpartition("/")[0] for contender in await one.contenders())
-                return len(seen) == names
-
-            buying = asyncio.create_task(buy_on())
-            await eventually_async(all_seen)
-            stop.set()
-            await buying
-
-    asyncio.run(main())
+        buying = asyncio.create_task(buy_on())
+        await eventually_async(all_seen)
+        stop.set()
+        await buying
 
 
-def test_an_item_that_can_not_be_sold_does_not_stop_the_others(etcd: EtcdMember, valkey: Valkey) -> None:
-    """Items of one lock: one is fenced by another lock system, one is no number; the third is sold meanwhile."""
-
-    async def main() -> None:
-        async with shop(etcd.endpoint, valkey.url, purchase_timeout_ms=60_000) as one:
-            for sku in ("fenced", "broken", "sound"):
-                await one.set_stock(sku, 500)
-                await one.buy(Purchase(sku=sku))
-            async with redis.asyncio.Redis.from_url(valkey.url) as client:
-                await client.hset("seckill:{fenced}:fence", "source", "etcd:another")
-                await client.set("seckill:{broken}:stock", "ten")
-            waiting = asyncio.gather(*(one.buy(Purchase(sku="fenced")) for _ in range(600)))
-            broken = asyncio.gather(*(one.buy(Purchase(sku="broken")) for _ in range(3)), return_exceptions=True)
-            sound = await asyncio.gather(*(one.buy(Purchase(sku="sound")) for _ in range(10)))
-            assert outcomes(list(sound)) == {"sold": 10}
-            assert {type(answer) for answer in await broken} == {StockCorrupt}
-            assert not waiting.done()
-            assert one.waiting["fenced"] == 600
-            await one.unfence("fenced")
-            assert outcomes(list(await waiting)) == {"sold": 499, "sold_out": 101}
-            orders = await one.orders("fenced", limit=1000)
-            assert len(orders) == 500
-
-    asyncio.run(main())
+async def test_an_item_that_can_not_be_sold_does_not_stop_the_others(etcd: EtcdMember, valkey: Valkey) -> None:
+    """Of three items of a lock one is fenced by another lock system, one is no number; the third is sold meanwhile."""
+    async with shop(etcd.endpoint, valkey.url, purchase_timeout_ms=60_000) as one:
+        for sku in ("fenced", "broken", "sound"):
+            await one.set_stock(sku, 500)
+            await one.buy(Purchase(sku=sku))
+        async with redis.asyncio.Redis.from_url(valkey.url) as client:
+            await client.hset("seckill:{fenced}:fence", "source", "etcd:another")
+            await client.set("seckill:{broken}:stock", "ten")
+        waiting = asyncio.gather(*(one.buy(Purchase(sku="fenced")) for _ in range(600)))
+        broken = asyncio.gather(*(one.buy(Purchase(sku="broken")) for _ in range(3)), return_exceptions=True)
+        sound = await asyncio.gather(*(one.buy(Purchase(sku="sound")) for _ in range(10)))
+        assert outcomes(list(sound)) == {"sold": 10}
+        assert {type(answer) for answer in await broken} == {StockCorrupt}
+        assert not waiting.done()
+        assert one.waiting_by_item["fenced"] == 600
+        await one.unfence("fenced")
+        assert outcomes(list(await waiting)) == {"sold": 499, "sold_out": 101}
+        orders = await one.orders("fenced", limit=1000)
+        assert len(orders) == 500
 
 
-def test_who_was_set_aside_is_told_at_the_end(etcd: EtcdMember, valkey: Valkey) -> None:
+async def test_buyers_of_a_parked_item_are_told_at_the_end(etcd: EtcdMember, valkey: Valkey) -> None:
     """Buyers of an item that can't be sold are told at their deadline, and when the instance closes."""
-
-    async def main() -> None:
-        async with shop(etcd.endpoint, valkey.url, purchase_timeout_ms=300, drain_timeout_s=0.2) as one:
-            await one.set_stock("fenced", 5)
+    async with shop(etcd.endpoint, valkey.url, purchase_timeout_ms=300, drain_timeout_s=0.2) as one:
+        await one.set_stock("fenced", 5)
+        await one.buy(Purchase(sku="fenced"))
+        async with redis.asyncio.Redis.from_url(valkey.url) as client:
+            await client.hset("seckill:{fenced}:fence", "source", "etcd:another")
+        with pytest.raises(NotDecided, match="it took too long; nothing was sold"):
             await one.buy(Purchase(sku="fenced"))
-            async with redis.asyncio.Redis.from_url(valkey.url) as client:
-                await client.hset("seckill:{fenced}:fence", "source", "etcd:another")
-            with pytest.raises(NotDecided, match="it took too long; nothing was sold"):
-                await one.buy(Purchase(sku="fenced"))
-            late = asyncio.gather(*(one.buy(Purchase(sku="fenced")) for _ in range(3)), return_exceptions=True)
-            await asyncio.sleep(0)
-        assert {str(answer) for answer in await late} == {"this instance is shutting down; nothing was sold"}
-
-    asyncio.run(main())
+        late = asyncio.gather(*(one.buy(Purchase(sku="fenced")) for _ in range(3)), return_exceptions=True)
+        await asyncio.sleep(0)
+    assert {str(answer) for answer in await late} == {"this instance is shutting down; nothing was sold"}
 
 
-def test_more_items_than_are_remembered(etcd: EtcdMember, valkey: Valkey, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When items are forgotten to make room, no buyer is."""
-    monkeypatch.setattr(shop_module, "_ITEMS_MAX", 3)
-
-    async def main() -> None:
-        async with shop(etcd.endpoint, valkey.url) as one:
-            skus = [f"item-{number}" for number in range(30)]
-            for sku in skus:
-                await one.set_stock(sku, 1)
-            buying = asyncio.gather(*(one.buy(Purchase(sku=sku)) for sku in skus))
-            assert outcomes(await buying) == {"sold": 30}
-            assert sum(one.waiting.values()) == 0
-
-    asyncio.run(main())
-
-
-def test_unknown_items_leave_nothing_behind(etcd: EtcdMember, valkey: Valkey) -> None:
-    """A flood of names that don't exist opens no cashier and takes no lock."""
-
-    async def main() -> None:
-        async with shop(etcd.endpoint, valkey.url) as one:
-            asked = [one.buy(Purchase(sku=f"nope-{number}")) for number in range(10_000)]
-            answers = await asyncio.gather(*asked, return_exceptions=True)
-            assert {type(answer) for answer in answers} == {UnknownItem}
-            assert one.waiting == {}
-            assert await one.contenders() == []
-
-    asyncio.run(main())
+async def test_more_items_than_are_remembered(
+    etcd: EtcdMember, valkey: Valkey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Items that nobody waits for are forgotten to make room, and buyers are not."""
+    monkeypatch.setattr(queue_module, "_ITEMS_KEPT", 3)
+    async with shop(etcd.endpoint, valkey.url) as one:
+        skus = [f"item-{number}" for number in range(60)]
+        for sku in skus:
+            await one.set_stock(sku, 2)
+        buying = asyncio.gather(*(one.buy(Purchase(sku=sku)) for sku in skus[:30]))
+        assert outcomes(await buying) == {"sold": 30}
+        for sku in skus:
+            assert (await one.buy(Purchase(sku=sku))).outcome is Outcome.SOLD
+        assert sum(one.waiting_by_item.values()) == 0
+        assert len(one.waiting_by_item) < 10
 
 
-def test_an_item_that_is_deleted_while_open(etcd: EtcdMember, valkey: Valkey) -> None:
+async def test_unknown_items_leave_nothing_behind(etcd: EtcdMember, valkey: Valkey) -> None:
+    """After a flood of names that don't exist nothing is kept of them, and no lock is held."""
+    async with shop(etcd.endpoint, valkey.url) as one:
+        asked = [one.buy(Purchase(sku=f"nope-{number}")) for number in range(10_000)]
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        assert {type(answer) for answer in answers} == {UnknownItem}
+        assert one.waiting_by_item == {}
+        await eventually_async(one.contenders, until=lambda queue: queue == [])
+
+
+async def test_an_item_that_is_deleted_while_open(etcd: EtcdMember, valkey: Valkey) -> None:
     """When the stock's key goes away buyers are told so; when it comes back they are served."""
-
-    async def main() -> None:
-        async with shop(etcd.endpoint, valkey.url) as one:
-            await one.set_stock("default", 5)
-            await one.buy(Purchase())
-            async with redis.asyncio.Redis.from_url(valkey.url) as client:
-                await client.delete("stock")
-                with pytest.raises(UnknownItem):
-                    await one.buy(Purchase())
-                await client.set("stock", "many")
-                with pytest.raises(StockCorrupt):
-                    await one.buy(Purchase())
-                await client.set("stock", "2")
-                assert (await one.buy(Purchase())).outcome is Outcome.SOLD
-
-    asyncio.run(main())
+    async with shop(etcd.endpoint, valkey.url) as one:
+        await one.set_stock("default", 5)
+        await one.buy(Purchase())
+        async with redis.asyncio.Redis.from_url(valkey.url) as client:
+            await client.delete("stock")
+            with pytest.raises(UnknownItem):
+                await one.buy(Purchase())
+            await client.set("stock", "many")
+            with pytest.raises(StockCorrupt):
+                await one.buy(Purchase())
+            await client.set("stock", "2")
+            assert (await one.buy(Purchase())).outcome is Outcome.SOLD
 
 
-def test_a_restock_by_hand_in_mid_sale_is_kept(etcd: EtcdMember, valkey: Valkey) -> None:
-    """`redis-cli set stock` while buyers are served: no update is lost, and the audit says that a hand was in it."""
-
-    async def main() -> None:
-        async with shop(etcd.endpoint, valkey.url, batch_max=5) as one:
-            await one.set_stock("default", 100)
-            buying = asyncio.create_task(buy(one, 200))
-
-            async def begun() -> bool:
-                return (await one.level("default")).lucky > 10
-
-            await eventually_async(begun)
-            async with redis.asyncio.Redis.from_url(valkey.url) as client:
-                await client.incrby("stock", 50)
-            assert outcomes(await buying) == {"sold": 150, "sold_out": 50}
-            assert (await one.audit("default")).violations == [
-                "stock + lucky is 150, but 100 units were there at the start",
-                "50 units were sold that did not exist",
-            ]
-
-    asyncio.run(main())
+async def test_a_restock_by_hand_in_mid_sale_is_kept(etcd: EtcdMember, valkey: Valkey) -> None:
+    """A change by `redis-cli` while buyers are served is not overwritten, and the audit says that a hand was in it."""
+    async with shop(etcd.endpoint, valkey.url, batch_max=5) as one:
+        await one.set_stock("default", 100)
+        buying = asyncio.create_task(buy(one, 200))
+        await eventually_async(lambda: one.level("default"), until=lambda level: level.lucky > 10)
+        async with redis.asyncio.Redis.from_url(valkey.url) as client:
+            await client.incrby("stock", 50)
+        assert outcomes(await buying) == {"sold": 150, "sold_out": 50}
+        assert (await one.audit("default")).violations == [
+            "stock + lucky is 150, but 100 units were there at the start",
+            "50 units were sold that did not exist",
+        ]
 
 
-async def held(etcd: EtcdMember, valkey: Valkey, entered: asyncio.Event, leave: asyncio.Event, **others: Any) -> None:
+@asynccontextmanager
+async def held(etcd: EtcdMember) -> AsyncIterator[None]:
     """Holds the default item's lock, as another instance would."""
-    backend = EtcdBackend([etcd.endpoint], ttl_s=5)
+    backend = EtcdBackend([etcd.endpoint], ttl_s=30)
     try:
         async with backend.lock("/seckill/lock/all").on_loop():
-            entered.set()
-            await leave.wait()
+            yield
     finally:
         backend.close()
 
 
-def test_a_full_queue_refuses_at_once(etcd: EtcdMember, valkey: Valkey) -> None:
+async def waiting_buyers(one: Any, count: int) -> asyncio.Task[list[Answer | BaseException]]:
+    """So many, once all of them are in the queue."""
+    waiting = asyncio.create_task(buy(one, count))
+    await eventually_async(lambda: one.waiting_by_item == {"default": count}, "they wait")
+    return waiting
+
+
+async def test_a_full_queue_refuses_at_once(etcd: EtcdMember, valkey: Valkey) -> None:
     """While the lock is elsewhere `queue_max` buyers wait; the next is refused, the others are served in the end."""
-
-    async def main() -> None:
-        entered, leave = asyncio.Event(), asyncio.Event()
-        async with shop(etcd.endpoint, valkey.url, queue_max=10, purchase_timeout_ms=60_000) as one:
-            await one.set_stock("default", 100)
-            holder = asyncio.create_task(held(etcd, valkey, entered, leave))
-            await entered.wait()
-            waiting = asyncio.create_task(buy(one, 10))
-
-            async def full() -> bool:
-                return one.waiting == {"default": 10}
-
-            await eventually_async(full)
+    async with shop(etcd.endpoint, valkey.url, queue_max=10, purchase_timeout_ms=60_000) as one:
+        await one.set_stock("default", 100)
+        async with held(etcd):
+            waiting = await waiting_buyers(one, 10)
             with pytest.raises(QueueFull):
                 await one.buy(Purchase())
-            leave.set()
-            assert outcomes(await waiting) == {"sold": 10}
-            await holder
-
-    asyncio.run(main())
+        assert outcomes(await waiting) == {"sold": 10}
 
 
-def test_a_purchase_has_a_deadline(etcd: EtcdMember, valkey: Valkey) -> None:
-    """Who waits longer than `purchase_timeout_ms` is told that nothing was sold; and nothing is, later."""
-
-    async def main() -> None:
-        entered, leave = asyncio.Event(), asyncio.Event()
-        async with shop(etcd.endpoint, valkey.url, purchase_timeout_ms=300) as one:
-            await one.set_stock("default", 100)
-            holder = asyncio.create_task(held(etcd, valkey, entered, leave))
-            await entered.wait()
+async def test_a_purchase_has_a_deadline(etcd: EtcdMember, valkey: Valkey) -> None:
+    """A buyer who waits longer than `purchase_timeout_ms` is told that nothing was sold; and nothing is, later."""
+    async with shop(etcd.endpoint, valkey.url, purchase_timeout_ms=300) as one:
+        await one.set_stock("default", 100)
+        async with held(etcd):
             began = asyncio.get_running_loop().time()
-            answers = await buy(one, 5)
-            assert {type(answer) for answer in answers} == {NotDecided}
+            assert {type(answer) for answer in await buy(one, 5)} == {NotDecided}
             assert asyncio.get_running_loop().time() - began < WITHIN_S
-            assert one.waiting == {"default": 0}
-            leave.set()
-            await holder
-            assert (await one.buy(Purchase())).outcome is Outcome.SOLD
-            assert (await one.level("default")).lucky == 1
-
-    asyncio.run(main())
+            assert one.waiting_by_item == {"default": 0}
+        assert (await one.buy(Purchase())).outcome is Outcome.SOLD
+        assert (await one.level("default")).lucky == 1
 
 
-def test_closing_serves_those_who_wait(etcd: EtcdMember, valkey: Valkey) -> None:
+async def test_closing_serves_those_who_wait(etcd: EtcdMember, valkey: Valkey) -> None:
     """A shop that closes takes nobody in, serves those who wait, and leaves nothing in the lock's queue."""
-
-    async def main() -> None:
-        entered, leave = asyncio.Event(), asyncio.Event()
-        async with shop(etcd.endpoint, valkey.url) as one, shop(etcd.endpoint, valkey.url) as other:
-            await one.set_stock("default", 100)
-            holder = asyncio.create_task(held(etcd, valkey, entered, leave))
-            await entered.wait()
-            waiting = asyncio.create_task(buy(one, 5))
-
-            async def queued() -> bool:
-                return one.waiting == {"default": 5}
-
-            await eventually_async(queued)
+    async with shop(etcd.endpoint, valkey.url) as one, shop(etcd.endpoint, valkey.url) as other:
+        await one.set_stock("default", 100)
+        async with held(etcd):
+            waiting = await waiting_buyers(one, 5)
             closing = asyncio.create_task(one.close(within_s=WITHIN_S))
             await asyncio.sleep(0)
             with pytest.raises(Closing):
                 await one.buy(Purchase())
-            leave.set()
-            assert outcomes(await waiting) == {"sold": 5}
-            await closing
-            await holder
-            assert await other.contenders() == []
-
-    asyncio.run(main())
+        assert outcomes(await waiting) == {"sold": 5}
+        await closing
+        assert await other.contenders() == []
 
 
-def test_closing_does_not_wait_for_ever(etcd: EtcdMember, valkey: Valkey) -> None:
+async def test_closing_does_not_wait_for_ever(etcd: EtcdMember, valkey: Valkey) -> None:
     """Those who can't be served before `drain_timeout_s` are told that nothing was sold."""
-
-    async def main() -> None:
-        entered, leave = asyncio.Event(), asyncio.Event()
-        async with shop(etcd.endpoint, valkey.url) as one, shop(etcd.endpoint, valkey.url) as other:
-            await one.set_stock("default", 100)
-            holder = asyncio.create_task(held(etcd, valkey, entered, leave))
-            await entered.wait()
-            waiting = asyncio.create_task(buy(one, 5))
-
-            async def queued() -> bool:
-                return one.waiting == {"default": 5}
-
-            await eventually_async(queued)
+    async with shop(etcd.endpoint, valkey.url) as one, shop(etcd.endpoint, valkey.url) as other:
+        await one.set_stock("default", 100)
+        async with held(etcd):
+            waiting = await waiting_buyers(one, 5)
             await one.close(within_s=0.1)
             assert {type(answer) for answer in await waiting} == {NotDecided}
-
-            async def alone() -> bool:
-                return len(await other.contenders()) == 1
-
-            await eventually_async(alone, "only the holder is in the queue")
-            leave.set()
-            await holder
-            assert (await other.level("default")).lucky == 0
-
-    asyncio.run(main())
+            # Only the holder is in the queue then.
+            await eventually_async(other.contenders, until=lambda queue: len(queue) == 1)
+        assert (await other.level("default")).lucky == 0
 
 
-def test_a_buyer_who_comes_as_the_till_closes_is_served(valkey: Valkey) -> None:
-    """A buyer who comes in the very step after the till's last look at the queue is served by a new till."""
+async def test_a_buyer_who_comes_as_the_worker_ends_is_served(valkey: Valkey) -> None:
+    """A buyer who comes right after the worker's last look at the queue, before its task is done, is served, too."""
     late: list[asyncio.Future[Answer]] = []
 
     class Handing(NoLock):
-        """Lets the second buyer in right behind the step in which the till gives its lock back and ends."""
+        """Lets the second buyer in right behind the step in which the worker gives its lock back and ends."""
 
         @asynccontextmanager
         async def on_loop(self, **_: Any) -> AsyncIterator[Grant]:
-            yield self._take(Wait(), lambda: False)
+            yield self._take(Wait())
             if not late:
                 asyncio.get_running_loop().call_soon(lambda: late.append(submit()))
 
     def submit() -> asyncio.Future[Answer]:
-        return cashier.submit(Purchase(), asyncio.get_running_loop().time() + WITHIN_S)
+        return worker.queue.join(Purchase(), asyncio.get_running_loop().time() + WITHIN_S)
 
-    async def main() -> None:
-        nonlocal cashier
-        store = BareStockStore(valkey.url)
-        await store.set_stock("default", Fence(1, "test"), 5)
-        cashier = Cashier(Handing("default"), store, Rules(), Metrics())
-        assert (await submit()).outcome is Outcome.SOLD
-        await eventually_async(lambda: asyncio.sleep(0, late))
-        assert (await asyncio.wait_for(late[0], WITHIN_S)).outcome is Outcome.SOLD
-        await store.close()
-
-    cashier: Any = None
-    asyncio.run(main())
+    store, backend = BareStockStore(valkey.url), NoBackend()
+    await store.set_stock("default", Fence(1, "test"), 5)
+    worker = Worker(Handing(backend, "default"), store, Rules(), Observer())
+    assert (await submit()).outcome is Outcome.SOLD
+    await eventually_async(lambda: asyncio.sleep(0, late))
+    assert (await asyncio.wait_for(late[0], WITHIN_S)).outcome is Outcome.SOLD
+    await store.close()
+    backend.close()

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from app.errors import BuyerRequired, KeyReused
 from app.sale import Outcome, Purchase, decide
-from app.sale.decision import Verdict
+from app.sale.decision import Decision
 from app.stock import Settled, Snapshot
 
 quantities = st.lists(st.integers(1, 8), max_size=60)
@@ -20,30 +20,30 @@ purchases = st.lists(
 )
 
 
-def outcomes(verdicts: list[Verdict]) -> list[Outcome | None]:
-    return [verdict.outcome for verdict in verdicts]
+def outcomes(decisions: list[Decision]) -> list[Outcome | None]:
+    return [decision.outcome for decision in decisions]
 
 
 def test_the_example_of_the_articles() -> None:
-    """4 units: one wants 3 and gets them, the next wants 2 and does not, a third wants 1 and does."""
-    verdicts = decide(Snapshot(4, 0), [Purchase(3), Purchase(2), Purchase(1)])
-    assert outcomes(verdicts) == [Outcome.SOLD, Outcome.SOLD_OUT, Outcome.SOLD]
+    """There are 4 units: the first buyer wants 3 and gets them, the second wants 2 and gets none, the third gets 1."""
+    decisions = decide(Snapshot(4, 0), [Purchase(3), Purchase(2), Purchase(1)])
+    assert outcomes(decisions) == [Outcome.SOLD, Outcome.SOLD_OUT, Outcome.SOLD]
 
 
 @given(stock=st.integers(0, 100), wanted=quantities)
 def test_never_oversells(stock: int, wanted: list[int]) -> None:
     """No more units are sold than there are."""
-    verdicts = decide(Snapshot(stock, 0), [Purchase(quantity) for quantity in wanted])
-    assert sum(q for q, v in zip(wanted, verdicts, strict=True) if v.outcome is Outcome.SOLD) <= stock
+    decisions = decide(Snapshot(stock, 0), [Purchase(quantity) for quantity in wanted])
+    assert sum(q for q, v in zip(wanted, decisions, strict=True) if v.outcome is Outcome.SOLD) <= stock
 
 
 @given(stock=st.integers(0, 100), wanted=quantities)
 def test_never_undersells(stock: int, wanted: list[int]) -> None:
-    """Nobody is refused what was left when their turn came."""
+    """Nobody is refused units that were there when their turn came."""
     left = stock
-    for quantity, verdict in zip(wanted, decide(Snapshot(stock, 0), [Purchase(q) for q in wanted]), strict=True):
-        assert (verdict.outcome is Outcome.SOLD) == (quantity <= left)
-        left -= quantity if verdict.outcome is Outcome.SOLD else 0
+    for quantity, decision in zip(wanted, decide(Snapshot(stock, 0), [Purchase(q) for q in wanted]), strict=True):
+        assert (decision.outcome is Outcome.SOLD) == (quantity <= left)
+        left -= quantity if decision.outcome is Outcome.SOLD else 0
 
 
 @given(stock=st.integers(0, 60), buyers=st.integers(0, 80), data=st.data())
@@ -60,20 +60,20 @@ def test_the_sum_does_not_depend_on_the_order(stock: int, buyers: int, data: st.
 @given(stock=st.integers(0, 60), line=purchases, limit=st.integers(0, 6))
 def test_a_key_buys_once(stock: int, line: list[Purchase], limit: int) -> None:
     """Among purchases with one key at most one is decided; the others repeat it or are told that the key is taken."""
-    verdicts = decide(Snapshot(stock, 0), line, limit_per_buyer=limit)
+    decisions = decide(Snapshot(stock, 0), line, limit_per_buyer=limit)
     decided: dict[str, int] = {}
-    for index, (purchase, verdict) in enumerate(zip(line, verdicts, strict=True)):
-        if purchase.key is None or isinstance(verdict.error, BuyerRequired):
+    for index, (purchase, decision) in enumerate(zip(line, decisions, strict=True)):
+        if purchase.key is None or isinstance(decision.error, BuyerRequired):
             continue
         if purchase.key not in decided:
-            assert verdict.outcome is not None
+            assert decision.outcome is not None
             decided[purchase.key] = index
             continue
         first = line[decided[purchase.key]]
         if (first.quantity, first.buyer) == (purchase.quantity, purchase.buyer):
-            assert verdict == Verdict(repeats=decided[purchase.key])
+            assert decision == Decision(repeats=decided[purchase.key])
         else:
-            assert isinstance(verdict.error, KeyReused)
+            assert isinstance(decision.error, KeyReused)
 
 
 def test_a_settled_key_gets_its_answer_again() -> None:
@@ -82,21 +82,21 @@ def test_a_settled_key_gets_its_answer_again() -> None:
     refused = Settled("sold_out", 1, "bob")
     snapshot = Snapshot(5, 1, settled={"a": sold, "b": refused})
     line = [Purchase(1, buyer="ann", key="a"), Purchase(1, buyer="bob", key="b"), Purchase(2, buyer="ann", key="a")]
-    verdicts = decide(snapshot, line)
-    assert verdicts[:2] == [Verdict(settled=sold), Verdict(settled=refused)]
-    assert isinstance(verdicts[2].error, KeyReused)
+    decisions = decide(snapshot, line)
+    assert decisions[:2] == [Decision(settled=sold), Decision(settled=refused)]
+    assert isinstance(decisions[2].error, KeyReused)
 
 
 @given(line=purchases, limit=st.integers(1, 6), had=st.integers(0, 6))
 def test_the_limit_per_buyer_holds(line: list[Purchase], limit: int, had: int) -> None:
-    """Nobody gets more units than the limit, with what they bought before; who is nobody gets none."""
+    """Nobody has more units than the limit, with those bought before; a buyer without a name gets none."""
     snapshot = Snapshot(1000, 0, bought={"ann": had})
     units = {"ann": had}
-    for purchase, verdict in zip(line, decide(snapshot, line, limit_per_buyer=limit), strict=True):
+    for purchase, decision in zip(line, decide(snapshot, line, limit_per_buyer=limit), strict=True):
         if purchase.buyer is None:
-            assert verdict.outcome is not Outcome.SOLD
-        elif verdict.outcome is Outcome.SOLD:
+            assert decision.outcome is not Outcome.SOLD
+        elif decision.outcome is Outcome.SOLD:
             units[purchase.buyer] = units.get(purchase.buyer, 0) + purchase.quantity
             assert units[purchase.buyer] <= limit
-        elif verdict.outcome is Outcome.LIMIT_REACHED:
+        elif decision.outcome is Outcome.LIMIT_REACHED:
             assert units.get(purchase.buyer, 0) + purchase.quantity > limit

@@ -1,0 +1,160 @@
+"""What an operator can do with a sale: set the stock, look at everything, decide what only a person can decide."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from app.errors import SeckillError, StockError
+from app.locks import Contender, Guarantees, LockBackend
+from app.sale.shop import Shop
+from app.stock import Fence, Level, Order, StockStore
+from app.stock.refusals import foreign, superseded
+
+_log = logging.getLogger(__name__)
+
+
+class Admin:
+    """The operator's side of a shop. Lives on its event loop.
+
+    `learn` holds the store to the orders that other processes have seen (of the auditor's record).
+    """
+
+    def __init__(
+        self, shop: Shop, backend: LockBackend, store: StockStore, *, learn: Callable[[], Awaitable[None]]
+    ) -> None:
+        self._shop = shop
+        self._backend = backend
+        self._store = store
+        self._learn = learn
+        # A slow lock system takes no thread from those who sell.
+        self._threads = ThreadPoolExecutor(2, thread_name_prefix="seckill-admin")
+
+    # -- the stock ---------------------------------------------------------------------------------------------------
+
+    async def items(self) -> list[str]:
+        """The names of the items that have a stock."""
+        return await self._store.items()
+
+    async def level(self, sku: str) -> Level:
+        """Units left and sold."""
+        return await self._store.level(sku)
+
+    async def orders(self, sku: str, *, after: str | None = None, limit: int = 100) -> list[Order]:
+        """Orders of an item, oldest first."""
+        return await self._store.orders(sku, after=after, limit=limit)
+
+    async def set_stock(self, sku: str, stock: int, *, new_sale: bool = False, wait_s: float = 10.0) -> Level:
+        """Set the units left, under the lock and past the fence like any other write."""
+        self._store.check(sku)
+        await self._learn()
+        async with self._backend.lock(self._shop.lock_name(sku)).on_loop(wait_s=wait_s) as grant:
+            grant.ensure_held()
+            level = await self._store.set_stock(sku, Fence(grant.token, grant.source), stock, new_sale=new_sale)
+        self._shop.look_again(sku)
+        return level
+
+    async def unfence(self, sku: str) -> None:
+        """Forget the store's fence: an operator's decision, after etcd was replaced or restored."""
+        await self._store.unfence(sku)
+
+    async def accept_loss(self, sku: str) -> None:
+        """Sell on although the store has lost orders: an operator's decision, when they are gone for good."""
+        await self._learn()
+        await self._store.accept_loss(sku)
+
+    async def faults(self, sku: str, *, wait_s: float = 2.0) -> list[str]:
+        """Why nothing of an item could be sold although store and lock system answer; sentences for the operator.
+
+        Takes the item's lock for a moment, as a sale would. Raises `LockError` and what the store raises.
+        """
+        await self._learn()
+        try:
+            seen = (await self._store.inspect([sku]))[sku]
+        except StockError as error:
+            return [str(error)]
+        if isinstance(seen, StockError):
+            return [str(seen)]
+        if seen is None:
+            return []
+        async with self._backend.lock(self._shop.lock_name(sku)).on_loop(wait_s=wait_s) as grant:
+            ours = Fence(grant.token, grant.source)
+        if seen.source != ours.source:
+            return [foreign(sku, seen, ours)]
+        return [superseded(sku, seen.token, ours)] if seen.token > ours.token else []
+
+    # -- the locks ---------------------------------------------------------------------------------------------------
+
+    async def contenders(self) -> list[Contender]:
+        """The queues of the locks of all items."""
+        found = await asyncio.to_thread(self._backend.contenders, self._shop.lock_prefix)
+        return [one for one in found if not one.key.startswith(f"{self._shop.lock_prefix}!")]
+
+    async def queue(self, sku: str) -> list[Contender]:
+        """The queue of an item's lock: the holder first, then the waiters in order, as far as they can be seen."""
+        self._store.check(sku)
+        contenders = self._backend.lock(self._shop.lock_name(sku)).contenders
+        return await asyncio.get_running_loop().run_in_executor(self._threads, contenders)
+
+    @property
+    def lock_system(self) -> tuple[str, Guarantees]:
+        """What the locks are called, and what they promise now."""
+        return self._backend.name, self._backend.guarantees
+
+    @property
+    def guarded(self) -> bool:
+        """Whether the store refuses a write that was decided on what is not there any more."""
+        return self._store.guarded
+
+    @property
+    def mode(self) -> str:
+        """How sales happen now: under the "lock", or "optimistic" while the lock system is away and that may be."""
+        return "optimistic" if self._backend.degraded else "lock"
+
+    @property
+    def renewing(self) -> bool:
+        """Whether leases are being renewed: the thread that does it is there, and gets on."""
+        return self._backend.renewing
+
+    def pause_renewal(self, for_s: float) -> None:
+        """Renew no lease for some seconds: to see what the lock and the fence are for."""
+        self._backend.pause_renewal(for_s)
+
+    # -- the instances -----------------------------------------------------------------------------------------------
+
+    async def notices(self, put: Mapping[str, str], *, drop: Sequence[str] = ()) -> dict[str, str]:
+        """What the instances of this sale tell each other: see `StockStore.notices`."""
+        return await self._store.notices(put, drop=drop)
+
+    async def ready(self, timeout_s: float) -> dict[str, str]:
+        """What this instance needs, by name, each "ok" or "not available"; why is logged, not told to everybody.
+
+        A lock system that one can do without is "away".
+        """
+        lock, store = await asyncio.gather(
+            _well(self._backend.name, asyncio.to_thread(self._backend.ping, timeout_s)),
+            _well("store", self._store.ping(timeout_s=timeout_s)),
+        )
+        errors = self._shop.errors
+        for sku, error in errors.items():
+            _log.warning("not ready, %s: %s", sku, error)
+        checks = {
+            self._backend.name: "away" if self._backend.degraded else lock,  # which is no reason not to sell
+            "store": store,
+            "renewal": "ok" if self.renewing else "not available",
+            "stock": "not available" if errors else "ok",
+        }
+        return checks | ({"shop": "closing"} if self._shop.closing else {})
+
+    def close(self) -> None:
+        """End its threads."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+async def _well(name: str, check: Awaitable[None]) -> str:
+    try:
+        await check
+    except SeckillError as error:
+        _log.warning("not ready, %s: %s", name, error)
+        return "not available"
+    return "ok"

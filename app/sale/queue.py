@@ -1,0 +1,223 @@
+"""The queue: all buyers of one lock's items in this instance who are not answered, in the order of their arrival."""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from enum import Enum, auto
+from typing import Final
+
+from app.common.backoff import Backoff
+from app.errors import NotDecided, OutcomeUnknown, QueueFull, SaleError
+from app.sale.decision import Answer, Purchase
+from app.telemetry.observer import Observer
+
+_ITEMS_KEPT: Final = 10_000  # items that nobody waits for, and of which something may be known
+_SWEEP_S: Final = 0.01
+_ERROR_COUNTS_S: Final = 5.0
+
+
+class State(Enum):
+    """Where a buyer's purchase is."""
+
+    WAITING = auto()  # for its turn
+    TAKEN = auto()  # into a batch; nothing of it was sent
+    SENT = auto()  # a commit with it is out, or in doubt: from here on "nothing was sold" may be untrue
+
+
+class Item:
+    """What is known of an item.
+
+    `waiting`: buyers who are not answered; `parked`: its buyers are passed over for a while; `error`: why nothing of it
+    could be sold, and when that was; `sold_out_until`: until then it counts as sold out. Times are by the loop's clock.
+    """
+
+    __slots__ = ("backoff", "conflicts", "error", "parked", "sku", "sold_out_until", "waiting")
+
+    def __init__(self, sku: str) -> None:
+        self.sku = sku
+        self.waiting = 0
+        self.parked: asyncio.TimerHandle | None = None
+        self.error: tuple[Exception, float] | None = None
+        self.sold_out_until = 0.0
+        self.backoff = Backoff(0.02, 0.5)
+        self.conflicts = Backoff(0.004, 0.1, jitter=True)
+
+    def is_well(self) -> None:
+        """It was sold, or there was nothing left to sell."""
+        self.error = None
+        self.backoff.reset()
+        self.conflicts.reset()
+
+
+class Entry:
+    """A buyer who is not answered yet. `deadline`: by the loop's clock."""
+
+    __slots__ = ("deadline", "future", "item", "purchase", "state")
+
+    def __init__(self, purchase: Purchase, item: Item, future: "asyncio.Future[Answer]", deadline: float) -> None:
+        self.purchase = purchase
+        self.item = item
+        self.future = future
+        self.deadline = deadline
+        self.state = State.WAITING
+
+    @property
+    def wanted(self) -> bool:
+        """Whether the buyer still waits to be told."""
+        return not self.future.done()
+
+    def too_late(self, reason: str) -> SaleError:
+        """The error for a buyer whose time is up."""
+        if self.state is State.SENT:
+            return OutcomeUnknown(f"{reason}, while the purchase was being written; the same idempotency key will tell")
+        return NotDecided(f"{reason}; nothing was sold")
+
+
+class Queue:
+    """First come, first served, whatever one wants to buy. Lives on one event loop.
+
+    Nobody leaves it before they are answered; a buyer who is being served keeps their place, and simply waits again if
+    that came to nothing. `limit`: buyers at most; `on_work` is called when there may be somebody to serve.
+    """
+
+    def __init__(self, *, limit: int, observer: Observer, on_work: Callable[[], None]) -> None:
+        self._limit = limit
+        self._observer = observer
+        self._on_work = on_work
+        self._entries: OrderedDict[Entry, None] = OrderedDict()
+        self._timer: asyncio.TimerHandle | None = None
+        self._items: dict[str, Item] = {}
+        self._forget_at = _ITEMS_KEPT
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def waiting_by_item(self) -> dict[str, int]:
+        """Buyers who are not answered, by item."""
+        return {sku: item.waiting for sku, item in self._items.items()}
+
+    @property
+    def errors(self) -> dict[str, Exception]:
+        """Why nothing can be sold of some items. An item nobody wants is not tried again: its error is forgotten."""
+        since = asyncio.get_running_loop().time() - _ERROR_COUNTS_S
+        return {sku: item.error[0] for sku, item in self._items.items() if item.error and item.error[1] > since}
+
+    def join(self, purchase: Purchase, deadline: float) -> "asyncio.Future[Answer]":
+        """Queue; the future gets the answer or the error, at `deadline` at the latest. Raises `QueueFull` at once.
+
+        Deadlines must come in ascending order.
+        """
+        if len(self._entries) >= self._limit:
+            self._observer.answered(QueueFull.__name__)
+            raise QueueFull(f"{self._limit} buyers are waiting already; nothing was sold")
+        loop = asyncio.get_running_loop()
+        item = self._items.get(purchase.sku) or self._new_item(purchase.sku)
+        entry = Entry(purchase, item, loop.create_future(), deadline)
+        self._entries[entry] = None
+        item.waiting += 1
+        if self._timer is None:
+            self._timer = loop.call_at(deadline, self._sweep)
+        if item.parked is None:
+            self._on_work()
+        return entry.future
+
+    @property
+    def has_work(self) -> bool:
+        """Whether somebody waits for their turn."""
+        return any(entry.state is State.WAITING and entry.item.parked is None for entry in self._entries)
+
+    def take(self, most: int) -> list[Entry]:
+        """The next ones to serve."""
+        taken: list[Entry] = []
+        gone: list[Entry] = []
+        for entry in self._entries:
+            if entry.state is not State.WAITING or entry.item.parked is not None:
+                continue
+            if entry.wanted:
+                entry.state = State.TAKEN
+                taken.append(entry)
+                if len(taken) == most:
+                    break
+            else:
+                gone.append(entry)
+        for entry in gone:
+            self._remove(entry)
+        return taken
+
+    def put_back(self, entries: Iterable[Entry]) -> None:
+        """Those of them who were not answered, nor sent, wait again."""
+        for entry in entries:
+            if entry.state is State.TAKEN:
+                entry.state = State.WAITING
+
+    def answer(self, entry: Entry, answer: Answer | Exception) -> None:
+        """Tell a buyer, unless they have been told."""
+        self._remove(entry)
+        if not entry.wanted:
+            return
+        if isinstance(answer, Exception):
+            self._observer.answered(type(answer).__name__)
+            entry.future.set_exception(answer)
+        else:
+            self._observer.answered(answer.outcome)
+            entry.future.set_result(answer)
+
+    def _remove(self, entry: Entry) -> None:
+        if self._entries.pop(entry, entry) is None:
+            entry.item.waiting -= 1
+
+    def park(self, item: Item, pause_s: float) -> None:
+        """Pass the buyers of an item over for some seconds; the others don't wait for them."""
+        if item.parked is None:
+            item.parked = asyncio.get_running_loop().call_later(pause_s, self._unpark, item)
+
+    def _unpark(self, item: Item) -> None:
+        item.parked = None
+        self._on_work()
+
+    def _sweep(self) -> None:
+        """Tell those whose deadline has passed. One timer for all: they have come in the order of their deadlines."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        late = []
+        for entry in self._entries:
+            if entry.deadline > now:
+                break
+            late.append(entry)
+        for entry in late:
+            self.answer(entry, entry.too_late("it took too long"))
+        first = next(iter(self._entries), None)
+        self._timer = None if first is None else loop.call_at(max(first.deadline, now + _SWEEP_S), self._sweep)
+
+    # -- items -------------------------------------------------------------------------------------------------------
+
+    def _new_item(self, sku: str) -> Item:
+        if len(self._items) >= self._forget_at:
+            self._items = {sku: item for sku, item in self._items.items() if item.waiting or item.parked}
+            self._forget_at = max(_ITEMS_KEPT, 2 * len(self._items))
+        item = self._items[sku] = Item(sku)
+        return item
+
+    def forget(self, item: Item) -> None:
+        """Forget an item that does not exist."""
+        if self._items.get(item.sku) is item and not item.waiting:
+            del self._items[item.sku]
+
+    def is_sold_out(self, sku: str) -> bool:
+        """Whether it is known, from a moment ago, that nothing is left of an item."""
+        item = self._items.get(sku)
+        return item is not None and item.sold_out_until > asyncio.get_running_loop().time()
+
+    def look_again(self, sku: str) -> None:
+        """An item's stock was changed: what was known of it is no longer true."""
+        if sku in self._items:
+            self._items[sku].sold_out_until = 0.0
+
+    def close(self) -> None:
+        """Tell everybody who is left."""
+        for entry in list(self._entries):
+            self.answer(entry, entry.too_late("this instance is shutting down"))
+        for timer in (self._timer, *(item.parked for item in self._items.values())):
+            if timer is not None:
+                timer.cancel()

@@ -1,0 +1,284 @@
+"""The worker: serves the queue of one lock's items. Read, decide, commit, answer, under a grant of the lock."""
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Callable, Sequence
+from contextvars import Context
+from typing import Any, Final
+
+from app.common.backoff import Backoff
+from app.errors import (
+    FenceRefused,
+    LockError,
+    LockLost,
+    LockTimeout,
+    SeckillError,
+    StockBehind,
+    StockChanged,
+    StockError,
+    StockUnavailable,
+    UnknownItem,
+)
+from app.locks import DistributedLock, Grant
+from app.sale.batch import Part, ask, by_item, decide_part
+from app.sale.in_doubt import InDoubt
+from app.sale.queue import Entry, Item, Queue, State
+from app.sale.rules import Rules
+from app.stock import Fence, StockStore
+from app.telemetry import logs
+from app.telemetry.observer import Observer
+
+_log = logging.getLogger(__name__)
+
+_BATCH_MAX: Final = 500  # purchases a commit: Lua unpacks a few thousand values at most, and a script stops the store
+_LOOK_AGAIN_S: Final = 0.02
+
+Halted = Callable[[str], StockError | None]
+
+
+class Worker:
+    """Group commit: takes the lock, serves as many buyers as `rules` let it, and gives the lock back.
+
+    It runs only while somebody waits. An item that can't be sold is parked with its buyers, and does not stop the
+    others. `halted(sku)`: why an item must not be sold, if it must not. `tasks_max`: more than one only if the lock
+    locks nothing.
+    """
+
+    def __init__(
+        self,
+        lock: DistributedLock[Any],
+        store: StockStore,
+        rules: Rules,
+        observer: Observer,
+        *,
+        halted: Halted = lambda sku: None,
+        tasks_max: int = 1,
+    ) -> None:
+        self._lock = lock
+        self._store = store
+        self._rules = rules
+        self._observer = observer
+        self._halted = halted
+        self._tasks_max = tasks_max
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._store_is_away = False
+        self.queue = Queue(limit=rules.queue_max, observer=observer, on_work=self._start)
+        self._in_doubt = InDoubt(store, observer)
+
+    # -- when it works -----------------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        if len(self._tasks) < self._tasks_max:
+            # In a context of its own: it must not log under the names of the buyer who happened to start it.
+            task = asyncio.get_running_loop().create_task(
+                self._run(), name=f"sell {self._lock.name}", context=Context()
+            )
+            self._tasks.add(task)
+
+    async def _run(self) -> None:
+        task = asyncio.current_task()
+        backoff = Backoff(0.02, 0.5)
+        try:
+            while self._has_work():
+                with logs.about():  # its grant, once there is one
+                    await self._work(backoff)
+        finally:
+            # In the same step as the last look at the queue. A done-callback comes a step later: a buyer who came in
+            # between would find a task that is still there and serves nobody any more.
+            self._tasks.discard(task)
+
+    def _has_work(self) -> bool:
+        self._in_doubt.forget_unwanted()  # or it would take the lock again and again for nobody
+        return self.queue.has_work or self._in_doubt.has_work
+
+    async def _work(self, backoff: Backoff) -> None:
+        reason: SeckillError
+        try:
+            if self._store_is_away:
+                # An instance that can't reach the store must not stand in others' way: no lock until it answers.
+                await self._store.ping()
+                self._store_is_away = False
+            await self._serve_under_one_grant()
+            backoff.reset()
+            return
+        except LockTimeout:
+            return  # another instance's turn; look again
+        except LockLost as error:
+            self._observer.lost(self._lock.name)
+            reason = error
+        except StockUnavailable as error:
+            self._store_is_away = True
+            reason = error
+        except (LockError, StockError) as error:
+            reason = error
+        except Exception:
+            _log.exception("unexpected error while serving %s", self._lock.name)
+            reason = SeckillError("an error of ours")
+        # They wait on, and are served when it is over or told at their deadline.
+        _log.log(backoff.loudness(reason), "%s: %d buyers wait: %s", self._lock.name, len(self.queue), reason)
+        await asyncio.sleep(backoff.next_s())
+
+    async def drain(self, within_s: float) -> None:
+        """Serve those who wait; after `within_s` seconds the rest are told to go elsewhere."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + within_s
+        while (self.queue or self._tasks) and (left_s := until - loop.time()) > 0:
+            if self._tasks:
+                await asyncio.wait(self._tasks, timeout=left_s)
+            else:
+                await asyncio.sleep(min(left_s, _LOOK_AGAIN_S))  # parked items will be back
+        self._tasks_max = 0  # an item that comes back from being parked starts nothing any more
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self.queue.close()
+
+    # -- what it does ------------------------------------------------------------------------------------------------
+
+    async def _serve_under_one_grant(self) -> None:
+        loop = asyncio.get_running_loop()
+        asked = loop.time()
+        async with self._lock.on_loop(wait_s=self._rules.purchase_timeout_s) as grant:
+            granted = loop.time()
+            self._observer.granted(self._lock.name, grant.token, granted - asked)
+            logs.also_about(token=grant.token)
+            tally = _Tally()
+            left = self._rules.batch_max
+            until = granted + self._rules.max_hold_s
+            try:
+                late = False
+                while not late and self._in_doubt.has_work:
+                    await self._resolve(grant, tally)
+                    late = loop.time() >= until
+                while not late and left > 0 and (entries := self.queue.take(min(left, _BATCH_MAX))):
+                    left -= len(entries)
+                    await self._serve(grant, entries, tally)
+                    late = loop.time() >= until
+            finally:
+                held_s = loop.time() - granted
+                self._observer.released(self._lock.name, grant.token, held_s, tally.purchases, tally.units)
+                said = "%s: %d served, waited %.0f ms, held %.0f ms"
+                _log.debug(said, self._lock.name, tally.purchases, (granted - asked) * 1000, held_s * 1000)
+
+    async def _serve(self, grant: Grant, entries: list[Entry], tally: "_Tally") -> None:
+        """Read, decide, commit, answer; or leave everybody where they were."""
+        batch_id, read_at = uuid.uuid4().hex, asyncio.get_running_loop().time()
+        fence, limit = Fence(grant.token, grant.source), self._rules.limit_per_buyer
+        buyers, errors = by_item(entries), dict[Item, StockError]()
+        with logs.about(batch=batch_id):
+            try:
+                for item in buyers:
+                    if error := self._halted(item.sku):
+                        errors[item] = error
+                asks = {
+                    item.sku: ask(of_item, limit_per_buyer=limit)
+                    for item, of_item in buyers.items()
+                    if item not in errors
+                }
+                snapshots = await self._store.prepare(fence, batch_id, asks) if asks else {}
+                # No await from a decision to its commit: a buyer who is told "nothing was sold" must not be sold to.
+                parts: list[Part] = []
+                for item, of_item in buyers.items():
+                    snapshot = errors.get(item) or snapshots[item.sku]
+                    if isinstance(snapshot, StockError):
+                        errors[item] = snapshot
+                    else:
+                        parts.append(decide_part(item, batch_id, snapshot, of_item, limit_per_buyer=limit))
+                grant.ensure_held()
+                answers = await self._commit(fence, [part for part in parts if part.changes_something])
+                for part in parts:
+                    ids = answers.get(part.item.sku, [])
+                    if isinstance(ids, StockError):
+                        errors[part.item] = ids
+                        continue
+                    if self._rules.sold_out_ttl_s and part.sells_the_last:
+                        part.item.sold_out_until = read_at + self._rules.sold_out_ttl_s
+                    self._answer(part, ids, tally)
+                for item, error in errors.items():
+                    self._note(item, error, buyers[item])
+            finally:
+                self.queue.put_back(entries)
+
+    async def _commit(self, fence: Fence, parts: Sequence[Part]) -> dict[str, list[str] | StockError]:
+        """Commit; what ends without an answer is in doubt."""
+        answers: dict[str, list[str] | StockError] = {}
+        for part in parts:
+            part.mark(State.SENT)
+        try:
+            if parts:
+                answers = await self._store.commit(fence, {part.item.sku: part.write for part in parts})
+        except StockUnavailable as error:
+            answers = dict.fromkeys((part.item.sku for part in parts), error)
+            raise
+        finally:
+            in_doubt = []
+            for part in parts:
+                match answers.get(part.item.sku):
+                    case None | StockUnavailable(untouched=False):
+                        in_doubt.append(part)  # serving these buyers once more could sell to them twice
+                    case StockError():
+                        part.mark(State.TAKEN)  # the store has said that it was not written
+            self._in_doubt.add(in_doubt)
+        return answers
+
+    async def _resolve(self, grant: Grant, tally: "_Tally") -> None:
+        """Find out what became of batches in doubt, and tell their buyers, or have them wait again."""
+        parts = self._in_doubt.next_parts()
+        try:
+            resolved = await self._in_doubt.resolve(Fence(grant.token, grant.source), parts)
+        except StockUnavailable:
+            for part in parts:
+                self.queue.park(part.item, part.item.backoff.next_s())
+            if not self.queue.has_work:
+                raise
+            return  # of several servers perhaps only one is away: what the others have can be sold
+        for part, ids in resolved:
+            with logs.about(batch=part.write.batch_id, sku=part.item.sku):
+                if isinstance(ids, StockError):
+                    self._note(part.item, ids, part.entries)
+                    continue
+                _log.warning("a batch whose answer was lost was%s committed", " not" if ids is None else "")
+                if ids is None:
+                    part.mark(State.WAITING)
+                else:
+                    self._answer(part, ids, tally)
+
+    def _answer(self, part: Part, order_ids: list[str], tally: "_Tally") -> None:
+        part.item.is_well()
+        tally.purchases += len(part.entries)
+        tally.units += part.units
+        self._observer.committed(len(part.entries))
+        for entry, answer in part.answers(order_ids):
+            self.queue.answer(entry, answer)
+
+    def _note(self, item: Item, error: StockError, entries: Sequence[Entry]) -> None:
+        """What goes wrong with an item is no other item's business."""
+        with logs.about(sku=item.sku):
+            match error:
+                case StockChanged():
+                    # Something was faster: an operator's hand, or, without a lock, another instance. Look again.
+                    self._observer.conflicted()
+                    self.queue.park(item, item.conflicts.next_s())
+                case FenceRefused() | StockBehind() | StockUnavailable():
+                    if isinstance(error, FenceRefused):
+                        self._observer.fenced(self._lock.name, item.sku)
+                    item.error = (error, asyncio.get_running_loop().time())
+                    _log.log(item.backoff.loudness(error), "%d buyers wait: %s", item.waiting, error)
+                    self.queue.park(item, item.backoff.next_s())
+                case _:
+                    # No such item, or nothing that one could sell from: time will not change it.
+                    _log.log(logging.DEBUG if isinstance(error, UnknownItem) else logging.ERROR, "%s", error)
+                    for entry in entries:
+                        self.queue.answer(entry, entry.too_late(str(error)) if entry.state is State.SENT else error)
+                    self.queue.forget(item)
+
+
+class _Tally:
+    """What was done under a grant."""
+
+    __slots__ = ("purchases", "units")
+
+    def __init__(self) -> None:
+        self.purchases = self.units = 0

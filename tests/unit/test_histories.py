@@ -1,0 +1,415 @@
+"""Histories of the queue and the worker, by the thousand: buyers, deadlines, lost and late messages, overtaken holders.
+
+Two instances sell from one store in memory (which keeps the stores' contract) under one lock, on a clock of their own:
+so a history takes milliseconds and is the same each time. `SECKILL_TEST_HISTORIES` is how many are played.
+"""
+
+import asyncio
+import logging
+import os
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any, cast
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
+from typing_extensions import override
+
+from app.errors import (
+    Closing,
+    LockTimeout,
+    NotDecided,
+    OutcomeUnknown,
+    QueueFull,
+    SaleError,
+    StockError,
+    StockUnavailable,
+)
+from app.locks import Grant
+from app.locks.lease import Lease
+from app.sale import Answer, Outcome, Purchase, Rules
+from app.sale.worker import Worker
+from app.stock import Ask, Batch, Fence, Snapshot, StockStore
+from app.telemetry.observer import Observer
+from tests.harness.memory_store import Item, MemoryServer, MemoryStockStore
+from tests.harness.virtual import VirtualLoop
+
+HISTORIES = int(os.environ.get("SECKILL_TEST_HISTORIES", "250"))
+SKU = "default"
+LIMIT = 4
+TIMEOUT_S = 2.0  # of a call to the store
+PATIENCE_S = 5.0  # of a buyer
+UNITS = st.sampled_from([0, 1, 2, 3])  # few, so that a stock is often what it was before
+KEYS = {f"k{number}": Purchase(1 + number % 3, SKU, "abcd"[number % 4], f"k{number}") for number in range(8)}
+
+
+# What happened in all histories together.
+happened: Counter[str] = Counter()
+
+
+class Heard(Observer):
+    """Counts the rare things, so that a test can say whether they were there at all."""
+
+    def answered(self, outcome: str) -> None:
+        happened[outcome] += 1
+
+    def resolved(self, result: str) -> None:
+        happened[result] += 1
+
+    def fenced(self, lock: str, sku: str) -> None:
+        happened["fenced"] += 1
+
+    def conflicted(self) -> None:
+        happened["conflicted"] += 1
+
+
+class NoHold:
+    def renew(self, timeout_s: float) -> bool:
+        return True
+
+    def end(self, timeout_s: float) -> None:
+        pass
+
+
+class VirtualLock:
+    """A fair lock whose holder can be overtaken without being told, and whose tokens can go back (a restored etcd)."""
+
+    name = "/lock"
+
+    def __init__(self) -> None:
+        self._queue: deque[tuple[object, asyncio.Event]] = deque()
+        self.token = 0
+
+    @asynccontextmanager
+    async def on_loop(self, *, wait_s: float | None = None, owner: object = None) -> AsyncIterator[Grant]:
+        place = (object(), asyncio.Event())
+        self._queue.append(place)
+        self._wake()
+        try:
+            try:
+                await asyncio.wait_for(place[1].wait(), wait_s)
+            except TimeoutError:
+                raise LockTimeout("not free") from None
+            self.token += 1
+            yield Grant(self.name, self.token, "virtual", Lease(self.name, NoHold(), float("inf")))
+        finally:
+            if place in self._queue:
+                self._queue.remove(place)
+            self._wake()
+
+    def overtake(self) -> None:
+        """The next in line has the lock, whatever its holder believes."""
+        if self._queue:
+            self._queue.popleft()
+            self._wake()
+
+    def _wake(self) -> None:
+        if self._queue:
+            self._queue[0][1].set()
+
+
+@dataclass
+class Fault:
+    """What happens to the next call: `how` it fails, and `for_s`: how late it is."""
+
+    call: str
+    how: str
+    for_s: float
+
+
+class Path:
+    """An instance's path to the store."""
+
+    def __init__(self, store: StockStore, after: Callable[[float, Callable[[], Awaitable[object]]], None]) -> None:
+        self._store = store
+        self._after = after
+        self.fault: Fault | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def prepare(self, fence: Fence, batch_id: str, asks: Mapping[str, Ask]) -> dict[str, Snapshot | StockError]:
+        return cast(Any, await self._call("prepare", lambda: self._store.prepare(fence, batch_id, asks)))
+
+    async def commit(self, fence: Fence, batches: Mapping[str, Batch]) -> dict[str, list[str] | StockError]:
+        return cast(Any, await self._call("commit", lambda: self._store.commit(fence, batches)))
+
+    async def resolve(self, fence: Fence, batches: Mapping[str, Batch]) -> dict[str, list[str] | StockError | None]:
+        # As in `StockStore`, over this path.
+        return await StockStore.resolve(cast(StockStore, self), fence, batches)
+
+    async def _find(self, sku: str, batch: Batch) -> list[str] | None:
+        return await self._store._find(sku, batch)
+
+    async def _call(self, name: str, call: Callable[[], Awaitable[object]]) -> object:
+        fault = self.fault
+        if fault is None or fault.call != name:
+            await asyncio.sleep(0.001)
+            return await call()
+        self.fault = None
+        match fault.how:
+            case "is slow":
+                await asyncio.sleep(fault.for_s)
+                return await call()
+            case "is refused":
+                raise StockUnavailable("nobody there", untouched=True)
+            case "is lost":
+                pass
+            case "loses its answer":
+                await call()
+            case "arrives late":
+                self._after(fault.for_s, call)
+        await asyncio.sleep(TIMEOUT_S)
+        raise StockUnavailable("no answer")
+
+
+class Histories(RuleBasedStateMachine):
+    """Two instances, a store, a lock, and all that can go wrong between them."""
+
+    store_kind: type[MemoryStockStore] = MemoryStockStore
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = VirtualLoop()
+        asyncio.set_event_loop(self.loop)
+        self.server = MemoryServer(lambda: 1e9 + self.loop.time())
+        self.lock = VirtualLock()
+        self.paths: list[Path] = []
+        self.workers: list[Worker] = []
+        self.tasks: list[asyncio.Task[None]] = []
+        self.told: list[tuple[Purchase, Answer | Exception]] = []
+        self.strangers = 0
+
+    @initialize(units=UNITS)
+    def open(self, units: int) -> None:
+        for number in range(2):
+            store = self.store_kind(self.server, instance=str(number))
+            self.paths.append(Path(store, self._after))
+            self.workers.append(self._new_worker(number))
+        self.loop.play(self._restock(units))
+
+    def _new_worker(self, number: int) -> Worker:
+        rules = Rules(batch_max=6, limit_per_buyer=LIMIT, queue_max=12)
+        return Worker(cast(Any, self.lock), cast(StockStore, self.paths[number]), rules, Heard())
+
+    def _after(self, for_s: float, call: Callable[[], Awaitable[object]]) -> None:
+        async def later() -> None:
+            await asyncio.sleep(for_s)
+            await call()
+
+        self.tasks.append(self.loop.create_task(later()))
+
+    # -- what can happen ---------------------------------------------------------------------------------------------
+
+    @rule(number=st.integers(0, 1), what=st.sampled_from([*sorted(KEYS), 1, 1, 2, 2]))
+    def buys(self, number: int, what: str | int) -> None:
+        if isinstance(what, int):
+            self._buy(number, self._stranger(what))
+        else:
+            self._buy(number, KEYS[what])
+
+    @rule(what=st.sampled_from([*sorted(KEYS), 1, 2]))
+    def buys_at_both(self, what: str | int) -> None:
+        for number in range(2):
+            self.buys(number, what)
+
+    def _stranger(self, quantity: int) -> Purchase:
+        self.strangers += 1
+        return Purchase(quantity, SKU, f"stranger-{self.strangers}")
+
+    def _buy(self, number: int, purchase: Purchase) -> None:
+        async def buy() -> None:
+            try:
+                answer = await self.workers[number].queue.join(purchase, self.loop.time() + PATIENCE_S)
+            except (SaleError, StockError) as error:
+                self.told.append((purchase, error))
+            else:
+                self.told.append((purchase, answer))
+
+        self.tasks.append(self.loop.create_task(buy()))
+        self._pass(0)
+
+    @rule(seconds=st.sampled_from([0.0015, 0.003, 2.5, 4.0, 6.0]))
+    def time_passes(self, seconds: float) -> None:
+        self._pass(seconds)
+
+    @rule(
+        number=st.integers(0, 1),
+        call=st.sampled_from(["commit", "commit", "prepare"]),
+        how=st.sampled_from(["arrives late", "loses its answer", "is lost", "is slow", "is refused"]),
+        for_s=st.sampled_from([0.0015, 3.0, 7.0]),
+        what=st.sampled_from([*sorted(KEYS), 1, 1]),
+    )
+    def buys_and_a_call(self, number: int, call: str, how: str, for_s: float, what: str | int) -> None:
+        self.paths[number].fault = Fault(call, how, for_s)
+        self.buys(number, what)
+
+    @rule(
+        odd=st.sampled_from(["overtaken", "tokens go back", "restock", "restock", "hand", "stop"]),
+        number=st.integers(0, 1),
+        units=UNITS,
+    )
+    def something_odd(self, odd: str, number: int, units: int) -> None:
+        match odd:
+            case "overtaken":
+                self.lock.overtake()
+            case "tokens go back":
+                self.lock.token = max(0, self.lock.token - units)
+            case "restock":
+                self.tasks.append(self.loop.create_task(self._restock(units)))
+            case "hand" if SKU in self.server.items:
+                self.server.items[SKU].stock, self.server.items[SKU].initial = units, None
+            case "stop":
+                self.loop.play(self.workers[number].drain(3.0))
+                self.workers[number] = self._new_worker(number)
+        self._pass(0)
+
+    async def _restock(self, units: int) -> None:
+        store = MemoryStockStore(self.server)
+        try:
+            async with self.lock.on_loop(wait_s=1.0) as grant:
+                await store.set_stock(SKU, Fence(grant.token, grant.source), units)
+        except (LockTimeout, StockError):
+            pass
+
+    def _pass(self, seconds: float) -> None:
+        self.loop.play(asyncio.sleep(seconds))
+        self._check()
+
+    # -- what must be so ---------------------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        item = self.server.items.get(SKU)
+        if item is None:
+            return
+        assert item.stock is not None
+        assert item.stock >= 0
+        assert item.lucky == sum(order.quantity for order in item.orders), "I2: orders add up to lucky"
+        if item.initial is not None:
+            assert item.stock + item.lucky == item.initial, "I1"
+        keys = [order.key for order in item.orders if order.key is not None]
+        assert len(keys) == len(set(keys)), "I2: a key buys once"
+        names = [order.buyer for order in item.orders if order.key is None]
+        assert len(names) == len(set(names)), "a purchase without a key buys once"
+        for buyer in "abcd":
+            assert sum(order.quantity for order in item.orders if order.buyer == buyer) <= LIMIT, "the limit"
+        self._check_answers({order.id: order for order in item.orders})
+
+    def _check_answers(self, orders: dict[str, Any]) -> None:
+        first: dict[str, Answer] = {}
+        for purchase, answer in self.told:
+            if isinstance(answer, Answer):
+                if answer.outcome is Outcome.SOLD:
+                    order = orders[cast(str, answer.order_id)]  # I4
+                    assert (order.quantity, order.buyer, order.key) == (purchase.quantity, purchase.buyer, purchase.key)
+                if purchase.key is not None:
+                    before = first.setdefault(purchase.key, answer)
+                    assert (before.outcome, before.order_id) == (answer.outcome, answer.order_id), "one key, one answer"
+            else:
+                assert isinstance(answer, NotDecided | OutcomeUnknown | QueueFull | Closing | StockError), answer
+                if isinstance(answer, NotDecided | QueueFull) and purchase.key is None:
+                    assert purchase.buyer not in [order.buyer for order in orders.values()], "nothing was sold: untrue"
+
+    def teardown(self) -> None:
+        """In peace everybody is told, and whoever comes then is served."""
+        for path in self.paths:
+            path.fault = None
+        try:
+            self._pass(60.0)
+            assert all(task.done() for task in self.tasks), "everybody was told by their deadline"
+            # A sale whose tokens went back goes on when the operator says so.
+            self.loop.play(self._begin_anew())
+            before = len(self.told)
+            for number in range(2):
+                self._buy(number, self._stranger(1))
+            self._pass(5.0)
+            assert [cast(Answer, answer).outcome for _, answer in self.told[before:]] == [Outcome.SOLD] * 2
+            for worker in self.workers:
+                self.loop.play(worker.drain(1.0))
+        finally:
+            self.end()
+
+    def end(self) -> None:
+        """Close the loop, with all that waits on it."""
+        for task in asyncio.all_tasks(self.loop):
+            task.cancel()
+        self.loop.play(asyncio.sleep(0))
+        asyncio.set_event_loop(None)
+        self.loop.close()
+
+    async def _begin_anew(self) -> None:
+        store = MemoryStockStore(self.server)
+        if SKU in self.server.items:
+            await store.unfence(SKU)
+        await self._restock(2)
+
+
+@pytest.fixture(autouse=True)
+def in_silence() -> Iterator[None]:
+    """What an instance says of its troubles would fill the report of a failure."""
+    logging.disable()
+    yield
+    logging.disable(logging.NOTSET)
+
+
+SETTINGS = settings(
+    max_examples=HISTORIES,
+    stateful_step_count=30,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
+    print_blob=False,
+)
+
+
+def test_histories() -> None:
+    """Nothing is oversold, sold twice or lost, nobody is told an untruth, and everybody is told in time."""
+    happened.clear()
+    run_state_machine_as_test(Histories, settings=SETTINGS)
+    rare = {"committed", "not_committed", "unasked", "fenced", "conflicted", "limit_reached", "sold_out", "QueueFull"}
+    assert not {one for one in rare | {"NotDecided", "OutcomeUnknown"} if not happened[one]}, "never happened"
+
+
+class WithoutFence(MemoryStockStore):
+    """Writes whatever the stock still fits."""
+
+    @override
+    def _may_write(self, item: Item, fence: Fence, batch: Batch) -> bool:
+        return True
+
+
+class WithoutPrepare(MemoryStockStore):
+    """Checks the token, and not that the write belongs to what was read last."""
+
+    @override
+    def _may_write(self, item: Item, fence: Fence, batch: Batch) -> bool:
+        return item.fence == fence
+
+
+@pytest.mark.parametrize(
+    ("store", "how_it_ends"),
+    [(MemoryStockStore, None), (WithoutPrepare, "a key buys once"), (WithoutFence, "a key buys once")],
+)
+def test_what_the_rule_of_the_store_is_for(store: type[MemoryStockStore], how_it_ends: str | None) -> None:
+    """A write must be the batch that was prepared last, under its token. This history breaks a store without the rule.
+
+    A commit is late. The lock server comes back from a backup, so the next holder's token is equal; it finds that the
+    batch is not there and sells the key. The stock is set to what it was by hand. Then the late commit arrives.
+    """
+    history = Histories()
+    history.store_kind = store
+    broken = pytest.raises(AssertionError, match=how_it_ends) if how_it_ends else nullcontext()
+    with broken:
+        history.open(units=3)
+        history.buys_and_a_call(number=0, call="commit", how="arrives late", for_s=7.0, what="k0")
+        history.time_passes(0.006)
+        history.something_odd(odd="tokens go back", number=0, units=1)
+        history.time_passes(2.5)
+        assert [order.key for order in history.server.items[SKU].orders] == ["k0"]
+        history.something_odd(odd="hand", number=0, units=3)
+        history.time_passes(6.0)
+    history.teardown() if how_it_ends is None else history.end()

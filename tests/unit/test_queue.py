@@ -1,0 +1,111 @@
+"""What is known of an item that could not be sold, and of purchases that nobody waits for any more."""
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from app.errors import NotDecided, OutcomeUnknown, StockBehind, StockUnavailable
+from app.sale import Answer, Outcome, Purchase, Rules
+from app.sale.queue import Queue
+from app.sale.worker import Worker
+from app.stock import DEFAULT_SKU, Fence
+from app.telemetry.observer import Observer
+from tests.harness.memory_store import MemoryServer, MemoryStockStore
+from tests.harness.virtual import VirtualLoop
+from tests.unit.test_histories import VirtualLock
+
+
+def test_an_error_counts_while_it_is_tried_again() -> None:
+    """Why an item can't be sold is told while buyers want it, and is not held against the instance for ever."""
+    loop = VirtualLoop()
+    asyncio.set_event_loop(loop)
+    try:
+        store = MemoryStockStore(MemoryServer(lambda: 1e9 + loop.time()))
+        loop.play(store.set_stock(DEFAULT_SKU, Fence(10**6, "virtual"), 1))
+        worker = Worker(cast(Any, VirtualLock()), store, Rules(), Observer())
+
+        async def errors_after(seconds: float) -> dict[str, Exception]:
+            await asyncio.sleep(seconds)
+            return worker.queue.errors
+
+        async def buy() -> None:
+            with pytest.raises(NotDecided):
+                await worker.queue.join(Purchase(1, DEFAULT_SKU, None, None), loop.time() + 60)
+
+        buying = loop.create_task(buy())
+        for _ in range(50):
+            assert "has seen token" in str(loop.play(errors_after(1))[DEFAULT_SKU])
+        assert loop.play(errors_after(20)) == {}
+        assert buying.done()
+        loop.play(worker.drain(1))
+    finally:
+        asyncio.set_event_loop(None)
+        loop.close()
+
+
+class Lossy(MemoryStockStore):
+    """Loses the answer to a commit, and is then replaced by a copy that lacks the order."""
+
+    lost = False
+
+    async def prepare(self, fence: Fence, batch_id: str, asks: Any) -> Any:
+        if self.lost:
+            return {sku: StockBehind("an order is missing") for sku in asks}
+        return await super().prepare(fence, batch_id, asks)
+
+    async def commit(self, fence: Fence, batches: Any) -> Any:
+        await super().commit(fence, batches)
+        self.lost = True
+        raise StockUnavailable("no answer")
+
+
+class Grants(Observer):
+    """Counts them."""
+
+    count = 0
+
+    def granted(self, lock: str, token: int, waited_s: float) -> None:
+        self.count += 1
+
+
+def test_nobody_takes_the_lock_for_purchases_that_nobody_waits_for() -> None:
+    """A batch in doubt that can't be resolved is tried as long as its buyers wait, and then given up."""
+    loop = VirtualLoop()
+    asyncio.set_event_loop(loop)
+    try:
+        store = Lossy(MemoryServer(lambda: 1e9 + loop.time()))
+        loop.play(store.set_stock(DEFAULT_SKU, Fence(1, "virtual"), 5))
+        grants = Grants()
+        worker = Worker(cast(Any, VirtualLock()), store, Rules(), grants)
+
+        async def buy() -> None:
+            with pytest.raises(OutcomeUnknown):
+                await worker.queue.join(Purchase(), loop.time() + 30)
+
+        loop.play(buy())
+        assert grants.count > 10  # it was tried again and again
+        loop.play(asyncio.sleep(5))
+        count = grants.count
+        loop.play(asyncio.sleep(60))
+        assert grants.count == count
+        loop.play(worker.drain(1))
+    finally:
+        asyncio.set_event_loop(None)
+        loop.close()
+
+
+async def test_only_the_item_itself_is_forgotten() -> None:
+    """Not another one of that name, which came when the first was thought to be of no interest any more."""
+    queue = Queue(limit=10, observer=Observer(), on_work=lambda: None)
+    deadline = asyncio.get_running_loop().time() + 60
+    queue.join(Purchase(), deadline)
+    [first] = queue.take(1)
+    queue.answer(first, Answer(Outcome.SOLD_OUT, 0))
+    queue._items.clear()
+    waiting = queue.join(Purchase(), deadline)
+    queue.forget(first.item)
+    assert queue.waiting_by_item == {DEFAULT_SKU: 1}
+    queue.close()
+    with pytest.raises(NotDecided):
+        await waiting
