@@ -1,15 +1,16 @@
-"""The auditor: one of the instances looks, while the sale runs, whether numbers and orders agree, and tells all."""
+"""The auditor: one of the instances looks whether orders are missing, and whether numbers and orders agree."""
 
 import asyncio
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
-from typing import Any, Final, Protocol, TypeVar
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from app.audit.ledger import Audit, Ledger
+from app.audit.record import Record, read_record
 from app.errors import (
     LockCancelled,
     LockLost,
@@ -20,9 +21,14 @@ from app.errors import (
     StockUnavailable,
     UnknownItem,
 )
-from app.locks import Cancel, Election, Leadership
+from app.locks import Cancel
 from app.stock import Level, Order, StockStore
+from app.stock.refusals import behind
 from app.telemetry import logs
+from app.telemetry.observer import Observer
+
+if TYPE_CHECKING:
+    from app.locks.etcd.election import Election, Leadership
 
 _log = logging.getLogger(__name__)
 
@@ -34,6 +40,10 @@ _IDLE_REST: Final = 4  # buyers may wait elsewhere
 _AFRESH: Final = 20  # rounds after which all orders are looked at again, not only the new ones
 _PATIENCE: Final = 3  # failed rounds in a row, after which somebody else may have a try
 _AWAY_PAUSE_S: Final = 0.5
+_WATCH_EVERY_S: Final = 1.0
+_WATCHED_AT_ONCE: Final = 500  # items
+_MISSING_MAX: Final = 5000  # items that are named in a verdict, which etcd must take; of more than that, all
+_ALL: Final = "*"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +51,7 @@ class AuditVerdict:
     """What the auditor found. For each item it holds for a moment after `at` (seconds since 1970), before it was told.
 
     `violations`: of those items that have some, how many. What they are is in the auditor's log: it is not for buyers.
+    `missing`: the items of which orders are missing. They are not sold.
     """
 
     auditor: str
@@ -48,6 +59,7 @@ class AuditVerdict:
     items: int
     orders: int
     violations: dict[str, int]
+    missing: tuple[str, ...] = ()
 
     @property
     def consistent(self) -> bool:
@@ -61,26 +73,10 @@ class AuditVerdict:
             fields: Any = json.loads(text)
             violations = {str(sku): int(number) for sku, number in fields["violations"].items()}
             auditor, at = str(fields["auditor"]), float(fields["at"])
-            return cls(auditor, at, int(fields["items"]), int(fields["orders"]), violations)
+            missing = tuple(map(str, fields["missing"]))
+            return cls(auditor, at, int(fields["items"]), int(fields["orders"]), violations, missing)
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             return None
-
-
-class Stats(Protocol):
-    """What an auditor reports, for metrics."""
-
-    def watch_auditor(
-        self,
-        leads: Callable[[], bool],
-        violations: Callable[[], int],
-        units: Callable[[], Mapping[str, tuple[int, int]]],
-    ) -> None:
-        """Report, as it is at each scrape: whether this instance is the auditor, what the last audit found, and if it
-        is the auditor the units left and sold of each item that it has seen.
-        """
-
-    def audited(self, result: str) -> None:
-        """All items were looked at: "consistent", "violated", or "failed" when that could not be finished."""
 
 
 async def audit(level: Level, store: StockStore) -> Audit:
@@ -105,38 +101,36 @@ async def _pages(store: StockStore, level: Level, after: Order | None) -> AsyncI
 class Auditor:
     """A candidate for the office, and the auditor once it is elected. Lives on one event loop.
 
-    `every_s`: between two rounds; `busy` says whether buyers wait, who go first; `instance`: who we are; `learn` holds
-    the store to the orders that other instances have seen of some items.
+    `every_s`: seconds between two full looks; whether orders are missing is looked at each second. `busy` says whether
+    buyers wait here, who go first; `instance`: who we are.
     """
 
     def __init__(
         self,
-        election: Election,
+        election: "Election",
         store: StockStore,
-        stats: Stats,
+        observer: Observer,
         *,
         instance: str,
         every_s: float,
         busy: Callable[[], bool],
-        learn: Callable[[Sequence[str]], Awaitable[object]],
     ) -> None:
         self._election = election
         self._store = store
-        self._stats = stats
+        self._observer = observer
         self._instance = instance
         self._every_s = every_s
         self._busy = busy
-        self._learn = learn
         self._cancel = Cancel()
         self._ledgers: dict[str, Ledger] = {}
         self._levels: dict[str, Level] = {}
         self._rounds = self._failures = 0
         self._said: dict[str, int] = {}  # violations of an item that are in the log
+        self._missing: tuple[str, ...] = ()
         self._tasks: list[asyncio.Future[Any]] = []
-        self._threads = ThreadPoolExecutor(2, thread_name_prefix="seckill-auditor")
+        self._threads = ThreadPoolExecutor(3, thread_name_prefix="seckill-auditor")
         self._leadership: Leadership | None = None
         self.verdict: AuditVerdict | None = None  # the last one, whichever instance found it
-        stats.watch_auditor(lambda: self.leads, lambda: self.violations, lambda: self.units)
 
     @property
     def leads(self) -> bool:
@@ -153,8 +147,17 @@ class Auditor:
         """Units left and sold of each item when it was last looked at; empty unless this instance is the auditor."""
         return {sku: (level.stock, level.lucky) for sku, level in self._levels.items()} if self.leads else {}
 
+    def halted(self, sku: str) -> StockError | None:
+        """Why an item must not be sold: the auditor, whichever instance that is, misses orders of it."""
+        missing = self._told_missing
+        return StockBehind(behind(sku)) if missing and (sku in missing or _ALL in missing) else None
+
+    @property
+    def _told_missing(self) -> tuple[str, ...]:
+        return self.verdict.missing if self.verdict else ()
+
     def start(self) -> None:
-        """Stand for election, and listen to whoever is elected."""
+        """Stand for election, and listen to the instance that is elected."""
         loop = asyncio.get_running_loop()
         observing = loop.run_in_executor(self._threads, self._observe)
         self._tasks = [observing, loop.create_task(self._stand_for_ever(), name="auditor")]
@@ -174,7 +177,7 @@ class Auditor:
                     self.verdict = (leader and AuditVerdict.parse(leader.value)) or self.verdict
                 return
             except Exception:
-                _log.exception("listening to the auditor failed in a way that it must not")
+                _log.exception("unexpected error in listening to the auditor")
                 time.sleep(_AWAY_PAUSE_S)
 
     async def _in_thread(self, function: Callable[[], Result]) -> Result:
@@ -182,8 +185,7 @@ class Auditor:
         try:
             return await asyncio.shield(running)
         except asyncio.CancelledError:
-            self._cancel.set()
-            # What it has taken must be given back, by who cancels: we are being closed. What it raises nobody asks for.
+            # What it has taken must be given back by the one who cancels.
             await asyncio.gather(running, return_exceptions=True)
             raise
 
@@ -194,47 +196,99 @@ class Auditor:
             except LockUnavailable as error:
                 _log.debug("no auditor can be elected: %s", error)
             except Exception:
-                _log.exception("the auditor failed in a way that it must not")
+                _log.exception("unexpected error in the auditor")
             await asyncio.sleep(_AWAY_PAUSE_S)
 
     async def _stand(self) -> None:
         def campaign() -> None:
             self._leadership = self._election.campaign(json.dumps({"auditor": self._instance}), cancel=self._cancel)
 
+        watching: asyncio.Task[None] | None = None
+        # Now, for our own sales: one who was killed may have the office for a TTL to come.
+        await self._in_thread(lambda: read_record(self._election, self._store))
         try:
             await self._in_thread(campaign)
             _log.info("this instance is the auditor")
-            while self._failures < _PATIENCE:
+            await self._in_thread(lambda: read_record(self._election, self._store))
+            self._missing = self._told_missing  # until we have looked for ourselves
+            watching = asyncio.create_task(self._watch(), name="auditor watches")
+            while self._failures < _PATIENCE and not watching.done():
                 await self._round()
-                await asyncio.sleep(self._every_s)
-            _log.warning("this instance can't look and gives the office up")
+                await asyncio.wait([watching], timeout=self._every_s)
+            if not watching.done():
+                _log.warning("this instance can't look and gives the office up")
         except LockLost as error:
             _log.info("this instance is the auditor no more: %s", error)
         finally:
+            if watching is not None:
+                watching.cancel()
+                await asyncio.gather(watching, return_exceptions=True)
             self._ledgers.clear()
             self._levels.clear()
             self._said.clear()
             self._rounds = self._failures = 0
+            self._missing = ()
             if self._leadership is not None:
                 resigning = asyncio.get_running_loop().run_in_executor(self._threads, self._leadership.resign)
                 self._leadership = None
                 await asyncio.shield(resigning)
 
+    # -- are orders missing? -----------------------------------------------------------------------------------------
+
+    async def _watch(self) -> None:
+        """Look each second whether the orders that were there still are, and write the last ones down."""
+        assert self._leadership is not None  # noqa: S101 - for the type checker
+        record = Record(self._leadership)
+        while self.leads:
+            try:
+                await self._look_for_missing()
+                await self._in_thread(lambda: record.write(self._store.marks()))
+            except (LockLost, LockCancelled):
+                return
+            except SeckillError as error:
+                _log.debug("not looked whether orders are missing: %s", error)
+            except Exception:
+                _log.exception("unexpected error in looking for missing orders")
+            await asyncio.sleep(_WATCH_EVERY_S)
+
+    async def _look_for_missing(self) -> None:
+        skus = sorted(self._store.marks().keys() | self._levels.keys())
+        missing = []
+        for first in range(0, len(skus), _WATCHED_AT_ONCE):
+            found = await self._store.inspect(skus[first : first + _WATCHED_AT_ONCE])
+            missing += [sku for sku, answer in found.items() if self._is_missing(sku, answer)]
+        self._missing = tuple(missing) if len(missing) <= _MISSING_MAX else (_ALL,)
+        # Compared with what was heard: an earlier try may have failed, or a round have told what it knew before.
+        if self._missing != self._told_missing:
+            before = self.verdict or AuditVerdict(self._instance, time.time(), 0, 0, {})
+            await self._tell(replace(before, auditor=self._instance, missing=self._missing))
+
+    def _is_missing(self, sku: str, answer: object) -> bool:
+        # An item that could not be looked at is as it was.
+        return isinstance(answer, StockBehind) or (isinstance(answer, StockError) and sku in self._missing)
+
+    async def _tell(self, verdict: AuditVerdict) -> None:
+        text = json.dumps(asdict(verdict), separators=(",", ":"))
+        await self._in_thread(lambda: self._proclaim(text))
+
+    # -- do numbers and orders agree? --------------------------------------------------------------------------------
+
     async def _round(self) -> None:
         at = time.time()
         try:
             found = await self._look_at_all()
-            verdict = AuditVerdict(self._instance, at, len(found), sum(one.orders for one in found), _count(found))
-            await self._in_thread(lambda: self._proclaim(json.dumps(asdict(verdict), separators=(",", ":"))))
+            orders = sum(one.orders for one in found)
+            verdict = AuditVerdict(self._instance, at, len(found), orders, _count(found), self._missing)
+            await self._tell(verdict)
         except (LockLost, LockCancelled):
             raise
         except SeckillError as error:
             _log.log(logging.DEBUG if self._failures else logging.WARNING, "no audit: %s", error)
             self._failures += 1
-            self._stats.audited("failed")
+            self._observer.audited("failed")
         else:
             self._failures = 0
-            self._stats.audited("consistent" if verdict.consistent else "violated")
+            self._observer.audited("consistent" if verdict.consistent else "violated")
 
     def _proclaim(self, text: str) -> None:
         if self._leadership is not None:
@@ -247,8 +301,6 @@ class Auditor:
         afresh = self._rounds % _AFRESH == 0  # an old order may have been changed since
         self._ledgers = {} if afresh else {sku: self._ledgers[sku] for sku in skus if sku in self._ledgers}
         self._levels = {sku: self._levels[sku] for sku in skus if sku in self._levels}
-        # Before anything is read: what was seen by now must be there then.
-        await self._learn(skus)
         await self._rest(began)
         found = []
         for sku in skus:
@@ -282,7 +334,7 @@ class Auditor:
             await self._rest(began)
             began = time.monotonic()
         result = ledger.compare(level)
-        match (await self._store.fences([sku]))[sku]:
+        match (await self._store.inspect([sku]))[sku]:
             case StockBehind() as error:  # consistent in itself, and yet orders are missing
                 result.violations.append(str(error))
             case StockError() as error:

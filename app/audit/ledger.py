@@ -37,7 +37,7 @@ class Ledger:
         self._units = 0
         self._units_per_instance: dict[str, int] = {}
         self._keys: set[int] = set()  # their hashes: two of a billion keys have the same with 3 % probability
-        self._token = self._era = 0
+        self._token = self._epoch = 0
         self._violations: list[str] = []
         self._more = 0  # violations that are counted only
 
@@ -48,8 +48,8 @@ class Ledger:
         self._units += order.quantity
         of_instance = self._units_per_instance.get(order.instance, 0)
         self._units_per_instance[order.instance] = of_instance + order.quantity
-        if order.era != self._era:
-            self._token, self._era = 0, order.era  # an operator has accepted that the tokens begin anew
+        if order.epoch != self._epoch:
+            self._token, self._epoch = 0, order.epoch  # an operator has accepted that the tokens begin anew
         if order.token < self._token:
             self._violate(f"order {_name(order)} was written with token {order.token}, after {self._token}")
         self._token = max(self._token, order.token)
@@ -87,5 +87,5 @@ class Ledger:
 
 
 def _name(order: Order) -> str:
-    # Without the secret: whoever has the whole id can look at the order.
+    # Without the secret: the whole id opens the order.
     return order.id.rpartition("~")[0]

@@ -3,13 +3,11 @@
 import asyncio
 import json
 import os
-import random
 import shutil
 import socket
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +16,10 @@ import pytest
 from app.embedded import EtcdMember, Valkey
 from app.embedded.process import Process
 from app.errors import NotDecided, StockBehind
-from app.locks import EtcdBackend
-from app.sale import Answer, Outcome, Purchase, Shop
+from app.locks.etcd.backend import EtcdBackend
+from app.sale import Outcome, Purchase
 from app.settings import PREFIX
-from tests.harness.shop import buy, shop
+from tests.harness.shop import Counter, buy, lock_url, shop
 from tests.harness.waiting import eventually_async
 
 
@@ -57,205 +55,179 @@ class Copy:
 
 def check(etcd: EtcdMember, valkey: Valkey, *command: str) -> tuple[int, Any, str]:
     """`seckill check --json`, or another command: exit status, output, what is on standard error."""
-    env = os.environ | {f"{PREFIX}ETCD_ENDPOINTS": etcd.endpoint, f"{PREFIX}REDIS_URL": valkey.url}
+    env = os.environ | {f"{PREFIX}LOCK": lock_url(etcd.endpoint), f"{PREFIX}STORE": valkey.url}
     argv = [sys.executable, "-m", "app", *(command or ("check",)), "--json"]
     done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=False)
     return done.returncode, json.loads(done.stdout or "null"), done.stderr
 
 
-async def sold(one: Shop, count: int) -> None:
+async def sold(one: Counter, count: int) -> None:
     answers = await buy(one, count)
     assert [answer.outcome for answer in answers] == [Outcome.SOLD] * count, answers  # type: ignore[union-attr]
 
 
-def nobody_queues(one: Shop) -> Callable[[], Awaitable[bool]]:
+def nobody_queues(one: Counter) -> Callable[[], Awaitable[bool]]:
     async def empty() -> bool:
         return not await one.contenders()
 
     return empty
 
 
-async def until_ready(one: Shop, *, stock: str) -> None:
-    async def looks_so() -> bool:
-        return (await one.ready(1)).get("stock") == stock
-
-    await eventually_async(looks_so, f"stock: {stock}")
+async def until_ready(one: Counter, *, stock: str) -> None:
+    expected = {"store": "ok", "stock": stock}
+    await eventually_async(lambda: one.ready(1), str(expected), until=lambda checks: checks.items() >= expected.items())
 
 
-def test_a_store_that_lost_its_last_second(own_etcd: EtcdMember, own_valkey: Valkey, tmp_path: Path) -> None:
+async def until_recorded(one: Counter, etcd: EtcdMember) -> None:
+    """Until the auditor has written down what this instance has sold."""
+    backend = EtcdBackend([etcd.endpoint])
+    election = backend.election(f"{one.lock_prefix}!auditor")
+    await eventually_async(
+        lambda: asyncio.to_thread(election.recorded), until=lambda found: json.loads(found or "{}") == one.store.marks()
+    )
+    backend.close()
+
+
+async def until_missed(one: Counter, skus: tuple[str, ...] = ("default",)) -> None:
+    """Until the auditor has said so, whichever instance that is."""
+    await eventually_async(lambda: one.auditor.verdict, until=lambda verdict: verdict and verdict.missing == skus)
+
+
+async def until_sold(one: Counter) -> None:
+    """As buyers do who try again."""
+    answer = await eventually_async(lambda: one.buy(Purchase()), "it is sold", despite=NotDecided)
+    assert answer.outcome is Outcome.SOLD
+
+
+async def test_a_store_that_lost_its_last_second(own_etcd: EtcdMember, own_valkey: Valkey, tmp_path: Path) -> None:
     """It lacks orders that were acknowledged: nothing is sold, /readyz and `check` say so, the operator decides."""
     etcd, valkey = own_etcd, own_valkey
-
-    async def main() -> None:
-        async with shop(etcd.endpoint, valkey.url, purchase_timeout_ms=1000) as one:
-            await one.set_stock("default", 10)
-            await sold(one, 3)
-            copy = await asyncio.to_thread(Copy, valkey, "appendonlydir", tmp_path / "older")
-            await until_ready(one, stock="ok")
-            await sold(one, 2)
-            await asyncio.to_thread(copy.put_back)
-            # In itself it is as it should be; only that two orders are missing.
-            assert (await one.audit("default")).violations == []
-            # The one who sold them knows.
-            with pytest.raises(NotDecided):
-                await one.buy(Purchase())
-            await until_ready(one, stock="not available")
-        async with shop(etcd.endpoint, valkey.url, purchase_timeout_ms=500) as other:
-            # And one who was not there learns it where the locks live.
-            with pytest.raises(NotDecided):
-                await other.buy(Purchase())
-            await until_ready(other, stock="not available")
-            with pytest.raises(StockBehind, match=r"accept-loss"):
-                await other.set_stock("default", 20)
-            status, audits, _ = await asyncio.to_thread(check, etcd, valkey)
-            assert status == 1
-            assert "seckill stock accept-loss --sku default" in audits[0]["violations"][0]
-            # The operator's word: they are gone for good.
-            command = ("stock", "accept-loss", "--yes")
-            status, levels, said = await asyncio.to_thread(check, etcd, valkey, *command)
-            assert (status, levels[0]["lucky"]) == (0, 3)
-            assert "has lost orders" in said
-            await sold(other, 1)
-            await until_ready(other, stock="ok")
-            assert (await asyncio.to_thread(check, etcd, valkey))[0] == 0
-
-    asyncio.run(main())
-
-
-def test_what_others_have_sold_is_missed(own_etcd: EtcdMember, own_valkey: Valkey, tmp_path: Path) -> None:
-    """Who sold nothing since learns from the others' marks that orders are missing, and does not write over them."""
-    etcd, valkey = own_etcd, own_valkey
-
-    async def main() -> None:
-        async with shop(etcd.endpoint, valkey.url, purchase_timeout_ms=1000) as bystander:
-            await bystander.set_stock("default", 10)
-            await sold(bystander, 1)
-            copy = await asyncio.to_thread(Copy, valkey, "appendonlydir", tmp_path / "older")
-            await until_ready(bystander, stock="ok")
-            async with shop(etcd.endpoint, valkey.url) as seller:
-                await sold(seller, 3)
-            await asyncio.to_thread(copy.put_back)
-
-            async def noticed() -> bool:
-                with suppress(NotDecided):  # one or two more may be sold before it is noticed
-                    await bystander.buy(Purchase())
-                return (await bystander.ready(1))["stock"] == "not available"
-
-            await eventually_async(noticed)
-        async with shop(etcd.endpoint, valkey.url, purchase_timeout_ms=500) as newcomer:
-            with pytest.raises(NotDecided):
-                await newcomer.buy(Purchase())
-
-    asyncio.run(main())
+    options = {"purchase_timeout_ms": 1000, "audit_interval_s": 0.2}
+    async with shop(etcd.endpoint, valkey.url, with_auditor=True, **options) as one:
+        await one.set_stock("default", 10)
+        await sold(one, 3)
+        copy = await asyncio.to_thread(Copy, valkey, "appendonlydir", tmp_path / "older")
+        await until_ready(one, stock="ok")
+        await sold(one, 2)
+        await until_recorded(one, etcd)
+        await asyncio.to_thread(copy.put_back)
+        # In itself it is as it should be; only that two orders are missing.
+        assert (await one.audit("default")).violations == []
+        # The one who sold them knows.
+        with pytest.raises(NotDecided):
+            await one.buy(Purchase())
+        await until_ready(one, stock="not available")
+    async with shop(etcd.endpoint, valkey.url, with_auditor=True, **options) as other:
+        # And one who was not there learns it where the locks live.
+        await until_missed(other)
+        with pytest.raises(NotDecided):
+            await other.buy(Purchase())
+        await until_ready(other, stock="not available")
+        with pytest.raises(StockBehind, match=r"accept-loss"):
+            await other.set_stock("default", 20)
+        status, audits, _ = await asyncio.to_thread(check, etcd, valkey)
+        assert status == 1
+        assert "seckill stock accept-loss --sku default" in audits[0]["violations"][0]
+        # The operator's word: they are gone for good.
+        command = ("stock", "accept-loss", "--yes")
+        status, levels, said = await asyncio.to_thread(check, etcd, valkey, *command)
+        assert (status, levels[0]["lucky"]) == (0, 3)
+        assert "has lost orders" in said
+        await until_missed(other, skus=())
+        await sold(other, 1)
+        await until_ready(other, stock="ok")
+        assert (await asyncio.to_thread(check, etcd, valkey))[0] == 0
 
 
-def test_a_complete_copy_ends_the_trouble(own_etcd: EtcdMember, own_valkey: Valkey, tmp_path: Path) -> None:
+async def test_a_complete_copy_ends_the_trouble(own_etcd: EtcdMember, own_valkey: Valkey, tmp_path: Path) -> None:
     """Once a store with all orders is there again, it is sold on, and nobody needs to say anything."""
     etcd, valkey = own_etcd, own_valkey
+    async with shop(etcd.endpoint, valkey.url, purchase_timeout_ms=1000) as one:
+        await one.set_stock("default", 10)
+        await sold(one, 1)
+        older = await asyncio.to_thread(Copy, valkey, "appendonlydir", tmp_path / "older")
+        await until_ready(one, stock="ok")
+        await sold(one, 1)
+        complete = await asyncio.to_thread(Copy, valkey, "appendonlydir", tmp_path / "complete")
+        await asyncio.to_thread(older.put_back)
+        with pytest.raises(NotDecided):
+            await one.buy(Purchase())
+        await until_ready(one, stock="not available")
+        await asyncio.to_thread(complete.put_back)
+        await until_sold(one)
+        await until_ready(one, stock="ok")
+        assert (await one.level("default")).lucky == 3
 
-    async def main() -> None:
-        async with shop(etcd.endpoint, valkey.url, purchase_timeout_ms=1000) as one:
+
+async def test_a_store_without_its_whole_history(own_etcd: EtcdMember, own_valkey: Valkey) -> None:
+    """It was emptied, and a stock set by hand: nothing is sold, as orders were there, until a new sale begins."""
+    etcd, valkey = own_etcd, own_valkey
+    async with shop(etcd.endpoint, valkey.url, purchase_timeout_ms=1000) as one:
+        await one.set_stock("default", 10)
+        await sold(one, 3)
+        with_hand = _cli(valkey, "FLUSHALL") + _cli(valkey, "SET stock 300")
+        assert with_hand == "+OK+OK"
+        with pytest.raises(NotDecided):
+            await one.buy(Purchase())
+        await one.set_stock("default", 300, new_sale=True)
+        await sold(one, 1)
+        await until_ready(one, stock="ok")
+        assert (await one.audit("default")).violations == []
+
+
+async def test_an_etcd_restored_from_a_backup(own_etcd: EtcdMember, own_valkey: Valkey, tmp_path: Path) -> None:
+    """The same cluster has a lower revision: its tokens are refused, everybody says why, and `unfence` ends it."""
+    etcd, valkey = own_etcd, own_valkey
+    async with shop(etcd.endpoint, valkey.url, purchase_timeout_ms=1000) as one:
+        await one.set_stock("default", 100)
+        await sold(one, 1)
+        await eventually_async(nobody_queues(one))  # the last release comes after the answer
+        copy = await asyncio.to_thread(Copy, etcd, "data", tmp_path / "backup")
+        await until_ready(one, stock="ok")
+        for _ in range(40):  # each try to sell has a higher token, too
+            await sold(one, 1)
+        await asyncio.to_thread(copy.put_back)
+        with pytest.raises(NotDecided):
+            await one.buy(Purchase())
+        await until_ready(one, stock="not available")
+        status, audits, _ = await asyncio.to_thread(check, etcd, valkey)
+        assert status == 1
+        assert "restored from an older backup" in audits[0]["violations"][0]
+        assert "seckill stock unfence --sku default" in audits[0]["violations"][0]
+        assert (await asyncio.to_thread(check, etcd, valkey, "stock", "unfence", "--yes"))[0] == 0
+        await sold(one, 1)
+        await until_ready(one, stock="ok")
+        # Its token is a lower one, of a new epoch.
+        before, last = (await one.orders("default"))[-2:]
+        assert last.token < before.token
+        assert (await one.audit("default")).violations == []
+
+
+async def test_an_etcd_that_was_replaced(own_valkey: Valkey) -> None:
+    """Of another cluster `check` tells before anybody has tried to buy, and /readyz once somebody has."""
+    valkey = own_valkey
+    with EtcdMember() as old, EtcdMember() as new:
+        async with shop(old.endpoint, valkey.url) as one:
             await one.set_stock("default", 10)
             await sold(one, 1)
-            older = await asyncio.to_thread(Copy, valkey, "appendonlydir", tmp_path / "older")
-            await until_ready(one, stock="ok")
-            await sold(one, 1)
-            complete = await asyncio.to_thread(Copy, valkey, "appendonlydir", tmp_path / "complete")
-            await asyncio.to_thread(older.put_back)
-            with pytest.raises(NotDecided):
-                await one.buy(Purchase())
-            await asyncio.to_thread(complete.put_back)
-            await until_ready(one, stock="ok")
-            await sold(one, 1)
-            assert (await one.level("default")).lucky == 3
-
-    asyncio.run(main())
-
-
-def test_a_store_without_its_whole_history(own_etcd: EtcdMember, own_valkey: Valkey) -> None:
-    """Emptied, and its stock set by hand: not sold from, as orders were there; `stock set` begins anew."""
-    etcd, valkey = own_etcd, own_valkey
-
-    async def main() -> None:
-        async with shop(etcd.endpoint, valkey.url, purchase_timeout_ms=1000) as one:
-            await one.set_stock("default", 10)
-            await sold(one, 3)
-            with_hand = _cli(valkey, "FLUSHALL") + _cli(valkey, "SET stock 300")
-            assert with_hand == "+OK+OK"
-            with pytest.raises(NotDecided):
-                await one.buy(Purchase())
-            await one.set_stock("default", 300, new_sale=True)
-            await sold(one, 1)
-            assert (await one.audit("default")).violations == []
-
-    asyncio.run(main())
-
-
-def test_an_etcd_restored_from_a_backup(own_etcd: EtcdMember, own_valkey: Valkey, tmp_path: Path) -> None:
-    """The same cluster with a lower revision: its tokens are refused, everybody says why, `unfence` ends it."""
-    etcd, valkey = own_etcd, own_valkey
-
-    async def main() -> None:
-        async with shop(etcd.endpoint, valkey.url, purchase_timeout_ms=1000) as one:
-            await one.set_stock("default", 100)
-            await sold(one, 1)
-            await eventually_async(nobody_queues(one))  # the last release comes after the answer
-            copy = await asyncio.to_thread(Copy, etcd, "data", tmp_path / "backup")
-            await until_ready(one, stock="ok")
-            for _ in range(10):
-                await sold(one, 1)
-            await asyncio.to_thread(copy.put_back)
+        status, audits, _ = await asyncio.to_thread(check, new, valkey)
+        assert status == 1
+        assert "tokens of two lock systems" in audits[0]["violations"][0]
+        async with shop(new.endpoint, valkey.url, purchase_timeout_ms=1000) as one:
             with pytest.raises(NotDecided):
                 await one.buy(Purchase())
             await until_ready(one, stock="not available")
-            status, audits, _ = await asyncio.to_thread(check, etcd, valkey)
-            assert status == 1
-            assert "restored from an older backup" in audits[0]["violations"][0]
-            assert "seckill stock unfence --sku default" in audits[0]["violations"][0]
-            assert (await asyncio.to_thread(check, etcd, valkey, "stock", "unfence", "--yes"))[0] == 0
+            await one.unfence("default")
             await sold(one, 1)
             await until_ready(one, stock="ok")
-            # Its token is a lower one, of a new era.
-            before, last = (await one.orders("default"))[-2:]
-            assert last.token < before.token
-            assert (await one.audit("default")).violations == []
-
-    asyncio.run(main())
 
 
-def test_an_etcd_that_was_replaced(own_valkey: Valkey) -> None:
-    """Another cluster: /readyz and `check` say so before anybody has tried to buy."""
-    valkey = own_valkey
-    with EtcdMember() as old, EtcdMember() as new:
-
-        async def main() -> None:
-            async with shop(old.endpoint, valkey.url) as one:
-                await one.set_stock("default", 10)
-                await sold(one, 1)
-            status, audits, _ = await asyncio.to_thread(check, new, valkey)
-            assert status == 1
-            assert "tokens of two lock systems" in audits[0]["violations"][0]
-            async with shop(new.endpoint, valkey.url, purchase_timeout_ms=500) as one:
-                with pytest.raises(NotDecided):
-                    await one.buy(Purchase())
-                await until_ready(one, stock="not available")
-                await one.unfence("default")
-                await until_ready(one, stock="ok")
-                await sold(one, 1)
-
-        asyncio.run(main())
-
-
-def test_check_without_the_lock_system(own_etcd: EtcdMember, own_valkey: Valkey) -> None:
-    """The audit needs only the store; that it was not compared with etcd is said."""
-
-    async def fill() -> None:
-        async with shop(own_etcd.endpoint, own_valkey.url) as one:
-            await one.set_stock("default", 10)
-
-    asyncio.run(fill())
+async def test_check_without_the_lock_system(own_etcd: EtcdMember, own_valkey: Valkey) -> None:
+    """The audit needs only the store; it is said that it was not compared with etcd."""
+    async with shop(own_etcd.endpoint, own_valkey.url) as one:
+        await one.set_stock("default", 10)
     own_etcd.kill()
-    status, audits, said = check(own_etcd, own_valkey)
+    status, audits, said = await asyncio.to_thread(check, own_etcd, own_valkey)
     assert (status, audits[0]["consistent"]) == (0, True)
     assert "not compared with the lock system" in said
 
@@ -264,33 +236,3 @@ def _cli(valkey: Valkey, command: str) -> str:
     with socket.create_connection(("127.0.0.1", valkey.port)) as connection:
         connection.sendall(f"{command}\r\n".encode())
         return connection.recv(64).decode().strip()
-
-
-def test_instances_that_remember_at_once(own_etcd: EtcdMember, own_valkey: Valkey) -> None:
-    """Each item's last order is known beside the locks, whoever sold it, though both put theirs there as they stop."""
-    skus = [f"item-{number}" for number in range(40)]
-
-    async def main() -> None:
-        async with (
-            shop(own_etcd.endpoint, own_valkey.url, instance="one") as one,
-            shop(own_etcd.endpoint, own_valkey.url, instance="other") as other,
-        ):
-            for sku in skus:
-                await one.set_stock(sku, 100)
-            for _ in range(10):
-                crowds = [buy(seller, 1, sku=sku) for seller in (one, other) for sku in random.sample(skus, 20)]
-                for (answer,) in await asyncio.gather(*crowds):
-                    assert isinstance(answer, Answer)
-                    assert answer.outcome is Outcome.SOLD
-            last = {sku: (await one.level(sku)).last_entry for sku in skus}
-            await asyncio.gather(one.close(within_s=5), other.close(within_s=5))
-        backend = EtcdBackend([own_etcd.endpoint])
-        names = {f"/seckill/lock/!known/{sku}": sku for sku in skus}
-        marks = backend.recall(list(names))
-        backend.close()
-        known = {}
-        for name, mark in marks.items():
-            known[names[name]] = "-".join(str(int(part)) for part in mark.partition("/")[2].split("-"))
-        assert known == {sku: entry for sku, entry in last.items() if entry}
-
-    asyncio.run(main())
