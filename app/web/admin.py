@@ -83,7 +83,7 @@ async def orders(
 ) -> OrdersView:
     """The orders of an item."""
     try:
-        found = await state_of(request).shop.orders(sku, after=after, limit=limit)
+        found = await state_of(request).admin.orders(sku, after=after, limit=limit)
     except ValueError as error:
         raise invalid_field("after", str(error)) from None
     views = [
@@ -96,13 +96,13 @@ async def orders(
 @router.get("/locks")
 async def locks(request: Request) -> list[ContenderView]:
     """The queues of the locks: for each the holder first, then the waiters in order."""
-    return [ContenderView.of(contender) for contender in await state_of(request).shop.contenders()]
+    return [ContenderView.of(contender) for contender in await state_of(request).admin.contenders()]
 
 
 @router.put("/stock", responses=responses(400, 408, 413, 422))
 async def set_stock(request: Request, change: StockChange, sku: Sku = DEFAULT_SKU) -> LevelView:
     """Set the units left, under the lock and past the fence like any other write."""
-    return LevelView.of(await state_of(request).shop.set_stock(sku, change.stock, new_sale=change.new_sale))
+    return LevelView.of(await state_of(request).admin.set_stock(sku, change.stock, new_sale=change.new_sale))
 
 
 def _text(value: object) -> str | None:

@@ -1,8 +1,8 @@
-"""Who may do what is the operator's: whoever has the admin token, as a bearer token or once in a link.
+"""Operator authentication: a bearer token, or a signed cookie set by a one-time link.
 
-The link sets a cookie, signed with a key that is made of the token, so that every instance that has the same token
-knows it, and none needs to remember it. A browser sends cookies along whoever makes it ask, and does not tell ports
-apart; so what changes something needs a second word besides the cookie, which only our own pages can read. That keeps
+The cookie is signed with a key that is derived from the admin token, so that every instance with the same token knows
+it, and none needs to remember it. A browser sends cookies with every page's requests, and does not tell ports apart; so
+a request that changes something needs a second word besides the cookie, which only our own pages can read. That keeps
 other sites' pages out, not a server that was handed the cookie: it is sent to whatever listens on this host.
 """
 
@@ -22,8 +22,8 @@ _LASTS_S: Final = 12 * 3600
 _bearer = HTTPBearer(auto_error=False, description="SECKILL_ADMIN_TOKEN")
 
 
-class Door:
-    """Knows the admin token (None: there is none, and nobody comes in) and what it opens."""
+class AdminAuth:
+    """Operator authentication: by the admin token (None: nobody is let in), or by a cookie that it has set."""
 
     def __init__(self, admin_token: str | None) -> None:
         self._token = admin_token
@@ -35,16 +35,16 @@ class Door:
         return hmac.digest((self._token or "").encode(), f"seckill {purpose}".encode(), "sha256")
 
     @property
-    def locked(self) -> bool:
-        """Whether there is no token that could open it."""
+    def disabled(self) -> bool:
+        """Whether there is no token to log in with."""
         return self._token is None
 
-    def opens(self, token: str) -> bool:
+    def verify(self, token: str) -> bool:
         """Whether this is the admin token."""
         return self._token is not None and secrets.compare_digest(token.encode(), self._token.encode())
 
-    def let_in(self, request: Request, response: Response) -> None:
-        """Have the browser remember that its user has shown the token."""
+    def log_in(self, request: Request, response: Response) -> None:
+        """Set the cookie: the browser's user has shown the token."""
         response.set_cookie(
             self._cookie,
             self._signer.sign(secrets.token_urlsafe(16)).decode(),
@@ -54,8 +54,8 @@ class Door:
             secure=request.url.scheme == "https",
         )
 
-    def let_out(self, response: Response) -> None:
-        """Have the browser forget."""
+    def log_out(self, response: Response) -> None:
+        """Delete the cookie."""
         response.delete_cookie(self._cookie, httponly=True, samesite="lax")
 
     def session(self, request: Request) -> str | None:
@@ -67,7 +67,7 @@ class Door:
             return None
         # Not by `max_age`: to it the future is the past, and another instance's clock may be ahead of ours.
         fresh = self._signer.get_timestamp() - signed_at.timestamp() < _LASTS_S
-        return cookie if fresh and not self.locked else None
+        return cookie if fresh and not self.disabled else None
 
     def csrf(self, session: str) -> str:
         """The second word that goes with a cookie."""
@@ -78,17 +78,17 @@ async def operator(
     request: Request, credentials: Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)]
 ) -> None:
     """Let only the operator pass: with the token, or with the cookie and, unless it only looks, the second word."""
-    door: Door = request.state.seckill.door
-    if door.locked:
+    auth: AdminAuth = request.state.seckill.auth
+    if auth.disabled:
         raise HTTPException(403, "switched off: SECKILL_ADMIN_TOKEN is not set")
-    if credentials is not None and door.opens(credentials.credentials):
+    if credentials is not None and auth.verify(credentials.credentials):
         return
-    session = door.session(request) if credentials is None else None
+    session = auth.session(request) if credentials is None else None
     if session is None:
         raise HTTPException(401, "the operator's bearer token is needed", headers={"WWW-Authenticate": "Bearer"})
     if request.method not in ("GET", "HEAD"):
         word = request.headers.get(CSRF_HEADER, "")
-        if not secrets.compare_digest(word.encode(), door.csrf(session).encode()):
+        if not secrets.compare_digest(word.encode(), auth.csrf(session).encode()):
             raise HTTPException(403, f"{CSRF_HEADER} is missing or not the one of this session; load the page again")
 
 

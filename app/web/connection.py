@@ -1,7 +1,7 @@
-"""A connection that can't be used to exhaust us: one request at a time, bounded in size, in time, and in number.
+"""uvicorn's connection with the limits that it lacks: heads that never end, clients that never speak or never read.
 
-uvicorn's protocol reads a head as long as it comes, however slowly and however long it is, and queues what is sent
-before the answer. The time that a body may take is the application's business, see `app.web.limits`.
+All else is uvicorn's, and a balancer's in front of it. How long a body may take, and how large it may be, is the
+application's business: see `app.web.limits`.
 """
 
 import asyncio
@@ -9,163 +9,117 @@ from typing import Any, Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from app.web.limits import ABORT, BODY_MAX_BYTES
+from app.web.problems import problem
 
 HEAD_MAX_BYTES: Final = 16_384
-# With all that lies around a body: sizes of its chunks, what is said behind it. None of that is kept.
-_REQUEST_MAX_BYTES: Final = HEAD_MAX_BYTES + 4 * BODY_MAX_BYTES
-
-_REASONS: Final = {
-    400: "Bad Request",
-    408: "Request Timeout",
-    413: "Content Too Large",
-    431: "Request Header Fields Too Large",
-    503: "Service Unavailable",
-}
+_HEAD_TOO_LARGE: Final = f"the head of the request is larger than {HEAD_MAX_BYTES} bytes"
+_TITLES: Final = {408: "Request Timeout", 431: "Request Header Fields Too Large", 503: "Service Unavailable"}
+_refuse_head: Final = problem(
+    431, "request-header-fields-too-large", _TITLES[431], _HEAD_TOO_LARGE, headers={"Connection": "close"}
+)
 
 
 class Connection(HttpToolsProtocol):
-    """uvicorn's own, with limits. `connections_max` is set by the server for all of them."""
+    """Swept by the server now and then. `connections_max`: set by the server, for all of them."""
 
     connections_max: int = 20_000
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        # Since when we wait for the rest of a head, or for the rest of a body that nobody needs any more; or None.
-        self.waits_since: float | None = None
-        self._in_head = False
-        self._in_request = False
-        self._bytes = 0  # of this request
-        self._deaf = False  # what comes is not listened to any more: we close after the answer
+        self._waiting_since: float | None = None  # for a whole head
+        self._head_bytes = 0
+        self._unsent_bytes = 0
+        self._stuck_since: float | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Welcome, unless there are too many."""
+        """A silent client counts as one that sends a head slowly: uvicorn waits for its first byte for ever."""
         super().connection_made(transport)
-        self._extensions = {ABORT: transport.abort}
-        self.waits_since = self.loop.time()
+        self._waiting_since = self.loop.time()
+        # uvicorn's `limit_concurrency` would refuse those who are connected, too.
         if len(self.connections) > self.connections_max:
             self.refuse(503, "too many connections; nothing was sold")
 
     def data_received(self, data: bytes) -> None:
-        """Parse on, unless the request has become too long."""
-        if self._deaf:
-            return
-        self._bytes += len(data)
+        """Bytes that begin no request (empty lines) count as well: each of them ends uvicorn's keep-alive timer."""
+        if self._waiting_since is None and not self._answering:
+            self._waiting_since = self.loop.time()
         super().data_received(data)
-        if self._deaf:
-            return
-        if self._in_head and self._bytes > HEAD_MAX_BYTES:
-            self._head_too_large()
-        elif self._bytes > _REQUEST_MAX_BYTES:
-            self.refuse(413, f"the request is larger than {_REQUEST_MAX_BYTES} bytes")
-        elif self.waits_since is None and not self._in_request and not self._answering:
-            self.waits_since = self.loop.time()  # bytes that begin nothing: empty lines
+        if self._waiting_since is not None:
+            self._head_bytes += len(data)
+            if self._head_bytes > HEAD_MAX_BYTES:
+                self.refuse(431, _HEAD_TOO_LARGE)
+
+    def on_message_begin(self) -> None:
+        """A request that does not wait for the answer to the one ahead of it is not taken: no client sends that."""
+        if self._answering:
+            raise BlockingIOError("pipelined")  # ends the parser; see `send_400_response`
+        super().on_message_begin()
+        self._head_bytes = 0
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Trailers are dropped: uvicorn would add them to the headers, without a bound."""
+        if self._waiting_since is not None:
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """From here on the application has the time."""
+        if len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > HEAD_MAX_BYTES:
+            self.app = _refuse_head
+        super().on_headers_complete()
+        self._waiting_since = None
+        if self.parser.should_upgrade():
+            self.cycle.keep_alive = False  # the parser takes nothing more, and we speak nothing else
+
+    def on_response_complete(self) -> None:
+        """Answered before the body was there: close, or it may go on for ever."""
+        if self.cycle.more_body:
+            self.transport.close()
+        super().on_response_complete()
 
     @property
     def _answering(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
 
-    # -- what the parser finds ---------------------------------------------------------------------------------------
-
-    def on_message_begin(self) -> None:
-        """The first byte of a request."""
-        if self._deaf:
-            return
-        if self._answering:
-            # Sent before the answer to the one before, which is still allowed to come; then we close.
-            self._last()
-            return
-        super().on_message_begin()
-        self._in_head = self._in_request = True
-        if self.waits_since is None:
-            self.waits_since = self.loop.time()
-
-    def on_url(self, url: bytes) -> None:
-        """A part of the path."""
-        if not self._deaf:
-            super().on_url(url)
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """A header; one behind the body is none of those that we could still judge the request by."""
-        if self._in_head and not self._deaf:
-            super().on_header(name, value)
-
-    def on_headers_complete(self) -> None:
-        """The whole head: judge its size before anything is done about it."""
-        if self._deaf:
-            return
-        if len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > HEAD_MAX_BYTES:
-            self._head_too_large()
-            return
-        super().on_headers_complete()
-        self.scope["extensions"] = self._extensions  # type: ignore[typeddict-item]
-        self._in_head = False
-        self.waits_since = None
-        if self.parser.should_upgrade():
-            self.cycle.keep_alive = False  # to nothing that we speak; the parser says no more after that
-
-    def on_body(self, body: bytes) -> None:
-        """A part of the body."""
-        if not self._deaf:
-            super().on_body(body)
-
-    def on_message_complete(self) -> None:
-        """The whole request is there."""
-        if not self._deaf:
-            self._in_request = False
-            self._bytes = 0
-            self.waits_since = None
-            super().on_message_complete()
-
-    def on_response_complete(self) -> None:
-        """Answered; perhaps before all of the request was there."""
-        super().on_response_complete()
-        if self._in_request:
-            self.waits_since = self.loop.time()
-
-    # -- ends --------------------------------------------------------------------------------------------------------
-
-    def shutdown(self) -> None:
-        """The server stops: no request is taken any more, and none waited for that is half here."""
-        if self._in_request and self._answering:
-            self.cycle.disconnected = True
-            self.cycle.message_event.set()
-            self.transport.close()
-        super().shutdown()
-
     def send_400_response(self, msg: str) -> None:
-        """What came is no HTTP."""
-        self.refuse(400, "not an HTTP request")
+        """What came is no HTTP, or comes too early. An answer that is under way is the last one."""
+        if self._answering:
+            self._end_after_answer()
+        else:
+            super().send_400_response(msg)
 
     def _unsupported_upgrade_warning(self) -> None:
-        """No word in the log: it is the buyer's affair what they offer."""
+        """No word in the log: what clients offer is their affair."""
 
-    def _head_too_large(self) -> None:
-        self.refuse(431, f"the head of the request is larger than {HEAD_MAX_BYTES} bytes")
-
-    def _last(self) -> None:
-        self._deaf = True
-        self.cycle.keep_alive = False
+    def sweep(self, now: float, *, request_timeout_s: float, reading_timeout_s: float) -> None:
+        """End it if a head has been on its way for too long, or if the client reads nothing of what was sent."""
+        if self._waiting_since is not None and now - self._waiting_since > request_timeout_s:
+            self.refuse(408, f"no whole request within {request_timeout_s:g} s")
+        unsent = self.transport.get_write_buffer_size()
+        if not unsent or unsent < self._unsent_bytes:
+            self._stuck_since = None
+        elif self._stuck_since is None:
+            self._stuck_since = now
+        elif now - self._stuck_since > reading_timeout_s:
+            self.transport.abort()  # a close would wait until what was sent has been read
+        self._unsent_bytes = unsent
 
     def refuse(self, status: int, why: str) -> None:
-        """Say why and close. If another answer is under way that one is the last; if it is out we only close."""
-        if self._deaf or self.transport.is_closing():
+        """Say why and close; if an answer is under way, that is the last."""
+        if self.transport.is_closing():
             return
         if self._answering:
-            self._last()
+            self._end_after_answer()
             return
-        self._deaf = True
-        if self._in_head or not self._in_request:
-            slug = _REASONS[status].lower().replace(" ", "-")
-            body = (
-                f'{{"type":"urn:seckill:{slug}","title":"{_REASONS[status]}","status":{status},"detail":"{why}"}}'
-            ).encode()
-            retry = b"retry-after: 1\r\n" if status == 503 else b""
-            self.transport.write(
-                f"HTTP/1.1 {status} {_REASONS[status]}\r\ncontent-type: application/problem+json\r\n"
-                f"content-length: {len(body)}\r\nconnection: close\r\n".encode()
-                + retry
-                + b"\r\n"
-                + body
-            )
+        title = _TITLES[status]
+        slug = title.lower().replace(" ", "-")
+        body = f'{{"type":"urn:seckill:{slug}","title":"{title}","status":{status},"detail":"{why}"}}'
+        retry = "retry-after: 1\r\n" if status == 503 else ""
+        self.transport.write(
+            f"HTTP/1.1 {status} {title}\r\ncontent-type: application/problem+json\r\n{retry}"
+            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n{body}".encode()
+        )
         self.transport.close()
+
+    def _end_after_answer(self) -> None:
+        self.cycle.keep_alive = False
+        self.flow.pause_reading()

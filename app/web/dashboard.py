@@ -8,8 +8,9 @@ from fastapi.responses import RedirectResponse, Response
 from pydantic import BaseModel, ConfigDict, Field
 from sse_starlette import EventSourceResponse
 
-from app.locks import Contender, Reach
-from app.sale import AuditVerdict, Picture
+from app.audit import AuditVerdict
+from app.dashboard import Picture
+from app.locks import Contender, Scope
 from app.stock import DEFAULT_SKU
 from app.web.admin import ContenderView
 from app.web.auth import OPERATOR
@@ -34,10 +35,10 @@ async def control(
     request: Request, token: Annotated[str | None, Query(description="the admin token, once")] = None
 ) -> Response:
     """The page. A link with the token in it opens it, and leaves no token in the address bar."""
-    door = state_of(request).door
+    auth = state_of(request).auth
     if token is not None:
         return _enter(request, token)
-    if door.session(request) is None:
+    if auth.session(request) is None:
         return RedirectResponse(_address(request, _LOGIN), 303)
     return await page(request, "control.html")
 
@@ -45,7 +46,7 @@ async def control(
 @pages.api_route("/control/login", methods=READING)
 async def login(request: Request) -> Response:
     """Where one is asked for the token, or told that there is none."""
-    return await page(request, "locked.html" if state_of(request).door.locked else "login.html")
+    return await page(request, "locked.html" if state_of(request).auth.disabled else "login.html")
 
 
 @pages.post("/control/login")
@@ -59,7 +60,7 @@ async def show_token(request: Request) -> Response:
 async def leave(request: Request) -> Response:
     """Have the browser forget its operator."""
     response = Response(status_code=204)
-    state_of(request).door.let_out(response)
+    state_of(request).auth.log_out(response)
     return response
 
 
@@ -70,20 +71,20 @@ def _address(request: Request, path: str, **more: str) -> str:
 
 
 def _enter(request: Request, token: str) -> Response:
-    door = state_of(request).door
-    if not door.opens(token):
+    auth = state_of(request).auth
+    if not auth.verify(token):
         return RedirectResponse(_address(request, _LOGIN, wrong=""), 303, headers=_NOT_KEPT)
     response = RedirectResponse(_address(request, "/control"), 303, headers=_NOT_KEPT)
-    door.let_in(request, response)
+    auth.log_in(request, response)
     return response
 
 
 @pages.get("/control/session", dependencies=[OPERATOR])
 async def session(request: Request) -> dict[str, str | None]:
     """What the page's own requests have to carry besides the cookie."""
-    door = state_of(request).door
-    cookie = door.session(request)
-    return {"csrf": door.csrf(cookie) if cookie else None}
+    auth = state_of(request).auth
+    cookie = auth.session(request)
+    return {"csrf": auth.csrf(cookie) if cookie else None}
 
 
 # -- what it shows ---------------------------------------------------------------------------------------------------
@@ -94,7 +95,7 @@ class LockView(BaseModel):
 
     name: str
     system: str
-    keeps_apart: Reach
+    keeps_apart: Scope
     shows_waiters: bool = Field(description="else the queue has its holder only")
     ttl_s: float = Field(description="of its leases")
 
@@ -125,7 +126,7 @@ class InstanceView(BaseModel):
     instance: str
     units: int = Field(description="sold since it was started")
     waiting: int = Field(description="buyers")
-    way: str
+    mode: str
     pausing: bool = Field(description="its next write will be held back")
     paused_s: float = Field(description="so long a write of its will still be held back")
     token: str | None = Field(description="of the grant that it believes to have of this item's lock")
@@ -146,7 +147,7 @@ class GrantView(BaseModel):
 
 
 class EventView(BaseModel):
-    """Something unusual: `fenced`, `lost`, `settled`, `paused`, `rush` or `way`, and the facts."""
+    """Something unusual: `fenced`, `lost`, `resolved`, `paused`, `rush` or `mode`, and the facts."""
 
     id: str
     instance: str
@@ -202,7 +203,7 @@ class PictureView(BaseModel):
             lock=LockView(
                 name=picture.lock,
                 system=picture.lock_system,
-                keeps_apart=picture.lock_guarantees.reach,
+                keeps_apart=picture.lock_guarantees.scope,
                 shows_waiters=picture.lock_guarantees.shows_queue,
                 ttl_s=picture.lease_ttl_s,
             ),
@@ -213,7 +214,7 @@ class PictureView(BaseModel):
                     instance=state.report.instance,
                     units=state.report.units,
                     waiting=state.report.waiting,
-                    way=state.report.way,
+                    mode=state.report.mode,
                     pausing=state.report.pausing,
                     paused_s=state.report.paused_s,
                     token=next((str(one.token) for one in state.report.held if one.lock == picture.lock), None),

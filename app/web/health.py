@@ -19,7 +19,7 @@ class ReadyView(BaseModel):
 
     ready: bool
     instance: str
-    way: str = Field(description='what sales happen by: "lock", or "optimistic" while the lock system is away')
+    mode: str = Field(description='how sales happen: under the "lock", or "optimistic" while the lock system is away')
     checks: dict[str, str] = Field(examples=[{"etcd": "ok", "store": "ok", "renewal": "ok", "stock": "ok"}])
 
 
@@ -39,9 +39,9 @@ async def healthz() -> str:
 async def readyz(request: Request) -> Response:
     """etcd, store, renewal thread and the items being sold, each "ok" or "not available". The log says why."""
     state = state_of(request)
-    checks = await state.shop.ready(_PATIENCE_S)
+    checks = await state.admin.ready(_PATIENCE_S)
     ready = all(check in ("ok", "away") for check in checks.values())
-    view = ReadyView(ready=ready, instance=state.instance, way=state.shop.way, checks=checks)
+    view = ReadyView(ready=ready, instance=state.instance, mode=state.admin.mode, checks=checks)
     return JSONResponse(view.model_dump(), 200 if ready else 503, headers={} if ready else {"Retry-After": "1"})
 
 

@@ -9,8 +9,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app.web.problems import problem
 
 BODY_MAX_BYTES: Final = 65_536
-# An ASGI extension of our connections: ends one at once. A close waits until what was sent has been read.
-ABORT: Final = "seckill.abort"
 _TITLE: Final = "Content Too Large"
 _DETAIL: Final = f"the body is larger than {BODY_MAX_BYTES} bytes"
 

@@ -114,9 +114,9 @@ _DESCRIPTIONS: Final = {
 }
 
 
-def invalid_field(field: str, message: str) -> RequestValidationError:
-    """A field that only we can judge, in the form that FastAPI's own errors have."""
-    return RequestValidationError([{"loc": ("query", field), "type": "value_error", "msg": message}])
+def invalid_field(field: str, message: str, *, where: str = "query") -> RequestValidationError:
+    """A field that is not valid, in the form that FastAPI's own errors have."""
+    return RequestValidationError([{"loc": (where, field), "type": "value_error", "msg": message}])
 
 
 def install(app: FastAPI) -> None:
@@ -128,17 +128,12 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
-        fields = [
-            FieldError(field=str(part["loc"][-1] if part["type"] != "json_invalid" else "body"), message=part["msg"])
-            for part in error.errors()
-        ]
-        detail = "; ".join(f"{field.field}: {field.message}" for field in fields)
-        return problem(422, "invalid-request", "Invalid request", detail, fields=fields)
+        return of(error, request.method, _route(request))
 
     @app.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> Response:
         status, title, headers = error.status_code, str(error.detail), dict(error.headers or {})
-        detail = f"{request.method} {request.url.path}: {title}"
+        detail = f"{request.method} {request.scope['path']}: {title}"
         if status == 405:
             headers["Allow"] = ", ".join(_methods(app, request))
         if status == 400:  # FastAPI's answer to a body that the JSON parser gives up on
@@ -152,6 +147,13 @@ def install(app: FastAPI) -> None:
 
 def of(error: Exception, method: str, route: str) -> Response:
     """What a client is told of an error. What is ours to mend is logged."""
+    if isinstance(error, RequestValidationError):
+        invalid = [
+            FieldError(field=str(part["loc"][-1] if part["type"] != "json_invalid" else "body"), message=part["msg"])
+            for part in error.errors()
+        ]
+        detail = "; ".join(f"{field.field}: {field.message}" for field in invalid)
+        return problem(422, "invalid-request", "Invalid request", detail, fields=invalid)
     if not isinstance(error, errors.SeckillError):
         _log.error("%s %s failed", method, route, exc_info=error)
         return problem(500, "internal-error", "Internal error", "an error of ours; it was logged")

@@ -9,15 +9,15 @@ from sse_starlette import EventSourceResponse, ServerSentEvent
 from sse_starlette.sse import SendTimeoutError
 from starlette.types import Receive, Scope, Send
 
-from app.errors import SeckillError, TooManyListeners
-from app.web.limits import ABORT
+from app.common.forever import run_forever
+from app.errors import TooManyListeners
 
 _log = logging.getLogger(__name__)
 
 EVERY_S: Final = 0.5
 _HEARTBEAT_S: Final = 5
 _RETRY_MS: Final = 1000
-_SEND_S: Final = 10.0  # who reads nothing for so long is let go
+_SEND_S: Final = 10.0  # a listener that reads nothing for longer is disconnected
 _LAST_S: Final = 1.0
 
 Look = Callable[[], Awaitable[str | None]]
@@ -65,17 +65,10 @@ class Feeds:
         return telling
 
     def close(self) -> None:
-        """Let all listeners go; who has not read the rest after a second is cut off."""
-        if self._closed:
-            return
+        """Let all listeners go."""
         self._closed = True
         for feed in self._feeds.values():
             feed.close()
-        asyncio.get_running_loop().call_later(_LAST_S, self._cut_off)
-
-    def _cut_off(self) -> None:
-        for telling in list(self._tellings):
-            telling.abort()
 
 
 class _Feed:
@@ -89,28 +82,23 @@ class _Feed:
         self._latest: bytes | None = None
         self._news = asyncio.Event()
         self._closed = False
-        self._looking = asyncio.create_task(self._look_on(), name="feed")
+        self._looking = asyncio.create_task(
+            run_forever(self._look_once, every_s=0, log=_log, what="a look at what is shown"), name="feed"
+        )
 
     async def next(self, seen: int) -> bytes | None:
-        """What is newer than `seen`, None at the end. Who is slow misses some, but not the last of it."""
+        """What is newer than `seen`, None at the end. A slow reader misses some, but never the latest."""
         while self.number <= seen and not self._closed:
             await self._news.wait()
         return None if self._closed else self._latest
 
-    async def _look_on(self) -> None:
-        while True:
-            await asyncio.sleep(EVERY_S)
-            try:
-                text = await self._look()
-            except SeckillError:
-                continue  # there is nothing to be seen; the heartbeat goes on
-            except Exception:
-                _log.exception("a look at what is shown failed in a way that it must not")
-                continue
-            if text is not None:
-                self._latest = ServerSentEvent(text).encode()  # once for all
-                self.number = self._next_number()
-                self._tell()
+    async def _look_once(self) -> None:
+        await asyncio.sleep(EVERY_S)
+        text = await self._look()
+        if text is not None:
+            self._latest = ServerSentEvent(text).encode()  # once for all
+            self.number = self._next_number()
+            self._tell()
 
     def _tell(self) -> None:
         news, self._news = self._news, asyncio.Event()
@@ -137,23 +125,12 @@ class _Telling(EventSourceResponse):
             shutdown_grace_period=2 * _LAST_S,
         )
         self._leave = leave
-        self._abort: Callable[[], None] | None = None
-
-    def abort(self) -> None:
-        """Cut the listener off: one that doesn't read would keep the connection, and what was sent, for ever."""
-        if self._abort is not None:
-            self._abort()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self._abort = scope.get("extensions", {}).get(ABORT)
         try:
             await super().__call__(scope, receive, send)
         except SendTimeoutError:
-            if self._abort is None:
-                raise
-            self.abort()
-            while (await receive())["type"] != "http.disconnect":
-                pass
+            pass  # the listener reads nothing: the connection ends
         finally:
             self._leave()
 

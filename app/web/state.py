@@ -5,8 +5,10 @@ from dataclasses import dataclass
 
 from fastapi import Request
 
-from app.sale import Auditor, ControlRoom, Shop
-from app.web.auth import Door
+from app.audit import Auditor
+from app.dashboard import ControlRoom
+from app.sale import Admin, Shop
+from app.web.auth import AdminAuth
 from app.web.sse import Feeds
 
 
@@ -18,17 +20,18 @@ class State:
     """
 
     shop: Shop
+    admin: Admin
     scrape: Callable[[], bytes]
     instance: str
     quantity_max: int
-    door: Door
+    auth: AdminAuth
     control: ControlRoom
     buyers: Feeds
     operators: Feeds
     auditor: Auditor | None = None
 
     def close_feeds(self) -> None:
-        """Let all go who look on: the server waits for its last answer."""
+        """Let all listeners go: the server waits for its last answer."""
         self.buyers.close()
         self.operators.close()
 

@@ -5,13 +5,14 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
+from typing import BinaryIO
 
 import httpx
 import psutil
 import pytest
 
 from app.embedded import EtcdMember, Valkey
-from app.locks import EtcdBackend
+from app.locks.etcd.backend import EtcdBackend
 from app.web.connection import HEAD_MAX_BYTES
 from app.web.limits import BODY_MAX_BYTES
 from tests.harness.crowd import Crowd
@@ -24,8 +25,9 @@ MEMORY_MAX_BYTES = 500_000_000
 OPERATOR = {"Authorization": f"Bearer {TOKEN}"}
 
 
+@pytest.mark.slow
 def test_twenty_thousand_buyers_at_once(etcd: EtcdMember, valkey: Valkey) -> None:
-    """Two instances whose lock is elsewhere: queues are bounded, the others get 503; then all who wait are served."""
+    """While the lock is elsewhere two full queues refuse more buyers with 503; then all who wait are served."""
 
     async def fill() -> None:
         async with shop(etcd.endpoint, valkey.url) as one:
@@ -34,7 +36,7 @@ def test_twenty_thousand_buyers_at_once(etcd: EtcdMember, valkey: Valkey) -> Non
     async def lucky() -> int:
         async with shop(etcd.endpoint, valkey.url) as one:
             assert (await one.audit("default")).violations == []
-            return (await one.level("default")).lucky
+            return int((await one.level("default")).lucky)
 
     asyncio.run(fill())
     options = {"queue_max": QUEUE_MAX, "purchase_timeout_ms": 60_000, "request_timeout_ms": 60_000}
@@ -72,6 +74,9 @@ def guarded(etcd: EtcdMember, valkey_server: Valkey) -> Iterator[Instance]:
         yield instance
 
 
+HEALTHZ = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
 @pytest.mark.parametrize(
     "part",
     [
@@ -95,82 +100,99 @@ def test_a_request_that_does_not_arrive(guarded: Instance, part: bytes) -> None:
     assert guarded.get("/healthz") == (200, "ok")
 
 
-@pytest.mark.parametrize("ended", [True, False], ids=["whole", "endless"])
-def test_a_head_that_is_too_long(guarded: Instance, ended: bool) -> None:
-    """More than the limit is 431, whether the head ends some day or not."""
+def test_an_empty_line_does_not_hold_a_connection(guarded: Instance) -> None:
+    """Nor do other bytes after an answer that begin no request."""
     with closing(connect(guarded)) as one:
-        one.sendall(b"GET /stock HTTP/1.1\r\nHost: x\r\nX-Long: " + b"x" * HEAD_MAX_BYTES)
-        if ended:
-            one.sendall(b"\r\n\r\n")
-        assert read_all(one).startswith(b"HTTP/1.1 431 ")
-    with closing(connect(guarded)) as one:
-        one.sendall(b"".join([b"GET /healthz HTTP/1.1\r\n", b"Host: x\r\nX-Long: ", b"x" * 8000, b"\r\n\r\n"]))
-        assert one.recv(100).startswith(b"HTTP/1.1 200 ")
-
-
-def test_what_is_sent_after_a_request(guarded: Instance) -> None:
-    """Of what comes before the answer nothing is kept; after the answer an empty line doesn't hold the connection."""
-    with closing(connect(guarded)) as one:
-        one.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n" * 500 + b"and this is no HTTP\r\n\r\n")
-        said = read_all(one)
-        assert said.count(b"HTTP/1.1 ") == 1
-        assert said.startswith(b"HTTP/1.1 200 ")
-    with closing(connect(guarded)) as one:
-        one.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        one.sendall(HEALTHZ)
         assert one.recv(1000).startswith(b"HTTP/1.1 200 ")
         one.sendall(b"\r\n")
         assert b"HTTP/1.1 408 " in read_all(one)
 
 
-def test_a_body_that_nobody_needs(guarded: Instance) -> None:
+@pytest.mark.parametrize("ended", [True, False], ids=["whole", "endless"])
+def test_a_head_that_is_too_long(guarded: Instance, ended: bool) -> None:
+    """More than the limit is 431, whether the head ends some day or not."""
+    with closing(connect(guarded)) as one:
+        one.sendall(
+            b"GET /stock HTTP/1.1\r\nHost: x\r\nX-Long: " + b"x" * HEAD_MAX_BYTES + (b"\r\n\r\n" if ended else b"")
+        )
+        said = read_all(one)
+        assert said.startswith(b"HTTP/1.1 431 ")
+        assert b'"type":"urn:seckill:request-header-fields-too-large"' in said
+    with closing(connect(guarded)) as one:
+        one.sendall(b"".join([b"GET /healthz HTTP/1.1\r\n", b"Host: x\r\nX-Long: ", b"x" * 8000, b"\r\n\r\n"]))
+        assert one.recv(100).startswith(b"HTTP/1.1 200 ")
+
+
+def test_a_body_is_no_part_of_the_next_head(guarded: Instance) -> None:
+    """A large body does not count against the request after it."""
+    body = b"[" * (2 * HEAD_MAX_BYTES)
+    with closing(connect(guarded)) as one, one.makefile("rb") as answers:
+        head = f"PUT /stock HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\nExpect: 100-continue\r\n"
+        one.sendall(f"{head}Authorization: Bearer {TOKEN}\r\n\r\n".encode())
+        assert answers.readline() + answers.readline() == b"HTTP/1.1 100 Continue\r\n\r\n"
+        one.sendall(body)
+        assert read_answer(answers)[0] == 422
+        one.sendall(HEALTHZ[:10])
+        assert guarded.get("/healthz") == (200, "ok")
+        one.sendall(HEALTHZ[10:])
+        assert read_answer(answers) == (200, b"ok")
+
+
+@pytest.mark.parametrize(
+    ("head", "status"), [("POST /stock/reduce", 422), ("GET /stock?sku=nowhere", 404)], ids=["refused", "not looked at"]
+)
+def test_a_body_that_nobody_needs(guarded: Instance, head: str, status: int) -> None:
     """The answer doesn't wait for it, and the connection doesn't wait for it for ever."""
     with closing(connect(guarded)) as one:
-        one.sendall(b"POST /stock/reduce?sku=nowhere HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nhalf")
+        one.sendall(f"{head} HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nhalf".encode())
         said = read_all(one)
-        assert said.startswith(b"HTTP/1.1 404 ")
+        assert said.startswith(f"HTTP/1.1 {status} ".encode())
         assert said.count(b"HTTP/1.1 ") == 1
 
 
-@pytest.mark.parametrize("head", ["a: b\r\n" * 100_000, "a: " + "b" * 600_000], ids=["many", "one"])
-def test_trailers_are_not_headers(guarded: Instance, head: str) -> None:
+@pytest.mark.parametrize("trailers", ["a: b\r\n" * 100_000, "a: " + "b" * 600_000], ids=["many", "one"])
+def test_trailers_are_not_headers(guarded: Instance, trailers: str) -> None:
     """What follows a body in chunks changes nothing about the request, and is not kept."""
-    start = b"GET /stock/reduce?sku=nowhere HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n"
+    chunked = b"HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n"
     before = psutil.Process(guarded.pid).memory_info().rss
     with closing(connect(guarded)) as one:
         with suppress(OSError):  # it doesn't listen for so long
-            one.sendall(start + head.encode())
+            one.sendall(b"GET /stock?sku=nowhere " + chunked + trailers.encode())
         assert read_all(one).count(b"HTTP/1.1 ") <= 1
-    with closing(connect(guarded)) as one:
-        one.sendall(start + b"Accept: application/json\r\nIdempotency-Key: " + 300 * b"x" + b"\r\n\r\n")
-        assert one.recv(1000).startswith(b"HTTP/1.1 404 ")
+    for request, status in ((b"GET /stock?sku=nowhere ", 404), (b"GET /orders?sku=nowhere ", 401)):
+        with closing(connect(guarded)) as one:
+            one.sendall(request + chunked + f"Authorization: Bearer {TOKEN}\r\nX-Long: {300 * 'x'}\r\n\r\n".encode())
+            assert one.recv(1000).startswith(f"HTTP/1.1 {status} ".encode())
     assert psutil.Process(guarded.pid).memory_info().rss - before < 20_000_000
 
 
-def test_an_upgrade_is_not_taken(guarded: Instance) -> None:
-    """We speak no WebSocket: a request that offers it is answered as any other, and is the last of its connection."""
-    offer = b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: eA==\r\n"
+@pytest.mark.parametrize("protocol", ["websocket", "h2c"])
+def test_an_upgrade_is_not_taken(guarded: Instance, protocol: str) -> None:
+    """A request that offers another protocol is answered as any other, without a log line, and ends its connection."""
+    offer = f"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: {protocol}\r\nHTTP2-Settings: AAMAAABk\r\n"
+    lines = guarded.last_lines(1000)
     with closing(connect(guarded)) as one:
-        one.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n" + offer + b"\r\n")
-        assert read_all(one).startswith(b"HTTP/1.1 200 ")
+        one.sendall(f"GET /healthz HTTP/1.1\r\nHost: x\r\n{offer}\r\n".encode())
+        said = read_all(one).lower()
+        assert said.startswith(b"http/1.1 200 ")
+        assert b"connection: close\r\n" in said
+    assert guarded.last_lines(1000) == lines
 
 
 @pytest.mark.parametrize("declared", [True, False], ids=["declared", "chunked"])
-@pytest.mark.parametrize("path", ["/stock", "/stock/reduce"])
-def test_a_body_that_is_too_large(guarded: Instance, path: str, declared: bool) -> None:
-    """A problem, 413; nothing of it is kept."""
+@pytest.mark.parametrize(("method", "path", "status"), [("PUT", "/stock", 413), ("POST", "/stock/reduce", 422)])
+def test_a_body_that_is_too_large(guarded: Instance, method: str, path: str, status: int, declared: bool) -> None:
+    """A body above the limit is refused with 413, and a purchase's body with 422 whatever its size."""
 
     def chunks() -> Iterator[bytes]:
         for _ in range(3 * BODY_MAX_BYTES // 8192):
             yield b"[" * 8192
 
     content = b"".join(chunks()) if declared else chunks()
-    method = "PUT" if path == "/stock" else "POST"
     answer = httpx.request(method, guarded.url + path, content=content, headers=OPERATOR)
-    if path == "/stock/reduce" and not declared:
-        assert answer.status_code in (200, 404)  # it asks for no body, so none is read
-    else:
-        assert answer.status_code == 413
-        assert answer.json()["type"] == "urn:seckill:http-413"
+    assert answer.status_code == status
+    assert answer.json()["type"] == ("urn:seckill:http-413" if status == 413 else "urn:seckill:invalid-request")
 
 
 def test_too_many_connections(guarded: Instance) -> None:
@@ -178,13 +200,49 @@ def test_too_many_connections(guarded: Instance) -> None:
     with ExitStack() as stack:
         held = [stack.enter_context(connect(guarded)) for _ in range(60)]
         for one in held:
-            one.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+            one.sendall(HEALTHZ)
             assert one.recv(1000).startswith(b"HTTP/1.1 200 ")
         with closing(connect(guarded)) as refused:
             said = read_all(refused).lower()
             assert said.startswith(b"http/1.1 503 ")
             assert b"retry-after: 1" in said
     eventually(lambda: guarded.get("/healthz") == (200, "ok"), "there is room again")
+
+
+# -- pipelining: requests that are sent before those ahead of them are answered ----------------------------------------
+
+
+def test_one_request_at_a_time(guarded: Instance, etcd: EtcdMember) -> None:
+    """A request that is sent before the answer to the one ahead is not taken, and costs that one nothing."""
+    httpx.put(f"{guarded.url}/stock", json={"stock": 1, "new_sale": True}, headers=OPERATOR).raise_for_status()
+    with closing(EtcdBackend([etcd.endpoint], ttl_s=30)) as backend, closing(connect(guarded)) as one:
+        with backend.lock("/seckill/lock/all"):
+            one.sendall(b"GET /stock/reduce HTTP/1.1\r\nHost: x\r\n\r\n" + HEALTHZ + HEALTHZ[:10])
+        said = read_all(one)
+        assert said.startswith(b"HTTP/1.1 200 ")
+        assert b"\r\nx-seckill-outcome: sold\r\n" in said
+        assert b"\r\nconnection: close\r\n" in said
+        assert said.count(b"HTTP/1.1 ") == 1
+
+
+def test_what_is_no_http_behind_a_request(guarded: Instance) -> None:
+    """The request is answered, and is the last one of its connection."""
+    with closing(connect(guarded)) as one:
+        one.sendall(HEALTHZ + b"and this is no HTTP\r\n\r\n")
+        said = read_all(one)
+        assert said.startswith(b"HTTP/1.1 200 ")
+        assert said.count(b"HTTP/1.1 ") == 1
+
+
+def test_a_client_that_never_stops_asking(guarded: Instance) -> None:
+    """It has one answer and loses its connection."""
+    requests = 2000 * b"GET /static/uplot-1.6.32.js HTTP/1.1\r\nHost: x\r\n\r\n"
+    before = psutil.Process(guarded.pid).memory_info().rss
+    with closing(connect(guarded)) as one, pytest.raises(OSError):
+        for _ in range(1000):
+            one.sendall(requests)
+    assert psutil.Process(guarded.pid).memory_info().rss - before < 20_000_000
+    assert guarded.get("/healthz") == (200, "ok")
 
 
 def connect(instance: Instance) -> socket.socket:
@@ -204,3 +262,17 @@ def read_all(one: socket.socket) -> bytes:
             return said
         said += part
     raise AssertionError(f"not closed, said {said!r}")
+
+
+def read_on(one: socket.socket) -> None:
+    """Until there is nothing more."""
+    with suppress(OSError):
+        while one.recv(65536):
+            pass
+
+
+def read_answer(answers: BinaryIO) -> tuple[int, bytes]:
+    """Status and body of the next answer."""
+    status = int(answers.readline().split()[1])
+    headers = dict(line.lower().strip().split(b": ", 1) for line in iter(answers.readline, b"\r\n"))
+    return status, answers.read(int(headers[b"content-length"]))

@@ -111,13 +111,13 @@ def opened_anew(shopfront: Shopfront, valkey: Valkey) -> None:
 
 @for_operators.parametrize()
 def test_the_operator_gets_documented_answers(case: schemathesis.Case, shopfront: Shopfront) -> None:
-    """With the token, asking for JSON: status, content type, headers and body are as described; never a 5xx."""
+    """With the token, to requests for JSON: status, content type, headers and body are as described, never a 5xx."""
     shopfront.judge("operator", case, OPERATOR)
 
 
 @for_buyers.parametrize()
 def test_everybody_gets_documented_answers(case: schemathesis.Case, shopfront: Shopfront) -> None:
-    """Without a token, asking for text: the same; what is the operator's is closed."""
+    """Without a token, to requests for text: the same, but the operator's endpoints are closed."""
     shopfront.judge("buyer", case, BUYER)
 
 
@@ -142,7 +142,7 @@ def test_what_chance_would_not_find(shopfront: Shopfront) -> None:
 
 
 def test_the_instance_was_asked_enough(shopfront: Shopfront) -> None:
-    """The instance serves the document that was used, and the tests above saw what they were to see."""
+    """The instance serves the document that was used, and the tests above saw all kinds of answers."""
     assert shopfront.get("/openapi.json") == (200, json.loads(json.dumps(create_app(NOWHERE).openapi())))
     if len({(who, label) for who, label, _, _ in shopfront.seen}) < 2 * len(list(for_buyers.get_all_operations())):
         # A choice of the caller's; but in CI all are meant to run, and something has left some out.

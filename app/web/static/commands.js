@@ -20,7 +20,7 @@ function wire(form, send) {
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
     if (button.getAttribute("aria-disabled") === "true") return;
-    button.setAttribute("aria-disabled", "true"); // not disabled: who has come here by keyboard stays here
+    button.setAttribute("aria-disabled", "true"); // not disabled: the keyboard's focus stays here
     tell(said, "waiting", texts.oneMoment);
     const { answer, problem } = await send();
     button.removeAttribute("aria-disabled");

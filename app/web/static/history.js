@@ -2,7 +2,7 @@
 
 const KEPT_S = 120;
 const RATE_OVER_S = 1.4; // reports come twice a second, and are looked at twice a second: over less it would flicker
-const GAP_S = 6; // nothing was seen for so long: the curves have a hole
+const GAP_S = 6; // after a longer silence the curves have a hole
 
 const samples = [];
 
@@ -41,7 +41,7 @@ export function levels() {
   ];
 }
 
-/** Who has been seen lately. */
+/** The instances that were seen lately. */
 export function seen() {
   return [...new Set(samples.flatMap(({ units }) => [...units.keys()]))];
 }

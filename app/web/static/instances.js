@@ -5,7 +5,7 @@ import { texts } from "./control_texts.js";
 import { keyed, make, part, write } from "./dom.js";
 import { number, seconds } from "./figure.js";
 
-const SILENT_S = 3; // the same as the service: who has said nothing for so long is not counted on
+const SILENT_S = 3; // as in the service: an instance that was silent for longer is not counted on
 
 function row() {
   const made = make("tr", "");
@@ -15,13 +15,13 @@ function row() {
   return made;
 }
 
-function fill(made, { instance, units, waiting, way, pausing, paused_s, silent_s, marks }) {
+function fill(made, { instance, units, waiting, mode, pausing, paused_s, silent_s, marks }) {
   const [head, sold, buyers, how, state] = made.cells;
   engrave(head.firstChild, instance);
   write(head.lastChild, marks);
   write(sold, number(units));
   write(buyers, number(waiting));
-  write(how, texts.ways[way] ?? way);
+  write(how, texts.modes[mode] ?? mode);
   const kind = silent_s > SILENT_S ? "silent" : paused_s > 0 ? "paused" : pausing ? "pausing" : "ready";
   const words = { silent: texts.silent(seconds(silent_s)), paused: texts.standsStill(seconds(paused_s)) };
   state.dataset.kind = kind;
@@ -30,7 +30,7 @@ function fill(made, { instance, units, waiting, way, pausing, paused_s, silent_s
 
 const rows = keyed(part("instances"), ({ instance }) => instance, row, fill);
 
-/** Show who is there. While the store is away, nobody hears of the others: then they are as they were. */
+/** Show the instances. While the store is away nobody hears of the others: they stay as they were. */
 export function showInstances(picture) {
   rows(
     picture.instances.map((one) => ({

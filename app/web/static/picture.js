@@ -9,7 +9,7 @@ const AGAIN_MS = 2_000;
  * Look at the sale of an item. `onPicture` gets each picture, `onConnection` whether they come: "live", "lost", or
  * "never" where there can't be such an item.
  *
- * Who is not the operator any more is led to the door.
+ * A page whose token is not valid any more goes to the login page.
  */
 export function follow(sku, { onPicture, onConnection }) {
   const query = `?sku=${encodeURIComponent(sku)}`;

@@ -12,7 +12,7 @@ function random(bytes) {
   return Array.from(crypto.getRandomValues(new Uint8Array(bytes)), (byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
-/** Who is buying, as far as this browser knows. */
+/** The buyer's name, as this browser keeps it. */
 function buyer() {
   const known = browser.get("buyer");
   if (known) return known;

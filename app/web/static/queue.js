@@ -1,4 +1,4 @@
-// The lock's queue as it is: who holds it, who waits in what order, and who is mistaken.
+// The lock's queue as it is: its holder, its waiters in their order, and instances that wrongly believe they hold it.
 
 import { ghosts } from "./belief.js";
 import { card, showGhost, showPlace } from "./card.js";
@@ -40,7 +40,7 @@ export function showQueue(picture) {
   });
 }
 
-/** Each who is still there keeps their card; else the next place of the same instance takes it over. */
+/** A contender that is still there keeps its card; else the next place of the same instance takes the card over. */
 function deal(now) {
   const left = [...cards];
   const take = (fits) => {

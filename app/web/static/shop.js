@@ -87,7 +87,7 @@ function countdown(seconds) {
   return days > 0 ? texts.days(days) + digits : digits;
 }
 
-// aria-disabled, not disabled: who has come to the button by keyboard stays there.
+// aria-disabled, not disabled: the keyboard's focus stays on the button.
 function showButton() {
   const open = !pressed && !resting && (phase === "open" || unanswered(sku) !== null);
   part("buy").setAttribute("aria-disabled", String(!open));

@@ -1,0 +1,98 @@
+"""The purchase as a route of FastAPI's: what OpenAPI says of it."""
+
+from typing import Any, Final
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from app.sale import Outcome
+from app.stock import DEFAULT_SKU, SKU_PATTERN
+from app.web.problems import responses
+from app.web.purchase import BUYER_MAX, BUYER_PATTERN, METHODS, PATH, purchase
+
+
+class _Purchase(Response):
+    """The same through the framework, for an application that wraps it."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await purchase(scope, receive, send)
+
+
+async def reduce(_: Request) -> Response:
+    """Buy. Answers 200 once the purchase was processed, whether it was sold or sold out.
+
+    The articles' text (`8080 reduce stock end!`), or JSON to a client that asks for `application/json`. A purchase has
+    no body. Unknown or repeated parameters are refused.
+    """
+    return _Purchase()
+
+
+def router(*, quantity_max: int) -> APIRouter:
+    """The route, with its description."""
+    found = APIRouter(tags=["sale"])
+    # A route for each method, as OpenAPI wants an operation id for each.
+    for method in METHODS:
+        found.add_api_route(
+            PATH,
+            reduce,
+            methods=[method],
+            operation_id=f"reduce_stock_{method.lower()}",
+            response_class=Response,
+            responses={200: _ANSWER, **responses(400, 404, 422, 503)},
+            openapi_extra={"parameters": _parameters(quantity_max)},
+        )
+    return found
+
+
+_ANSWER: Final[dict[str, Any]] = {
+    "description": "processed; the outcome is in the body (JSON) and in a header",
+    "headers": {
+        "X-Seckill-Outcome": {
+            "description": "what became of the purchase",
+            "required": True,
+            "schema": {"enum": [str(one) for one in Outcome]},
+        },
+        "X-Seckill-Order": {"description": "the order's id, if sold", "schema": {"type": "string"}},
+    },
+    "content": {
+        "text/plain": {"schema": {"type": "string"}, "example": "8080 reduce stock end!"},
+        "application/json": {"schema": {"$ref": "#/components/schemas/PurchaseView"}},
+    },
+}
+
+
+def _parameters(quantity_max: int) -> list[dict[str, Any]]:
+    def parameter(name: str, where: str, description: str, **schema: Any) -> dict[str, Any]:
+        return {"name": name, "in": where, "required": False, "description": description, "schema": schema}
+
+    return [
+        parameter("sku", "query", "the item", type="string", pattern=f"^{SKU_PATTERN}$", default=DEFAULT_SKU),
+        parameter(
+            "quantity",
+            "query",
+            "units; a purchase gets all of them or none",
+            type="integer",
+            minimum=1,
+            maximum=quantity_max,
+            default=1,
+        ),
+        parameter(
+            "buyer",
+            "query",
+            "who is buying; printable characters",
+            type="string",
+            minLength=1,
+            maxLength=BUYER_MAX,
+            pattern=f"^{BUYER_PATTERN}$",
+        ),
+        parameter(
+            "Idempotency-Key",
+            "header",
+            "of your choice; the same key gets the same answer, and buys once",
+            type="string",
+            minLength=1,
+            maxLength=100,
+            pattern=r"^[\x21-\x7e]+$",
+        ),
+    ]
