@@ -15,12 +15,14 @@ from typing import Annotated, Any, TypeVar
 import typer
 from rich.console import Console
 
+from app.audit import Audit
 from app.commands import tables
-from app.errors import LockError, LockTimeout, SeckillError
-from app.main import open_shop
-from app.sale import Audit, Shop
-from app.settings import NOT_THERE, Guard, LockName, Settings, StoreName, load
+from app.commands.stage import LockName, StageOptions, StoreName
+from app.errors import ConfigurationError, LockError, LockTimeout, SeckillError
+from app.main import Sale, open_sale
+from app.settings import Guard, Settings, load
 from app.stock import DEFAULT_SKU, Level
+from app.stock.registry import REDIS, check_guard
 
 app = typer.Typer(
     help="A flash sale that never oversells, undersells or loses an order.",
@@ -52,7 +54,8 @@ def _options(
 
 _ALL = "all"
 DemoLock = StrEnum("DemoLock", [(name.name, name.value) for name in LockName] + [("ALL", _ALL)])  # type: ignore[misc]
-_ETCD = DemoLock(LockName.ETCD.value)
+_ETCD = DemoLock("etcd")
+_UP_LOCK = LockName("etcd")
 
 # What `demo` and `up` both ask, and `torture` in part.
 Units = Annotated[int, typer.Option(min=0, max=10**9, help="Units that exist.")]
@@ -122,7 +125,7 @@ def demo(
         instances=instances,
         ports=_ports(ports),
         batch_max=batch_max,
-        lock=LockName.ETCD if compared else LockName(lock.value),
+        lock=LockName("etcd") if compared else LockName(lock.value),
         store=store,
         guard=guard,
         ttl_s=ttl_s,
@@ -139,13 +142,12 @@ def up(
     instances: Instances = 2,
     ports: Ports = "8080,8090",
     batch_max: BatchMax = None,
-    lock: Annotated[LockName, typer.Option(help="What keeps the instances apart.")] = LockName.ETCD,
+    lock: Annotated[LockName, typer.Option(help="What keeps the instances apart.")] = _UP_LOCK,
     store: Store = StoreName.REDIS,
     guard: BestGuard = None,
     ttl_s: TtlS = 5,
 ) -> None:
     """Start the servers, the instances and a new sale on this machine, and stay up until Ctrl-C, with the URLs."""
-    from app.commands.stage import StageOptions
     from app.commands.up import run
 
     raise typer.Exit(run(StageOptions(stock, instances, _ports(ports), batch_max, lock, store, guard, ttl_s)))
@@ -182,7 +184,7 @@ def torture(
         typer.Option(min=1, max=10**9, help="Units that exist.", show_default="a little less than is asked for"),
     ] = None,
     guard: Annotated[
-        Guard, typer.Option(help="What checks each write; with `none` violations are to be expected, and caught.")
+        Guard, typer.Option(help="What checks each write; with `none` the run must end with violations.")
     ] = Guard.FENCE,
     report: Annotated[Path, typer.Option(help="Folder for the history, the time line and the instances' logs.")] = Path(
         "torture-report"
@@ -202,8 +204,10 @@ def torture(
         print(f"{kinds.SEVERAL:12} two or three of them at once")  # noqa: T201
         return
     names = tuple(_names(nemesis, "--nemesis", kinds.NAMES))
-    if why := NOT_THERE.get((StoreName.REDIS, guard)):
-        raise typer.BadParameter(why, param_hint="--guard")
+    try:
+        check_guard(REDIS, guard)
+    except ConfigurationError as error:
+        raise typer.BadParameter(str(error), param_hint="--guard") from None
     if report.exists() and not report.is_dir():
         raise typer.BadParameter(f"{report} is not a folder", param_hint="--report")
     options = torturing.TortureOptions(
@@ -234,7 +238,7 @@ def bench_locks(
     rounds: Annotated[int, typer.Option(min=1, max=100, help="Rounds; in each of them everybody takes part.")] = 3,
     report: Annotated[Path | None, typer.Option(help="File for all figures, as JSON.")] = None,
 ) -> None:
-    """Each lock, taken and given back by several processes: how fast, how evenly, and what is left behind.
+    """Each lock, taken and given back by several processes: how fast, how evenly, and how many keys it leaves behind.
 
     Exit status 1 if a lock of ours let two in at once, or left something behind.
     """
@@ -291,10 +295,10 @@ def stock_show(
 ) -> None:
     """Units left and sold."""
 
-    async def show(shop: Shop) -> list[Level]:
-        return [await shop.level(name) for name in ([sku] if sku else await shop.items())]
+    async def show(sale: Sale) -> list[Level]:
+        return [await sale.admin.level(name) for name in ([sku] if sku else await sale.admin.items())]
 
-    _print_levels(_with_shop(show), as_json)
+    _print_levels(_with_sale(show), as_json)
 
 
 @stock.command("set")
@@ -308,7 +312,7 @@ def stock_set(
     as_json: Json = False,
 ) -> None:
     """Set the units left. What was sold stays sold, unless it is a new sale."""
-    _print_levels([_with_shop(lambda shop: shop.set_stock(sku, units, new_sale=new_sale))], as_json)
+    _print_levels([_with_sale(lambda sale: sale.admin.set_stock(sku, units, new_sale=new_sale))], as_json)
 
 
 @stock.command("unfence")
@@ -322,13 +326,13 @@ def stock_unfence(
     Until the next sale nothing stops a paused instance of the old cluster from writing; be sure that none is left.
     """
     if not yes:
-        typer.confirm(f"Is no instance that sells {sku!r} under the old lock system left?", abort=True)
+        typer.confirm(f"Have all instances that sell {sku!r} under the old lock system ended?", abort=True)
 
-    async def unfence(shop: Shop) -> Level:
-        await shop.unfence(sku)
-        return await shop.level(sku)
+    async def unfence(sale: Sale) -> Level:
+        await sale.admin.unfence(sku)
+        return await sale.admin.level(sku)
 
-    _print_levels([_with_shop(unfence)], as_json)
+    _print_levels([_with_sale(unfence)], as_json)
 
 
 @stock.command("accept-loss")
@@ -342,21 +346,21 @@ def stock_accept_loss(
     Buyers were told "sold" whose orders are gone, and their units are for sale again: set the stock accordingly.
     """
 
-    async def accept(shop: Shop) -> Level:
-        for fault in await shop.faults(sku):
+    async def accept(sale: Sale) -> Level:
+        for fault in await sale.admin.faults(sku):
             Console(stderr=True).print(fault, markup=False, highlight=False, soft_wrap=True)
         if not yes:
             typer.confirm(f"Are the lost orders of {sku!r} gone for good?", abort=True)
-        await shop.accept_loss(sku)
-        return await shop.level(sku)
+        await sale.admin.accept_loss(sku)
+        return await sale.admin.level(sku)
 
-    _print_levels([_with_shop(accept)], as_json)
+    _print_levels([_with_sale(accept)], as_json)
 
 
 @app.command()
 def locks(as_json: Json = False) -> None:
     """The queue of each lock: the holder first, then the waiters in order."""
-    contenders = _with_shop(lambda shop: shop.contenders())
+    contenders = _with_sale(lambda sale: sale.admin.contenders())
     if as_json:
         _print_json([dataclasses.asdict(contender) for contender in contenders])
         return
@@ -372,16 +376,16 @@ def check(
     Exit status 0 if so, 1 if not.
     """
 
-    async def audit(shop: Shop) -> list[Audit]:
-        audits = [await shop.audit(name) for name in ([sku] if sku else await shop.items())]
+    async def audit(sale: Sale) -> list[Audit]:
+        audits = [await sale.audit(name) for name in ([sku] if sku else await sale.admin.items())]
         try:
             for one in audits:
-                one.violations += await shop.faults(one.sku)
+                one.violations += await sale.admin.faults(one.sku)
         except LockError as error:
             _say(f"not compared with the lock system: {error}")
         return audits
 
-    audits = _with_shop(audit)
+    audits = _with_sale(audit)
     if as_json:
         _print_json([dataclasses.asdict(one) | {"consistent": one.consistent} for one in audits])
     else:
@@ -400,11 +404,11 @@ def _print_json(value: Any) -> None:
     print(json.dumps(value, indent=2))  # noqa: T201
 
 
-def _with_shop(work: Callable[[Shop], Awaitable[Result]]) -> Result:
+def _with_sale(work: Callable[[Sale], Awaitable[Result]]) -> Result:
     settings: Settings = load()
 
     async def run() -> Result:
-        async with open_shop(settings) as shop:
-            return await work(shop)
+        async with open_sale(settings) as sale:
+            return await work(sale)
 
     return asyncio.run(run())

@@ -11,10 +11,10 @@ SeckillError
 ├── StockError
 │   ├── UnknownItem             no such item
 │   ├── ItemNotPossible         this store can't hold an item of that name
-│   ├── StockCorrupt            what is stored is not a whole number >= 0
+│   ├── StockCorrupt            what is stored of an item is not what we write
 │   ├── StockChanged            somebody changed the stock between our read and our write
 │   ├── StockBehind             the store has lost orders that were there before
-│   ├── FenceRefused            the store has seen a token that outbids ours
+│   ├── FenceRefused            the store has seen a higher token than ours, or another batch
 │   │   └── ForeignFence        the store is fenced by another lock system's tokens
 │   └── StockUnavailable        the store can't be reached; a write may or may not have been applied
 ├── TooManyListeners            as many as this instance tells of each change listen already
@@ -26,8 +26,6 @@ SeckillError
     ├── KeyReused               the idempotency key belongs to another purchase
     └── BuyerRequired           a limit per buyer is in force and the purchase names none
 """
-
-from collections.abc import Iterable
 
 
 class SeckillError(Exception):
@@ -43,11 +41,11 @@ class LockError(SeckillError):
 
 
 class LockTimeout(LockError):
-    """The wait was over before the lock was ours. Nothing of ours is left in the queue."""
+    """The wait was over before the lock was ours. Our place in the queue is given back, at the latest by its TTL."""
 
 
 class LockCancelled(LockError):
-    """The caller called the wait off. Nothing of ours is left in the queue."""
+    """The caller called the wait off. Our place in the queue is given back, at the latest by its TTL."""
 
 
 class LockLost(LockError):
@@ -75,7 +73,7 @@ class ItemNotPossible(StockError):
 
 
 class StockCorrupt(StockError):
-    """What is stored as stock is not a whole number of 0 or more; nothing was written."""
+    """What is stored of an item is not what we write, such as a stock that is no number; nothing was written."""
 
 
 class StockChanged(StockError):
@@ -83,18 +81,11 @@ class StockChanged(StockError):
 
 
 class StockBehind(StockError):
-    """The store lacks an order that it had acknowledged: it was restored, or failed over to a late replica.
-
-    `missing`: the marks of all known orders that are not there, where all were looked for (`StockStore.fences`).
-    """
-
-    def __init__(self, text: str, *, missing: Iterable[str] = ()) -> None:
-        super().__init__(text)
-        self.missing = frozenset(missing)
+    """The store lacks an order that it had acknowledged: it was restored, or failed over to a late replica."""
 
 
 class FenceRefused(StockError):
-    """The store has seen a token that outbids ours; nothing was written."""
+    """The store has seen a higher token than ours, or has prepared another batch; nothing was written."""
 
 
 class ForeignFence(FenceRefused):

@@ -3,158 +3,141 @@
 import asyncio
 import logging
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
-from pydantic import BaseModel, SecretStr
+from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 from starlette.types import Receive, Scope, Send
 
+from app import locks
+from app.audit import Audit, Auditor, audit
+from app.audit.record import read_record
+from app.dashboard import ControlRoom, Journal, StallingStore
 from app.errors import ConfigurationError
 from app.locks import LockBackend
 from app.locks.fallback import FallbackBackend
-from app.locks.registry import backend_class
-from app.sale import Auditor, ControlRoom, Rules, Shop, Stats
-from app.settings import Guard, LockName, Settings, StoreName, load, unknown_variables
-from app.stock import StockStore
-from app.stock.mysql.guards import MySqlStockStore, TimestampedStockStore, VersionedStockStore
-from app.stock.redis.bare import BareStockStore
-from app.stock.redis.store import ComparingStockStore, RedisStockStore
+from app.sale import Admin, Rules, Shop
+from app.settings import Guard, Settings, load, unknown_variables
+from app.stock import StockStore, registry
 from app.telemetry import logs
 from app.telemetry.metrics import Metrics
-from app.web import admin as operator
-from app.web import dashboard as control
-from app.web import health, pages, problems
-from app.web import stock as sale
-from app.web.auth import Door
+from app.telemetry.observer import Observer, Observers
+from app.web import admin, dashboard, health, pages, problems, purchase, purchase_route, stock
+from app.web.auth import AdminAuth
 from app.web.limits import BodyLimit
-from app.web.short_way import ShortWay
 from app.web.sse import Feeds
 from app.web.state import State
-
-if TYPE_CHECKING:
-    from app.telemetry.traces import Traces
 
 _log = logging.getLogger(__name__)
 
 _OPERATORS_MAX: Final = 100  # control rooms that are open at once
 
-_STORES: Final = {
-    (StoreName.REDIS, Guard.FENCE): RedisStockStore,
-    (StoreName.REDIS, Guard.COMPARE): ComparingStockStore,
-    (StoreName.REDIS, Guard.NONE): BareStockStore,
-    (StoreName.MYSQL, Guard.FENCE): MySqlStockStore,
-    (StoreName.MYSQL, Guard.VERSION): VersionedStockStore,
-    (StoreName.MYSQL, Guard.TIMESTAMP): TimestampedStockStore,
-}
+
+@dataclass(frozen=True, slots=True)
+class Sale:
+    """A sale and all that it stands on. `auditor`: the candidate for that office, if this process is one."""
+
+    shop: Shop
+    admin: Admin
+    store: StockStore
+    journal: Journal
+    stalling: StallingStore
+    auditor: Auditor | None
+
+    async def audit(self, sku: str) -> Audit:
+        """Check that the numbers and the orders of an item agree, as of one moment, even while it is being sold."""
+        return await audit(await self.store.level(sku), self.store)
 
 
-def open_backend(settings: Settings, metrics: Metrics) -> LockBackend:
+def open_backend(settings: Settings, observer: Observer) -> LockBackend:
     """The lock backend that the settings name. Doesn't connect yet."""
-    name = settings.lock_backend
-    common = {"ttl_s": settings.lock_ttl_s, "instance": settings.instance_name, "told": metrics.renewal}
-    remote = common | {"renew_ratio": settings.lock_renew_ratio, "timeout_s": settings.lock_timeout_ms / 1000}
-    about, options = "SECKILL_LOCK_BACKEND", {}
-    match name:
-        case LockName.LOCAL:
-            options = common
-        case LockName.ETCD | LockName.ETCD_TXN:
-            about, options = "SECKILL_ETCD_...", remote | _etcd_options(settings)
-        case LockName.REDIS | LockName.REDIS_FAIR:
-            about = "SECKILL_LOCK_REDIS_URL" if settings.lock_redis_url else "SECKILL_REDIS_URL (for the locks)"
-            options = remote | {"url": (settings.lock_redis_url or settings.redis_url).get_secret_value()}
-        case LockName.REDLOCK:
-            about, options = "SECKILL_REDLOCK_URLS", remote | {"urls": _revealed(settings.redlock_urls)}
-        case LockName.ZOOKEEPER:
-            about = "SECKILL_ZOOKEEPER_..."
-            options = remote | {"hosts": settings.zookeeper_hosts, "auth": _revealed(settings.zookeeper_auth)}
-        case LockName.MYSQL_ROW | LockName.MYSQL_FOR_UPDATE:
-            about, options = "SECKILL_MYSQL_URL", remote | {"url": settings.mysql_url.get_secret_value()}
-    kind: Any = backend_class(name)
-    with _about(about):
-        backend: LockBackend = kind(**options)
+    with _about("SECKILL_LOCK"):
+        backend = locks.connect(
+            settings.lock.get_secret_value(),
+            ttl_s=settings.lock_ttl_s,
+            renew_ratio=settings.lock_renew_ratio,
+            timeout_s=settings.lock_timeout_ms / 1000,
+            instance=settings.instance_name,
+            on_renewal=observer.renewal,
+        )
     if settings.lock_fallback:
-        return FallbackBackend(backend, most=settings.lock_fallback_max, told=metrics.fallback)
+        if backend.guarantees.scope is not locks.Scope.EVERYBODY:
+            raise ConfigurationError(f"SECKILL_LOCK_FALLBACK: the lock {backend.name} is never away")
+        return FallbackBackend(backend, most=settings.lock_fallback_max, on_change=observer.fallback)
     return backend
-
-
-def _etcd_options(settings: Settings) -> dict[str, Any]:
-    return {
-        "endpoints": settings.etcd_endpoints,
-        "timeout_s": settings.etcd_timeout_ms / 1000,
-        "user": settings.etcd_user,
-        "password": _revealed(settings.etcd_password),
-        "ca_file": settings.etcd_ca_file,
-        "cert_file": settings.etcd_cert_file,
-        "key_file": settings.etcd_key_file,
-    }
-
-
-def _revealed(secret: SecretStr | None) -> str | None:
-    return secret.get_secret_value() if secret else None
 
 
 def open_store(settings: Settings) -> StockStore:
     """The stock store that the settings name. Doesn't connect yet."""
-    common = {"instance": settings.instance_name, "refusal_ttl_s": settings.refusal_ttl_s}
-    match settings.store:
-        case StoreName.REDIS:
-            about, url = "SECKILL_REDIS_URL", settings.redis_url
-            options = common | {
-                "timeout_s": settings.redis_timeout_ms / 1000,
-                "connections": settings.redis_connections,
-                "wait_replicas": settings.redis_wait_replicas,
-            }
-        case StoreName.MYSQL:
-            about, url = "SECKILL_MYSQL_URL", settings.mysql_url
-            options = common | {
-                "timeout_s": settings.mysql_timeout_ms / 1000,
-                "connections": settings.mysql_connections,
-            }
-    kind: Any = _STORES[settings.store, settings.guard]
-    with _about(about):
-        store: StockStore = kind(url.get_secret_value(), **options)
-    return store
+    with _about("SECKILL_STORE"):
+        return registry.connect(
+            settings.store.get_secret_value(),
+            settings.guard,
+            timeout_s=settings.store_timeout_ms / 1000,
+            connections=settings.store_connections,
+            wait_replicas=settings.store_wait_replicas,
+            instance=settings.instance_name,
+            refusal_ttl_s=settings.refusal_ttl_s,
+        )
+
+
+def check_together(settings: Settings) -> None:
+    """Raise `ConfigurationError` if lock, store and guard don't go together, or one of them is wrong."""
+    backend = open_backend(settings, Observer())
+    promised, guard = backend.guarantees, settings.guard
+    backend.close()
+    open_store(settings)
+    if settings.lock_fallback:
+        return
+    with _about("SECKILL_STORE"):
+        best = best_guard(promised, registry.system_of(settings.store.get_secret_value()))
+    tokenless = guard is Guard.FENCE and not promised.fencing
+    alone = guard is Guard.COMPARE and promised.scope is locks.Scope.NOBODY
+    if tokenless or alone:
+        raise ConfigurationError(f"SECKILL_LOCK: the lock {backend.name} needs SECKILL_GUARD={best}")
+
+
+def best_guard(promised: locks.Guarantees, system: str) -> Guard:
+    """What checks writes as well as a lock with these guarantees, and a store in that system, allow."""
+    if promised.fencing:
+        return Guard.FENCE
+    if system == registry.MYSQL:
+        return Guard.VERSION
+    return Guard.NONE if promised.scope is locks.Scope.NOBODY else Guard.COMPARE
 
 
 @contextmanager
-def _about(variables: str) -> Iterator[None]:
+def _about(variable: str) -> Iterator[None]:
     """Name the setting that is wrong; the parts know nothing of settings."""
     try:
         yield
     except ConfigurationError as error:
-        raise ConfigurationError(f"{variables}: {error}") from None
+        raise ConfigurationError(f"{variable}: {error}") from None
 
 
-def _open_traces(settings: Settings, metrics: Metrics) -> "Traces":
+def _traces(settings: Settings) -> list[Observer]:
+    if not settings.traces:
+        return []
     try:
         from app.telemetry.traces import Traces
     except ImportError:
-        raise ConfigurationError("SECKILL_TRACES needs OpenTelemetry: pip install 'seckill[traces]'") from None
-    return Traces(metrics, instance=settings.instance_name, version=_version())
+        raise ConfigurationError("SECKILL_TRACES needs OpenTelemetry: install the extra `traces`") from None
+    return [Traces(instance=settings.instance_name)]
 
 
 @asynccontextmanager
-async def _reporting(settings: Settings, metrics: Metrics) -> AsyncIterator[Stats]:
-    """What cashiers report to."""
-    if not settings.traces:
-        yield metrics
-        return
-    traces = _open_traces(settings, metrics)
-    try:
-        yield traces
-    finally:
-        await asyncio.to_thread(traces.close)
-
-
-@asynccontextmanager
-async def open_shop(settings: Settings, metrics: Metrics | None = None) -> AsyncIterator[Shop]:
-    """A shop and all that it stands on; closed in order: buyers first, then locks, then the store."""
-    metrics = metrics or Metrics()
+async def open_sale(
+    settings: Settings, metrics: Metrics | None = None, *, with_auditor: bool = False
+) -> AsyncIterator[Sale]:
+    """A sale and all that it stands on; closed in order: buyers first, then locks, then the store."""
+    metrics, journal = metrics or Metrics(), Journal()
+    observer = Observers([metrics, journal, *_traces(settings)])
     rules = Rules(
         batch_max=settings.batch_max,
         max_hold_s=settings.max_hold_ms / 1000,
@@ -165,39 +148,60 @@ async def open_shop(settings: Settings, metrics: Metrics | None = None) -> Async
         starts_at=settings.sale_starts_at.timestamp() if settings.sale_starts_at else None,
         ends_at=settings.sale_ends_at.timestamp() if settings.sale_ends_at else None,
     )
-    async with _reporting(settings, metrics) as stats:
-        backend = open_backend(settings, metrics)
-        try:
-            store = open_store(settings)
-            try:
-                prefix, groups = settings.lock_prefix, settings.lock_groups
-                shop = Shop(backend, store, rules, stats, lock_prefix=prefix, lock_groups=groups)
-                metrics.watch_queues(lambda: shop.waiting)
-                metrics.watch_way(lambda: shop.way)
-                metrics.watch_renewal(lambda: shop.renewing)
-                try:
-                    yield shop
-                finally:
-                    await shop.close(within_s=settings.drain_timeout_s)
-            finally:
-                await store.close()
-        finally:
-            backend.close()
-
-
-@asynccontextmanager
-async def _auditing(shop: Shop, settings: Settings, metrics: Metrics) -> AsyncIterator[Auditor | None]:
-    """Stand for auditor, if there is to be one."""
-    every_s = settings.audit_interval_s
-    auditor = shop.auditor(metrics, instance=settings.instance_name, every_s=every_s) if every_s else None
-    if auditor is None:
-        yield None
-        return
-    auditor.start()
+    backend = open_backend(settings, observer)
     try:
-        yield auditor
+        stalling = StallingStore(open_store(settings))
+        store = stalling.as_store
+        try:
+            learn, auditor = _auditing(settings, backend, store, observer, lambda: shop.buyers_waiting > 0)
+            shop = Shop(
+                backend,
+                store,
+                rules,
+                observer,
+                lock_prefix=settings.lock_prefix,
+                lock_groups=settings.lock_groups,
+                **({"halted": auditor.halted} if auditor else {}),
+            )
+            operator = Admin(shop, backend, store, learn=learn)
+            metrics.watch_queues(lambda: shop.waiting_by_item)
+            metrics.watch_mode(lambda: operator.mode)
+            metrics.watch_renewal(lambda: operator.renewing)
+            if auditor is not None and with_auditor:
+                metrics.watch_auditor(lambda: auditor.leads, lambda: auditor.violations, lambda: auditor.units)
+                auditor.start()
+            try:
+                yield Sale(shop, operator, store, journal, stalling, auditor if with_auditor else None)
+            finally:
+                await shop.close(within_s=settings.drain_timeout_s)
+                if auditor is not None and with_auditor:
+                    await auditor.close()
+                operator.close()
+        finally:
+            await store.close()
     finally:
-        await auditor.close()
+        backend.close()
+
+
+def _auditing(
+    settings: Settings, backend: LockBackend, store: StockStore, observer: Observer, busy: Callable[[], bool]
+) -> tuple[Callable[[], Awaitable[None]], Auditor | None]:
+    """What makes us hear of the auditor's record, and a candidate for auditor; not without elections."""
+    if not backend.guarantees.elects:
+        return _nothing_to_learn, None
+    election = backend.election(f"{settings.lock_prefix}/!auditor")
+
+    async def learn() -> None:
+        await asyncio.to_thread(read_record, election, store)
+
+    if not settings.audit_interval_s:
+        return learn, None
+    name, every_s = settings.instance_name, settings.audit_interval_s
+    return learn, Auditor(election, store, observer, instance=name, every_s=every_s, busy=busy)
+
+
+async def _nothing_to_learn() -> None:
+    pass
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:
@@ -211,10 +215,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         except ConfigurationError as error:
             sys.exit(f"seckill: {error}")
     # What only the parts can judge (URLs, certificates) is judged now, not when the first buyer comes.
-    open_backend(settings, Metrics()).close()
-    open_store(settings)
-    if settings.traces:
-        _open_traces(settings, Metrics()).close()
+    check_together(settings)
+    _traces(settings)
     logs.configure(level=settings.log_level, form=settings.log_format, instance=settings.instance_name)
     for line in unknown_variables():
         _log.warning("%s", line)
@@ -222,27 +224,31 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[dict[str, Any]]:
         metrics = Metrics()
-        metrics.describe(
-            name=settings.instance_name,
-            version=_version(),
-            lock=settings.lock_backend,
-            store=settings.store,
-            guard=settings.guard,
-        )
-        async with open_shop(settings, metrics) as shop, _auditing(shop, settings, metrics) as auditor:
-            room = ControlRoom(shop, instance=settings.instance_name, lease_ttl_s=settings.lock_ttl_s)
+        lock, store = settings.lock.get_secret_value(), settings.store.get_secret_value()
+        lock, store = locks.name_of(lock.partition("://")[0]), registry.system_of(store)
+        metrics.describe(name=settings.instance_name, version=_version(), lock=lock, store=store, guard=settings.guard)
+        async with open_sale(settings, metrics, with_auditor=True) as sale:
+            room = ControlRoom(
+                sale.shop,
+                sale.admin,
+                sale.journal,
+                sale.stalling,
+                instance=settings.instance_name,
+                lease_ttl_s=settings.lock_ttl_s,
+            )
             room.start()
-            _log.info("open, lock: %s, guard: %s", settings.lock_backend, settings.guard)
+            _log.info("open, lock: %s, guard: %s", lock, settings.guard)
             state = State(
-                shop=shop,
+                shop=sale.shop,
+                admin=sale.admin,
                 scrape=metrics.render,
                 instance=settings.instance_name,
                 quantity_max=settings.quantity_max,
-                door=Door(_revealed(settings.admin_token)),
+                auth=AdminAuth(settings.admin_token.get_secret_value() if settings.admin_token else None),
                 control=room,
                 buyers=Feeds(settings.listeners_max),
                 operators=Feeds(_OPERATORS_MAX),
-                auditor=auditor,
+                auditor=sale.auditor,
             )
             try:
                 yield {"seckill": state}
@@ -258,38 +264,33 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     )
     problems.install(app)
     app.add_middleware(BodyLimit, timeout_s=settings.request_timeout_ms / 1000)
-    for router in (sale.router, operator.router, control.router, health.router, pages.router, control.pages):
+    buying = purchase_route.router(quantity_max=settings.quantity_max)
+    for router in (buying, stock.router, admin.router, dashboard.router, health.router, pages.router, dashboard.pages):
         app.include_router(router)
-    app.openapi = lambda: _openapi(app, settings.quantity_max)  # type: ignore[method-assign]
+    app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
     return app
 
 
 class _App(FastAPI):
-    """FastAPI, and a short way around it."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self.long_way = super().__call__
-        self._short_way = ShortWay(self.long_way)
+    """FastAPI, but for purchases."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._short_way(scope, receive, send)
+        if scope["type"] == "http" and scope["path"] == purchase.PATH and scope["method"] in purchase.METHODS:
+            await purchase.purchase(scope, receive, send)
+        else:
+            await super().__call__(scope, receive, send)
 
 
-def _openapi(app: FastAPI, quantity_max: int) -> dict[str, Any]:
-    """FastAPI's document, the models that only our responses refer to, and the bound that is a setting."""
+def _openapi(app: FastAPI) -> dict[str, Any]:
+    """FastAPI's document, and the models that only our responses refer to."""
     if app.openapi_schema is None:
         document = get_openapi(title=app.title, version=app.version, summary=app.summary, routes=app.routes)
         models: list[tuple[type[BaseModel], Literal["serialization"]]] = [
             (problems.Problem, "serialization"),
-            (sale.PurchaseView, "serialization"),
+            (purchase.PurchaseView, "serialization"),
         ]
         _, extra = models_json_schema(models, ref_template="#/components/schemas/{model}")
         document.setdefault("components", {}).setdefault("schemas", {}).update(extra["$defs"])
-        for operation in document["paths"]["/stock/reduce"].values():
-            for parameter in operation["parameters"]:
-                if parameter["name"] == "quantity":
-                    parameter["schema"]["maximum"] = quantity_max
         app.openapi_schema = document
     return app.openapi_schema
 

@@ -5,7 +5,9 @@ import contextlib
 import gc
 import logging
 import resource
+import signal
 import socket
+import sys
 from typing import Final
 
 import uvicorn
@@ -21,6 +23,8 @@ _log = logging.getLogger(__name__)
 _BACKLOG: Final = 8192  # a rush connects all at once
 _OTHER_FILES: Final = 200  # that are open besides the buyers' connections
 _TICKS_PER_SWEEP: Final = 10  # uvicorn ticks ten times a second
+_READING_TIMEOUT_S: Final = 10.0
+_READING_TIMEOUT_AT_END_S: Final = 1.0
 
 
 class Server(uvicorn.Server):
@@ -36,46 +40,60 @@ class Server(uvicorn.Server):
         self._request_timeout_s = request_timeout_s
 
     async def on_tick(self, counter: int) -> bool:
-        """Close the connections whose request has been on its way for too long."""
+        """Sweep the connections once a second."""
         if counter % _TICKS_PER_SWEEP == 0:
-            too_old = asyncio.get_running_loop().time() - self._request_timeout_s
-            for connection in list(self.server_state.connections):
-                if isinstance(connection, Connection) and (connection.waits_since or too_old) < too_old:
-                    connection.refuse(408, f"no whole request within {self._request_timeout_s:g} s")
+            self._sweep(_READING_TIMEOUT_S)
         return await super().on_tick(counter)
+
+    def _sweep(self, reading_timeout_s: float) -> None:
+        now = asyncio.get_running_loop().time()
+        for connection in list(self.server_state.connections):
+            if isinstance(connection, Connection):
+                connection.sweep(now, request_timeout_s=self._request_timeout_s, reading_timeout_s=reading_timeout_s)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Close the shop while uvicorn waits for the requests."""
         state = self.lifespan.state.get("seckill")
-        if isinstance(state, State):
-            _log.info("closing, %d buyers wait", sum(state.shop.waiting.values()))
-            state.close_feeds()
-            closing = asyncio.create_task(state.shop.close(within_s=self._drain_timeout_s))
+        if not isinstance(state, State):
             await super().shutdown(sockets)
-            if self.force_exit:  # a second Ctrl-C
-                closing.cancel()
-            await asyncio.wait([closing])
-        else:
-            await super().shutdown(sockets)
+            return
+        _log.info("closing, %d buyers wait", state.shop.buyers_waiting)
+        state.close_feeds()
+        closing = asyncio.create_task(state.shop.close(within_s=self._drain_timeout_s))
+        sweeping = asyncio.create_task(self._sweep_to_the_end())
+        await super().shutdown(sockets)
+        sweeping.cancel()
+        if self.force_exit:  # a second Ctrl-C
+            closing.cancel()
+        await asyncio.wait([closing])
+
+    async def _sweep_to_the_end(self) -> None:
+        while True:  # a client that reads nothing must not hold the end up
+            await asyncio.sleep(_READING_TIMEOUT_AT_END_S / 2)
+            self._sweep(_READING_TIMEOUT_AT_END_S)
 
 
 def run(settings: Settings) -> None:
     """Serve on `settings.host` and `settings.port` until told to stop."""
     server, listener = prepare(settings)
     _calm_garbage_collection()
+    # In the end uvicorn raises the signal that ended it once more. By itself SIGTERM would then end the process on the
+    # spot, without what others have to do at exit: OpenTelemetry sends the last spans.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     server.run([listener])
 
 
 def prepare(settings: Settings) -> tuple[Server, socket.socket]:
-    """The server, and the socket that it is to be run on: `server.run([listener])`."""
+    """The server and its socket: `server.run([listener])`."""
     settings = settings.model_copy(update={"instance": settings.instance_on_port})
+    application = create_app(settings)  # first, as a wrong setting is a better answer than a port that is taken
     listener = _listen(settings.host, settings.port)
     Connection.connections_max = min(settings.connections_max, max(1, raise_file_limit() - _OTHER_FILES))
     config = uvicorn.Config(
-        create_app(settings),
+        application,
         http=Connection,
         ws="none",
-        proxy_headers=False,  # nobody here asks for a buyer's address
+        proxy_headers=False,  # a buyer's address is not used
         log_config=None,  # our format for all
         log_level="warning",
         access_log=False,  # a line for each buyer would cost more than the sale

@@ -10,10 +10,11 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from app.commands.demo import DemoOptions, on_stage, rush
+from app.commands.stage import LockName, StoreName
 from app.errors import ConfigurationError
-from app.locks import Reach
+from app.locks import Scope
 from app.locks.registry import backend_class
-from app.settings import Guard, LockName, StoreName
+from app.settings import Guard
 
 
 def run(options: DemoOptions) -> int:
@@ -51,7 +52,7 @@ def run(options: DemoOptions) -> int:
     console.print(table)
     to_fail = "they have to fail" if options.store is StoreName.REDIS else "the guard alone has to do it"
     console.print(
-        f"local and none keep two instances apart from nothing: {to_fail}. agree: numbers and "
+        f"local and none don't keep two instances apart: {to_fail}. agree: numbers and "
         "orders do; calls: to the lock's server; declared: it did what docs/locks.md says.",
         highlight=False,
     )
@@ -67,11 +68,11 @@ def _ways(options: DemoOptions) -> Iterator[tuple[str, DemoOptions, bool]]:
     for lock in LockName:
         # What keeps nobody apart is shown without a guard, a lock for each buyer, as in the articles; in MySQL
         # there is always one.
-        apart = backend_class(lock).guarantees.reach is Reach.EVERYBODY or options.instances == 1
+        apart = backend_class(lock).guarantees.scope is Scope.EVERYBODY or options.instances == 1
         fails = not apart and options.store is StoreName.REDIS
         own = replace(options, lock=lock, guard=None)
         yield lock, replace(own, guard=Guard.NONE, batch_max=1) if fails else own, fails
-    in_mysql = replace(options, lock=LockName.NONE, store=StoreName.MYSQL)
+    in_mysql = replace(options, lock=LockName("none"), store=StoreName.MYSQL)
     for guard in (Guard.VERSION, Guard.TIMESTAMP):
         if (options.store, guard) != (StoreName.MYSQL, Guard.VERSION):  # that was among them
             yield f"none, {guard}", replace(in_mysql, guard=guard), False

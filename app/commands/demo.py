@@ -17,12 +17,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.table import Table
 from rich.text import Text
 
-from app.commands.stage import Stage, StageOptions, set_up
+from app.audit import Audit
+from app.commands.stage import LockName, Stage, StageOptions, set_up
 from app.commands.up import stay_up
 from app.embedded.process import Process, ProcessFailed
 from app.errors import ConfigurationError
-from app.sale import Audit, Shop
-from app.settings import LockName
+from app.sale import Shop
 from app.stock import DEFAULT_SKU
 
 _POLL_S: Final = 0.05
@@ -110,18 +110,18 @@ def _show(options: DemoOptions, console: Console, stage: Stage, figures: Figures
 
 
 async def _sell(options: DemoOptions, stage: Stage, steps: Progress) -> Figures:
-    async with stage.open_shop() as shop:
+    async with stage.open_sale() as sale:
         urls = [instance.url for instance in stage.instances]
-        await shop.set_stock(DEFAULT_SKU, options.stock, new_sale=True)
+        await sale.admin.set_stock(DEFAULT_SKU, options.stock, new_sale=True)
         calls = stage.locks.calls()
-        answers = await _rush(options, urls, steps, shop)
+        answers = await _rush(options, urls, steps, sale.shop)
         calls = stage.locks.calls() - calls
         step = steps.add_task("Auditing", total=None)
-        found = await shop.audit(DEFAULT_SKU)
+        found = await sale.audit(DEFAULT_SKU)
         missing = [
             answer["order"]
             for answer in answers["answers"]
-            if answer["outcome"] == "sold" and await shop.order(answer["order"]) is None
+            if answer["outcome"] == "sold" and await sale.shop.order(answer["order"]) is None
         ]
         figures = _figures(options, stage.ports, answers, found, missing, sum(map(_locks_taken, urls)), calls)
         steps.remove_task(step)
@@ -234,8 +234,8 @@ def _table(options: DemoOptions, stage: Stage, figures: Figures) -> Table:
             "latency p50 / p95 / p99",
             f"{figures.latency_p50_ms:.0f} / {figures.latency_p95_ms:.0f} / {figures.latency_p99_ms:.0f} ms",
         ),
-        ("locks taken", "-" if options.lock is LockName.NONE else figures.locks_taken),
-        ("buyers per lock", "-" if options.lock is LockName.NONE else figures.buyers_per_lock),
+        ("locks taken", "-" if options.lock is LockName("none") else figures.locks_taken),
+        ("buyers per lock", "-" if options.lock is LockName("none") else figures.buyers_per_lock),
     ]
     for name, value in rows:
         table.add_row(name, str(value))

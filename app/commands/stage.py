@@ -8,18 +8,27 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
+from enum import StrEnum
 
 from rich.console import Console
 
 from app.embedded import LockServers, MariaDB, Valkey
 from app.embedded.process import Process, port_is_free
 from app.errors import ConfigurationError
-from app.locks import Reach
-from app.locks.registry import backend_class
-from app.main import open_shop, open_store
-from app.sale import Shop
-from app.settings import NOT_THERE, PREFIX, Guard, LockName, Settings, StoreName, load
+from app.locks.registry import CLASSES, backend_class
+from app.main import Sale, best_guard, open_sale, open_store
+from app.settings import PREFIX, Guard, Settings, load
 from app.stock import DEFAULT_SKU
+from app.stock.registry import MYSQL, REDIS, check_guard
+
+LockName = StrEnum("LockName", [(name.upper().replace("-", "_"), name) for name in CLASSES])  # type: ignore[misc]
+
+
+class StoreName(StrEnum):
+    """Where the stock can be."""
+
+    REDIS = REDIS
+    MYSQL = MYSQL
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,18 +50,11 @@ class StageOptions:
 
         Raises `ConfigurationError` if what was asked for doesn't go with them.
         """
-        guarantees = backend_class(self.lock).guarantees
-        if guarantees.fencing:
-            best = Guard.FENCE
-        elif self.store is StoreName.MYSQL:
-            best = Guard.VERSION
-        else:
-            best = Guard.NONE if guarantees.reach is Reach.NOBODY else Guard.COMPARE
+        best = best_guard(backend_class(self.lock).guarantees, self.store)
         if self.guard is Guard.FENCE and best is not Guard.FENCE:
             raise ConfigurationError(f"--lock {self.lock} gives no fencing tokens; say --guard {best}")
         guard = self.guard or best
-        if why := NOT_THERE.get((self.store, guard)):
-            raise ConfigurationError(why)
+        check_guard(self.store, guard)
         return guard
 
 
@@ -94,14 +96,14 @@ class Stage:
         """The servers, then the instances."""
         return [*dict.fromkeys((*self.locks.processes, self.store)), *self.instances]
 
-    def open_shop(self) -> AbstractAsyncContextManager[Shop]:
-        """A shop of this process on the same servers: it sells nothing, it sets the stock and audits."""
-        return open_shop(_settings({**self.variables, "INSTANCE": "stage"}))
+    def open_sale(self) -> AbstractAsyncContextManager[Sale]:
+        """A sale of this process on the same servers: it sells nothing, it sets the stock and audits."""
+        return open_sale(_settings({**self.variables, "INSTANCE": "stage"}))
 
     async def begin_sale(self, units: int) -> None:
-        """Forget what was sold, and put so many units of the default item on sale."""
-        async with self.open_shop() as shop:
-            await shop.set_stock(DEFAULT_SKU, units, new_sale=True)
+        """Forget what was sold, and put new units of the default item on sale."""
+        async with self.open_sale() as sale:
+            await sale.admin.set_stock(DEFAULT_SKU, units, new_sale=True)
 
 
 @contextmanager
@@ -113,11 +115,10 @@ def set_up(options: StageOptions, console: Console, variables: Mapping[str, str]
     """
     guard = options.chosen_guard
     locks = LockServers(options.lock)
-    store, leading = _store(options.store, locks)
+    store, store_url = _store(options.store, locks)
     settings = {
-        **locks.variables,
-        **leading,
-        "STORE": options.store.value,
+        "LOCK": locks.url,
+        "STORE": store_url,
         "GUARD": guard.value,
         "LOCK_TTL_S": str(options.ttl_s),
         "ADMIN_TOKEN": secrets.token_urlsafe(16),
@@ -141,16 +142,14 @@ def _settings(variables: Mapping[str, str]) -> Settings:
     return load(**{name.lower(): value for name, value in variables.items()})
 
 
-def _store(name: StoreName, locks: LockServers) -> tuple[Process, dict[str, str]]:
-    """The store's server, which may be the lock's, and the settings that lead to it."""
+def _store(name: StoreName, locks: LockServers) -> tuple[Process, str]:
+    """The store's server, which may be the lock's, and its URL."""
     if name is StoreName.REDIS:
         valkey = Valkey(durable=True)
-        return valkey, {"REDIS_URL": valkey.url}
-    for server in locks.processes:
-        if isinstance(server, MariaDB):
-            return server, {}
-    mariadb = MariaDB(durable=True)
-    return mariadb, {"MYSQL_URL": mariadb.url}
+        return valkey, valkey.url
+    shared = next((server for server in locks.processes if isinstance(server, MariaDB)), None)
+    mariadb = shared or MariaDB(durable=True)
+    return mariadb, mariadb.url
 
 
 def _choose_ports(options: StageOptions, console: Console) -> list[int]:

@@ -3,8 +3,8 @@
 from rich.console import Console
 from rich.table import Column, Table
 
+from app.audit import Audit
 from app.locks import Contender
-from app.sale import Audit
 from app.stock import Level
 
 
@@ -38,7 +38,7 @@ def print_audits(audits: list[Audit]) -> None:
 
 
 def print_queues(contenders: list[Contender]) -> None:
-    """Who holds each lock, and who waits for it."""
+    """The holder of each lock, and its waiters in their order."""
     if not contenders:
         Console().print("Nobody holds a lock or waits for one.")
         return

@@ -1,6 +1,7 @@
 """`seckill up`: the sale on this machine, open until Ctrl-C."""
 
 import asyncio
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -12,11 +13,7 @@ from app.commands.stage import Stage, StageOptions, set_up
 from app.settings import PREFIX
 
 # The settings that lead to the servers, for other terminals.
-_LEADING: Final = {
-    *("LOCK_BACKEND", "STORE", "GUARD", "ETCD_ENDPOINTS", "REDIS_URL", "LOCK_REDIS_URL", "REDLOCK_URLS"),
-    "ZOOKEEPER_HOSTS",
-    "MYSQL_URL",
-}
+_LEADING: Final = ("LOCK", "STORE", "GUARD")
 _LOOK_EVERY_S: Final = 0.5
 
 
@@ -67,7 +64,9 @@ def _say_where(stage: Stage, console: Console) -> None:
     console.print()
     for name, place in places:
         console.print(f"  [bold]{name:16}[/]  [cyan]{place}[/]", soft_wrap=True, highlight=False)
-    leading = " ".join(f"{PREFIX}{name}={value}" for name, value in stage.variables.items() if name in _LEADING)
+    leading = " ".join(
+        f"{PREFIX}{name}={shlex.quote(value)}" for name, value in stage.variables.items() if name in _LEADING
+    )
     seckill = Path(sys.executable).with_name("seckill")
     lines = [
         "",

@@ -5,7 +5,9 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
-from app.sale.cashier import Stats
+from typing_extensions import override
+
+from app.telemetry.observer import Observer
 
 _GRANTS: Final = 12
 _EVENTS: Final = 24
@@ -39,13 +41,10 @@ class Event:
     times: int = 1
 
 
-class Journal:
-    """Passes on what cashiers report, to be counted, and remembers the last of it; nothing of single buyers."""
+class Journal(Observer):
+    """Remembers the last of what happens; nothing of single buyers."""
 
-    def __init__(self, stats: Stats) -> None:
-        self._stats = stats
-        self.served = stats.served  # called for each buyer: nothing is to come in between
-        self.conflicted = stats.conflicted
+    def __init__(self) -> None:
         self.grants: deque[GrantRecord] = deque(maxlen=_GRANTS)  # those that are over
         self.events: deque[Event] = deque(maxlen=_EVENTS)
         self.units = 0  # sold since the start
@@ -67,36 +66,27 @@ class Journal:
         self._noted += 1
         self.events.append(Event(self._noted, now, kind, facts))
 
+    @override
     def granted(self, lock: str, token: int, waited_s: float) -> None:
-        """See `Stats.granted`."""
         self._held[lock] = GrantRecord(lock, token, time.time(), waited_s)
-        self._stats.granted(lock, token, waited_s)
 
+    @override
     def released(self, lock: str, token: int, held_s: float, purchases: int, units: int) -> None:
-        """See `Stats.released`."""
         self.units += units
         record = self._held.get(lock)
         if record is not None and record.token == token:
             del self._held[lock]
             self.grants.append(GrantRecord(lock, token, record.at, record.waited_s, held_s, purchases, units))
-        self._stats.released(lock, token, held_s, purchases, units)
 
-    def committed(self, purchases: int) -> None:
-        """See `Stats.committed`."""
-        self._stats.committed(purchases)
-
+    @override
     def fenced(self, lock: str, sku: str) -> None:
-        """See `Stats.fenced`."""
         self.note("fenced", sku=sku, token=self._held[lock].token if lock in self._held else 0)
-        self._stats.fenced(lock, sku)
 
+    @override
     def lost(self, lock: str) -> None:
-        """See `Stats.lost`."""
         last = next((one for one in reversed(self.grants) if one.lock == lock), None)
         self.note("lost", lock=lock, token=last.token if last else 0)
-        self._stats.lost(lock)
 
-    def settled(self, result: str) -> None:
-        """See `Stats.settled`."""
-        self.note("settled", result=result)
-        self._stats.settled(result)
+    @override
+    def resolved(self, result: str) -> None:
+        self.note("resolved", result=result)

@@ -11,112 +11,34 @@ import math
 import secrets
 import time
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
 from pydantic import FiniteFloat, TypeAdapter, ValidationError
 
-from app.dashboard.journal import Event, GrantRecord
+from app.common.forever import run_forever
+from app.dashboard.journal import Journal
+from app.dashboard.picture import InstanceState, Picture, Report, last_events, past_grants
+from app.dashboard.stalling import StallingStore
 from app.errors import SeckillError, UnknownItem
-from app.locks import Contender, Guarantees
-from app.sale.decision import Purchase
-from app.sale.shop import Shop
+from app.sale import Admin, Purchase, Shop
 from app.stock import Level
 
 _log = logging.getLogger(__name__)
 
 _EVERY_S: Final = 0.5
-_SILENT_S: Final = 3.0  # who has said nothing for so long is not counted on
-_STALE_S: Final = 60.0  # what has not changed for so long is taken down, whoever put it up
+_SILENT_S: Final = 3.0  # an instance that was silent for longer is not counted on
+_STALE_S: Final = 60.0  # an entry that has not changed for longer is removed
 _COMMAND_S: Final = 10.0  # how long a command is up
 _FRESH_S: Final = 3.0  # a command that is older is not obeyed; longer than the store's deadline
 _SLICE: Final = 100  # buyers of a rush who come without a pause for others
 _TOGETHER_S: Final = 1.0  # until a rush begins, so that all instances have heard of it
 _STALL_WITHIN_S: Final = 60.0
-_GRANTS: Final = 12
-_EVENTS: Final = 30
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """What an instance says of itself.
-
-    `number` grows with each report; `units`: sold since it was started; `waiting`: buyers; `held`, `grants`: the grants
-    that it has, and the last that it had; `pausing`: its next write will be held back; `paused_s`: one is, for so long.
-    """
-
-    instance: str
-    number: int
-    units: int
-    waiting: int
-    way: str
-    held: list[GrantRecord]
-    grants: list[GrantRecord]
-    events: list[Event]
-    pausing: bool
-    paused_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class InstanceState:
-    """A report, and for how many seconds nothing newer has been heard."""
-
-    report: Report
-    silent_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class PastGrant:
-    """A grant that is over.
-
-    `handed_over_s`: from the end of the one before, or from when it was asked for, to its own beginning, by the
-    instances' clocks; None if the one before is not known, or was overtaken.
-    """
-
-    instance: str
-    grant: GrantRecord
-    handed_over_s: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class InstanceEvent:
-    """What has happened, and where."""
-
-    instance: str
-    event: Event
-
-
-@dataclass(frozen=True, slots=True)
-class Picture:
-    """The sale of an item at a moment (`at`, in seconds since 1970), as one instance sees it, newest things first.
-
-    `guarded`: whether the store refuses the write of a holder that was overtaken.
-    `level` is None and `store_error` says why, if the store doesn't answer, or (`missing`) has no such item; as do
-    `queue` and `lock_error`.
-    """
-
-    at: float
-    instance: str
-    sku: str
-    lock: str
-    lock_system: str
-    lock_guarantees: Guarantees
-    guarded: bool
-    lease_ttl_s: float
-    level: Level | None
-    missing: bool
-    store_error: str | None
-    queue: list[Contender]
-    lock_error: str | None
-    instances: list[InstanceState]
-    grants: list[PastGrant]
-    events: list[InstanceEvent]
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What instances are to do, by their names: a number of buyers to send (`rush`), or seconds to pause (`pause`)."""
+    """Tasks for the instances, by their names: a number of buyers to send (`rush`), or seconds to pause (`pause`)."""
 
     what: str
     sku: str
@@ -146,12 +68,24 @@ class ControlRoom:
     `lease_ttl_s`: of the locks' leases.
     """
 
-    def __init__(self, shop: Shop, *, instance: str, lease_ttl_s: float) -> None:
+    def __init__(
+        self,
+        shop: Shop,
+        admin: Admin,
+        journal: Journal,
+        stalling: StallingStore,
+        *,
+        instance: str,
+        lease_ttl_s: float,
+    ) -> None:
         self._shop = shop
+        self._admin = admin
+        self._journal = journal
+        self._stalling = stalling
         self._instance = instance
         self.lease_ttl_s = lease_ttl_s
         self._number = 0
-        self._way = shop.way
+        self._mode = admin.mode
         self._board: dict[str, _Notice] = {}
         self._heard: set[str] | None = None  # commands that were up at the last look; None before the first one
         self._said: set[str] = set()  # commands of ours that were not up yet
@@ -163,7 +97,7 @@ class ControlRoom:
 
     def start(self) -> None:
         """Report, and listen to commands."""
-        self._do(self._go_on(), "control room")
+        self._do(run_forever(self._exchange, every_s=_EVERY_S, log=_log, what="the control room"), "control room")
 
     async def close(self) -> None:
         """End what was begun, and take our report down, so far as that can be done."""
@@ -171,7 +105,7 @@ class ControlRoom:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         try:
-            await self._shop.notices({}, drop=[_REPORT + self._instance, _LOOK + self._instance])
+            await self._admin.notices({}, drop=[_REPORT + self._instance, _LOOK + self._instance])
         except SeckillError as error:
             _log.debug("the report stays up: %s", error)
 
@@ -183,7 +117,7 @@ class ControlRoom:
         While nobody looks, instances report only what is short: it takes them a second to tell of grants and events.
         """
         self._looked_at = asyncio.get_running_loop().time()
-        level, queue = await asyncio.gather(self._shop.level(sku), self._shop.queue(sku), return_exceptions=True)
+        level, queue = await asyncio.gather(self._shop.level(sku), self._admin.queue(sku), return_exceptions=True)
         for answer in (level, queue):
             if isinstance(answer, BaseException) and not isinstance(answer, SeckillError):
                 raise answer
@@ -203,9 +137,9 @@ class ControlRoom:
             instance=self._instance,
             sku=sku,
             lock=lock,
-            lock_system=self._shop.lock_system[0],
-            lock_guarantees=self._shop.lock_system[1],
-            guarded=self._shop.guarded,
+            lock_system=self._admin.lock_system[0],
+            lock_guarantees=self._admin.lock_system[1],
+            guarded=self._admin.guarded,
             lease_ttl_s=self.lease_ttl_s,
             level=level if isinstance(level, Level) else None,
             missing=isinstance(level, UnknownItem),
@@ -213,16 +147,16 @@ class ControlRoom:
             queue=queue if isinstance(queue, list) else [],
             lock_error=str(queue) if isinstance(queue, SeckillError) else None,
             instances=instances,
-            grants=_past_grants(instances, lock),
-            events=_last_events(instances),
+            grants=past_grants(instances, lock),
+            events=last_events(instances),
         )
 
     # -- what an operator says ---------------------------------------------------------------------------------------
 
     async def rush(self, sku: str, buyers: int, *, over_s: float = 0.0) -> list[str]:
-        """Have so many buyers come, spread evenly over all instances and over `over_s` seconds; who sends them.
+        """Have buyers come, spread evenly over all instances and over `over_s` seconds; the names of the instances.
 
-        Raises what the store raises; then it is withdrawn, and who hears of it late does not obey.
+        Raises what the store raises; then the task is withdrawn, and an instance that reads it late does not obey.
         """
         names = self._present()
         share, more = divmod(buyers, len(names))
@@ -232,11 +166,11 @@ class ControlRoom:
         return list(each)
 
     async def pause(self, sku: str, for_s: float) -> str:
-        """Have the holder of an item's lock, or if nobody holds it this instance, hold its next write back; who does.
+        """Have the holder of an item's lock hold its next write back, or this instance if nobody has it; its name.
 
         Its leases are not renewed meanwhile: like a process that stands still at the worst moment.
         """
-        queue = await self._shop.queue(sku)
+        queue = await self._admin.queue(sku)
         holder = next((str(one.owner.get("instance")) for one in queue if one.holds), self._instance)
         name = holder if holder in self._present() else self._instance
         await self._command(Command("pause", sku, {name: for_s}, time.time()))
@@ -255,7 +189,7 @@ class ControlRoom:
         name = _COMMAND + secrets.token_hex(8)
         self._said.add(name)
         try:
-            await self._shop.notices({name: _commands.dump_json(command).decode()})
+            await self._admin.notices({name: _commands.dump_json(command).decode()})
         except SeckillError:
             self._withdrawn.add(name)
             raise
@@ -263,20 +197,10 @@ class ControlRoom:
 
     # -- report and obey ---------------------------------------------------------------------------------------------
 
-    async def _go_on(self) -> None:
-        while True:
-            try:
-                await self._exchange()
-            except SeckillError as error:
-                _log.debug("no word from the other instances: %s", error)
-            except Exception:
-                _log.exception("the control room failed in a way that it must not")
-            await asyncio.sleep(_EVERY_S)
-
     async def _exchange(self) -> None:
-        if self._shop.way != self._way:
-            self._way = self._shop.way
-            self._shop.journal.note("way", way=self._way)
+        if self._admin.mode != self._mode:
+            self._mode = self._admin.mode
+            self._journal.note("mode", mode=self._mode)
         self._number += 1
         now = asyncio.get_running_loop().time()
         put = {_REPORT + self._instance: _reports.dump_json(self._report()).decode()}
@@ -288,7 +212,7 @@ class ControlRoom:
             for name, notice in self._board.items()
             if now - notice.since > (_COMMAND_S if name.startswith(_COMMAND) else _STALE_S)
         ]
-        found = await self._shop.notices(put, drop=[*old, *withdrawn])
+        found = await self._admin.notices(put, drop=[*old, *withdrawn])
         self._withdrawn -= withdrawn
         board = {}
         for name, text in found.items():
@@ -312,7 +236,7 @@ class ControlRoom:
                 _log.warning("a command came %.1f s late (or clocks are apart), and was not obeyed", late_s)
 
     def _report(self) -> Report:
-        now, journal = asyncio.get_running_loop().time(), self._shop.journal
+        now, journal = asyncio.get_running_loop().time(), self._journal
         looks = [notice.since for name, notice in self._board.items() if name.startswith(_LOOK)]
         looked_at = now - max([self._looked_at, *looks]) < _SILENT_S
         return Report(
@@ -320,7 +244,7 @@ class ControlRoom:
             number=self._number,
             units=journal.units,
             waiting=self._shop.buyers_waiting,
-            way=self._shop.way,
+            mode=self._admin.mode,
             held=journal.held,
             grants=list(journal.grants) if looked_at else [],
             events=list(journal.events) if looked_at else [],
@@ -362,39 +286,21 @@ class ControlRoom:
                 if number % _SLICE == 0:
                     await asyncio.sleep(0)  # others have their turn, too
         told = Counter(one.result() for one in coming)
-        self._shop.journal.note("rush", buyers=buyers, **{str(name): count for name, count in told.items()})
+        self._journal.note("rush", buyers=buyers, **{str(name): count for name, count in told.items()})
 
     async def _pause(self, sku: str, for_s: float) -> None:
         loop = asyncio.get_running_loop()
 
         def begins(token: int) -> None:
+            self._admin.pause_renewal(for_s)
             self._paused_until = loop.time() + for_s
-            self._shop.journal.note("paused", token=token, for_s=for_s)
+            self._journal.note("paused", token=token, for_s=for_s)
 
         self._pausing += 1
         try:
-            await self._shop.stall(sku, for_s, begins, within_s=_STALL_WITHIN_S)
+            await self._shop.level(sku)  # nothing is ever written of an item that isn't there
+            await self._stalling.stall(sku, for_s, begins, within_s=_STALL_WITHIN_S)
         except SeckillError as error:
             _log.warning("no pause: %s", error)
         finally:
             self._pausing -= 1
-
-
-def _past_grants(instances: Iterable[InstanceState], lock: str) -> list[PastGrant]:
-    every = sorted(
-        ((state.report.instance, grant) for state in instances for grant in state.report.grants if grant.lock == lock),
-        key=lambda one: one[1].at,
-    )
-    found = []
-    for place, (instance, grant) in enumerate(every):
-        handed_over_s = None
-        if place and (before := every[place - 1][1]).held_s is not None:
-            free_since = max(before.at + before.held_s, grant.at - grant.waited_s)
-            handed_over_s = grant.at - free_since if free_since <= grant.at else None
-        found.append(PastGrant(instance, grant, handed_over_s))
-    return found[: -_GRANTS - 1 : -1]
-
-
-def _last_events(instances: Iterable[InstanceState]) -> list[InstanceEvent]:
-    every = [InstanceEvent(state.report.instance, event) for state in instances for event in state.report.events]
-    return sorted(every, key=lambda one: one.event.at, reverse=True)[:_EVENTS]

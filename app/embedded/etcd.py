@@ -72,7 +72,7 @@ class EtcdMember(Process):
         return [f"{int(lease['ID']):x}" for lease in self.ask("lease/leases").get("leases", [])]
 
     def delete(self, key: str) -> bool:
-        """Delete a key, whoever's it is; whether it was there. Raises `OSError` when the member does not answer."""
+        """Delete a key of any owner; True if it was there. Raises `OSError` when the member does not answer."""
         return "deleted" in self.ask("kv/deleterange", key=base64.b64encode(key.encode()).decode())
 
     def ask(self, method: str, **arguments: str | bool) -> dict[str, Any]:

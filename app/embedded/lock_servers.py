@@ -16,36 +16,33 @@ _REDIS_CALLS = "eval|evalsha|psubscribe|set"  # those of the locks; none of thei
 
 
 class LockServers:
-    """Those of the lock backend of that name, started together. A lock of Redis gets one apart from the stock's.
+    """Those of the lock of that name, started together. A lock of Redis gets one apart from the stock's.
 
-    `variables`: the settings that lead to them, without their prefix.
+    `url`: of the lock.
     """
 
     def __init__(self, lock: str) -> None:
         self._all = ExitStack()
         self.processes: list[Process] = []
-        self.variables = {"LOCK_BACKEND": lock}
-        match lock:
-            case "etcd" | "etcd-txn":
+        scheme, address = lock.replace("-", "+", 1), ""
+        match lock.partition("-")[0]:
+            case "etcd":
                 etcd = EtcdMember()
-                self.processes = [etcd]
-                self.variables["ETCD_ENDPOINTS"] = etcd.endpoint
-            case "redis" | "redis-fair":
+                self.processes, address = [etcd], etcd.endpoint.partition("://")[2]
+            case "redis":
                 redis = Valkey("valkey-locks", durable=True)
-                self.processes = [redis]
-                self.variables["LOCK_REDIS_URL"] = redis.url
+                self.processes, address = [redis], redis.url.partition("://")[2]
             case "redlock":
                 independent = [Valkey(f"valkey-locks-{number}", durable=True) for number in (1, 2, 3)]
                 self.processes = [*independent]
-                self.variables["REDLOCK_URLS"] = ",".join(server.url for server in independent)
+                address = ",".join(f"127.0.0.1:{server.port}" for server in independent)
             case "zookeeper":
                 zookeeper = ZooKeeper()
-                self.processes = [zookeeper]
-                self.variables["ZOOKEEPER_HOSTS"] = zookeeper.hosts
-            case "mysql-row" | "mysql-for-update":
+                self.processes, address = [zookeeper], zookeeper.hosts
+            case "mysql":
                 mariadb = MariaDB()
-                self.processes = [mariadb]
-                self.variables["MYSQL_URL"] = mariadb.url
+                self.processes, address = [mariadb], mariadb.url.partition("://")[2]
+        self.url = f"{scheme}://{address}"
 
     def __enter__(self) -> Self:
         with ExitStack() as starting:
@@ -58,7 +55,7 @@ class LockServers:
         self._all.close()
 
     def calls(self) -> int:
-        """How many calls they have served so far, whosever, each by its server's own count."""
+        """How many calls they have served so far, by the servers' own counts."""
         return sum(map(_calls, self.processes))
 
 

@@ -16,6 +16,9 @@ from prometheus_client import (
 )
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
+from typing_extensions import override
+
+from app.telemetry.observer import Observer
 
 _MS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 
@@ -28,7 +31,7 @@ _FAILURES: Final = (
 )
 
 
-class Metrics:
+class Metrics(Observer):
     """A registry of its own for each app, so that a process may have several."""
 
     def __init__(self) -> None:
@@ -63,8 +66,8 @@ class Metrics:
         self._fallbacks = self._counter(
             "fallbacks", "Times that the lock system went away or came back", "event", "away", "back"
         )
-        self._settled = self._counter(
-            "batches_settled",
+        self._resolved = self._counter(
+            "batches_resolved",
             "Batches whose answer was lost, by what became of them",
             "result",
             *("committed", "not_committed", "unasked"),
@@ -91,62 +94,64 @@ class Metrics:
         about.info(what)
 
     def watch_renewal(self, renewing: Callable[[], bool]) -> None:
-        """Report whether the thread that renews leases gets on, as it is at each scrape."""
-        gauge = Gauge("seckill_renewing", "1 while the thread that renews leases gets on", registry=self._registry)
+        """Report whether the thread that renews leases makes progress, as it is at each scrape."""
+        gauge = Gauge(
+            "seckill_renewing", "1 while the thread that renews leases makes progress", registry=self._registry
+        )
         gauge.set_function(renewing)
 
-    def watch_way(self, way: Callable[[], str]) -> None:
+    def watch_mode(self, mode: Callable[[], str]) -> None:
         """Report whether sales happen without a lock, as it is at each scrape."""
         gauge = Gauge("seckill_optimistic", "1 while sales happen without a lock", registry=self._registry)
-        gauge.set_function(lambda: way() == "optimistic")
+        gauge.set_function(lambda: mode() == "optimistic")
 
+    @override
     def fallback(self, event: str) -> None:
-        """The lock system went "away", or is "back"."""
         self._fallbacks.labels(event).inc()
 
     def watch_queues(self, waiting: Callable[[], Mapping[str, int]]) -> None:
         """Report the depth of the queues as `waiting()` has it at each scrape."""
         self._registry.register(_Queues(waiting))
 
-    def served(self, outcome: str) -> None:
-        """A buyer was answered."""
+    @override
+    def answered(self, outcome: str) -> None:
         child = self._outcomes.get(outcome)
         if child is None:  # `labels` costs more than all the rest of it
             child = self._outcomes[outcome] = self._purchases.labels(outcome)
         child.inc()
 
+    @override
     def committed(self, purchases: int) -> None:
-        """A batch was decided."""
         self._batch.observe(purchases)
 
+    @override
     def granted(self, lock: str, token: int, waited_s: float) -> None:
-        """A lock was got."""
         self._wait.observe(waited_s)
 
+    @override
     def released(self, lock: str, token: int, held_s: float, purchases: int, units: int) -> None:
-        """A lock was given back."""
         self._hold.observe(held_s)
         self._units.inc(units)
 
+    @override
     def fenced(self, lock: str, sku: str) -> None:
-        """The store refused our token."""
         self._fenced.inc()
 
+    @override
     def lost(self, lock: str) -> None:
-        """A grant was lost."""
         self._lost.inc()
 
+    @override
     def conflicted(self) -> None:
-        """Somebody was faster."""
         self._conflicts.inc()
 
-    def settled(self, result: str) -> None:
-        """What became of a batch whose answer was lost."""
-        self._settled.labels(result).inc()
+    @override
+    def resolved(self, result: str) -> None:
+        self._resolved.labels(result).inc()
 
-    def renewal(self, result: str) -> None:
-        """What became of a lease renewal."""
-        self._renewals.labels(result).inc()
+    @override
+    def renewal(self, event: str) -> None:
+        self._renewals.labels(event).inc()
 
     def watch_auditor(
         self,
@@ -154,8 +159,8 @@ class Metrics:
         violations: Callable[[], int],
         units: Callable[[], Mapping[str, tuple[int, int]]],
     ) -> None:
-        """Report whether this instance is the auditor, what the last audit found, whoever made it, and the units left
-        and sold of each item that it has seen as the auditor: those cost no call of their own.
+        """Report whether this instance is the auditor, what the last audit found, whichever instance made it, and the
+        units left and sold of each item that it has seen as the auditor: those cost no call of their own.
         """
         auditor = Gauge("seckill_auditor", "1 if this instance is the auditor", registry=self._registry)
         auditor.set_function(leads)
@@ -163,8 +168,8 @@ class Metrics:
         found.set_function(violations)
         self._registry.register(_Units(units))
 
+    @override
     def audited(self, result: str) -> None:
-        """The auditor has looked at all items."""
         self._audits.labels(result).inc()
 
     def render(self) -> bytes:

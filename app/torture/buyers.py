@@ -56,7 +56,7 @@ class Crowd:
         self._name = f"{self._wishes.getrandbits(32):08x}"
 
     async def come(self, per_s: float) -> None:
-        """Come at random moments, so many a second on the average, until cancelled."""
+        """Come at random moments, `rate` a second on the average, until cancelled."""
         while True:
             self.send(self._wishes.choice((1, 1, 2, 3)))
             await asyncio.sleep(self._wishes.expovariate(per_s))
@@ -67,11 +67,6 @@ class Crowd:
         patience_s = self._patience_s[self._count % len(self._patience_s)]
         wish = Wish(f"{self._name}-{self._count}", f"buyer-{self._count}", quantity, patience_s)
         return self._begin(self._buy(wish))
-
-    def ask_again(self, actor: Actor) -> None:
-        """Send the last one who was answered to an instance once more, if there is one."""
-        if self._answered is not None:
-            self._begin(self._ask(actor, self._answered))
 
     def _begin(self, buying: Coroutine[None, None, Attempt]) -> "asyncio.Task[Attempt]":
         task = asyncio.create_task(buying)

@@ -18,7 +18,7 @@ def main() -> None:
     def stop_renewing(number: int, frame: object) -> None:
         state = server.lifespan.state.get("seckill")
         if isinstance(state, State):
-            state.shop.pause_renewal(2 * settings.lock_ttl_s)
+            state.admin.pause_renewal(2 * settings.lock_ttl_s)
 
     signal.signal(signal.SIGUSR1, stop_renewing)
     server.run([listener])

@@ -57,7 +57,7 @@ def judge(history: History) -> list[Finding]:
         finding("I2", "lucky is what the orders add up to; a key has one order", orders, _orders(history, end)),
         finding("I3", "nothing is left unsold to those who wanted it", purchases, _unsold(history, end, told)),
         finding("I4", 'who was told "sold" has that order, for good; nobody else has', purchases, _kept(end, told)),
-        finding("I4", "who asks again hears the same, and no answer was untrue", answers, _repeated(asked)),
+        finding("I4", "a buyer who asks again hears the same, and no answer was untrue", answers, _repeated(asked)),
         finding("I4", "no order without a request", orders, _wanted(end, asked)),
         finding("I5, I8", "tokens never decrease: served in the order of the queue", orders, _tokens(end)),
         finding("I7", "every order was written under a grant, and a grant is one instance's", orders, _grants(end)),
@@ -277,9 +277,9 @@ def _instances(history: History) -> Iterator[str]:
 def _faults(history: History) -> str:
     struck = Counter(fault.name for fault in history.faults if fault.struck)
     never = [name for name in history.setup.nemeses if not struck[name]]
-    settled = _sum_of(history, "batches_settled")
+    resolved = _sum_of(history, "batches_resolved")
     but = f" (not {', '.join(never)})" if never else ""
-    return f"{len(struck)} kinds struck{but}, {settled} answers lost"
+    return f"{len(struck)} kinds struck{but}, {resolved} answers lost"
 
 
 def _tested(history: History, told: dict[str, list[Attempt]]) -> Iterator[str]:
@@ -290,6 +290,6 @@ def _tested(history: History, told: dict[str, list[Attempt]]) -> Iterator[str]:
     if not any(answers[0].outcome == "sold" for answers in told.values()):
         yield "nothing was sold"
     harmed = [fault for fault in history.faults if fault.struck and fault.name in _HARM_COMMITS]
-    noticed = [one for one in history.counts if one.name.startswith(("fenced", "batches_settled"))]
+    noticed = [one for one in history.counts if one.name.startswith(("fenced", "batches_resolved"))]
     if harmed and not noticed and history.setup.guard == "fence":
         yield f"{len(harmed)} commits came late or were lost, and no instance has noticed"

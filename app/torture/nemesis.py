@@ -24,7 +24,7 @@ _RELEASE_S: Final = 0.15  # a release that was sent before its sender was stoppe
 _DELAY_S: Final = 0.1
 _TRIES: Final = 100
 
-_READ: Final = Script("read.lua").sha.encode()
+_READ: Final = Script("prepare.lua").sha.encode()
 _COMMITS: Final = {
     guard: Script(script).sha.encode()
     for guard, script in (("fence", "commit.lua"), ("compare", "commit.lua"), ("none", "bare.lua"))
@@ -37,16 +37,12 @@ class Missed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What a fault may touch: the stage, and the lock's queue as it is. `guard`: what checks the commits.
-
-    `ask_again`: send an instance a purchase that was answered before, which it has to look up.
-    """
+    """What a fault may touch: the stage, and the lock's queue as it is. `guard`: what checks the commits."""
 
     stage: Stage
     dice: random.Random
     queue: Callable[[], Awaitable[list[Contender]]]
     guard: str
-    ask_again: Callable[[Actor], None]
 
     @property
     def commit(self) -> bytes:
@@ -104,7 +100,7 @@ class Kind:
 
 @asynccontextmanager
 async def _pause_holder(world: World) -> AsyncIterator[str]:
-    # The holder, caught in the act: whoever is stopped outside of its grant is let go again.
+    # The holder, caught in the act: an instance that was stopped outside of its grant is let go again.
     for _ in range(_TRIES):
         actor = world.instance_of(await world.contender(holds=True))
         if actor is None:
@@ -194,8 +190,6 @@ def _late(what: str, *, pause: bool) -> Strike:
         actor = world.any_instance()
         path = actor.to_store
         path.stall_at(world.commit if what == "commit" else _READ)
-        if what == "read":
-            world.ask_again(actor)  # while there is plenty nothing else is read
         try:
             if not await asyncio.to_thread(path.struck.wait, _AIM_WITHIN_S):
                 raise Missed(f"no {what} of {actor.name} to be seen")
@@ -360,5 +354,5 @@ class Nemesis:
         by_place = {KINDS[one].place: one for one in self._dice.sample(others, len(others))}
         some = list(by_place.values())
         kinds = self._dice.sample(some, min(len(some), self._dice.choice((2, 3))))
-        # etcd and the store last: who is to be struck is found with their help.
+        # etcd and the store last: the other faults find their target with their help.
         return name, sorted(kinds, key=lambda one: KINDS[one].place in ("etcd", "store"))

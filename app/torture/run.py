@@ -17,8 +17,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 
 from app.errors import ConfigurationError, SeckillError
-from app.main import open_shop
-from app.sale import Shop
+from app.main import Sale, open_sale
 from app.settings import Guard, load
 from app.stock import DEFAULT_SKU
 from app.torture.buyers import Crowd
@@ -119,26 +118,26 @@ def _run(options: TortureOptions, servers: ExitStack, progress: Progress) -> His
 
 
 def _variables(options: TortureOptions) -> dict[str, str]:
-    timeout_ms = str(options.ttl_s * 500)  # below the TTL: whoever is cut off must notice before the lease is over
+    timeout_ms = str(options.ttl_s * 500)  # below the TTL: an instance that is cut off must notice in time
     return {
         "GUARD": options.guard.value,
         "LOCK_TTL_S": str(options.ttl_s),
         "PURCHASE_TIMEOUT_MS": str(int(options.ttl_s * _PURCHASE_TIMEOUT_TTLS * 1000)),
-        "ETCD_TIMEOUT_MS": timeout_ms,
-        "REDIS_TIMEOUT_MS": timeout_ms,
+        "LOCK_TIMEOUT_MS": timeout_ms,
+        "STORE_TIMEOUT_MS": timeout_ms,
     }
 
 
 async def _sell(options: TortureOptions, stage: Stage, recorder: Recorder, progress: Progress) -> None:
     direct = load(
-        etcd_endpoints=stage.cluster.endpoints,
-        redis_url=stage.store.url,
+        lock=stage.lock_url,
+        store=stage.store.url,
         guard=options.guard,
         instance="torture",
         lock_ttl_s=options.ttl_s,
     )
-    async with open_shop(direct) as shop:
-        await shop.set_stock(DEFAULT_SKU, recorder.history.setup.initial, new_sale=True)
+    async with open_sale(direct) as sale:
+        await sale.admin.set_stock(DEFAULT_SKU, recorder.history.setup.initial, new_sale=True)
         began = time.monotonic()
 
         def clock() -> float:
@@ -148,32 +147,32 @@ async def _sell(options: TortureOptions, stage: Stage, recorder: Recorder, progr
         patience_s = (1.0, options.ttl_s + RECOVERY_S)
         crowd = Crowd(stage.instances, options.seed, clock, recorder.note, patience_s=patience_s)
         watching = [
-            asyncio.create_task(_look_on(shop, clock, recorder)),
+            asyncio.create_task(_look_on(sale, clock, recorder)),
             *(asyncio.create_task(_count(actor, clock, recorder)) for actor in stage.instances),
         ]
         try:
-            await _let_loose(options, stage, shop, crowd, clock, recorder, progress)
-            await _finish(shop, crowd, options, progress)
-            await _settle_down(stage, shop, options.ttl_s + RECOVERY_S)
+            await _let_loose(options, stage, sale, crowd, clock, recorder, progress)
+            await _finish(sale, crowd, options, progress)
+            await _calm_down(stage, sale, options.ttl_s + RECOVERY_S)
         finally:
             for task in watching:
                 task.cancel()
             ends = await asyncio.gather(*watching, return_exceptions=True)
             await crowd.close()
-        # Who no longer looks sees nothing wrong.
+        # A watcher that has stopped sees nothing wrong.
         for end in ends:
             if isinstance(end, Exception):
                 raise end
         # What was sold must be on disk, not only in the store's memory.
         await asyncio.to_thread(stage.store.kill)
         await asyncio.to_thread(stage.store.start)
-        recorder.note(await _end(stage, shop))
+        recorder.note(await _end(stage, sale))
 
 
 async def _let_loose(
     options: TortureOptions,
     stage: Stage,
-    shop: Shop,
+    sale: Sale,
     crowd: Crowd,
     clock: Callable[[], float],
     recorder: Recorder,
@@ -192,7 +191,7 @@ async def _let_loose(
 
     # Dice of their own, as how often those for the targets are thrown depends on what they meet.
     schedule, targets = random.Random(options.seed), random.Random(options.seed)  # noqa: S311 - no secrets
-    world = World(stage, targets, shop.contenders, options.guard.value, crowd.ask_again)
+    world = World(stage, targets, sale.admin.contenders, options.guard.value)
     nemesis = Nemesis(world, options.nemeses, schedule, ttl_s=options.ttl_s, calm_s=options.every_s)
     striking = asyncio.create_task(nemesis.run(clock, options.duration_s, told))
     coming = asyncio.create_task(crowd.come(options.rate))
@@ -209,12 +208,12 @@ async def _let_loose(
         await asyncio.gather(coming, striking, return_exceptions=True)
 
 
-async def _finish(shop: Shop, crowd: Crowd, options: TortureOptions, progress: Progress) -> None:
-    """Everything is healed: sell what is left, until each instance has said "sold out", and all are told."""
+async def _finish(sale: Sale, crowd: Crowd, options: TortureOptions, progress: Progress) -> None:
+    """Everything is healed: sell the rest, until each instance has said "sold out" and every buyer has an answer."""
     progress.add_task("Everything is healed; selling the rest", total=None)
     loop = asyncio.get_running_loop()
     give_up_at = loop.time() + _FINISH_WITHIN_S
-    while (left := (await shop.level(DEFAULT_SKU)).stock) > 0 and loop.time() < give_up_at:
+    while (left := (await sale.admin.level(DEFAULT_SKU)).stock) > 0 and loop.time() < give_up_at:
         quantity = min(100, max(1, left // 50))
         await asyncio.wait([crowd.send(quantity) for _ in range(50)], timeout=give_up_at - loop.time())
     for _ in range(4 * options.instances):
@@ -222,11 +221,11 @@ async def _finish(shop: Shop, crowd: Crowd, options: TortureOptions, progress: P
     await crowd.all_told(max(1.0, give_up_at - loop.time()))
 
 
-async def _settle_down(stage: Stage, shop: Shop, within_s: float) -> None:
+async def _calm_down(stage: Stage, sale: Sale, within_s: float) -> None:
     """Queue and leases have this long to be gone; what is still there after that is a violation."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(within_s):
-            while await shop.contenders() or await stage.leases():  # noqa: ASYNC110 - of other processes
+            while await sale.admin.contenders() or await stage.leases():  # noqa: ASYNC110 - of other processes
                 await asyncio.sleep(0.1)
 
 
@@ -247,12 +246,12 @@ async def _count(actor: Actor, clock: Callable[[], float], recorder: Recorder) -
         before, since = counters, at
 
 
-async def _look_on(shop: Shop, clock: Callable[[], float], recorder: Recorder) -> None:
+async def _look_on(sale: Sale, clock: Callable[[], float], recorder: Recorder) -> None:
     """Read stock and lucky again and again, as anybody may at any time."""
     while True:
         asked_at = clock()
         try:
-            level = await shop.level(DEFAULT_SKU)
+            level = await sale.admin.level(DEFAULT_SKU)
         except SeckillError:
             pass  # the store is away
         else:
@@ -260,16 +259,16 @@ async def _look_on(shop: Shop, clock: Callable[[], float], recorder: Recorder) -
         await asyncio.sleep(_LOOK_EVERY_S)
 
 
-async def _end(stage: Stage, shop: Shop) -> End:
-    level = await shop.level(DEFAULT_SKU)
+async def _end(stage: Stage, sale: Sale) -> End:
+    level = await sale.admin.level(DEFAULT_SKU)
     orders: list[SoldOrder] = []
     after = None
-    while page := await shop.orders(DEFAULT_SKU, after=after, limit=_PAGE):
+    while page := await sale.admin.orders(DEFAULT_SKU, after=after, limit=_PAGE):
         orders += [
             SoldOrder(one.id, one.quantity, one.buyer, one.key, one.instance, one.token, one.batch_id) for one in page
         ]
         after = page[-1].id
-    queue = tuple(one.key for one in await shop.contenders())
+    queue = tuple(one.key for one in await sale.admin.contenders())
     leases = tuple(await stage.leases())
     return End(level.stock, level.lucky, level.initial, tuple(orders), queue, leases)
 

@@ -32,8 +32,8 @@ class Actor(Process):
         own = {
             "INSTANCE": name,
             "PORT": str(self.port),
-            "ETCD_ENDPOINTS": ",".join(f"http://127.0.0.1:{path.port}" for path in self.to_etcd),
-            "REDIS_URL": f"redis://127.0.0.1:{self.to_store.port}/0",
+            "LOCK": "etcd://" + ",".join(f"127.0.0.1:{path.port}" for path in self.to_etcd),
+            "STORE": f"redis://127.0.0.1:{self.to_store.port}/0",
         }
         # Not what the user has set for their own instances.
         env = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
@@ -76,6 +76,11 @@ class Stage:
         self._servers = ExitStack()
         self.instances: list[Actor] = []
 
+    @property
+    def lock_url(self) -> str:
+        """The lock's, past the proxies."""
+        return "etcd://" + ",".join(f"127.0.0.1:{member.client_port}" for member in self.cluster.members)
+
     def start(self, say: Callable[[str], None]) -> Self:
         """Start the servers, then the instances, until all of them are ready; `stop` ends them, also half of them."""
         say("Starting three etcd members and the store")
@@ -111,7 +116,7 @@ class Stage:
         return False
 
     async def leases(self) -> list[str]:
-        """The leases that etcd has, but for those of who may audit; raises `OSError` if no member answers."""
+        """The leases that etcd has, but for those of the auditors-to-be; raises `OSError` if no member answers."""
         for member in self.cluster.members[:-1]:
             with contextlib.suppress(OSError):
                 return await asyncio.to_thread(_leases, member)

@@ -1,0 +1,110 @@
+"""The picture of a sale: what all instances say of themselves, put together."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from app.dashboard.journal import Event, GrantRecord
+from app.locks import Contender, Guarantees
+from app.stock import Level
+
+_GRANTS: Final = 12
+_EVENTS: Final = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What an instance says of itself.
+
+    `number` grows with each report; `units`: sold since it was started; `waiting`: buyers; `held`, `grants`: the grants
+    that it has, and the last that it had; `pausing`: its next write will be held back; `paused_s`: one is, for so long.
+    """
+
+    instance: str
+    number: int
+    units: int
+    waiting: int
+    mode: str
+    held: list[GrantRecord]
+    grants: list[GrantRecord]
+    events: list[Event]
+    pausing: bool
+    paused_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceState:
+    """A report, and for how many seconds nothing newer has been heard."""
+
+    report: Report
+    silent_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class PastGrant:
+    """A grant that is over.
+
+    `handed_over_s`: from the end of the one before, or from when it was asked for, to its own beginning, by the
+    instances' clocks; None if the one before is not known, or was overtaken.
+    """
+
+    instance: str
+    grant: GrantRecord
+    handed_over_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceEvent:
+    """What has happened, and where."""
+
+    instance: str
+    event: Event
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """The sale of an item at a moment (`at`, in seconds since 1970), as one instance sees it, newest things first.
+
+    `guarded`: whether the store refuses the write of a holder that was overtaken.
+    `level` is None and `store_error` says why, if the store doesn't answer, or (`missing`) has no such item; as do
+    `queue` and `lock_error`.
+    """
+
+    at: float
+    instance: str
+    sku: str
+    lock: str
+    lock_system: str
+    lock_guarantees: Guarantees
+    guarded: bool
+    lease_ttl_s: float
+    level: Level | None
+    missing: bool
+    store_error: str | None
+    queue: list[Contender]
+    lock_error: str | None
+    instances: list[InstanceState]
+    grants: list[PastGrant]
+    events: list[InstanceEvent]
+
+
+def past_grants(instances: Iterable[InstanceState], lock: str) -> list[PastGrant]:
+    """The last grants of a lock, of all instances, the newest first."""
+    every = sorted(
+        ((state.report.instance, grant) for state in instances for grant in state.report.grants if grant.lock == lock),
+        key=lambda one: one[1].at,
+    )
+    found = []
+    for place, (instance, grant) in enumerate(every):
+        handed_over_s = None
+        if place and (before := every[place - 1][1]).held_s is not None:
+            free_since = max(before.at + before.held_s, grant.at - grant.waited_s)
+            handed_over_s = grant.at - free_since if free_since <= grant.at else None
+        found.append(PastGrant(instance, grant, handed_over_s))
+    return found[: -_GRANTS - 1 : -1]
+
+
+def last_events(instances: Iterable[InstanceState]) -> list[InstanceEvent]:
+    """The last events of all instances, the newest first."""
+    every = [InstanceEvent(state.report.instance, event) for state in instances for event in state.report.events]
+    return sorted(every, key=lambda one: one.event.at, reverse=True)[:_EVENTS]

@@ -1,0 +1,65 @@
+"""A store whose next write can be held back: to see what a pause at the worst moment does."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from app.errors import StockError
+from app.stock import Batch, Fence, StockStore
+
+
+@dataclass(frozen=True, slots=True)
+class _Stall:
+    sku: str
+    for_s: float
+    begins: Callable[[int], None]
+    begun: "asyncio.Future[bool]"
+
+
+class StallingStore:
+    """Another store, between whose reads and writes a process can be made to stand still.
+
+    To the sale it is a write like any other that is on its way for long: nobody is told that nothing was sold, and
+    whether it still counts when it arrives is for the store to say.
+    """
+
+    def __init__(self, store: StockStore) -> None:
+        self._store = store
+        self._stall: _Stall | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    @property
+    def as_store(self) -> StockStore:
+        """The same, for who wants a store."""
+        return cast(StockStore, self)
+
+    async def commit(self, fence: Fence, batches: Mapping[str, Batch]) -> dict[str, list[str] | StockError]:
+        """As the store does it; later, if that was wished."""
+        stall = self._stall
+        if stall is not None and stall.sku in batches:
+            self._stall = None
+            stall.begins(fence.token)
+            if not stall.begun.done():
+                stall.begun.set_result(True)
+            await asyncio.sleep(stall.for_s)
+        return await self._store.commit(fence, batches)
+
+    async def stall(self, sku: str, for_s: float, begins: Callable[[int], None], *, within_s: float) -> bool:
+        """Hold the next write that sells an item back for some seconds, after `begins(token)`.
+
+        Whether one came `within_s` seconds.
+        """
+        if self._stall is not None and not self._stall.begun.done():
+            self._stall.begun.set_result(False)  # this one comes in its place
+        stall = self._stall = _Stall(sku, for_s, begins, asyncio.get_running_loop().create_future())
+        try:
+            async with asyncio.timeout(within_s):
+                return await stall.begun
+        except TimeoutError:
+            return False
+        finally:
+            if self._stall is stall:
+                self._stall = None
