@@ -62,7 +62,9 @@ def main() -> int:
             turn = number % len(running)
             for one in running[turn:] + running[:turn]:
                 status.update(f"Round {number + 1} of {options.rounds}: {one.contender.name}")
-                loads[one.contender.name] = _measure(one, options.connections, options.seconds)
+                load = loads[one.contender.name] = _measure(one, options.connections, options.seconds)
+                if not load.requests:
+                    parser.error(f"argument --seconds: {one.contender.name} answered nobody in {load.seconds:.1f} s")
             rounds.append(loads)
             status.update(f"Round {number + 1} of {options.rounds}: the rush")
             rushing = [one for one in running if one.contender.name in _RUSH]

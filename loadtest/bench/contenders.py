@@ -23,7 +23,7 @@ from fastapi import FastAPI, Header, Query, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import PlainTextResponse, Response
 
-from app.locks import EtcdBackend
+from app import locks
 from app.stock import DEFAULT_SKU, SKU_PATTERN
 
 Sku = Annotated[str, Query(pattern=f"^{SKU_PATTERN}$")]
@@ -75,15 +75,15 @@ def nothing() -> FastAPI:
 
 def lua() -> FastAPI:
     """No lock: an atomic script for each request, over a pool of connections that is never too small."""
-    store = redis.asyncio.Redis.from_url(os.environ["BENCH_REDIS_URL"], max_connections=600)
+    store = redis.asyncio.Redis.from_url(os.environ["BENCH_STORE"], max_connections=600)
     take = store.register_script(_TAKE)
     return _app(lambda sku, quantity: take(keys=[f"{sku}:stock", f"{sku}:lucky"], args=[quantity]), store.aclose)
 
 
 def articles() -> FastAPI:
     """A lock and a lease for each request, in a thread, and a bare read-decrement-write."""
-    store = redis.Redis.from_url(os.environ["BENCH_REDIS_URL"])
-    backend = EtcdBackend(os.environ["BENCH_ETCD"], ttl_s=30, timeout_s=30)
+    store = redis.Redis.from_url(os.environ["BENCH_STORE"])
+    backend = locks.connect(os.environ["BENCH_LOCK"], ttl_s=30, timeout_s=30)
 
     def sell(sku: str, quantity: int) -> None:
         with backend.lock(f"/bench/articles/{sku}"):

@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import gc
 import json
+import math
 import re
 import shutil
 import socket
@@ -133,7 +134,7 @@ async def _drive(urls: list[str], connections: int, seconds: float, paths: Seque
 
 def _wrk(program: str, urls: list[str], connections: int, seconds: float) -> Load:
     share = connections // len(urls)
-    argv = [program, "--latency", "-t1", f"-c{share}", f"-d{max(1, round(seconds))}s", "--timeout", "30s"]
+    argv = [program, "--latency", "-t1", f"-c{share}", f"-d{math.ceil(seconds)}s", "--timeout", "30s"]
     running = [subprocess.Popen([*argv, url], stdout=subprocess.PIPE, text=True) for url in urls]
     said = [one.communicate()[0] for one in running]
     requests, took_s, failed, lost = 0, 0.0, 0, 0
@@ -164,7 +165,9 @@ def drive(
     """Load these servers; each buyer asks for the paths in turn. wrk can do only one, and not very many connections."""
     program = None if never_wrk else shutil.which("wrk")
     if program and len(paths) == 1 and connections <= _WRK_CONNECTIONS_MAX:
-        return _wrk(program, [url + paths[0] for url in urls], connections, seconds)
+        load = _wrk(program, [url + paths[0] for url in urls], connections, seconds)
+        rush(urls, len(urls), paths[0])  # wrk leaves without its last answers: wait, or they disturb the next
+        return load
     if connections > _CONNECTIONS_MAX:
         return _in_parts(urls, connections, seconds, paths)
     gc.disable()  # with 20,000 connections it would be the load generator's cost that is measured
@@ -174,14 +177,14 @@ def drive(
         gc.enable()
 
 
-def rush(urls: Sequence[str], buyers: int) -> float:
+def rush(urls: Sequence[str], buyers: int, path: str = "/stock/reduce") -> float:
     """All of them connect; then all ask in the same instant. Seconds until the last one is answered."""
-    return uvloop.run(_rush(urls, buyers))
+    return uvloop.run(_rush(urls, buyers, path))
 
 
-async def _rush(urls: Sequence[str], buyers: int) -> float:
+async def _rush(urls: Sequence[str], buyers: int, path: str) -> float:
     async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"GET /stock/reduce HTTP/1.1\r\nHost: x\r\n\r\n")
+        writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
         head = await reader.readuntil(b"\r\n\r\n")
         if not head.startswith(b"HTTP/1.1 200"):
             raise RuntimeError(f"answered {head[:60]!r}")

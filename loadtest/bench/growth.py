@@ -12,6 +12,7 @@ import argparse
 import json
 import statistics
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,7 +20,6 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from app.locks import EtcdBackend
 from app.server import raise_file_limit
 from loadtest.bench.generator import drive, holding
 from loadtest.bench.plot import bars
@@ -123,7 +123,7 @@ def _measure_in_turn(
         told("Starting etcd, the store and the instances")
         running = stand.start(_ENOUGH, max(row.instances for row in rows))
         running.fill(tuple(skus))
-        # An item is opened at its first purchase: that is not what is measured.
+        # The first purchase of an item costs more than the others: that is not what is measured.
         drive(running.urls(""), 500, _WARM_S, _paths(skus))
         found: list[dict[str, Figure]] = []
         for number in range(rounds):
@@ -171,18 +171,8 @@ def _memory(program: str | None, waiting: bool) -> float:
         process = psutil.Process(running.processes[0].pid)
         drive(running.urls(""), 100, 0.3)
         before = process.memory_info().rss
-        if not waiting:
-            return _peak(process, running, before)
-        backend = EtcdBackend([stand.etcd.endpoint], ttl_s=60)
-        with backend.lock("/bench/memory/default"):
-            size = _peak(process, running, before)
-        backend.close()
-        return size
-
-
-def _peak(process: psutil.Process, running: Running, before: int) -> float:
-    with holding(running.urls("/stock/reduce")[0], _WAITING):
-        return (process.memory_info().rss - before) / _WAITING
+        with running.held_up() if waiting else nullcontext(), holding(running.urls("/stock/reduce")[0], _WAITING):
+            return float((process.memory_info().rss - before) / _WAITING)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import urllib.request
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
@@ -25,26 +25,16 @@ from rich import box
 from rich.console import Console
 from rich.table import Column, Table
 
+from app import locks
 from app.common.mysql import MySqlClient
 from app.embedded import EtcdMember, MariaDB, Valkey, ZooKeeper
 from app.errors import ConfigurationError, LockUnavailable
 from app.locks.mysql.backend import SCHEMA as LOCK_TABLES
-from app.locks.registry import NAMES, backend_class
+from app.locks.registry import CLASSES, scheme_of
 
 _START_WITHIN_S: Final = 30.0  # all processes of a heat are there, and connected
 _TTL_S: Final = 5
 _COLUMNS: Final = ("lock", "of", "grants/s", "hand-off", "wait", "turns", "overlaps", "left")
-
-
-@dataclass(frozen=True, slots=True)
-class Servers:
-    """Where the servers are, in a form that goes to another process; empty: not started."""
-
-    etcd: str = ""
-    redis: str = ""
-    redlock: str = ""  # three of them
-    zookeeper: str = ""
-    mysql: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,75 +47,171 @@ class Handle:
 
 
 @dataclass(frozen=True, slots=True)
+class Server:
+    """What locks run on. `start` answers its address, as it is in a lock's URL; `left`: what locks have left there.
+
+    Our locks talk to it with `module`, which comes with `package`.
+    """
+
+    module: str
+    package: str
+    start: Callable[[ExitStack], str]
+    left: Callable[[str], set[str]]
+
+
+# -- the servers -------------------------------------------------------------------------------------------------------
+
+
+def _start_etcd(started: ExitStack) -> str:
+    return started.enter_context(EtcdMember()).endpoint.partition("://")[2]
+
+
+def _start_redis(started: ExitStack) -> str:
+    return started.enter_context(Valkey()).url.partition("://")[2]
+
+
+def _start_redlock(started: ExitStack) -> str:
+    servers = [started.enter_context(Valkey(f"valkey-{number}")) for number in (1, 2, 3)]
+    return ",".join(f"127.0.0.1:{server.port}" for server in servers)
+
+
+def _start_zookeeper(started: ExitStack) -> str:
+    return started.enter_context(ZooKeeper()).hosts
+
+
+def _start_mysql(started: ExitStack) -> str:
+    return started.enter_context(MariaDB()).url.partition("://")[2]
+
+
+# What a lock keeps on purpose (counters, folders, a row for each name) is not left behind.
+
+
+def _left_in_etcd(address: str) -> set[str]:
+    def ask(method: str, **arguments: str | bool) -> Any:
+        body = json.dumps(arguments).encode()
+        with urllib.request.urlopen(f"http://{address}/v3/{method}", data=body, timeout=10) as answer:
+            return json.loads(answer.read())
+
+    keys = ask("kv/range", key="AA==", range_end="AA==", keys_only=True).get("kvs", [])
+    leases = ask("lease/leases").get("leases", [])
+    return {f"key {key['key']}" for key in keys} | {f"lease {lease['ID']}" for lease in leases}
+
+
+def _left_in_redis(addresses: str) -> set[str]:
+    import redis
+
+    found: set[str] = set()
+    for address in addresses.split(","):
+        with redis.Redis.from_url(f"redis://{address}") as client:
+            keys: Any = client.scan_iter(count=1000)
+            found |= {f"key {key!r} in {address}" for key in keys if key != b"seckill_lock_tokens"}
+    return found
+
+
+def _left_in_zookeeper(address: str) -> set[str]:
+    from kazoo.client import KazooClient
+
+    client = KazooClient(hosts=address)
+    client.start()
+    try:
+        folders = [f"{top}/{name}" for top in ("/bench", "/bench-kazoo") for name in _children(client, top)]
+        return {f"{folder}/{node}" for folder in folders for node in _children(client, folder)}
+    finally:
+        client.stop()
+        client.close()
+
+
+def _children(client: Any, folder: str) -> list[str]:
+    from kazoo.exceptions import NoNodeError
+
+    try:
+        return list(client.get_children(folder))
+    except NoNodeError:
+        return []
+
+
+def _left_in_mysql(address: str) -> set[str]:
+    client = MySqlClient(f"mysql://{address}", timeout_s=10, unavailable=LockUnavailable, schema=LOCK_TABLES)
+    try:
+        return {f"row {name!r}" for (name,) in client.run("SELECT name FROM seckill_locks").rows}
+    finally:
+        client.close()
+
+
+# By the first word of our locks' names.
+SERVERS: Final = {
+    "etcd": Server("etcd3", "seckill", _start_etcd, _left_in_etcd),
+    "redis": Server("redis", "seckill", _start_redis, _left_in_redis),
+    "redlock": Server("redis", "seckill", _start_redlock, _left_in_redis),
+    "zookeeper": Server("kazoo", "seckill[zookeeper]", _start_zookeeper, _left_in_zookeeper),
+    "mysql": Server("pymysql", "seckill[mysql]", _start_mysql, _left_in_mysql),
+}
+
+
+# -- the contestants ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
 class Contestant:
-    """A lock that takes part. `server`: which it needs; `module`: what has to be installed; `open` connects."""
+    """A lock that takes part. `server`: which it needs; `module`: what has to be installed.
+
+    `open`, with the server's address and a name for the lock, connects.
+    """
 
     name: str
     server: str
     module: str
     package: str
-    open: Callable[[Servers, str], Handle]
+    open: Callable[[str, str], Handle]
 
 
 def _ours() -> Iterator[Contestant]:
-    """All locks that keep processes apart."""
-    for name in NAMES:
-        server, module, package = next(needs for prefix, needs in _NEEDS.items() if name.startswith(prefix))
-        if server:
-            yield Contestant(f"seckill {name}", server, module, package, _open_ours(name, server))
+    """All registered locks that have a server; the others keep no processes apart."""
+    for lock in CLASSES:
+        name = lock.partition("-")[0]
+        if server := SERVERS.get(name):
+            yield Contestant(f"seckill {lock}", name, server.module, server.package, _open_ours(lock))
 
 
-# What our locks need: the server, the client's module, and what to install, by how their names begin.
-_NEEDS: Final = {
-    "etcd": ("etcd", "etcd3", "seckill"),
-    "redis": ("redis", "redis", "seckill"),
-    "redlock": ("redlock", "redis", "seckill"),
-    "zookeeper": ("zookeeper", "kazoo", "seckill[zookeeper]"),
-    "mysql": ("mysql", "pymysql", "seckill[mysql]"),
-    "": ("", "", ""),
-}
-
-
-def _open_ours(lock: str, server: str) -> Callable[[Servers, str], Handle]:
-    def connect(servers: Servers, name: str) -> Handle:
-        kind: Any = backend_class(lock)
-        backend = kind(getattr(servers, server), ttl_s=_TTL_S, timeout_s=30)
+def _open_ours(lock: str) -> Callable[[str, str], Handle]:
+    def connect(address: str, name: str) -> Handle:
+        backend = locks.connect(f"{scheme_of(lock)}://{address}", ttl_s=_TTL_S, timeout_s=30)
         one = backend.lock(f"/bench/{name}")
         return Handle(one.acquire, one.release, backend.close)
 
     return connect
 
 
-def _python_etcd3(servers: Servers, name: str) -> Handle:
+def _python_etcd3(address: str, name: str) -> Handle:
     import etcd3
 
-    host, _, port = servers.etcd.rpartition("//")[2].partition(":")
+    host, _, port = address.partition(":")
     client = etcd3.client(host=host, port=int(port))
     lock: Any = etcd3.Lock(f"bench/{name}", ttl=_TTL_S, etcd_client=client)
     return Handle(lambda: lock.acquire(timeout=None), lock.release, client.close)
 
 
-def _redis_py(servers: Servers, name: str) -> Handle:
+def _redis_py(address: str, name: str) -> Handle:
     import redis
 
-    client = redis.Redis.from_url(servers.redis)
+    client = redis.Redis.from_url(f"redis://{address}")
     lock = client.lock(f"bench:{name}", timeout=_TTL_S, sleep=0.01)
     return Handle(lock.acquire, lock.release, client.close)
 
 
-def _python_redis_lock(servers: Servers, name: str) -> Handle:
+def _python_redis_lock(address: str, name: str) -> Handle:
     import redis
     import redis_lock
 
-    client = redis.Redis.from_url(servers.redis)
+    client = redis.Redis.from_url(f"redis://{address}")
     lock: Any = redis_lock.Lock(client, f"bench:{name}", expire=_TTL_S)
     return Handle(lock.acquire, lock.release, client.close)
 
 
-def _kazoo(servers: Servers, name: str) -> Handle:
+def _kazoo(address: str, name: str) -> Handle:
     from kazoo.client import KazooClient
 
-    client = KazooClient(hosts=servers.zookeeper, timeout=_TTL_S)
+    client = KazooClient(hosts=address, timeout=_TTL_S)
     client.start()
     lock: Any = client.Lock(f"/bench-kazoo/{name}")
     return Handle(lock.acquire, lock.release, client.stop)
@@ -142,6 +228,9 @@ CONTESTANTS: Final[dict[str, Contestant]] = {
         Contestant("kazoo", "zookeeper", "kazoo", "kazoo", _kazoo),
     )
 }
+
+
+# -- the heats ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,23 +288,24 @@ def run(options: BenchOptions) -> int:
         if importlib.util.find_spec(CONTESTANTS[one].module) is None
     }
     with ExitStack() as started, console.status("") as status:
-        servers = Servers()
+        addresses: dict[str, str] = {}
         for server in dict.fromkeys(CONTESTANTS[one].server for one in options.names if one not in absent):
             try:
-                servers = replace(servers, **{server: _START[server](started)})
+                addresses[server] = SERVERS[server].start(started)
             except ConfigurationError as missing:
                 absent |= {one: str(missing) for one in options.names if CONTESTANTS[one].server == server}
         present = [one for one in options.names if one not in absent]
         heats = list(itertools.product(range(options.rounds), options.holds_ms, options.processes, present))
         for number, (_, hold_ms, processes, name) in enumerate(heats, 1):
             status.update(f"{number} of {len(heats)}: {name}, {processes} processes, holds {hold_ms:g} ms")
-            look = _LEFT[CONTESTANTS[name].server]
-            before = look(servers)
-            turns = _measure(name, servers, processes, hold_ms, options.seconds)
+            server = CONTESTANTS[name].server
+            address, left = addresses[server], SERVERS[server].left
+            before = left(address)
+            turns = _measure(name, address, processes, hold_ms, options.seconds)
             if not all(turns):
                 report.failed.append(f"{name} with {processes} processes: one of them got no turn")
             if sum(map(len, turns)) > 1:
-                report.heats.append(_heat(name, processes, hold_ms, turns, len(look(servers) - before)))
+                report.heats.append(_heat(name, processes, hold_ms, turns, len(left(address) - before)))
     _print(console, options, report)
     for name, reason in absent.items():
         console.print(f"{name} did not take part: {reason}", markup=False, highlight=False)
@@ -229,90 +319,13 @@ def run(options: BenchOptions) -> int:
     return 1 if any(heat.overlaps or heat.left_behind for heat in ours) else 0
 
 
-def _start_redlock(started: ExitStack) -> str:
-    return ",".join(started.enter_context(Valkey(f"valkey-{number}")).url for number in (1, 2, 3))
-
-
-_START: Final[dict[str, Callable[[ExitStack], str]]] = {
-    "etcd": lambda started: started.enter_context(EtcdMember()).endpoint,
-    "redis": lambda started: started.enter_context(Valkey()).url,
-    "redlock": _start_redlock,
-    "zookeeper": lambda started: started.enter_context(ZooKeeper()).hosts,
-    "mysql": lambda started: started.enter_context(MariaDB()).url,
-}
-
-
-# -- what is left behind: what a lock keeps on purpose (counters, folders, a row for each name) does not count --------
-
-
-def _left_in_etcd(servers: Servers) -> set[str]:
-    def ask(method: str, **arguments: str | bool) -> Any:
-        body = json.dumps(arguments).encode()
-        with urllib.request.urlopen(f"{servers.etcd}/v3/{method}", data=body, timeout=10) as answer:
-            return json.loads(answer.read())
-
-    keys = ask("kv/range", key="AA==", range_end="AA==", keys_only=True).get("kvs", [])
-    leases = ask("lease/leases").get("leases", [])
-    return {f"key {key['key']}" for key in keys} | {f"lease {lease['ID']}" for lease in leases}
-
-
-def _left_in_redis(urls: str) -> set[str]:
-    import redis
-
-    found: set[str] = set()
-    for url in urls.split(","):
-        with redis.Redis.from_url(url) as client:
-            keys: Any = client.scan_iter(count=1000)
-            found |= {f"key {key!r} in {url}" for key in keys if key != b"seckill_lock_tokens"}
-    return found
-
-
-def _left_in_zookeeper(servers: Servers) -> set[str]:
-    from kazoo.client import KazooClient
-
-    client = KazooClient(hosts=servers.zookeeper)
-    client.start()
-    try:
-        folders = [f"{top}/{name}" for top in ("/bench", "/bench-kazoo") for name in _children(client, top)]
-        return {f"{folder}/{node}" for folder in folders for node in _children(client, folder)}
-    finally:
-        client.stop()
-        client.close()
-
-
-def _children(client: Any, folder: str) -> list[str]:
-    from kazoo.exceptions import NoNodeError
-
-    try:
-        return list(client.get_children(folder))
-    except NoNodeError:
-        return []
-
-
-def _left_in_mysql(servers: Servers) -> set[str]:
-    client = MySqlClient(servers.mysql, timeout_s=10, unavailable=LockUnavailable, schema=LOCK_TABLES)
-    try:
-        return {f"row {name!r}" for (name,) in client.run("SELECT name FROM seckill_locks").rows}
-    finally:
-        client.close()
-
-
-_LEFT: Final[dict[str, Callable[[Servers], set[str]]]] = {
-    "etcd": _left_in_etcd,
-    "redis": lambda servers: _left_in_redis(servers.redis),
-    "redlock": lambda servers: _left_in_redis(servers.redlock),
-    "zookeeper": _left_in_zookeeper,
-    "mysql": _left_in_mysql,
-}
-
-
-def _measure(name: str, servers: Servers, processes: int, hold_ms: float, seconds: float) -> list[list[Turn]]:
+def _measure(name: str, address: str, processes: int, hold_ms: float, seconds: float) -> list[list[Turn]]:
     spawn = multiprocessing.get_context("spawn")  # gRPC does not survive a fork
     turns: Queue[list[Turn]] = spawn.Queue()
     together = spawn.Barrier(processes)
     lock_name = uuid.uuid4().hex
     crowd = [
-        spawn.Process(target=_contend, args=(name, servers, lock_name, together, seconds, hold_ms, turns), daemon=True)
+        spawn.Process(target=_contend, args=(name, address, lock_name, together, seconds, hold_ms, turns), daemon=True)
         for _ in range(processes)
     ]
     for process in crowd:
@@ -325,7 +338,7 @@ def _measure(name: str, servers: Servers, processes: int, hold_ms: float, second
 
 def _contend(
     name: str,
-    servers: Servers,
+    address: str,
     lock_name: str,
     together: Barrier,
     seconds: float,
@@ -334,7 +347,7 @@ def _contend(
 ) -> None:
     own: list[Turn] = []
     try:
-        handle = CONTESTANTS[name].open(servers, lock_name)
+        handle = CONTESTANTS[name].open(address, lock_name)
         together.wait(_START_WITHIN_S)
         end = time.monotonic() + seconds
         while (asked_at := time.monotonic()) < end:

@@ -5,7 +5,7 @@ import os
 import sys
 import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractAsyncContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Self
@@ -13,10 +13,12 @@ from typing import Final, Self
 import psutil
 import redis
 
+from app import locks
 from app.embedded import EtcdMember, Valkey
 from app.embedded.process import Process, ProcessFailed, free_port
-from app.main import open_shop
+from app.main import Sale, open_sale
 from app.settings import PREFIX, load
+from app.stock import DEFAULT_SKU
 
 ROOT: Final = Path(__file__).parents[2]
 PLENTY: Final = 10**9
@@ -55,23 +57,23 @@ class Running:
 
     def __init__(self, contender: Contender, instances: int, etcd: EtcdMember, store_url: str) -> None:
         self.contender = contender
-        self._etcd = etcd
+        self._lock_url = f"etcd://{etcd.endpoint.partition('://')[2]}"
         self._store_url = store_url
-        self._prefix = f"/bench/{contender.name.replace(' ', '-')}"
+        self._lock_prefix = f"/bench/{contender.name.replace(' ', '-')}"
         self.processes = [self._process(number) for number in range(instances)]
 
     def _process(self, number: int) -> "Instance":
         port = free_port()
         env = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
         if self.contender.program is not None:
-            env |= {"BENCH_REDIS_URL": self._store_url, "BENCH_ETCD": self._etcd.endpoint}
+            env |= {"BENCH_LOCK": self._lock_url, "BENCH_STORE": self._store_url}
             argv = [sys.executable, "-m", "loadtest.bench.contenders", self.contender.program, str(port)]
         else:
             own = {
                 "PORT": str(port),
-                "ETCD_ENDPOINTS": self._etcd.endpoint,
-                "REDIS_URL": self._store_url,
-                "LOCK_PREFIX": self._prefix,
+                "LOCK": self._lock_url,
+                "STORE": self._store_url,
+                "LOCK_PREFIX": self._lock_prefix,
                 "PURCHASE_TIMEOUT_MS": "60000",
                 "ADMIN_TOKEN": _TOKEN,
             }
@@ -99,7 +101,7 @@ class Running:
             if not pages.running:
                 raise ProcessFailed(f"the pages did not stay:\n{pages.last_lines()}")
 
-    def fill(self, skus: tuple[str, ...] = ("default",)) -> None:
+    def fill(self, skus: tuple[str, ...] = (DEFAULT_SKU,)) -> None:
         """A new sale."""
         if self.contender.program is not None:
             with redis.Redis.from_url(self._store_url) as client:
@@ -108,12 +110,29 @@ class Running:
             return
 
         async def set_stock() -> None:
-            settings = load(etcd_endpoints=self._etcd.endpoint, redis_url=self._store_url, lock_prefix=self._prefix)
-            async with open_shop(settings) as shop:
+            async with self._open_sale() as sale:
                 for sku in skus:
-                    await shop.set_stock(sku, self.contender.stock, new_sale=True, wait_s=60)
+                    await sale.admin.set_stock(sku, self.contender.stock, new_sale=True, wait_s=60)
 
         asyncio.run(set_stock())
+
+    @contextmanager
+    def held_up(self) -> Iterator[None]:
+        """While somebody else has the lock, so that buyers wait."""
+
+        async def lock_name() -> str:
+            async with self._open_sale() as sale:
+                return sale.shop.lock_name(DEFAULT_SKU)
+
+        backend = locks.connect(self._lock_url, ttl_s=60)
+        try:
+            with backend.lock(asyncio.run(lock_name())):
+                yield
+        finally:
+            backend.close()
+
+    def _open_sale(self) -> AbstractAsyncContextManager[Sale]:
+        return open_sale(load(lock=self._lock_url, store=self._store_url, lock_prefix=self._lock_prefix))
 
 
 class Instance(Process):
