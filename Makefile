@@ -1,10 +1,11 @@
 # make demo     the whole sale on this machine, and the audit of what came out; ARGS="--help" for its options
 # make up       the servers, two instances and their URLs, until Ctrl-C; ARGS="--help" for its options
-# make test     the test suite, against real servers
+# make test     the tests that every change runs, against real servers (a few minutes); ARGS="-k lock" for some
+# make test-all the same, and then the slow ones: torture, browser, older servers, every lock's demo, the benchmarks
 # make torture  the sale while things break, and the verdict; ARGS="--help" for its options
 # make bench    the sale beside what it could be compared with, and the locks beside their peers (a few minutes)
 # make check    format, lint, types, import rules
-# make docs     what is generated: tables in the READMEs and in docs, docs/locks.md, .env.example
+# make docs     what is generated: tables in docs, .env.example
 # make screenshots   the pictures in the README; needs Chromium
 # make lock     requirements.lock anew: what the container installs, with hashes
 # make audit    known vulnerabilities in what is locked (asks PyPI)
@@ -15,7 +16,7 @@ BIN := $(VENV)/bin
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up torture bench test check format docs screenshots lock audit clean
+.PHONY: help demo up torture bench test test-all check format docs screenshots lock audit clean
 
 help:
 	@sed -n 's/^# \(make.*\)/\1/p' Makefile
@@ -33,8 +34,13 @@ bench: $(VENV)/.dev
 	@$(BIN)/python -m loadtest.bench $(ARGS)
 	@$(BIN)/seckill bench locks
 
+PYTEST = $(BIN)/python -m pytest -n 4 --dist loadfile --durations 10
+
 test: $(VENV)/.dev
-	@$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+	@$(PYTEST) -m "not slow" $(ARGS)
+
+test-all: test
+	@$(PYTEST) -m slow $(ARGS)
 
 check: $(VENV)/.dev
 	@$(BIN)/ruff format --check --diff .

@@ -14,6 +14,8 @@ from tests.harness.browser import Visitors, contrasts, fits
 from tests.harness.shop import TOKEN, Instance
 from tests.harness.waiting import eventually
 
+pytestmark = pytest.mark.slow
+
 OPERATOR = {"Authorization": f"Bearer {TOKEN}"}
 TTL_S = 2
 DESK: dict[str, Any] = {"viewport": {"width": 1280, "height": 800}}
@@ -97,7 +99,7 @@ def events(page: Page) -> Locator:
 
 
 def sold_to(page: Page, item: Item, buyers: int) -> None:
-    """All of them were, the figures say so, and the auditor agrees."""
+    """Wait until so many were sold to; the figures say so, and the auditor agrees."""
     expect(figure(page, "lucky")).to_have_text(str(buyers), timeout=30_000)
     expect(figure(page, "waiting")).to_have_text("0")
     assert item.orders() == buyers
@@ -131,7 +133,7 @@ def test_the_link_opens_it(pair: tuple[Instance, Instance], item: Item, visitors
 
 
 def test_the_door(pair: tuple[Instance, Instance], visitors: Visitors) -> None:
-    """Who comes without the token is asked for it; a wrong one is refused, the right one opens, leaving closes."""
+    """A visitor is asked for the token; a wrong one is refused, the right one opens the room, leaving closes it."""
     page = visitors.visit(f"{pair[0].url}/control")
     assert page.url == f"{pair[0].url}/control/login"
     token = page.get_by_label("Admin token")
@@ -142,7 +144,7 @@ def test_the_door(pair: tuple[Instance, Instance], visitors: Visitors) -> None:
     expect(page.get_by_role("alert")).to_have_text("That is not the token.")
     expect(token).to_have_attribute("aria-invalid", "true")
     token.fill(TOKEN)
-    page.get_by_role("button", name="Come in").click()
+    page.get_by_role("button", name="Sign in").click()
     live(page)
     assert page.url == f"{pair[0].url}/control"
     page.get_by_role("button", name="Leave").click()
@@ -171,7 +173,7 @@ def test_without_a_token_it_is_locked(start: Start, visitors: Visitors) -> None:
 
 
 def test_a_session_ends(room: Page, visitors: Visitors) -> None:
-    """Who is not the operator any more is led to the door by the next press."""
+    """When the session has ended, the next press leads to the door."""
     visitors.forgive("status of 401")
     room.context.clear_cookies()
     room.get_by_role("button", name="Send buyers").click()
@@ -184,7 +186,7 @@ def test_a_session_ends(room: Page, visitors: Visitors) -> None:
 def test_a_rush_moves_everything_everywhere(
     pair: tuple[Instance, Instance], item: Item, room: Page, visitors: Visitors
 ) -> None:
-    """What the buttons of one page do is done by both instances, and the figures move on the pages of both."""
+    """Both instances obey the buttons of one page, and the figures move on the pages of both."""
     other = live(visitors.visit(item.link(pair[1]), **DESK))
     sold_before = [number_of(row(room, instance).get_by_role("cell").nth(0)) for instance in pair]
     rush(room, 120, over_s=4)
@@ -201,6 +203,7 @@ def test_a_rush_moves_everything_everywhere(
         expect(page.get_by_role("img", name=re.compile("stock 180, lucky 120"))).to_be_visible()
         for instance, before in zip(pair, sold_before, strict=True):
             expect(row(page, instance).get_by_role("cell").nth(0)).to_have_text(str(before + 60))
+            expect(row(page, instance).get_by_role("cell").nth(2)).to_have_text("lock")
             expect(row(page, instance)).to_contain_text("ready")
             expect(events(page).filter(has_text=f"60 buyers came to {instance.port}: 60 sold")).to_have_count(1)
         grants = page.get_by_role("region", name="Last grants")
@@ -212,7 +215,7 @@ def test_a_rush_moves_everything_everywhere(
 
 
 def test_an_instance_has_one_colour(pair: tuple[Instance, Instance], room: Page) -> None:
-    """Wherever it is named: in the table, at its curve, among the grants, at its events."""
+    """It has the same colour wherever it is named: in the table, at its curve, among the grants, at its events."""
     rush(room, 20)
     expect(events(room).filter(has_text="buyers came")).not_to_have_count(0)
     for instance in pair:
@@ -266,7 +269,7 @@ def test_a_paused_holder_is_overtaken(
 
 @pytest.mark.parametrize(("reduced", "moves"), [("no-preference", True), ("reduce", False)])
 def test_cards_move(pair: tuple[Instance, Instance], item: Item, visitors: Visitors, reduced: str, moves: bool) -> None:
-    """Who comes and who moves up glides to their place; nothing does for those who don't want that."""
+    """Cards glide to their places, unless the visitor prefers reduced motion."""
     page = live(visitors.visit(item.link(pair[0]), reduced_motion=reduced, **DESK))
     page.evaluate(
         """() => {
@@ -283,7 +286,7 @@ def test_cards_move(pair: tuple[Instance, Instance], item: Item, visitors: Visit
 
 
 def test_a_pause_that_nobody_meets(pair: tuple[Instance, Instance], item: Item, room: Page) -> None:
-    """While nobody buys the pause waits, which is said; the rush that is offered brings it about."""
+    """While nobody buys, the page says that the pause waits; the rush that it offers brings it about."""
     pause(room)
     expect(row(room, pair[0])).to_contain_text("pauses at its next write")
     expect(room.get_by_text("Nobody buys at the moment.")).to_be_visible()
@@ -295,7 +298,7 @@ def test_a_pause_that_nobody_meets(pair: tuple[Instance, Instance], item: Item, 
 
 
 def test_restock(item: Item, room: Page) -> None:
-    """Units from now on; a new sale only after a question, which can be answered with no."""
+    """A restock sets the units; a new sale begins only after a question, which can be answered with no."""
     rush(room, 30)
     expect(figure(room, "lucky")).to_have_text("30")
     units = room.get_by_role("spinbutton", name="units from now on")
@@ -340,7 +343,7 @@ def test_what_is_wrong_is_said(room: Page, visitors: Visitors) -> None:
 
 
 def test_an_item_that_is_not_there(pair: tuple[Instance, Instance], visitors: Visitors) -> None:
-    """It is said, and a restock makes it; a name that none can have is said to be one, and is no part of the page."""
+    """The page says so, and a restock makes the item; an impossible name is said to be one, and is never markup."""
     page = live(visitors.visit(f"{pair[0].url}/control?sku=new-{next(_numbers)}&token={TOKEN}", **DESK))
     expect(page.get_by_text("There is no item “new-")).to_be_visible()
     expect(page.get_by_text("A restock makes it.")).to_be_visible()
@@ -383,13 +386,13 @@ def test_an_instance_that_comes_back(
 
 @pytest.fixture
 def own(etcd: EtcdMember, visitors: Visitors) -> Any:
-    """A store of one's own, and an instance on it."""
+    """A store that no other test uses, and an instance on it."""
     with Valkey() as valkey, Instance(etcd.endpoint, valkey.url, lock_ttl_s=TTL_S, lock_prefix="/own/lock") as instance:
         yield valkey, instance
 
 
 def test_a_store_that_is_silent(own: tuple[Valkey, Instance], visitors: Visitors) -> None:
-    """It is said where the figures would be, and goes again by itself; nobody is called silent for it."""
+    """The page says so in the place of the figures until the store answers; no instance is called silent for it."""
     valkey, instance = own
     item = Item(instance, 50)
     page = live(visitors.visit(item.link(instance), **DESK))
@@ -407,7 +410,7 @@ def test_a_store_that_is_silent(own: tuple[Valkey, Instance], visitors: Visitors
 
 
 def test_a_lock_system_that_is_silent(visitors: Visitors) -> None:
-    """It is said where the queue would be, and goes again by itself."""
+    """The page says so in the place of the queue, until the lock system answers."""
     with EtcdMember() as etcd, Valkey() as valkey, Instance(etcd.endpoint, valkey.url) as instance:
         item = Item(instance, 50)
         page = live(visitors.visit(item.link(instance), **DESK))
@@ -426,7 +429,7 @@ def test_a_lock_system_that_is_silent(visitors: Visitors) -> None:
 def test_an_instance_that_stands_still_is_silent(
     pair: tuple[Instance, Instance], item: Item, room: Page, visitors: Visitors
 ) -> None:
-    """Whoever serves the page says so of the others; a page of its own notices that nothing comes."""
+    """The pages of the others call it silent; a page of its own notices that nothing comes."""
     other = live(visitors.visit(item.link(pair[1]), **DESK))
     pair[1].pause()
     try:
@@ -440,7 +443,7 @@ def test_an_instance_that_stands_still_is_silent(
 
 def test_a_lock_that_hides_who_waits(etcd: EtcdMember, visitors: Visitors) -> None:
     """Redis knows who holds its lock, and nobody else: the page says that there may be more."""
-    with Valkey() as valkey, Instance(etcd.endpoint, valkey.url, lock_backend="redis") as instance:
+    with Valkey() as valkey, Instance(etcd.endpoint, valkey.url, lock=valkey.url) as instance:
         page = live(visitors.visit(Item(instance, 50).link(instance), **DESK))
         expect(page.get_by_text("those who wait can't be seen")).to_be_visible()
         page.goto("about:blank")
@@ -491,7 +494,7 @@ def test_by_keyboard_alone(pair: tuple[Instance, Instance], item: Item, visitors
 
 
 def test_for_a_screen_reader(room: Page) -> None:
-    """Everything has a name, headings are in order, and what changes all the time is in no live region."""
+    """Everything has a name, headings are in order, and nothing that changes all the time is in a live region."""
     assert room.locator("html").get_attribute("lang") == "en"
     levels = [
         int(tag[1]) for tag in room.evaluate("[...document.querySelectorAll('h1,h2,h3')].map((one) => one.localName)")
@@ -504,6 +507,7 @@ def test_for_a_screen_reader(room: Page) -> None:
               one.labels?.[0]?.textContent || one.textContent.trim()"""
         )
         assert name, element.evaluate("one => one.outerHTML")
+    assert room.locator("[data-text]:empty").count() == 0
     ids = room.evaluate("[...document.querySelectorAll('[id]')].map((one) => one.id)")
     assert len(ids) == len(set(ids))
     expect(room.get_by_role("banner")).to_be_visible()
@@ -575,10 +579,9 @@ def test_all_at_one_glance(pair: tuple[Instance, Instance], item: Item, visitors
             800,
             1280,
         ]
-        for part in page.locator("section, form, .plot, .place, output").all():
-            box = part.bounding_box()
-            if box is not None and box["height"] > 0:
-                assert box["y"] + box["height"] <= 800, part.evaluate("one => one.outerHTML")
+        # In one step: places come and go.
+        below = "all => all.filter(one => one.getBoundingClientRect().bottom > 800).map(one => one.outerHTML)"
+        assert page.locator("section, form, .plot, .place, output").evaluate_all(below) == []
 
     seen()
     rush(page, 100, over_s=6)

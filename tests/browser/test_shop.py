@@ -16,6 +16,8 @@ from tests.harness.browser import Visitors, contrasts, fits
 from tests.harness.shop import TOKEN, Instance
 from tests.harness.waiting import eventually
 
+pytestmark = pytest.mark.slow
+
 OPERATOR = {"Authorization": f"Bearer {TOKEN}"}
 PRESS = re.compile(r"/stock/reduce\?")
 STREAM = re.compile(r"/stock/live\?")
@@ -27,7 +29,7 @@ _numbers = itertools.count(1)
 
 
 class Item:
-    """Something to sell, which nobody else sells."""
+    """Something to sell, which no other test sells."""
 
     def __init__(self, instance: Instance, stock: int) -> None:
         self._url = instance.url
@@ -158,7 +160,7 @@ def test_a_unit_is_bought_and_counted_everywhere(
 
 
 def test_a_double_click_buys_one(shop: Instance, item: Item, visitors: Visitors) -> None:
-    """So does a hasty one with five clicks. Two presses with time between them buy two."""
+    """A double click buys one unit, and so do five hasty clicks. Two presses with time between them buy two."""
     page = visitors.visit(item.at(shop))
     rests(page)
     button(page).dblclick()
@@ -172,7 +174,7 @@ def test_a_double_click_buys_one(shop: Instance, item: Item, visitors: Visitors)
 
 
 def test_the_second_click_never_starts_a_press(shop: Instance, item: Item, visitors: Visitors) -> None:
-    """Even if the answer to the first one came between the two, and it is time for a new press."""
+    """It does not even if the first click has been answered already, so that a new press would count."""
     page = visitors.visit(item.at(shop))
     rests(page)
     click = "(button, number) => button.dispatchEvent(new MouseEvent('click', { detail: number }))"
@@ -185,7 +187,7 @@ def test_the_second_click_never_starts_a_press(shop: Instance, item: Item, visit
 
 
 def test_a_key_that_is_held_down_buys_one(shop: Instance, item: Item, visitors: Visitors) -> None:
-    """Enter presses when it goes down, and not again before it was up."""
+    """Enter presses the button when the key goes down, and not again before it was up."""
     page = visitors.visit(item.at(shop))
     rests(page)
     button(page).focus()
@@ -223,7 +225,7 @@ def test_one_press_at_a_time(shop: Instance, item: Item, visitors: Visitors) -> 
 
 
 def test_orders_are_kept(shop: Instance, item: Item, visitors: Visitors) -> None:
-    """This browser's orders of this item, newest first, are there after a reload, and lead to what was bought."""
+    """After a reload the page lists this browser's orders of the item, newest first, with links to them."""
     page = visitors.visit(item.at(shop))
     rests(page)
     first = buys(page)
@@ -241,7 +243,7 @@ def test_orders_are_kept(shop: Instance, item: Item, visitors: Visitors) -> None
 
 
 def test_sold_out_and_restocked(pair: tuple[Instance, Instance], visitors: Visitors) -> None:
-    """The last unit gone, everybody sees it, and the button is closed; when there are units again, it opens."""
+    """When the last unit is gone, every page closes its button; when there are units again, it opens."""
     shop, other = pair
     item = Item(shop, 1)
     buyer, watcher = visitors.visit(item.at(shop)), visitors.visit(item.at(other))
@@ -259,7 +261,7 @@ def test_sold_out_and_restocked(pair: tuple[Instance, Instance], visitors: Visit
 
 
 def test_who_was_too_slow_is_told(pair: tuple[Instance, Instance], visitors: Visitors) -> None:
-    """The page did not know yet that the last unit was gone: the answer says so, until there are units again."""
+    """A buyer whose page still showed a unit is told that somebody was faster, until there are units again."""
     item = Item(pair[0], 1)
     page = visitors.visit(item.at(pair[1]))
     rests(page)
@@ -274,7 +276,7 @@ def test_who_was_too_slow_is_told(pair: tuple[Instance, Instance], visitors: Vis
 
 
 def test_a_limit_per_buyer_is_per_browser(start: Start, visitors: Visitors) -> None:
-    """Who has their share is told so, after a reload, too; somebody else can buy."""
+    """A buyer who has their share is told so, after a reload, too; somebody else can buy."""
     shop = start(limit_per_buyer=1)
     item = Item(shop, 5)
     page = visitors.visit(item.at(shop))
@@ -291,7 +293,7 @@ def test_a_limit_per_buyer_is_per_browser(start: Start, visitors: Visitors) -> N
 
 
 def test_what_is_wrong_is_said(shop: Instance, item: Item, visitors: Visitors) -> None:
-    """A purchase that is refused as wrong shows why, in the service's words."""
+    """The page shows in the service's words why a wrong purchase was refused."""
     visitors.forgive("404")
     page = visitors.visit(item.at(shop))
     rests(page)
@@ -389,7 +391,7 @@ def test_the_sale_ends(start: Start, visitors: Visitors) -> None:
 
 
 def test_a_long_wait_has_days(start: Start, visitors: Visitors) -> None:
-    """And it fits on a small phone, in each language."""
+    """A countdown of more than a day shows days, and fits on a small phone in each language."""
     shop = start(sale_starts_at=in_s(100 * 86_400 + 3_600))
     item = Item(shop, PLENTY)
     for locale, days in (("en-GB", "100 d"), ("zh-CN", "100 天")):
@@ -401,17 +403,18 @@ def test_a_long_wait_has_days(start: Start, visitors: Visitors) -> None:
 # -- when something fails --------------------------------------------------------------------------------------------
 
 
+def lose(route: Route) -> None:
+    """The service has answered, and the page does not hear of it."""
+    route.fetch()
+    route.abort()
+
+
 def test_a_lost_answer_is_asked_for_again(shop: Instance, item: Item, visitors: Visitors) -> None:
     """The unit was sold and the answer lost: the same key is sent again, and the buyer hears of the one order."""
     visitors.forgive("ERR_FAILED")
     page = visitors.visit(item.at(shop))
     keys = keys_of(page)
     rests(page)
-
-    def lose(route: Route) -> None:
-        route.fetch()
-        route.abort()
-
     page.route(PRESS, lose, times=1)
     button(page).click()
     expect(outcome(page)).to_contain_text("Sending the same press again, 2 of 5")
@@ -426,7 +429,7 @@ def test_a_lost_answer_is_asked_for_again(shop: Instance, item: Item, visitors: 
 
 
 def test_the_service_says_when_to_try_again(shop: Instance, item: Item, visitors: Visitors) -> None:
-    """A 503 is tried again, not before its Retry-After."""
+    """After a 503 the page tries again, but not before its Retry-After."""
     visitors.forgive("503")
     page = visitors.visit(item.at(shop))
     keys = keys_of(page)
@@ -445,11 +448,6 @@ def test_an_unanswered_press_can_be_asked_about(shop: Instance, item: Item, visi
     page = visitors.visit(item.at(shop))
     keys = keys_of(page)
     rests(page)
-
-    def lose(route: Route) -> None:
-        route.fetch()
-        route.abort()
-
     page.route(PRESS, lose)
     button(page).click()
     expect(outcome(page)).to_contain_text("We don't know yet", timeout=40_000)
@@ -463,7 +461,7 @@ def test_an_unanswered_press_can_be_asked_about(shop: Instance, item: Item, visi
 
 
 def test_a_reload_in_mid_press(shop: Instance, item: Item, visitors: Visitors) -> None:
-    """Whoever loses patience and reloads learns what became of the press; it counted once."""
+    """A buyer who reloads before the answer learns what became of the press; it counted once."""
     page = visitors.visit(item.at(shop))
     keys = keys_of(page)
     rests(page)
@@ -538,7 +536,7 @@ def test_a_hidden_page_does_not_listen(shop: Instance, item: Item, visitors: Vis
 
 
 def test_a_browser_that_keeps_nothing(shop: Instance, item: Item, visitors: Visitors) -> None:
-    """Where storage is refused, one can buy all the same."""
+    """In a browser that refuses storage one can buy all the same."""
     page = visitors.visit("about:blank")
     page.add_init_script(
         "for (const name of ['localStorage', 'sessionStorage']) "
@@ -555,7 +553,7 @@ def test_a_browser_that_keeps_nothing(shop: Instance, item: Item, visitors: Visi
 
 @pytest.mark.parametrize("sku", ["<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "a b", "x" * 500])
 def test_an_odd_item_is_no_item(shop: Instance, visitors: Visitors, sku: str) -> None:
-    """It is said that there is none, and nothing of its name becomes part of the page."""
+    """The page says that there is no such item, and nothing of the name becomes markup."""
     visitors.forgive("status of 422")
     page = visitors.visit("about:blank")
     page.on("dialog", lambda dialog: pytest.fail(f"it ran: {dialog.message}"))

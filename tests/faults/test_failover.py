@@ -1,4 +1,4 @@
-"""A replica is promoted by Sentinel in mid-sale: who was told "sold" has an order there, or nothing is sold."""
+"""Sentinel promotes a replica in mid-sale: whoever was told "sold" has an order there, or nothing is sold."""
 
 import asyncio
 from collections.abc import Iterator
@@ -6,11 +6,11 @@ from collections.abc import Iterator
 import pytest
 
 from app.embedded import EtcdMember
-from app.errors import NotDecided, OutcomeUnknown
-from app.sale import Answer, Outcome, Purchase, Shop
+from app.errors import NotDecided, OutcomeUnknown, UnknownItem
+from app.sale import Answer, Outcome, Purchase
 from tests.harness.sentinel import SentinelSet
 from tests.harness.servers import optional_server
-from tests.harness.shop import shop
+from tests.harness.shop import Counter, shop
 from tests.harness.waiting import eventually_async
 
 
@@ -28,115 +28,94 @@ def trio() -> Iterator[SentinelSet]:
         yield started
 
 
-def test_sold_means_that_a_replica_has_it(etcd: EtcdMember, pair: SentinelSet) -> None:
+async def test_sold_means_that_a_replica_has_it(etcd: EtcdMember, pair: SentinelSet) -> None:
     """While the replica is frozen nobody is told "sold"; when it is there again the same key tells, with one order."""
+    options = {"store_wait_replicas": 1, "purchase_timeout_ms": 1500, "store_timeout_ms": 400}
+    async with shop(etcd.endpoint, pair.url, **options) as one:
+        await one.set_stock("phone", 10)
+        assert (await one.buy(Purchase(sku="phone"))).outcome is Outcome.SOLD
+        pair.replicas[0].pause()
+        with pytest.raises((NotDecided, OutcomeUnknown)):
+            await one.buy(Purchase(sku="phone", key="k"))
+        pair.replicas[0].resume()
+        answer = await until_told(one, Purchase(sku="phone", key="k"))
+        assert answer.outcome is Outcome.SOLD
+        audit = await one.audit("phone")
+        assert (audit.lucky, audit.orders, audit.violations) == (2, 2, [])
 
-    async def main() -> None:
-        options = {"redis_wait_replicas": 1, "purchase_timeout_ms": 1500, "redis_timeout_ms": 400}
-        async with shop(etcd.endpoint, pair.url, **options) as one:
-            await one.set_stock("phone", 10)
-            assert (await one.buy(Purchase(sku="phone"))).outcome is Outcome.SOLD
-            pair.replicas[0].pause()
+
+async def test_a_failover_in_mid_sale_loses_nothing(etcd: EtcdMember, trio: SentinelSet) -> None:
+    """The primary is killed while two instances sell: every order that a buyer was told of is in the new one."""
+    options = {"store_wait_replicas": 1, "store_timeout_ms": 500, "lock_ttl_s": 2, "purchase_timeout_ms": 3000}
+    async with (
+        shop(etcd.endpoint, trio.url, instance="one", **options) as one,
+        shop(etcd.endpoint, trio.url, instance="two", **options) as two,
+    ):
+        await one.set_stock("phone", 2000)
+        told: list[Answer] = []
+        stop = asyncio.Event()
+
+        async def buyer(number: int) -> None:
+            count = 0
+            while not stop.is_set():
+                count += 1
+                seller = one if (number + count) % 2 else two
+                told.append(await until_told(seller, Purchase(sku="phone", key=f"{number}-{count}")))
+                await asyncio.sleep(0.02)
+
+        buying = [asyncio.create_task(buyer(number)) for number in range(8)]
+
+        async def many_more(than: int) -> None:
+            async def sold() -> bool:
+                for task in buying:
+                    if task.done():
+                        task.result()
+                return len(told) > than + 40
+
+            await eventually_async(sold, "sales go on", 30)
+
+        await many_more(0)
+        before = len(told)
+        await asyncio.to_thread(trio.primary.kill)
+        await many_more(before)
+        stop.set()
+        await asyncio.gather(*buying)
+        orders = {order.id: order for order in await one.orders("phone", limit=1000)}
+        assert {answer.order_id for answer in told} <= orders.keys()
+        audit = await one.audit("phone")
+        assert (audit.lucky, audit.violations) == (len(told), [])
+
+
+async def test_without_it_a_late_replica_is_noticed(etcd: EtcdMember, pair: SentinelSet) -> None:
+    """One that waits for no replica loses a sale with the primary: it does not sell from the new one, and says so."""
+    options = {"purchase_timeout_ms": 1000, "store_timeout_ms": 400}
+    async with shop(etcd.endpoint, pair.url, **options) as one:
+        await one.set_stock("phone", 10)
+        assert (await one.buy(Purchase(sku="phone"))).outcome is Outcome.SOLD
+
+        async def copied() -> bool:
+            async with shop(etcd.endpoint, pair.replicas[0].url) as of_replica:
+                return (await of_replica.level("phone")).lucky == 1
+
+        await eventually_async(copied, despite=UnknownItem)
+        pair.paths[0].cut()
+        lost = await one.buy(Purchase(sku="phone"))
+        assert lost.outcome is Outcome.SOLD
+        await asyncio.to_thread(pair.primary.kill)
+
+        async def refused() -> bool:
             with pytest.raises((NotDecided, OutcomeUnknown)):
-                await one.buy(Purchase(sku="phone", key="k"))
-            pair.replicas[0].resume()
-            answer = await until_told(one, Purchase(sku="phone", key="k"))
-            assert answer.outcome is Outcome.SOLD
-            audit = await one.audit("phone")
-            assert (audit.lucky, audit.orders, audit.violations) == (2, 2, [])
+                await one.buy(Purchase(sku="phone"))
+            ready = await one.ready(1)
+            return (ready["store"], ready["stock"]) == ("ok", "not available")
 
-    asyncio.run(main())
-
-
-def test_a_failover_in_mid_sale_loses_nothing(etcd: EtcdMember, trio: SentinelSet) -> None:
-    """kill -9 of the primary while two instances sell: every order that a buyer was told of is in the new one."""
-
-    async def main() -> None:
-        options = {"redis_wait_replicas": 1, "redis_timeout_ms": 500, "lock_ttl_s": 2, "purchase_timeout_ms": 3000}
-        async with (
-            shop(etcd.endpoint, trio.url, instance="one", **options) as one,
-            shop(etcd.endpoint, trio.url, instance="two", **options) as two,
-        ):
-            await one.set_stock("phone", 2000)
-            told: list[Answer] = []
-            stop = asyncio.Event()
-
-            async def buyer(number: int) -> None:
-                count = 0
-                while not stop.is_set():
-                    count += 1
-                    seller = one if (number + count) % 2 else two
-                    told.append(await until_told(seller, Purchase(sku="phone", key=f"{number}-{count}")))
-                    await asyncio.sleep(0.02)
-
-            buying = [asyncio.create_task(buyer(number)) for number in range(8)]
-
-            async def many_more(than: int) -> None:
-                async def sold() -> bool:
-                    for task in buying:
-                        if task.done():
-                            task.result()
-                    return len(told) > than + 40
-
-                await eventually_async(sold, "sales go on", 30)
-
-            await many_more(0)
-            before = len(told)
-            await asyncio.to_thread(trio.primary.kill)
-            await many_more(before)
-            stop.set()
-            await asyncio.gather(*buying)
-            orders = {order.id: order for order in await one.orders("phone", limit=1000)}
-            assert {answer.order_id for answer in told} <= orders.keys()
-            audit = await one.audit("phone")
-            assert (audit.lucky, audit.violations) == (len(told), [])
-
-    asyncio.run(main())
+        await eventually_async(refused, "the new primary is found, and found wanting", 30)
+        async with shop(etcd.endpoint, pair.replicas[0].url) as of_promoted:
+            assert lost.order_id is not None
+            assert await of_promoted.order(lost.order_id) is None
 
 
-def test_without_it_a_late_replica_is_noticed(etcd: EtcdMember, pair: SentinelSet) -> None:
-    """Not waiting for replicas: a sale is lost with the primary. The new one is not sold from, and /readyz says so."""
-
-    async def main() -> None:
-        options = {"purchase_timeout_ms": 1000, "redis_timeout_ms": 400}
-        async with shop(etcd.endpoint, pair.url, **options) as one:
-            await one.set_stock("phone", 10)
-            assert (await one.buy(Purchase(sku="phone"))).outcome is Outcome.SOLD
-
-            async def copied() -> bool:
-                async with shop(etcd.endpoint, pair.replicas[0].url) as of_replica:
-                    return (await of_replica.level("phone")).lucky == 1
-
-            await eventually_async(copied)
-            pair.paths[0].cut()
-            lost = await one.buy(Purchase(sku="phone"))
-            assert lost.outcome is Outcome.SOLD
-            await asyncio.to_thread(pair.primary.kill)
-
-            async def refused() -> bool:
-                with pytest.raises((NotDecided, OutcomeUnknown)):
-                    await one.buy(Purchase(sku="phone"))
-                ready = await one.ready(1)
-                return (ready["store"], ready["stock"]) == ("ok", "not available")
-
-            await eventually_async(refused, "the new primary is found, and found wanting", 30)
-            async with shop(etcd.endpoint, pair.replicas[0].url) as of_promoted:
-                assert lost.order_id is not None
-                assert await of_promoted.order(lost.order_id) is None
-
-    asyncio.run(main())
-
-
-async def until_told(one: Shop, purchase: Purchase) -> Answer:
+async def until_told(one: Counter, purchase: Purchase) -> Answer:
     """As a client would: the same key again, until it is told."""
-    answers: list[Answer] = []
-
-    async def told() -> bool:
-        try:
-            answers.append(await one.buy(purchase))
-        except Exception:
-            return False
-        return True
-
-    await eventually_async(told, "the buyer is told", 30)
-    return answers[0]
+    answer: Answer = await eventually_async(lambda: one.buy(purchase), "the buyer is told", 30, despite=Exception)
+    return answer

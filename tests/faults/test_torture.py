@@ -13,6 +13,8 @@ from app.torture.judge import judge, recovery_s
 from app.torture.nemesis import NAMES
 from tests.harness.waiting import eventually
 
+pytestmark = pytest.mark.slow
+
 
 def torture(report: Path, *options: str) -> subprocess.CompletedProcess[str]:
     argv = [sys.executable, "-m", "app", "torture", "--report", str(report), *options]

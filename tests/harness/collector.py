@@ -39,10 +39,6 @@ class Collector:
         """The spans of that name, in the order in which they began."""
         return sorted((span for span in self.spans if span.name == name), key=lambda span: span.start_ns)
 
-    def under(self, parent: Received) -> list[Received]:
-        """The children of a span, in the order in which they began."""
-        return sorted((span for span in self.spans if span.parent == parent.id), key=lambda span: span.start_ns)
-
 
 @contextmanager
 def collector() -> Iterator[Collector]:

@@ -20,6 +20,9 @@ from app.errors import ConfigurationError
 
 Server = TypeVar("Server")
 
+# The shortest TTL that etcd grants is one and a half of its election timeouts: with this, a second.
+QUICK_ETCD = ("--heartbeat-interval=50", "--election-timeout=500")
+
 
 def etcdctl(endpoint: str, *arguments: str) -> str:
     """What etcd's own client prints."""
@@ -39,6 +42,12 @@ def leases(member: EtcdMember) -> list[str]:
     first, *ids = etcdctl(member.endpoint, "lease", "list").splitlines()
     assert first.startswith("found"), first
     return ids
+
+
+def end_leases(member: EtcdMember) -> None:
+    """End all leases: instances that other tests have killed may have left some, of an hour even."""
+    for lease in leases(member):
+        etcdctl(member.endpoint, "lease", "revoke", lease)
 
 
 def gateway(member: EtcdMember, path: str, **fields: Any) -> Any:
@@ -83,23 +92,16 @@ def optional(server: Callable[[], Server]) -> Server:
         _lacking(str(missing))
 
 
+def connected(server: MariaDB, **options: Any) -> Any:
+    """A plain connection."""
+    login = {name: getattr(server, name) for name in ("port", "user", "password", "database")}
+    return pymysql.connect(host="127.0.0.1", ssl_disabled=True, **login, **options)
+
+
 def ask(server: MariaDB, *statements: str, args: tuple[Any, ...] = ()) -> tuple[Any, ...]:
     """The rows of the last of some SQL statements, which has the arguments."""
     *before, last = statements
-    with (
-        closing(
-            pymysql.connect(
-                host="127.0.0.1",
-                port=server.port,
-                user=server.user,
-                password=server.password,
-                database=server.database,
-                autocommit=True,
-                ssl_disabled=True,
-            )
-        ) as connection,
-        connection.cursor() as cursor,
-    ):
+    with closing(connected(server, autocommit=True)) as connection, connection.cursor() as cursor:
         for statement in before:
             cursor.execute(statement)
         cursor.execute(last, args or None)

@@ -6,15 +6,15 @@ import os
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
 
 from app.embedded.process import Process, free_port
-from app.main import create_app, open_shop
-from app.sale import Answer, Purchase, Shop
+from app.main import Sale, create_app, open_sale
+from app.sale import Answer, Purchase
 from app.settings import PREFIX, Settings
 
 TOKEN = "open-sesame"
@@ -22,18 +22,34 @@ TOKEN = "open-sesame"
 
 def settings(etcd: str, store: str, /, **others: Any) -> Settings:
     """Settings for servers of the tests; nothing from the environment or from .env."""
-    values = {"etcd_endpoints": [etcd], "redis_url": store, "instance": "test", "admin_token": TOKEN} | others
+    values = {"lock": lock_url(etcd), "store": store, "instance": "test", "admin_token": TOKEN} | others
     return Settings(_env_file=None, **values)
 
 
+def lock_url(etcd: str) -> str:
+    """SECKILL_LOCK for an etcd endpoint."""
+    return f"etcd://{etcd.removeprefix('http://')}"
+
+
+class Counter:
+    """Both sides of a sale: what buyers can do, and what an operator can."""
+
+    def __init__(self, sale: Sale) -> None:
+        self.sale = sale
+
+    def __getattr__(self, name: str) -> Any:
+        sides = (self.sale.shop, self.sale.admin, self.sale)
+        return getattr(next((side for side in sides if hasattr(side, name)), self.sale), name)
+
+
 @asynccontextmanager
-async def shop(etcd: str, store: str, /, **others: Any) -> AsyncIterator[Shop]:
-    """A shop without HTTP."""
-    async with open_shop(settings(etcd, store, **others)) as opened:
-        yield opened
+async def shop(etcd: str, store: str, /, *, with_auditor: bool = False, **others: Any) -> AsyncIterator[Counter]:
+    """A sale without HTTP, and without a candidate for auditor unless one is asked for."""
+    async with open_sale(settings(etcd, store, **others), with_auditor=with_auditor) as sale:
+        yield Counter(sale)
 
 
-async def buy(shop: Shop, count: int, **fields: Any) -> list[Answer | BaseException]:
+async def buy(shop: Any, count: int, **fields: Any) -> list[Answer | BaseException]:
     """So many at once; what each got, errors included."""
     return list(await asyncio.gather(*(shop.buy(Purchase(**fields)) for _ in range(count)), return_exceptions=True))
 
@@ -53,14 +69,16 @@ async def client(etcd: str, store: str, /, **others: Any) -> AsyncIterator[httpx
 
 
 class Instance(Process):
-    """An instance of the service: `seckill serve` on a free port."""
+    """An instance of the service: `seckill serve` on a free port; `under`: the program that runs it, if one does."""
 
-    def __init__(self, etcd: str, store: str, /, *, wait_ready: bool = True, **others: Any) -> None:
+    def __init__(
+        self, etcd: str, store: str, /, *, wait_ready: bool = True, under: Sequence[str] = (), **others: Any
+    ) -> None:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        variables = {"ETCD_ENDPOINTS": etcd, "REDIS_URL": store, "ADMIN_TOKEN": TOKEN, "INSTANCE": str(self.port)}
+        variables = {"LOCK": lock_url(etcd), "STORE": store, "ADMIN_TOKEN": TOKEN, "INSTANCE": str(self.port)}
         variables |= {name.upper(): str(value) for name, value in others.items()}
-        argv = [sys.executable, "-m", "app", "serve", "--port", str(self.port)]
+        argv = [*under, sys.executable, "-m", "app", "serve", "--port", str(self.port)]
         path = "/readyz" if wait_ready else "/healthz"
         super().__init__(
             "instance",

@@ -1,9 +1,10 @@
 """Waiting for a condition with a deadline; no test sleeps and hopes."""
 
 import asyncio
+import inspect
 import time
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 Value = TypeVar("Value")
 
@@ -22,12 +23,24 @@ def eventually(look: Callable[[], Value], what: str = "the condition", within_s:
 
 
 async def eventually_async(
-    look: Callable[[], Awaitable[Value]], what: str = "the condition", within_s: float = WITHIN_S
-) -> Value:
-    """The same for a coroutine function."""
+    look: Callable[[], Any],
+    what: str = "the condition",
+    within_s: float = WITHIN_S,
+    *,
+    until: Callable[[Any], object] = bool,
+    despite: type[Exception] | tuple[type[Exception], ...] = (),
+) -> Any:
+    """The same in a task, for any function. `until`: which answer will do; `despite`: errors that are no end."""
     deadline = time.monotonic() + within_s
-    while not (value := await look()):
+    while True:
+        try:
+            value = look()
+            if inspect.isawaitable(value):
+                value = await value
+            if until(value):
+                return value
+        except despite as error:
+            value = error
         if time.monotonic() > deadline:
             raise AssertionError(f"{what}: not within {within_s} s, last seen: {value!r}")
         await asyncio.sleep(_PAUSE_S)
-    return value

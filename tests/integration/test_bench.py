@@ -1,4 +1,4 @@
-"""A short pass of the benchmarks: everybody takes part, and what is reported is there. No figure is judged."""
+"""A short run of the benchmarks: everybody takes part, and the report is complete. No figure is judged."""
 
 import json
 import os
@@ -10,6 +10,8 @@ import pytest
 
 from loadtest.bench.locks import CONTESTANTS
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -19,7 +21,7 @@ def bench(*argv: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_sale_beside_the_others(tmp_path: Path) -> None:
-    """Each contender answers each request with 200; table, JSON and plot are made."""
+    """Each contender answers each request with 200; the benchmark makes a table, JSON and a plot."""
     options = ["--rounds", "1", "--seconds", "1", "--connections", "20", "--report", str(tmp_path)]
     done = bench("loadtest.bench", *options)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -33,7 +35,7 @@ def test_the_sale_beside_the_others(tmp_path: Path) -> None:
 
 
 def test_how_cost_grows(tmp_path: Path) -> None:
-    """A row for more items; calls to the servers are counted."""
+    """The report has the chosen rows and the first row of their group."""
     options = ["--rounds", "1", "--seconds", "0.5", "--only", "10 items", "--report", str(tmp_path)]
     done = bench("loadtest.bench.growth", *options)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -41,7 +43,7 @@ def test_how_cost_grows(tmp_path: Path) -> None:
 
 
 def test_the_locks_beside_their_peers(tmp_path: Path) -> None:
-    """Each lock is taken in turns by two processes; ours excludes, and leaves nothing behind."""
+    """Two processes take each lock in turns; ours keep them apart, and leave nothing behind."""
     report = tmp_path / "locks.json"
     options = ["--rounds", "1", "--seconds", "0.5", "--processes", "2", "--hold-ms", "0,5", "--report", str(report)]
     done = bench("app", "bench", "locks", *options)
@@ -64,7 +66,7 @@ def test_the_locks_beside_their_peers(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_options_are_named(argv: list[str], said: str) -> None:
-    """Before anything is started."""
+    """A wrong option ends the command before anything is started."""
     done = bench(*argv)
     assert done.returncode == 2
     assert said in done.stderr

@@ -7,9 +7,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pymysql
@@ -19,7 +18,7 @@ from kazoo.client import KazooClient
 from app.embedded import MariaDB, ZooKeeper
 from app.embedded.process import ProcessFailed
 from app.errors import ConfigurationError
-from tests.harness.servers import optional
+from tests.harness.servers import ask, optional
 from tests.harness.waiting import eventually
 
 Kind = type[ZooKeeper] | type[MariaDB]
@@ -44,30 +43,8 @@ def kazoo(server: ZooKeeper, timeout: float = 10.0) -> Iterator[KazooClient]:
         client.close()
 
 
-def connect(server: MariaDB, **options: Any) -> closing[pymysql.Connection]:
-    return closing(
-        pymysql.connect(
-            host="127.0.0.1",
-            port=server.port,
-            user=server.user,
-            password=server.password,
-            database=server.database,
-            autocommit=True,
-            **options,
-        )
-    )
-
-
-def ask(server: MariaDB, *statements: str) -> tuple[Any, ...]:
-    """The rows of the last statement."""
-    with connect(server) as connection, connection.cursor() as cursor:
-        for statement in statements:
-            cursor.execute(statement)
-        return tuple(cursor.fetchall())
-
-
 def test_zookeeper_keeps_its_data_between_a_kill_and_the_next_start() -> None:
-    """What was acknowledged is there, and so is the session whose client comes back in time."""
+    """The data that was acknowledged is there, and so is the session whose client comes back in time."""
     with optional(ZooKeeper) as server:
         with kazoo(server) as client:
             client.create("/stock", b"300")
@@ -83,7 +60,7 @@ def test_zookeeper_keeps_its_data_between_a_kill_and_the_next_start() -> None:
 
 
 def test_zookeeper_grants_a_session_of_two_seconds() -> None:
-    """What was asked for is what was negotiated: its clock is fine enough."""
+    """The server grants the timeout that was asked for: its clock is fine enough."""
     with optional(ZooKeeper) as server, kazoo(server, timeout=2.0) as client:
         client.create("/held", ephemeral=True)
         assert "/held" in server.ask("dump")
@@ -91,7 +68,7 @@ def test_zookeeper_grants_a_session_of_two_seconds() -> None:
 
 
 def test_mariadb_keeps_its_data_between_a_kill_and_the_next_start() -> None:
-    """What was committed is there, and the same user gets in."""
+    """The committed rows are there, and the same user gets in."""
     with optional(MariaDB) as server:
         ask(server, "CREATE TABLE stock (item VARCHAR(50), units INT)", "INSERT INTO stock VALUES ('täglich 🛒', 300)")
         server.kill()
@@ -101,9 +78,10 @@ def test_mariadb_keeps_its_data_between_a_kill_and_the_next_start() -> None:
 
 @pytest.mark.parametrize(("durable", "flush"), [(False, 2), (True, 1)])
 def test_mariadb_is_set_up_as_promised(durable: bool, flush: int) -> None:
+    """Durability, time zone and character set are as said, and only our user gets in."""
     with optional(lambda: MariaDB(durable=durable)) as server:
-        names = "innodb_flush_log_at_trx_commit, time_zone, character_set_database, log_bin, skip_name_resolve"
-        assert ask(server, f"SELECT {names}") == ((flush, "+00:00", "utf8mb4", 0, 1),)
+        names = "innodb_flush_log_at_trx_commit, @@time_zone, @@character_set_database, @@log_bin, @@skip_name_resolve"
+        assert ask(server, f"SELECT @@{names}") == ((flush, "+00:00", "utf8mb4", 0, 1),)
         assert ask(server, "SELECT user FROM mysql.user WHERE host <> 'localhost'") == (("seckill",),)
         with pytest.raises(pymysql.err.OperationalError, match="Access denied"):
             pymysql.connect(host="127.0.0.1", port=server.port, user="root")
@@ -122,7 +100,7 @@ def test_mariadb_starts_in_a_folder_with_a_long_name(tmp_path: Path, monkeypatch
 def test_a_failed_start_says_why_and_leaves_nothing(
     kind: Kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the server's own words."""
+    """The error has the server's own words; no process and no folder are left."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     option = "clientPort=nonsense" if kind is ZooKeeper else "--no-such-option"
     server = kind(options=[option])
@@ -133,19 +111,21 @@ def test_a_failed_start_says_why_and_leaves_nothing(
 
 
 def test_a_paused_server_does_not_answer_and_goes_on_afterwards(kind: Kind) -> None:
+    """While it is paused a client times out; resumed, it is ready again."""
     with kind() as server:
         server.pause()
         with pytest.raises((TimeoutError, pymysql.err.OperationalError), match="timed out"):
             if isinstance(server, ZooKeeper):
                 server.ask("srvr", within_s=0.3)
             else:
-                connect(server, read_timeout=1)  # the kernel connects; the greeting is what does not come
+                # The kernel connects; the greeting is what does not come.
+                pymysql.connect(host="127.0.0.1", port=server.port, read_timeout=1)
         server.resume()
         server.wait_ready()
 
 
 def test_several_run_side_by_side_on_loopback_only(kind: Kind) -> None:
-    """Nothing else can reach them."""
+    """Each listens on a port of its own, on loopback alone: no other machine can reach it."""
     with kind() as one, kind() as other:
         assert one.port != other.port
         for server in (one, other):
@@ -158,6 +138,7 @@ def test_several_run_side_by_side_on_loopback_only(kind: Kind) -> None:
 
 
 def test_stop_leaves_no_process_and_no_folder(kind: Kind) -> None:
+    """Neither in the temporary folder nor where Java puts its own files."""
     server = kind()
     with server:
         pid, folder = server.pid, server.directory
@@ -169,7 +150,7 @@ def test_stop_leaves_no_process_and_no_folder(kind: Kind) -> None:
 
 
 def test_it_dies_with_its_parent(kind: Kind) -> None:
-    """However that ends: its server and the folder go with it."""
+    """However the parent ends, its server and the folder go with it."""
     script = (
         "import time; from app.embedded import *\n"
         f"server = {kind.__name__}().start(); print(server.pid, server.directory, flush=True); time.sleep(60)"
@@ -183,7 +164,7 @@ def test_it_dies_with_its_parent(kind: Kind) -> None:
 
 
 def test_a_missing_server_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It says what to install."""
+    """The error says what to install."""
     monkeypatch.setattr("app.embedded.mariadb._FOLDERS", ())
     monkeypatch.setenv("PATH", "/nonexistent")
     with pytest.raises(ConfigurationError, match="apt-get install mariadb-server-core"):

@@ -1,4 +1,4 @@
-"""Server-sent events: who listens is told at once and at each change, is let go at the end, and costs little."""
+"""Server-sent events: listeners are told at once and at each change, are let go at the end, and cost little."""
 
 import asyncio
 import itertools
@@ -7,7 +7,7 @@ import re
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from time import time
@@ -18,7 +18,7 @@ import pytest
 
 from app.embedded import EtcdMember, Valkey
 from app.errors import StockUnavailable, TooManyListeners
-from app.web import sse as feed
+from app.web import sse
 from app.web.sse import Feeds
 from tests.harness.shop import TOKEN, Instance, shop
 from tests.harness.waiting import WITHIN_S, eventually, eventually_async
@@ -82,7 +82,7 @@ def restock(instance: Instance, stock: int) -> None:
 
 
 def refused(instance: Instance, path: str) -> httpx.Response | None:
-    """The answer, if it is not a stream."""
+    """Answer what came in the place of a stream, if anything did."""
     with httpx.stream("GET", instance.url + path, headers=BEARER, timeout=WITHIN_S) as answer:
         if answer.status_code == 200:
             return None
@@ -94,7 +94,7 @@ def refused(instance: Instance, path: str) -> httpx.Response | None:
 
 
 def test_the_stock_is_told_as_it_changes(instance: Instance, etcd: EtcdMember, valkey: Valkey) -> None:
-    """At once, and then what is new, whichever instance brought it about; nothing while nothing changes."""
+    """A listener is told at once, and then of each change, whichever instance brought it about, and of nothing else."""
     with Instance(etcd.endpoint, valkey.url) as other, listening(instance, "/stock/live") as listener:
         headers = listener.answer.headers
         assert headers["content-type"].startswith("text/event-stream")
@@ -112,13 +112,13 @@ def test_the_stock_is_told_as_it_changes(instance: Instance, etcd: EtcdMember, v
 
 
 def test_heartbeats(instance: Instance) -> None:
-    """Who is told nothing new hears that somebody is still there."""
+    """A listener who is told nothing new hears that somebody is still there."""
     with listening(instance, "/stock/live") as listener:
         eventually(lambda: ": still here" in listener.lines, "a heartbeat")
 
 
 def test_pictures_keep_coming(instance: Instance) -> None:
-    """Those of the control room, whether anything has changed or not."""
+    """The control room gets them whether anything has changed or not."""
     with listening(instance, "/control/live") as listener:
         eventually(lambda: len(listener.told) >= 5, "five pictures")
         times = [one["at"] for one in listener.told]
@@ -127,7 +127,7 @@ def test_pictures_keep_coming(instance: Instance) -> None:
 
 
 def test_so_many_and_no_more(instance: Instance) -> None:
-    """One too many is told so; when one goes, their place is free. What operators look at counts apart."""
+    """One listener too many is refused; when one goes, their place is free. Operators have places of their own."""
     path = "/stock/live"
     with listening(instance, path) as one, listening(instance, path):
         eventually(lambda: one.told)
@@ -148,7 +148,7 @@ def test_so_many_and_no_more(instance: Instance) -> None:
 
 
 def test_they_end_when_the_instance_does(instance: Instance) -> None:
-    """Nobody who listens keeps a stopping instance from ending, and their streams end in order."""
+    """A stopping instance ends the streams in order, and does not wait for the listeners."""
     with listening(instance, "/stock/live") as one, listening(instance, "/control/live") as another:
         eventually(lambda: one.told and another.told)
         instance.signal(signal.SIGTERM)
@@ -158,10 +158,11 @@ def test_they_end_when_the_instance_does(instance: Instance) -> None:
         assert "Traceback" not in instance.last_lines(1000)
 
 
+@pytest.mark.slow
 def test_who_reads_nothing_keeps_nothing(etcd: EtcdMember, valkey: Valkey) -> None:
-    """They are cut off, with all that was still to be sent to them; and a stop does not wait until then."""
-    event = {"number": 1, "at": time(), "kind": "way", "facts": {"way": "x" * 300_000}, "times": 1}
-    fat = {"instance": "fat", "number": 1, "units": 0, "waiting": 0, "way": "lock", "held": [], "grants": []}
+    """Such listeners are cut off, with all that was still to be sent to them; and a stop does not wait until then."""
+    event = {"number": 1, "at": time(), "kind": "mode", "facts": {"mode": "x" * 300_000}, "times": 1}
+    fat = {"instance": "fat", "number": 1, "units": 0, "waiting": 0, "mode": "lock", "held": [], "grants": []}
     fat |= {"events": [event], "pausing": False, "paused_s": 0}
 
     async def report() -> None:
@@ -195,10 +196,10 @@ def test_who_reads_nothing_keeps_nothing(etcd: EtcdMember, valkey: Valkey) -> No
 
 
 def test_a_store_that_is_away(etcd: EtcdMember) -> None:
-    """Who listens stays, hears heartbeats, and is told what is new when the store is back."""
+    """Listeners stay, hear heartbeats, and are told what is new when the store is back."""
     with (
         Valkey() as valkey,
-        Instance(etcd.endpoint, valkey.url, redis_timeout_ms=300) as instance,
+        Instance(etcd.endpoint, valkey.url, store_timeout_ms=300) as instance,
     ):
         restock(instance, 5)
         with listening(instance, "/stock/live") as listener:
@@ -220,9 +221,9 @@ def test_a_store_that_is_away(etcd: EtcdMember) -> None:
 
 
 class Browser:
-    """One who listens to a feed: what was sent to them. `send` may be made to wait, `leave` ends it."""
+    """A listener of a feed, and what was sent to it. While `reads` is not set it reads nothing."""
 
-    def __init__(self, feeds: Feeds, look: feed.Look, name: str = "x") -> None:
+    def __init__(self, feeds: Feeds, look: sse.Look, name: str = "x") -> None:
         self.sent: list[str] = []
         self.reads = asyncio.Event()
         self.reads.set()
@@ -243,7 +244,11 @@ class Browser:
 
     async def leave(self) -> None:
         self._gone.set()
-        await self.listening
+        await self.end()
+
+    async def end(self) -> None:
+        """Wait for the end of the stream."""
+        await asyncio.wait_for(self.listening, WITHIN_S)
 
 
 class Sight:
@@ -263,178 +268,151 @@ class Sight:
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looks follow each other fast."""
-    monkeypatch.setattr(feed, "EVERY_S", 0.01)
+    monkeypatch.setattr(sse, "EVERY_S", 0.01)
 
 
-def run(scenario: Callable[[Feeds, Sight], Any], listeners_max: int = 10) -> None:
-    async def main() -> None:
-        feeds, sight = Feeds(listeners_max), Sight()
-        try:
-            await asyncio.wait_for(scenario(feeds, sight), WITHIN_S)
-        finally:
-            feeds.close()
+OpenFeeds = Callable[..., Feeds]
 
-    asyncio.run(main())
+
+@pytest.fixture
+async def open_feeds() -> AsyncIterator[OpenFeeds]:
+    """Opens feeds that take so many listeners; they are closed in the end."""
+    with ExitStack() as stack:
+
+        def open_them(listeners_max: int = 10) -> Feeds:
+            feeds = Feeds(listeners_max)
+            stack.callback(feeds.close)
+            return feeds
+
+        yield open_them
 
 
 async def heard(browser: Browser, count: int) -> None:
-    async def enough() -> bool:
-        return len(browser.sent) >= count
-
-    await eventually_async(enough, f"{count} messages")
+    await eventually_async(lambda: len(browser.sent) >= count, f"{count} messages")
 
 
 @pytest.mark.usefixtures("often")
-def test_one_look_for_all_and_none_for_nobody() -> None:
+async def test_one_look_for_all_and_none_for_nobody(open_feeds: OpenFeeds) -> None:
     """What many see is looked up once; when the last one leaves, nobody looks any more."""
-
-    async def scenario(feeds: Feeds, sight: Sight) -> None:
-        await asyncio.sleep(0.1)
-        assert sight.looks == 0
-        browsers = [Browser(feeds, sight.look) for _ in range(5)]
-        for browser in browsers:
-            await heard(browser, 10)
-        for browser in browsers:
-            assert browser.sent[0] == "first"
-            numbers = [int(text) for text in browser.sent[1:]]
-            assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))  # nothing missed, nothing twice
-            assert numbers[-1] <= sight.looks
-        for browser in browsers:
-            await browser.leave()
-        looks = sight.looks
-        await asyncio.sleep(0.1)
-        assert sight.looks == looks
-        again = Browser(feeds, sight.look)
-        await heard(again, 3)
-        await again.leave()
-
-    run(scenario)
+    feeds, sight = open_feeds(), Sight()
+    await asyncio.sleep(0.1)
+    assert sight.looks == 0
+    browsers = [Browser(feeds, sight.look) for _ in range(5)]
+    for browser in browsers:
+        await heard(browser, 10)
+    for browser in browsers:
+        assert browser.sent[0] == "first"
+        numbers = [int(text) for text in browser.sent[1:]]
+        assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))  # nothing missed, nothing twice
+        assert numbers[-1] <= sight.looks
+    for browser in browsers:
+        await browser.leave()
+    looks = sight.looks
+    await asyncio.sleep(0.1)
+    assert sight.looks == looks
+    again = Browser(feeds, sight.look)
+    await heard(again, 3)
+    await again.leave()
 
 
 @pytest.mark.usefixtures("often")
-def test_feeds_of_other_names_are_apart() -> None:
-    """Each item has its own; one that nobody listens to ends although others go on."""
-
-    async def scenario(feeds: Feeds, sight: Sight) -> None:
-        other = Sight()
-        one, another = Browser(feeds, sight.look), Browser(feeds, other.look, "y")
-        await heard(one, 3)
-        await heard(another, 3)
-        await one.leave()
-        looks = sight.looks
-        before = len(another.sent)
-        await heard(another, before + 5)
-        assert sight.looks == looks
-        await another.leave()
-
-    run(scenario)
+async def test_feeds_of_other_names_are_apart(open_feeds: OpenFeeds) -> None:
+    """Each item has its own feed; one that nobody listens to ends although others go on."""
+    feeds, sight = open_feeds(), Sight()
+    other = Sight()
+    one, another = Browser(feeds, sight.look), Browser(feeds, other.look, "y")
+    await heard(one, 3)
+    await heard(another, 3)
+    await one.leave()
+    looks = sight.looks
+    before = len(another.sent)
+    await heard(another, before + 5)
+    assert sight.looks == looks
+    await another.leave()
 
 
 @pytest.mark.usefixtures("often")
-def test_a_slow_reader_holds_nobody_up() -> None:
-    """They miss what was new meanwhile, and go on with the newest; the others miss nothing."""
-
-    async def scenario(feeds: Feeds, sight: Sight) -> None:
-        slow, fast = Browser(feeds, sight.look), Browser(feeds, sight.look)
-        await heard(slow, 2)
-        slow.reads.clear()
-        before = len(slow.sent)
-        await heard(fast, 40)
-        assert len(slow.sent) == before
-        slow.reads.set()
-        await heard(slow, before + 5)
-        assert len(slow.sent) < len(fast.sent) - 20
-        assert int(slow.sent[-1]) > 40
-        for browser in (slow, fast):
-            await browser.leave()
-
-    run(scenario)
-
-
-def test_the_last_of_what_is_new_is_never_missed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever was busy when something changed is told of it afterwards, although nothing has changed since."""
-    monkeypatch.setattr(feed, "EVERY_S", 0.01)
-
-    async def scenario(feeds: Feeds, sight: Sight) -> None:
-        async def look() -> str | None:
-            return await sight.look() if sight.looks < 5 else None
-
-        busy = Browser(feeds, look)
-        await heard(busy, 1)
-        busy.reads.clear()
-
-        async def over() -> bool:
-            return sight.looks == 5
-
-        await eventually_async(over, "all has changed that will")
-        busy.reads.set()
-
-        async def knows() -> bool:
-            return busy.sent[-1] == "5"
-
-        await eventually_async(knows, "the last change is told")
-        await busy.leave()
-
-    run(scenario)
-
-
-@pytest.mark.usefixtures("often")
-def test_who_reads_nothing_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a while their place is free."""
-    monkeypatch.setattr(feed, "_SEND_S", 0.2)
-
-    async def scenario(feeds: Feeds, sight: Sight) -> None:
-        stuck = Browser(feeds, sight.look)
-        await heard(stuck, 2)
-        stuck.reads.clear()
-        with pytest.raises(TooManyListeners):
-            Browser(feeds, sight.look)
-        await asyncio.wait([stuck.listening])
-        looks = sight.looks
-        await asyncio.sleep(0.1)
-        assert sight.looks == looks
-        stuck.listening.exception()
-        await Browser(feeds, sight.look).leave()
-
-    run(scenario, listeners_max=1)
-
-
-@pytest.mark.usefixtures("often")
-def test_a_look_that_fails() -> None:
-    """Nothing is told then, whether the store is away or the error is ours; it goes on when that is over."""
-
-    async def scenario(feeds: Feeds, sight: Sight) -> None:
-        browser = Browser(feeds, sight.look)
-        for error in (StockUnavailable("away"), ZeroDivisionError("ours")):
-            await heard(browser, len(browser.sent) + 2)
-            sight.error = error
-            looks = sight.looks
-            before = len(browser.sent)
-
-            async def tried(until: int = looks + 5) -> bool:
-                return sight.looks > until
-
-            await eventually_async(tried, "it is tried again")
-            assert len(browser.sent) <= before + 1
-            sight.error = None
-        await heard(browser, len(browser.sent) + 2)
+async def test_a_slow_reader_holds_nobody_up(open_feeds: OpenFeeds) -> None:
+    """A slow reader misses what was new meanwhile, and goes on with the newest; the others miss nothing."""
+    feeds, sight = open_feeds(), Sight()
+    slow, fast = Browser(feeds, sight.look), Browser(feeds, sight.look)
+    await heard(slow, 2)
+    slow.reads.clear()
+    before = len(slow.sent)
+    await heard(fast, 40)
+    assert len(slow.sent) == before
+    slow.reads.set()
+    await heard(slow, before + 5)
+    assert len(slow.sent) < len(fast.sent) - 20
+    assert int(slow.sent[-1]) > 40
+    for browser in (slow, fast):
         await browser.leave()
 
-    run(scenario)
+
+@pytest.mark.usefixtures("often")
+async def test_the_last_of_what_is_new_is_never_missed(open_feeds: OpenFeeds) -> None:
+    """Whoever was busy when something changed is told of it afterwards, although nothing has changed since."""
+    feeds, sight = open_feeds(), Sight()
+
+    async def look() -> str | None:
+        return await sight.look() if sight.looks < 5 else None
+
+    busy = Browser(feeds, look)
+    await heard(busy, 1)
+    busy.reads.clear()
+    await eventually_async(lambda: sight.looks == 5, "all has changed that will")
+    busy.reads.set()
+    await eventually_async(lambda: busy.sent[-1] == "5", "the last change is told")
+    await busy.leave()
 
 
 @pytest.mark.usefixtures("often")
-def test_the_end() -> None:
+async def test_who_reads_nothing_is_let_go(monkeypatch: pytest.MonkeyPatch, open_feeds: OpenFeeds) -> None:
+    """After a while the listener is cut off, and its place is free."""
+    monkeypatch.setattr(sse, "_SEND_S", 0.2)
+    feeds, sight = open_feeds(listeners_max=1), Sight()
+    stuck = Browser(feeds, sight.look)
+    await heard(stuck, 2)
+    stuck.reads.clear()
+    with pytest.raises(TooManyListeners):
+        Browser(feeds, sight.look)
+    await stuck.end()
+    looks = sight.looks
+    await asyncio.sleep(0.1)
+    assert sight.looks == looks
+    await Browser(feeds, sight.look).leave()
+
+
+@pytest.mark.usefixtures("often")
+async def test_a_look_that_fails(open_feeds: OpenFeeds) -> None:
+    """While it fails nothing is told, whether the store is away or the error is ours; then the feed goes on."""
+    feeds, sight = open_feeds(), Sight()
+    browser = Browser(feeds, sight.look)
+    for error in (StockUnavailable("away"), ZeroDivisionError("ours")):
+        await heard(browser, len(browser.sent) + 2)
+        sight.error = error
+        looks = sight.looks
+        before = len(browser.sent)
+
+        async def tried(until: int = looks + 5) -> bool:
+            return sight.looks > until
+
+        await eventually_async(tried, "it is tried again")
+        assert len(browser.sent) <= before + 1
+        sight.error = None
+    await heard(browser, len(browser.sent) + 2)
+    await browser.leave()
+
+
+@pytest.mark.usefixtures("often")
+async def test_the_end(open_feeds: OpenFeeds) -> None:
     """All streams end by themselves, and there are no new ones."""
-
-    async def scenario(feeds: Feeds, sight: Sight) -> None:
-        browsers = [Browser(feeds, sight.look, name) for name in "xxy"]
-        for browser in browsers:
-            await heard(browser, 2)
-        feeds.close()
-        for browser in browsers:
-            await browser.listening
-        with pytest.raises(TooManyListeners):
-            Browser(feeds, sight.look)
-
-    run(scenario)
+    feeds, sight = open_feeds(), Sight()
+    browsers = [Browser(feeds, sight.look, name) for name in "xxy"]
+    for browser in browsers:
+        await heard(browser, 2)
+    feeds.close()
+    for browser in browsers:
+        await browser.end()
+    with pytest.raises(TooManyListeners):
+        Browser(feeds, sight.look)

@@ -1,8 +1,7 @@
-"""The pages as HTTP sees them: what is sent, with which headers. `tests/browser` looks at them as people do."""
+"""The pages over HTTP: their files and headers. `tests/browser` looks at them as people do."""
 
-import asyncio
 import mimetypes
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx
@@ -15,75 +14,58 @@ from tests.harness.shop import client, settings
 ROOT = Path(__file__).parents[2]
 STATIC = ROOT / "app" / "web" / "static"
 
-Scenario = Callable[[httpx.AsyncClient], Awaitable[None]]
-
 
 @pytest.fixture
-def play(etcd: EtcdMember, valkey: Valkey) -> Callable[[Scenario], None]:
-    """Runs a scenario against the service."""
-
-    def run(scenario: Scenario) -> None:
-        async def main() -> None:
-            async with client(etcd.endpoint, valkey.url) as http:
-                await scenario(http)
-
-        asyncio.run(main())
-
-    return run
+async def http(etcd: EtcdMember, valkey: Valkey) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of the service."""
+    async with client(etcd.endpoint, valkey.url) as opened:
+        yield opened
 
 
 @pytest.mark.parametrize("path", ["/", "/?sku=%3Cscript%3E", *(f"/static/{file.name}" for file in STATIC.iterdir())])
-def test_a_file_and_its_headers(play: Callable[[Scenario], None], path: str) -> None:
-    """GET, HEAD, and a GET of what is known already; with each, what a browser must not do with it."""
+async def test_a_file_and_its_headers(http: httpx.AsyncClient, path: str) -> None:
+    """GET and HEAD send it, or 304 to a browser that has it; the headers say what a browser must not do with it."""
+    answer = await http.get(path)
+    assert answer.status_code == 200
+    name = path.rpartition("/")[2] if path.startswith("/static/") else "shop.html"
+    assert answer.content == (STATIC / name).read_bytes()
+    assert answer.headers["content-type"].partition(";")[0] == mimetypes.guess_type(name)[0]
+    policy = dict(part.split(" ", 1) for part in answer.headers["content-security-policy"].split("; "))
+    assert policy["default-src"] == "'none'"
+    assert {value for name, value in policy.items() if name.endswith("-src")} == {"'none'", "'self'"}
+    assert policy["frame-ancestors"] == policy["base-uri"] == "'none'"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["referrer-policy"] == "no-referrer"
+    assert answer.headers["cross-origin-opener-policy"] == "same-origin"
+    assert answer.headers["cache-control"] == "no-cache"
 
-    async def scenario(http: httpx.AsyncClient) -> None:
-        answer = await http.get(path)
-        assert answer.status_code == 200
-        name = path.rpartition("/")[2] if path.startswith("/static/") else "shop.html"
-        assert answer.content == (STATIC / name).read_bytes()
-        assert answer.headers["content-type"].partition(";")[0] == mimetypes.guess_type(name)[0]
-        policy = dict(part.split(" ", 1) for part in answer.headers["content-security-policy"].split("; "))
-        assert policy["default-src"] == "'none'"
-        assert {value for name, value in policy.items() if name.endswith("-src")} == {"'none'", "'self'"}
-        assert policy["frame-ancestors"] == policy["base-uri"] == "'none'"
-        assert answer.headers["x-content-type-options"] == "nosniff"
-        assert answer.headers["referrer-policy"] == "no-referrer"
-        assert answer.headers["cross-origin-opener-policy"] == "same-origin"
-        assert answer.headers["cache-control"] == "no-cache"
-
-        head = await http.head(path)
-        assert (head.status_code, head.content) == (200, b"")
-        assert head.headers["etag"] == answer.headers["etag"]
-        known = await http.get(path, headers={"If-None-Match": answer.headers["etag"]})
-        assert (known.status_code, known.content) == (304, b"")
-        assert known.headers["content-security-policy"] == answer.headers["content-security-policy"]
-
-    play(scenario)
+    head = await http.head(path)
+    assert (head.status_code, head.content) == (200, b"")
+    assert head.headers["etag"] == answer.headers["etag"]
+    known = await http.get(path, headers={"If-None-Match": answer.headers["etag"]})
+    assert (known.status_code, known.content) == (304, b"")
+    assert known.headers["content-security-policy"] == answer.headers["content-security-policy"]
 
 
-def test_only_what_is_there_can_be_read(play: Callable[[Scenario], None]) -> None:
-    """Other names, other folders and other methods are problem documents."""
-
-    async def scenario(http: httpx.AsyncClient) -> None:
-        for path in ("nothing.js", "..%2fpages.py", "%2e%2e/pages.py", "%2fetc%2fpasswd", "%00", "x" * 300, ""):
-            answer = await http.get(f"/static/{path}")
-            assert (answer.status_code, answer.headers["content-type"]) == (404, "application/problem+json"), path
-        for path in ("/", "/static/shop.js"):
-            answer = await http.post(path)
-            assert (answer.status_code, answer.headers["content-type"]) == (405, "application/problem+json"), path
-            assert answer.headers["allow"] == "GET, HEAD"
-
-    play(scenario)
+async def test_only_these_files_can_be_read(http: httpx.AsyncClient) -> None:
+    """Other names, other folders and other methods get problem documents."""
+    for path in ("nothing.js", "..%2fpages.py", "%2e%2e/pages.py", "%2fetc%2fpasswd", "%00", "x" * 300, ""):
+        answer = await http.get(f"/static/{path}")
+        assert (answer.status_code, answer.headers["content-type"]) == (404, "application/problem+json"), path
+    for path in ("/", "/static/shop.js"):
+        answer = await http.post(path)
+        assert (answer.status_code, answer.headers["content-type"]) == (405, "application/problem+json"), path
+        assert answer.headers["allow"] == "GET, HEAD"
 
 
 def test_pages_are_no_part_of_the_api() -> None:
-    """The OpenAPI document has nothing of them."""
+    """The OpenAPI document does not mention them."""
     app = create_app(settings("http://127.0.0.1:1", "redis://127.0.0.1:1"))
     assert [path for path in app.openapi()["paths"] if path == "/" or path.startswith("/static")] == []
 
 
-def test_they_need_nobody_else() -> None:
-    """What a page is made of is in the package: no address of anybody else, no script or style within the HTML."""
+def test_pages_need_no_other_server() -> None:
+    """All parts of a page are in the package: no file has an address elsewhere, no HTML has a script or style in it."""
     for file in STATIC.iterdir():
         if file.name.startswith("uplot"):  # somebody else's, with their address in it; the policy holds for it, too
             continue

@@ -14,6 +14,8 @@ from tests.harness.monitoring import ALERTS, CONFIG, DASHBOARD, Prometheus, expr
 from tests.harness.shop import TOKEN, Instance
 from tests.harness.waiting import eventually
 
+pytestmark = pytest.mark.slow
+
 # Panels of what goes wrong, which nothing does here.
 QUIET = {
     "Lost grants and fenced writes",
@@ -88,7 +90,7 @@ def test_every_panel_and_every_alert_works(instances: list[Instance], prometheus
 
 
 def test_the_numbers_are_those_of_the_sale(instances: list[Instance], prometheus: Prometheus) -> None:
-    """What was sold, as two counters of purchases and as the auditor sees it; and who is who."""
+    """Purchases, units sold and units left are those of the sale, one instance is the auditor, each has its name."""
     for instance in instances:
         for _ in range(3):
             httpx.post(f"{instance.url}/stock/reduce", params={"quantity": 2})

@@ -3,9 +3,12 @@
 import re
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import yaml
 
+from app.locks.url import LockUrl
+from app.main import check_together
 from app.settings import PREFIX, Settings
 
 ROOT = Path(__file__).parents[2]
@@ -22,7 +25,7 @@ def test_the_services() -> None:
 
 
 def test_ports_are_published_on_loopback_only() -> None:
-    """The instances on 8080 and 8090, and what one looks at; the servers behind them on no port of the host."""
+    """The instances listen on 8080 and 8090, beside what one looks at; the servers behind them have no port here."""
     published = {name: service["ports"] for name, service in SERVICES.items() if "ports" in service}
     assert published == {
         "seckill-8080": ["127.0.0.1:8080:8080"],
@@ -36,20 +39,25 @@ def test_ports_are_published_on_loopback_only() -> None:
 
 
 def test_every_variable_is_a_setting() -> None:
-    """What is set exists, and is valid."""
+    """Each variable exists, their values go together, and the servers that they name are services."""
     known = {PREFIX + name.upper() for name in Settings.model_fields}
     for name in INSTANCES:
         variables = SERVICES[name]["environment"]
         assert set(variables) <= known
-        values = {
+        values: dict[str, Any] = {
             name.removeprefix(PREFIX).lower(): re.sub(r"\$\{\w+:-(.*)\}", r"\1", value)
             for name, value in variables.items()
         }
-        Settings(_env_file=None, **values)
+        settings = Settings(_env_file=None, **values)
+        check_together(settings)
+        lock = LockUrl.parse(settings.lock.get_secret_value())
+        assert set(lock.hosts) == {f"{member}:2379" for member in ("etcd1", "etcd2", "etcd3")}
+        store = urlsplit(settings.store.get_secret_value())
+        assert (store.scheme, store.netloc) == ("redis", "redis:6379")
 
 
 def test_images_are_pinned() -> None:
-    """A tag with a full version, never `latest`."""
+    """Each has a tag with a full version, never `latest`."""
     for service in SERVICES.values():
         assert re.search(r":v?\d+\.\d+\.\d+", service["image"]), service["image"]
     base = re.search(r"^FROM (\S+)", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
@@ -58,7 +66,7 @@ def test_images_are_pinned() -> None:
 
 
 def test_health_comes_before_dependants() -> None:
-    """Servers have health checks, and who needs them waits until they are healthy."""
+    """Servers have health checks, and those that need them wait until they are healthy."""
     for name in ("etcd1", "etcd2", "etcd3", "redis", "prometheus", "grafana"):
         assert SERVICES[name]["healthcheck"]["test"]
     assert "HEALTHCHECK" in (ROOT / "Dockerfile").read_text()
@@ -78,7 +86,7 @@ def test_the_store_keeps_what_it_said() -> None:
 
 
 def test_etcd_members_name_each_other() -> None:
-    """One cluster of three, each under its own name."""
+    """They are one cluster of three, each under its own name."""
     clusters = set()
     for name in ("etcd1", "etcd2", "etcd3"):
         options = dict(option.removeprefix("--").split("=", 1) for option in SERVICES[name]["command"][1:])
@@ -96,7 +104,7 @@ def test_the_container_is_an_ordinary_user() -> None:
 
 
 def mounts(name: str) -> dict[str, str]:
-    """What a service sees where: path in the container, and what is there."""
+    """Each path in the container at which something is mounted, and what that is."""
     return {
         target: source for source, target, *_ in (volume.split(":") for volume in SERVICES[name].get("volumes", []))
     }
@@ -164,7 +172,7 @@ def test_grafana_finds_its_dashboard_and_prometheus() -> None:
 
 
 def test_nobody_can_log_in_to_grafana() -> None:
-    """Who reaches the port may look; there is no administrator, so none with a password that everybody knows."""
+    """Whoever reaches the port may look; there is no administrator, so none with a password that everybody knows."""
     environment = SERVICES["grafana"]["environment"]
     assert environment["GF_AUTH_ANONYMOUS_ORG_ROLE"] == "Viewer"
     assert environment["GF_SECURITY_DISABLE_INITIAL_ADMIN_CREATION"] == "true"

@@ -1,23 +1,13 @@
-"""The journal remembers the last of what happened, and passes everything on to be counted."""
+"""The journal remembers the last of what happened; observers hear of what they have something to do with."""
 
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from app.dashboard.journal import Journal
+from app.telemetry.observer import Observer, Observers
 
 LOCK = "/lock/all"
-
-
-class Counts:
-    """Counts nothing, and remembers what it was told."""
-
-    def __init__(self) -> None:
-        self.told: list[tuple[Any, ...]] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return lambda *facts: self.told.append((name, *facts))
 
 
 class Clock:
@@ -36,28 +26,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def test_everything_is_counted(clock: Clock) -> None:
-    """What a cashier reports reaches the metrics, word for word."""
-    counts = Counts()
-    journal = Journal(counts)
-    reports = [
-        ("granted", LOCK, 7, 0.1),
-        ("committed", 3),
-        ("fenced", LOCK, "phone"),
-        ("released", LOCK, 7, 0.2, 3, 4),
-        ("lost", LOCK),
-        ("settled", "committed"),
-        ("served", "sold"),
-        ("conflicted",),
-    ]
-    for name, *facts in reports:
-        getattr(journal, name)(*facts)
-    assert counts.told == reports
-
-
 def test_a_grant_from_its_beginning_to_its_end(clock: Clock) -> None:
-    """It is held, then over; what was decided under it is known then."""
-    journal = Journal(Counts())
+    """A grant is held, then over; only then is it known what was decided under it."""
+    journal = Journal()
     journal.granted(LOCK, 7, 0.25)
     (held,) = journal.held
     assert (held.lock, held.token, held.at, held.waited_s, held.held_s) == (LOCK, 7, 1000.0, 0.25, None)
@@ -70,8 +41,8 @@ def test_a_grant_from_its_beginning_to_its_end(clock: Clock) -> None:
 
 
 def test_locks_are_apart(clock: Clock) -> None:
-    """A grant of each lock may be held; the end of a grant that is not the newest one leaves that alone."""
-    journal = Journal(Counts())
+    """A grant of each lock may be held; the end of an older grant leaves the newest one alone."""
+    journal = Journal()
     journal.granted("/lock/1", 7, 0.0)
     journal.granted("/lock/2", 8, 0.0)
     assert [one.token for one in journal.held] == [7, 8]
@@ -82,8 +53,8 @@ def test_locks_are_apart(clock: Clock) -> None:
 
 
 def test_only_the_last_grants_are_kept(clock: Clock) -> None:
-    """All units count, for good; of the grants only the last dozen is remembered."""
-    journal = Journal(Counts())
+    """All units count for good, but only the last dozen grants are remembered."""
+    journal = Journal()
     for token in range(1, 51):
         journal.granted(LOCK, token, 0.0)
         journal.released(LOCK, token, 0.0, 1, 2)
@@ -93,17 +64,17 @@ def test_only_the_last_grants_are_kept(clock: Clock) -> None:
 
 def test_the_same_again_within_a_second_is_one_event(clock: Clock) -> None:
     """Something that happens a thousand times a second doesn't push everything else out."""
-    journal = Journal(Counts())
+    journal = Journal()
     for _ in range(3):
-        journal.settled("committed")
+        journal.resolved("committed")
         clock.now += 0.25
-    journal.settled("unasked")  # other facts
+    journal.resolved("unasked")  # other facts
     journal.note("committed")  # another kind
     clock.now += 2.0
     journal.note("committed")  # later
     assert [(one.kind, one.facts, one.times) for one in journal.events] == [
-        ("settled", {"result": "committed"}, 3),
-        ("settled", {"result": "unasked"}, 1),
+        ("resolved", {"result": "committed"}, 3),
+        ("resolved", {"result": "unasked"}, 1),
         ("committed", {}, 1),
         ("committed", {}, 1),
     ]
@@ -112,8 +83,8 @@ def test_the_same_again_within_a_second_is_one_event(clock: Clock) -> None:
 
 
 def test_only_the_last_events_are_kept(clock: Clock) -> None:
-    """Two dozen; their numbers go on."""
-    journal = Journal(Counts())
+    """Two dozen are kept, and their numbers go on."""
+    journal = Journal()
     for number in range(100):
         journal.note("rush", buyers=number)
     assert [one.facts["buyers"] for one in journal.events] == list(range(76, 100))
@@ -122,7 +93,7 @@ def test_only_the_last_events_are_kept(clock: Clock) -> None:
 
 def test_which_token_was_refused_and_which_was_lost(clock: Clock) -> None:
     """A refusal comes while the grant is held, the loss is noticed when it is given back: both name its token."""
-    journal = Journal(Counts())
+    journal = Journal()
     journal.granted(LOCK, 7, 0.0)
     journal.fenced(LOCK, "phone")
     journal.released(LOCK, 7, 6.0, 0, 0)
@@ -135,3 +106,70 @@ def test_which_token_was_refused_and_which_was_lost(clock: Clock) -> None:
     journal.fenced("/lock/2", "phone")
     journal.lost("/lock/2")
     assert [one.facts["token"] for one in journal.events][2:] == [0, 0]
+
+
+# -- observers ---------------------------------------------------------------------------------------------------------
+
+# A call of each method; Python's own are none.
+REPORTS: dict[str, tuple[object, ...]] = {
+    "answered": ("sold",),
+    "committed": (3,),
+    "granted": (LOCK, 7, 0.1),
+    "released": (LOCK, 7, 0.2, 3, 4),
+    "fenced": (LOCK, "phone"),
+    "lost": (LOCK,),
+    "conflicted": (),
+    "resolved": ("committed",),
+    "renewal": ("renewed",),
+    "fallback": ("away",),
+    "audited": ("consistent",),
+}
+
+
+def make_listener(*names: str) -> tuple[Observer, list[tuple[object, ...]]]:
+    """An observer that overrides these methods, and what it was told."""
+    told: list[tuple[object, ...]] = []
+
+    def hear(name: str) -> object:
+        return lambda self, *about: told.append((name, *about))
+
+    kind: type[Observer] = type("Listener", (Observer,), {name: hear(name) for name in names})
+    return kind(), told
+
+
+def report(observer: Observer) -> None:
+    for name, about in REPORTS.items():
+        getattr(observer, name)(*about)
+
+
+def test_the_examples_are_about_all_that_can_be_heard() -> None:
+    """An event that is added to `Observer` is reported here, too."""
+    assert set(REPORTS) == {name for name in vars(Observer) if not name.startswith("_")}
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3])
+def test_all_hear_everything_word_for_word(count: int) -> None:
+    """What a worker reports reaches each observer once, in its order, with all facts."""
+    listeners = [make_listener(*REPORTS) for _ in range(count)]
+    report(Observers(observer for observer, _ in listeners))
+    for _, told in listeners:
+        assert told == [(name, *about) for name, about in REPORTS.items()]
+
+
+def test_each_hears_only_what_it_wants_to() -> None:
+    """A method that an observer does not override costs nothing when something happens."""
+    counts, heard_by_counts = make_listener("answered", "lost")
+    spans, heard_by_spans = make_listener("lost")
+    both = Observers([counts, spans, Observer()])
+    report(both)
+    assert heard_by_counts == [("answered", "sold"), ("lost", LOCK)]
+    assert heard_by_spans == [("lost", LOCK)]
+    assert both.answered == counts.answered  # called for each buyer: there is nothing in between
+
+
+def test_the_journal_hears_everything() -> None:
+    """It remembers what is unusual, and lets the rest pass."""
+    journal = Journal()
+    report(journal)
+    assert [event.kind for event in journal.events] == ["fenced", "lost", "resolved"]
+    assert [one.token for one in journal.grants] == [7]

@@ -34,7 +34,7 @@ def order(key: str, *, token: int = 1, instance: str = "one", quantity: int = 1)
 
 
 def history() -> History:
-    """Three units; a, b and c got one each (b was told twice, c after a 503 and a lost answer), d was refused."""
+    """Of three units a, b and c got one each (b was told twice, c after a 503 and a lost answer); d was refused."""
     made = History(Setup(3, 2, 2.0, 4.0, "fence", 1, ("pause",)))
     made.attempts = [
         attempt("a", "sold", at=1.0),
@@ -54,7 +54,7 @@ def history() -> History:
 
 
 def verdicts(made: History) -> dict[str, tuple[str, ...]]:
-    """What was found against each promise."""
+    """The violations of each promise that was not kept."""
     return {finding.promise: finding.violations for finding in judge(made) if not finding.holds}
 
 
@@ -341,7 +341,7 @@ def test_a_forged_history_is_rejected(forgery: Forgery, promise: str) -> None:
 
 
 def test_a_run_without_an_end_is_not_judged() -> None:
-    """What was not finished proves nothing."""
+    """A run that was not finished proves nothing."""
     made = history()
     made.end = None
     with pytest.raises(ValueError, match="no end"):
@@ -349,7 +349,7 @@ def test_a_run_without_an_end_is_not_judged() -> None:
 
 
 def test_a_history_survives_being_written_down(tmp_path: Path) -> None:
-    """Written line by line and read again it is the same, and gets the same verdict."""
+    """A history that was written line by line and read again is the same, and gets the same verdict."""
     made = history()
     file = tmp_path / "history.jsonl"
     with file.open("w") as written:

@@ -22,7 +22,7 @@ def record(message: str, *args: object, error: BaseException | None = None) -> l
 
 @contextmanager
 def written(form: logging.Formatter) -> Iterator[list[str]]:
-    """What is logged meanwhile, as it is written."""
+    """The lines that are logged meanwhile."""
     lines: list[str] = []
 
     class Lines(logging.Handler):
@@ -39,7 +39,7 @@ def written(form: logging.Formatter) -> Iterator[list[str]]:
 
 
 def test_for_people() -> None:
-    """Time, level, logger, message, and then the fields that are known."""
+    """A line has time, level, logger and message, and then the fields that are known."""
     with logs.about(token=41, batch="9f86d0"):
         line = HUMAN.format(record("%d buyers wait", 3))
     assert re.fullmatch(
@@ -49,7 +49,7 @@ def test_for_people() -> None:
 
 
 def test_as_json() -> None:
-    """An object with the same, and with the time that it is everywhere; fields that are not known are not there."""
+    """A line is an object with the same, and with a time in UTC; fields that are not known are not there."""
     at = record("%d buyers wait", 3)
     at.created, at.msecs = 1763712000.25, 250.0
     with logs.about(token=41, sku="default"):
@@ -107,7 +107,7 @@ def test_a_stack_trace_stays_readable() -> None:
 
 
 def test_a_stack_trace_is_a_field_of_the_json() -> None:
-    """On the one line; in it, its own lines."""
+    """It is on the one line, with lines of its own in it."""
     text = JSON.format(record("failed", error=failed("a\x1b[31m\nINFO forged")))
     said: dict[str, Any] = json.loads(text)
     assert text.isprintable()
@@ -137,7 +137,7 @@ def test_blocks_add_up() -> None:
 
 
 def test_tasks_do_not_mix() -> None:
-    """What is awaited is about the same; what runs meanwhile in another task is about that task's own."""
+    """A line of a task is about what that task is about, whatever runs beside it."""
     log = logging.getLogger(__name__)
 
     async def serve(token: int, entered: asyncio.Event, go: asyncio.Event) -> None:

@@ -1,51 +1,57 @@
-"""Settings: from the environment and .env, checked at start, in step with .env.example and both READMEs."""
+"""Settings: from the environment and .env, checked at start; what was renamed, and what doesn't go together."""
 
-import importlib.util
+import os
 import re
 from pathlib import Path
 
 import pytest
 
+from app.commands.stage import LockName, StageOptions, StoreName
 from app.errors import ConfigurationError
-from app.locks.registry import NAMES
-from app.settings import PREFIX, Guard, LockName, Settings, StoreName, load, unknown_variables
+from app.locks.registry import CLASSES, name_of
+from app.main import check_together
+from app.settings import _REPLACED, PREFIX, Guard, Settings, load, unknown_variables
+from app.stock.registry import system_of
+from tests.unit.test_lock_urls import URLS
 
-ROOT = Path(__file__).parents[2]
-
-_spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
-assert _spec is not None
-assert _spec.loader is not None
-generate = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(generate)
+MYSQL = "mysql://shop:secret@127.0.0.1/shop"
 
 
 @pytest.fixture(autouse=True)
 def bare_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No SECKILL_ variable and no .env of the machine that the tests run on."""
-    import os
-
     for name in list(os.environ):
         if name.startswith(PREFIX):
             monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
 
 
+def refusal(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> str:
+    """What the start with these variables ends with."""
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigurationError) as error:
+        check_together(load())
+    return str(error.value)
+
+
 def test_defaults_are_for_servers_on_this_machine() -> None:
     """With nothing set: etcd and Redis on their usual ports, locked and guarded."""
     settings = load()
-    assert settings.etcd_endpoints == ["http://127.0.0.1:2379"]
-    assert settings.redis_url.get_secret_value() == "redis://127.0.0.1:6379/0"
-    assert (settings.lock_backend, settings.store, settings.guard) == (LockName.ETCD, StoreName.REDIS, Guard.FENCE)
+    check_together(settings)
+    assert settings.lock.get_secret_value() == "etcd://127.0.0.1:2379"
+    assert settings.store.get_secret_value() == "redis://127.0.0.1:6379/0"
+    assert settings.guard is Guard.FENCE
 
 
 def test_environment_beats_dotenv(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """.env is read from the folder that one is in; a variable of the environment counts more."""
-    (tmp_path / ".env").write_text("SECKILL_PORT=8090\nSECKILL_BATCH_MAX=7\n")
+    (tmp_path / ".env").write_text("SECKILL_PORT=8090\nSECKILL_BATCH_MAX=7\nSECKILL_LOCK=local://\n")
     monkeypatch.setenv("SECKILL_PORT", "8100")
-    monkeypatch.setenv("SECKILL_ETCD_ENDPOINTS", "http://a:2379, http://b:2379,")
+    monkeypatch.setenv("SECKILL_LOCK", "etcd://a:2379, b:2379,")
     settings = load()
     assert (settings.port, settings.batch_max) == (8100, 7)
-    assert settings.etcd_endpoints == ["http://a:2379", "http://b:2379"]
+    assert settings.lock.get_secret_value() == "etcd://a:2379, b:2379,"
 
 
 @pytest.mark.parametrize(
@@ -56,13 +62,18 @@ def test_environment_beats_dotenv(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         ("SECKILL_LOCK_TTL_S", "0"),
         ("SECKILL_LOCK_TTL_S", "nan"),
         ("SECKILL_LOCK_RENEW_RATIO", "1"),
-        ("SECKILL_LOCK_BACKEND", "zookeper"),
+        ("SECKILL_LOCK", "etcd://,"),
+        ("SECKILL_LOCK", ""),
         ("SECKILL_LOCK_PREFIX", "no-slash"),
+        ("SECKILL_LOCK_GROUPS", "0"),
         ("SECKILL_GUARD", "maybe"),
-        ("SECKILL_STORE", "oracle"),
+        ("SECKILL_STORE", "mysql://127.0.0.1/shop"),
+        ("SECKILL_STORE", ""),
+        ("SECKILL_STORE_CONNECTIONS", "1"),
+        ("SECKILL_STORE_WAIT_REPLICAS", "-1"),
         ("SECKILL_BATCH_MAX", "0"),
-        ("SECKILL_ETCD_ENDPOINTS", ","),
         ("SECKILL_ADMIN_TOKEN", "short"),
+        ("SECKILL_ADMIN_TOKEN", "open sesame"),
         ("SECKILL_LOG_LEVEL", "loud"),
         ("SECKILL_LOG_FORMAT", "xml"),
         ("SECKILL_SALE_STARTS_AT", "tomorrow"),
@@ -70,53 +81,126 @@ def test_environment_beats_dotenv(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     ],
 )
 def test_a_wrong_value_is_one_line_with_the_variable(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
-    """What is wrong is said in one line that begins with the variable's name."""
-    monkeypatch.setenv(name, value)
-    with pytest.raises(ConfigurationError) as error:
-        load()
-    assert re.fullmatch(rf"{name}: [^\n]+", str(error.value))
+    """The error is one line that begins with the variable's name."""
+    assert re.fullmatch(rf"{name}: [^\n]+", refusal(monkeypatch, {name: value}))
 
 
 @pytest.mark.parametrize(
-    "variables",
+    ("url", "said"),
     [
-        {"SECKILL_LOCK_BACKEND": "none"},
-        {"SECKILL_LOCK_BACKEND": "none", "SECKILL_GUARD": "compare"},
-        {"SECKILL_LOCK_BACKEND": "none", "SECKILL_STORE": "mysql"},
-        {"SECKILL_GUARD": "version"},
-        {"SECKILL_GUARD": "timestamp"},
-        {"SECKILL_GUARD": "compare", "SECKILL_STORE": "mysql"},
-        {"SECKILL_GUARD": "none", "SECKILL_STORE": "mysql"},
-        {"SECKILL_REDIS_WAIT_REPLICAS": "1", "SECKILL_STORE": "mysql"},
-        {"SECKILL_LOCK_BACKEND": "redlock"},
-        {"SECKILL_LOCK_BACKEND": "redlock", "SECKILL_GUARD": "compare"},
-        {"SECKILL_LOCK_FALLBACK": "true"},
-        {
-            "SECKILL_LOCK_FALLBACK": "true",
-            "SECKILL_LOCK_BACKEND": "none",
-            "SECKILL_STORE": "mysql",
-            "SECKILL_GUARD": "version",
-        },
-        {"SECKILL_SALE_STARTS_AT": "2026-11-11T20:00:00Z", "SECKILL_SALE_ENDS_AT": "2026-11-11T20:00:00+00:00"},
-        {"SECKILL_ETCD_USER": "shop"},
-        {"SECKILL_ETCD_CERT_FILE": "/cert.pem"},
+        ("STORE s3cret", "not a store's URL: say redis"),
+        ("STORE oracle://u:s3cret@h/db", "not a store's URL: say redis"),
+        ("STORE redis://:s3cret/pw@h:1/0", "not a store's URL: say redis"),
+        ("STORE redis://:s3cret@h:port/0", "not a store's URL: say redis"),
+        ("STORE redis+sentinel://:s3cret/x@h", "not a store's URL: say redis"),
+        ("STORE mysql://u:s3cret/pw@h/db", "not a MySQL URL; it looks like"),
+        ("STORE mysql://u:s3cret@h:port/db", "not a MySQL URL; it looks like"),
+        ("LOCK s3cret", "not a lock's URL; it looks like scheme"),
+        ("LOCK etcd://u:s3cret/pw@h:1", "not a lock's URL; it looks like scheme"),
+        ("LOCK etcd://u:s3cret@h:port", "not an etcd endpoint"),
+        ("LOCK etcd://u:s3cret@h:1?ca=x", "etcd:// has no option 'ca'; it knows"),
+        ("LOCK etcds://u:s3cret@h:1?ca_file=/no/such/file", "etcd's TLS file can't be read"),
+        ("LOCK redis://:s3cret@h:port/0", "not the URL of a server for locks: say redis"),
+        ("LOCK zookeeper://u:s3cret@", "ZooKeeper's URL needs a host"),
+        ("LOCK zookeeper://u:s3cret@h:x", "not ZooKeeper's hosts: say host:port"),
+        ("LOCK memcached://u:s3cret@h", "there is no lock 'memcached'; there are"),
     ],
 )
-def test_what_does_not_go_together_is_said(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> None:
-    """Two settings that contradict each other are both named."""
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    with pytest.raises(ConfigurationError) as error:
-        load()
-    assert str(error.value).count(PREFIX) == 2
-    assert "\n" not in str(error.value)
+def test_a_wrong_url_is_one_line_without_its_password(monkeypatch: pytest.MonkeyPatch, url: str, said: str) -> None:
+    """It is said what is wrong with it, as far as that is known."""
+    name, url = url.split()
+    found = refusal(monkeypatch, {PREFIX + name: url})
+    assert found.startswith(f"{PREFIX}{name}: {said}")
+    assert "\n" not in found
+    assert "s3cret" not in found
+
+
+def test_each_wrong_value_has_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several are said at once, so that nobody has to start again for each."""
+    said = refusal(monkeypatch, {"SECKILL_PORT": "x", "SECKILL_GUARD": "maybe", "SECKILL_BATCH_MAX": "0"})
+    assert [line.partition(":")[0] for line in said.splitlines()] == [
+        "SECKILL_PORT",
+        "SECKILL_GUARD",
+        "SECKILL_BATCH_MAX",
+    ]
+
+
+NO_LOCK, REDLOCK = {"SECKILL_LOCK": "none://"}, {"SECKILL_LOCK": "redlock://a,b,c"}
+IN_MYSQL, FALLBACK = {"SECKILL_STORE": MYSQL}, {"SECKILL_LOCK_FALLBACK": "true"}
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        (NO_LOCK, "SECKILL_LOCK: the lock none needs SECKILL_GUARD=none"),
+        (NO_LOCK | {"SECKILL_GUARD": "compare"}, "SECKILL_LOCK: the lock none needs SECKILL_GUARD=none"),
+        (NO_LOCK | IN_MYSQL, "SECKILL_LOCK: the lock none needs SECKILL_GUARD=version"),
+        (REDLOCK, "SECKILL_LOCK: the lock redlock needs SECKILL_GUARD=compare"),
+        (REDLOCK | IN_MYSQL, "SECKILL_LOCK: the lock redlock needs SECKILL_GUARD=version"),
+        ({"SECKILL_LOCK": "redlock://a,b"}, "SECKILL_LOCK: a majority that can be lost needs 3 servers at least"),
+        ({"SECKILL_GUARD": "version"}, "SECKILL_STORE: guard version needs a store in mysql"),
+        ({"SECKILL_GUARD": "timestamp"}, "SECKILL_STORE: guard timestamp needs a store in mysql"),
+        (
+            IN_MYSQL | {"SECKILL_GUARD": "compare"},
+            "SECKILL_STORE: guard compare is not for mysql: version compares better",
+        ),
+        (
+            IN_MYSQL | {"SECKILL_GUARD": "none"},
+            "SECKILL_STORE: guard none is not for mysql: it writes nothing unchecked",
+        ),
+        (
+            IN_MYSQL | {"SECKILL_STORE_WAIT_REPLICAS": "1"},
+            "SECKILL_STORE: to wait for replicas is not for mysql",
+        ),
+        (
+            {"SECKILL_STORE": "redis+cluster://a", "SECKILL_STORE_WAIT_REPLICAS": "1"},
+            "SECKILL_STORE: to wait for replicas is not possible in a Redis Cluster",
+        ),
+        (
+            FALLBACK,
+            "SECKILL_LOCK_FALLBACK needs SECKILL_GUARD=version: without a lock the store alone decides",
+        ),
+        (
+            FALLBACK | NO_LOCK | IN_MYSQL | {"SECKILL_GUARD": "version"},
+            "SECKILL_LOCK_FALLBACK: the lock none is never away",
+        ),
+        (
+            FALLBACK | IN_MYSQL | {"SECKILL_LOCK": "local://", "SECKILL_GUARD": "version"},
+            "SECKILL_LOCK_FALLBACK: the lock local is never away",
+        ),
+        (
+            {"SECKILL_SALE_STARTS_AT": "2026-11-11T20:00:00Z", "SECKILL_SALE_ENDS_AT": "2026-11-11T20:00:00+00:00"},
+            "SECKILL_SALE_ENDS_AT must be later than SECKILL_SALE_STARTS_AT",
+        ),
+    ],
+)
+def test_what_does_not_go_together_is_said(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], said: str
+) -> None:
+    """Of two settings that contradict each other both are named, in one line."""
+    assert refusal(monkeypatch, variables) == said
 
 
 @pytest.mark.parametrize("guard", [Guard.VERSION, Guard.TIMESTAMP])
-@pytest.mark.parametrize("lock", LockName)
-def test_a_version_needs_no_lock(lock: LockName, guard: Guard) -> None:
+@pytest.mark.parametrize("lock", CLASSES)
+def test_a_version_needs_no_lock(lock: str, guard: Guard) -> None:
     """In MySQL a version guards the sale under any lock, and under none."""
-    assert load(store=StoreName.MYSQL, lock_backend=lock, guard=guard, redlock_urls="redis://a").guard is guard
+    check_together(load(store=MYSQL, lock=URLS[lock], guard=guard))
+
+
+@pytest.mark.parametrize(
+    ("lock", "store", "best"),
+    [("none", "redis", "none"), ("redlock", "redis", "compare"), ("none", "mysql", "version")],
+)
+def test_the_command_line_knows_which_locks_have_no_tokens(lock: str, store: str, best: str) -> None:
+    """It names the guard that goes with such a lock and the store, and takes that one if none was asked for."""
+
+    def chosen(guard: Guard | None) -> Guard:
+        return StageOptions(1, 1, (), None, LockName(lock), StoreName(store), guard, 2).chosen_guard
+
+    assert chosen(None) is Guard(best)
+    with pytest.raises(ConfigurationError, match=f"^--lock {lock} gives no fencing tokens; say --guard {best}$"):
+        chosen(Guard.FENCE)
 
 
 def test_an_empty_variable_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,15 +212,11 @@ def test_an_empty_variable_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_secrets_are_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     """Passwords and tokens don't appear when settings, or errors about them, are printed."""
     monkeypatch.setenv("SECKILL_ADMIN_TOKEN", "open-sesame")
-    monkeypatch.setenv("SECKILL_REDIS_URL", "redis://:hunter2@host/0")
-    monkeypatch.setenv("SECKILL_ETCD_USER", "shop")
-    monkeypatch.setenv("SECKILL_ETCD_PASSWORD", "hunter3")
+    monkeypatch.setenv("SECKILL_STORE", "redis://:hunter2@host/0")
+    monkeypatch.setenv("SECKILL_LOCK", "etcd://shop:hunter3@host:2379")
     shown = repr(load()) + str(load().model_dump())
-    monkeypatch.setenv("SECKILL_ADMIN_TOKEN", "hunter4")
-    with pytest.raises(ConfigurationError) as error:
-        load()
-    for secret in ("sesame", "hunter2", "hunter3", "hunter4"):
-        assert secret not in shown + str(error.value)
+    shown += refusal(monkeypatch, {"SECKILL_ADMIN_TOKEN": "hunter4"})
+    assert not re.search("sesame|hunter", shown)
 
 
 def test_a_misspelt_variable_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,45 +225,35 @@ def test_a_misspelt_variable_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None
     assert unknown_variables() == ["SECKILL_BATCHMAX is not a setting; did you mean SECKILL_BATCH_MAX?"]
 
 
-def test_env_example_gives_the_defaults(tmp_path: Path) -> None:
-    """.env.example is what `make docs` writes, names each setting once, and read as it is gives the defaults."""
-    text = (ROOT / ".env.example").read_text()
-    assert text == generate.env_example()
-    (tmp_path / ".env").write_text(re.sub(r"^#(SECKILL_)", r"\1", text, flags=re.MULTILINE))
-    assert load() == Settings(_env_file=None)  # type: ignore[call-arg]
+# -- variables that were replaced --------------------------------------------------------------------------------------
 
 
-def test_the_readme_has_every_setting() -> None:
-    """The table in the README is what `make docs` writes."""
-    assert (ROOT / "README.md").read_text() == generate.readme()
+@pytest.mark.parametrize(("old", "new"), _REPLACED.items())
+def test_an_old_variable_ends_the_start(monkeypatch: pytest.MonkeyPatch, old: str, new: str) -> None:
+    """To go on without it would be to sell from another store, or under another lock, than somebody believes."""
+    assert refusal(monkeypatch, {PREFIX + old: "secret"}) == f"{PREFIX}{old} was replaced: say {new}"
+    assert old.lower() not in Settings.model_fields
 
 
-def test_the_chinese_readme_has_every_setting() -> None:
-    """Its table is what `make docs` writes from docs/settings.zh-CN.toml; a setting that has no translation, or another
-    description than the one that was translated, is named.
-    """
-    assert (ROOT / "README.zh-CN.md").read_text() == generate.chinese_readme()
+@pytest.mark.parametrize("said", sorted(set(_REPLACED.values())))
+def test_what_to_say_instead_is_a_setting(said: str) -> None:
+    """Each variable that is named there exists, and each example of a URL names a lock or a store."""
+    named = re.findall(rf"{PREFIX}\w+", said)
+    assert {name.removeprefix(PREFIX).lower() for name in named} <= set(Settings.model_fields)
+    for name, scheme in re.findall(r"SECKILL_(LOCK|STORE)=([a-z+]+)://", said):
+        assert name_of(scheme) if name == "LOCK" else system_of(f"{scheme}://host")
 
 
-@pytest.mark.parametrize(
-    ("described", "kept", "said"),
-    [
-        ({"A": "a"}, {}, "A has no translation"),
-        ({"A": "a"}, {"A": {"en": "a", "zh": ""}}, "A has no translation"),
-        ({}, {"A": {"en": "a", "zh": "甲"}}, "A is not a setting"),
-        ({"A": "b"}, {"A": {"en": "a", "zh": "甲"}}, 'A was translated from "a", and is now "b"'),
-    ],
-)
-def test_a_translation_keeps_up_with_its_setting(
-    described: dict[str, str], kept: dict[str, dict[str, str]], said: str
-) -> None:
-    """Neither is without the other, and a description that has changed since it was translated is noticed."""
-    with pytest.raises(LookupError) as error:
-        generate.translated(described, kept)
-    assert str(error.value) == f"docs/settings.zh-CN.toml: {said}"
+def test_old_variables_are_found_in_dotenv_too(tmp_path: Path) -> None:
+    """All of them are said at once, one in a line."""
+    (tmp_path / ".env").write_text("SECKILL_REDIS_URL=redis://host\nSECKILL_ETCD_USER=shop\n")
+    with pytest.raises(ConfigurationError) as error:
+        load()
+    lines = str(error.value).splitlines()
+    assert [line.partition(" ")[0] for line in lines] == ["SECKILL_ETCD_USER", "SECKILL_REDIS_URL"]
 
 
-def test_the_table_of_locks_is_that_of_the_code() -> None:
-    """docs/locks.md says what the backends declare; `make docs` writes it. No lock is missing."""
-    assert (ROOT / "docs" / "locks.md").read_text() == generate.locks()
-    assert list(NAMES) == [name.value for name in LockName]
+def test_an_old_variable_that_is_empty_does_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says nothing that could be lost."""
+    monkeypatch.setenv("SECKILL_ETCD_USER", "")
+    assert load() == Settings(_env_file=None)
