@@ -14,8 +14,7 @@ import httpx
 from playwright.sync_api import Browser, sync_playwright
 from rich.console import Console
 
-from app.commands.stage import Stage, StageOptions, set_up
-from app.settings import LockName, StoreName
+from app.commands.stage import LockName, Stage, StageOptions, StoreName, set_up
 
 DOCS = Path(__file__).parent
 _WITHIN_S = 60.0
@@ -26,7 +25,7 @@ def main() -> None:
     binary = shutil.which("chromium") or shutil.which("google-chrome")
     if binary is None:
         sys.exit("Chromium is not on PATH; on Debian: apt-get install chromium")
-    options = StageOptions(300, 2, (8080, 8090), None, LockName.ETCD, StoreName.REDIS, None, 5)
+    options = StageOptions(300, 2, (8080, 8090), None, LockName("etcd"), StoreName.REDIS, None, 5)
     with set_up(options, Console()) as stage:
         asyncio.run(stage.begin_sale(options.stock))
         with sync_playwright() as playwright:
