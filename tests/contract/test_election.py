@@ -16,7 +16,7 @@ from app.locks.etcd.backend import EtcdBackend
 from app.locks.etcd.election import Election, Leader
 from app.locks.local import LocalBackend
 from app.torture.proxy import Proxy
-from tests.contract.lock_contract import TTL_S, InThread
+from tests.contract.lock_contract import CALM_S, TTL_S, InThread
 from tests.contract.test_etcd_lock import EtcdSystem
 from tests.harness.servers import QUICK_ETCD, end_leases, etcdctl, watchers
 from tests.harness.waiting import WITHIN_S, eventually
@@ -28,7 +28,7 @@ NAME = "/test/leader"
 def backend(etcd: EtcdMember) -> Iterator[EtcdBackend]:
     """A connection; at its end nothing is left on the server."""
     end_leases(etcd)
-    with EtcdBackend([etcd.endpoint], ttl_s=TTL_S) as backend:
+    with EtcdBackend([etcd.endpoint], ttl_s=CALM_S) as backend:
         yield backend
         eventually(lambda: not EtcdSystem(etcd).leftovers(), "nothing is left on the server")
 
