@@ -103,6 +103,10 @@ class StockUnavailable(StockError):
         self.untouched = untouched
 
 
+class Overloaded(SeckillError):
+    """As many requests that are no purchases are in hand as this instance takes at once."""
+
+
 class TooManyListeners(SeckillError):
     """As many as this instance is willing to tell of each change listen already."""
 

@@ -28,9 +28,11 @@ from app.stock import StockStore, registry
 from app.telemetry import logs
 from app.telemetry.metrics import Metrics
 from app.telemetry.observer import Observer, Observers
-from app.web import admin, dashboard, health, pages, problems, purchase, purchase_route, stock
+from app.web import admin, dashboard, health, pages, ports, problems, purchase, purchase_route, stock
+from app.web.admission import Admission
 from app.web.auth import AdminAuth
 from app.web.limits import BodyLimit
+from app.web.looks import Cached
 from app.web.sse import Feeds
 from app.web.state import State
 
@@ -241,13 +243,17 @@ def create_app(settings: Settings | None = None) -> FastAPI:
             state = State(
                 shop=sale.shop,
                 admin=sale.admin,
-                scrape=metrics.render,
                 instance=settings.instance_name,
                 quantity_max=settings.quantity_max,
                 auth=AdminAuth(settings.admin_token.get_secret_value() if settings.admin_token else None),
                 control=room,
                 buyers=Feeds(settings.listeners_max),
                 operators=Feeds(_OPERATORS_MAX),
+                looks=stock.looks_at(sale.shop, sale.auditor),
+                scrape=health.scrape(metrics),
+                ready=health.ready(sale.admin),
+                locks=Cached(lambda _: sale.admin.contenders()),
+                pictures=Cached(room.picture),
                 auditor=sale.auditor,
             )
             try:
@@ -257,6 +263,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
                 await room.close()
 
     app = _App(
+        settings,
         title="seckill",
         summary="A flash sale that never oversells, undersells or loses an order.",
         version=_version(),
@@ -272,13 +279,33 @@ def create_app(settings: Settings | None = None) -> FastAPI:
 
 
 class _App(FastAPI):
-    """FastAPI, but for purchases."""
+    """FastAPI, but for purchases: they go first, and all else is admitted as there is time for it."""
+
+    def __init__(self, settings: Settings, **options: Any) -> None:
+        super().__init__(**options)
+        self._operator_port = settings.operator_port
+        all_else = super().__call__
+        self._readers = Admission(all_else, at_once=settings.readers_max)
+        self._operators = Admission(all_else, at_once=settings.readers_max)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] == purchase.PATH and scope["method"] in purchase.METHODS:
-            await purchase.purchase(scope, receive, send)
-        else:
+        if scope["type"] != "http":
             await super().__call__(scope, receive, send)
+            return
+        path, method, from_operator = scope["path"], scope["method"], False
+        if self._operator_port:
+            from_operator = scope["server"][1] == self._operator_port
+            if ports.is_hidden(method, path, from_operator=from_operator):
+                await problems.problem(404, "http-404", "Not Found", f"{method} {path}: Not Found")(
+                    scope, receive, send
+                )
+                return
+        if path == purchase.PATH and method in purchase.METHODS:
+            await purchase.purchase(scope, receive, send)
+        elif path == health.ALIVE:  # whoever asks that ends a process that doesn't answer
+            await super().__call__(scope, receive, send)
+        else:
+            await (self._operators if from_operator else self._readers)(scope, receive, send)
 
 
 def _openapi(app: FastAPI) -> dict[str, Any]:

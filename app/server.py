@@ -75,19 +75,20 @@ class Server(uvicorn.Server):
 
 def run(settings: Settings) -> None:
     """Serve on `settings.host` and `settings.port` until told to stop."""
-    server, listener = prepare(settings)
+    server, listeners = prepare(settings)
     _calm_garbage_collection()
     # In the end uvicorn raises the signal that ended it once more. By itself SIGTERM would then end the process on the
     # spot, without what others have to do at exit: OpenTelemetry sends the last spans.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
-    server.run([listener])
+    server.run(listeners)
 
 
-def prepare(settings: Settings) -> tuple[Server, socket.socket]:
-    """The server and its socket: `server.run([listener])`."""
+def prepare(settings: Settings) -> tuple[Server, list[socket.socket]]:
+    """The server and its sockets: `server.run(listeners)`."""
     settings = settings.model_copy(update={"instance": settings.instance_on_port})
     application = create_app(settings)  # first, as a wrong setting is a better answer than a port that is taken
-    listener = _listen(settings.host, settings.port)
+    ports = [("SECKILL_PORT", settings.port), ("SECKILL_OPERATOR_PORT", settings.operator_port)]
+    listeners = [_listen(settings.host, port, name) for name, port in ports if port is not None]
     Connection.connections_max = min(settings.connections_max, max(1, raise_file_limit() - _OTHER_FILES))
     config = uvicorn.Config(
         application,
@@ -104,7 +105,7 @@ def prepare(settings: Settings) -> tuple[Server, socket.socket]:
     server = Server(
         config, drain_timeout_s=settings.drain_timeout_s, request_timeout_s=settings.request_timeout_ms / 1000
     )
-    return server, listener
+    return server, listeners
 
 
 def _calm_garbage_collection() -> None:
@@ -127,12 +128,10 @@ def raise_file_limit() -> int:
     return 2**31 if soft == resource.RLIM_INFINITY else soft
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def _listen(host: str, port: int, name: str) -> socket.socket:
     """Taken before anything is opened, so that a port in use is said at once, in one line."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=_BACKLOG)
     except OSError as error:
-        raise ConfigurationError(
-            f"SECKILL_HOST, SECKILL_PORT: can't listen on {host}:{port}: {error.strerror}"
-        ) from None
+        raise ConfigurationError(f"SECKILL_HOST, {name}: can't listen on {host}:{port}: {error.strerror}") from None

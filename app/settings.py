@@ -64,6 +64,13 @@ class Settings(BaseSettings):
     # -- This instance
     host: str = Field("127.0.0.1", description="the address to listen on; 0.0.0.0 for all")
     port: int = Field(8080, ge=1, le=65535, description="the port to listen on")
+    operator_port: int | None = Field(
+        None,
+        ge=1,
+        le=65535,
+        description="a port of their own for the operator's endpoints and pages, `/metrics` and `/readyz`, which are "
+        "then not on the other one; unset: all are on one port",
+    )
     connections_max: int = Field(
         20_000,
         ge=1,
@@ -78,6 +85,13 @@ class Settings(BaseSettings):
         "",
         max_length=100,
         description="the name of this instance in orders, lock queues and logs; empty: made from the host name",
+    )
+    readers_max: int = Field(
+        500,
+        ge=1,
+        le=100_000,
+        description="how many requests that are no purchases may be in hand at once, waiting or being answered; more "
+        "get 503",
     )
     listeners_max: int = Field(
         1000, ge=0, le=100_000, description="how many pages get each change pushed at once; more pages poll"
@@ -187,7 +201,7 @@ class Settings(BaseSettings):
         10.0, ge=0, le=600, description="how long a stopping instance goes on serving buyers who wait"
     )
 
-    @field_validator("admin_token", "sale_starts_at", "sale_ends_at", mode="before")
+    @field_validator("admin_token", "operator_port", "sale_starts_at", "sale_ends_at", mode="before")
     @classmethod
     def _empty_is_unset(cls, value: Any) -> Any:
         # A line `SECKILL_ADMIN_TOKEN=` in .env or docker-compose means: not set.
@@ -206,6 +220,8 @@ class Settings(BaseSettings):
             raise ValueError(
                 "SECKILL_LOCK_FALLBACK needs SECKILL_GUARD=version: without a lock the store alone decides"
             )
+        if self.operator_port == self.port:
+            raise ValueError("SECKILL_OPERATOR_PORT must not be SECKILL_PORT")
         if self.sale_starts_at and self.sale_ends_at and self.sale_ends_at <= self.sale_starts_at:
             raise ValueError("SECKILL_SALE_ENDS_AT must be later than SECKILL_SALE_STARTS_AT")
         return self

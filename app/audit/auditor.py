@@ -21,7 +21,7 @@ from app.errors import (
     StockUnavailable,
     UnknownItem,
 )
-from app.locks import Cancel
+from app.locks import Cancel, Pulse, pulse_of_loop
 from app.stock import Level, Order, StockStore
 from app.stock.refusals import behind
 from app.telemetry import logs
@@ -44,6 +44,7 @@ _WATCH_EVERY_S: Final = 1.0
 _WATCHED_AT_ONCE: Final = 500  # items
 _MISSING_MAX: Final = 5000  # items that are named in a verdict, which etcd must take; of more than that, all
 _ALL: Final = "*"
+_FRESH: Final = 3  # intervals after which a verdict is none any more
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +139,12 @@ class Auditor:
         return self._leadership is not None and not self._leadership.lost
 
     @property
+    def fresh_verdict(self) -> AuditVerdict | None:
+        """The last verdict, unless it is older than three intervals: then nobody knows."""
+        verdict = self.verdict
+        return verdict if verdict and verdict.at > time.time() - _FRESH * self._every_s else None
+
+    @property
     def violations(self) -> int:
         """How many the last audit found, whichever instance made it."""
         return sum(self.verdict.violations.values()) if self.verdict else 0
@@ -190,18 +197,20 @@ class Auditor:
             raise
 
     async def _stand_for_ever(self) -> None:
-        while True:
-            try:
-                await self._stand()
-            except LockUnavailable as error:
-                _log.debug("no auditor can be elected: %s", error)
-            except Exception:
-                _log.exception("unexpected error in the auditor")
-            await asyncio.sleep(_AWAY_PAUSE_S)
+        with pulse_of_loop().felt() as pulse:
+            while True:
+                try:
+                    await self._stand(pulse)
+                except LockUnavailable as error:
+                    _log.debug("no auditor can be elected: %s", error)
+                except Exception:
+                    _log.exception("unexpected error in the auditor")
+                await asyncio.sleep(_AWAY_PAUSE_S)
 
-    async def _stand(self) -> None:
+    async def _stand(self, pulse: Pulse) -> None:
         def campaign() -> None:
-            self._leadership = self._election.campaign(json.dumps({"auditor": self._instance}), cancel=self._cancel)
+            said = json.dumps({"auditor": self._instance})
+            self._leadership = self._election.campaign(said, cancel=self._cancel, pulse=pulse)
 
         watching: asyncio.Task[None] | None = None
         # Now, for our own sales: one who was killed may have the office for a TTL to come.

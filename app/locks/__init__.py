@@ -12,6 +12,7 @@ from app.locks.backend import Guarantees, LockBackend, Scope
 from app.locks.contender import Contender
 from app.locks.grant import Grant
 from app.locks.lock import DistributedLock
+from app.locks.pulse import Pulse, pulse_of_loop
 from app.locks.registry import connect, name_of
 from app.locks.waiting import Cancel
 
@@ -28,7 +29,9 @@ __all__ = [
     "LockNotHeld",
     "LockTimeout",
     "LockUnavailable",
+    "Pulse",
     "Scope",
     "connect",
     "name_of",
+    "pulse_of_loop",
 ]

@@ -1,5 +1,6 @@
 """A lease: a grant on a server that expires unless it is renewed, and when one must stop believing in it."""
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -7,6 +8,7 @@ from typing import Protocol
 
 from app.common.callbacks import Callbacks
 from app.errors import LockLost
+from app.locks.pulse import Pulse
 
 
 class Hold(Protocol):
@@ -70,6 +72,8 @@ class Lease:
         self.hold = hold
         self.ttl_s = ttl_s
         self.owner: object = None  # set by the lock, once somebody owns it
+        self.pulse: Pulse | None = None  # of the event loop that it is for, if it is for one
+        self.renew_until = math.inf  # on the monotonic clock: whatever its owner does, it ends a TTL after that
         self._clock = clock
         self._deadline = (clock() if asked_at is None else asked_at) + ttl_s
         self._under = under
@@ -86,6 +90,15 @@ class Lease:
     def abandoned(self) -> bool:
         """Whether its owner was a thread that has ended: nobody can release it, so it must not be renewed for ever."""
         return isinstance(self.owner, threading.Thread) and not self.owner.is_alive()
+
+    @property
+    def stalled(self) -> str:
+        """Why it must not be renewed for now, although it has an owner; empty if it may be."""
+        if self.pulse is not None and self.pulse.stopped:
+            return "the event loop that it is for stands still"
+        if self._clock() > self.renew_until:
+            return "it was held for longer than it may be"
+        return ""
 
     @property
     def left_s(self) -> float:

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Hashable
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +18,8 @@ from app.errors import LockCancelled, LockError, LockLost, LockNotHeld, LockTime
 from app.locks.attempt import Attempt, Backend
 from app.locks.contender import Contender
 from app.locks.grant import Grant
+from app.locks.lease import Lease
+from app.locks.pulse import Pulse, pulse_of_loop
 from app.locks.waiting import Cancel, Wait
 
 
@@ -58,6 +61,11 @@ class DistributedLock(ABC, Generic[Backend]):
         self._held: dict[Hashable, LockData] = {}
         self._mutex = threading.Lock()
         self._pid = os.getpid()
+
+    @property
+    def ttl_s(self) -> float:
+        """The TTL of its leases, in seconds."""
+        return self._backend.ttl_s
 
     @abstractmethod
     def _attempt(self) -> Attempt[Any]:
@@ -166,36 +174,45 @@ class DistributedLock(ABC, Generic[Backend]):
                 raise
 
     @asynccontextmanager
-    async def on_loop(self, *, wait_s: float | None = None, owner: Hashable | None = None) -> AsyncIterator[Grant]:
+    async def on_loop(
+        self, *, wait_s: float | None = None, owner: Hashable | None = None, hold_max_s: float | None = None
+    ) -> AsyncIterator[Grant]:
         """The same as `with lock`, for a task on an event loop, which is not blocked meanwhile.
 
         The owner is this use of the lock, not the thread: pass an `owner` to re-enter. Cancelling the task calls the
-        wait off.
+        wait off. The lease is renewed only while the loop turns: one that is blocked has lost the lock a TTL and a
+        second later. `hold_max_s`: it ends so many seconds after the grant whatever the task does, but not before its
+        TTL.
 
         >>> async with lock.on_loop(wait_s=2.5) as grant:
         ...     await store.write(..., token=grant.token)
         """
         owner = object() if owner is None else owner
+        with pulse_of_loop().felt() as pulse:
+            grant = await self._acquire_on_loop(wait_s, owner, _Terms(pulse, hold_max_s))
+            try:
+                yield grant
+            except BaseException:
+                await self._release_on_loop(owner, quietly=True)
+                raise
+            await self._release_on_loop(owner)
+
+    async def _acquire_on_loop(self, wait_s: float | None, owner: Hashable, terms: "_Terms") -> Grant:
         claim = _Claim()
-        loop = asyncio.get_running_loop()
-        acquiring = loop.run_in_executor(_WAITERS, copy_context().run, self._acquire_for_loop, wait_s, owner, claim)
+        loop, acquire = asyncio.get_running_loop(), partial(self._acquire_for_loop, wait_s, owner, claim, terms)
+        acquiring = loop.run_in_executor(_WAITERS, copy_context().run, acquire)
         try:
-            grant = await asyncio.shield(acquiring)
+            return await asyncio.shield(acquiring)
         except asyncio.CancelledError:
             if claim.abandon():
                 acquiring.add_done_callback(_retrieved)
             else:
                 await self._release_on_loop(owner, quietly=True)
             raise
-        try:
-            yield grant
-        except BaseException:
-            await self._release_on_loop(owner, quietly=True)
-            raise
-        await self._release_on_loop(owner)
 
-    def _acquire_for_loop(self, wait_s: float | None, owner: Hashable, claim: "_Claim") -> Grant:
+    def _acquire_for_loop(self, wait_s: float | None, owner: Hashable, claim: "_Claim", terms: "_Terms") -> Grant:
         grant = self.acquire(wait_s=wait_s, cancel=claim.cancel, owner=owner)
+        terms.bind(grant.lease)
         if not claim.grant():
             self.release(owner=owner)
             raise LockCancelled(f"the wait for {self.name} was called off")
@@ -212,6 +229,19 @@ class DistributedLock(ABC, Generic[Backend]):
         except LockLost:
             if not quietly:
                 raise
+
+
+@dataclass(frozen=True, slots=True)
+class _Terms:
+    """How long a lease is renewed for a task: while its loop turns, and so that it ends `hold_max_s` from now."""
+
+    pulse: Pulse
+    hold_max_s: float | None
+
+    def bind(self, lease: Lease) -> None:
+        lease.pulse = self.pulse
+        if self.hold_max_s is not None:
+            lease.renew_until = min(lease.renew_until, time.monotonic() + self.hold_max_s - lease.ttl_s)
 
 
 class _Claim:

@@ -27,7 +27,9 @@ class NoLock(DistributedLock["NoBackend"]):
 
     @override
     @asynccontextmanager
-    async def on_loop(self, *, wait_s: float | None = None, owner: Hashable | None = None) -> AsyncIterator[Grant]:
+    async def on_loop(
+        self, *, wait_s: float | None = None, owner: Hashable | None = None, hold_max_s: float | None = None
+    ) -> AsyncIterator[Grant]:
         yield self._take(Wait(wait_s))  # there is nothing to wait for, so no thread is needed
 
 

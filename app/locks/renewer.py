@@ -4,6 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from app.common.interrupt import uninterrupted
@@ -29,7 +30,8 @@ class Renewer:
 
     A third (the default) leaves room for two failures; the articles' demo renews at 4/5. A renewal that finds no server
     is repeated every half a second or faster until the lease's deadline, so an outage shorter than the rest of the
-    TTL costs nothing. `on_event` hears "renewed", "retried", "lost" or "abandoned" (the owner ended), for metrics.
+    TTL costs nothing. `on_event` hears "renewed", "retried", "stalled" (not renewed, as the
+    owner's event loop stands still), "lost" or "abandoned" (the owner ended), for metrics.
 
     >>> renewer = Renewer()
     >>> renewer.keep(lease)
@@ -158,6 +160,10 @@ class Renewer:
     def _renew(self, lease: Lease, job: _Job) -> None:
         if lease.lost:
             self._forget(lease, "lost")
+            if lease.stalled:
+                # What lives as long as a session (a node, a transaction) would not end by itself.
+                with suppress(LockUnavailable):
+                    lease.hold.end(_MIN_CALL_S)
             return
         if lease.abandoned:
             if self._is_current(lease, job):
@@ -167,12 +173,18 @@ class Renewer:
                 self._forget(lease, "abandoned")
                 self.end(lease)
             return
+        retry_s = min(_RETRY_S, lease.ttl_s * self._ratio / 4)
+        if why := lease.stalled:
+            # Nobody but this thread may be alive. If the owner comes back in time, nothing has happened.
+            _log.warning("%s is not renewed, %.1f s left: %s", lease.name, lease.left_s, why)
+            job.due = min(self._clock() + retry_s, lease.deadline)
+            self._on_event("stalled")
+            return
         asked_at = self._clock()
         try:
             # Half an interval at most: other leases wait behind this one.
             held = lease.hold.renew(max(_MIN_CALL_S, min(lease.left_s, lease.ttl_s * self._ratio / 2)))
         except LockUnavailable as error:
-            retry_s = min(_RETRY_S, lease.ttl_s * self._ratio / 4)
             _log.warning("%s could not be renewed, %.1f s left: %s", lease.name, lease.left_s, error)
             if lease.lost:
                 self._forget(lease, "lost")

@@ -4,14 +4,17 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Final
 
-from app.errors import SeckillError, StockError
+from app.errors import LockError, SeckillError, StockError
 from app.locks import Contender, Guarantees, LockBackend
 from app.sale.shop import Shop
 from app.stock import Fence, Level, Order, StockStore
 from app.stock.refusals import foreign, superseded
 
 _log = logging.getLogger(__name__)
+
+_LONG_S: Final = 1.0  # a grant is held for some milliseconds
 
 
 class Admin:
@@ -48,7 +51,8 @@ class Admin:
         """Set the units left, under the lock and past the fence like any other write."""
         self._store.check(sku)
         await self._learn()
-        async with self._backend.lock(self._shop.lock_name(sku)).on_loop(wait_s=wait_s) as grant:
+        lock = self._backend.lock(self._shop.lock_name(sku))
+        async with lock.on_loop(wait_s=wait_s) as grant, self._store.selling():
             grant.ensure_held()
             level = await self._store.set_stock(sku, Fence(grant.token, grant.source), stock, new_sale=new_sale)
         self._shop.look_again(sku)
@@ -145,6 +149,22 @@ class Admin:
             "stock": "not available" if errors else "ok",
         }
         return checks | ({"shop": "closing"} if self._shop.closing else {})
+
+    async def waits_for(self, timeout_s: float) -> list[str]:
+        """The instances that have kept this one waiting for a lock for more than a second: one may stand still."""
+        long = {name: waited_s for name, waited_s in self._shop.waits.items() if waited_s > _LONG_S}
+        found = set()
+        for name, waited_s in long.items():
+            look = asyncio.get_running_loop().run_in_executor(self._threads, self._backend.lock(name).contenders)
+            try:
+                async with asyncio.timeout(timeout_s):
+                    holder = next((one for one in await look if one.holds), None)
+            except (LockError, TimeoutError):
+                continue  # who doesn't answer is named by `ready`
+            if holder is not None:
+                found.add(holder.owner.get("instance", holder.key))
+                _log.warning("waited %.0f ms for %s, which %s holds", waited_s * 1000, name, holder.owner)
+        return sorted(found)
 
     def close(self) -> None:
         """End its threads."""

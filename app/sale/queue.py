@@ -52,19 +52,27 @@ class Item:
 class Entry:
     """A buyer who is not answered yet. `deadline`: by the loop's clock."""
 
-    __slots__ = ("deadline", "future", "item", "purchase", "state")
+    __slots__ = ("deadline", "future", "gone", "item", "purchase", "state")
 
-    def __init__(self, purchase: Purchase, item: Item, future: "asyncio.Future[Answer]", deadline: float) -> None:
+    def __init__(
+        self,
+        purchase: Purchase,
+        item: Item,
+        future: "asyncio.Future[Answer]",
+        deadline: float,
+        gone: Callable[[], bool] = lambda: False,
+    ) -> None:
         self.purchase = purchase
         self.item = item
         self.future = future
         self.deadline = deadline
+        self.gone = gone
         self.state = State.WAITING
 
     @property
     def wanted(self) -> bool:
-        """Whether the buyer still waits to be told."""
-        return not self.future.done()
+        """Whether the buyer still waits to be told; with a key they may ask again."""
+        return not self.future.done() and (self.purchase.key is not None or not self.gone())
 
     def too_late(self, reason: str) -> SaleError:
         """The error for a buyer whose time is up."""
@@ -103,7 +111,9 @@ class Queue:
         since = asyncio.get_running_loop().time() - _ERROR_COUNTS_S
         return {sku: item.error[0] for sku, item in self._items.items() if item.error and item.error[1] > since}
 
-    def join(self, purchase: Purchase, deadline: float) -> "asyncio.Future[Answer]":
+    def join(
+        self, purchase: Purchase, deadline: float, *, gone: Callable[[], bool] = lambda: False
+    ) -> "asyncio.Future[Answer]":
         """Queue; the future gets the answer or the error, at `deadline` at the latest. Raises `QueueFull` at once.
 
         Deadlines must come in ascending order.
@@ -113,7 +123,7 @@ class Queue:
             raise QueueFull(f"{self._limit} buyers are waiting already; nothing was sold")
         loop = asyncio.get_running_loop()
         item = self._items.get(purchase.sku) or self._new_item(purchase.sku)
-        entry = Entry(purchase, item, loop.create_future(), deadline)
+        entry = Entry(purchase, item, loop.create_future(), deadline, gone)
         self._entries[entry] = None
         item.waiting += 1
         if self._timer is None:
@@ -142,7 +152,7 @@ class Queue:
             else:
                 gone.append(entry)
         for entry in gone:
-            self._remove(entry)
+            self.answer(entry, entry.too_late("the buyer has hung up"))
         return taken
 
     def put_back(self, entries: Iterable[Entry]) -> None:
@@ -154,7 +164,7 @@ class Queue:
     def answer(self, entry: Entry, answer: Answer | Exception) -> None:
         """Tell a buyer, unless they have been told."""
         self._remove(entry)
-        if not entry.wanted:
+        if entry.future.done():
             return
         if isinstance(answer, Exception):
             self._observer.answered(type(answer).__name__)

@@ -4,9 +4,10 @@ import asyncio
 import dataclasses
 import time
 import zlib
+from collections.abc import Callable, Sequence
 from typing import Final
 
-from app.errors import Closing
+from app.errors import Closing, StockError
 from app.locks import LockBackend, Scope
 from app.sale.decision import Answer, Outcome, Purchase
 from app.sale.rules import Rules
@@ -44,9 +45,11 @@ class Shop:
         self._workers: dict[str, Worker] = {}  # by the name of their lock
         self.closing = False
 
-    async def buy(self, purchase: Purchase) -> Answer:
+    async def buy(self, purchase: Purchase, *, gone: Callable[[], bool] = lambda: False) -> Answer:
         """Wait for one's turn, and for the answer.
 
+        `gone` says whether the buyer has hung up. Without a key nobody could ever learn of their order, so they are then
+        not sold to.
         Raises a `SaleError` (queue full, deadline passed, ...) or a `StockError` (no such item, store away, ...).
         """
         if self.closing:
@@ -68,7 +71,8 @@ class Shop:
             and queue.is_sold_out(purchase.sku)
         ):
             return self._refuse(purchase, Outcome.SOLD_OUT)
-        return await queue.join(purchase, asyncio.get_running_loop().time() + rules.purchase_timeout_s)
+        deadline = asyncio.get_running_loop().time() + rules.purchase_timeout_s
+        return await queue.join(purchase, deadline, gone=gone)
 
     def _refuse(self, purchase: Purchase, outcome: Outcome) -> Answer:
         self._observer.answered(outcome)
@@ -105,6 +109,10 @@ class Shop:
         """Units left and sold."""
         return await self._store.level(sku)
 
+    async def levels(self, skus: Sequence[str]) -> dict[str, Level | StockError]:
+        """Units left and sold, of some items."""
+        return await self._store.levels(skus)
+
     async def order(self, order_id: str) -> Order | None:
         """An order by its id."""
         return await self._store.order(order_id)
@@ -125,6 +133,11 @@ class Shop:
         return {
             sku: number for worker in self._workers.values() for sku, number in worker.queue.waiting_by_item.items()
         }
+
+    @property
+    def waits(self) -> dict[str, float]:
+        """For how many seconds this instance has been waiting for its locks, by their names; those it waits for."""
+        return {name: waited_s for name, worker in self._workers.items() if (waited_s := worker.waited_s)}
 
     @property
     def errors(self) -> dict[str, Exception]:

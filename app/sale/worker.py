@@ -33,6 +33,7 @@ _log = logging.getLogger(__name__)
 
 _BATCH_MAX: Final = 500  # purchases a commit: Lua unpacks a few thousand values at most, and a script stops the store
 _LOOK_AGAIN_S: Final = 0.02
+_HOLD_MAX_TTLS: Final = 3  # after which a grant ends whatever its worker does
 
 Halted = Callable[[str], StockError | None]
 
@@ -65,6 +66,12 @@ class Worker:
         self._store_is_away = False
         self.queue = Queue(limit=rules.queue_max, observer=observer, on_work=self._start)
         self._in_doubt = InDoubt(store, observer)
+        self._asked_at: float | None = None  # for the lock, while we wait for it
+
+    @property
+    def waited_s(self) -> float:
+        """For how long it has been waiting for the lock, in seconds; 0 if it is not."""
+        return 0.0 if self._asked_at is None else asyncio.get_running_loop().time() - self._asked_at
 
     # -- when it works -----------------------------------------------------------------------------------------------
 
@@ -97,7 +104,8 @@ class Worker:
         try:
             if self._store_is_away:
                 # An instance that can't reach the store must not stand in others' way: no lock until it answers.
-                await self._store.ping()
+                async with self._store.selling():
+                    await self._store.ping()
                 self._store_is_away = False
             await self._serve_under_one_grant()
             backoff.reset()
@@ -115,6 +123,8 @@ class Worker:
         except Exception:
             _log.exception("unexpected error while serving %s", self._lock.name)
             reason = SeckillError("an error of ours")
+        finally:
+            self._asked_at = None
         # They wait on, and are served when it is over or told at their deadline.
         _log.log(backoff.loudness(reason), "%s: %d buyers wait: %s", self._lock.name, len(self.queue), reason)
         await asyncio.sleep(backoff.next_s())
@@ -139,12 +149,13 @@ class Worker:
 
     async def _serve_under_one_grant(self) -> None:
         loop = asyncio.get_running_loop()
-        asked = loop.time()
-        async with self._lock.on_loop(wait_s=self._rules.purchase_timeout_s) as grant:
-            granted = loop.time()
+        asked = self._asked_at = loop.time()
+        tally = _Tally()
+        wait_s, hold_max_s = self._rules.purchase_timeout_s, _HOLD_MAX_TTLS * self._lock.ttl_s
+        async with self._lock.on_loop(wait_s=wait_s, hold_max_s=hold_max_s) as grant:
+            granted, self._asked_at = loop.time(), None
             self._observer.granted(self._lock.name, grant.token, granted - asked)
             logs.also_about(token=grant.token)
-            tally = _Tally()
             left = self._rules.batch_max
             until = granted + self._rules.max_hold_s
             try:
@@ -159,8 +170,9 @@ class Worker:
             finally:
                 held_s = loop.time() - granted
                 self._observer.released(self._lock.name, grant.token, held_s, tally.purchases, tally.units)
-                said = "%s: %d served, waited %.0f ms, held %.0f ms"
-                _log.debug(said, self._lock.name, tally.purchases, (granted - asked) * 1000, held_s * 1000)
+        # Not while it is held: a log that is not read must be in nobody's way.
+        said = "%s: %d served, waited %.0f ms, held %.0f ms"
+        _log.debug(said, self._lock.name, tally.purchases, (granted - asked) * 1000, held_s * 1000)
 
     async def _serve(self, grant: Grant, entries: list[Entry], tally: "_Tally") -> None:
         """Read, decide, commit, answer; or leave everybody where they were."""
@@ -177,17 +189,18 @@ class Worker:
                     for item, of_item in buyers.items()
                     if item not in errors
                 }
-                snapshots = await self._store.prepare(fence, batch_id, asks) if asks else {}
-                # No await from a decision to its commit: a buyer who is told "nothing was sold" must not be sold to.
-                parts: list[Part] = []
-                for item, of_item in buyers.items():
-                    snapshot = errors.get(item) or snapshots[item.sku]
-                    if isinstance(snapshot, StockError):
-                        errors[item] = snapshot
-                    else:
-                        parts.append(decide_part(item, batch_id, snapshot, of_item, limit_per_buyer=limit))
-                grant.ensure_held()
-                answers = await self._commit(fence, [part for part in parts if part.changes_something])
+                async with self._store.selling():
+                    snapshots = await self._store.prepare(fence, batch_id, asks) if asks else {}
+                    # No await from decision to commit: a buyer who is told "nothing was sold" must not be sold to.
+                    parts: list[Part] = []
+                    for item, of_item in buyers.items():
+                        snapshot = errors.get(item) or snapshots[item.sku]
+                        if isinstance(snapshot, StockError):
+                            errors[item] = snapshot
+                        else:
+                            parts.append(decide_part(item, batch_id, snapshot, of_item, limit_per_buyer=limit))
+                    grant.ensure_held()
+                    answers = await self._commit(fence, [part for part in parts if part.changes_something])
                 for part in parts:
                     ids = answers.get(part.item.sku, [])
                     if isinstance(ids, StockError):
@@ -227,7 +240,8 @@ class Worker:
         """Find out what became of batches in doubt, and tell their buyers, or have them wait again."""
         parts = self._in_doubt.next_parts()
         try:
-            resolved = await self._in_doubt.resolve(Fence(grant.token, grant.source), parts)
+            async with self._store.selling():
+                resolved = await self._in_doubt.resolve(Fence(grant.token, grant.source), parts)
         except StockUnavailable:
             for part in parts:
                 self.queue.park(part.item, part.item.backoff.next_s())

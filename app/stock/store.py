@@ -5,6 +5,7 @@ import secrets
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
@@ -143,6 +144,13 @@ class StockStore(ABC):
 
     # -- the sale ----------------------------------------------------------------------------------------------------
 
+    def selling(self) -> AbstractAsyncContextManager[None]:
+        """Have a connection for this block that no reader can take: what is prepared in it can be committed at once.
+
+        Raises `StockUnavailable` if none is free in time.
+        """
+        return nullcontext()
+
     @abstractmethod
     async def prepare(self, fence: Fence, batch_id: str, asks: Mapping[str, Ask]) -> dict[str, Snapshot | StockError]:
         """Raise the fence of each item to our token, register the batch that may be written, and read.
@@ -215,9 +223,16 @@ class StockStore(ABC):
     async def unfence(self, sku: str) -> None:
         """Forget the fence: an operator's word that the tokens seen so far no longer count."""
 
-    @abstractmethod
     async def level(self, sku: str) -> Level:
         """Units left and sold, in one glance, so that they add up whatever is being sold."""
+        level = (await self.levels([sku]))[sku]
+        if isinstance(level, StockError):
+            raise level
+        return level
+
+    @abstractmethod
+    async def levels(self, skus: Sequence[str]) -> dict[str, Level | StockError]:
+        """The same of several items, some hundred at most: each as of one moment, not all of the same one."""
 
     @abstractmethod
     async def items(self) -> list[str]:

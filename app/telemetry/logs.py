@@ -1,14 +1,23 @@
 """Log lines: for people or as JSON, and what each is about: the instance, and the grant, batch and item at hand."""
 
+import atexit
 import logging
+import os
+import select
+import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from datetime import UTC, datetime
+from queue import SimpleQueue
 from types import MappingProxyType
 from typing import Any, Final
 
 from pythonjsonlogger.json import JsonFormatter
+from typing_extensions import override
+
+_STDERR: Final = 2
+_LINES_MAX: Final = 10_000
 
 _known: ContextVar[Mapping[str, str | int]] = ContextVar("seckill_log_fields", default=MappingProxyType({}))
 
@@ -74,12 +83,67 @@ class Json(JsonFormatter):
 _FORMS: Final = {"human": Human, "json": Json}
 
 
+class Writer(logging.Handler):
+    """Writes to a file descriptor from a thread of its own: whoever logs never waits for whoever reads.
+
+    A reader that stands still (a pipe, a terminal after Ctrl-S) would otherwise stop the thread that logs, which may
+    have a lock. At most 10,000 lines wait to be read; those above are dropped, and counted in a line of their own.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        super().__init__()
+        self._descriptor = descriptor
+        self._begin()
+        os.register_at_fork(after_in_child=self._begin)  # threads stay with the parent, and so do its lines
+        atexit.register(self.finish)
+
+    def _begin(self) -> None:
+        self._lines: SimpleQueue[str | None] = SimpleQueue()
+        self._dropped = 0
+        self._thread: threading.Thread | None = None
+
+    @override
+    def emit(self, record: logging.LogRecord) -> None:
+        # Formatted here: what it is about is known to the task that logs.
+        line = self.format(record)
+        if self._lines.qsize() >= _LINES_MAX:
+            self._dropped += 1
+            return
+        if self._thread is None:  # (under the handler's own mutex)
+            self._thread = threading.Thread(target=self._write_on, name="seckill-log", daemon=True)
+            self._thread.start()
+        self._lines.put(line)
+
+    def finish(self, within_s: float = 1.0) -> None:
+        """Write what waits to be written; for at most a second, as nobody may be reading."""
+        if self._thread is not None:
+            self._lines.put(None)
+            self._thread.join(within_s)
+
+    def _write_on(self) -> None:
+        while (line := self._lines.get()) is not None:
+            self._write(line)
+            if self._dropped and self._lines.empty():
+                dropped, self._dropped = self._dropped, 0
+                self._write(f"(here {dropped} lines are missing: they were not read in time)")
+
+    def _write(self, line: str) -> None:
+        # Not through sys.stderr, whose mutex a blocked thread would keep until the end of the process, and beyond.
+        left = memoryview(f"{line}\n".encode(errors="backslashreplace"))
+        with suppress(OSError):
+            while left:
+                try:
+                    left = left[os.write(self._descriptor, left) :]
+                except BlockingIOError:  # somebody has made the terminal non-blocking
+                    select.select([], [self._descriptor], [])
+
+
 def configure(*, level: str, form: str, instance: str) -> None:
     """Lines on standard error, as `form` says ("human" or "json"); of ours from `level` on.
 
     The libraries below us are heard only when something is wrong.
     """
-    handler = logging.StreamHandler()
+    handler = Writer(_STDERR)
     handler.setFormatter(_FORMS[form](instance))
     logging.basicConfig(handlers=[handler])
     logging.captureWarnings(True)  # Python's own lines, too

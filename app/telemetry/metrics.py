@@ -54,7 +54,14 @@ class Metrics(Observer):
         )
         self._units = Counter("seckill_units_sold", "Units sold by this instance", registry=registry)
         self._renewals = self._counter(
-            "lease_renewals", "Lease renewals, by result", "result", "renewed", "retried", "lost", "abandoned"
+            "lease_renewals",
+            "Lease renewals, by result",
+            "result",
+            "renewed",
+            "retried",
+            "stalled",
+            "lost",
+            "abandoned",
         )
         self._lost = Counter("seckill_grants_lost", "Grants that were lost while held", registry=registry)
         self._fenced = Counter(

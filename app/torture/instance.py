@@ -13,7 +13,7 @@ from app.web.state import State
 def main() -> None:
     """Serve as the environment says."""
     settings = load()
-    server, listener = prepare(settings)
+    server, listeners = prepare(settings)
 
     def stop_renewing(number: int, frame: object) -> None:
         state = server.lifespan.state.get("seckill")
@@ -21,7 +21,7 @@ def main() -> None:
             state.admin.pause_renewal(2 * settings.lock_ttl_s)
 
     signal.signal(signal.SIGUSR1, stop_renewing)
-    server.run([listener])
+    server.run(listeners)
 
 
 if __name__ == "__main__":

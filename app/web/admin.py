@@ -95,8 +95,8 @@ async def orders(
 
 @router.get("/locks")
 async def locks(request: Request) -> list[ContenderView]:
-    """The queues of the locks: for each the holder first, then the waiters in order."""
-    return [ContenderView.of(contender) for contender in await state_of(request).admin.contenders()]
+    """The queues of the locks, once a second at most: for each the holder first, then the waiters in order."""
+    return [ContenderView.of(contender) for contender in await state_of(request).locks.at()]
 
 
 @router.put("/stock", responses=responses(400, 408, 413, 422))

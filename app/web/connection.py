@@ -5,7 +5,7 @@ application's business: see `app.web.limits`.
 """
 
 import asyncio
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -14,6 +14,7 @@ from app.web.problems import problem
 HEAD_MAX_BYTES: Final = 16_384
 _HEAD_TOO_LARGE: Final = f"the head of the request is larger than {HEAD_MAX_BYTES} bytes"
 _TITLES: Final = {408: "Request Timeout", 431: "Request Header Fields Too Large", 503: "Service Unavailable"}
+GONE: Final = "seckill.gone"  # in a request's scope: says whether its client has gone
 _refuse_head: Final = problem(
     431, "request-header-fields-too-large", _TITLES[431], _HEAD_TOO_LARGE, headers={"Connection": "close"}
 )
@@ -65,6 +66,7 @@ class Connection(HttpToolsProtocol):
         """From here on the application has the time."""
         if len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > HEAD_MAX_BYTES:
             self.app = _refuse_head
+        cast(dict[str, Any], self.scope)[GONE] = self.transport.is_closing
         super().on_headers_complete()
         self._waiting_since = None
         if self.parser.should_upgrade():

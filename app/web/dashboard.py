@@ -20,7 +20,9 @@ from app.web.state import State, state_of
 from app.web.stock import AuditView, LevelView, Sku
 
 pages = APIRouter(include_in_schema=False)
-router = APIRouter(tags=["control room"], prefix="/control", dependencies=[OPERATOR], responses=responses(401, 403))
+router = APIRouter(
+    tags=["control room"], prefix="/control", dependencies=[OPERATOR], responses=responses(401, 403, 503)
+)
 
 _LOGIN: Final = "/control/login"
 _NOT_KEPT: Final = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}  # the token may be in the address
@@ -252,15 +254,15 @@ class PictureView(BaseModel):
         )
 
 
-async def _picture(state: State, sku: str) -> PictureView:
-    verdict = state.auditor.verdict if state.auditor else None
-    return PictureView.of(await state.control.picture(sku), verdict)
+def _view(state: State, picture: Picture) -> PictureView:
+    return PictureView.of(picture, state.auditor.fresh_verdict if state.auditor else None)
 
 
 @router.get("/picture", responses=responses(422))
 async def picture(request: Request, sku: Sku = DEFAULT_SKU) -> PictureView:
-    """The sale of an item, over all instances: what the page shows."""
-    return await _picture(state_of(request), sku)
+    """The sale of an item, over all instances: what the page shows. Looked at once a second at most."""
+    state = state_of(request)
+    return _view(state, await state.pictures.at(sku))
 
 
 @router.get(
@@ -269,16 +271,19 @@ async def picture(request: Request, sku: Sku = DEFAULT_SKU) -> PictureView:
     responses={200: {"content": {"text/event-stream": {}}}, **responses(422, 503)},
 )
 async def live(request: Request, sku: Sku = DEFAULT_SKU) -> Response:
-    """The same, twice a second, as server-sent events."""
+    """The same, once a second, as server-sent events."""
     state = state_of(request)
-
     state.operators.ensure_room()
     since = state.operators.number
+    first = await state.pictures.at(sku)
+    last = first
 
-    async def look() -> str:
-        return (await _picture(state, sku)).model_dump_json()
+    async def look() -> str | None:
+        nonlocal last
+        before, last = last, await state.pictures.at(sku)
+        return None if last is before else _view(state, last).model_dump_json()
 
-    return state.operators.open(sku, await look(), look, since=since)
+    return state.operators.open(sku, _view(state, first).model_dump_json(), look, since=since)
 
 
 # -- what its buttons do (restock: PUT /stock) -----------------------------------------------------------------------

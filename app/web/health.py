@@ -1,16 +1,21 @@
 """The endpoints that machines ask: is the process alive, is it ready, what does it count."""
 
+import asyncio
 from typing import Final
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from pydantic import BaseModel, Field
 
-from app.web.problems import RETRY_AFTER
-from app.web.state import state_of
+from app.sale import Admin
+from app.telemetry.metrics import Metrics
+from app.web.looks import Cached
+from app.web.problems import RETRY_AFTER, responses
+from app.web.state import Ready, state_of
 
 router = APIRouter(tags=["health"])
 
+ALIVE: Final = "/healthz"
 _PATIENCE_S: Final = 1.0  # orchestrators give up after a second or two
 
 
@@ -20,12 +25,33 @@ class ReadyView(BaseModel):
     ready: bool
     instance: str
     mode: str = Field(description='how sales happen: under the "lock", or "optimistic" while the lock system is away')
+    waits_for: list[str] = Field(
+        description="instances that have kept this one waiting for a lock for more than a second; nothing can be sold "
+        "until they give it back, or lose it after a TTL"
+    )
     checks: dict[str, str] = Field(examples=[{"etcd": "ok", "store": "ok", "renewal": "ok", "stock": "ok"}])
 
 
-@router.get(
-    "/healthz", response_class=PlainTextResponse, responses={200: {"content": {"text/plain": {"example": "ok"}}}}
-)
+def ready(admin: Admin) -> Cached[Ready]:
+    """What is behind `/readyz`: each look writes to the lock system and to the store."""
+
+    async def look(_: str) -> Ready:
+        checks, waits_for = await asyncio.gather(admin.ready(_PATIENCE_S), admin.waits_for(_PATIENCE_S))
+        return checks, waits_for
+
+    return Cached(look)
+
+
+def scrape(metrics: Metrics) -> Cached[bytes]:
+    """What is behind `/metrics`: to render it takes milliseconds of the loop."""
+
+    async def render(_: str) -> bytes:
+        return metrics.render()
+
+    return Cached(render)
+
+
+@router.get(ALIVE, response_class=PlainTextResponse, responses={200: {"content": {"text/plain": {"example": "ok"}}}})
 async def healthz() -> str:
     """The process runs and its event loop turns."""
     return "ok"
@@ -37,15 +63,18 @@ async def healthz() -> str:
     responses={503: {"model": ReadyView, "description": "not ready", "headers": RETRY_AFTER}},
 )
 async def readyz(request: Request) -> Response:
-    """etcd, store, renewal thread and the items being sold, each "ok" or "not available". The log says why."""
+    """Lock system, store, renewal thread and the items being sold, each "ok" or "not available". The log says why.
+
+    Looked at once a second at most.
+    """
     state = state_of(request)
-    checks = await state.admin.ready(_PATIENCE_S)
+    checks, waits_for = await state.ready.at()
     ready = all(check in ("ok", "away") for check in checks.values())
-    view = ReadyView(ready=ready, instance=state.instance, mode=state.admin.mode, checks=checks)
+    view = ReadyView(ready=ready, instance=state.instance, mode=state.admin.mode, waits_for=waits_for, checks=checks)
     return JSONResponse(view.model_dump(), 200 if ready else 503, headers={} if ready else {"Retry-After": "1"})
 
 
-@router.get("/metrics", response_class=PlainTextResponse)
+@router.get("/metrics", response_class=PlainTextResponse, responses=responses(503))
 async def metrics(request: Request) -> Response:
-    """What this instance counts, in Prometheus' text format."""
-    return PlainTextResponse(state_of(request).scrape(), media_type="text/plain; version=0.0.4; charset=utf-8")
+    """What this instance counts, in Prometheus' text format. Rendered once a second at most."""
+    return PlainTextResponse(await state_of(request).scrape.at(), media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -37,6 +37,7 @@ _STATUSES: Final[dict[type[errors.SeckillError], tuple[int, str]]] = {
     errors.StockError: (503, "Stock not available"),
     errors.LockError: (503, "Lock not available"),
     errors.TooManyListeners: (503, "Too many listeners at the moment"),
+    errors.Overloaded: (503, "Too many requests at the moment"),
     errors.SeckillError: (503, "Not available"),
 }
 # The field of the request that an error is about.
@@ -162,7 +163,7 @@ def of(error: Exception, method: str, route: str) -> Response:
     name = "".join(f"-{letter.lower()}" if letter.isupper() else letter for letter in type(error).__name__).strip("-")
     field = _FIELDS.get(kind)
     detail = title if isinstance(error, _INTERNAL) else str(error)
-    if status == 503 and not isinstance(error, errors.SaleError | errors.TooManyListeners):
+    if status == 503 and not isinstance(error, errors.SaleError | errors.TooManyListeners | errors.Overloaded):
         _log.log(_loudness(route, kind), "%s %s: %s", method, route, error)
     fields = [FieldError(field=field, message=detail)] if field else None
     return problem(status, name, title, detail, fields=fields)

@@ -1,33 +1,44 @@
 """What the routes work with; made by the lifespan, found through the request."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from fastapi import Request
 
 from app.audit import Auditor
-from app.dashboard import ControlRoom
+from app.dashboard import ControlRoom, Picture
+from app.locks import Contender
 from app.sale import Admin, Shop
 from app.web.auth import AdminAuth
+from app.web.looks import Cached, Looks
 from app.web.sse import Feeds
+
+if TYPE_CHECKING:
+    from app.web.stock import StockText
+
+Ready = tuple[dict[str, str], list[str]]  # the checks, and the instances that it waits for
 
 
 @dataclass(frozen=True, slots=True)
 class State:
     """The parts that the routes use, and the settings that concern HTTP.
 
-    `buyers` and `operators` look at what is live.
+    `buyers` and `operators` listen to what is live; from `looks` on things are made once for all who ask.
     """
 
     shop: Shop
     admin: Admin
-    scrape: Callable[[], bytes]
     instance: str
     quantity_max: int
     auth: AdminAuth
     control: ControlRoom
     buyers: Feeds
     operators: Feeds
+    looks: "Looks[StockText]"
+    scrape: Cached[bytes]
+    ready: Cached[Ready]
+    locks: Cached[list[Contender]]
+    pictures: Cached[Picture]
     auditor: Auditor | None = None
 
     def close_feeds(self) -> None:

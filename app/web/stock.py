@@ -1,7 +1,8 @@
 """What buyers look at: the stock, and their orders."""
 
 import time
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Annotated, NamedTuple
 
 from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import Response
@@ -9,10 +10,12 @@ from pydantic import BaseModel, Field
 from sse_starlette import EventSourceResponse
 from starlette.exceptions import HTTPException
 
-from app.audit import AuditVerdict
+from app.audit import Auditor, AuditVerdict
+from app.sale import Shop
 from app.stock import DEFAULT_SKU, SKU_PATTERN, Level, Order
+from app.web.looks import Looks
 from app.web.problems import responses
-from app.web.state import State, state_of
+from app.web.state import state_of
 
 router = APIRouter(tags=["sale"])
 
@@ -57,7 +60,7 @@ class LevelView(BaseModel):
 class StockView(LevelView):
     """Units left and sold, and whether all is well."""
 
-    audit: AuditView | None = Field(description="null while nobody has looked")
+    audit: AuditView | None = Field(description="null while nobody has looked lately")
     starts_at: float | None = Field(description="when the sale starts, in seconds since 1970; null: it has")
     ends_at: float | None = Field(description="when it ends; null: never")
     now: float = Field(description="the instance's clock, which decides whether it has started")
@@ -78,23 +81,38 @@ class OrderView(BaseModel):
         return cls(id=order.id, sku=order.sku, quantity=order.quantity, buyer=order.buyer, sold_at=order.sold_at)
 
 
-async def _stock(state: State, sku: str) -> StockView:
-    level = LevelView.of(await state.shop.level(sku))
-    verdict = state.auditor.verdict if state.auditor else None
-    starts_at, ends_at = state.shop.hours
-    return StockView(
-        **level.model_dump(),
-        audit=AuditView.of(verdict) if verdict else None,
-        starts_at=starts_at,
-        ends_at=ends_at,
-        now=time.time(),
-    )
+class StockText(NamedTuple):
+    """What buyers are told of an item: the same for all who ask within a moment, so it is made once."""
+
+    level: Level
+    audit: AuditVerdict | None
+    text: str
 
 
-@router.get("/stock", responses=responses(400, 404, 422, 503))
-async def stock(request: Request, sku: Sku = DEFAULT_SKU) -> StockView:
+def looks_at(shop: Shop, auditor: Auditor | None) -> Looks[StockText]:
+    """What is behind `/stock`."""
+
+    async def look(skus: Sequence[str]) -> dict[str, StockText | Exception]:
+        starts_at, ends_at = shop.hours
+        verdict = auditor.fresh_verdict if auditor else None
+        audit = AuditView.of(verdict) if verdict else None
+        levels = await shop.levels(skus)
+        now = time.time()
+
+        def text(level: Level) -> StockText:
+            fields = LevelView.of(level).model_dump()
+            view = StockView(**fields, audit=audit, starts_at=starts_at, ends_at=ends_at, now=now)
+            return StockText(level, verdict, view.model_dump_json())
+
+        return {sku: level if isinstance(level, Exception) else text(level) for sku, level in levels.items()}
+
+    return Looks(look)
+
+
+@router.get("/stock", response_model=StockView, responses=responses(400, 404, 422, 503))
+async def stock(request: Request, sku: Sku = DEFAULT_SKU) -> Response:
     """Units left and sold."""
-    return await _stock(state_of(request), sku)
+    return Response((await state_of(request).looks.at(sku)).text, media_type="application/json")
 
 
 @router.get(
@@ -110,15 +128,15 @@ async def stock_live(request: Request, sku: Sku = DEFAULT_SKU) -> Response:
     state = state_of(request)
     state.buyers.ensure_room()
     since = state.buyers.number
-    first = await _stock(state, sku)
+    first = await state.looks.at(sku)
     last = first
 
     async def look() -> str | None:
         nonlocal last
-        before, last = last, await _stock(state, sku)
-        return None if last == before.model_copy(update={"now": last.now}) else last.model_dump_json()
+        before, last = last, await state.looks.at(sku)
+        return None if (last.level, last.audit) == (before.level, before.audit) else last.text
 
-    return state.buyers.open(sku, first.model_dump_json(), look, since=since)
+    return state.buyers.open(sku, first.text, look, since=since)
 
 
 @router.get("/orders/{order_id}", responses=responses(404, 422, 503))

@@ -21,7 +21,7 @@ from app.errors import LockCancelled, LockError, LockLost, LockNotHeld, LockTime
 from app.locks import Cancel, DistributedLock, Grant, Guarantees, LockBackend
 from app.locks import lock as lock_module
 from app.locks.waiting import Wake
-from tests.harness.waiting import WITHIN_S, eventually
+from tests.harness.waiting import WITHIN_S, eventually, eventually_async
 from tests.harness.worker import Worker
 
 TTL_S = 1  # the shortest that etcd grants (to its test members, which elect quickly)
@@ -695,6 +695,36 @@ class LockContract:
         await asyncio.gather(holder, waiter, return_exceptions=True)
         assert holder.cancelled()
         assert waiter.cancelled()
+
+    @promise("leases")
+    def test_a_blocked_loop_loses_the_lock(self, system: LockSystem, brief_backend: LockBackend, name: str) -> None:
+        """A loop that stands still while it holds the lock has it for about a TTL, although its threads are well."""
+        held, end = threading.Event(), threading.Event()
+
+        async def hold() -> None:
+            async with brief_backend.lock(name).on_loop():
+                held.set()
+                end.wait(3 * WITHIN_S)  # blocks the loop
+
+        running = InThread(lambda: asyncio.run(hold()))
+        assert held.wait(WITHIN_S)
+        other = system.open(CALM_S)
+        try:
+            lock = other.lock(name)
+            lock.acquire(wait_s=WITHIN_S)
+            lock.release()
+        finally:
+            end.set()
+            other.close()
+        with pytest.raises(LockLost):
+            running.result()
+
+    @promise("leases")
+    async def test_a_hold_has_an_upper_age(self, brief_lock: DistributedLock[Any]) -> None:
+        """A task that asked for it loses the lock after some time, however healthy it is."""
+        with pytest.raises(LockLost):
+            async with brief_lock.on_loop(hold_max_s=brief_lock.ttl_s) as grant:
+                await eventually_async(lambda: grant.lost, "it is lost")
 
     async def test_cancelling_at_any_moment_leaves_nothing(self, lock: DistributedLock[Any]) -> None:
         """Whatever a cancellation races with (the wait, the grant, the release), the lock is free afterwards."""

@@ -2,16 +2,20 @@
 
 import asyncio
 import contextlib
+import signal
+import sys
+from pathlib import Path
 
 import httpx
 import pytest
 
-from app.embedded import LockServers, Valkey
+from app.embedded import EtcdMember, LockServers, Valkey
 from app.sale import Outcome, Purchase
 from app.stock.redis.client import Script
 from app.torture.proxy import Proxy
 from tests.harness.servers import optional
-from tests.harness.shop import Instance, shop
+from tests.harness.shop import TOKEN, Instance, shop
+from tests.harness.waiting import eventually, eventually_async
 
 pytestmark = pytest.mark.slow
 
@@ -43,6 +47,58 @@ async def test_a_paused_holder_is_overtaken_and_sells_nothing_twice(lock: str, v
                 assert await buying == "sold_out"
                 audit = await second.audit("default")
                 assert (audit.orders, audit.oversold, audit.violations) == (6, 0, [])
+
+
+HUNG = [*((lock, "blocks") for lock in LOCKS), ("etcd", "spins"), ("etcd", "writes")]
+
+
+@pytest.mark.parametrize(("lock", "how"), HUNG)
+async def test_a_hung_loop_gives_way(
+    lock: str, how: str, valkey: Valkey, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An instance hangs while it has the lock, and its threads go on. Another one says so, and sells a TTL later."""
+    hang = tmp_path / "hang"
+    monkeypatch.setenv("HANG_AT", str(hang))
+    monkeypatch.setenv("HANG_HOW", how)
+    with optional(lambda: LockServers(lock)) as servers:
+        own = {"lock": servers.url, "guard": "compare" if lock == "redlock" else "fence", "lock_ttl_s": 5}
+        hanging = Instance("", valkey.url, under=[sys.executable, "-m", "tests.harness.hung"], **own)
+        other = Instance("", valkey.url, purchase_timeout_ms=60_000, **own)
+        with hanging, other:
+            async with shop("", valkey.url, **own) as operator:
+                await operator.set_stock("default", 10)
+                assert buy(hanging) == "sold"
+                hang.touch()
+                lost = asyncio.create_task(asyncio.to_thread(buy, hanging))
+                await eventually_async(lambda: not hang.exists(), "it hangs")
+                buying = asyncio.create_task(asyncio.to_thread(buy, other))
+                await eventually_async(
+                    lambda: other.get("/readyz")[1]["waits_for"] == [hanging.url.rpartition(":")[2]],
+                    "the other one says for whom it waits",
+                )
+                assert await buying == "sold"
+                assert other.get("/readyz")[1]["waits_for"] == []
+                hanging.kill()
+                await asyncio.gather(lost, return_exceptions=True)
+                assert (await operator.audit("default")).violations == []
+
+
+def test_a_log_that_nobody_reads_stops_nothing(
+    etcd: EtcdMember, valkey: Valkey, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An instance whose standard error is a full pipe sells on, and ends when it is told to."""
+    monkeypatch.setenv("HANG_AT", str(tmp_path / "hang"))
+    monkeypatch.setenv("HANG_HOW", "log")
+    with Instance(
+        etcd.endpoint, valkey.url, under=[sys.executable, "-m", "tests.harness.hung"], log_level="debug"
+    ) as instance:
+        put = httpx.put(f"{instance.url}/stock", json={"stock": 10_000}, headers={"Authorization": f"Bearer {TOKEN}"})
+        assert put.status_code == 200
+        with httpx.Client(base_url=instance.url) as http:
+            for _ in range(1500):  # a line each, of more than a hundred bytes: twice what a pipe takes
+                assert http.post("/stock/reduce").headers["x-seckill-outcome"] == "sold"
+        instance.signal(signal.SIGTERM)
+        eventually(lambda: not instance.running, "it has left")
 
 
 def buy(instance: Instance) -> str:

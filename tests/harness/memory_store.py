@@ -227,10 +227,13 @@ class MemoryStockStore(StockStore):
         item.fence, item.prepared, item.epoch = None, None, item.epoch + 1
 
     @override
-    async def level(self, sku: str) -> Level:
+    async def levels(self, skus: Sequence[str]) -> dict[str, Level | StockError]:
+        return {sku: self._level(sku) for sku in skus}
+
+    def _level(self, sku: str) -> Level | StockError:
         item = self._item(sku)
         if item.stock is None:
-            raise UnknownItem(f"no item {sku!r}")
+            return UnknownItem(f"no item {sku!r}")
         last = str(item.entries()[-1]) if item.orders else None
         return Level(sku, item.stock, item.lucky, item.initial, last)
 

@@ -79,13 +79,16 @@ class VirtualLock:
     """A fair lock whose holder can be overtaken without being told, and whose tokens can go back (a restored etcd)."""
 
     name = "/lock"
+    ttl_s = 1000.0
 
     def __init__(self) -> None:
         self._queue: deque[tuple[object, asyncio.Event]] = deque()
         self.token = 0
 
     @asynccontextmanager
-    async def on_loop(self, *, wait_s: float | None = None, owner: object = None) -> AsyncIterator[Grant]:
+    async def on_loop(
+        self, *, wait_s: float | None = None, owner: object = None, hold_max_s: float | None = None
+    ) -> AsyncIterator[Grant]:
         place = (object(), asyncio.Event())
         self._queue.append(place)
         self._wake()

@@ -7,6 +7,7 @@ import pytest
 
 from app.errors import LockLost, LockUnavailable
 from app.locks.lease import Lease
+from app.locks.pulse import Pulse
 from app.locks.renewer import Renewer
 
 
@@ -269,3 +270,50 @@ def test_the_thread_renews_and_ends(server: Server) -> None:
     renewer.close()
     assert not renewer.alive
     assert not any(thread.name == "seckill-renewer" for thread in threading.enumerate())
+
+
+class Stopped(Pulse):
+    """The pulse of a loop that stands still, until it goes on."""
+
+    stopped = True
+
+
+def test_a_loop_that_stands_still_is_not_renewed_for(
+    renewer: Renewer, clock: Clock, server: Server, events: list[str]
+) -> None:
+    """Its lease runs out, and what would live on without it is ended."""
+    one = lease(clock, server)
+    one.pulse = Stopped()
+    renewer.keep(one)
+    while clock.now < one.deadline:
+        clock.now += 0.1
+        renewer.run_due()
+    assert server.asked == []
+    assert one.lost
+    assert server.ended == 1
+    assert set(events) == {"stalled", "lost"}
+
+
+def test_a_loop_that_goes_on_in_time_has_lost_nothing(renewer: Renewer, clock: Clock, server: Server) -> None:
+    """A loop that was busy for a while is renewed for as soon as it turns again."""
+    one = lease(clock, server)
+    one.pulse = pulse = Stopped()
+    renewer.keep(one)
+    clock.now = one.deadline - 1
+    renewer.run_due()
+    pulse.stopped = False
+    clock.now += 0.6
+    renewer.run_due()
+    assert one.deadline == clock.now + 9
+
+
+def test_nothing_is_renewed_beyond_its_age(renewer: Renewer, clock: Clock, server: Server) -> None:
+    """A lease whose age is bounded ends a TTL after its last permitted renewal."""
+    one = lease(clock, server)
+    one.renew_until = clock.now + 20
+    renewer.keep(one)
+    began = clock.now
+    while not one.lost:
+        clock.now += 0.5
+        renewer.run_due()
+    assert 20 < clock.now - began <= 29

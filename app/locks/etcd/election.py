@@ -13,6 +13,7 @@ from app.locks.etcd.lock import Place, contenders
 from app.locks.etcd.lookout import Lookout
 from app.locks.grant import Grant
 from app.locks.lock import checked_name
+from app.locks.pulse import Pulse
 from app.locks.waiting import Cancel, Wait, Wake
 
 if TYPE_CHECKING:
@@ -107,14 +108,19 @@ class Election:
         self._name = checked_name(name)
         self._record = f"{name}!record"  # beside the candidates' prefix, so that it is none of them
 
-    def campaign(self, value: str, *, wait_s: float | None = None, cancel: Cancel | None = None) -> Leadership:
+    def campaign(
+        self, value: str, *, wait_s: float | None = None, cancel: Cancel | None = None, pulse: Pulse | None = None
+    ) -> Leadership:
         """Stand for election with something to say, and wait until one is elected, at most `wait_s` seconds.
 
         Raises `LockTimeout`, `LockCancelled`, or `LockUnavailable`; nothing of this call is then left in the queue for
-        longer than a TTL. The leadership is no thread's: it lasts until `resign` or the connection's end.
+        longer than a TTL. The leadership is no thread's: it lasts until `resign` or the connection's end; or, with the
+        `pulse` of an event loop, until that has stood still for a TTL.
         """
         place = Place(self._backend, self._name, value.encode(), self._session)
-        return Leadership(self._backend, place.until_granted(Wait(wait_s, cancel)), value, self._record)
+        grant = place.until_granted(Wait(wait_s, cancel))
+        grant.lease.pulse = pulse
+        return Leadership(self._backend, grant, value, self._record)
 
     def candidates(self) -> list[Contender]:
         """The leader and those who stand behind it, in their order. Raises `LockUnavailable`."""

@@ -8,6 +8,7 @@ from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, NamedTuple, TypeVar
 
 from typing_extensions import override
@@ -23,6 +24,7 @@ from app.errors import (
 )
 from app.stock.mysql import tables
 from app.stock.mysql.tables import Item, Written
+from app.stock.places import Places
 from app.stock.refusals import behind, changed
 from app.stock.store import SKU_PATTERN, Ask, Batch, Fence, Level, Order, Settled, Snapshot, StockStore, refuse_odd_name
 from app.stock.watermark import Watermark
@@ -61,7 +63,10 @@ class TransactionalStockStore(StockStore):
             f"SET SESSION innodb_lock_wait_timeout = {max(1, int(timeout_s / 2))}, time_zone = '+00:00'",
             silent_s=_SILENT_S,
         )
+        # Apart, as a call that was given up may keep its thread until its deadline.
+        self._sale_threads = ThreadPoolExecutor(connections, "seckill-sale")
         self._threads = ThreadPoolExecutor(connections, "seckill-store")
+        self._places = Places(connections)
         self._instance = instance
         self._refusal_ttl_us = max(1, int(refusal_ttl_s * 1_000_000))
         self._watermarks: defaultdict[str, Watermark[Position]] = defaultdict(lambda: Watermark(_mark))
@@ -97,6 +102,10 @@ class TransactionalStockStore(StockStore):
     @override
     def check(self, sku: str) -> None:
         refuse_odd_name(sku)
+
+    @override
+    def selling(self) -> AbstractAsyncContextManager[None]:
+        return self._places.selling(self._client.timeout_s)
 
     @override
     async def prepare(self, fence: Fence, batch_id: str, asks: Mapping[str, Ask]) -> dict[str, Snapshot | StockError]:
@@ -245,12 +254,18 @@ class TransactionalStockStore(StockStore):
         await self._run(lambda call: tables.begin_generation(call, sku, latest))
 
     @override
-    async def level(self, sku: str) -> Level:
-        refuse_odd_name(sku)
-        item = (await self._run(lambda call: tables.find_items(call, [sku]))).get(sku)
-        if item is None:
-            raise _unknown(sku)
-        return Level(sku, item.stock, item.lucky, item.initial, _entry(item.last_entry))
+    async def levels(self, skus: Sequence[str]) -> dict[str, Level | StockError]:
+        for sku in skus:
+            refuse_odd_name(sku)
+        items = await self._run(lambda call: tables.find_items(call, skus))
+
+        def level(sku: str) -> Level | StockError:
+            item = items.get(sku)
+            if item is None:
+                return _unknown(sku)
+            return Level(sku, item.stock, item.lucky, item.initial, _entry(item.last_entry))
+
+        return {sku: level(sku) for sku in skus}
 
     @override
     async def items(self) -> list[str]:
@@ -290,7 +305,8 @@ class TransactionalStockStore(StockStore):
     @override
     async def close(self) -> None:
         self._client.close()
-        self._threads.shutdown(wait=False)
+        for threads in (self._sale_threads, self._threads):
+            threads.shutdown(wait=False)
 
     async def _run(self, work: Callable[[Call], Result], timeout_s: float | None = None) -> Result:
         """Run some statements in one of our threads, the wait for one included in the deadline.
@@ -308,8 +324,10 @@ class TransactionalStockStore(StockStore):
             return self._client.call(work, timeout_s=left_s, sessions=self._sessions)
 
         try:
-            async with asyncio.timeout(limit_s):
-                return await asyncio.get_running_loop().run_in_executor(self._threads, run)
+            async with asyncio.timeout(limit_s), self._places.call():
+                return await asyncio.get_running_loop().run_in_executor(
+                    self._sale_threads if self._places.mine else self._threads, run
+                )
         except TimeoutError as error:
             raise StockUnavailable(f"the store did not answer within {limit_s:.2g} s") from error
 

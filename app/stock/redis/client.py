@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import re
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from importlib.resources import files
 from typing import Any, Final
 
@@ -25,6 +25,7 @@ from redis.exceptions import (
 )
 
 from app.errors import ConfigurationError, StockCorrupt, StockUnavailable
+from app.stock.places import Places
 from app.stock.redis.connect import connect
 
 _WAIT_PART: Final = 0.8  # of a call's deadline, for the replicas
@@ -73,7 +74,7 @@ class RedisClient:
                 "(with user:password@ before the host; '/', ':' and '@' in them written as %2F, %3A and %40)"
             ) from None
         # A rush of 500 must not open 500 connections; those above wait, within their call's deadline.
-        self._places = asyncio.Semaphore(connections)
+        self._places = Places(connections)
         self.clustered = isinstance(self._redis, redis.asyncio.RedisCluster)
 
     async def run(self, script: Script, keys: Sequence[str], argument: str, *, durable: bool = False) -> Any:
@@ -130,8 +131,13 @@ class RedisClient:
     async def _call(self, timeout_s: float | None) -> AsyncIterator[float]:
         limit_s = self.timeout_s if timeout_s is None else min(timeout_s, self.timeout_s)
         with _translated(limit_s):
-            async with asyncio.timeout(limit_s), self._places:
+            async with asyncio.timeout(limit_s), self._places.call():
                 yield limit_s
+
+    def selling(self) -> AbstractAsyncContextManager[None]:
+        """See `StockStore.selling`."""
+        # Each call of a batch that is spread over a cluster goes to a pool of its own.
+        return self._places.selling(self.timeout_s)
 
 
 @contextmanager

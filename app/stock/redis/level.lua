@@ -1,12 +1,23 @@
--- Units left and sold, in one glance: read apart, they would not add up while something is being sold.
+-- Units left and sold of some items, each in one glance: read apart, they would not add up while something is being sold.
 --
--- KEYS: of the item
+-- KEYS: of each item
+-- Answers for each item {"ok", stock, lucky, units at the start, last order}, or {reason, ...}.
 
-local key = keys_of_next_item(0)
-local last = redis.call("XREVRANGE", key.orders, "+", "-", "COUNT", 1)
-return {
-  redis.call("GET", key.stock),
-  redis.call("GET", key.lucky),
-  redis.call("HGET", key.fence, "initial"),
-  last[1] and last[1][1] or false,
-}
+local function level(key)
+  local last = redis.call("XREVRANGE", key.orders, "+", "-", "COUNT", 1)
+  return {
+    "ok",
+    redis.call("GET", key.stock),
+    redis.call("GET", key.lucky),
+    redis.call("HGET", key.fence, "initial"),
+    last[1] and last[1][1] or false,
+  }
+end
+
+local answers = {}
+for _ in ipairs(request.items) do
+  local answer, trouble = answer_of(level, keys_of_next_item(0))
+  if trouble then return redis.error_reply(trouble) end
+  answers[#answers + 1] = answer
+end
+return answers

@@ -1,15 +1,17 @@
 """The stock in Redis or Valkey, as operators, readers and the auditor see it. The sale is in `store`."""
 
+import asyncio
 import json
 import re
 import secrets
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Final, NamedTuple, TypeVar
 
 from typing_extensions import override
 
-from app.errors import ConfigurationError, ItemNotPossible
+from app.errors import ConfigurationError, ItemNotPossible, StockError, StockUnavailable
 from app.stock.redis.client import RedisClient, Script
 from app.stock.redis.keys import (
     ORDER_ID,
@@ -22,11 +24,21 @@ from app.stock.redis.keys import (
     refusal_of,
     token_of,
 )
-from app.stock.store import DEFAULT_SKU, SKU_PATTERN, Fence, Level, Order, StockStore
+from app.stock.store import DEFAULT_SKU, SKU_PATTERN, Fence, Level, Order, StockStore, raise_if_none_was_reached
 from app.stock.watermark import Watermark
+
+Answer = TypeVar("Answer")
 
 _PAGE: Final = 1000
 _NOTICES: Final = "seckill:notices"
+
+
+class Part(NamedTuple):
+    """What a script is told of one item. `positions`: the orders that it expects."""
+
+    keys: Sequence[str]
+    request: Mapping[str, object]
+    positions: tuple[Position, ...] = ()
 
 
 class RedisOperations(StockStore):
@@ -50,6 +62,7 @@ class RedisOperations(StockStore):
         self._client = RedisClient(url, timeout_s=timeout_s, connections=connections, wait_replicas=wait_replicas)
         if wait_replicas and self._client.clustered:
             raise ConfigurationError("to wait for replicas is not possible in a Redis Cluster")
+        self._connections = connections
         self._instance = instance
         self._refusal_ttl_ms = max(1, int(refusal_ttl_s * 1000))
         self._set, self._level, self._accept = Script("set.lua"), Script("level.lua"), Script("accept.lua")
@@ -69,6 +82,61 @@ class RedisOperations(StockStore):
 
     async def _run(self, script: Script, sku: str, *, durable: bool = False, **request: object) -> Any:
         return await self._client.run(script, self._keys(sku).all, json.dumps(request), durable=durable)
+
+    async def _run_many(
+        self,
+        script: Script,
+        fence: Fence | None,
+        request: Mapping[str, object],
+        parts: Mapping[str, Part],
+        made: "Callable[[str, Sequence[Any]], Answer]",
+        *,
+        writes: bool = True,
+    ) -> "dict[str, Answer | StockError]":
+        """Run a script for some items, in one call where one server has them all; `made` turns an answer into ours."""
+        found: dict[str, Answer | StockError] = {}
+
+        async def run(skus: Sequence[str]) -> None:
+            keys = [key for sku in skus for key in parts[sku].keys]
+            argument = json.dumps({**request, "items": [parts[sku].request for sku in skus]}, separators=(",", ":"))
+            try:
+                # What is read of earlier sales is told to their buyers, too, so that is durable as well.
+                answers = await self._client.run(script, keys, argument, durable=writes)
+            except StockError as error:
+                if not writes:
+                    # One item that can't be read at all would hide the others.
+                    if len(skus) > 1:
+                        for sku in skus:
+                            await run([sku])
+                    else:
+                        found[skus[0]] = error
+                    return
+                # The server's own error, not an answer of the script's: who knows how far it came?
+                unknown = error if isinstance(error, StockUnavailable) else StockUnavailable(str(error))
+                found.update(dict.fromkeys(skus, unknown))
+                return
+            for sku, answer in zip(skus, answers, strict=True):
+                try:
+                    found[sku] = made(sku, answer[1:]) if answer[0] == "ok" else refusal_of(sku, fence, answer)
+                except StockError as error:
+                    found[sku] = error
+
+        if self._client.clustered:  # no script can reach two hash slots
+            at_once = asyncio.Semaphore(self._connections)
+
+            async def run_one(sku: str) -> None:
+                async with at_once:
+                    await run([sku])
+
+            await asyncio.gather(*(run_one(sku) for sku in parts))
+        elif parts:
+            await run(list(parts))
+        raise_if_none_was_reached(found)
+        return found
+
+    @override
+    def selling(self) -> AbstractAsyncContextManager[None]:
+        return self._client.selling()
 
     @override
     async def set_stock(self, sku: str, fence: Fence, stock: int, *, new_sale: bool = False) -> Level:
@@ -98,8 +166,17 @@ class RedisOperations(StockStore):
         await self._run(self._accept, sku, expected=self._watermarks[sku].positions)
 
     @override
-    async def level(self, sku: str) -> Level:
-        return level_of(sku, *await self._run(self._level, sku))
+    async def levels(self, skus: Sequence[str]) -> dict[str, Level | StockError]:
+        parts: dict[str, Part] = {}
+        impossible: dict[str, Level | StockError] = {}
+        for sku in skus:
+            try:
+                parts[sku] = Part(self._keys(sku).all, {})
+            except ItemNotPossible as error:
+                impossible[sku] = error
+        return impossible | await self._run_many(
+            self._level, None, {}, parts, lambda sku, answer: level_of(sku, *answer), writes=False
+        )
 
     @override
     async def items(self) -> list[str]:

@@ -1,49 +1,34 @@
 """The stock in Redis or Valkey: three Lua scripts, a fence between them, orders in a stream beside the stock."""
 
-import asyncio
-import json
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, TypeVar
 
 from typing_extensions import override
 
 from app.errors import (
-    StockCorrupt,
     StockError,
-    StockUnavailable,
 )
 from app.stock.redis.client import Script
 from app.stock.redis.keys import (
-    Position,
     order_of,
     pack,
     pack_sold,
     position_of,
-    refusal_of,
     snapshot_of,
     token_of,
 )
-from app.stock.redis.operations import RedisOperations
+from app.stock.redis.operations import Part, RedisOperations
 from app.stock.store import (
     Ask,
     Batch,
     Fence,
     Level,
     Snapshot,
-    raise_if_none_was_reached,
 )
 
 Answer = TypeVar("Answer")
 
 _PAGE: Final = 1000
-
-
-class _Part(NamedTuple):
-    """What a script is told of one item. `positions`: the orders that it expects."""
-
-    keys: Sequence[str]
-    request: Mapping[str, object]
-    positions: tuple[Position, ...] = ()
 
 
 class RedisStockStore(RedisOperations):
@@ -58,11 +43,11 @@ class RedisStockStore(RedisOperations):
 
     @override
     async def prepare(self, fence: Fence, batch_id: str, asks: Mapping[str, Ask]) -> dict[str, Snapshot | StockError]:
-        parts: dict[str, _Part] = {}
+        parts: dict[str, Part] = {}
         for sku, ask in asks.items():
             keys, positions = self._keys(sku), self._watermarks[sku].positions
             own = {"expected": positions, "buyers": ask.buyers, "keys": ask.keys}
-            parts[sku] = _Part([*keys.all, *keys.refused(ask.keys)], own, positions)
+            parts[sku] = Part([*keys.all, *keys.refused(ask.keys)], own, positions)
 
         def snapshot(sku: str, answer: Sequence[Any]) -> Snapshot:
             stock, lucky, bought, settled, last_entry, generation = answer
@@ -75,7 +60,7 @@ class RedisStockStore(RedisOperations):
     @override
     async def commit(self, fence: Fence, batches: Mapping[str, Batch]) -> dict[str, list[str] | StockError]:
         (batch_id,) = {batch.batch_id for batch in batches.values()}
-        parts: dict[str, _Part] = {}
+        parts: dict[str, Part] = {}
         for sku, batch in batches.items():
             keys = self._keys(sku)
             own = {
@@ -83,7 +68,7 @@ class RedisStockStore(RedisOperations):
                 "sold": [pack_sold(sold) for sold in batch.sold],
                 "refused": [pack(refused.settled) for refused in batch.refused],
             }
-            parts[sku] = _Part([*keys.all, *keys.refused([refused.key for refused in batch.refused])], own)
+            parts[sku] = Part([*keys.all, *keys.refused([refused.key for refused in batch.refused])], own)
 
         def ids(sku: str, answer: Sequence[Any]) -> list[str]:
             first, generation = answer
@@ -103,41 +88,6 @@ class RedisStockStore(RedisOperations):
             "refusal_ttl_ms": str(self._refusal_ttl_ms),
         }
         return await self._run_many(self._commit, fence, request, parts, ids)
-
-    async def _run_many(
-        self,
-        script: Script,
-        fence: Fence | None,
-        request: Mapping[str, object],
-        parts: Mapping[str, _Part],
-        made: "Callable[[str, Sequence[Any]], Answer]",
-    ) -> "dict[str, Answer | StockError]":
-        """Run a script for some items, in one call where one server has them all; `made` turns an answer into ours."""
-        found: dict[str, Answer | StockError] = {}
-
-        async def run(skus: Sequence[str]) -> None:
-            keys = [key for sku in skus for key in parts[sku].keys]
-            argument = json.dumps({**request, "items": [parts[sku].request for sku in skus]}, separators=(",", ":"))
-            try:
-                # Durable: what is read of earlier sales is told to their buyers, too.
-                answers = await self._client.run(script, keys, argument, durable=True)
-            except StockError as error:
-                # The server's own error, not an answer of the script's: who knows how far it came?
-                unknown = error if isinstance(error, StockUnavailable) else StockUnavailable(str(error))
-                found.update(dict.fromkeys(skus, unknown))
-                return
-            for sku, answer in zip(skus, answers, strict=True):
-                try:
-                    found[sku] = made(sku, answer[1:]) if answer[0] == "ok" else refusal_of(sku, fence, answer)
-                except StockCorrupt as error:
-                    found[sku] = error
-
-        if self._client.clustered:  # no script can reach two hash slots
-            await asyncio.gather(*(run([sku]) for sku in parts))
-        else:
-            await run(list(parts))
-        raise_if_none_was_reached(found)
-        return found
 
     @override
     async def _find(self, sku: str, batch: Batch) -> list[str] | None:
@@ -166,10 +116,10 @@ class RedisStockStore(RedisOperations):
 
     @override
     async def inspect(self, skus: Sequence[str]) -> dict[str, Fence | StockError | None]:
-        parts: dict[str, _Part] = {}
+        parts: dict[str, Part] = {}
         for sku in skus:
             positions = self._watermarks[sku].positions
-            parts[sku] = _Part(self._keys(sku).all, {"expected": positions}, positions)
+            parts[sku] = Part(self._keys(sku).all, {"expected": positions}, positions)
 
         def seen(sku: str, answer: Sequence[Any]) -> Fence | None:
             source, token, last_entry, generation = answer

@@ -1,0 +1,85 @@
+"""What many ask for, and is looked up once for all of them."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final, Generic, TypeVar
+
+Found = TypeVar("Found")
+
+_EVERY_S: Final = 0.1
+_AT_ONCE: Final = 100  # a script stops the store for as long as it runs
+_REST: Final = 4  # times as long as the last look took: at most a fifth of the time is spent on looking
+
+
+class Looks(Generic[Found]):
+    """Looks many things up together, ten times a second at most: each once for all who ask for it meanwhile.
+
+    An answer is never older than the question. `look(names)` answers for each name what was found, or an error.
+    """
+
+    def __init__(self, look: Callable[[Sequence[str]], Awaitable[Mapping[str, Found | Exception]]]) -> None:
+        self._look = look
+        self._asked: dict[str, asyncio.Future[Found]] = {}
+        self._looking: asyncio.Task[None] | None = None
+
+    async def at(self, name: str) -> Found:
+        """What is found under that name by the next look. Raises its error."""
+        future = self._asked.get(name)
+        if future is None:
+            future = self._asked[name] = asyncio.get_running_loop().create_future()
+            if self._looking is None:
+                self._looking = asyncio.create_task(self._look_while_asked(), name="looks")
+        return await asyncio.shield(future)  # the others wait on if one of them goes
+
+    async def _look_while_asked(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            while self._asked:
+                asked, self._asked = self._asked, {}
+                began, names = loop.time(), list(asked)
+                for start in range(0, len(names), _AT_ONCE):
+                    await self._look_at(names[start : start + _AT_ONCE], asked)
+                took_s = loop.time() - began
+                await asyncio.sleep(max(_EVERY_S - took_s, _REST * took_s))
+        finally:
+            self._looking = None
+
+    async def _look_at(self, names: Sequence[str], asked: Mapping[str, "asyncio.Future[Found]"]) -> None:
+        found: Mapping[str, Found | Exception]
+        try:
+            found = await self._look(names)
+        except Exception as error:
+            found = dict.fromkeys(names, error)
+        for name in names:
+            answer = found[name]
+            if isinstance(answer, Exception):
+                asked[name].set_exception(answer)
+                asked[name].exception()  # whoever asked may have gone
+            else:
+                asked[name].set_result(answer)
+
+
+class Cached(Generic[Found]):
+    """What is made once a second at most, and told to all who ask within that second. `make(name)` makes it."""
+
+    def __init__(self, make: Callable[[str], Awaitable[Found]], *, for_s: float = 1.0) -> None:
+        self._make = make
+        self._for_s = for_s
+        self._made: dict[str, tuple[float, asyncio.Future[Found]]] = {}  # when it was begun; in that order
+
+    async def at(self, name: str = "") -> Found:
+        """The last one of that name, or a new one. Raises its error."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        for old in [old for old, (begun, made) in self._made.items() if begun <= now - self._for_s and made.done()]:
+            del self._made[old]
+        if name not in self._made:
+            making = asyncio.ensure_future(self._make(name))
+            making.add_done_callback(_retrieved)
+            self._made[name] = now, making
+        return await asyncio.shield(self._made[name][1])
+
+
+def _retrieved(made: "asyncio.Future[Found]") -> None:
+    if not made.cancelled():
+        made.exception()

@@ -1,0 +1,16 @@
+"""What is where, if the operator has a port of their own: what only they need is not on the buyers' port."""
+
+from typing import Final
+
+from app.web import purchase
+
+_OPERATORS: Final = frozenset(
+    ("/metrics", "/readyz", "/locks", "/orders", "/control", "/docs", "/redoc", "/openapi.json")
+)
+
+
+def is_hidden(method: str, path: str, *, from_operator: bool) -> bool:
+    """Whether the port that a request came to doesn't have that path. Buyers buy; operators change and watch."""
+    if from_operator:
+        return path == purchase.PATH
+    return path in _OPERATORS or path.startswith("/control/") or (path == "/stock" and method == "PUT")

@@ -1,0 +1,43 @@
+"""An instance whose event loop can be made to hang while it has the lock: `python -m tests.harness.hung ... serve`.
+
+It hangs at its next decision once the file that `HANG_AT` names is there: "blocks", "spins", or "writes" into a pipe
+that nobody reads. With "log" it never hangs; but its standard error is such a pipe from the start.
+"""
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from app import cli
+from app.sale import worker
+
+
+def main() -> None:
+    how, at, decide_part = os.environ["HANG_HOW"], Path(os.environ["HANG_AT"]), worker.decide_part
+    _unread, pipe = os.pipe()
+
+    def decide(*arguments: Any, **options: Any) -> Any:
+        if at.exists():
+            at.unlink()
+            match how:
+                case "blocks":
+                    time.sleep(600)
+                case "spins":
+                    while True:
+                        pass
+                case "writes":
+                    while True:
+                        os.write(pipe, bytes(65_536))
+        return decide_part(*arguments, **options)
+
+    worker.decide_part = decide  # type: ignore[attr-defined]
+    if how == "log":
+        os.dup2(pipe, 2)
+    sys.argv = sys.argv[3:]  # behind: python -m app
+    cli.main()
+
+
+if __name__ == "__main__":
+    main()
