@@ -48,8 +48,8 @@ class Shop:
     async def buy(self, purchase: Purchase, *, gone: Callable[[], bool] = lambda: False) -> Answer:
         """Wait for one's turn, and for the answer.
 
-        `gone` says whether the buyer has hung up. Without a key nobody could ever learn of their order, so they are then
-        not sold to.
+        `gone` says whether the buyer has hung up. Without a key nobody could ever learn of their order, so
+        they are then not sold to.
         Raises a `SaleError` (queue full, deadline passed, ...) or a `StockError` (no such item, store away, ...).
         """
         if self.closing:

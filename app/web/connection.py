@@ -5,6 +5,9 @@ application's business: see `app.web.limits`.
 """
 
 import asyncio
+import fcntl
+import sys
+import termios
 from typing import Any, Final, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -15,6 +18,8 @@ HEAD_MAX_BYTES: Final = 16_384
 _HEAD_TOO_LARGE: Final = f"the head of the request is larger than {HEAD_MAX_BYTES} bytes"
 _TITLES: Final = {408: "Request Timeout", 431: "Request Header Fields Too Large", 503: "Service Unavailable"}
 GONE: Final = "seckill.gone"  # in a request's scope: says whether its client has gone
+_UNSENT_BYTES: Final = getattr(termios, "TIOCOUTQ", None)  # of a socket on Linux and macOS
+_INT: Final = bytes(4)
 _refuse_head: Final = problem(
     431, "request-header-fields-too-large", _TITLES[431], _HEAD_TOO_LARGE, headers={"Connection": "close"}
 )
@@ -31,11 +36,14 @@ class Connection(HttpToolsProtocol):
         self._head_bytes = 0
         self._unsent_bytes = 0
         self._stuck_since: float | None = None
+        self._descriptor: int | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A silent client counts as one that sends a head slowly: uvicorn waits for its first byte for ever."""
         super().connection_made(transport)
         self._waiting_since = self.loop.time()
+        connected = transport.get_extra_info("socket")
+        self._descriptor = connected.fileno() if connected is not None else None
         # uvicorn's `limit_concurrency` would refuse those who are connected, too.
         if len(self.connections) > self.connections_max:
             self.refuse(503, "too many connections; nothing was sold")
@@ -96,7 +104,7 @@ class Connection(HttpToolsProtocol):
         """End it if a head has been on its way for too long, or if the client reads nothing of what was sent."""
         if self._waiting_since is not None and now - self._waiting_since > request_timeout_s:
             self.refuse(408, f"no whole request within {request_timeout_s:g} s")
-        unsent = self.transport.get_write_buffer_size()
+        unsent = self._unread()
         if not unsent or unsent < self._unsent_bytes:
             self._stuck_since = None
         elif self._stuck_since is None:
@@ -104,6 +112,14 @@ class Connection(HttpToolsProtocol):
         elif now - self._stuck_since > reading_timeout_s:
             self.transport.abort()  # a close would wait until what was sent has been read
         self._unsent_bytes = unsent
+
+    def _unread(self) -> int:
+        """Bytes that were sent and that the client's machine has not taken, in our buffer and in the kernel's."""
+        unsent = self.transport.get_write_buffer_size()
+        if self.cycle is None or self._descriptor is None or _UNSENT_BYTES is None or self.transport.is_closing():
+            return unsent
+        in_kernel = fcntl.ioctl(self._descriptor, _UNSENT_BYTES, _INT)
+        return unsent + int.from_bytes(in_kernel, sys.byteorder)
 
     def refuse(self, status: int, why: str) -> None:
         """Say why and close; if an answer is under way, that is the last."""

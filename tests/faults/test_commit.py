@@ -344,7 +344,7 @@ async def test_a_store_that_loads_its_file(etcd: EtcdMember) -> None:
             await asyncio.to_thread(eventually, loading, "it loads")
 
             waiting = asyncio.create_task(buy(patient, 5, sku="phone"))
-            ready = await http.get("/readyz")
+            ready = await eventually_async(lambda: http.get("/readyz"), until=lambda answer: answer.status_code == 503)
             assert (ready.status_code, ready.json()["checks"]["store"]) == (503, "not available")
             began = asyncio.get_running_loop().time()
             told = [http.post("/stock/reduce", params={"sku": "phone"}) for _ in range(5)]

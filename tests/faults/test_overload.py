@@ -1,8 +1,13 @@
 """Too many buyers, and those who misuse a connection: bounded memory, a plain no, and full service right after."""
 
 import asyncio
+import json
+import signal
 import socket
+import struct
+import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
 from typing import BinaryIO
@@ -12,6 +17,7 @@ import psutil
 import pytest
 
 from app.embedded import EtcdMember, Valkey
+from app.embedded.process import Process, free_port
 from app.locks.etcd.backend import EtcdBackend
 from app.web.connection import HEAD_MAX_BYTES
 from app.web.limits import BODY_MAX_BYTES
@@ -243,6 +249,153 @@ def test_a_client_that_never_stops_asking(guarded: Instance) -> None:
             one.sendall(requests)
     assert psutil.Process(guarded.pid).memory_info().rss - before < 20_000_000
     assert guarded.get("/healthz") == (200, "ok")
+
+
+@pytest.mark.slow
+def test_who_reads_nothing_loses_the_connection(etcd: EtcdMember, valkey: Valkey) -> None:
+    """Clients that ask and never read have their connections for ten seconds; others are served; SIGTERM is not late.
+
+    Whatever state they are in: with answers that fit into the socket's buffers, or with one that is stuck half-way.
+    """
+    big = b"GET /static/uplot-1.6.32.js HTTP/1.1\r\nHost: x\r\n\r\n"
+    with Instance(etcd.endpoint, valkey.url, connections_max=40) as instance, ExitStack() as stack:
+
+        def deaf(times: int, request: bytes = big) -> socket.socket:
+            one = stack.enter_context(closing(socket.socket()))
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+            one.connect(("127.0.0.1", instance.port))
+            for _ in range(times):
+                one.sendall(request)
+                time.sleep(0.2)  # a request that is sent before the answer to the one ahead would not be taken
+            return one
+
+        process = psutil.Process(instance.pid)
+
+        def open_connections() -> int:
+            return sum(
+                one.status == psutil.CONN_ESTABLISHED
+                for one in process.net_connections("tcp4")
+                if one.laddr.port == instance.port
+            )
+
+        for _ in range(20):
+            deaf(1)
+        for _ in range(10):
+            deaf(3)
+        assert open_connections() >= 25
+        eventually(lambda: open_connections() <= 2, "they have lost their connections", 2 * WITHIN_S)
+        assert instance.get("/healthz") == (200, "ok")
+        for _ in range(20):
+            deaf(2)
+        began = time.monotonic()
+        instance.signal(signal.SIGTERM)
+        eventually(lambda: not instance.running, "it has left")
+        assert time.monotonic() - began < WITHIN_S / 2
+
+
+@pytest.mark.parametrize("end", ["reset", "closed"])
+def test_a_buyer_who_has_hung_up(etcd: EtcdMember, valkey: Valkey, end: str) -> None:
+    """Without a key they are not sold to: nobody could ever learn of the order. With one they may ask again."""
+    with Instance(etcd.endpoint, valkey.url) as instance, closing(EtcdBackend([etcd.endpoint], ttl_s=30)) as backend:
+        httpx.put(f"{instance.url}/stock", json={"stock": 5, "new_sale": True}, headers=OPERATOR).raise_for_status()
+
+        def waiting(number: int) -> bool:
+            text = str(instance.get("/metrics")[1])
+            return f'seckill_queue_buyers{{sku="default"}} {number}.0' in text
+
+        with backend.lock("/seckill/lock/all"), ExitStack() as stack:
+            gone = [stack.enter_context(closing(connect(instance))) for _ in range(6)]
+            for number, one in enumerate(gone):
+                key = f"Idempotency-Key: k{number}\r\n" if number % 2 else ""
+                one.sendall(f"POST /stock/reduce HTTP/1.1\r\nHost: x\r\n{key}\r\n".encode())
+            eventually(lambda: waiting(6), "they wait")
+            for one in gone:
+                if end == "reset":
+                    one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                one.close()
+            eventually(
+                lambda: (
+                    not any(
+                        one.status == psutil.CONN_ESTABLISHED and one.raddr
+                        for one in psutil.Process(instance.pid).net_connections("tcp4")
+                        if one.laddr.port == instance.port
+                    )
+                ),
+                "the instance has noticed",
+            )
+        eventually(lambda: waiting(0), "they were served, or not")
+        level = instance.get("/stock")[1]
+        assert (level["stock"], level["lucky"]) == (2, 3)
+        again = httpx.post(
+            f"{instance.url}/stock/reduce", headers={"Idempotency-Key": "k1", "Accept": "application/json"}
+        )
+        assert again.json()["outcome"] == "sold"
+        assert again.json()["replayed"]
+
+
+def test_a_port_for_the_operator(etcd: EtcdMember, valkey: Valkey) -> None:
+    """What is the operator's is on their port only, and purchases are on the other one only."""
+    port = free_port()
+    with Instance(etcd.endpoint, valkey.url, wait_ready=False, operator_port=port) as instance:
+        theirs = f"http://127.0.0.1:{port}"
+        put = httpx.put(f"{theirs}/stock", json={"stock": 1}, headers=OPERATOR)
+        assert put.status_code == 200
+        for path in (
+            "/metrics",
+            "/readyz",
+            "/locks",
+            "/orders",
+            "/control",
+            "/control/picture",
+            "/docs",
+            "/openapi.json",
+        ):
+            assert httpx.get(f"{theirs}{path}", headers=OPERATOR).status_code in (200, 303), path
+            assert httpx.get(f"{instance.url}{path}", headers=OPERATOR).status_code == 404, path
+        assert httpx.put(f"{instance.url}/stock", json={"stock": 1}, headers=OPERATOR).status_code == 404
+        assert httpx.post(f"{theirs}/stock/reduce").status_code == 404
+        assert httpx.post(f"{instance.url}/stock/reduce").headers["x-seckill-outcome"] == "sold"
+        for url in (theirs, instance.url):
+            assert httpx.get(f"{url}/healthz").status_code == 200
+            assert httpx.get(f"{url}/stock").status_code == 200
+
+
+@pytest.mark.slow
+def test_readers_do_not_stop_the_sale(etcd: EtcdMember, valkey: Valkey) -> None:
+    """Whatever a crowd of readers asks for, as fast as it can, each buyer is served in time, and readers get 503."""
+    items = [f"item-{number}" for number in range(300)]
+
+    async def fill() -> None:
+        async with shop(etcd.endpoint, valkey.url) as one:
+            for sku in ("default", *items):
+                await one.set_stock(sku, 1_000_000)
+
+    async def buy(http: httpx.AsyncClient, told: Counter[str]) -> None:
+        while told.total() < 1000:
+            answer = await http.post("/stock/reduce")
+            told[answer.headers.get("x-seckill-outcome", str(answer.status_code))] += 1
+
+    async def sale(url: str) -> Counter[str]:
+        told = Counter[str]()
+        async with httpx.AsyncClient(base_url=url, timeout=60) as http:
+            await asyncio.gather(*(buy(http, told) for _ in range(20)))
+        return told
+
+    asyncio.run(fill())
+    with Instance(etcd.endpoint, valkey.url, readers_max=20) as instance:
+        unknown = "/orders/default~1-1~" + 32 * "a"
+        looks = ["/stock:3000", "/metrics:500", "/readyz:500", "/stock?sku=item-7:500", f"{unknown}:500"]
+        argv = [sys.executable, "-m", "loadtest.bench.crowd", "--urls", instance.url, "--get", *looks]
+        argv += ["--listeners", "300", "--items", str(len(items))]
+        crowd = Process("crowd", lambda _: argv, ready=lambda: "looking" in crowd.last_lines(1), ready_within_s=60)
+        with crowd:
+            assert set(asyncio.run(sale(instance.url))) == {"sold"}  # no 503, nobody whose outcome is unknown
+            crowd.signal(signal.SIGTERM)
+            eventually(lambda: not crowd.running, "the crowd has gone")
+            told = json.loads(crowd.last_lines(1))
+    assert told["/stock 200"] > 0
+    assert told["/stock 503"] > 0
+    assert {what.rpartition(" ")[2] for what in told} <= {"200", "404", "503", "dropped"}
 
 
 def connect(instance: Instance) -> socket.socket:

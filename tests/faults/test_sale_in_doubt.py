@@ -49,9 +49,10 @@ class LeakyLock:
     mutex: asyncio.Lock
     tokens: "itertools.count[int]"
     name: str = "leaky"
+    ttl_s: float = 1.0
 
     @asynccontextmanager
-    async def on_loop(self, wait_s: float) -> AsyncIterator[Grant]:
+    async def on_loop(self, wait_s: float, hold_max_s: float) -> AsyncIterator[Grant]:
         excludes = random.random() < 0.8
         if excludes:
             try:

@@ -52,10 +52,16 @@ async def restock(http: httpx.AsyncClient, stock: int, sku: str = "default") -> 
 
 
 async def look(http: httpx.AsyncClient, sku: str = "default") -> dict[str, Any]:
-    picture: dict[str, Any] = (
-        (await http.get("/control/picture", params={"sku": sku}, headers=BEARER)).raise_for_status().json()
-    )
-    return picture
+    """The next picture: one that was made before is shown for up to a second."""
+    asked_at = time.time()
+
+    async def picture() -> dict[str, Any]:
+        answer = await http.get("/control/picture", params={"sku": sku}, headers=BEARER)
+        found: dict[str, Any] = answer.raise_for_status().json()
+        return found
+
+    found: dict[str, Any] = await eventually_async(picture, "a new picture", until=lambda one: one["at"] >= asked_at)
+    return found
 
 
 async def sees(http: httpx.AsyncClient, instances: int) -> bool:

@@ -31,7 +31,7 @@ class Till:
     def __init__(self) -> None:
         self.asked: list[Purchase] = []
 
-    async def buy(self, purchase: Purchase) -> Answer:
+    async def buy(self, purchase: Purchase, **_: Any) -> Answer:
         self.asked.append(purchase)
         return Answer(Outcome.SOLD, purchase.quantity, f"{purchase.sku}~1-1~{32 * 'a'}")
 
@@ -40,7 +40,7 @@ def ask(app: Any, method: str, query: bytes, headers: Headers) -> tuple[int, Hea
     """Status, headers and body of an ASGI application's answer, and what was bought."""
     till: Any = Till()
     unused: Any = None
-    state = State(till, unused, lambda: b"", "here", 100, *[unused] * 4)
+    state = State(**dict.fromkeys(State.__slots__, unused) | {"shop": till, "instance": "here", "quantity_max": 100})
     scope = {
         "type": "http",
         "asgi": {"version": "3.0"},

@@ -1,0 +1,100 @@
+"""Who looks waits for those who buy: the order, the bound, and what becomes of those who go."""
+
+import asyncio
+import json
+from typing import Any
+
+from app.web.admission import Admission
+
+SCOPE = {"type": "http", "method": "GET", "path": "/stock"}
+
+
+class App:
+    """Answers when it may."""
+
+    def __init__(self) -> None:
+        self.begun: list[Any] = []
+        self.may_answer = asyncio.Event()
+        self.may_end = asyncio.Event()
+        self.may_end.set()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self.begun.append(scope["path"])
+        await self.may_answer.wait()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await self.may_end.wait()
+        await send({"type": "http.response.body", "body": b""})
+
+
+async def ask(admission: Admission, path: str = "/stock") -> tuple[int, dict[str, Any]]:
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await admission(SCOPE | {"path": path}, lambda: None, send)  # type: ignore[arg-type, return-value]
+    body = sent[1]["body"]
+    return sent[0]["status"], json.loads(body) if body else {}
+
+
+async def settle() -> None:
+    for _ in range(50):
+        await asyncio.sleep(0)
+
+
+async def test_more_than_the_bound_are_refused_at_once() -> None:
+    """The bound counts those in hand; when one is answered there is room again."""
+    app = App()
+    admission = Admission(app, at_once=3)
+    asked = [asyncio.create_task(ask(admission)) for _ in range(3)]
+    await settle()
+    status, problem = await ask(admission)
+    assert (status, problem["type"]) == (503, "urn:seckill:overloaded")
+    app.may_answer.set()
+    assert [status for status, _ in await asyncio.gather(*asked)] == [200] * 3
+    assert (await ask(admission))[0] == 200
+
+
+async def test_a_stream_that_has_begun_takes_no_room() -> None:
+    """Listeners have a bound of their own."""
+    app = App()
+    app.may_answer.set()
+    app.may_end.clear()
+    admission = Admission(app, at_once=1)
+    listening = [asyncio.create_task(ask(admission))]
+    await settle()
+    listening.append(asyncio.create_task(ask(admission)))
+    await settle()
+    assert len(app.begun) == 2
+    app.may_end.set()
+    assert [status for status, _ in await asyncio.gather(*listening)] == [200, 200]
+
+
+async def test_a_few_begin_at_each_turn_in_their_order() -> None:
+    """A hundred who come at once don't keep the loop from the sale for as long as a hundred answers take."""
+    app = App()
+    admission = Admission(app, at_once=100)
+    asked = [asyncio.create_task(ask(admission, str(number))) for number in range(100)]
+    most, before = 0, 0
+    while len(app.begun) < 100:
+        await asyncio.sleep(0)
+        most, before = max(most, len(app.begun) - before), len(app.begun)
+    assert most <= 4
+    assert app.begun == [str(number) for number in range(100)]
+    app.may_answer.set()
+    await asyncio.gather(*asked)
+
+
+async def test_those_who_go_make_room() -> None:
+    """Whether they were waiting for their turn or for their answer."""
+    app = App()
+    admission = Admission(app, at_once=2)
+    waiting = asyncio.create_task(ask(admission))
+    await settle()
+    early = asyncio.create_task(ask(admission))
+    await asyncio.sleep(0)
+    for one in (waiting, early):
+        one.cancel()
+    await asyncio.gather(waiting, early, return_exceptions=True)
+    app.may_answer.set()
+    assert [status for status, _ in await asyncio.gather(ask(admission), ask(admission))] == [200, 200]

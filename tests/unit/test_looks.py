@@ -1,0 +1,82 @@
+"""What many ask for at once: looked up together, never older than the question, or cached for a second."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from app.errors import UnknownItem
+from app.web.looks import Cached, Looks
+
+
+class Shelf:
+    """Answers with how often it was looked at."""
+
+    def __init__(self) -> None:
+        self.looks: list[list[str]] = []
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
+
+    async def look(self, names: Sequence[str]) -> Mapping[str, int | Exception]:
+        self.looks.append(list(names))
+        number = len(self.looks)
+        await self.may_answer.wait()
+        return {name: UnknownItem(name) if name == "nope" else number for name in names}
+
+
+async def test_a_thousand_who_ask_for_one_thing_are_one_look() -> None:
+    """All who ask while nobody looks are told the same; those who ask during a look are told by the next one."""
+    shelf = Shelf()
+    looks = Looks(shelf.look)
+    shelf.may_answer.clear()
+    first = asyncio.create_task(looks.at("a"))
+    while not shelf.looks:
+        await asyncio.sleep(0)
+    others = [asyncio.create_task(looks.at("a")) for _ in range(1000)]
+    await asyncio.sleep(0)
+    shelf.may_answer.set()
+    assert await first == 1
+    assert set(await asyncio.gather(*others)) == {2}
+
+
+async def test_many_things_are_looked_up_together() -> None:
+    """A hundred a call; an error is its own thing's, and told to all who asked for that."""
+    shelf = Shelf()
+    looks = Looks(shelf.look)
+    names = [f"item-{number}" for number in range(250)] + ["nope"]
+    found = await asyncio.gather(*(looks.at(name) for name in names for _ in range(2)), return_exceptions=True)
+    assert [len(one) for one in shelf.looks] == [100, 100, 51]
+    assert sum(isinstance(one, UnknownItem) for one in found) == 2
+
+
+async def test_one_who_goes_takes_nobody_along() -> None:
+    """Those who ask for the same are told although the first of them was cancelled."""
+    shelf = Shelf()
+    looks = Looks(shelf.look)
+    shelf.may_answer.clear()
+    first, second = (asyncio.create_task(looks.at("a")) for _ in range(2))
+    await asyncio.sleep(0)
+    first.cancel()
+    shelf.may_answer.set()
+    assert await second == 1
+
+
+async def test_cached() -> None:
+    """Made once for all who ask, anew when it is old; an error is not kept for longer either."""
+    made = 0
+
+    async def make(name: str) -> str:
+        nonlocal made
+        made += 1
+        if made == 1:
+            raise UnknownItem("not yet")
+        return f"{name} {made}"
+
+    cached = Cached(make, for_s=0.05)
+    with pytest.raises(UnknownItem):
+        await cached.at("a")
+    await asyncio.sleep(0.06)  # its age is what this is about
+    assert set(await asyncio.gather(*(cached.at("a") for _ in range(100)))) == {"a 2"}
+    assert await cached.at("b") == "b 3"
+    await asyncio.sleep(0.06)
+    assert await cached.at("a") == "a 4"
