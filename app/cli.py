@@ -305,6 +305,7 @@ def stock_show(
 def stock_set(
     units: Annotated[int, typer.Argument(min=0, max=10**12, help="Units left from now on.")],
     sku: Sku = DEFAULT_SKU,
+    add: Annotated[bool, typer.Option("--add", help="Add so many to those that are left.")] = False,
     new_sale: Annotated[
         bool,
         typer.Option("--new-sale", help="Forget what was sold: lucky becomes 0; orders, buyers, keys are deleted."),
@@ -312,7 +313,9 @@ def stock_set(
     as_json: Json = False,
 ) -> None:
     """Set the units left. What was sold stays sold, unless it is a new sale."""
-    _print_levels([_with_sale(lambda sale: sale.admin.set_stock(sku, units, new_sale=new_sale))], as_json)
+    if add and new_sale:
+        raise typer.BadParameter("not together with --new-sale", param_hint="--add")
+    _print_levels([_with_sale(lambda sale: sale.admin.set_stock(sku, units, new_sale=new_sale, add=add))], as_json)
 
 
 @stock.command("unfence")

@@ -80,6 +80,10 @@ class StockChanged(StockError):
     """Somebody changed the stock between our read and our write; nothing was written."""
 
 
+class StockNotAsExpected(StockError):
+    """A restock said what it expects to be there, and something else is; nothing was written."""
+
+
 class StockBehind(StockError):
     """The store lacks an order that it had acknowledged: it was restored, or failed over to a late replica."""
 

@@ -6,10 +6,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
+from typing_extensions import Unpack
+
 from app.errors import LockError, SeckillError, StockError
 from app.locks import Contender, Guarantees, LockBackend
 from app.sale.shop import Shop
-from app.stock import Fence, Level, Order, StockStore
+from app.stock import Fence, Level, Order, Restock, StockStore
 from app.stock.refusals import foreign, superseded
 
 _log = logging.getLogger(__name__)
@@ -47,14 +49,14 @@ class Admin:
         """Orders of an item, oldest first."""
         return await self._store.orders(sku, after=after, limit=limit)
 
-    async def set_stock(self, sku: str, stock: int, *, new_sale: bool = False, wait_s: float = 10.0) -> Level:
-        """Set the units left, under the lock and past the fence like any other write."""
+    async def set_stock(self, sku: str, stock: int, *, wait_s: float = 10.0, **how: Unpack[Restock]) -> Level:
+        """Set the units left (see `Restock`), under the lock and past the fence like any other write."""
         self._store.check(sku)
         await self._learn()
         lock = self._backend.lock(self._shop.lock_name(sku))
         async with lock.on_loop(wait_s=wait_s) as grant, self._store.selling():
             grant.ensure_held()
-            level = await self._store.set_stock(sku, Fence(grant.token, grant.source), stock, new_sale=new_sale)
+            level = await self._store.set_stock(sku, Fence(grant.token, grant.source), stock, **how)
         self._shop.look_again(sku)
         return level
 

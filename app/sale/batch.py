@@ -74,16 +74,20 @@ def decide_part(
     entries = [entry for entry in entries if entry.wanted]
     purchases = [entry.purchase for entry in entries]
     decisions = decide(snapshot, purchases, limit_per_buyer=limit_per_buyer)
+    decided = list(zip(purchases, decisions, strict=True))
+    units = sum(purchase.quantity for purchase, decision in decided if decision.outcome is Outcome.SOLD)
+    # That nothing is left takes no room in the store: the answer is the same again, as long as nothing is. That the
+    # sale has not begun is no last word; but "ended" is, as the same purchase may still wait at another instance.
+    lasting = {Outcome.LIMIT_REACHED, Outcome.ENDED} | ({Outcome.SOLD_OUT} if units < snapshot.stock else set())
     sold: list[Sold] = []
     refused: list[Refused] = []
-    for purchase, decision in zip(purchases, decisions, strict=True):
+    for purchase, decision in decided:
         if decision.outcome is Outcome.SOLD:
             sold.append(Sold(purchase.quantity, purchase.buyer, purchase.key))
-        elif decision.outcome is not None and purchase.key is not None and not purchase.late:
-            # (That it came too late is not remembered: the end may be put off.)
+        elif decision.outcome in lasting and purchase.key is not None:
             refused.append(Refused(purchase.key, Settled(decision.outcome, purchase.quantity, purchase.buyer)))
     write = Batch(batch_id, snapshot.stock, sold, refused, snapshot.last_entry, snapshot.version)
-    return Part(item, write, sum(one.quantity for one in sold), entries, decisions)
+    return Part(item, write, units, entries, decisions)
 
 
 def by_item(entries: Iterable[Entry]) -> dict[Item, list[Entry]]:

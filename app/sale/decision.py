@@ -21,13 +21,16 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Purchase:
-    """A buyer's wish. Two purchases of one item with the same `key` are one; `late`: it came after the sale's end."""
+    """A buyer's wish. Two purchases of one item with the same `key` are one.
+
+    `closed`: what it is told, because it came outside of the sale's hours, if it is a new one.
+    """
 
     quantity: int = 1
     sku: str = DEFAULT_SKU
     buyer: str | None = None
     key: str | None = None
-    late: bool = False
+    closed: Outcome | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +64,7 @@ def decide(snapshot: Snapshot, purchases: Sequence[Purchase], *, limit_per_buyer
     """Give each purchase its outcome, in order: first come, first served, as far as the units go.
 
     A purchase gets all the units that it wants or none; one that is too large does not close the sale to smaller ones
-    behind it. `limit_per_buyer` is in units, 0 for none. One that came too late may be the repeat of one that didn't.
+    behind it. `limit_per_buyer` is in units, 0 for none. One that came outside of the hours may be a repeat.
     """
     left = snapshot.stock
     bought = dict(snapshot.bought)
@@ -71,8 +74,8 @@ def decide(snapshot: Snapshot, purchases: Sequence[Purchase], *, limit_per_buyer
         decision = _repeat(snapshot, purchases, seen, purchase) if purchase.key is not None else None
         if decision is None:
             had = bought.get(purchase.buyer, 0) if purchase.buyer else 0
-            if purchase.late:
-                decision = Decision(Outcome.ENDED)
+            if purchase.closed is not None:
+                decision = Decision(purchase.closed)
             elif limit_per_buyer and purchase.buyer is None:
                 decision = Decision(
                     error=BuyerRequired("each buyer may have a limited number of units: say who is buying")

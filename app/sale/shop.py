@@ -55,12 +55,11 @@ class Shop:
         if self.closing:
             raise Closing("this instance is shutting down; nothing was sold")
         rules = self._rules
-        if rules.starts_at is not None and time.time() < rules.starts_at:
-            return self._refuse(purchase, Outcome.NOT_STARTED)
-        if rules.ends_at is not None and time.time() >= rules.ends_at:
+        if closed := self._closed():
             if purchase.key is None:
-                return self._refuse(purchase, Outcome.ENDED)
-            purchase = dataclasses.replace(purchase, late=True)  # it may be a repeat, to be answered as the first time
+                return self._refuse(purchase, closed)
+            # It may be a repeat, to be answered as the first time: clocks differ, and hours change.
+            purchase = dataclasses.replace(purchase, closed=closed)
         self._store.check(purchase.sku)
         queue = self._worker(purchase.sku).queue
         # A purchase with a key has to be looked up all the same: it may be a repeat of one that was sold to. And
@@ -73,6 +72,13 @@ class Shop:
             return self._refuse(purchase, Outcome.SOLD_OUT)
         deadline = asyncio.get_running_loop().time() + rules.purchase_timeout_s
         return await queue.join(purchase, deadline, gone=gone)
+
+    def _closed(self) -> Outcome | None:
+        starts_at, ends_at = self.hours
+        now = time.time()
+        if starts_at is not None and now < starts_at:
+            return Outcome.NOT_STARTED
+        return Outcome.ENDED if ends_at is not None and now >= ends_at else None
 
     def _refuse(self, purchase: Purchase, outcome: Outcome) -> Answer:
         self._observer.answered(outcome)

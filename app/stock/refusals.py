@@ -34,3 +34,16 @@ def behind(sku: str, entry: str = "an order") -> str:
 def changed(sku: str, stock: object) -> str:
     """What was decided on is no longer there."""
     return f"the stock of {sku!r} was changed to {stock} between our read and our write"
+
+
+def half(sku: str, name: str) -> str:
+    """The last write of an item died in the middle."""
+    return (
+        f"the last write of item {sku!r} ended half-way: {name!r} counts units whose orders are not there; compare it "
+        "with the orders, then set the stock (`seckill stock set`), which begins anew"
+    )
+
+
+def not_as_expected(sku: str, stock: int, lucky: int) -> str:
+    """A condition of a restock is not met."""
+    return f"item {sku!r} has {stock} units left and {lucky} sold; nothing was changed"

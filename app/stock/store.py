@@ -7,7 +7,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import ClassVar, Final
+from typing import ClassVar, Final, TypedDict
+
+from typing_extensions import Unpack
 
 from app.errors import ItemNotPossible, StockError, StockUnavailable, UnknownItem
 
@@ -124,6 +126,18 @@ class Level:
     last_entry: str | None = None
 
 
+class Restock(TypedDict, total=False):
+    """How a stock is set. What was sold stays sold, unless `new_sale`: that forgets orders, buyers and keys.
+
+    `add`: so many units are added to those that are left; `if_match`: units left and sold must be that, or nothing is
+    changed.
+    """
+
+    new_sale: bool
+    add: bool
+    if_match: tuple[int, int] | None
+
+
 class StockStore(ABC):
     """Keeps the stock, the sales and the orders of items.
 
@@ -216,8 +230,8 @@ class StockStore(ABC):
     # -- the operator ------------------------------------------------------------------------------------------------
 
     @abstractmethod
-    async def set_stock(self, sku: str, fence: Fence, stock: int, *, new_sale: bool = False) -> Level:
-        """Set the units left. What was sold stays sold; only a `new_sale` forgets orders, buyers and keys."""
+    async def set_stock(self, sku: str, fence: Fence, stock: int, **how: Unpack[Restock]) -> Level:
+        """Set the units left; see `Restock`. Raises `StockNotAsExpected` if it expects what is not there."""
 
     @abstractmethod
     async def unfence(self, sku: str) -> None:

@@ -1,8 +1,8 @@
 """The operator's endpoints: the orders, the lock queues, the stock. They need the admin token."""
 
-from typing import Annotated
+from typing import Annotated, Final
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Header, Query, Request, Response
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from app.locks import Contender
@@ -10,9 +10,11 @@ from app.stock import DEFAULT_SKU
 from app.web.auth import OPERATOR
 from app.web.problems import invalid_field, responses
 from app.web.state import state_of
-from app.web.stock import LevelView, OrderView, Sku
+from app.web.stock import LevelView, OrderView, Sku, etag
 
 router = APIRouter(tags=["operator"], dependencies=[OPERATOR], responses=responses(401, 403, 503))
+
+_ETAG: Final = '^("[0-9]{1,15}-[0-9]{1,15}")?$'
 
 
 class OperatorOrderView(OrderView):
@@ -71,6 +73,7 @@ class StockChange(BaseModel):
     stock: Annotated[int, BeforeValidator(_whole)] = Field(
         strict=True, ge=0, le=10**12, description="units left from now on"
     )
+    add: bool = Field(False, strict=True, description="`stock` is added to the units that are left")
     new_sale: bool = Field(False, strict=True, description="forget what was sold: orders, buyers and idempotency keys")
 
 
@@ -99,10 +102,31 @@ async def locks(request: Request) -> list[ContenderView]:
     return [ContenderView.of(contender) for contender in await state_of(request).locks.at()]
 
 
-@router.put("/stock", responses=responses(400, 408, 413, 422))
-async def set_stock(request: Request, change: StockChange, sku: Sku = DEFAULT_SKU) -> LevelView:
-    """Set the units left, under the lock and past the fence like any other write."""
-    return LevelView.of(await state_of(request).admin.set_stock(sku, change.stock, new_sale=change.new_sale))
+@router.put("/stock", responses=responses(400, 404, 408, 412, 413, 422))
+async def set_stock(
+    request: Request,
+    response: Response,
+    change: StockChange,
+    sku: Sku = DEFAULT_SKU,
+    if_match: Annotated[
+        str, Header(pattern=_ETAG, description="the ETag of `GET /stock`: change it only if that is so")
+    ] = "",
+) -> LevelView:
+    """Set the units left, or add some, under the lock and past the fence like any other write."""
+    level = await state_of(request).admin.set_stock(
+        sku,
+        change.stock,
+        add=change.add,
+        new_sale=change.new_sale,
+        if_match=_units(if_match) if if_match else None,
+    )
+    response.headers["ETag"] = etag(level)
+    return LevelView.of(level)
+
+
+def _units(tag: str) -> tuple[int, int]:
+    left, _, sold = tag.strip('"').partition("-")
+    return int(left), int(sold)
 
 
 def _text(value: object) -> str | None:

@@ -81,6 +81,11 @@ class OrderView(BaseModel):
         return cls(id=order.id, sku=order.sku, quantity=order.quantity, buyer=order.buyer, sold_at=order.sold_at)
 
 
+def etag(level: Level) -> str:
+    """What a restock can say that it expects (`If-Match`)."""
+    return f'"{level.stock}-{level.lucky}"'
+
+
 class StockText(NamedTuple):
     """What buyers are told of an item: the same for all who ask within a moment, so it is made once."""
 
@@ -112,7 +117,8 @@ def looks_at(shop: Shop, auditor: Auditor | None) -> Looks[StockText]:
 @router.get("/stock", response_model=StockView, responses=responses(400, 404, 422, 503))
 async def stock(request: Request, sku: Sku = DEFAULT_SKU) -> Response:
     """Units left and sold."""
-    return Response((await state_of(request).looks.at(sku)).text, media_type="application/json")
+    found = await state_of(request).looks.at(sku)
+    return Response(found.text, media_type="application/json", headers={"ETag": etag(found.level)})
 
 
 @router.get(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from typing_extensions import override
+from typing_extensions import Unpack, override
 
 from app.errors import (
     FenceRefused,
@@ -14,9 +14,10 @@ from app.errors import (
     StockBehind,
     StockChanged,
     StockError,
+    StockNotAsExpected,
     UnknownItem,
 )
-from app.stock import Ask, Batch, Fence, Level, Order, Settled, Snapshot, StockStore
+from app.stock import Ask, Batch, Fence, Level, Order, Restock, Settled, Snapshot, StockStore
 from app.stock.refusals import behind, changed, foreign, superseded
 from app.stock.store import refuse_odd_name
 from app.stock.watermark import Watermark
@@ -205,13 +206,19 @@ class MemoryStockStore(StockStore):
     # -- the operator ------------------------------------------------------------------------------------------------
 
     @override
-    async def set_stock(self, sku: str, fence: Fence, stock: int, *, new_sale: bool = False) -> Level:
+    async def set_stock(self, sku: str, fence: Fence, stock: int, **how: Unpack[Restock]) -> Level:
         _check_token(fence)
-        item = self._item(sku)
+        item, new_sale, if_match = self._item(sku), how.get("new_sale"), how.get("if_match")
         if refusal := _refuse_token(sku, item, fence):
             raise refusal
         if item.generation and not new_sale and (lost := self._missing(sku, item)):
             raise lost
+        if if_match is not None and if_match != (item.stock or 0, item.lucky):
+            raise StockNotAsExpected(f"{item.stock} left, {item.lucky} sold")
+        if how.get("add"):
+            if item.stock is None:
+                raise UnknownItem(f"no item {sku!r}")
+            stock += item.stock
         if new_sale:
             item.orders, item.bought, item.settled, item.lucky, item.batch = [], {}, {}, 0, None
         if new_sale or not item.generation:

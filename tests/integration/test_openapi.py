@@ -89,7 +89,7 @@ class Shopfront(Instance):
 def _rightly_refused(answer: Any) -> bool:
     """Whether a request that is valid by itself was refused for what only the store knows; no schema can tell it."""
     if answer.status_code != 422:
-        return False
+        return bool(answer.status_code == 412)
     problem = answer.json()
     return problem["type"] == "urn:seckill:key-reused" or (
         [error["field"] for error in problem["errors"]] == ["after"]

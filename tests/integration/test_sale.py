@@ -83,14 +83,57 @@ async def test_an_idempotency_key_buys_once(etcd: EtcdMember, valkey: Valkey, ba
             await two.buy(Purchase(2, key="k"))
 
 
-async def test_sold_out_is_remembered_for_its_key(etcd: EtcdMember, valkey: Valkey) -> None:
-    """A key that was told "sold out" is told so again after a restock; a new key buys."""
-    async with shop(etcd.endpoint, valkey.url) as one:
+async def test_sold_out_takes_no_room(etcd: EtcdMember, valkey: Valkey) -> None:
+    """While nothing is left the answer is the same again and nothing is remembered; after a restock the key may buy."""
+    async with shop(etcd.endpoint, valkey.url) as one, redis.asyncio.Redis.from_url(valkey.url) as client:
         await one.set_stock("default", 0)
-        assert (await one.buy(Purchase(key="k"))).outcome is Outcome.SOLD_OUT
+        for _ in range(2):
+            answers = await asyncio.gather(*(one.buy(Purchase(key=f"k{number}")) for number in range(50)))
+            assert set(answers) == {Answer(Outcome.SOLD_OUT, 1)}
+        assert await client.keys("*refused*") == []
         await one.set_stock("default", 5)
-        assert await one.buy(Purchase(key="k")) == Answer(Outcome.SOLD_OUT, 1, replayed=True)
-        assert (await one.buy(Purchase(key="another"))).outcome is Outcome.SOLD
+        assert (await one.buy(Purchase(key="k1"))).outcome is Outcome.SOLD
+
+
+async def test_who_wanted_too_many_is_remembered(etcd: EtcdMember, valkey: Valkey) -> None:
+    """A key that was refused because too few were left is told so again after a restock; a new key buys."""
+    async with shop(etcd.endpoint, valkey.url) as one:
+        await one.set_stock("default", 1)
+        assert (await one.buy(Purchase(quantity=2, key="k"))).outcome is Outcome.SOLD_OUT
+        await one.set_stock("default", 5)
+        assert await one.buy(Purchase(quantity=2, key="k")) == Answer(Outcome.SOLD_OUT, 2, replayed=True)
+        assert (await one.buy(Purchase(quantity=2, key="another"))).outcome is Outcome.SOLD
+
+
+async def test_a_key_has_its_answer_before_the_start_too(etcd: EtcdMember, valkey: Valkey) -> None:
+    """An instance whose clock is behind answers the key of an order as the one that sold it."""
+    async with (
+        shop(etcd.endpoint, valkey.url) as ahead,
+        shop(etcd.endpoint, valkey.url, sale_starts_at=at(60)) as behind,
+    ):
+        await ahead.set_stock("default", 5)
+        first = await ahead.buy(Purchase(key="k"))
+        assert await behind.buy(Purchase(key="k")) == dataclasses.replace(first, replayed=True)
+        assert await behind.buy(Purchase(key="new")) == Answer(Outcome.NOT_STARTED, 1)
+        assert (await ahead.buy(Purchase(key="new"))).outcome is Outcome.SOLD  # that was no last word
+
+
+async def test_ended_is_a_last_word(etcd: EtcdMember, valkey: Valkey) -> None:
+    """A purchase that waits in time at one instance, and is told "ended" at another, is not sold to afterwards."""
+    ended = at(-1)
+    async with (
+        shop(etcd.endpoint, valkey.url, instance="slow") as slow,
+        shop(etcd.endpoint, valkey.url, instance="late", sale_ends_at=ended) as late,
+    ):
+        await slow.set_stock("default", 5)
+        async with held(etcd):
+            told = asyncio.create_task(late.buy(Purchase(key="k")))
+            await eventually_async(late.contenders, until=lambda queue: len(queue) == 2)
+            waiting = asyncio.create_task(slow.buy(Purchase(key="k")))
+            await eventually_async(slow.contenders, until=lambda queue: len(queue) == 3)
+        assert await told == Answer(Outcome.ENDED, 1)
+        assert await waiting == Answer(Outcome.ENDED, 1, replayed=True)
+        assert (await slow.level("default")).lucky == 0
 
 
 async def test_sold_out_is_known_for_a_while(etcd: EtcdMember) -> None:
@@ -212,7 +255,7 @@ async def test_before_the_sale_starts(etcd: EtcdMember, valkey: Valkey) -> None:
 
 
 async def test_after_the_sale_has_ended(etcd: EtcdMember, valkey: Valkey) -> None:
-    """New purchases are refused, and the refusal is not remembered; repeats are answered as the first time."""
+    """New purchases are refused, for good if they have a key; repeats are answered as the first time."""
     over = at(-1)
     async with shop(etcd.endpoint, valkey.url) as one, shop(etcd.endpoint, valkey.url, sale_ends_at=over) as ended:
         await one.set_stock("default", 5)
@@ -220,7 +263,8 @@ async def test_after_the_sale_has_ended(etcd: EtcdMember, valkey: Valkey) -> Non
         assert await ended.buy(Purchase()) == Answer(Outcome.ENDED, 1)
         assert await ended.buy(Purchase(key="late")) == Answer(Outcome.ENDED, 1)
         assert await ended.buy(Purchase(key="in time")) == dataclasses.replace(first, replayed=True)
-        assert (await one.buy(Purchase(key="late"))).outcome is Outcome.SOLD  # its end was put off
+        assert await one.buy(Purchase(key="late")) == Answer(Outcome.ENDED, 1, replayed=True)
+        assert (await one.buy(Purchase(key="new"))).outcome is Outcome.SOLD  # the end was put off
         assert (await one.audit("default")).lucky == 2
 
 

@@ -185,6 +185,8 @@ class Histories(RuleBasedStateMachine):
         self.workers: list[Worker] = []
         self.tasks: list[asyncio.Task[None]] = []
         self.told: list[tuple[Purchase, Answer | Exception]] = []
+        self.restocks_begun = self.restocks_over = 0
+        self.restocks: list[tuple[int, int]] = []  # begun and over, when an answer was told
         self.strangers = 0
 
     @initialize(units=UNITS)
@@ -230,8 +232,10 @@ class Histories(RuleBasedStateMachine):
                 answer = await self.workers[number].queue.join(purchase, self.loop.time() + PATIENCE_S)
             except (SaleError, StockError) as error:
                 self.told.append((purchase, error))
+                self.restocks.append((self.restocks_begun, self.restocks_over))
             else:
                 self.told.append((purchase, answer))
+                self.restocks.append((self.restocks_begun, self.restocks_over))
 
         self.tasks.append(self.loop.create_task(buy()))
         self._pass(0)
@@ -266,6 +270,8 @@ class Histories(RuleBasedStateMachine):
                 self.tasks.append(self.loop.create_task(self._restock(units)))
             case "hand" if SKU in self.server.items:
                 self.server.items[SKU].stock, self.server.items[SKU].initial = units, None
+                self.restocks_begun += 1
+                self.restocks_over += 1
             case "stop":
                 self.loop.play(self.workers[number].drain(3.0))
                 self.workers[number] = self._new_worker(number)
@@ -273,11 +279,14 @@ class Histories(RuleBasedStateMachine):
 
     async def _restock(self, units: int) -> None:
         store = MemoryStockStore(self.server)
+        self.restocks_begun += 1
         try:
             async with self.lock.on_loop(wait_s=1.0) as grant:
                 await store.set_stock(SKU, Fence(grant.token, grant.source), units)
         except (LockTimeout, StockError):
             pass
+        finally:
+            self.restocks_over += 1
 
     def _pass(self, seconds: float) -> None:
         self.loop.play(asyncio.sleep(seconds))
@@ -303,14 +312,17 @@ class Histories(RuleBasedStateMachine):
         self._check_answers({order.id: order for order in item.orders})
 
     def _check_answers(self, orders: dict[str, Any]) -> None:
-        first: dict[str, Answer] = {}
-        for purchase, answer in self.told:
+        first: dict[str, tuple[Answer, int]] = {}
+        for (purchase, answer), (begun, over) in zip(self.told, self.restocks, strict=True):
             if isinstance(answer, Answer):
                 if answer.outcome is Outcome.SOLD:
                     order = orders[cast(str, answer.order_id)]  # I4
                     assert (order.quantity, order.buyer, order.key) == (purchase.quantity, purchase.buyer, purchase.key)
                 if purchase.key is not None:
-                    before = first.setdefault(purchase.key, answer)
+                    before, over_before = first.setdefault(purchase.key, (answer, over))
+                    if before.outcome is Outcome.SOLD_OUT and begun > over_before:
+                        first[purchase.key] = answer, over  # that nothing is left holds until there is a restock
+                        continue
                     assert (before.outcome, before.order_id) == (answer.outcome, answer.order_id), "one key, one answer"
             else:
                 assert isinstance(answer, NotDecided | OutcomeUnknown | QueueFull | Closing | StockError), answer

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, NamedTuple, TypeVar
 
-from typing_extensions import override
+from typing_extensions import Unpack, override
 
 from app.common.mysql import Call, MySqlClient
 from app.errors import (
@@ -19,14 +19,27 @@ from app.errors import (
     StockBehind,
     StockChanged,
     StockError,
+    StockNotAsExpected,
     StockUnavailable,
     UnknownItem,
 )
 from app.stock.mysql import tables
 from app.stock.mysql.tables import Item, Written
 from app.stock.places import Places
-from app.stock.refusals import behind, changed
-from app.stock.store import SKU_PATTERN, Ask, Batch, Fence, Level, Order, Settled, Snapshot, StockStore, refuse_odd_name
+from app.stock.refusals import behind, changed, not_as_expected
+from app.stock.store import (
+    SKU_PATTERN,
+    Ask,
+    Batch,
+    Fence,
+    Level,
+    Order,
+    Restock,
+    Settled,
+    Snapshot,
+    StockStore,
+    refuse_odd_name,
+)
 from app.stock.watermark import Watermark
 
 Result = TypeVar("Result")
@@ -189,7 +202,8 @@ class TransactionalStockStore(StockStore):
         return await self._run(lambda call: tables.find_batch(call, sku, batch)) or None
 
     @override
-    async def set_stock(self, sku: str, fence: Fence, stock: int, *, new_sale: bool = False) -> Level:
+    async def set_stock(self, sku: str, fence: Fence, stock: int, **how: Unpack[Restock]) -> Level:
+        new_sale, if_match = how.get("new_sale", False), how.get("if_match")
         refuse_odd_name(sku)
         self._token(fence)
         if not 0 <= stock <= LARGEST:
@@ -198,6 +212,9 @@ class TransactionalStockStore(StockStore):
 
         def write(call: Call) -> Item:
             call.begin()
+            there = tables.find_items(call, [sku])
+            if how.get("add") and not there:
+                raise _unknown(sku)
             tables.create_item(call, sku)
             self._register(call, [sku], fence, None)
             items = tables.find_items(call, [sku])
@@ -205,6 +222,11 @@ class TransactionalStockStore(StockStore):
             refusal = self._refusal(item, fence, None)
             if refusal is not None:
                 raise refusal
+            if if_match is not None and if_match != (item.stock, item.lucky):
+                raise StockNotAsExpected(not_as_expected(sku, item.stock, item.lucky))
+            units = stock + item.stock if how.get("add") else stock
+            if units > LARGEST:
+                raise StockNotAsExpected(f"item {sku!r} can't have that many units")
             # A store without any history, or a new sale, begins anew.
             if new_sale or not item.generation:
                 tables.begin_generation(call, sku, _latest_generation(expected[sku]))
@@ -212,7 +234,7 @@ class TransactionalStockStore(StockStore):
                 raise lost[sku]
             if new_sale:
                 tables.forget_sold(call, sku)
-            tables.set_units(call, sku, stock)
+            tables.set_units(call, sku, units)
             return tables.find_items(call, [sku])[sku]
 
         item = await self._run(write, _NEW_SALE_S if new_sale else None)

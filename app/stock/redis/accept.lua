@@ -3,7 +3,7 @@
 -- KEYS: of the item
 -- Request: expected
 
-local key = keys_of_next_item(0)
+local key = keys_of_next_item()
 local generation = redis.call("HGET", key.fence, "generation")
 redis.call("HSET", key.fence, "generation", next_generation(generation, request.expected))
 return "ok"

@@ -3,13 +3,14 @@
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Final, TypeVar
 
-from typing_extensions import override
+from typing_extensions import Unpack, override
 
-from app.errors import StockError
+from app.errors import StockError, StockNotAsExpected
 from app.stock.redis.client import Script
 from app.stock.redis.keys import pack_sold, snapshot_of, unknown, whole
 from app.stock.redis.store import RedisStockStore
-from app.stock.store import Ask, Batch, Fence, Level, Snapshot, raise_if_none_was_reached
+from app.stock.refusals import not_as_expected
+from app.stock.store import Ask, Batch, Fence, Level, Restock, Snapshot, raise_if_none_was_reached
 
 Answer = TypeVar("Answer")
 
@@ -69,11 +70,16 @@ class BareStockStore(RedisStockStore):
         return found
 
     @override
-    async def set_stock(self, sku: str, fence: Fence, stock: int, *, new_sale: bool = False) -> Level:
+    async def set_stock(self, sku: str, fence: Fence, stock: int, **how: Unpack[Restock]) -> Level:
         """Plain writes."""
         keys = self._keys(sku)
         async with self._client.commands() as redis:
-            if new_sale:
+            before = int(await redis.get(keys.stock) or 0), int(await redis.get(keys.lucky) or 0)
+            if (expected := how.get("if_match")) and before != expected:
+                raise StockNotAsExpected(not_as_expected(sku, *before))
+            if how.get("add"):
+                stock += before[0]
+            if how.get("new_sale"):
                 await redis.delete(keys.buyers, keys.settled, keys.orders, keys.lucky)
             lucky = int(await redis.get(keys.lucky) or 0)
             await redis.mset({keys.stock: stock, keys.lucky: lucky})

@@ -77,9 +77,17 @@ class RedisClient:
         self._places = Places(connections)
         self.clustered = isinstance(self._redis, redis.asyncio.RedisCluster)
 
-    async def run(self, script: Script, keys: Sequence[str], argument: str, *, durable: bool = False) -> Any:
+    async def run(
+        self,
+        script: Script,
+        keys: Sequence[str],
+        argument: str,
+        *,
+        durable: bool = False,
+        timeout_s: float | None = None,
+    ) -> Any:
         """Run a script; a server that has forgotten it (a restart, a failover) is told it again."""
-        async with self._call(None) as limit_s:
+        async with self._call(timeout_s) as limit_s:
             if script.known:
                 try:
                     return await self._send(durable, limit_s, "EVALSHA", script.sha, len(keys), *keys, argument)
@@ -111,10 +119,29 @@ class RedisClient:
             )
         return answer
 
-    async def write(self, *command: str | int, timeout_s: float | None = None) -> None:
-        """A durable call of a single command."""
-        async with self._call(timeout_s) as limit_s:
-            await self._send(True, limit_s, *command)
+    async def check_server(self, timeout_s: float | None) -> None:
+        """Raise `StockUnavailable` if the server may forget what it has acknowledged although nothing breaks.
+
+        It evicts keys when its memory is full; or replicas that a failover may promote are not waited for.
+        """
+        async with self._call(timeout_s):
+            try:
+                memory = await self._redis.info("memory")
+                copies = await self._redis.info("replication") if self._wait_replicas else {}
+            except ResponseError:  # INFO may be forbidden
+                return
+        for server in memory.values() if isinstance(next(iter(memory.values()), None), dict) else [memory]:
+            if (policy := server.get("maxmemory_policy", "noeviction")) != "noeviction":
+                raise StockUnavailable(
+                    f"the store's maxmemory-policy is {policy}: it may drop orders and idempotency keys; it must be "
+                    "noeviction"
+                )
+        replicas = int(copies.get("connected_slaves", 0))
+        if replicas > self._wait_replicas:
+            raise StockUnavailable(
+                f"the store has {replicas} replicas and a sale waits for {self._wait_replicas} of them: a failover may "
+                "promote one that lacks it"
+            )
 
     @asynccontextmanager
     async def commands(self, timeout_s: float | None = None) -> AsyncIterator[Any]:

@@ -1,9 +1,9 @@
 -- Write a batch, of each item all or nothing, if it is still the one that was prepared under our token, and the stock what
 -- was read then.
 --
--- KEYS: of each item, with the refusals that it remembers
+-- KEYS: of each item
 -- Request: source, token, batch, instance, refusal_ttl_ms; items: stock (as it was read), sold (of each order: quantity,
--- buyer, key, secret, what its key stands for), refused (what each key stands for)
+-- buyer, key, secret, what its key stands for), refused (keys, and what each stands for)
 -- Answers for each item {"ok", first order, generation}, or {reason, ...}. The other orders' ids follow the first one.
 
 -- Why an item's part can't be written, else nothing. A script that fails half-way is not undone, so look first at
@@ -14,6 +14,7 @@ local function refuse(key, item, fence)
   if stock ~= item.stock then return {"changed", stock or "none"} end
   -- MGET says of a key that holds something else that it isn't there.
   if not whole(lucky or redis.pcall("GET", key.lucky) or "0") then return {"corrupt", key.lucky} end
+  if half_written(fence, lucky or "0") then return {"half", key.lucky} end
   local orders = redis.call("TYPE", key.orders).ok
   if orders ~= "stream" and orders ~= "none" then return {"corrupt", key.orders} end
   for _, sold in ipairs(item.sold) do
@@ -24,12 +25,37 @@ local function refuse(key, item, fence)
       return {"corrupt", key.settled}
     end
   end
+  if #item.refused > 0 and type(redis.pcall("HLEN", key.refused)) == "table" then return {"corrupt", key.refused} end
 end
 
+local REFUSALS_MAX = 10000  -- of an item, in each of its two hashes
+
+-- Remember refusals: in a hash that takes the place of an older one when it is full, or too old.
+local function remember(key, fence, refused)
+  local now, begun = now_ms(), redis.call("HGET", key.refused, "")
+  if begun and (redis.call("HLEN", key.refused) > REFUSALS_MAX or now - (tonumber(begun) or 0) > tonumber(request.refusal_ttl_ms)) then
+    redis.call("UNLINK", key.refused_before)
+    redis.call("RENAME", key.refused, key.refused_before)
+    redis.call("PEXPIRE", key.refused_before, request.refusal_ttl_ms)
+    begun = nil
+  end
+  if not begun then redis.call("HSET", key.refused, "", string.format("%.0f", now)) end
+  for _, one in ipairs(refused) do
+    redis.call("HSET", key.refused, one.key, fence.generation .. " " .. string.format("%.0f", now) .. " " .. one.settled)
+  end
+  redis.call("PEXPIRE", key.refused, 2 * request.refusal_ttl_ms)
+end
+
+-- In an order in which a half is noticed, and sells nothing twice: the units first, the note that they were sold last.
 local function write(key, item, fence)
-  local units, first, last, ms, seq = 0, "", nil, nil, nil
+  local units, lucky = 0, nil
+  for _, sold in ipairs(item.sold) do units = units + tonumber(sold.quantity) end
+  if units > 0 then
+    lucky = redis.call("INCRBY", key.lucky, units)
+    redis.call("DECRBY", key.stock, units)
+  end
+  local first, last, ms, seq = "", nil, nil, nil
   for i, sold in ipairs(item.sold) do
-    units = units + tonumber(sold.quantity)
     -- The first id is the store's clock, the others follow it, so that the first one tells them all.
     last = redis.call("XADD", key.orders, ms and (ms .. "-" .. string.format("%.0f", seq + i - 1)) or "*",
       "quantity", sold.quantity, "buyer", sold.buyer, "key", sold.key, "secret", sold.secret,
@@ -42,16 +68,13 @@ local function write(key, item, fence)
     if sold.buyer ~= "" then redis.call("HINCRBY", key.buyers, sold.buyer, sold.quantity) end
     if sold.key ~= "" then redis.call("HSET", key.settled, sold.key, last .. " " .. sold.settled) end
   end
-  if units > 0 then
-    redis.call("DECRBY", key.stock, units)
-    redis.call("INCRBY", key.lucky, units)
-  end
-  for i, settled in ipairs(item.refused) do
-    redis.call("SET", key.refusals[i], fence.generation .. " " .. settled, "PX", request.refusal_ttl_ms)
-  end
-  redis.call("HSET", key.fence, "batch", request.batch, "first", first)
+  if #item.refused > 0 then remember(key, fence, item.refused) end
+  lucky = lucky or redis.call("GET", key.lucky) or "0"
   -- The last order is quicker to read here than at the end of a stream.
-  if last then redis.call("HSET", key.fence, "last", last) end
+  if last then redis.call("HSET", key.fence, "last", last, "tag", tag_of(item.sold[#item.sold].secret)) end
+  -- One command, so that "sold" is about this batch.
+  redis.call("HSET", key.fence, "batch", request.batch, "first", first,
+    "sold", string.format("%.0f", lucky) .. " " .. request.batch)
   return {"ok", first, fence.generation}
 end
 
@@ -67,8 +90,12 @@ local function commit(key, item)
   return refuse(key, item, fence) or write(key, item, fence)
 end
 
+local may_not = forbidden(keys_of_next_item())
+keys_used = 0
+
 local answers = {}
 for _, item in ipairs(request.items) do
-  answers[#answers + 1] = commit(keys_of_next_item(#item.refused), item)
+  local key = keys_of_next_item()
+  answers[#answers + 1] = may_not and {"forbidden", may_not} or commit(key, item)
 end
 return answers

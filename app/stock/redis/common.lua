@@ -3,21 +3,22 @@
 
 local request = cjson.decode(ARGV[1])
 
--- The keys of the next item, with those of so many refusals. Its keys are: stock, lucky, fence, buyers, what idempotency
--- keys stand for, orders.
+-- The keys of the next item: stock, lucky, fence, buyers, what idempotency keys stand for, orders, and the refusals that are
+-- remembered, newer and older ones.
 local keys_used = 0
-local function keys_of_next_item(refusals)
+local function keys_of_next_item()
   local key = {}
-  key.stock, key.lucky, key.fence, key.buyers, key.settled, key.orders = unpack(KEYS, keys_used + 1, keys_used + 6)
-  key.refusals = {unpack(KEYS, keys_used + 7, keys_used + 6 + refusals)}
-  keys_used = keys_used + 6 + refusals
+  key.stock, key.lucky, key.fence, key.buyers, key.settled, key.orders, key.refused, key.refused_before =
+    unpack(KEYS, keys_used + 1, keys_used + 8)
+  keys_used = keys_used + 8
   return key
 end
 
 -- What an item's fence hash holds, false for what it doesn't: the highest token that was seen and whose numbers these are;
--- the batch that may be written (`prepared`), the last one that was (`batch`), its first order and the last order of all;
--- the generation (when the sale began, in ms) and the epoch of the tokens; the units that there were at the start.
-local FENCE = {"source", "token", "prepared", "batch", "first", "last", "generation", "epoch", "initial"}
+-- the batch that may be written (`prepared`), the last one that was (`batch`), its first order and the last order of all, with
+-- its tag; the generation (when the sale began, in ms) and the epoch of the tokens; the units that there were at the start;
+-- and the units sold as of the end of the last write, with its batch.
+local FENCE = {"source", "token", "prepared", "batch", "first", "last", "tag", "generation", "epoch", "initial", "sold"}
 
 local function read_fence(name)
   local values, fence = redis.call("HMGET", name, unpack(FENCE)), {}
@@ -30,14 +31,57 @@ local function whole(text)
   return text == "0" or (type(text) == "string" and string.match(text, "^[1-9]%d*$") and #text <= 15)
 end
 
-local function number_if_any(text)
-  return not text or tonumber(text)
+local function whole_if_any(text)
+  return not text or (#text <= 16 and string.match(text, "^%d+$"))
 end
 
 -- Whether a fence holds what none of our scripts has written.
 local function odd(fence)
   return not fence.source ~= not fence.token
-    or not (number_if_any(fence.token) and number_if_any(fence.generation) and number_if_any(fence.epoch))
+    or not (whole_if_any(fence.token) and whole_if_any(fence.generation) and whole_if_any(fence.epoch))
+end
+
+-- Whether the last write died half-way: it counts its units first and notes that they were sold last. (What other means have
+-- written is none of this.)
+local function half_written(fence, lucky)
+  local sold, batch = string.match(fence.sold or "", "^(%d+) (.*)$")
+  return sold and batch == (fence.batch or "") and tonumber(lucky) > tonumber(sold)
+end
+
+-- The first command of a sale that we may not run, else nothing. A right that is missing ends a script where it stands.
+local function forbidden(key)
+  if not redis.acl_check_cmd then return end  -- before Redis 7
+  local needed = {
+    {"MGET", key.stock, key.lucky}, {"GET", key.stock}, {"SET", key.stock, "0"}, {"INCRBY", key.lucky, "1"},
+    {"DECRBY", key.stock, "1"}, {"HMGET", key.fence, "a"}, {"HGET", key.fence, "a"}, {"HSET", key.fence, "a", "b"},
+    {"HDEL", key.fence, "a"}, {"HINCRBY", key.buyers, "a", "1"}, {"HEXISTS", key.settled, "a"}, {"HLEN", key.refused},
+    {"XADD", key.orders, "*", "a", "b"}, {"XRANGE", key.orders, "-", "+"}, {"XREVRANGE", key.orders, "+", "-"},
+    {"TYPE", key.orders}, {"UNLINK", key.orders}, {"RENAME", key.refused, key.refused_before},
+    {"PEXPIRE", key.refused, "1"}, {"TIME"},
+  }
+  for _, command in ipairs(needed) do
+    if not redis.acl_check_cmd(unpack(command)) then return command[1] end
+  end
+end
+
+local function now_ms()
+  local now = redis.call("TIME")
+  return now[1] * 1000 + math.floor(now[2] / 1000)
+end
+
+-- What tells an order from another one with its id, if a store was set back: the beginning of a digest of its secret.
+local function tag_of(secret)
+  return string.sub(redis.sha1hex(secret), 1, 8)
+end
+
+-- The first entry in a page of the orders, and its tag; nothing if the page is empty.
+local function first_of(page)
+  if not page[1] then return end
+  local fields = page[1][2]
+  for i = 1, #fields, 2 do
+    if fields[i] == "secret" then return page[1][1], tag_of(fields[i + 1]) end
+  end
+  return page[1][1], ""
 end
 
 -- Why a grant may not use a fence: its token comes from elsewhere, or a higher one was here before; else nothing.
@@ -46,28 +90,31 @@ local function refuse_token(fence)
   if fence.token and tonumber(fence.token) > tonumber(request.token) then return {"stale", fence.token} end
 end
 
--- The first order of those `expected` ({generation, entry} each) that is not there, unless a later generation has begun;
--- else nothing.
+-- The first order of those `expected` ({generation, entry, tag} each; no tag: any) that is not there, unless a later
+-- generation has begun; else nothing.
 local function missing(orders, generation, expected)
   for _, order in ipairs(expected) do
-    if tonumber(generation or "0") <= tonumber(order[1])
-      and (generation ~= order[1] or #redis.call("XRANGE", orders, order[2], order[2]) == 0) then
-      return order[2]
+    if tonumber(generation or "0") <= tonumber(order[1]) then
+      if generation ~= order[1] then return order[2] end
+      local entry, tag = first_of(redis.call("XRANGE", orders, order[2], order[2]))
+      if not entry or (order[3] ~= "" and tag ~= order[3]) then return order[2] end
     end
   end
 end
 
 -- A number for a generation that begins now: later than `generation` and all that is expected.
 local function next_generation(generation, expected)
-  local now = redis.call("TIME")
-  local number = math.max(now[1] * 1000 + math.floor(now[2] / 1000), tonumber(generation or "0") + 1)
+  local number = math.max(now_ms(), tonumber(generation or "0") + 1)
   for _, order in ipairs(expected) do number = math.max(number, tonumber(order[1]) + 1) end
   return string.format("%.0f", number)
 end
 
 -- What `look(key, ...)` says of an item; or, if it stumbles on something that is not ours under one of the item's keys,
 -- which that is. All else that can go wrong is the server's business: nil, and what it says.
-local KINDS = {stock = "string", lucky = "string", fence = "hash", buyers = "hash", settled = "hash", orders = "stream"}
+local KINDS = {
+  stock = "string", lucky = "string", fence = "hash", buyers = "hash", settled = "hash", orders = "stream",
+  refused = "hash", refused_before = "hash",
+}
 
 local function answer_of(look, key, ...)
   local done, answer = pcall(look, key, ...)
@@ -77,10 +124,6 @@ local function answer_of(look, key, ...)
     for name, kind in pairs(KINDS) do
       local found = redis.call("TYPE", key[name]).ok
       if found ~= "none" and found ~= kind then return {"corrupt", key[name]} end
-    end
-    for _, name in ipairs(key.refusals) do
-      local found = redis.call("TYPE", name).ok
-      if found ~= "none" and found ~= "string" then return {"corrupt", name} end
     end
   end
   if string.find(text, "Invalid stream ID", 1, true) then return {"corrupt", key.fence} end

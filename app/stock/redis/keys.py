@@ -1,5 +1,6 @@
 """Where an item's data lies in Redis or Valkey, and what the texts there stand for."""
 
+import hashlib
 import json
 import re
 from collections.abc import Sequence
@@ -7,15 +8,37 @@ from dataclasses import asdict
 from functools import lru_cache
 from typing import Any, Final
 
-from app.errors import FenceRefused, ForeignFence, StockBehind, StockChanged, StockCorrupt, StockError, UnknownItem
-from app.stock.refusals import behind, changed, foreign, superseded
-from app.stock.store import DEFAULT_SKU, SKU_PATTERN, Ask, Fence, Level, Order, Settled, Snapshot, Sold, refuse_odd_name
+from app.errors import (
+    FenceRefused,
+    ForeignFence,
+    StockBehind,
+    StockChanged,
+    StockCorrupt,
+    StockError,
+    StockNotAsExpected,
+    StockUnavailable,
+    UnknownItem,
+)
+from app.stock.refusals import behind, changed, foreign, half, not_as_expected, superseded
+from app.stock.store import (
+    DEFAULT_SKU,
+    SKU_PATTERN,
+    Ask,
+    Fence,
+    Level,
+    Order,
+    Settled,
+    Snapshot,
+    Sold,
+    refuse_odd_name,
+)
 
-Position = tuple[str, str]  # of an order: its generation, its entry in the stream; both as the store writes them
+# Of an order: its generation and its entry in the stream, as the store writes them; the tag of its secret ("": any).
+Position = tuple[str, str, str]
 
 _ENTRY_ID: Final = re.compile(r"[0-9]{1,16}-[0-9]{1,16}")
 ORDER_ID: Final = re.compile(rf"({SKU_PATTERN})~({_ENTRY_ID.pattern})~([0-9a-f]{{32}})")
-_MARK: Final = re.compile(r"([0-9]{16})/([0-9]{16})-([0-9]{16})")  # of a position; with leading zeros
+_MARK: Final = re.compile(r"([0-9]{16})/([0-9]{16})-([0-9]{16})(?:/([0-9a-f]{8}))?")  # of a position; leading zeros
 _LARGEST_TOKEN: Final = 2**53  # Lua counts in doubles
 _WHOLE: Final = re.compile(r"0|[1-9][0-9]{0,14}")
 
@@ -36,12 +59,9 @@ class Keys:
         self.buyers = f"{item}:buyers"
         self.settled = f"{item}:keys"
         self.orders = f"{item}:orders"
-        self.all = (self.stock, self.lucky, self.fence, self.buyers, self.settled, self.orders)
-        self._refused = f"{item}:refused:"
-
-    def refused(self, keys: Sequence[str]) -> list[str]:
-        """Where the refusals of these idempotency keys are remembered for a while."""
-        return [self._refused + key for key in keys]
+        # Refusals that are remembered for a while: newer ones, and older ones.
+        refused = (f"{item}:refused", f"{item}:refused-before")
+        self.all = (self.stock, self.lucky, self.fence, self.buyers, self.settled, self.orders, *refused)
 
 
 @lru_cache(10_000)
@@ -53,9 +73,9 @@ def keys_of(sku: str) -> Keys:
 
 def mark_of(position: Position) -> str:
     """A position as a text that is greater for later orders."""
-    generation, entry = position
+    generation, entry, tag = position
     ms, _, seq = entry.partition("-")
-    return f"{generation:0>16}/{ms:0>16}-{seq:0>16}"
+    return f"{generation:0>16}/{ms:0>16}-{seq:0>16}" + (f"/{tag}" if tag else "")
 
 
 def position_of(mark: str) -> Position:
@@ -63,8 +83,13 @@ def position_of(mark: str) -> Position:
     match = _MARK.fullmatch(mark)
     if match is None:
         raise ValueError(f"not a mark of ours: {mark[:100]!r}")
-    generation, ms, seq = map(int, match.groups())
-    return str(generation), f"{ms}-{seq}"
+    generation, ms, seq = map(int, match.groups()[:3])
+    return str(generation), f"{ms}-{seq}", match[4] or ""
+
+
+def tag_of(secret: str) -> str:
+    """What tells an order from another one with its id, if a store was set back; as common.lua makes it."""
+    return hashlib.sha1(secret.encode(), usedforsecurity=False).hexdigest()[:8]
 
 
 def whole(sku: str, name: str, text: str) -> int:
@@ -177,19 +202,30 @@ def token_of(fence: Fence) -> str:
 def refusal_of(sku: str, fence: Fence | None, answer: Sequence[Any]) -> StockError:
     """Why a script has not done it."""
     reason, *details = answer
+    error: StockError
     match reason:
         case "unknown":
-            return unknown(sku)
+            error = unknown(sku)
         case "foreign" if fence is not None:
-            return ForeignFence(foreign(sku, Fence(int(details[1]), details[0]), fence))
+            error = ForeignFence(foreign(sku, Fence(int(details[1]), details[0]), fence))
         case "behind":
-            return StockBehind(behind(sku, details[0]))
+            error = StockBehind(behind(sku, details[0]))
         case "stale" if fence is not None:
-            return FenceRefused(superseded(sku, details[0], fence))
+            error = FenceRefused(superseded(sku, details[0], fence))
         case "changed":
-            return StockChanged(changed(sku, details[0]))
-        case "no number" | "corrupt":
-            what = "is not a whole number of 0 or more" if reason == "no number" else "holds something that is not ours"
-            return StockCorrupt(f"the key {details[0]!r} of item {sku!r} {what}")
+            error = StockChanged(changed(sku, details[0]))
+        case "half":
+            error = StockCorrupt(half(sku, details[0]))
+        case "forbidden":
+            error = StockUnavailable(f"the store's user may not {details[0]}", untouched=True)
+        case "not as expected":
+            error = StockNotAsExpected(not_as_expected(sku, int(details[0]), int(details[1])))
+        case "too many":
+            error = StockNotAsExpected(f"item {sku!r} can't have that many units")
+        case "no number":
+            error = StockCorrupt(f"the key {details[0]!r} of item {sku!r} is not a whole number of 0 or more")
+        case "corrupt":
+            error = StockCorrupt(f"the key {details[0]!r} of item {sku!r} holds something that is not ours")
         case _:
             raise AssertionError(f"the script answered {answer!r}")
+    return error

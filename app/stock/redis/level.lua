@@ -16,7 +16,7 @@ end
 
 local answers = {}
 for _ in ipairs(request.items) do
-  local answer, trouble = answer_of(level, keys_of_next_item(0))
+  local answer, trouble = answer_of(level, keys_of_next_item())
   if trouble then return redis.error_reply(trouble) end
   answers[#answers + 1] = answer
 end

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, NamedTuple, TypeVar
 
-from typing_extensions import override
+from typing_extensions import Unpack, override
 
 from app.errors import ConfigurationError, ItemNotPossible, StockError, StockUnavailable
 from app.stock.redis.client import RedisClient, Script
@@ -24,7 +24,16 @@ from app.stock.redis.keys import (
     refusal_of,
     token_of,
 )
-from app.stock.store import DEFAULT_SKU, SKU_PATTERN, Fence, Level, Order, StockStore, raise_if_none_was_reached
+from app.stock.store import (
+    DEFAULT_SKU,
+    SKU_PATTERN,
+    Fence,
+    Level,
+    Order,
+    Restock,
+    StockStore,
+    raise_if_none_was_reached,
+)
 from app.stock.watermark import Watermark
 
 Answer = TypeVar("Answer")
@@ -66,6 +75,7 @@ class RedisOperations(StockStore):
         self._instance = instance
         self._refusal_ttl_ms = max(1, int(refusal_ttl_s * 1000))
         self._set, self._level, self._accept = Script("set.lua"), Script("level.lua"), Script("accept.lua")
+        self._ping = Script("ping.lua")
         self._watermarks: defaultdict[str, Watermark[Position]] = defaultdict(lambda: Watermark(mark_of))
 
     @override
@@ -139,7 +149,8 @@ class RedisOperations(StockStore):
         return self._client.selling()
 
     @override
-    async def set_stock(self, sku: str, fence: Fence, stock: int, *, new_sale: bool = False) -> Level:
+    async def set_stock(self, sku: str, fence: Fence, stock: int, **how: Unpack[Restock]) -> Level:
+        if_match = how.get("if_match")
         answer = await self._run(
             self._set,
             sku,
@@ -147,7 +158,9 @@ class RedisOperations(StockStore):
             source=fence.source,
             token=token_of(fence),
             stock=str(stock),
-            new_sale=new_sale,
+            new_sale=how.get("new_sale", False),
+            add=how.get("add", False),
+            if_match=[str(units) for units in if_match] if if_match else False,
             expected=self._watermarks[sku].positions,
         )
         if answer[0] != "ok":
@@ -227,8 +240,16 @@ class RedisOperations(StockStore):
 
     @override
     async def ping(self, *, timeout_s: float | None = None) -> None:
-        # A write: a replica, or a server without memory, answers a PING as if all were well.
-        await self._client.write("SET", "seckill:ping", self._instance, "EX", 60, timeout_s=timeout_s)
+        keys = (
+            [*keys_of("ping").all, "seckill:{ping}:written"]
+            if self._client.clustered
+            else [*keys_of(DEFAULT_SKU).all, "seckill:ping"]
+        )
+        request = json.dumps({"instance": self._instance})
+        answer = await self._client.run(self._ping, keys, request, durable=True, timeout_s=timeout_s)
+        if answer != "ok":
+            raise refusal_of(DEFAULT_SKU, None, answer)
+        await self._client.check_server(timeout_s)
 
     @override
     async def close(self) -> None:

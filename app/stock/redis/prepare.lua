@@ -1,10 +1,22 @@
 -- Raise the fences of some items to our token, register the batch that may be written, and read what it needs: one atomic
 -- step. An item that can't be sold does not stop the others.
 --
--- KEYS: of each item, with the refusals of the keys that it asks for
--- Request: source, token, batch; items: expected, buyers, keys
--- Answers for each item {"ok", stock, lucky, units of each buyer, what each key stands for, last order, generation}, or
--- {reason, ...}.
+-- KEYS: of each item
+-- Request: source, token, batch, refusal_ttl_ms; items: expected, buyers, keys
+-- Answers for each item {"ok", stock, lucky, units of each buyer, what each key stands for, last order, its tag, generation},
+-- or {reason, ...}.
+
+-- Complete what keys stand for by what was refused of late, in this generation.
+local function add_refusals(key, names, generation, settled)
+  local oldest = now_ms() - request.refusal_ttl_ms
+  for _, hash in ipairs({key.refused, key.refused_before}) do
+    local refused = redis.call("HMGET", hash, unpack(names))
+    for i = 1, #names do
+      local of, at, what = string.match(not settled[i] and refused[i] or "", "^(%d+) (%d+) (.*)$")
+      if of == generation and tonumber(at) > oldest then settled[i] = " " .. what end
+    end
+  end
+end
 
 local function prepare(key, item)
   local fence = read_fence(key.fence)
@@ -30,6 +42,7 @@ local function prepare(key, item)
   if #item.keys > 0 then settled = redis.call("HMGET", key.settled, unpack(item.keys)) end
   if not whole(stock) then return {"no number", key.stock} end
   if not whole(lucky) then return {"no number", key.lucky} end
+  if half_written(fence, lucky) then return {"half", key.lucky} end
 
   redis.call("HSET", key.fence, unpack(prepared))
   local generation = fence.generation
@@ -37,25 +50,15 @@ local function prepare(key, item)
     generation = next_generation(nil, {})
     redis.call("HSET", key.fence, "generation", generation)
   end
-  -- A refusal begins with the number of its generation; one of an earlier one doesn't count in this one.
-  local prefix = generation .. " "
-  for i, name in ipairs(key.refusals) do
-    local refused = not settled[i] and redis.call("GET", name)
-    if refused and string.sub(refused, 1, #prefix) == prefix then
-      settled[i] = " " .. string.sub(refused, #prefix + 1)
-    end
-  end
-  local last = fence.last
-  if not last then
-    last = redis.call("XREVRANGE", key.orders, "+", "-", "COUNT", 1)
-    last = last[1] and last[1][1]
-  end
-  return {"ok", stock, lucky, bought, settled, last or false, generation}
+  if #item.keys > 0 then add_refusals(key, item.keys, generation, settled) end
+  local last, tag = fence.last, fence.tag or ""
+  if not last then last, tag = first_of(redis.call("XREVRANGE", key.orders, "+", "-", "COUNT", 1)) end
+  return {"ok", stock, lucky, bought, settled, last or false, tag or "", generation}
 end
 
 local answers = {}
 for _, item in ipairs(request.items) do
-  local answer, trouble = answer_of(prepare, keys_of_next_item(#item.keys), item)
+  local answer, trouble = answer_of(prepare, keys_of_next_item(), item)
   if trouble then return redis.error_reply(trouble) end
   answers[#answers + 1] = answer
 end

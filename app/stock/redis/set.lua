@@ -1,32 +1,49 @@
--- Set the units left, under the fence like any other write.
+-- Set the units left, or add some, under the fence like any other write.
 --
 -- KEYS: of the item
--- Request: source, token, stock, new_sale (to forget all that was sold), expected
+-- Request: source, token, stock, add (whether it is to be added), if_match (stock and lucky must be that, else false), new_sale
+-- (to forget all that was sold), expected
 -- Answers {"ok", stock, lucky, initial}, or {reason, ...}.
 
-local key = keys_of_next_item(0)
+local key = keys_of_next_item()
 local fence = read_fence(key.fence)
 if odd(fence) then return {"corrupt", key.fence} end
 local refusal = refuse_token(fence)
 if refusal then return refusal end
+local may_not = forbidden(key)
+if may_not then return {"forbidden", may_not} end
 
 -- As in prepare.lua; but a store without any history, or a new sale, begins anew.
 local lost = fence.generation and not request.new_sale and missing(key.orders, fence.generation, request.expected)
 if lost then return {"behind", lost} end
-local lucky = not request.new_sale and redis.call("GET", key.lucky) or "0"
+local before, lucky = redis.call("GET", key.stock), redis.call("GET", key.lucky) or "0"
+if request.if_match and ((before or "0") ~= request.if_match[1] or lucky ~= request.if_match[2]) then
+  return {"not as expected", before or "0", lucky}
+end
+if request.new_sale then lucky = "0" end
 if not whole(lucky) then return {"corrupt", key.lucky} end
+local stock = request.stock
+if request.add then
+  if not before then return {"unknown"} end
+  if not whole(before) then return {"no number", key.stock} end
+  stock = string.format("%.0f", tonumber(before) + tonumber(stock))
+  if not whole(stock) then return {"too many"} end
+end
 
 if request.new_sale then
-  redis.call("DEL", key.buyers, key.settled, key.orders)
-  redis.call("HDEL", key.fence, "batch", "first", "last")
+  -- Not DEL: to free some million orders takes seconds, in which nothing else would be answered.
+  redis.call("UNLINK", key.buyers, key.settled, key.orders, key.refused, key.refused_before)
+  redis.call("HDEL", key.fence, "batch", "first", "last", "tag")
+  fence.batch = nil
 end
 if request.new_sale or not fence.generation then
   redis.call("HSET", key.fence, "generation", next_generation(fence.generation, request.expected))
 end
-local initial = string.format("%.0f", tonumber(request.stock) + tonumber(lucky))
-redis.call("SET", key.stock, request.stock)
+local initial = string.format("%.0f", tonumber(stock) + tonumber(lucky))
+redis.call("SET", key.stock, stock)
 redis.call("SET", key.lucky, lucky)
-redis.call("HSET", key.fence, "source", request.source, "token", request.token, "initial", initial)
+redis.call("HSET", key.fence, "source", request.source, "token", request.token, "initial", initial,
+  "sold", lucky .. " " .. (fence.batch or ""))
 -- Whatever was prepared was decided on another stock.
 redis.call("HDEL", key.fence, "prepared")
-return {"ok", request.stock, lucky, initial}
+return {"ok", stock, lucky, initial}

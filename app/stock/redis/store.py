@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeVar
 
-from typing_extensions import override
+from typing_extensions import Unpack, override
 
 from app.errors import (
     StockError,
@@ -15,6 +15,7 @@ from app.stock.redis.keys import (
     pack_sold,
     position_of,
     snapshot_of,
+    tag_of,
     token_of,
 )
 from app.stock.redis.operations import Part, RedisOperations
@@ -23,6 +24,7 @@ from app.stock.store import (
     Batch,
     Fence,
     Level,
+    Restock,
     Snapshot,
 )
 
@@ -47,14 +49,19 @@ class RedisStockStore(RedisOperations):
         for sku, ask in asks.items():
             keys, positions = self._keys(sku), self._watermarks[sku].positions
             own = {"expected": positions, "buyers": ask.buyers, "keys": ask.keys}
-            parts[sku] = Part([*keys.all, *keys.refused(ask.keys)], own, positions)
+            parts[sku] = Part(keys.all, own, positions)
 
         def snapshot(sku: str, answer: Sequence[Any]) -> Snapshot:
-            stock, lucky, bought, settled, last_entry, generation = answer
-            self._watermarks[sku].found(parts[sku].positions, (generation, last_entry) if last_entry else None)
+            stock, lucky, bought, settled, last_entry, tag, generation = answer
+            self._watermarks[sku].found(parts[sku].positions, (generation, last_entry, tag) if last_entry else None)
             return snapshot_of(sku, int(stock), int(lucky), bought, settled, asks[sku], last_entry)
 
-        request = {"source": fence.source, "token": token_of(fence), "batch": batch_id}
+        request = {
+            "source": fence.source,
+            "token": token_of(fence),
+            "batch": batch_id,
+            "refusal_ttl_ms": str(self._refusal_ttl_ms),
+        }
         return await self._run_many(self._prepare, fence, request, parts, snapshot)
 
     @override
@@ -66,9 +73,9 @@ class RedisStockStore(RedisOperations):
             own = {
                 "stock": str(batch.expected_stock),
                 "sold": [pack_sold(sold) for sold in batch.sold],
-                "refused": [pack(refused.settled) for refused in batch.refused],
+                "refused": [{"key": refused.key, "settled": pack(refused.settled)} for refused in batch.refused],
             }
-            parts[sku] = Part([*keys.all, *keys.refused([refused.key for refused in batch.refused])], own)
+            parts[sku] = Part(keys.all, own)
 
         def ids(sku: str, answer: Sequence[Any]) -> list[str]:
             first, generation = answer
@@ -77,7 +84,7 @@ class RedisStockStore(RedisOperations):
                 return []
             ms, _, seq = first.partition("-")
             number = int(seq)
-            self._watermarks[sku].found((), (generation, f"{ms}-{number + len(sold) - 1}"))
+            self._watermarks[sku].found((), (generation, f"{ms}-{number + len(sold) - 1}", tag_of(sold[-1].secret)))
             return [f"{sku}~{ms}-{number + place}~{one.secret}" for place, one in enumerate(sold)]
 
         request = {
@@ -122,8 +129,8 @@ class RedisStockStore(RedisOperations):
             parts[sku] = Part(self._keys(sku).all, {"expected": positions}, positions)
 
         def seen(sku: str, answer: Sequence[Any]) -> Fence | None:
-            source, token, last_entry, generation = answer
-            self._watermarks[sku].found(parts[sku].positions, (generation, last_entry) if last_entry else None)
+            source, token, last_entry, tag, generation = answer
+            self._watermarks[sku].found(parts[sku].positions, (generation, last_entry, tag) if last_entry else None)
             return None if source is None else Fence(int(token), source)
 
         return await self._run_many(self._inspect, None, {}, parts, seen)
@@ -145,8 +152,8 @@ class ComparingStockStore(RedisStockStore):
         return await super().commit(_ANY, batches)
 
     @override
-    async def set_stock(self, sku: str, fence: Fence, stock: int, *, new_sale: bool = False) -> Level:
-        return await super().set_stock(sku, _ANY, stock, new_sale=new_sale)
+    async def set_stock(self, sku: str, fence: Fence, stock: int, **how: Unpack[Restock]) -> Level:
+        return await super().set_stock(sku, _ANY, stock, **how)
 
     @override
     async def inspect(self, skus: Sequence[str]) -> dict[str, Fence | StockError | None]:

@@ -1,0 +1,10 @@
+-- Whether the store can be written to, by us: a replica, or a server without memory, answers a PING as if all were well.
+--
+-- KEYS: of an item; and one of our own, which is written
+-- Request: instance
+-- Answers "ok", or {"forbidden", command}.
+
+local may_not = forbidden(keys_of_next_item())
+if may_not then return {"forbidden", may_not} end
+redis.call("SET", KEYS[9], request.instance, "EX", 60)
+return "ok"
