@@ -142,7 +142,10 @@ class Renewer:
             return
         with self._mutex:
             due = [(lease, job) for lease, job in self._jobs.items() if job.due <= now]
-        for lease, job in sorted(due, key=lambda entry: entry[0].deadline):
+        # What is held goes before what is given back, and is not kept waiting by more than one call of that.
+        for lease, job in sorted(due, key=lambda entry: (entry[1].ending, entry[0].deadline)):
+            if job.ending and self._renewal_is_due():
+                return
             self._busy_since = self._busy_since and self._clock()
             # Pushed on before the call, so that a call that raises what it must not is not repeated in a tight loop.
             job.due = self._clock() + min(_RETRY_S, lease.ttl_s * self._ratio)
@@ -152,6 +155,11 @@ class Renewer:
                 self._give_back(lease)
             else:
                 self._renew(lease, job)
+
+    def _renewal_is_due(self) -> bool:
+        now = self._clock()
+        with self._mutex:
+            return any(job.due <= now for job in self._jobs.values() if not job.ending)
 
     def _is_current(self, lease: Lease, job: _Job) -> bool:
         with self._mutex:

@@ -1,24 +1,27 @@
 """The Redis locks keep the contract; and what is theirs alone: Redisson's layout, and servers that forget."""
 
+import contextlib
 import re
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import pytest
 import redis
 
 from app.embedded import Valkey
-from app.errors import ConfigurationError, LockTimeout
-from app.locks import Grant, LockBackend
+from app.errors import ConfigurationError, LockLost, LockTimeout, LockUnavailable
+from app.locks import DistributedLock, Grant, LockBackend
 from app.locks.redis import lock as redis_lock
 from app.locks.redis.fair import RedisFairBackend
 from app.locks.redis.lock import RedisBackend
 from app.locks.redis.redlock import RedlockBackend
 from app.torture.proxy import Proxy
 from tests.contract.lock_contract import TTL_S, InThread, LockContract, LockSystem
-from tests.harness.waiting import eventually
+from tests.harness.waiting import WITHIN_S, eventually
 
 
 class RedisSystem(LockSystem):
@@ -318,3 +321,37 @@ def test_redlock_goes_on_without_a_minority(three_servers: list[Valkey]) -> None
         three_servers[0].resume()
     eventually(lambda: not RedlockSystem(three_servers).leftovers(), "nothing is left on the server")
     backend.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("others", [8, 32])
+def test_redlock_keeps_what_is_held_while_others_come_and_go(three_servers: list[Valkey], others: int) -> None:
+    """One of three servers is frozen, and the process takes and gives back all the time: what it holds is renewed."""
+    ttl_s, over = 2 * TTL_S, threading.Event()
+
+    def come_and_go(lock: DistributedLock[RedlockBackend]) -> int:
+        turns = 0
+        while not over.is_set():
+            with contextlib.suppress(LockUnavailable, LockLost), lock:
+                turns += 1
+        return turns
+
+    with RedlockBackend([server.url for server in three_servers], ttl_s=ttl_s) as backend:
+        held = [backend.lock(f"/test/held/{number}").acquire(owner="me") for number in range(4)]
+        until = min(grant.deadline for grant in held) + 3 * ttl_s
+        three_servers[0].pause()
+        crowd = [InThread(partial(come_and_go, backend.lock(f"/test/other/{number}"))) for number in range(others)]
+        try:
+            # For three TTLs, each of them; one that is lost stays as it is.
+            eventually(
+                lambda: all(grant.lost or grant.deadline > until for grant in held), "they were renewed, or lost"
+            )
+            assert [grant.key for grant in held if grant.lost] == []
+            over.set()
+            assert all(thread.result() > 0 for thread in crowd)
+        finally:
+            over.set()
+            three_servers[0].resume()
+            for thread in crowd:
+                thread.thread.join(WITHIN_S)
+    eventually(lambda: not RedlockSystem(three_servers).leftovers(), "nothing is left on the server")

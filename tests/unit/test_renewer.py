@@ -230,6 +230,27 @@ def test_ending_is_tried_until_it_works(renewer: Renewer, clock: Clock, server: 
     assert server.ended == 1
 
 
+def test_what_is_held_goes_before_what_is_given_back(renewer: Renewer, clock: Clock, server: Server) -> None:
+    """Leases that can't be given back, each of which costs time, are not what another one is lost for."""
+
+    class Frozen(Server):
+        def end(self, timeout_s: float) -> None:
+            clock.now += timeout_s
+            raise LockUnavailable("frozen")
+
+    held = lease(clock, server)
+    renewer.keep(held)
+    for _ in range(20):
+        renewer.end(lease(clock, Frozen()))
+    over = clock.now + 30
+    while clock.now < over:
+        asked = clock.now
+        renewer.run_due()
+        clock.now = max(clock.now, asked + 0.1)
+    assert not held.lost
+    assert len(server.asked) >= 30 / 4.5  # each third of its TTL, and half of that later at most
+
+
 def test_one_lease_does_not_take_the_others_time(renewer: Renewer, clock: Clock, server: Server) -> None:
     """A call for one lease may take half an interval at most, as the others wait behind it."""
     renewer.keep(lease(clock, server, ttl_s=9))

@@ -5,10 +5,11 @@ too: it rests on clocks and gives no fencing token, so the store can only be gua
 """
 
 import json
+import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from typing import Any, Final, Self
 
 from typing_extensions import Unpack, override
@@ -30,42 +31,68 @@ _RELEASE: Final = Script("redlock_release.lua")
 _DRIFT: Final = 0.01  # how much faster a server's clock may run than ours, as part of the TTL
 _DRIFT_S: Final = 0.002
 _LONGEST_CALL_S: Final = 0.5
+_CALLS_MAX: Final = 16  # under way at once to each server
 _SERVERS_MIN: Final = 3
 _MANY: Final = 1000
 
 
 class _Servers:
-    """The servers, asked all at once."""
+    """The servers, asked all at once. Each has threads of its own: calls to one that is frozen delay no other's."""
 
     def __init__(self, urls: Sequence[str], timeout_s: float) -> None:
         self._clients = [RedisClient(url, timeout_s=timeout_s) for url in urls]
         self.majority = len(urls) // 2 + 1
-        self._threads = ThreadPoolExecutor(max_workers=16 * len(urls), thread_name_prefix="seckill-redlock")
+        self._call_s = 2 * timeout_s  # to connect, and to answer
+        self._threads = [ThreadPoolExecutor(_CALLS_MAX, thread_name_prefix="seckill-redlock") for _ in urls]
 
-    def ask(self, question: Callable[[RedisClient], Any]) -> list[Any]:
-        """The answers of those that could be asked. Raises `LockUnavailable` if that was no majority."""
-        asked = [self._threads.submit(question, client) for client in self._clients]
+    def ask(
+        self, question: Callable[[RedisClient], Any], enough: Callable[[list[Any]], bool] = lambda answers: False
+    ) -> list[Any]:
+        """The answers of those that could be asked; once they are `enough`, nobody waits for the others.
+
+        Raises `LockUnavailable` if no majority could be asked.
+        """
+        asked = self._send(question)
         answers, failure = [], None
-        for one in asked:
+        for one in as_completed(asked):
             try:
                 answers.append(one.result())
             except LockUnavailable as error:
                 failure = error
+            if enough(answers):
+                return answers
         if len(answers) < self.majority:
             raise LockUnavailable(f"only {len(answers)} of {len(asked)} servers can be asked: {failure}") from failure
         return answers
 
-    def ask_everybody(self, question: Callable[[RedisClient], Any]) -> None:
-        """The same; raises `LockUnavailable` if a single one could not be asked, after the others were."""
-        asked = [self._threads.submit(question, client) for client in self._clients]
-        failures = [error for one in asked if isinstance(error := one.exception(), LockUnavailable)]
-        if failures:
-            raise failures[0]
+    def ask_majority(self, question: Callable[[RedisClient], Any]) -> None:
+        """Have a majority answer. The others are asked once, and not waited for. Raises `LockUnavailable`."""
+        self.ask(question, lambda answers: len(answers) >= self.majority)
+
+    def ask_for_majority(self, question: Callable[[RedisClient], Any]) -> bool:
+        """Whether a majority says yes; then nobody waits for the others. Raises `LockUnavailable`."""
+        return self._agreed(self.ask(question, self._agreed))
+
+    def _agreed(self, answers: list[Any]) -> bool:
+        return sum(map(bool, answers)) >= self.majority
+
+    def _send(self, question: Callable[[RedisClient], Any]) -> list["Future[Any]"]:
+        # Nobody waits for a call that has not begun by then. Made all the same, such calls would pile up before a
+        # server that is frozen, and delay those that somebody waits for.
+        begin_by = time.monotonic() + self._call_s
+
+        def ask(client: RedisClient) -> Any:
+            if time.monotonic() > begin_by:
+                raise LockUnavailable("too many calls wait for an answer")
+            return question(client)
+
+        return [pool.submit(ask, client) for pool, client in zip(self._threads, self._clients, strict=True)]
 
     def close(self) -> None:
         for client in self._clients:
             client.close()
-        self._threads.shutdown()
+        for pool in self._threads:
+            pool.shutdown()
 
 
 class RedlockLock(DistributedLock["RedlockBackend"]):
@@ -125,11 +152,13 @@ class _Hold:
         self._value = value
 
     def renew(self, timeout_s: float) -> bool:
-        answers = self._servers.ask(lambda client: client.run(_EXTEND, [self._name], [self._ttl_ms, self._value]))
-        return sum(map(bool, answers)) >= self._servers.majority
+        return self._servers.ask_for_majority(
+            lambda client: client.run(_EXTEND, [self._name], [self._ttl_ms, self._value])
+        )
 
     def end(self, timeout_s: float) -> None:
-        self._servers.ask_everybody(lambda client: client.run(_RELEASE, [self._name], [self._value]))
+        # Where a majority has given it back others can have it; what is left on the rest runs out there.
+        self._servers.ask_majority(lambda client: client.run(_RELEASE, [self._name], [self._value]))
 
 
 def _holders(servers: _Servers, look: Callable[[RedisClient], list[tuple[str, str, int]]]) -> list[Contender]:
