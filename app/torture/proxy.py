@@ -1,4 +1,4 @@
-"""A TCP proxy between a client and a server: cuts, stalls, delays and resets the path, or loses single messages."""
+"""A TCP proxy between a client and a server: cuts, stalls, delays, resets or swallows it, or loses single messages."""
 
 import contextlib
 import socket
@@ -21,6 +21,7 @@ class _Connection:
         self.client = client
         self.server = server
         self.doomed = False  # the answer that comes next is lost
+        self.swallowed = False  # what comes on it is acknowledged, and goes nowhere
         self._passing = 2
         self._resets = False
         self._mutex = threading.Lock()
@@ -57,6 +58,7 @@ class Proxy:
         self._connections: set[_Connection] = set()
         self._mutex = threading.Lock()
         self._refusing = False
+        self._swallowing = False
         self._marker: bytes | None = None
         self._what = ""
         self.struck = threading.Event()
@@ -77,6 +79,13 @@ class Proxy:
         """Pass nothing on, until `restore`: a partition. Connections stay open, and what was sent arrives late."""
         self._flowing.clear()
 
+    def swallow(self, *, new_ones: bool = False) -> None:
+        """Acknowledge what comes on the connections that are there, and never answer. `new_ones`: until `restore`."""
+        with self._mutex:
+            self._swallowing = new_ones
+            for connection in self._connections:
+                connection.swallowed = True
+
     def reset(self) -> None:
         """Reset every connection; new ones are welcome."""
         self._end_all(reset=True)
@@ -84,6 +93,7 @@ class Proxy:
     def restore(self) -> None:
         """Let everything through again, at once."""
         self._refusing = False
+        self._swallowing = False
         self._marker = None
         self.delay_s = 0.0
         self._flowing.set()
@@ -132,6 +142,7 @@ class Proxy:
                 continue
             connection = _Connection(client, server)
             with self._mutex:
+                connection.swallowed = self._swallowing
                 self._connections.add(connection)
             for upstream in (True, False):
                 threading.Thread(
@@ -155,7 +166,8 @@ class Proxy:
                 if upstream and self.delay_s:
                     time.sleep(self.delay_s)
                 self._flowing.wait()
-                sink.sendall(data)
+                if not connection.swallowed:
+                    sink.sendall(data)
         if connection.passed():
             with self._mutex:
                 self._connections.discard(connection)

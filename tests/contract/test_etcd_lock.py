@@ -24,7 +24,7 @@ from app.locks.etcd.txn import EtcdTxnBackend
 from app.locks.etcd.watch import WatchStream
 from app.torture.proxy import Proxy
 from tests.contract.lock_contract import TTL_S, InThread, LockContract, LockSystem, hold_and_release
-from tests.harness.servers import QUICK_ETCD, etcdctl, gateway, leader, leases, optional_server, watchers
+from tests.harness.servers import QUICK_ETCD, etcd_far_away, etcdctl, gateway, leader, leases, optional_server, watchers
 from tests.harness.waiting import WITHIN_S, eventually
 
 
@@ -389,6 +389,62 @@ def test_the_leader_is_lost_in_mid_hand_off(how: str) -> None:
             assert again.token > places[2]
 
 
+def test_a_connection_that_swallows_everything(etcd: EtcdMember) -> None:
+    """It acknowledges bytes and never answers. Another one is made: in time for the holder, and for who comes next."""
+    ttl_s = 5
+    with (
+        Proxy(etcd.client_port) as proxy,
+        EtcdBackend([f"http://127.0.0.1:{proxy.port}"], ttl_s=ttl_s) as backend,
+        backend.lock("/test/held") as held,
+    ):
+        renewed = held.deadline
+        eventually(lambda: held.deadline > renewed, "the connection is used for nothing but renewals")
+        proxy.swallow()
+        assert _served_within(ttl_s + 2, backend)
+        renewed = held.deadline
+        eventually(lambda: held.lost or held.deadline > renewed, "it is renewed, or lost")
+        assert not held.lost
+
+
+@pytest.mark.slow
+def test_a_member_that_swallows_everything() -> None:
+    """One of three members acknowledges bytes and never answers, on new connections as well: the next one is asked."""
+    ttl_s = 5
+    with EtcdCluster(3) as cluster, contextlib.ExitStack() as stack:
+        proxies = [stack.enter_context(Proxy(member.client_port)) for member in cluster.members]
+        endpoints = [f"http://127.0.0.1:{proxy.port}" for proxy in proxies]
+        backend = stack.enter_context(closing(EtcdBackend(endpoints, ttl_s=ttl_s)))
+        with backend.lock("/test/held") as held:
+            for _ in range(2):
+                current = proxies[backend.client._current]
+                current.swallow(new_ones=True)
+                assert _served_within(ttl_s + 2, backend)
+                renewed = held.deadline
+                eventually(lambda renewed=renewed: held.lost or held.deadline > renewed, "it is renewed, or lost")
+                assert not held.lost
+                current.restore()
+
+
+@pytest.mark.slow
+def test_a_path_that_drops_everything(tmp_path: Path) -> None:
+    """Of two paths to etcd one drops all packets, and then the other one: the next path is taken each time."""
+    ttl_s = 5
+    with etcd_far_away(tmp_path) as (_, urls, drop), closing(EtcdBackend(urls, ttl_s=ttl_s)) as backend:
+        backend.client._current = 0
+        with backend.lock("/test/held") as held:
+            dropped = ""
+            for url in [*urls, *urls]:
+                assert _served_within(ttl_s + 2, backend)
+                drop("add", url)
+                if dropped:
+                    drop("del", dropped)
+                dropped = url
+                assert _served_within(ttl_s + 2, backend)
+                renewed = held.deadline
+                eventually(lambda renewed=renewed: held.lost or held.deadline > renewed, "it is renewed, or lost")
+                assert not held.lost
+
+
 @pytest.mark.parametrize("marker", [b"/etcdserverpb.Lease/LeaseGrant", b"/etcdserverpb.KV/Txn"], ids=["grant", "put"])
 def test_an_answer_that_was_lost_is_asked_for_again(etcd: EtcdMember, marker: bytes) -> None:
     """A grant or a put that was applied, but whose answer was lost, fails no acquire and leaves no second key."""
@@ -548,6 +604,15 @@ def _until_settled(member: EtcdMember) -> None:
     began = time.monotonic()
     eventually(lambda: time.monotonic() > began + 5 * lookout._WATCH_IS_PROMPT_S, "it doesn't look any more")
     assert watchers(member) == 1
+
+
+def _served_within(seconds: float, backend: EtcdBackend) -> bool:
+    """Whether somebody who comes now, and comes again after an error, has had a lock by then."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        with contextlib.suppress(LockUnavailable), backend.lock("/test/served"):
+            return time.monotonic() < until
+    return False
 
 
 def _take_once(backend: EtcdBackend) -> None:

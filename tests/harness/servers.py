@@ -2,26 +2,68 @@
 
 import json
 import os
+import random
 import re
+import secrets
 import shutil
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
+from urllib.parse import urlsplit
 
 import pymysql
 import pytest
 
 from app.embedded import EtcdCluster, EtcdMember, MariaDB, etcd_binary
+from app.embedded.process import free_port
 from app.errors import ConfigurationError
 
 Server = TypeVar("Server")
 
 # The shortest TTL that etcd grants is one and a half of its election timeouts: with this, a second.
 QUICK_ETCD = ("--heartbeat-interval=50", "--election-timeout=500")
+
+
+@contextmanager
+def etcd_far_away(directory: Path) -> Iterator[tuple[EtcdMember, list[str], Callable[[str, str], None]]]:
+    """An etcd in a network of its own, where it has two addresses: the member, its two URLs, and `do`.
+
+    `do("add", url)`: what it sends from that address is dropped without a word; `do("del", url)`: not any more.
+    """
+    number, name = random.randrange(2**13), f"seckill-{secrets.token_hex(3)}"
+    network = f"198.18.{number >> 5}.{number % 32 * 8 + 1}".rpartition(".")
+    us, *them = (f"{network[0]}.{int(network[2]) + host}" for host in range(3))
+    port, binary = free_port(), directory / "etcd"
+    binary.write_text(f'#!/bin/sh\nexec ip netns exec {name} {etcd_binary()} "$@"\n')
+    binary.chmod(0o755)
+    ends = name[:8] + name[-6:], "far"  # an interface's name has 15 characters at most
+
+    def ip(command: str) -> None:
+        subprocess.run(["ip", *command.split()], check=True, capture_output=True, text=True)
+
+    with ExitStack() as stack:
+        try:
+            ip(f"netns add {name}")
+            stack.callback(ip, f"netns del {name}")
+            ip(f"link add {ends[0]} type veth peer name {ends[1]} netns {name}")
+            stack.callback(ip, f"link del {ends[0]}")  # with the network it goes only some time later
+            ip(f"address add {us}/29 dev {ends[0]}")
+            ip(f"link set {ends[0]} up")
+            for address in them:
+                ip(f"-n {name} address add {address}/29 dev {ends[1]}")
+            for interface in ("lo", ends[1]):
+                ip(f"-n {name} link set {interface} up")
+        except (OSError, subprocess.CalledProcessError) as error:
+            _lacking(f"no network namespace can be made here: {getattr(error, 'stderr', error)}")
+        urls = [f"http://{address}:{port}" for address in them]
+        member = EtcdMember(client_port=port, binary=binary, options=[f"--listen-client-urls={','.join(urls)}"])
+        member.endpoint = urls[1]
+        stack.enter_context(member)
+        yield member, urls, lambda what, url: ip(f"-n {name} rule {what} from {urlsplit(url).hostname} blackhole")
 
 
 def etcdctl(endpoint: str, *arguments: str) -> str:

@@ -308,15 +308,20 @@ class EtcdClient:
             endpoint = self._endpoints[self._current]
             # Enough for this try, and leaves something for the members that were not asked yet.
             try_s = max(_MIN_TRY_S, (deadline - time.monotonic()) / max(1, untried))
-            token = None
+            token, asked_at = None, time.monotonic()
             try:
                 with uninterrupted():
                     token = endpoint.token(try_s)
                     answer = method(endpoint)(request, timeout=try_s, metadata=metadata_of(token))
+                endpoint.heard()
                 self.cluster_id = answer.header.cluster_id or self.cluster_id
                 return answer
             except grpc.RpcError as error:
                 code = error.code()
+                if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+                    endpoint.not_heard(asked_at, self.timeout_s / 2)
+                else:
+                    endpoint.heard()
                 if code is grpc.StatusCode.UNAUTHENTICATED and token is not None:
                     endpoint.forget_token(token)  # expired, or from before a restart: log in again
                 elif code not in _ELSEWHERE:

@@ -1,6 +1,8 @@
 """One etcd member: its channel and stubs, its log-in token, its stream of watches."""
 
+import logging
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -12,14 +14,13 @@ from etcd3 import etcdrpc
 from app.errors import ConfigurationError, LockUnavailable
 from app.locks.etcd.watch import WatchStream
 
+_log = logging.getLogger(__name__)
+
 _CHANNEL_OPTIONS: Final = [
     # gRPC's default waits up to two minutes before it connects again to a server that came back.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
-    # Notices a path that was cut without a word. etcd refuses pings more often than every 5 s.
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 3_000),
     # Two clients of one process must not share a connection that one of them closes.
     ("grpc.use_local_subchannel_pool", 1),
 ]
@@ -39,18 +40,55 @@ class Endpoint:
             raise ConfigurationError(f"not an etcd endpoint:{shown} say http://host:2379 (user and password apart)")
         target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self.url = f"{parts.scheme}://{target}"
-        if parts.scheme == "https":
-            self._channel = grpc.secure_channel(target, credentials, options=_CHANNEL_OPTIONS)
-        else:
-            self._channel = grpc.insecure_channel(target, options=_CHANNEL_OPTIONS)
-        self.kv = etcdrpc.KVStub(self._channel)
-        self.lease = etcdrpc.LeaseStub(self._channel)
+        self._target = target
+        self._credentials = credentials if parts.scheme == "https" else None
+        self._former: Any = None  # the channel before this one: calls may still be out on it
+        self._silent_since: float | None = None
+        self._closed = False
+        self._connect()
         self._login = (user, password) if user and password else None
         self._token: str | None = None
         self._logging_in = threading.Lock()
         self._mutex = threading.Lock()
         self._watches: WatchStream | None = None
         self._watches_token: str | None = None
+
+    def _connect(self) -> None:
+        self._connected_at = time.monotonic()
+        if self._credentials is None:
+            self._channel = grpc.insecure_channel(self._target, options=_CHANNEL_OPTIONS)
+        else:
+            self._channel = grpc.secure_channel(self._target, self._credentials, options=_CHANNEL_OPTIONS)
+        self.kv = etcdrpc.KVStub(self._channel)
+        self.lease = etcdrpc.LeaseStub(self._channel)
+
+    def heard(self) -> None:
+        """It has answered a call."""
+        self._silent_since = None
+
+    def not_heard(self, since: float, silent_s: float) -> None:
+        """A call that was sent then had no answer in time. After `silent_s` without any answer connect anew.
+
+        A path may be gone without a word: bytes are acknowledged by what lies between, or lost. gRPC's own pings notice
+        that after a minute, or with other options after anything from 2 to 13 seconds.
+        """
+        with self._mutex:
+            if self._closed or since < self._connected_at:  # then the call was out on the former channel
+                return
+            if self._silent_since is None:
+                self._silent_since = since
+            if time.monotonic() - self._silent_since < silent_s:
+                return
+            # A member that is only slow may still answer what is out there, so that is not cut off.
+            former, self._former = self._former, self._channel
+            stream, self._watches = self._watches, None
+            self._silent_since = None
+            self._connect()
+        _log.warning("etcd at %s says nothing; connecting anew", self.url)
+        if stream is not None:
+            stream.close()  # whoever watches there is woken, and comes here
+        if former is not None:
+            former.close()
 
     def token(self, timeout_s: float) -> str | None:
         """The login token, got on first use (etcd may be away when we start), by one thread for all."""
@@ -102,10 +140,13 @@ class Endpoint:
     def close(self) -> None:
         """Close the stream and the channel."""
         with self._mutex:
+            self._closed = True
             stream, self._watches = self._watches, None
         if stream is not None:
             stream.close()
-        self._channel.close()
+        for channel in (self._channel, self._former):
+            if channel is not None:
+                channel.close()
 
 
 def metadata_of(token: str | None) -> Sequence[tuple[str, str]]:
