@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 
 import pytest
 import trustme
@@ -489,6 +490,31 @@ def test_an_etcd_that_is_away_is_an_error_in_time() -> None:
     backend.close()
 
 
+def test_an_etcd_without_space_is_not_ready() -> None:
+    """Over its quota etcd answers reads and grants no lease: a ping says so, and is well when there is space again."""
+    with (
+        EtcdMember(options=[*QUICK_ETCD, f"--quota-backend-bytes={2**20}"]) as member,
+        closing(EtcdBackend([member.endpoint], ttl_s=TTL_S)) as backend,
+    ):
+        backend.ping(WITHIN_S)
+        key, value = (base64.b64encode(text).decode() for text in (b"/other", b"x" * 2**16))
+        with pytest.raises(HTTPError, match="429"):  # etcd's "resource exhausted"
+            for _ in range(100):
+                revision = gateway(member, "kv/put", key=key, value=value)["header"]["revision"]
+        with pytest.raises(LockUnavailable, match="space exceeded"):
+            backend.lock("/test/full").acquire()
+        eventually(lambda: _ping_error(backend), "what was true a moment ago is not any more")
+        assert "space exceeded" in _ping_error(backend)
+        # What an operator does: docs/operations.md.
+        etcdctl(member.endpoint, "compact", "--physical", revision)
+        etcdctl(member.endpoint, "defrag")
+        etcdctl(member.endpoint, "alarm", "disarm")
+        backend.ping(WITHIN_S)
+        with backend.lock("/test/full") as grant:
+            assert grant.token > 0
+        eventually(lambda: leases(member) == [], "no ping leaves a lease")
+
+
 def test_login(tmp_path: Path) -> None:
     """With log-ins on: a user with rights on the prefix gets the lock, also after its token became void."""
     with EtcdMember(options=QUICK_ETCD) as member:
@@ -604,6 +630,14 @@ def _until_settled(member: EtcdMember) -> None:
     began = time.monotonic()
     eventually(lambda: time.monotonic() > began + 5 * lookout._WATCH_IS_PROMPT_S, "it doesn't look any more")
     assert watchers(member) == 1
+
+
+def _ping_error(backend: EtcdBackend) -> str:
+    try:
+        backend.ping(WITHIN_S)
+    except LockUnavailable as error:
+        return str(error)
+    return ""
 
 
 def _served_within(seconds: float, backend: EtcdBackend) -> bool:

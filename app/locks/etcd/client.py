@@ -4,10 +4,13 @@ Only this file, `endpoint` and `watch` import etcd3. Its own client is not used:
 there for 300 s, a failed call is not repeated, and calls without a time-out hang for ever. Its messages and stubs are.
 """
 
+import math
 import random
+import secrets
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -29,6 +32,8 @@ _ELSEWHERE: Final = {
 }
 _ROUND_PAUSE_S: Final = 0.05  # after all endpoints have failed once
 _MIN_TRY_S: Final = 0.05
+_GRANTS_S: Final = 1.0  # for so long a lease that was granted says that the next one will be
+_PING_TTL_S: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +86,7 @@ class EtcdClient:
         self._current = random.randrange(len(self._endpoints))  # noqa: S311 - not a secret
         self._mutex = threading.Lock()
         self._closed = False
+        self._granted_at = -math.inf  # when etcd last granted a lease
         self.cluster_id: int | None = None
 
     def grant(self, lease_id: int, ttl_s: int, timeout_s: float | None = None) -> int:
@@ -95,6 +101,7 @@ class EtcdClient:
             if "lease already exists" in refusal.details:  # our own earlier try, whose answer was lost
                 return ttl_s
             raise
+        self._granted_at = time.monotonic()
         return int(answer.TTL)
 
     def keep_alive(self, lease_id: int, timeout_s: float | None = None) -> bool:
@@ -254,12 +261,23 @@ class EtcdClient:
         return bool(self._call(lambda at: at.kv.Txn, request, timeout_s).succeeded)
 
     def ping(self, timeout_s: float | None = None) -> None:
-        """Raise `LockUnavailable` unless a quorum answers (a linearizable read needs one)."""
+        """Raise `LockUnavailable` unless a quorum answers (a linearizable read needs one) and grants leases.
+
+        Over its quota etcd answers reads as if nothing was wrong, and grants none. One that was granted a moment ago,
+        to whomever in this process, will do: pings may be many, and each grant is a write.
+        """
+        deadline = time.monotonic() + (self.timeout_s if timeout_s is None else timeout_s)
         try:
             self._call(lambda at: at.kv.Range, etcdrpc.RangeRequest(key=b"\0", count_only=True), timeout_s)
         except _Refused as refusal:
             if refusal.code is not grpc.StatusCode.PERMISSION_DENIED:  # that is an answer, too
                 raise
+        if time.monotonic() - self._granted_at < _GRANTS_S:
+            return
+        lease_id = secrets.randbits(62) + 1
+        self.grant(lease_id, _PING_TTL_S, deadline - time.monotonic())
+        with suppress(LockUnavailable):  # then it runs out
+            self.revoke(lease_id, deadline - time.monotonic())
 
     def watch(
         self, key: str, wake: Callable[[], None], timeout_s: float | None = None, *, below: bool = False
