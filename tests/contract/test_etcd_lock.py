@@ -551,6 +551,35 @@ def test_login(tmp_path: Path) -> None:
         backend.close()
 
 
+def test_a_change_of_users_voids_signed_tokens(tmp_path: Path) -> None:
+    """A JWT has the revision of etcd's users in it. After any change of these etcd refuses it: log in again."""
+    authority, key, certificate = trustme.CA(key_type=trustme.KeyType.RSA), tmp_path / "key.pem", tmp_path / "cert.pem"
+    issued = authority.issue_cert("localhost", key_type=trustme.KeyType.RSA)
+    issued.private_key_pem.write_to_path(str(key))
+    issued.cert_chain_pems[0].write_to_path(str(certificate))
+    tokens = f"--auth-token=jwt,pub-key={certificate},priv-key={key},sign-method=RS256,ttl=10m"
+    with EtcdMember(options=[*QUICK_ETCD, tokens]) as member:
+        end = member.endpoint
+        etcdctl(end, "user", "add", "root:sesame")
+        etcdctl(end, "user", "grant-role", "root", "root")
+        etcdctl(end, "auth", "enable")
+        with closing(EtcdBackend([end], user="root", password="sesame", ttl_s=5)) as backend:
+            lock = backend.lock("/test/signed")
+            held = lock.acquire()
+            first = InThread(lambda: hold_and_release(lock))
+            eventually(lambda: len(lock.contenders()) == 2, "one waits")
+            etcdctl(end, "--user=root:sesame", "user", "add", "somebody:else")
+            backend.ping(1)  # at once, not at the end of the token's ten minutes
+            second = InThread(lambda: hold_and_release(lock))
+            eventually(lambda: len(lock.contenders()) == 3, "another one waits")
+            renewed = held.deadline
+            eventually(lambda: held.lost or held.deadline > renewed, "it is renewed, or lost")
+            assert not held.lost
+            etcdctl(end, "--user=root:sesame", "user", "delete", "somebody")
+            lock.release()
+            assert second.result() > first.result() > held.token
+
+
 def test_a_log_in_that_expires_while_one_waits() -> None:
     """A token that expired (etcd: 5 minutes; here 2 s) stops neither a waiter of that moment nor a later one."""
     with EtcdMember(options=["--auth-token-ttl=2"]) as member:

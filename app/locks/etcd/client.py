@@ -30,6 +30,7 @@ _ELSEWHERE: Final = {
     grpc.StatusCode.CANCELLED,
     grpc.StatusCode.UNKNOWN,  # what a follower says that could not reach a frozen leader
 }
+_OUTDATED: Final = ("revision in header is old", "revision of auth store is old")
 _ROUND_PAUSE_S: Final = 0.05  # after all endpoints have failed once
 _MIN_TRY_S: Final = 0.05
 _GRANTS_S: Final = 1.0  # for so long a lease that was granted says that the next one will be
@@ -340,8 +341,8 @@ class EtcdClient:
                     endpoint.not_heard(asked_at, self.timeout_s / 2)
                 else:
                     endpoint.heard()
-                if code is grpc.StatusCode.UNAUTHENTICATED and token is not None:
-                    endpoint.forget_token(token)  # expired, or from before a restart: log in again
+                if token is not None and (code is grpc.StatusCode.UNAUTHENTICATED or _outdated(error)):
+                    endpoint.forget_token(token)  # expired, or from before a restart or a change: log in again
                 elif code not in _ELSEWHERE:
                     raise _Refused(endpoint.url, code, error.details() or "") from error
                 else:
@@ -406,6 +407,11 @@ def _end_of(prefix: str) -> bytes:
 
 def _key_value(kv: Any) -> KeyValue:
     return KeyValue(kv.key.decode(errors="replace"), kv.value, kv.create_revision, kv.mod_revision, kv.lease)
+
+
+def _outdated(refusal: Any) -> bool:
+    """Whether etcd refuses a signed token because its users have changed since. The code depends on its version."""
+    return any(text in (refusal.details() or "") for text in _OUTDATED)
 
 
 def _text(error: BaseException) -> str:
