@@ -490,6 +490,41 @@ def test_an_etcd_that_is_away_is_an_error_in_time() -> None:
     backend.close()
 
 
+def test_two_clusters_are_not_one() -> None:
+    """Endpoints of two clusters: whoever answered first is etcd, and the other one never gives a lock."""
+    with EtcdMember(options=QUICK_ETCD) as ours, EtcdMember(options=QUICK_ETCD) as strange:
+        ids = [f"{int(gateway(member, 'maintenance/status')['header']['cluster_id']):x}" for member in (ours, strange)]
+        with closing(EtcdBackend([ours.endpoint, strange.endpoint], ttl_s=3, timeout_s=1)) as backend:
+            backend.client._current = 0
+            backend.lock("/test/two").acquire(owner="me")
+            ours.pause()
+            for _ in range(3):
+                with pytest.raises(LockUnavailable, match=f"{ids[1]}.*{ids[0]}"):
+                    backend.lock("/test/two").acquire(owner="somebody else", wait_s=0)
+            with pytest.raises(LockUnavailable, match=f"{ids[1]}.*{ids[0]}"):
+                backend.ping(1)
+            ours.resume()
+            eventually(lambda: not _ping_error(backend), "ours is asked again")
+            with backend.lock("/test/another") as grant:
+                assert grant.source == f"etcd:{ids[0]}"
+            assert backend.client._current == 0
+        assert etcdctl(strange.endpoint, "get", "--prefix", "--keys-only", "/test/") == ""
+
+
+def test_another_etcd_in_its_place() -> None:
+    """A process doesn't follow when its only etcd is replaced by another one; one that starts then does."""
+    with EtcdMember(options=QUICK_ETCD) as old:
+        backend = EtcdBackend([old.endpoint], ttl_s=TTL_S)
+        held = backend.lock("/test/replaced").acquire(owner="me")
+    with EtcdMember(client_port=old.client_port, options=QUICK_ETCD) as new, closing(backend):
+        eventually(lambda: "restart this process" in _ping_error(backend), "it says what to do")
+        with pytest.raises(LockUnavailable, match="of another cluster"):
+            backend.lock("/test/replaced").acquire(owner="me again")
+        eventually(lambda: held.lost, "what was held is lost")
+        with closing(EtcdBackend([new.endpoint], ttl_s=TTL_S)) as started, started.lock("/test/replaced") as grant:
+            assert grant.source != held.source
+
+
 def test_an_etcd_without_space_is_not_ready() -> None:
     """Over its quota etcd answers reads and grants no lease: a ping says so, and is well when there is space again."""
     with (

@@ -333,7 +333,7 @@ class EtcdClient:
                     token = endpoint.token(try_s)
                     answer = method(endpoint)(request, timeout=try_s, metadata=metadata_of(token))
                 endpoint.heard()
-                self.cluster_id = answer.header.cluster_id or self.cluster_id
+                self._ensure_ours(endpoint, answer.header.cluster_id)
                 return answer
             except grpc.RpcError as error:
                 code = error.code()
@@ -359,13 +359,32 @@ class EtcdClient:
             untried -= 1
             if untried <= 0:
                 time.sleep(min(_ROUND_PAUSE_S, max(0.0, deadline - time.monotonic())))
-            if time.monotonic() >= deadline:
-                raise LockUnavailable(f"etcd does not answer ({endpoint.url}: {_text(failure)})") from failure
+            aside = [one.aside for one in self._endpoints if one.aside]
+            if time.monotonic() >= deadline or len(aside) == len(self._endpoints):
+                said = aside if endpoint.aside else [f"{endpoint.url}: {_text(failure)}", *aside]
+                raise LockUnavailable(f"etcd does not answer ({'; '.join(said)})") from failure
+
+    def _ensure_ours(self, endpoint: Endpoint, cluster_id: int) -> None:
+        """Raise `LockUnavailable` if that is another cluster than the one that answered first.
+
+        Its revisions can't be compared with ours, and it doesn't know who has our locks: of two clusters each would
+        give the lock to somebody. So whoever replaces etcd must restart those who use it.
+        """
+        with self._mutex:
+            ours = self.cluster_id = self.cluster_id or cluster_id or None
+        if cluster_id and cluster_id != ours:
+            endpoint.leave_aside(
+                f"{endpoint.url} is of another cluster, {cluster_id:x}, than what answered first, {ours:x}: "
+                "if etcd was replaced, restart this process"
+            )
+            raise LockUnavailable(endpoint.aside)
 
     def _next(self, failed: "Endpoint") -> None:
         # Another thread may have moved on already.
         if self._endpoints[self._current] is failed:
-            self._current = (self._current + 1) % len(self._endpoints)
+            count = len(self._endpoints)
+            others = [(self._current + step) % count for step in range(1, count + 1)]
+            self._current = next((other for other in others if not self._endpoints[other].aside), others[0])
 
 
 class _Refused(LockUnavailable):

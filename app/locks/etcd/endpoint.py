@@ -24,6 +24,7 @@ _CHANNEL_OPTIONS: Final = [
     # Two clients of one process must not share a connection that one of them closes.
     ("grpc.use_local_subchannel_pool", 1),
 ]
+_ASIDE_S: Final = 10.0
 
 
 class Endpoint:
@@ -44,6 +45,7 @@ class Endpoint:
         self._credentials = credentials if parts.scheme == "https" else None
         self._former: Any = None  # the channel before this one: calls may still be out on it
         self._silent_since: float | None = None
+        self._aside, self._aside_until = "", 0.0
         self._closed = False
         self._connect()
         self._login = (user, password) if user and password else None
@@ -89,6 +91,15 @@ class Endpoint:
             stream.close()  # whoever watches there is woken, and comes here
         if former is not None:
             former.close()
+
+    @property
+    def aside(self) -> str:
+        """Why it is not asked for now, if another one can be; empty if it is."""
+        return self._aside if time.monotonic() < self._aside_until else ""
+
+    def leave_aside(self, why: str) -> None:
+        """Ask others for some seconds: it may be repaired by then."""
+        self._aside, self._aside_until = why, time.monotonic() + _ASIDE_S
 
     def token(self, timeout_s: float) -> str | None:
         """The login token, got on first use (etcd may be away when we start), by one thread for all."""
