@@ -59,6 +59,7 @@ class Proxy:
         self._mutex = threading.Lock()
         self._refusing = False
         self._swallowing = False
+        self._stray = b""
         self._marker: bytes | None = None
         self._what = ""
         self.struck = threading.Event()
@@ -86,6 +87,10 @@ class Proxy:
             for connection in self._connections:
                 connection.swallowed = True
 
+    def answer_with(self, stray: bytes) -> None:
+        """Send these bytes to whoever connects, and hang up, until `restore`."""
+        self._stray = stray
+
     def reset(self) -> None:
         """Reset every connection; new ones are welcome."""
         self._end_all(reset=True)
@@ -94,6 +99,7 @@ class Proxy:
         """Let everything through again, at once."""
         self._refusing = False
         self._swallowing = False
+        self._stray = b""
         self._marker = None
         self.delay_s = 0.0
         self._flowing.set()
@@ -134,6 +140,10 @@ class Proxy:
                 return
             if self._refusing:
                 client.close()
+                continue
+            if self._stray:
+                with client, contextlib.suppress(OSError):
+                    client.sendall(self._stray)
                 continue
             try:
                 server = socket.create_connection(("127.0.0.1", self._target))

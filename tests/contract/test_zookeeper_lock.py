@@ -393,6 +393,36 @@ def test_a_connection_that_is_not_answered_is_made_again(server: ZooKeeper) -> N
         backend.close()
 
 
+@pytest.mark.parametrize(
+    "stray",
+    [
+        b"\0\0\0\4junk",
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+        struct.pack(">iiiqi", 20, 0, 4000, 1, -1),  # a session without a password, which ends kazoo's thread
+    ],
+    ids=["short", "http", "no password"],
+)
+@pytest.mark.parametrize("before", [False, True], ids=["at first", "later"])
+def test_what_does_not_speak_zookeepers_protocol(server: ZooKeeper, stray: bytes, before: bool) -> None:
+    """Stray bytes in the place of an answer, at first or later, are an error as long as they come, and no longer."""
+    with Proxy(server.port) as proxy:
+        backend = ZooKeeperBackend(f"127.0.0.1:{proxy.port}", ttl_s=TTL_S, timeout_s=0.5)
+        if before:
+            backend.ping(WITHIN_S)
+        proxy.answer_with(stray)
+        proxy.reset()
+        for _ in range(3):
+            with pytest.raises(LockUnavailable):
+                backend.ping(0.5)
+        proxy.restore()
+        spoke = time.monotonic()
+        eventually(lambda: _answers(backend), "it is answered", TTL_S + 2)
+        with backend.lock("/test/stray") as grant:
+            assert grant.token > 0
+        assert time.monotonic() < spoke + TTL_S + 2
+        backend.close()
+
+
 def test_a_node_whose_answer_comes_too_late_is_deleted(server: ZooKeeper) -> None:
     """It was created, but we were not told in time: it is deleted as soon as we are; the session goes on."""
     with Proxy(server.port) as proxy:

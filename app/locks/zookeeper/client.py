@@ -103,6 +103,7 @@ class Session:
         self._silent_since: float | None = None
         self._watching: dict[str, list[Callable[[], None]]] = {}
         self._learn_timeout()
+        self._notice_the_end()
         self._kazoo.add_listener(self._state_changed)
         self._kazoo.start_async()
 
@@ -127,6 +128,23 @@ class Session:
             return read_ms, connect_ms
 
         self._kazoo._connection._connect = connect_and_learn
+
+    def _notice_the_end(self) -> None:
+        # kazoo's thread ends at an answer that it doesn't expect, and before there was a session its listeners hear
+        # nothing of that: nobody would ever be connected again.
+        run = self._kazoo._connection.zk_loop
+
+        def run_and_tell() -> None:
+            why = "the connection to ZooKeeper was given up"
+            try:
+                run()
+            except Exception as error:
+                why = f"what answers does not speak ZooKeeper's protocol: {type(error).__name__}"
+            finally:
+                self.end(why)
+                self._reconnected.set()
+
+        self._kazoo._connection.zk_loop = run_and_tell
 
     def _state_changed(self, state: str) -> None:
         """Called on kazoo's thread, which nothing must hold up."""
