@@ -47,8 +47,8 @@ _URL: Final = "mysql://user:password@host:3306/database, percent-escaped, and ?s
 class Refused(Exception):
     """The server's refusal of a statement, with a code that the caller had asked to be told. The session is well."""
 
-    def __init__(self, code: int) -> None:
-        super().__init__(f"refused with {code}")
+    def __init__(self, code: int, text: object) -> None:
+        super().__init__(text)
         self.code = code
 
 
@@ -131,7 +131,7 @@ class Session:
             if code is None or code >= 2000 or code < 1000 or code in _FAREWELLS:
                 self.close()
             elif code in tell:
-                raise Refused(code) from None
+                raise Refused(code, error.args[-1]) from None
             raise self._failed(error) from error
         except BaseException:
             self.close()  # interrupted in mid-protocol: the next answer would be the last question's
@@ -249,7 +249,8 @@ class MySqlClient:
     """Sessions to one database. All methods may be called from any thread.
 
     `url`: see `_URL`; without `ssl_ca` there is no TLS. `timeout_s`: deadline of a call. `unavailable`: what is raised
-    when the server can't be reached or refuses us. `schema`: statements that create tables, for when one is missing.
+    when the server can't be reached or refuses us. `schema`: statements that create tables, for when one is missing;
+    `made_once`: only before the first call, as what is missing later has been lost.
     """
 
     def __init__(
@@ -259,6 +260,7 @@ class MySqlClient:
         timeout_s: float,
         unavailable: type[SeckillError],
         schema: Sequence[str] = (),
+        made_once: bool = False,
     ) -> None:
         if pymysql is None:
             raise ConfigurationError("MySQL needs PyMySQL: pip install 'seckill[mysql]'")
@@ -267,6 +269,8 @@ class MySqlClient:
         self._tls = _tls(self._address.ssl_ca)
         self._unavailable = unavailable
         self._schema = schema
+        self._made_once = made_once
+        self._made = False
         self._mutex = threading.Lock()
         self._live: WeakSet[Session] = WeakSet()  # a forgotten one closes itself
         self.closed = False
@@ -280,7 +284,9 @@ class MySqlClient:
             # Locks of rows that a statement looked at and did not want are let go, and no gaps are locked.
             "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
             # Whatever the server's default: an overlong value is an error, and a backslash escapes.
-            f"SET SESSION sql_mode = 'STRICT_ALL_TABLES', wait_timeout = {math.ceil(silent_s)}",
+            # `net_read_timeout`: for the rest of a statement whose beginning has come.
+            f"SET SESSION sql_mode = 'STRICT_ALL_TABLES', wait_timeout = {math.ceil(silent_s)}, "
+            f"net_read_timeout = {math.ceil(silent_s)}",
         )
         pool = Sessions(self, (*common, *settings), idle_s=silent_s / 2)
         self._pools.append(pool)
@@ -295,7 +301,7 @@ class MySqlClient:
         tell: Sequence[int] = (),
         sessions: Sessions | None = None,
     ) -> Answer:
-        """Run one statement, a transaction of its own. Missing tables are created first."""
+        """Run one statement, a transaction of its own. As for missing tables see `call`."""
         return self.call(lambda call: call.run(sql, args, tell=tell), timeout_s=timeout_s, tell=tell, sessions=sessions)
 
     def call(
@@ -306,7 +312,7 @@ class MySqlClient:
         tell: Sequence[int] = (),
         sessions: Sessions | None = None,
     ) -> Result:
-        """Run some statements over one session. Missing tables are created first.
+        """Run some statements over one session. Missing tables are created first, or named (see `made_once`).
 
         A transaction that they have begun is committed in the end, or rolled back if they raise. What was chosen to end
         a deadlock wrote nothing, and is run again: `work` must bear that.
@@ -318,12 +324,16 @@ class MySqlClient:
             session = sessions.take(timeout_s)
             try:
                 try:
+                    if self._made_once and not self._made:
+                        self._make_missing_tables(session)
                     with Call(session, deadline) as call:
                         return work(call)
                 except Refused as refusal:
                     if refusal.code in tell or attempt == _TRIES - 1:
                         raise
                     if refusal.code == NO_TABLE:
+                        if self._made_once:
+                            raise
                         self._create_tables(session)
             except Refused as refusal:
                 if refusal.code in tell:
@@ -332,6 +342,14 @@ class MySqlClient:
             finally:
                 sessions.give(session)
         raise AssertionError("unreachable")
+
+    def _make_missing_tables(self, session: Session) -> None:
+        # Looked for, and not just created unless they exist: who only uses them needs no right to create any.
+        names = [statement.split()[5] for statement in self._schema]  # CREATE TABLE IF NOT EXISTS name
+        sql = "SELECT COUNT(*) FROM information_schema.TABLES WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME IN %s"
+        if session.run(sql, (names,), timeout_s=self.timeout_s).rows[0][0] < len(names):
+            self._create_tables(session)
+        self._made = True
 
     def _create_tables(self, session: Session) -> None:
         for statement in self._schema:

@@ -37,7 +37,7 @@ class _Connection:
 
     def passed(self) -> bool:
         """One of the threads has ended; whether it was the last one, and all is closed."""
-        if not self._resets:
+        if not self._resets and not self.swallowed:  # then neither side hears that the other one has closed
             self.end()
         with self._mutex:
             self._passing -= 1
@@ -109,6 +109,10 @@ class Proxy:
     def stall_at(self, marker: bytes) -> None:
         """Stall the path as the next request that contains `marker` comes: it arrives after `restore`."""
         self._aim("stall", marker)
+
+    def swallow_at(self, marker: bytes) -> None:
+        """Swallow the connection on which the next request that contains `marker` comes, from that request on."""
+        self._aim("swallow", marker)
 
     def lose_request(self, marker: bytes) -> None:
         """Cut the path instead of letting the next request that contains `marker` reach the server."""
@@ -186,6 +190,9 @@ class Proxy:
         self._marker = None
         if self._what == "stall":
             self._flowing.clear()
+            self.struck.set()
+        elif self._what == "swallow":
+            connection.swallowed = True
             self.struck.set()
         else:
             connection.doomed = True

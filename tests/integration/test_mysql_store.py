@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -412,6 +413,53 @@ async def test_an_answer_that_does_not_come_is_an_error_in_time(own_server: Mari
             own_server.resume()
         level = await eventually_async(lambda: store.level("default"), despite=StockUnavailable)
         assert level.stock == 5
+
+
+@pytest.mark.parametrize("kind", GUARDS)
+@pytest.mark.parametrize("marker", [COMMIT, WRITE_ORDERS], ids=["commit", "orders"])
+async def test_a_connection_that_goes_silent_in_a_transaction(
+    server: MariaDB, kind: type[StockStore], marker: bytes
+) -> None:
+    """Its rows are locked, and the server hears of no end: others sell within a TTL (twice a call's time) and 2 s."""
+    timeout_s = 1.0
+    with Proxy(server.port) as proxy:
+        async with (
+            opened(server, kind, timeout_s=timeout_s) as other,
+            opened(server, kind, port=proxy.port, timeout_s=timeout_s) as store,
+        ):
+            await store.set_stock("default", fence(1), 50)
+            await sell(other, 2, 1)
+            snapshot = await prepare(store, "default", fence(3), "silent")
+            proxy.swallow_at(marker)
+            silent = time.monotonic()
+            with pytest.raises(StockUnavailable):
+                await commit(store, "default", fence(3), decided(snapshot, Sold(1), batch_id="silent"))
+            assert proxy.struck.is_set()
+            tokens = itertools.count(4)
+            await eventually_async(lambda: sell(other, next(tokens), 1), "others sell", despite=StockUnavailable)
+            assert time.monotonic() < silent + 2 * timeout_s + 2
+            # And the same store, over another connection.
+            assert len(await sell(store, next(tokens), 1)) == 1
+
+
+async def test_a_table_that_is_lost_is_not_made_anew(server: MariaDB) -> None:
+    """Missing in mid-sale is an error that names it: an empty one in its place would be a sale that never was."""
+    async with opened(server, MySqlStockStore) as store:
+        await store.set_stock("default", fence(1), 5)
+        await sell(store, 2, 1)
+        tables = ask(server, "SHOW TABLES")
+        for (table,) in tables:
+            ask(server, f"RENAME TABLE {table} TO elsewhere")
+            with pytest.raises(StockUnavailable, match=table):
+                await store.ping()
+            if table != "seckill_notices":
+                with pytest.raises(StockUnavailable, match=table):
+                    await sell(store, 3, Sold(1, buyer="ann", key="k"))
+            assert len(ask(server, "SHOW TABLES")) == len(tables)
+            ask(server, f"RENAME TABLE elsewhere TO {table}")
+            await store.ping()
+        await sell(store, 4, 1)
+        assert (await store.level("default")).stock == 3
 
 
 @pytest.mark.parametrize("kind", GUARDS)

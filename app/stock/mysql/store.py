@@ -48,7 +48,6 @@ Position = tuple[int, int]  # of an order: its generation, its number
 _MARK: Final = re.compile(r"([0-9]{16})/([0-9]{20})")  # of a position; with leading zeros
 _ORDER_ID: Final = re.compile(rf"({SKU_PATTERN})~([0-9]{{1,19}})~([0-9a-f]{{32}})")
 LARGEST: Final = 2**63 - 1  # two of them can be added in an unsigned column
-_SILENT_S: Final = 5.0  # a process that is paused in a transaction blocks the others no longer
 _NEW_SALE_S: Final = 60.0  # to forget some million orders
 
 
@@ -58,7 +57,8 @@ class TransactionalStockStore(StockStore):
     `url`: mysql://user:password@host:3306/database, `?ssl_ca=` for TLS; `timeout_s`: deadline of a call, the wait for a
     connection included (but 60 s for a new sale: all that was sold is deleted); `connections`: to the server at most,
     each with a thread; `refusal_ttl_s`: how long a refusal is remembered for its idempotency key (an order's key is
-    remembered for good). The tables are created when they are missing.
+    remembered for good). The tables are created at the first call, where they are missing; one that is missing later
+    has been lost, and is an error.
     """
 
     def __init__(
@@ -70,11 +70,15 @@ class TransactionalStockStore(StockStore):
         instance: str = "python",
         refusal_ttl_s: float = 3600,
     ) -> None:
-        self._client = MySqlClient(url, timeout_s=timeout_s, unavailable=StockUnavailable, schema=tables.SCHEMA)
+        self._client = MySqlClient(
+            url, timeout_s=timeout_s, unavailable=StockUnavailable, schema=tables.SCHEMA, made_once=True
+        )
         self._sessions = self._client.sessions(
             # In whole seconds. A wait for somebody else's transaction leaves the connection usable.
             f"SET SESSION innodb_lock_wait_timeout = {max(1, int(timeout_s / 2))}, time_zone = '+00:00'",
-            silent_s=_SILENT_S,
+            # Whoever is paused in a transaction, or cut off without a word, has given up by then and blocks the others
+            # no longer.
+            silent_s=timeout_s + 1,
         )
         # Apart, as a call that was given up may keep its thread until its deadline.
         self._sale_threads = ThreadPoolExecutor(connections, "seckill-sale")
