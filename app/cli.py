@@ -5,6 +5,7 @@ import dataclasses
 import json
 import secrets
 import sys
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from enum import StrEnum
 from importlib import import_module
@@ -36,6 +37,7 @@ app.add_typer(stock, name="stock")
 
 Result = TypeVar("Result")
 
+_SAY_EVERY_S = 2.0
 _FAILED = 2  # could not be done; 1 is the answer "not consistent"
 
 
@@ -296,7 +298,10 @@ def stock_show(
     """Units left and sold."""
 
     async def show(sale: Sale) -> list[Level]:
-        return [await sale.admin.level(name) for name in ([sku] if sku else await sale.admin.items())]
+        if sku:
+            return [await sale.admin.level(sku)]
+        found = await sale.admin.levels(await sale.admin.items())
+        return [level for level in found.values() if isinstance(level, Level)]
 
     _print_levels(_with_sale(show), as_json)
 
@@ -380,12 +385,26 @@ def check(
     """
 
     async def audit(sale: Sale) -> list[Audit]:
-        audits = [await sale.audit(name) for name in ([sku] if sku else await sale.admin.items())]
-        try:
-            for one in audits:
-                one.violations += await sale.admin.faults(one.sku)
-        except LockError as error:
-            _say(f"not compared with the lock system: {error}")
+        audits: list[Audit] = []
+        skus, said_at, compare = [sku] if sku else await sale.admin.items(), time.monotonic(), True
+        async for page in sale.audits(skus):
+            faults: dict[str, list[str]] = {}
+            try:
+                if not audits:
+                    await sale.admin.learn()
+                if page and compare:
+                    faults = await sale.admin.faults_of([one.sku for one in page])
+            except LockError as error:
+                _say(f"not compared with the lock system: {error}")
+                compare = False
+            for one in page:
+                one.violations += [fault for fault in faults.get(one.sku, []) if fault not in one.violations]
+            audits += page
+            if time.monotonic() - said_at > _SAY_EVERY_S:
+                said_at = time.monotonic()
+                _say(f"looked at {len(audits):,} of {len(skus):,} items")
+        if sku and not audits:
+            await sale.audit(sku)  # raises
         return audits
 
     audits = _with_sale(audit)

@@ -2,8 +2,9 @@
 
 import asyncio
 import logging
+import re
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -19,7 +20,7 @@ from app import locks
 from app.audit import Audit, Auditor, audit
 from app.audit.record import read_record
 from app.dashboard import ControlRoom, Journal, StallingStore
-from app.errors import ConfigurationError
+from app.errors import ConfigurationError, StockError, StockUnavailable, UnknownItem
 from app.locks import LockBackend
 from app.locks.fallback import FallbackBackend
 from app.sale import Admin, Rules, Shop
@@ -38,6 +39,7 @@ from app.web.state import State
 
 _log = logging.getLogger(__name__)
 
+_AUDITED_AT_ONCE: Final = 100
 _OPERATORS_MAX: Final = 100  # control rooms that are open at once
 
 
@@ -55,6 +57,21 @@ class Sale:
     async def audit(self, sku: str) -> Audit:
         """Check that the numbers and the orders of an item agree, as of one moment, even while it is being sold."""
         return await audit(await self.store.level(sku), self.store)
+
+    async def audits(self, skus: Sequence[str]) -> AsyncIterator[list[Audit]]:
+        """The same of many items, in pages; items that are gone are left out."""
+        for first in range(0, len(skus), _AUDITED_AT_ONCE):
+            page = []
+            for sku, level in (await self.store.levels(skus[first : first + _AUDITED_AT_ONCE])).items():
+                if isinstance(level, StockUnavailable):
+                    raise level
+                if isinstance(level, UnknownItem):
+                    continue
+                if isinstance(level, StockError):
+                    page.append(Audit(sku, 0, 0, None, violations=[str(level)]))
+                else:
+                    page.append(await audit(level, self.store))
+            yield page
 
 
 def open_backend(settings: Settings, observer: Observer) -> LockBackend:
@@ -103,6 +120,38 @@ def check_together(settings: Settings) -> None:
     alone = guard is Guard.COMPARE and promised.scope is locks.Scope.NOBODY
     if tokenless or alone:
         raise ConfigurationError(f"SECKILL_LOCK: the lock {backend.name} needs SECKILL_GUARD={best}")
+
+
+def warnings(settings: Settings) -> list[str]:
+    """What this lock and this store together can't promise, in sentences for the operator."""
+    backend = open_backend(settings, Observer())
+    kept = backend.guarantees.elects
+    backend.close()
+    found = []
+    if not kept:
+        found.append(
+            f"the lock {backend.name} keeps no record of the last orders: if the store loses some while no instance "
+            "runs, nobody notices (etcd's locks keep one)"
+        )
+    if _addresses(settings.lock.get_secret_value()) & _addresses(settings.store.get_secret_value()):
+        found.append("the lock and the store are on one server: what sets the one back sets both back")
+    return found
+
+
+_PORTS: Final = {"redis": 6379, "rediss": 6379, "mysql": 3306, "mariadb": 3306}
+
+
+def _addresses(url: str) -> set[tuple[str, int]]:
+    """The servers that a URL names, of those that can hold locks and a stock."""
+    scheme, _, rest = url.partition("://")
+    system = scheme.partition("+")[0]
+    if system not in _PORTS:
+        return set()
+    found = set()
+    for server in re.split("[/?]", rest.rpartition("@")[2], maxsplit=1)[0].split(","):
+        host, _, port = server.rpartition(":") if ":" in server else (server, "", "")
+        found.add((host.replace("localhost", "127.0.0.1"), int(port) if port.isdigit() else _PORTS[system]))
+    return found
 
 
 def best_guard(promised: locks.Guarantees, system: str) -> Guard:
@@ -220,7 +269,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     check_together(settings)
     _traces(settings)
     logs.configure(level=settings.log_level, form=settings.log_format, instance=settings.instance_name)
-    for line in unknown_variables():
+    not_promised = warnings(settings)
+    for line in (*unknown_variables(), *not_promised):
         _log.warning("%s", line)
 
     @asynccontextmanager
@@ -254,6 +304,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
                 ready=health.ready(sale.admin),
                 locks=Cached(lambda _: sale.admin.contenders()),
                 pictures=Cached(room.picture),
+                warnings=not_promised,
                 auditor=sale.auditor,
             )
             try:

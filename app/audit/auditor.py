@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from app.audit.ledger import Audit, Ledger
@@ -37,13 +38,18 @@ Result = TypeVar("Result")
 _PAGE: Final = 500  # orders: some milliseconds of the loop that serves the buyers, too
 _REST: Final = 20  # times as long as it worked, while buyers wait here: so it takes 5 % of an instance at most
 _IDLE_REST: Final = 4  # buyers may wait elsewhere
+_REST_MAX_S: Final = 2.0  # a pause of the whole process looks like work
 _AFRESH: Final = 20  # rounds after which all orders are looked at again, not only the new ones
 _PATIENCE: Final = 3  # failed rounds in a row, after which somebody else may have a try
 _AWAY_PAUSE_S: Final = 0.5
 _WATCH_EVERY_S: Final = 1.0
 _WATCHED_AT_ONCE: Final = 500  # items
+_LOOKED_AT_ONCE: Final = 100  # items
+_SAY_EVERY_S: Final = 10.0
+_VIOLATED_MAX: Final = 5000  # items that are named in a verdict
 _MISSING_MAX: Final = 5000  # items that are named in a verdict, which etcd must take; of more than that, all
 _ALL: Final = "*"
+_UNITS_MAX: Final = 1000
 _FRESH: Final = 3  # intervals after which a verdict is none any more
 
 
@@ -151,8 +157,12 @@ class Auditor:
 
     @property
     def units(self) -> dict[str, tuple[int, int]]:
-        """Units left and sold of each item when it was last looked at; empty unless this instance is the auditor."""
-        return {sku: (level.stock, level.lucky) for sku, level in self._levels.items()} if self.leads else {}
+        """Units left and sold of each item when it was last looked at; empty unless this instance is the auditor.
+
+        Of a thousand items at most: each is two lines of `/metrics`.
+        """
+        shown = islice(self._levels.items(), _UNITS_MAX if self.leads else 0)
+        return {sku: (level.stock, level.lucky) for sku, level in shown}
 
     def halted(self, sku: str) -> StockError | None:
         """Why an item must not be sold: the auditor, whichever instance that is, misses orders of it."""
@@ -264,7 +274,10 @@ class Auditor:
         skus = sorted(self._store.marks().keys() | self._levels.keys())
         missing = []
         for first in range(0, len(skus), _WATCHED_AT_ONCE):
+            began = time.monotonic()
             found = await self._store.inspect(skus[first : first + _WATCHED_AT_ONCE])
+            if len(skus) > _WATCHED_AT_ONCE:
+                await self._rest(began)
             missing += [sku for sku, answer in found.items() if self._is_missing(sku, answer)]
         self._missing = tuple(missing) if len(missing) <= _MISSING_MAX else (_ALL,)
         # Compared with what was heard: an earlier try may have failed, or a round have told what it knew before.
@@ -286,8 +299,7 @@ class Auditor:
         at = time.time()
         try:
             found = await self._look_at_all()
-            orders = sum(one.orders for one in found)
-            verdict = AuditVerdict(self._instance, at, len(found), orders, _count(found), self._missing)
+            verdict = AuditVerdict(self._instance, at, found.items, found.orders, found.violations, self._missing)
             await self._tell(verdict)
         except (LockLost, LockCancelled):
             raise
@@ -303,57 +315,88 @@ class Auditor:
         if self._leadership is not None:
             self._leadership.proclaim(text)
 
-    async def _look_at_all(self) -> list[Audit]:
-        began = time.monotonic()
+    async def _look_at_all(self) -> "_Tally":
+        """In pages: an item of which nothing was sold since the last look costs a part of two calls."""
+        began = said_at = time.monotonic()
         skus = await self._store.items()
         self._rounds += 1
         afresh = self._rounds % _AFRESH == 0  # an old order may have been changed since
-        self._ledgers = {} if afresh else {sku: self._ledgers[sku] for sku in skus if sku in self._ledgers}
-        self._levels = {sku: self._levels[sku] for sku in skus if sku in self._levels}
+        there = set(skus)
+        self._ledgers = {} if afresh else {sku: one for sku, one in self._ledgers.items() if sku in there}
+        self._levels = {sku: level for sku, level in self._levels.items() if sku in there}
         await self._rest(began)
-        found = []
-        for sku in skus:
-            try:
-                one = await self._look_at(sku)
-                if one.violations and sku not in self._said:
-                    # Or a new sale has begun while we looked: then a second look, from the beginning, finds nothing.
-                    self._ledgers.pop(sku, None)
-                    one = await self._look_at(sku)
-            except UnknownItem:
+        tally = _Tally()
+        for first in range(0, len(skus), _LOOKED_AT_ONCE):
+            for one in await self._look_at_page(skus[first : first + _LOOKED_AT_ONCE]):
+                self._say(one)
+                tally.add(one)
+            if time.monotonic() - said_at > _SAY_EVERY_S:
+                said_at = time.monotonic()
+                _log.info("audit: looked at %d of %d items", first + _LOOKED_AT_ONCE, len(skus))
+        return tally
+
+    async def _look_at_page(self, skus: list[str]) -> list[Audit]:
+        began = time.monotonic()
+        levels = await self._store.levels(skus)
+        await self._rest(began)
+        found = {}
+        for sku, level in levels.items():
+            if isinstance(level, StockUnavailable):
+                raise level
+            if isinstance(level, UnknownItem):
                 continue  # deleted since
+            if isinstance(level, StockError):
+                self._levels.pop(sku, None)
+                found[sku] = Audit(sku, 0, 0, None, violations=[str(level)])
+                continue
+            try:
+                found[sku] = await self._look_at(sku, level)
+            except UnknownItem:
+                continue
             except StockUnavailable:
                 raise
             except StockError as error:
-                self._levels.pop(sku, None)
-                one = Audit(sku, 0, 0, None, violations=[str(error)])
-            self._say(one)
-            found.append(one)
-        return found
-
-    async def _look_at(self, sku: str) -> Audit:
-        """Read what has come since the last look, and compare."""
+                found[sku] = Audit(sku, 0, 0, None, violations=[str(error)])
         began = time.monotonic()
-        ledger = self._ledgers.setdefault(sku, Ledger())
-        if ledger.last is not None and await self._store.order(ledger.last.id) is None:
-            ledger = self._ledgers[sku] = Ledger()  # a new sale
-        level = self._levels[sku] = await self._store.level(sku)
-        async for page in _pages(self._store, level, ledger.last):
-            for order in page:
-                ledger.add(order)
-            await self._rest(began)
-            began = time.monotonic()
-        result = ledger.compare(level)
-        match (await self._store.inspect([sku]))[sku]:
-            case StockBehind() as error:  # consistent in itself, and yet orders are missing
-                result.violations.append(str(error))
-            case StockError() as error:
-                raise error
+        for sku, answer in (await self._store.inspect(list(found))).items():
+            match answer:
+                case StockUnavailable():
+                    raise answer
+                case StockError():  # such as orders that are missing, however consistent the rest is
+                    if str(answer) not in found[sku].violations:
+                        found[sku].violations.append(str(answer))
         await self._rest(began)
-        return result
+        return list(found.values())
+
+    async def _look_at(self, sku: str, level: Level) -> Audit:
+        """Read what has come since the last look, and compare."""
+        self._levels[sku] = level
+        one = await self._compare(sku, level)
+        if one.violations and sku not in self._said:
+            # Or a new sale has begun while we looked: then a second look, from the beginning, finds nothing.
+            self._ledgers.pop(sku, None)
+            level = self._levels[sku] = await self._store.level(sku)
+            one = await self._compare(sku, level)
+        return one
+
+    async def _compare(self, sku: str, level: Level) -> Audit:
+        ledger = self._ledgers.get(sku) or Ledger()
+        last = ledger.last
+        if level.last_entry != (last and last.id.split("~")[1]):
+            began = time.monotonic()
+            if last is not None and await self._store.order(last.id) is None:
+                ledger = Ledger()  # a new sale
+            async for page in _pages(self._store, level, ledger.last):
+                for order in page:
+                    ledger.add(order)
+                await self._rest(began)
+                began = time.monotonic()
+            self._ledgers[sku] = ledger
+        return ledger.compare(level)
 
     async def _rest(self, began: float) -> None:
         worked_s = time.monotonic() - began
-        await asyncio.sleep(worked_s * (_REST if self._busy() else _IDLE_REST))
+        await asyncio.sleep(min(_REST_MAX_S, worked_s * (_REST if self._busy() else _IDLE_REST)))
 
     def _say(self, one: Audit) -> None:
         """What is wrong with an item, once, and again when more is."""
@@ -368,5 +411,15 @@ class Auditor:
             self._said[one.sku] = len(one.violations)
 
 
-def _count(found: list[Audit]) -> dict[str, int]:
-    return {one.sku: len(one.violations) for one in found if one.violations}
+class _Tally:
+    """What a round has found."""
+
+    def __init__(self) -> None:
+        self.items = self.orders = 0
+        self.violations: dict[str, int] = {}
+
+    def add(self, one: Audit) -> None:
+        self.items += 1
+        self.orders += one.orders
+        if one.violations and len(self.violations) < _VIOLATED_MAX:
+            self.violations[one.sku] = len(one.violations)

@@ -1,11 +1,15 @@
 """What the operator's commands show, for people: stock, audits, lock queues."""
 
+from typing import Final
+
 from rich.console import Console
 from rich.table import Column, Table
 
 from app.audit import Audit
 from app.locks import Contender
 from app.stock import Level
+
+_SHOWN_MAX: Final = 200
 
 
 def print_levels(levels: list[Level]) -> None:
@@ -22,8 +26,16 @@ def print_levels(levels: list[Level]) -> None:
 
 
 def print_audits(audits: list[Audit]) -> None:
-    """The numbers of each item, and under them what is wrong."""
+    """The numbers of each item, and under them what is wrong; of very many only those with which something is."""
     console = Console()
+    if len(audits) > _SHOWN_MAX:
+        wrong = [one for one in audits if not one.consistent]
+        console.print(
+            f"{len(audits):,} items, {sum(one.orders for one in audits):,} orders: {len(wrong):,} NOT consistent"
+        )
+        if not wrong:
+            return
+        audits = wrong
     table = Table("item", "stock", "lucky", "at the start", "orders", "units ordered", "", title="Audit")
     for one in audits:
         start = "not recorded" if one.initial is None else str(one.initial)

@@ -16,6 +16,7 @@ from app.stock.refusals import foreign, superseded
 
 _log = logging.getLogger(__name__)
 
+_AT_ONCE: Final = 100  # items a call
 _LONG_S: Final = 1.0  # a grant is held for some milliseconds
 
 
@@ -45,6 +46,13 @@ class Admin:
         """Units left and sold."""
         return await self._store.level(sku)
 
+    async def levels(self, skus: Sequence[str]) -> dict[str, Level | StockError]:
+        """The same of as many items as there are; an error for each that has one."""
+        found: dict[str, Level | StockError] = {}
+        for first in range(0, len(skus), _AT_ONCE):
+            found |= await self._store.levels(skus[first : first + _AT_ONCE])
+        return found
+
     async def orders(self, sku: str, *, after: str | None = None, limit: int = 100) -> list[Order]:
         """Orders of an item, oldest first."""
         return await self._store.orders(sku, after=after, limit=limit)
@@ -70,24 +78,26 @@ class Admin:
         await self._store.accept_loss(sku)
 
     async def faults(self, sku: str, *, wait_s: float = 2.0) -> list[str]:
-        """Why nothing of an item could be sold although store and lock system answer; sentences for the operator.
+        """Why nothing of an item could be sold although store and lock system answer; sentences for the operator."""
+        await self.learn()
+        return (await self.faults_of([sku], wait_s=wait_s))[sku]
 
-        Takes the item's lock for a moment, as a sale would. Raises `LockError` and what the store raises.
-        """
+    async def learn(self) -> None:
+        """Hold the store to the orders that other processes have seen."""
         await self._learn()
-        try:
-            seen = (await self._store.inspect([sku]))[sku]
-        except StockError as error:
-            return [str(error)]
-        if isinstance(seen, StockError):
-            return [str(seen)]
-        if seen is None:
-            return []
-        async with self._backend.lock(self._shop.lock_name(sku)).on_loop(wait_s=wait_s) as grant:
+
+    async def faults_of(self, skus: Sequence[str], *, wait_s: float = 2.0) -> dict[str, list[str]]:
+        """The same of some hundred items, by what we have learned before.
+
+        Takes a lock for a moment, as a sale would. Raises `LockError` and what the store raises.
+        """
+        seen = await self._store.inspect(skus)
+        if all(fence is None or isinstance(fence, StockError) for fence in seen.values()):
+            return {sku: [str(fence)] if fence else [] for sku, fence in seen.items()}
+        # A token of whichever lock is greater than all before it.
+        async with self._backend.lock(self._shop.lock_name(skus[0])).on_loop(wait_s=wait_s) as grant:
             ours = Fence(grant.token, grant.source)
-        if seen.source != ours.source:
-            return [foreign(sku, seen, ours)]
-        return [superseded(sku, seen.token, ours)] if seen.token > ours.token else []
+        return {sku: _faults(sku, fence, ours) for sku, fence in seen.items()}
 
     # -- the locks ---------------------------------------------------------------------------------------------------
 
@@ -139,7 +149,7 @@ class Admin:
         """
         lock, store = await asyncio.gather(
             _well(self._backend.name, asyncio.to_thread(self._backend.ping, timeout_s)),
-            _well("store", self._store.ping(timeout_s=timeout_s)),
+            _well("store", self._writable_and_lasting(timeout_s)),
         )
         errors = self._shop.errors
         for sku, error in errors.items():
@@ -151,6 +161,10 @@ class Admin:
             "stock": "not available" if errors else "ok",
         }
         return checks | ({"shop": "closing"} if self._shop.closing else {})
+
+    async def _writable_and_lasting(self, timeout_s: float) -> None:
+        await self._store.ping(timeout_s=timeout_s)
+        await self._store.ensure_lasting(timeout_s=timeout_s)
 
     async def waits_for(self, timeout_s: float) -> list[str]:
         """The instances that have kept this one waiting for a lock for more than a second: one may stand still."""
@@ -171,6 +185,16 @@ class Admin:
     def close(self) -> None:
         """End its threads."""
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _faults(sku: str, seen: Fence | StockError | None, ours: Fence) -> list[str]:
+    if isinstance(seen, StockError):
+        return [str(seen)]
+    if seen is None:
+        return []
+    if seen.source != ours.source:
+        return [foreign(sku, seen, ours)]
+    return [superseded(sku, seen.token, ours)] if seen.token > ours.token else []
 
 
 async def _well(name: str, check: Awaitable[None]) -> str:

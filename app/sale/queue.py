@@ -12,6 +12,7 @@ from app.sale.decision import Answer, Purchase
 from app.telemetry.observer import Observer
 
 _ITEMS_KEPT: Final = 10_000  # items that nobody waits for, and of which something may be known
+_SHOWN_MAX: Final = 1000
 _SWEEP_S: Final = 0.01
 _ERROR_COUNTS_S: Final = 5.0
 
@@ -102,8 +103,9 @@ class Queue:
 
     @property
     def waiting_by_item(self) -> dict[str, int]:
-        """Buyers who are not answered, by item."""
-        return {sku: item.waiting for sku, item in self._items.items()}
+        """Buyers who are not answered, by item: a thousand items at most, those that are waited for first."""
+        items = sorted(self._items.values(), key=lambda item: not item.waiting)
+        return {item.sku: item.waiting for item in items[:_SHOWN_MAX]}
 
     @property
     def errors(self) -> dict[str, Exception]:

@@ -273,6 +273,9 @@ class StockStore(ABC):
     async def ping(self, *, timeout_s: float | None = None) -> None:
         """Raise `StockUnavailable` unless the store answers and can be written to."""
 
+    async def ensure_lasting(self, *, timeout_s: float | None = None) -> None:  # noqa: B027 - some have nothing to ask
+        """Raise `StockUnavailable` if the store is so set up that it may forget what it has acknowledged."""
+
     @abstractmethod
     async def close(self) -> None:
         """Close the connections."""

@@ -29,6 +29,7 @@ class ReadyView(BaseModel):
         description="instances that have kept this one waiting for a lock for more than a second; nothing can be sold "
         "until they give it back, or lose it after a TTL"
     )
+    warnings: list[str] = Field(description="what this lock and this store together can't promise")
     checks: dict[str, str] = Field(examples=[{"etcd": "ok", "store": "ok", "renewal": "ok", "stock": "ok"}])
 
 
@@ -70,7 +71,14 @@ async def readyz(request: Request) -> Response:
     state = state_of(request)
     checks, waits_for = await state.ready.at()
     ready = all(check in ("ok", "away") for check in checks.values())
-    view = ReadyView(ready=ready, instance=state.instance, mode=state.admin.mode, waits_for=waits_for, checks=checks)
+    view = ReadyView(
+        ready=ready,
+        instance=state.instance,
+        mode=state.admin.mode,
+        waits_for=waits_for,
+        warnings=state.warnings,
+        checks=checks,
+    )
     return JSONResponse(view.model_dump(), 200 if ready else 503, headers={} if ready else {"Retry-After": "1"})
 
 

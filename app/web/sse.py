@@ -15,7 +15,7 @@ from app.errors import TooManyListeners
 _log = logging.getLogger(__name__)
 
 EVERY_S: Final = 0.5
-_HEARTBEAT_S: Final = 15
+_HEARTBEAT_S: Final = 10
 _RETRY_MS: Final = 1000
 _SEND_S: Final = 10.0  # a listener that reads nothing for longer is disconnected
 _LAST_S: Final = 1.0

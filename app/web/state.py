@@ -39,6 +39,7 @@ class State:
     ready: Cached[Ready]
     locks: Cached[list[Contender]]
     pictures: Cached[Picture]
+    warnings: list[str]
     auditor: Auditor | None = None
 
     def close_feeds(self) -> None:

@@ -109,8 +109,9 @@ async def _drive(urls: list[str], connections: int, seconds: float, paths: Seque
     requests = [[f"GET {path} HTTP/1.1\r\nHost: {url.netloc}\r\n\r\n".encode() for path in paths] for url in servers]
     for number in range(connections):
         url = servers[number % len(urls)]
-        # Each begins with another one.
-        buyer = _Buyer(requests[number % len(urls)], number // len(urls), latencies_s, statuses)
+        # Each begins with another one, as far from the others as can be.
+        begin = number // len(urls) * max(1, len(paths) * len(urls) // connections)
+        buyer = _Buyer(requests[number % len(urls)], begin % len(paths), latencies_s, statuses)
         await loop.create_connection(lambda buyer=buyer: buyer, url.hostname, url.port)  # type: ignore[misc]
         buyers.append(buyer)
     began = time.perf_counter()

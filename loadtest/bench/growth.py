@@ -48,6 +48,10 @@ GROUPS = (
         *(Row(f"1 item, {buyers:,} buyers", buyers=buyers) for buyers in (2000, 10_000, 20_000)),
     ),
     (
+        Row("1 item of 100,000"),
+        *(Row(f"{items:,} items of 100,000", items=items) for items in (1000, 10_000, 100_000)),
+    ),
+    (
         Row("2 instances of 8 at work"),
         *(Row(f"{instances} of 8", instances=instances) for instances in (1, 4, 8)),
     ),

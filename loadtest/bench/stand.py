@@ -4,8 +4,8 @@ import asyncio
 import os
 import sys
 import urllib.request
-from collections.abc import Iterator
-from contextlib import AbstractAsyncContextManager, ExitStack, contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Self
@@ -16,12 +16,14 @@ import redis
 from app import locks
 from app.embedded import EtcdMember, Valkey
 from app.embedded.process import Process, ProcessFailed, free_port
+from app.locks import LockBackend
 from app.main import Sale, open_sale
 from app.settings import PREFIX, load
-from app.stock import DEFAULT_SKU
+from app.stock import DEFAULT_SKU, Fence
 
 ROOT: Final = Path(__file__).parents[2]
 PLENTY: Final = 10**9
+_FILLED_AT_ONCE: Final = 50
 _TOKEN: Final = "of-the-bench"
 _STORE_CALLS: Final = ("cmdstat_eval", "cmdstat_evalsha")  # all that a sale makes; the rest is within the scripts
 
@@ -111,10 +113,21 @@ class Running:
 
         async def set_stock() -> None:
             async with self._open_sale() as sale:
-                for sku in skus:
-                    await sale.admin.set_stock(sku, self.contender.stock, new_sale=True, wait_s=60)
+                await sale.admin.set_stock(skus[0], self.contender.stock, new_sale=True, wait_s=60)
+                async with self._backend() as backend, backend.lock(sale.shop.lock_name(skus[0])).on_loop() as grant:
+                    fence = Fence(grant.token, grant.source)
+                    for first in range(1, len(skus), _FILLED_AT_ONCE):
+                        some = skus[first : first + _FILLED_AT_ONCE]
+                        await asyncio.gather(
+                            *(sale.store.set_stock(sku, fence, self.contender.stock, new_sale=True) for sku in some)
+                        )
 
         asyncio.run(set_stock())
+
+    @asynccontextmanager
+    async def _backend(self) -> AsyncIterator[LockBackend]:
+        with locks.connect(self._lock_url, ttl_s=60) as backend:
+            yield backend
 
     @contextmanager
     def held_up(self) -> Iterator[None]:

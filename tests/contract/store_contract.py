@@ -20,6 +20,7 @@ from app.errors import (
     StockBehind,
     StockChanged,
     StockError,
+    StockNotAsExpected,
     StockUnavailable,
     UnknownItem,
 )
@@ -238,6 +239,27 @@ class StoreContract:
         assert replace(seen, version=None) == Snapshot(8, 0)
         assert await store.orders("default") == []
         assert await store.order(ids[0]) is None
+
+    async def test_a_restock_may_add(self, open_store: OpenStore) -> None:
+        """Units are added to those that are left, whatever was sold; to an item that is not there none are."""
+        store = await open_store()
+        with pytest.raises(UnknownItem):
+            await store.set_stock("phone", fence(1), 5, add=True)
+        await store.set_stock("phone", fence(2), 5)
+        await sell(store, 3, 2, sku="phone")
+        assert await store.set_stock("phone", fence(4), 10, add=True) == Level("phone", 13, 2, 15)
+        await sell(store, 5, 1, sku="phone")
+
+    async def test_a_restock_may_expect(self, open_store: OpenStore) -> None:
+        """One that was decided on what is not there any more changes nothing."""
+        store = await open_store()
+        await store.set_stock("phone", fence(1), 5, if_match=(0, 0))
+        await sell(store, 2, 2, sku="phone")
+        with pytest.raises(StockNotAsExpected, match="3 units left and 2 sold"):
+            await store.set_stock("phone", fence(3), 10, if_match=(5, 0))
+        level = await store.level("phone")
+        assert (level.stock, level.lucky) == (3, 2)
+        assert (await store.set_stock("phone", fence(4), 10, if_match=(3, 2), new_sale=True)).stock == 10
 
     async def test_a_refusal_is_forgotten_in_time(self, open_store: OpenStore) -> None:
         """After its time the key is free again; an order's key is remembered for good."""

@@ -231,6 +231,7 @@ async def test_a_new_sale_while_it_looks(audited: Audited, valkey: Valkey, monke
     async with audited(valkey) as (one, auditor):
         await buy(one, 5)
         await a_round(auditor)
+        await buy(one, 1)  # something to read
         orders, begun = one.store.orders, []
 
         async def begin_before(*args: Any, **options: Any) -> Any:

@@ -86,6 +86,41 @@ async def test_a_failover_in_mid_sale_loses_nothing(etcd: EtcdMember, trio: Sent
         assert (audit.lucky, audit.violations) == (len(told), [])
 
 
+async def test_a_failover_to_the_one_that_has_it_not(etcd: EtcdMember, trio: SentinelSet) -> None:
+    """With as many as there are replicas, none that lacks a sale can be promoted: whoever was told "sold" has an order.
+
+    One replica's link stalls; then the primary and the other one are gone, and the late one is promoted.
+    """
+    options = {"store_wait_replicas": 2, "store_timeout_ms": 500, "lock_ttl_s": 2, "purchase_timeout_ms": 2000}
+    async with shop(etcd.endpoint, trio.url, **options) as one:
+        await one.set_stock("phone", 100)
+        told = [await one.buy(Purchase(sku="phone", key=f"k{number}")) for number in range(3)]
+        trio.paths[1].stall()
+        for number in range(3):
+            with pytest.raises((NotDecided, OutcomeUnknown)):
+                await one.buy(Purchase(sku="phone", key=f"late{number}"))
+        for gone in (trio.primary, trio.replicas[0]):
+            await asyncio.to_thread(gone.kill)
+
+        async def promoted() -> bool:
+            async with shop(etcd.endpoint, trio.replicas[1].url, store_wait_replicas=0) as of_promoted:
+                return (await of_promoted.ready(1))["store"] == "ok"
+
+        await eventually_async(promoted, "the late one is the primary", 30)
+        async with shop(etcd.endpoint, trio.replicas[1].url) as of_promoted:
+            for answer in told:
+                assert answer.order_id is not None
+                assert await of_promoted.order(answer.order_id) is not None
+
+
+async def test_one_of_two_is_not_enough(etcd: EtcdMember, trio: SentinelSet) -> None:
+    """A failover may promote the replica that nobody waited for: an instance that is set up so is not ready."""
+    async with shop(etcd.endpoint, trio.url, store_wait_replicas=1) as one:
+        assert (await one.ready(1))["store"] == "not available"
+    async with shop(etcd.endpoint, trio.url, store_wait_replicas=2) as two:
+        assert (await two.ready(1))["store"] == "ok"
+
+
 async def test_without_it_a_late_replica_is_noticed(etcd: EtcdMember, pair: SentinelSet) -> None:
     """One that waits for no replica loses a sale with the primary: it does not sell from the new one, and says so."""
     options = {"purchase_timeout_ms": 1000, "store_timeout_ms": 400}

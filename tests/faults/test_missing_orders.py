@@ -114,8 +114,8 @@ def copy_of(valkey: Valkey, *skus: str) -> Callable[[], None]:
 def last_mark(valkey: Valkey, sku: str) -> str:
     """Of the last order that is in the store."""
     with redis.Redis.from_url(valkey.url, decode_responses=True) as raw:
-        generation, last = raw.hmget(Keys(sku).fence, "generation", "last")
-    return mark_of((generation, last))
+        generation, last, tag = raw.hmget(Keys(sku).fence, "generation", "last", "tag")
+    return mark_of((generation, last, tag))
 
 
 async def put_on_sale(one: Counter, *skus: str) -> None:

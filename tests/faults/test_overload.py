@@ -72,6 +72,18 @@ def test_twenty_thousand_buyers_at_once(etcd: EtcdMember, valkey: Valkey) -> Non
             assert Crowd(instance.port, 300).answers() == {"200": 300}
 
 
+def test_a_crowd_at_a_cold_instance(etcd: EtcdMember, valkey: Valkey) -> None:
+    """When a sale opens thousands come for an item that nobody has looked at: nobody is sent away for that."""
+
+    async def fill() -> None:
+        async with shop(etcd.endpoint, valkey.url) as one:
+            await one.set_stock("default", 100_000)
+
+    asyncio.run(fill())
+    with Instance(etcd.endpoint, valkey.url, wait_ready=False) as instance:
+        assert Crowd(instance.port, 3000).answers() == {"200": 3000}
+
+
 @pytest.fixture(scope="module")
 def guarded(etcd: EtcdMember, valkey_server: Valkey) -> Iterator[Instance]:
     """An instance that is quickly impatient, and takes few connections."""

@@ -134,7 +134,7 @@ class Tally(Observer):
     ("items", "units", "limit", "batch_max", "one_by_one"),
     [
         pytest.param(1, 2000, 0, 1000, False, id="plenty of one item"),
-        pytest.param(3, 60, 2, 1000, False, id="the last units, with a limit"),
+        pytest.param(3, 200, 2, 1000, False, id="the last units, with a limit"),
         pytest.param(3, 2000, 0, 5, False, id="several batches a grant"),
         pytest.param(2, 200, 2, 1000, True, id="a call for each item, as in a cluster"),
     ],
@@ -204,7 +204,7 @@ def wish(number: int, sku: str, limit: int) -> Purchase:
         return Purchase(1, sku, f"buyer-of-{key}", key)
     again = limit and random.random() < 0.2
     buyer = f"again-{random.randrange(20)}" if again else f"once-{number}"
-    return Purchase(random.choice([1, 1, 2]), sku, buyer, late=random.random() < 0.02)
+    return Purchase(random.choice([1, 1, 2]), sku, buyer, closed=Outcome.ENDED if random.random() < 0.02 else None)
 
 
 async def judge(

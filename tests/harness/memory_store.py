@@ -18,7 +18,7 @@ from app.errors import (
     UnknownItem,
 )
 from app.stock import Ask, Batch, Fence, Level, Order, Restock, Settled, Snapshot, StockStore
-from app.stock.refusals import behind, changed, foreign, superseded
+from app.stock.refusals import behind, changed, foreign, not_as_expected, superseded
 from app.stock.store import refuse_odd_name
 from app.stock.watermark import Watermark
 
@@ -214,7 +214,7 @@ class MemoryStockStore(StockStore):
         if item.generation and not new_sale and (lost := self._missing(sku, item)):
             raise lost
         if if_match is not None and if_match != (item.stock or 0, item.lucky):
-            raise StockNotAsExpected(f"{item.stock} left, {item.lucky} sold")
+            raise StockNotAsExpected(not_as_expected(sku, item.stock or 0, item.lucky))
         if how.get("add"):
             if item.stock is None:
                 raise UnknownItem(f"no item {sku!r}")

@@ -318,12 +318,15 @@ async def test_the_auditors_verdict(open_clients: OpenClients) -> None:
     """All instances show what the auditor found, with the number of violations."""
     a, b = await open_clients(2, audit_interval_s=0.2)
 
-    async def looked(http: httpx.AsyncClient) -> bool:
-        return bool(((await look(http))["audit"] or {}).get("items"))
+    async def verdict(http: httpx.AsyncClient) -> Any:
+        return (await look(http))["audit"]
 
     for http in (a, b):
-        await eventually_async(lambda http=http: looked(http), "somebody has looked")  # type: ignore[misc]
-        audit = (await look(http))["audit"]
+        audit = await eventually_async(
+            lambda http=http: verdict(http),  # type: ignore[misc]
+            "somebody has looked",
+            until=lambda audit: audit and audit["items"],
+        )
         assert (audit["consistent"], audit["violations"]) == (True, 0)
         assert audit["auditor"] in "ab"
 

@@ -85,6 +85,113 @@ async def store(server: Valkey, client: Any) -> AsyncIterator[RedisStockStore]:
         yield store
 
 
+# -- a write that dies half-way --------------------------------------------------------------------------------------
+
+
+NEEDED = ["decrby", "incrby", "xadd", "hset", "hincrby", "mget", "type", "rename", "unlink"]
+
+
+@pytest.mark.parametrize("command", NEEDED)
+async def test_a_right_that_is_missing_is_told_before_anything_is_written(
+    server: Valkey, store: RedisStockStore, client: Any, command: str
+) -> None:
+    """A command that our user may not run would end a script in the middle: nothing is sold, and `ping` names it."""
+    await store.set_stock("default", fence(1), 5)
+    before = await client.get("stock"), await client.get("lucky"), await client.xlen("seckill:{default}:orders")
+    await client.acl_setuser("half", enabled=True, reset=True, nopass=True, keys=["*"], categories=["+@all"])
+    await client.execute_command("ACL", "SETUSER", "half", f"-{command}", "&*")
+    url = server.url.replace("redis://", "redis://half:any@")
+    async with opened(url) as (limited, _):
+        with pytest.raises(StockUnavailable, match=command.upper()):
+            await limited.ping()
+        for token in (2, 3):
+            with pytest.raises(StockUnavailable):
+                seen = await prepare(limited, "default", fence(token), "b")
+                await commit(
+                    limited, "default", fence(token), Batch("b", 5, [Sold(1, "ann", "k")], (), seen.last_entry)
+                )
+        after = await client.get("stock"), await client.get("lucky"), await client.xlen("seckill:{default}:orders")
+        assert after == before
+        await client.execute_command("ACL", "SETUSER", "half", f"+{command}")
+        await limited.ping()
+        await sell(limited, 4, 1)
+
+
+async def test_a_write_that_died_half_way_is_the_last_one(store: RedisStockStore, client: Any) -> None:
+    """Units that are counted as sold, and whose orders may not be there: nothing more is sold until a person looked."""
+    await store.set_stock("default", fence(1), 5)
+    await sell(store, 2, 1)
+    seen = await prepare(store, "default", fence(3), "b")
+    await client.incrby("lucky", 2)  # what a commit writes first
+    with pytest.raises(StockCorrupt, match="half-way"):
+        await commit(store, "default", fence(3), Batch("b", seen.stock, [Sold(1)]))
+    with pytest.raises(StockCorrupt, match="half-way"):
+        await prepare(store, "default", fence(4), "c")
+    await store.set_stock("default", fence(5), 3)
+    await sell(store, 6, 1)
+
+
+async def test_a_sale_that_is_begun_anew_by_hand(store: RedisStockStore, client: Any) -> None:
+    """As in the articles: `set stock`, `set lucky` with redis-cli."""
+    await store.set_stock("default", fence(1), 2)
+    await sell(store, 2, 2)
+    await client.mset({"stock": 3, "lucky": 0})
+    await sell(store, 3, 1)
+    level = await store.level("default")
+    assert (level.stock, level.lucky) == (2, 1)
+
+
+async def test_an_order_with_the_id_of_a_lost_one_is_another(
+    server: Valkey, store: RedisStockStore, client: Any
+) -> None:
+    """A store that was set back gives the id of an order that it lost to a new one: that is noticed all the same."""
+    await store.set_stock("phone", fence(1), 5)
+    await sell(store, 2, 1, sku="phone")
+    (lost,) = await sell(store, 3, 1, sku="phone")
+    entry = lost.split("~")[1]
+    orders = "seckill:{phone}:orders"
+    (_, fields) = (await client.xrange(orders, entry, entry))[0]
+    await client.delete(orders)
+    await client.xadd(orders, fields | {"secret": 32 * "0"}, id=entry)
+    with pytest.raises(StockBehind):
+        await prepare(store, "phone", fence(4), "b")
+    async with opened(server.url) as (another, _):
+        another.expect("phone", store.marks()["phone"])
+        with pytest.raises(StockBehind):
+            await prepare(another, "phone", fence(5), "b")
+
+
+async def test_refusals_are_bounded(store: RedisStockStore, client: Any) -> None:
+    """Whoever asks again and again with new keys fills two hashes of an item, and then the oldest are forgotten."""
+    await store.set_stock("default", fence(1), 5)
+    refused = Settled("sold_out", 9, None)
+    for number in range(30):
+        seen = await prepare(store, "default", fence(2), f"b{number}")
+        keys = [Refused(f"{number}-{one}", refused) for one in range(1000)]
+        await commit(store, "default", fence(2), Batch(f"b{number}", seen.stock, [], keys))
+    counts = {key: await client.hlen(key) for key in await client.keys("*refused*")}
+    assert len(counts) == 2
+    assert sum(counts.values()) < 25_000
+    seen = await prepare(store, "default", fence(3), "last", keys=["29-999", "0-0"])
+    assert seen.settled == {"29-999": refused}
+    assert 0 < await client.pttl("seckill:{default}:refused") <= 7_200_000
+    assert len(await client.keys("*")) <= 9
+
+
+@pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-ttl"])
+async def test_a_server_that_evicts_is_not_ready(store: RedisStockStore, client: Any, policy: str) -> None:
+    """It would drop orders and idempotency keys when its memory is full, and say nothing."""
+    await store.ensure_lasting()
+    await client.config_set("maxmemory-policy", policy)
+    try:
+        with pytest.raises(StockUnavailable, match=f"maxmemory-policy is {policy}"):
+            await store.ensure_lasting()
+        await store.ping()
+    finally:
+        await client.config_set("maxmemory-policy", "noeviction")
+    await store.ensure_lasting()
+
+
 # -- the fence, and the keys -----------------------------------------------------------------------------------------
 
 
@@ -359,8 +466,12 @@ async def test_in_a_cluster(valkey_server: Valkey) -> None:
             await store.ping()
 
 
-@pytest.mark.parametrize("odd", ["token", "generation", "epoch", "source without a token"])
-async def test_an_odd_fence_is_its_items_trouble(store: RedisStockStore, client: Any, odd: str) -> None:
+ODD = [("token", text) for text in ("odd", "5.5", "0x10", "1e400", "-1", " 5", "")]
+ODD += [(field, text) for field in ("generation", "epoch") for text in ("odd", "1.5")]
+
+
+@pytest.mark.parametrize(("odd", "text"), [*ODD, ("source without a token", "another")])
+async def test_an_odd_fence_is_its_items_trouble(store: RedisStockStore, client: Any, odd: str, text: str) -> None:
     """A fence that somebody has edited is an error that names its key; the other items of the same call are sold."""
     skus = ("bad", "good")
     asks = {sku: Ask() for sku in skus}
@@ -368,10 +479,10 @@ async def test_an_odd_fence_is_its_items_trouble(store: RedisStockStore, client:
         await store.set_stock(sku, fence(1), 10)
     await store.prepare(fence(2), "b", asks)
     if odd == "source without a token":
-        await client.hset("seckill:{bad}:fence", "source", "another")
+        await client.hset("seckill:{bad}:fence", "source", text)
         await client.hdel("seckill:{bad}:fence", "token")
     else:
-        await client.hset("seckill:{bad}:fence", odd, "odd")
+        await client.hset("seckill:{bad}:fence", odd, text)
     before = await client.hgetall("seckill:{bad}:fence")
     written = await store.commit(fence(2), {sku: batch(10, 1) for sku in skus})
     assert isinstance(written["good"], list)

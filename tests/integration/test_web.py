@@ -332,6 +332,7 @@ async def test_health_and_metrics(open_client: OpenClient) -> None:
         "instance": "test",
         "mode": "lock",
         "waits_for": [],
+        "warnings": [],
         "checks": {"etcd": "ok", "store": "ok", "renewal": "ok", "stock": "ok"},
     }
     families = {family.name: family for family in text_string_to_metric_families((await http.get("/metrics")).text)}
@@ -352,6 +353,16 @@ async def test_health_and_metrics(open_client: OpenClient) -> None:
     assert {"process_cpu_seconds", "process_open_fds", "python_gc_collections"} <= set(families)
     for name in ("lock_wait_seconds", "lock_hold_seconds", "lease_renewals", "grants_lost", "fenced_writes"):
         assert f"seckill_{name}" in families
+
+
+async def test_what_can_not_be_promised_is_said(valkey: Valkey) -> None:
+    """A lock that keeps no record, and lies in the server that the record would be about: at start, and in /readyz."""
+    async with client("", valkey.url, lock=f"redis://localhost:{valkey.port}/1") as http:
+        ready = (await http.get("/readyz")).json()
+    assert ready["ready"]
+    kept, apart = ready["warnings"]
+    assert "keeps no record" in kept
+    assert "on one server" in apart
 
 
 async def test_without_its_servers_it_starts_and_says_what_is_missing() -> None:

@@ -119,7 +119,7 @@ class RedisClient:
             )
         return answer
 
-    async def check_server(self, timeout_s: float | None) -> None:
+    async def ensure_lasting(self, timeout_s: float | None) -> None:
         """Raise `StockUnavailable` if the server may forget what it has acknowledged although nothing breaks.
 
         It evicts keys when its memory is full; or replicas that a failover may promote are not waited for.
@@ -148,6 +148,21 @@ class RedisClient:
         """redis-py's own client, for a block of commands with one deadline."""
         async with self._call(timeout_s):
             yield self._redis
+
+    async def scan(self, pattern: str, page: int) -> AsyncIterator[str]:
+        """The keys that match, some more than once. Each page of the server's keys is a call with its own deadline."""
+        for node in self._redis.get_primaries() if self.clustered else [None]:
+            of_node = {"target_nodes": node} if node else {}
+            cursor: Any = 0
+            while True:
+                async with self._call(None):
+                    cursor, keys = await self._redis.scan(cursor, match=pattern, count=page, **of_node)
+                if isinstance(cursor, dict):  # a Cluster's, by node
+                    (cursor,) = cursor.values()
+                for key in keys:
+                    yield key
+                if not cursor:
+                    break
 
     async def close(self) -> None:
         """Close all connections."""

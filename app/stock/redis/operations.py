@@ -197,10 +197,10 @@ class RedisOperations(StockStore):
         async with self._client.commands() as redis:
             if not self._client.clustered and await redis.exists(Keys(DEFAULT_SKU).stock):
                 found.add(DEFAULT_SKU)
-            async for key in redis.scan_iter(match="seckill:{*}:stock", count=_PAGE):
-                name = key.removeprefix("seckill:{").removesuffix("}:stock")
-                if re.fullmatch(SKU_PATTERN, name):  # a buyer's idempotency key may look similar
-                    found.add(name)
+        async for key in self._client.scan("seckill:{*}:stock", _PAGE):
+            name = key.removeprefix("seckill:{").removesuffix("}:stock")
+            if re.fullmatch(SKU_PATTERN, name):  # a stranger's key may look similar
+                found.add(name)
         return sorted(found)
 
     @override
@@ -249,7 +249,10 @@ class RedisOperations(StockStore):
         answer = await self._client.run(self._ping, keys, request, durable=True, timeout_s=timeout_s)
         if answer != "ok":
             raise refusal_of(DEFAULT_SKU, None, answer)
-        await self._client.check_server(timeout_s)
+
+    @override
+    async def ensure_lasting(self, *, timeout_s: float | None = None) -> None:
+        await self._client.ensure_lasting(timeout_s)
 
     @override
     async def close(self) -> None:
