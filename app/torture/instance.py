@@ -1,9 +1,10 @@
-"""An instance that can be told to stop renewing its leases: SIGUSR1 stops its renewal thread for two TTLs.
+"""An instance that can be hurt: SIGUSR1 stops its renewal thread for two TTLs, SIGUSR2 its event loop.
 
-Nothing of this is in the service itself; here it is `seckill serve` with one signal more.
+Nothing of this is in the service itself; here it is `seckill serve` with two signals more.
 """
 
 import signal
+import time
 
 from app.server import prepare
 from app.settings import load
@@ -20,7 +21,11 @@ def main() -> None:
         if isinstance(state, State):
             state.admin.pause_renewal(2 * settings.lock_ttl_s)
 
+    def hang(number: int, frame: object) -> None:
+        time.sleep(3 * settings.lock_ttl_s)
+
     signal.signal(signal.SIGUSR1, stop_renewing)
+    signal.signal(signal.SIGUSR2, hang)
     server.run(listeners)
 
 

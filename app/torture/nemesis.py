@@ -234,6 +234,15 @@ async def _renewal(world: World) -> AsyncIterator[str]:
         yield f"{waiter.name}'s renewal thread, behind {held}"
 
 
+@asynccontextmanager
+async def _hang(world: World) -> AsyncIterator[str]:
+    # Its commit is held, so it has the lock; then its loop stands still, while its threads renew what they may.
+    async with _late("commit", pause=False)(world) as held:
+        actor = next(one for one in world.stage.instances if held.endswith(one.name))
+        actor.signal(signal.SIGUSR2)  # see app.torture.instance; it mends by itself
+        yield f"{actor.name}'s event loop, with {held} under way"
+
+
 def _key_of(which: str) -> Strike:
     """Delete a contender's key, as an operator who is mistaken might."""
 
@@ -280,6 +289,7 @@ KINDS: Final[dict[str, Kind]] = {
     "renewal": Kind(
         _renewal, "stop the renewal thread of one who waits for a holder that stands still", "path", 1.0, 1.5
     ),
+    "hang": Kind(_hang, "the holder's event loop stands still, and its threads go on", "path", 3.0),
     "holder-key": Kind(_key_of("holder"), "delete the holder's key in etcd", "keys"),
     "waiter-key": Kind(_key_of("waiter"), "delete a waiter's key in etcd", "keys"),
 }

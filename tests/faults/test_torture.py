@@ -34,6 +34,7 @@ def broken(history: History) -> set[str]:
         "kill,etcd-kill,pause-holder",
         "store-kill,renewal,holder-key",
         "several,waiter-key,store-reset",
+        "hang",
     ],
 )
 def test_every_promise_is_kept(tmp_path: Path, nemeses: str) -> None:

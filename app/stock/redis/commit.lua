@@ -33,7 +33,8 @@ local REFUSALS_MAX = 10000  -- of an item, in each of its two hashes
 -- Remember refusals: in a hash that takes the place of an older one when it is full, or too old.
 local function remember(key, fence, refused)
   local now, begun = now_ms(), redis.call("HGET", key.refused, "")
-  if begun and (redis.call("HLEN", key.refused) > REFUSALS_MAX or now - (tonumber(begun) or 0) > tonumber(request.refusal_ttl_ms)) then
+  local too_old = begun and now - (tonumber(begun) or 0) > tonumber(request.refusal_ttl_ms)
+  if too_old or redis.call("HLEN", key.refused) > REFUSALS_MAX then
     redis.call("UNLINK", key.refused_before)
     redis.call("RENAME", key.refused, key.refused_before)
     redis.call("PEXPIRE", key.refused_before, request.refusal_ttl_ms)
@@ -43,7 +44,7 @@ local function remember(key, fence, refused)
   for _, one in ipairs(refused) do
     redis.call("HSET", key.refused, one.key, fence.generation .. " " .. string.format("%.0f", now) .. " " .. one.settled)
   end
-  redis.call("PEXPIRE", key.refused, 2 * request.refusal_ttl_ms)
+  redis.call("PEXPIRE", key.refused, string.format("%.0f", 2 * request.refusal_ttl_ms))
 end
 
 -- In an order in which a half is noticed, and sells nothing twice: the units first, the note that they were sold last.
@@ -70,11 +71,12 @@ local function write(key, item, fence)
   end
   if #item.refused > 0 then remember(key, fence, item.refused) end
   lucky = lucky or redis.call("GET", key.lucky) or "0"
-  -- The last order is quicker to read here than at the end of a stream.
-  if last then redis.call("HSET", key.fence, "last", last, "tag", tag_of(item.sold[#item.sold].secret)) end
   -- One command, so that "sold" is about this batch.
-  redis.call("HSET", key.fence, "batch", request.batch, "first", first,
-    "sold", string.format("%.0f", lucky) .. " " .. request.batch)
+  local note = {"batch", request.batch, "first", first, "sold", string.format("%.0f", lucky) .. " " .. request.batch}
+  if last then  -- quicker to read here than at the end of a stream
+    for _, text in ipairs({"last", last, "tag", tag_of(item.sold[#item.sold].secret)}) do note[#note + 1] = text end
+  end
+  redis.call("HSET", key.fence, unpack(note))
   return {"ok", first, fence.generation}
 end
 
