@@ -4,6 +4,8 @@ import logging
 import threading
 from collections.abc import Callable
 
+from app.common import fork
+
 _log = logging.getLogger(__name__)
 
 
@@ -11,9 +13,13 @@ class Callbacks:
     """Called when something happens, or at once if it has happened. Any thread may use all methods."""
 
     def __init__(self) -> None:
-        self._mutex = threading.RLock()  # a signal handler may fire while the main thread is in here
         self._callbacks: list[Callable[[], None]] = []
         self.fired = False
+        self._begin()
+        fork.in_child(self._begin)
+
+    def _begin(self) -> None:
+        self._mutex = threading.RLock()  # a signal handler may fire while the main thread is in here
 
     def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Have `callback` called once; the answer takes that back. One that fails is logged and stops no other."""

@@ -18,6 +18,7 @@ from typing import Any, Final, Self, TypeVar
 from urllib.parse import parse_qs, unquote, urlsplit
 from weakref import WeakSet
 
+from app.common import fork
 from app.errors import ConfigurationError, SeckillError
 
 Result = TypeVar("Result")
@@ -176,6 +177,11 @@ class Session:
         """Close the connection; the server rolls back what was not committed."""
         self._connection._force_close()
 
+    def forget(self) -> None:
+        """In a forked child, whose parent has the connection: close the copy of it."""
+        fork.close_copy(self._connection._sock)
+        self._connection._sock = self._connection._rfile = None
+
 
 class Call:
     """Statements over one session, with one deadline for all of them (of `time.monotonic`)."""
@@ -271,12 +277,19 @@ class MySqlClient:
         self._schema = schema
         self._made_once = made_once
         self._made = False
-        self._mutex = threading.Lock()
         self._live: WeakSet[Session] = WeakSet()  # a forgotten one closes itself
+        self._begin()
+        fork.in_child(self._begin)
         self.closed = False
         self._pools: list[Sessions] = []
         # 1 s, the shortest that there is: these statements wait for nothing but each other.
         self._sessions = self.sessions("SET SESSION innodb_lock_wait_timeout = 1")
+
+    def _begin(self) -> None:
+        self._mutex = threading.Lock()
+        live, self._live = self._live, WeakSet()
+        for session in live:  # of a parent; no pool will give out what is closed
+            session.forget()
 
     def sessions(self, *settings: str, silent_s: float = _SILENT_S) -> Sessions:
         """A pool of sessions with these settings. `silent_s`: the server ends a session that is idle for longer."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from typing_extensions import Unpack, override
 
+from app.common import fork
 from app.common.backoff import Backoff
 from app.common.callbacks import Callbacks
 from app.errors import LockCancelled, LockUnavailable
@@ -48,6 +49,7 @@ class FallbackLock(DistributedLock["FallbackBackend"]):
     def __init__(self, backend: "FallbackBackend", lock: DistributedLock[Any]) -> None:
         super().__init__(backend, lock.name)
         self._lock = lock
+        backend.look()
 
     @override
     def _attempt(self) -> Attempt[Any]:
@@ -56,6 +58,7 @@ class FallbackLock(DistributedLock["FallbackBackend"]):
     @override
     def _take(self, wait: Wait) -> Grant:
         backend = self._backend
+        backend.look()  # in a forked child nobody does yet
         while True:
             backend.ensure_open()
             grant = self._without(wait) if backend.degraded else self._with(wait)
@@ -138,15 +141,24 @@ class FallbackBackend(LockBackend):
         self.guarantees = replace(backend.guarantees, scope=Scope.NOBODY, leases=False, fair=False, fencing=False)
         self.renewer = backend.renewer
         self.watcher = Renewer()  # of grants without a lock; the other one may hang on a server that is silent
-        self.slots = threading.BoundedSemaphore(most)
         self.went_away = Callbacks()  # fired while the lock system is away
         self._backend = backend
+        self._most = most
         self._on_change = on_change
         self._failures = 0
         self._backoff = Backoff(_LOOK_S, _LONGEST_OPEN_S)
-        self._mutex = threading.Lock()
         self._closed = threading.Event()
+        self._begin()
+        fork.in_child(self._begin)
+
+    def _begin(self) -> None:
+        # In a forked child, too: slots are counted for a process.
+        self.slots = threading.BoundedSemaphore(self._most)
+        self._mutex = threading.Lock()
         self._looking = threading.Thread(target=self._look_for_ever, name="seckill-fallback", daemon=True)
+        closed, self._closed = self._closed, threading.Event()
+        if closed.is_set():
+            self._closed.set()
 
     @classmethod
     @override
@@ -160,10 +172,13 @@ class FallbackBackend(LockBackend):
 
     @override
     def lock(self, name: str) -> FallbackLock:
+        return FallbackLock(self, self._backend.lock(name))
+
+    def look(self) -> None:
+        """See to it that somebody looks for the lock system."""
         with self._mutex:
             if self._looking.ident is None:
                 self._looking.start()
-        return FallbackLock(self, self._backend.lock(name))
 
     def open_circuit(self, error: LockUnavailable) -> None:
         """The lock system can't be reached: go on without."""

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+from app.common import fork
 from app.common.callbacks import Callbacks
 from app.errors import LockLost
 from app.locks.pulse import Pulse
@@ -74,6 +75,7 @@ class Lease:
         self.owner: object = None  # set by the lock, once somebody owns it
         self.pulse: Pulse | None = None  # of the event loop that it is for, if it is for one
         self.renew_until = math.inf  # on the monotonic clock: whatever its owner does, it ends a TTL after that
+        self._generation = fork.generation
         self._clock = clock
         self._deadline = (clock() if asked_at is None else asked_at) + ttl_s
         self._under = under
@@ -85,6 +87,11 @@ class Lease:
     def deadline(self) -> float:
         """When the lease ends if nobody renews it, on the monotonic clock."""
         return self._deadline if self._under is None else min(self._deadline, self._under.deadline)
+
+    @property
+    def inherited(self) -> bool:
+        """Whether it was made before a fork: then it is the parent's, and nothing may be done about it here."""
+        return self._generation != fork.generation
 
     @property
     def abandoned(self) -> bool:
@@ -108,7 +115,9 @@ class Lease:
     @property
     def lost(self) -> bool:
         """Whether one must stop believing in it. Never turns back to False."""
-        if self._reason is None:
+        if self.inherited:
+            self._reason = "it is the parent process's, from before a fork"  # nobody here is told: see `on_lost`
+        elif self._reason is None:
             if self._under is not None and self._under.lost:
                 self.lose(self._under.reason)
             elif self._clock() >= self._deadline:
@@ -132,6 +141,8 @@ class Lease:
 
     def lose(self, reason: str) -> None:
         """Stop believing in it and tell all subscribers. Only the first reason counts."""
+        if self.inherited:
+            return
         with self._mutex:
             if self._reason is not None:
                 return
@@ -142,5 +153,9 @@ class Lease:
         """Have `callback` called once when the lease is lost (now, if it is); the answer takes that back.
 
         It is called on whatever thread finds out, mostly the renewal thread: it must be quick and must not block.
+        It is not called in a child that is forked afterwards: the loss there is none of the parent's.
         """
+        if self.inherited:
+            callback()
+            return lambda: None
         return self._on_lost.subscribe(callback)

@@ -9,6 +9,7 @@ from typing import Any
 
 from typing_extensions import override
 
+from app.common import fork
 from app.locks.attempt import Attempt
 from app.locks.backend import Guarantees, LockBackend, Scope
 from app.locks.contender import Contender, describe
@@ -23,6 +24,15 @@ _last_token = 0
 # The tokens go on after a restart of the process, and can be compared with those of another one on this machine: so a
 # store that checks them refuses what a second instance would spoil.
 _SOURCE = f"local:{socket.gethostname()}"
+
+
+def _forget_all() -> None:
+    global _mutex  # noqa: PLW0603
+    _mutex = threading.Lock()
+    _queues.clear()
+
+
+fork.in_child(_forget_all)  # those who queue there are the parent's
 
 
 class LocalLock(DistributedLock["LocalBackend"]):

@@ -1,12 +1,10 @@
 """The template that every lock inherits: re-entrancy, owners and the forms of acquiring; nothing of any backend."""
 
 import asyncio
-import os
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Hashable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from contextvars import copy_context
 from dataclasses import dataclass
@@ -14,6 +12,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Generic
 
+from app.common import fork
 from app.errors import LockCancelled, LockError, LockLost, LockNotHeld, LockTimeout
 from app.locks.attempt import Attempt, Backend
 from app.locks.contender import Contender
@@ -33,9 +32,9 @@ class LockData:
 
 # For the event loop's acquires. Threads are made when none is idle, so the bound only stops a run-away; the loop's own
 # executor has few threads, and waiters in it would starve everything else that uses it.
-_WAITERS = ThreadPoolExecutor(max_workers=1024, thread_name_prefix="seckill-lock")
+_WAITERS = fork.Threads(1024, "seckill-lock")
 # Apart from the waiters: a release that queues behind them would wait for itself.
-_RELEASERS = ThreadPoolExecutor(max_workers=32, thread_name_prefix="seckill-lock-release")
+_RELEASERS = fork.Threads(32, "seckill-lock-release")
 
 
 class DistributedLock(ABC, Generic[Backend]):
@@ -49,7 +48,8 @@ class DistributedLock(ABC, Generic[Backend]):
 
     The owner is the current thread, unless `owner` names another (any hashable): on an event loop every task has the
     same thread, so use `on_loop`, which makes an owner for each use. An object of this class can be shared by threads.
-    A lock whose owning thread has ended is given back: nobody could release it any more.
+    A lock whose owning thread has ended is given back: nobody could release it any more. After a fork what the parent
+    held is the parent's alone; in the child the lock can be acquired, as by any other process.
 
     A backend's lock says how one attempt is made (`_attempt`), and who queues (`contenders`).
     """
@@ -59,8 +59,14 @@ class DistributedLock(ABC, Generic[Backend]):
         self._backend = backend
         # By thread *object*: identifiers are recycled, and a new thread would inherit a dead one's lock.
         self._held: dict[Hashable, LockData] = {}
+        self._held_by_parent: set[Hashable] = set()
         self._mutex = threading.Lock()
-        self._pid = os.getpid()
+        fork.in_child(self._begin_in_child)
+
+    def _begin_in_child(self) -> None:
+        self._held_by_parent |= self._held.keys()
+        self._held = {}
+        self._mutex = threading.Lock()
 
     @property
     def ttl_s(self) -> float:
@@ -94,7 +100,6 @@ class DistributedLock(ABC, Generic[Backend]):
         Whatever it raises, nothing of this call is left in the queue for longer than one lease TTL.
         """
         owner = _owner(owner)
-        self._refuse_after_fork()
         data = self._held.get(owner)
         if data is not None:
             data.grant.ensure_held()  # outside the mutex: it may call on_lost callbacks, which may use this lock
@@ -126,13 +131,15 @@ class DistributedLock(ABC, Generic[Backend]):
     def release(self, *, owner: Hashable | None = None) -> None:
         """Undo one acquire; the last one gives the lock back.
 
-        Raises `LockNotHeld` for anybody but the owner. If the lock was lost in the meantime the last release raises
-        `LockLost`, after cleaning up: what was done under it may have been done beside another owner.
+        Raises `LockNotHeld` for anybody but the owner, and `LockError` in a child whose parent has it. If the lock was
+        lost in the meantime the last release raises `LockLost`, after cleaning up: what was done under it may have been
+        done beside another owner.
         """
         owner = _owner(owner)
-        self._refuse_after_fork()  # the lease is the parent's
         with self._mutex:
             data = self._held.get(owner)
+            if data is None and owner in self._held_by_parent:
+                raise LockError(f"{self.name} was acquired before the fork: only the parent process can release it")
             if data is None:
                 raise LockNotHeld(f"{self.name} is not held by {_describe(owner)}")
             data.hold_count -= 1
@@ -144,16 +151,11 @@ class DistributedLock(ABC, Generic[Backend]):
         if lost:
             data.grant.ensure_held()
 
-    def _refuse_after_fork(self) -> None:
-        # The child would believe in its parent's grants, and its connections are the parent's.
-        if os.getpid() != self._pid:
-            raise LockError(f"{self.name}: a lock can't be used after a fork; open its backend in the child")
-
     @property
     def held_by_me(self) -> bool:
         """Whether the current thread owns the lock and has not lost it."""
         data = self._held.get(_owner(None))
-        return data is not None and not data.grant.lost and os.getpid() == self._pid
+        return data is not None and not data.grant.lost
 
     @property
     def hold_count(self) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
+from app.common import fork
 from app.common.interrupt import uninterrupted
 from app.errors import LockUnavailable
 from app.locks.lease import Lease
@@ -50,12 +51,17 @@ class Renewer:
         self._ratio = ratio
         self._clock = clock
         self._on_event = on_event
+        self._closed = False
+        self._paused_until: float | None = None
+        self._begin()
+        fork.in_child(self._begin)
+
+    def _begin(self) -> None:
+        # In a forked child, too: its parent's leases are its parent's to renew.
         self._jobs: dict[Lease, _Job] = {}
         self._mutex = threading.Lock()
         self._changed = threading.Event()
-        self._closed = False
         self._busy_since: float | None = None
-        self._paused_until: float | None = None
         self._thread: threading.Thread | None = None
 
     @property
@@ -78,6 +84,8 @@ class Renewer:
     def hand_back(self, lease: Lease, timeout_s: float) -> None:
         """Give the lease back now; in the background if there is no answer in time, a second at most. Never raises."""
         self.drop(lease)
+        if lease.inherited:
+            return
         try:
             with uninterrupted():
                 lease.hold.end(min(timeout_s, _HAND_BACK_S))
@@ -109,7 +117,7 @@ class Renewer:
 
     def _schedule(self, lease: Lease, job: _Job) -> None:
         with self._mutex:
-            if self._closed:
+            if self._closed or lease.inherited:
                 return
             self._jobs[lease] = job
             if self._thread is None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
 
+from app.common import fork
 from app.common.callbacks import Callbacks
 from app.errors import LockCancelled, LockTimeout
 
@@ -93,6 +94,13 @@ class Shutdown:
 
     def __init__(self) -> None:
         self._callbacks = Callbacks()
+        self._begin()
+        fork.in_child(self._begin)
+
+    def _begin(self) -> None:
+        # In a forked child nobody waits yet.
+        before, self._callbacks = self._callbacks, Callbacks()
+        self._callbacks.fired = before.fired
         self._mutex = threading.Lock()
         self._waiting = 0
 

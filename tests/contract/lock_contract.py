@@ -2,6 +2,7 @@
 
 import _thread
 import asyncio
+import gc
 import os
 import queue
 import signal
@@ -12,15 +13,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from app.errors import LockCancelled, LockError, LockLost, LockNotHeld, LockTimeout, LockUnavailable
-from app.locks import Cancel, DistributedLock, Grant, Guarantees, LockBackend
+from app.locks import Cancel, DistributedLock, Grant, Guarantees, LockBackend, Scope
 from app.locks import lock as lock_module
 from app.locks.waiting import Wake
+from tests.harness.forked import Forked
 from tests.harness.waiting import WITHIN_S, eventually, eventually_async
 from tests.harness.worker import Worker
 
@@ -574,17 +577,113 @@ class LockContract:
         assert isinstance(answer, LockError)
         assert "pass an owner" in str(answer)
 
-    def test_not_after_a_fork(self, lock: DistributedLock[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-        """A child doesn't own what its parent owns, and is told to open a connection of its own."""
-        with lock:
-            with monkeypatch.context() as patch:
-                patch.setattr(os, "getpid", lambda: -1)  # as it is in the child
-                assert not lock.held_by_me
-                for use in (lock.acquire, lock.release):
-                    with pytest.raises(LockError, match="fork"):
-                        use()
+    # -- a forked child ----------------------------------------------------------------------------------------------
+
+    def test_a_child_does_not_have_its_parents_lock(
+        self, backend: LockBackend, lock: DistributedLock[Any], name: str
+    ) -> None:
+        """What the parent holds is the parent's: a forked child neither owns it nor gets it nor can give it back."""
+        everybody = self.guarantees.scope is Scope.EVERYBODY
+
+        def look(parents: DistributedLock[Any], grant: Grant) -> tuple[Any, ...]:
+            found = parents.held_by_me, parents.hold_count, grant.lost
+            with pytest.raises(LockError, match="parent"):
+                parents.release()
+            with pytest.raises(LockLost, match="parent"):
+                grant.ensure_held()
+            for one in (parents, backend.lock(name)):
+                got = one.try_acquire()
+                assert (got is None) == everybody
+                if got is not None:
+                    one.release()
+            return found
+
+        with lock as grant:
+            token = grant.token
+            assert Forked(lambda _: look(lock, grant)).result() == (False, 0, True)
             assert lock.held_by_me
-            assert len(lock.contenders()) == 1
+            assert lock.acquire().token == token
+            lock.release()
+            assert [one.key for one in lock.contenders()] == [grant.key]
+        assert Forked(lambda _: hold_and_release(lock)).result() > token or not self.guarantees.fencing
+
+    def test_a_child_holds_like_any_other_process(
+        self, brief_backend: LockBackend, brief_lock: DistributedLock[Any], lock: DistributedLock[Any]
+    ) -> None:
+        """With what its parent made before the fork a child gets the lock, is renewed for, and keeps its parent out."""
+
+        def hold(parent: Connection) -> bool:
+            grant = brief_lock.acquire(wait_s=WITHIN_S)
+            parent.send(grant.token)
+            parent.poll(4 * WITHIN_S)
+            brief_lock.release()  # raises if it was lost
+            return brief_backend.renewing
+
+        before = hold_and_release(brief_lock)
+        child = Forked(hold)
+        token = child.answer()
+        assert token > before or not self.guarantees.fencing
+        until = time.monotonic() + 3 * brief_lock.ttl_s
+        while time.monotonic() < until:
+            assert (lock.try_acquire() is None) == (self.guarantees.scope is Scope.EVERYBODY)
+            if lock.held_by_me:
+                lock.release()
+        child.tell("enough")
+        assert child.result()
+        lock.acquire(wait_s=WITHIN_S)
+        lock.release()
+
+    def test_a_child_has_an_event_loop_of_its_own(self, lock: DistributedLock[Any]) -> None:
+        """`on_loop` works in a child although the threads behind it are the parent's."""
+
+        async def once() -> int:
+            async with lock.on_loop(wait_s=WITHIN_S) as grant:
+                return grant.token
+
+        before = asyncio.run(once())
+        assert Forked(lambda _: asyncio.run(once())).result() > before or not self.guarantees.fencing
+        assert asyncio.run(once()) > before or not self.guarantees.fencing
+
+    @pytest.mark.parametrize("how", ["exits", "closes"])
+    def test_a_child_costs_its_parent_nothing(
+        self, brief_backend: LockBackend, brief_lock: DistributedLock[Any], name: str, how: str
+    ) -> None:
+        """A child that closes the backend, or ends without a word, takes nothing from its parent."""
+
+        def end(_: Connection) -> None:
+            brief_backend.lock(f"{name}-of-the-child").acquire(wait_s=WITHIN_S)
+            gc.collect()
+            if how == "closes":
+                brief_backend.close()
+
+        told = threading.Event()
+        grant = brief_lock.acquire()
+        grant.on_lost(told.set)
+        waiting = InThread(lambda: hold_and_release(brief_lock))
+        self._until_queued(brief_lock, 2)
+        Forked(end).result()
+        assert not told.wait(3 * brief_lock.ttl_s)
+        assert waiting.thread.is_alive()
+        brief_lock.release()  # raises if it was lost
+        assert waiting.result() > grant.token or not self.guarantees.fencing
+
+    def test_a_busy_parent_has_children(self, backend: LockBackend, name: str) -> None:
+        """Whatever the parent's threads are about at the fork, a child can use its locks."""
+        stop = threading.Event()
+
+        def work(number: int) -> None:
+            while not stop.is_set():
+                hold_and_release(backend.lock(f"{name}-{number // 2}"))  # two for each: one waits
+
+        threads = [InThread(lambda number=number: work(number)) for number in range(4)]
+        try:
+            lock = backend.lock(name)
+            tokens = [Forked(lambda _: hold_and_release(lock)).result() for _ in range(10)]
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.result()
+        assert tokens == sorted(set(tokens)) or not self.guarantees.fencing
 
     # -- the server dies ---------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ import trustme
 
 from app.embedded import EtcdCluster, EtcdMember, etcd_binary
 from app.embedded.process import free_port
-from app.errors import ConfigurationError, LockUnavailable
+from app.errors import ConfigurationError, LockError, LockUnavailable
 from app.locks import Contender, DistributedLock, Grant
 from app.locks.etcd import lookout
 from app.locks.etcd.backend import EtcdBackend
@@ -25,6 +25,7 @@ from app.locks.etcd.txn import EtcdTxnBackend
 from app.locks.etcd.watch import WatchStream
 from app.torture.proxy import Proxy
 from tests.contract.lock_contract import TTL_S, InThread, LockContract, LockSystem, hold_and_release
+from tests.harness.forked import Forked
 from tests.harness.servers import QUICK_ETCD, etcd_far_away, etcdctl, gateway, leader, leases, optional_server, watchers
 from tests.harness.waiting import WITHIN_S, eventually
 
@@ -723,3 +724,20 @@ def _take_once(backend: EtcdBackend) -> None:
 
 def _has(lock: DistributedLock, key: str) -> bool:
     return any(contender.key == key for contender in lock.contenders())
+
+
+def test_a_forked_child_that_can_not_use_grpc_is_told(backend: EtcdBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without gRPC's fork handlers it would hang in each call: it is refused at once, and closes without a word."""
+
+    def use() -> None:
+        try:
+            backend.lock("/test/grpc").acquire()
+        finally:
+            backend.close()
+
+    with backend.lock("/test/grpc"):
+        with monkeypatch.context() as patch:
+            patch.setenv("GRPC_ENABLE_FORK_SUPPORT", "0")
+            child = Forked(lambda _: use())
+        with pytest.raises(LockError, match="gRPC"):
+            child.result()

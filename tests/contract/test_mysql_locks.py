@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import psutil
 import pymysql
 import pytest
 import trustme
@@ -25,6 +26,7 @@ from app.locks.mysql.for_update import MySqlForUpdateBackend
 from app.locks.mysql.row import MySqlRowBackend
 from app.torture.proxy import Proxy
 from tests.contract.lock_contract import TTL_S, InThread, LockContract, LockSystem, hold_and_release
+from tests.harness.forked import Forked
 from tests.harness.servers import ask, optional
 from tests.harness.waiting import WITHIN_S, eventually
 from tests.harness.worker import Worker
@@ -629,3 +631,18 @@ def asked(system: MySqlSystem) -> int:
     before = looks()
     eventually(lambda: looks() > before + 3, "it looks again")
     return 1
+
+
+def test_a_forked_child_keeps_no_connection_open(system: MySqlSystem, backend: MySqlBackend) -> None:
+    """The server hears of its parent's end although the child lives on: of idle sessions, a holder's and a waiter's."""
+
+    def connections() -> int:
+        open_ones = psutil.Process().net_connections("tcp")
+        return sum(bool(one.raddr) and one.raddr.port == system.server.port for one in open_ones)
+
+    lock = backend.lock("/test/copies")
+    with lock:
+        waiting_one = InThread(lambda: hold_and_release(lock))
+        eventually(lambda: connections() >= (2 if system.kind is MySqlForUpdateBackend else 1), "connections")
+        assert Forked(lambda _: connections()).result() == 0
+    waiting_one.result()

@@ -131,9 +131,11 @@ class ToyBackend(LockBackend):
                     if time.monotonic() > deadline:
                         raise LockUnavailable(f"{self._file} is in use") from None
                     time.sleep(_PAUSE_S / 10)
-            table = json.loads(file.read() or '{"token": 0, "held": {}}')
+            text = file.read()
+            table = json.loads(text or '{"token": 0, "held": {}}')
             table["held"] = {name: line for name, line in table["held"].items() if line["until"] > time.time()}
             yield table
             file.seek(0)
-            file.truncate()
-            json.dump(table, file)
+            file.write(json.dumps(table).ljust(len(text)))  # in one go: whoever is killed leaves no half of it
+            file.flush()
+            fcntl.flock(file, fcntl.LOCK_UN)  # closing it is not enough: a forked child may have a copy

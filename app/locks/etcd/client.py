@@ -21,6 +21,7 @@ from etcd3 import etcdrpc
 from app.common.interrupt import uninterrupted
 from app.errors import ConfigurationError, LockUnavailable
 from app.locks.etcd.endpoint import Endpoint, metadata_of, tls_credentials
+from app.locks.etcd.gate import GATE
 
 _ELSEWHERE: Final = {
     # Another member may do better, or this one a moment later. UNAVAILABLE is also "no leader" and "leader changed".
@@ -291,7 +292,8 @@ class EtcdClient:
         endpoint = self._endpoints[self._current]
         timeout_s = self.timeout_s if timeout_s is None else timeout_s
         try:
-            stream = endpoint.watches(timeout_s)
+            with GATE.inside():
+                stream = endpoint.watches(timeout_s)
             watch = stream.add(key, wake, timeout_s, end=_end_of(key) if below else None)
         except (LockUnavailable, grpc.RpcError, ValueError) as error:
             self._next(endpoint)
@@ -329,7 +331,7 @@ class EtcdClient:
             try_s = max(_MIN_TRY_S, (deadline - time.monotonic()) / max(1, untried))
             token, asked_at = None, time.monotonic()
             try:
-                with uninterrupted():
+                with uninterrupted(), GATE.inside():
                     token = endpoint.token(try_s)
                     answer = method(endpoint)(request, timeout=try_s, metadata=metadata_of(token))
                 endpoint.heard()

@@ -11,7 +11,9 @@ from urllib.parse import urlsplit
 import grpc
 from etcd3 import etcdrpc
 
+from app.common import fork
 from app.errors import ConfigurationError, LockUnavailable
+from app.locks.etcd.gate import GATE
 from app.locks.etcd.watch import WatchStream
 
 _log = logging.getLogger(__name__)
@@ -43,26 +45,43 @@ class Endpoint:
         self.url = f"{parts.scheme}://{target}"
         self._target = target
         self._credentials = credentials if parts.scheme == "https" else None
-        self._former: Any = None  # the channel before this one: calls may still be out on it
-        self._silent_since: float | None = None
-        self._aside, self._aside_until = "", 0.0
         self._closed = False
-        self._connect()
         self._login = (user, password) if user and password else None
         self._token: str | None = None
+        self._begin()
+        fork.in_child(self._begin)
+
+    def _begin(self) -> None:
+        if not GATE.usable:
+            return  # what the parent had of gRPC must not even be deleted
+        self._connecting = threading.Lock()
+        self._connection: _Connection | None = None  # made at first use
+        self._former: _Connection | None = None  # the one before: calls may still be out on it
+        self._connected_at = 0.0
+        self._silent_since: float | None = None
+        self._aside, self._aside_until = "", 0.0
         self._logging_in = threading.Lock()
         self._mutex = threading.Lock()
         self._watches: WatchStream | None = None
         self._watches_token: str | None = None
 
-    def _connect(self) -> None:
-        self._connected_at = time.monotonic()
-        if self._credentials is None:
-            self._channel = grpc.insecure_channel(self._target, options=_CHANNEL_OPTIONS)
-        else:
-            self._channel = grpc.secure_channel(self._target, self._credentials, options=_CHANNEL_OPTIONS)
-        self.kv = etcdrpc.KVStub(self._channel)
-        self.lease = etcdrpc.LeaseStub(self._channel)
+    def _connected(self) -> "_Connection":
+        with self._connecting:
+            if self._closed:
+                raise ValueError("the channel is closed")  # as gRPC says it
+            if self._connection is None:
+                self._connection = _Connection(self._target, self._credentials)
+            return self._connection
+
+    @property
+    def kv(self) -> Any:
+        """Calls about keys."""
+        return self._connected().kv
+
+    @property
+    def lease(self) -> Any:
+        """Calls about leases."""
+        return self._connected().lease
 
     def heard(self) -> None:
         """It has answered a call."""
@@ -81,16 +100,17 @@ class Endpoint:
                 self._silent_since = since
             if time.monotonic() - self._silent_since < silent_s:
                 return
-            # A member that is only slow may still answer what is out there, so that is not cut off.
-            former, self._former = self._former, self._channel
             stream, self._watches = self._watches, None
             self._silent_since = None
-            self._connect()
+            with self._connecting:
+                # A member that is only slow may still answer what is out there, so that is not cut off.
+                former, self._former, self._connection = self._former, self._connection, None
+                self._connected_at = time.monotonic()
         _log.warning("etcd at %s says nothing; connecting anew", self.url)
         if stream is not None:
             stream.close()  # whoever watches there is woken, and comes here
         if former is not None:
-            former.close()
+            former.channel.close()
 
     @property
     def aside(self) -> str:
@@ -111,7 +131,7 @@ class Endpoint:
         try:
             if self._token is None:
                 request = etcdrpc.AuthenticateRequest(name=self._login[0], password=self._login[1])
-                self._token = etcdrpc.AuthStub(self._channel).Authenticate(request, timeout=timeout_s).token
+                self._token = etcdrpc.AuthStub(self._connected().channel).Authenticate(request, timeout=timeout_s).token
             return self._token
         finally:
             self._logging_in.release()
@@ -141,7 +161,7 @@ class Endpoint:
             if self._watches is not None and self._watches_token != token:
                 old, self._watches = self._watches, None  # etcd would refuse every new watch on it
             if self._watches is None or self._watches.broken:
-                self._watches = WatchStream(etcdrpc.WatchStub(self._channel), metadata_of(token))
+                self._watches = WatchStream(etcdrpc.WatchStub(self._connected().channel), metadata_of(token))
                 self._watches_token = token
             stream = self._watches
         if old is not None:
@@ -150,14 +170,30 @@ class Endpoint:
 
     def close(self) -> None:
         """Close the stream and the channel."""
+        if not GATE.usable:
+            return
         with self._mutex:
             self._closed = True
             stream, self._watches = self._watches, None
         if stream is not None:
             stream.close()
-        for channel in (self._channel, self._former):
-            if channel is not None:
-                channel.close()
+        with self._connecting:
+            self._closed = True
+            for connection in (self._connection, self._former):
+                if connection is not None:
+                    connection.channel.close()
+
+
+class _Connection:
+    """A channel and its stubs."""
+
+    def __init__(self, target: str, credentials: Any) -> None:
+        if credentials is None:
+            self.channel = grpc.insecure_channel(target, options=_CHANNEL_OPTIONS)
+        else:
+            self.channel = grpc.secure_channel(target, credentials, options=_CHANNEL_OPTIONS)
+        self.kv = etcdrpc.KVStub(self.channel)
+        self.lease = etcdrpc.LeaseStub(self.channel)
 
 
 def metadata_of(token: str | None) -> Sequence[tuple[str, str]]:

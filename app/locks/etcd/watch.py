@@ -16,6 +16,7 @@ import grpc
 from etcd3 import etcdrpc
 
 from app.errors import LockUnavailable
+from app.locks.etcd.gate import GATE
 
 _log = logging.getLogger(__name__)
 _DELETIONS: Final = [etcdrpc.WatchCreateRequest.FilterType.Value("NOPUT")]
@@ -43,6 +44,7 @@ class WatchStream:
         self._unanswered: deque[Watch] = deque()  # etcd answers in the order of the requests
         self._watches: dict[int, Watch] = {}
         self.broken = False
+        GATE.streams.add(self)
         self._call = stub.Watch(iter(self._requests.get, None), metadata=metadata)
         self._reader = threading.Thread(target=self._read, name="seckill-etcd-watch", daemon=True)
         self._reader.start()

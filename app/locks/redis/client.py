@@ -20,6 +20,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError, RedisError
 from redis.retry import Retry
 
+from app.common import fork
 from app.errors import ConfigurationError, LockUnavailable
 
 _log = logging.getLogger(__name__)
@@ -46,21 +47,35 @@ class RedisClient:
 
     def __init__(self, url: str, *, timeout_s: float = 2.0, brief_s: float | None = None) -> None:
         self.timeout_s = timeout_s
+        self._brief_s = brief_s
+        self._url = url
         self._closed = False
-        self._id = uuid.uuid4()
-        self._owners = itertools.count(1)
         try:
-            self._redis = _connect(url, timeout_s)
-            self._brief = self._redis if brief_s is None else _connect(url, min(brief_s, timeout_s))
-            self._url = url
-            self._pings: dict[float, Any] = {}  # a client for each deadline that pings were asked with
+            self._begin()
         except (ValueError, RedisError):
             # Neither the URL nor the error: a part of the password may be in both.
             raise ConfigurationError(
                 "not the URL of a server for locks: say redis://host:6379/0, rediss://... or unix://... (with "
                 "user:password@ before the host; '/', ':' and '@' in them written as %2F, %3A and %40)"
             ) from None
+        fork.in_child(self._begin_in_child)
+
+    def _begin(self) -> None:
+        url, timeout_s = self._url, self.timeout_s
+        self._id = uuid.uuid4()
+        self._owners = itertools.count(1)
+        self._redis = _connect(url, timeout_s)
+        self._brief = self._redis if self._brief_s is None else _connect(url, min(self._brief_s, timeout_s))
+        self._pings: dict[float, Any] = {}  # a client for each deadline that pings were asked with
         self._listener = _Listener(_connect(url, timeout_s))
+
+    def _begin_in_child(self) -> None:
+        for client in (self._redis, self._brief, self._listener.client, *self._pings.values()):
+            pool = client.connection_pool
+            pool._lock = pool._fork_lock = threading.RLock()
+            for connection in (*pool._available_connections, *pool._in_use_connections):
+                fork.close_copy(connection._sock)
+        self._begin()
 
     def new_owner(self) -> str:
         """A name for one attempt, as Redisson has it: a client, and a number that is one thread's there."""
@@ -136,7 +151,7 @@ class _Listener:
         self.control = f"seckill:listener:{uuid.uuid4().hex}"
         self.closed = False
         self._said = ""  # why it hears nothing
-        self._client = client
+        self.client = client
         self._mutex = threading.Lock()
         self._changed = threading.Condition(self._mutex)
         self._wakes: dict[str, list[Callable[[], None]]] = {}
@@ -166,7 +181,7 @@ class _Listener:
     def _run(self) -> None:
         while not self.closed:
             try:
-                with self._client.pubsub() as channels:
+                with self.client.pubsub() as channels:
                     self._listen(channels)
             except (RedisError, OSError, ValueError) as error:
                 if str(error) != self._said:
@@ -178,7 +193,7 @@ class _Listener:
                 for wake in wakes:
                     wake()  # no message comes any more: they look by themselves
                 time.sleep(_AWAY_PAUSE_S)
-        self._client.close()
+        self.client.close()
 
     def _listen(self, channels: Any) -> None:
         asked: set[str] = set()

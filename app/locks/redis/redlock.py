@@ -9,11 +9,12 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from concurrent.futures import Future, as_completed
 from typing import Any, Final, Self
 
 from typing_extensions import Unpack, override
 
+from app.common import fork
 from app.common.backoff import Backoff
 from app.errors import ConfigurationError, LockUnavailable
 from app.locks.attempt import Attempt
@@ -43,7 +44,7 @@ class _Servers:
         self._clients = [RedisClient(url, timeout_s=timeout_s) for url in urls]
         self.majority = len(urls) // 2 + 1
         self._call_s = 2 * timeout_s  # to connect, and to answer
-        self._threads = [ThreadPoolExecutor(_CALLS_MAX, thread_name_prefix="seckill-redlock") for _ in urls]
+        self._threads = [fork.Threads(_CALLS_MAX, "seckill-redlock") for _ in urls]
 
     def ask(
         self, question: Callable[[RedisClient], Any], enough: Callable[[list[Any]], bool] = lambda answers: False

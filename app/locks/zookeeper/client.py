@@ -5,6 +5,7 @@ broken connection comes back. Here it never does: a session is over when its con
 So whatever a session left behind goes with it, and nobody has to look for it.
 """
 
+import atexit
 import logging
 import math
 import threading
@@ -15,6 +16,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 from uuid import uuid4
 
+from app.common import fork
 from app.common.callbacks import Callbacks
 from app.errors import ConfigurationError, LockUnavailable
 
@@ -201,6 +203,11 @@ class Session:
         if self._ending is not None:
             self._ending.join(_END_S)
 
+    def forget(self) -> None:
+        """In a forked child, whose parent has the session: close the copy of its connection."""
+        fork.close_copy(self._kazoo._connection._socket)
+        atexit.unregister(self._kazoo.handler.stop)  # which would wait for threads that are not here
+
     def _refuse_if_over(self) -> None:
         if self.over is not None:
             raise LockUnavailable(self.over)
@@ -357,9 +364,16 @@ class ZooKeeperClient:
         self.session_s = session_s
         self._hosts = _for_kazoo(hosts if isinstance(hosts, str) else ",".join(hosts), session_s, timeout_s)
         self._auth = auth
-        self._mutex = threading.Lock()
         self._session: Session | None = None
         self._closed = False
+        self._begin()
+        fork.in_child(self._begin)
+
+    def _begin(self) -> None:
+        self._mutex = threading.Lock()
+        session, self._session = self._session, None
+        if session is not None:  # the parent's
+            session.forget()
 
     def session(self, timeout_s: float) -> Session:
         """The session, connected; a new one if the last one is over."""

@@ -1,0 +1,107 @@
+"""gRPC in a process that forks.
+
+A child can use gRPC if no thread was inside it at the fork: then gRPC's own fork handlers see to it. Otherwise they do
+nothing, and the child crashes in gRPC, or waits there for ever. So a fork waits here until nobody is inside, and a
+child that can't use gRPC is told so.
+"""
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final, Protocol
+from weakref import WeakSet
+
+from app.common import fork
+from app.errors import LockError
+
+_QUIET_S: Final = 2.5  # a call to a server that is silent takes two seconds
+_PAUSE_S: Final = 0.001
+_NO: Final = ("0", "false", "no")  # what gRPC takes for "off", and then it has no fork handlers
+
+
+class _Stream(Protocol):
+    def close(self) -> None: ...
+
+
+class _Gate:
+    """Who is inside gRPC, in this process. Nobody enters while it forks."""
+
+    def __init__(self) -> None:
+        self.usable = True  # whether gRPC can be used here
+        self._used = False
+        self._quiet = True
+        self._forks = 0  # under way
+        self._begin()
+        fork.in_child(self._begin_in_child)
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(before=self._close, after_in_parent=self._open)
+
+    def _begin(self) -> None:
+        self.streams: WeakSet[_Stream] = WeakSet()  # whose threads are inside all the time
+        self._changed = threading.Condition()
+        self._inside = 0
+
+    @contextmanager
+    def inside(self) -> Iterator[None]:
+        """A block that calls gRPC. Raises `LockError` in a child that can't."""
+        with self._changed:
+            if not self.usable:
+                raise LockError(
+                    "etcd's client, gRPC, can't be used in this forked process: it was busy at the fork, or its fork "
+                    "handlers are off (GRPC_ENABLE_FORK_SUPPORT); fork before etcd is used, or spawn"
+                )
+            self._changed.wait_for(lambda: not self._forks)
+            self._used = True
+            self._inside += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._inside -= 1
+
+    def _close(self) -> None:
+        with self._changed:
+            self._forks += 1
+        if not self._used or not self.usable:
+            return
+        deadline = time.monotonic() + _QUIET_S
+        self._wait(lambda: not self._inside, deadline)
+        for stream in list(self.streams):
+            stream.close()  # whoever waits for its watches looks by itself, and makes a new one after the fork
+        self._quiet = self._wait(lambda: not self._inside and not _threads_inside(), deadline)
+
+    @staticmethod
+    def _wait(condition: Callable[[], bool], deadline: float) -> bool:
+        while not (met := condition()) and time.monotonic() < deadline:
+            time.sleep(_PAUSE_S)
+        return met
+
+    def _open(self) -> None:
+        with self._changed:
+            self._forks -= 1
+            self._changed.notify_all()
+
+    def _begin_in_child(self) -> None:
+        off = os.environ.get("GRPC_ENABLE_FORK_SUPPORT", "").lower() in _NO
+        self.usable = self.usable and not (self._used and (off or not self._quiet))
+        self._used = False
+        self._forks = 0
+        self._begin()
+
+
+def _threads_inside() -> bool:
+    """Whether a thread is in gRPC's Python part: one of its own, for example, after a call was cancelled."""
+    own = threading.get_ident()
+    for thread, top in sys._current_frames().items():
+        frame = None if thread == own else top
+        while frame is not None:
+            if frame.f_globals.get("__name__") == "grpc._channel":
+                return True
+            frame = frame.f_back
+    return False
+
+
+GATE: Final = _Gate()
