@@ -7,6 +7,7 @@
 >>> locks.close()
 """
 
+from app.common.clock import now
 from app.errors import LockCancelled, LockError, LockLost, LockNotHeld, LockTimeout, LockUnavailable
 from app.locks.backend import Guarantees, LockBackend, Scope
 from app.locks.contender import Contender
@@ -33,5 +34,6 @@ __all__ = [
     "Scope",
     "connect",
     "name_of",
+    "now",
     "pulse_of_loop",
 ]

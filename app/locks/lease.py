@@ -2,11 +2,10 @@
 
 import math
 import threading
-import time
 from collections.abc import Callable
 from typing import Protocol
 
-from app.common import fork
+from app.common import clock, fork
 from app.common.callbacks import Callbacks
 from app.errors import LockLost
 from app.locks.pulse import Pulse
@@ -32,7 +31,7 @@ class Leased:
 
     @property
     def deadline(self) -> float:
-        """When it ends if it is not renewed, on the monotonic clock."""
+        """When it ends if it is not renewed, on the clock of `app.locks.now`."""
         return self.lease.deadline
 
     @property
@@ -50,7 +49,7 @@ class Leased:
 
 
 class Lease:
-    """Ours until `deadline`, a moment on the monotonic clock, unless it is renewed before or lost.
+    """Ours until `deadline`, a moment on the clock `now`, unless it is renewed before or lost.
 
     `name`: for people; `hold`: what it keeps alive on the server; `ttl_s`: seconds from a renewal to its end;
     `asked_at`: when the server was asked for it. A lease `under` another one lasts as long as that at most.
@@ -67,14 +66,14 @@ class Lease:
         *,
         asked_at: float | None = None,
         under: "Lease | None" = None,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = clock.now,
     ) -> None:
         self.name = name
         self.hold = hold
         self.ttl_s = ttl_s
         self.owner: object = None  # set by the lock, once somebody owns it
         self.pulse: Pulse | None = None  # of the event loop that it is for, if it is for one
-        self.renew_until = math.inf  # on the monotonic clock: whatever its owner does, it ends a TTL after that
+        self.renew_until = math.inf  # on the same clock: whatever its owner does, it ends a TTL after that
         self._generation = fork.generation
         self._clock = clock
         self._deadline = (clock() if asked_at is None else asked_at) + ttl_s
@@ -85,7 +84,7 @@ class Lease:
 
     @property
     def deadline(self) -> float:
-        """When the lease ends if nobody renews it, on the monotonic clock."""
+        """When the lease ends if nobody renews it, on the clock `now`."""
         return self._deadline if self._under is None else min(self._deadline, self._under.deadline)
 
     @property

@@ -9,7 +9,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from app.common import fork
+from app.common import clock, fork
 from app.locks.attempt import Attempt
 from app.locks.backend import Guarantees, LockBackend, Scope
 from app.locks.contender import Contender, describe
@@ -67,7 +67,7 @@ class _Place(Attempt["LocalBackend"]):
         if not self.renew(0):
             return self.backend.ttl_s
         self.token = _next_token()
-        self.lease.renewed(time.monotonic())
+        self.lease.renewed(clock.now())
         self.backend.renewer.keep(self.lease)
         return Grant(self.key, self.token, _SOURCE, self.lease)
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Hashable
 from contextlib import asynccontextmanager
@@ -12,7 +11,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Generic
 
-from app.common import fork
+from app.common import clock, fork
 from app.errors import LockCancelled, LockError, LockLost, LockNotHeld, LockTimeout
 from app.locks.attempt import Attempt, Backend
 from app.locks.contender import Contender
@@ -243,7 +242,7 @@ class _Terms:
     def bind(self, lease: Lease) -> None:
         lease.pulse = self.pulse
         if self.hold_max_s is not None:
-            lease.renew_until = min(lease.renew_until, time.monotonic() + self.hold_max_s - lease.ttl_s)
+            lease.renew_until = min(lease.renew_until, clock.now() + self.hold_max_s - lease.ttl_s)
 
 
 class _Claim:

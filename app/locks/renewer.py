@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from app.common import fork
+from app.common import clock, fork
 from app.common.interrupt import uninterrupted
 from app.errors import LockUnavailable
 from app.locks.lease import Lease
@@ -17,6 +17,7 @@ _log = logging.getLogger(__name__)
 _RETRY_S = 0.5  # at the latest this long after a renewal that found no server, the next one is tried
 _STUCK_S = 30.0  # no call takes that long: a thread that has done nothing else is stuck
 _HAND_BACK_S = 1.0  # whoever gives a lock back does not wait for long
+_LOOK_S = 1.0  # so often the thread looks at the clock: a wait stands still while the machine is suspended
 _MIN_CALL_S = 0.05  # a shorter deadline fails calls that a healthy server would have answered
 
 
@@ -43,7 +44,7 @@ class Renewer:
         self,
         *,
         ratio: float = 1 / 3,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = clock.now,
         on_event: Callable[[str], None] = lambda event: None,
     ) -> None:
         if not 0 < ratio < 1:
@@ -130,7 +131,7 @@ class Renewer:
             with self._mutex:
                 due = min((job.due for job in self._jobs.values()), default=None)
             if due is None or due > self._clock():
-                self._changed.wait(None if due is None else max(0.0, due - self._clock()))
+                self._changed.wait(None if due is None else max(0.0, min(due - self._clock(), _LOOK_S)))
                 self._changed.clear()
                 continue
             self._busy_since = self._clock()

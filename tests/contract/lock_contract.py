@@ -6,11 +6,12 @@ import gc
 import os
 import queue
 import signal
+import subprocess
 import threading
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from multiprocessing.connection import Connection
@@ -19,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from app.common.clock import now
 from app.errors import LockCancelled, LockError, LockLost, LockNotHeld, LockTimeout, LockUnavailable
 from app.locks import Cancel, DistributedLock, Grant, Guarantees, LockBackend, Scope
 from app.locks import lock as lock_module
@@ -159,8 +161,8 @@ class LockContract:
     def workers(self, system: LockSystem, name: str) -> Iterator[Callable[..., Worker]]:
         with ExitStack() as stack:
 
-            def start(ttl_s: float = CALM_S) -> Worker:
-                return stack.enter_context(Worker(system.backend, system.options(ttl_s), name))
+            def start(ttl_s: float = CALM_S, under: Sequence[str] = ()) -> Worker:
+                return stack.enter_context(Worker(system.backend, system.options(ttl_s), name, under=under))
 
             yield start
 
@@ -462,6 +464,40 @@ class LockContract:
         brief_lock.release()
         backend.close()
 
+    @promise("leases")
+    @pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="no clock here goes on in a suspended machine")
+    def test_a_suspended_machine_loses_the_lock(
+        self, lock: DistributedLock[Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """On waking, a machine that was suspended for an hour finds its lease lost at once; nobody has to tell it."""
+        told = threading.Event()
+        grant = lock.acquire()
+        grant.on_lost(told.set)
+        read = time.clock_gettime
+        # What a suspended machine does to the clocks: the monotonic one stood still.
+        monkeypatch.setattr(time, "clock_gettime", lambda which: read(which) + 3600 * (which == time.CLOCK_BOOTTIME))
+        assert not lock.held_by_me
+        with pytest.raises(LockLost):
+            grant.ensure_held()
+        assert told.wait(WITHIN_S)
+        with pytest.raises(LockLost):
+            lock.release()
+
+    @promise("leases")
+    def test_a_machine_that_was_suspended_before_is_like_any_other(
+        self, system: LockSystem, lock: DistributedLock[Any], workers: Callable[..., Worker]
+    ) -> None:
+        """Where the clocks differ by an hour they are not mixed up: a lease is had, renewed, and not lost."""
+        under = ["unshare", "--time", "--boottime", "3600"]
+        if subprocess.run([*under, "true"], capture_output=True).returncode:
+            pytest.skip("no time namespaces for us here")
+        worker = workers(system.ttl_s, under)
+        assert "token" in worker.ask("acquire", wait_s=WITHIN_S)
+        with pytest.raises(LockTimeout):
+            lock.acquire(wait_s=3 * system.ttl_s)
+        assert worker.ask("lost") == {"lost": False}
+        worker.ask("release")
+
     # -- others die --------------------------------------------------------------------------------------------------
 
     @promise("leases")
@@ -720,7 +756,7 @@ class LockContract:
             until = grant.deadline
             own_system.pause()
             # Frozen beyond the moment at which it would have been renewed (a third of the TTL).
-            eventually(lambda: time.monotonic() > until - 5 + 2.5, "half of the TTL is over")
+            eventually(lambda: now() > until - 5 + 2.5, "half of the TTL is over")
             own_system.resume()
             eventually(lambda: grant.deadline > until, "it was renewed after all")
             assert not grant.lost
@@ -738,7 +774,7 @@ class LockContract:
         own_system.pause()
         try:
             assert told.wait(own_system.ttl_s + WITHIN_S)
-            assert time.monotonic() >= grant.deadline
+            assert now() >= grant.deadline
             with pytest.raises(LockLost):
                 lock.release()
         finally:

@@ -15,6 +15,7 @@ from typing import Any, Self
 
 from typing_extensions import Unpack, override
 
+from app.common.clock import now
 from app.errors import LockUnavailable
 from app.locks.attempt import Attempt
 from app.locks.backend import Guarantees, LockBackend, Options
@@ -45,7 +46,7 @@ class ToyAttempt(Attempt["ToyBackend"]):
 
     @override
     def take(self, wait: Wait) -> Grant | float:
-        asked_at, key = time.monotonic(), uuid.uuid4().hex
+        asked_at, key = now(), uuid.uuid4().hex
         with self.backend.table(wait.call_s(self.backend.timeout_s)) as table:
             if self.name in table["held"]:
                 return _PAUSE_S

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from typing import Any, Self
 
 from app.errors import LockError
@@ -20,12 +21,15 @@ from app.locks import DistributedLock, LockBackend
 
 
 class Worker:
-    """A child process that opens `module:Class(**options)`, a lock backend, and the lock `name` of it."""
+    """A child process that opens `module:Class(**options)`, a lock backend, and the lock `name` of it.
 
-    def __init__(self, backend: str, options: dict[str, Any], name: str) -> None:
+    `under`: the program that runs it, if one does.
+    """
+
+    def __init__(self, backend: str, options: dict[str, Any], name: str, *, under: Sequence[str] = ()) -> None:
         arguments = json.dumps({"backend": backend, "options": options, "name": name})
         self._child = subprocess.Popen(
-            [sys.executable, "-m", "tests.harness.worker", arguments],
+            [*under, sys.executable, "-m", "tests.harness.worker", arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -2,13 +2,13 @@
 
 import math
 import secrets
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
+from app.common import clock
 from app.locks.attempt import Attempt, PlaceLost
 from app.locks.contender import Contender, describe, parse_owner
 from app.locks.etcd.client import EtcdClient, KeyValue
@@ -87,7 +87,7 @@ class Place(Attempt["EtcdBackend"]):
     def _enter(self, wait: Wait) -> Lease:
         """Have a lease, keep it renewed, and create our key: two calls, of which the second tells who is ahead."""
         client, renewer, timeout_s = self._client, self.backend.renewer, wait.call_s(self.backend.timeout_s)
-        asked_at, ttl_s = time.monotonic(), float(math.ceil(self.backend.ttl_s))  # etcd counts whole seconds
+        asked_at, ttl_s = clock.now(), float(math.ceil(self.backend.ttl_s))  # etcd counts whole seconds
         if self._session is None:
             lease_id = secrets.randbits(62) + 1
             self._key = EtcdKey(client, f"{self._prefix}{lease_id:x}", lease_id)

@@ -1,11 +1,11 @@
 """A session: one lease for several locks and elections, which live and end together."""
 
 import secrets
-import time
 from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
+from app.common import clock
 from app.errors import LockLost, LockUnavailable
 from app.locks.etcd.election import Election
 from app.locks.etcd.lock import EtcdLock
@@ -39,7 +39,7 @@ class Session(Leased):
         self._backend = backend
         self.client = client = backend.client
         self._deleted: set[str] = set()
-        asked_at = time.monotonic()
+        asked_at = clock.now()
         if lease_id is not None:
             granted_s = client.ttl_granted(lease_id)
             if granted_s is None or not client.keep_alive(lease_id):

@@ -6,10 +6,10 @@ to wait, by a watch, for the deletion of the key.
 
 import math
 import secrets
-import time
 
 from typing_extensions import override
 
+from app.common import clock
 from app.locks.attempt import Attempt, PlaceLost
 from app.locks.backend import Guarantees
 from app.locks.contender import Contender, describe
@@ -71,7 +71,7 @@ class _Attempt(Attempt[EtcdBackend]):
         """The lease of our key."""
         if self.lease is not None:
             return self.lease
-        lease_id, asked_at = secrets.randbits(62) + 1, time.monotonic()
+        lease_id, asked_at = secrets.randbits(62) + 1, clock.now()
         ttl_s = math.ceil(self.backend.ttl_s)
         self._key = EtcdKey(self._client, self.name, lease_id)
         lease = self.lease = Lease(self.name, self._key, ttl_s, asked_at=asked_at)

@@ -4,13 +4,13 @@ import contextlib
 import os
 import secrets
 import threading
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import Final
 
 from typing_extensions import Unpack, override
 
+from app.common import clock
 from app.common.mysql import NO_TABLE, Refused, Session, Sessions
 from app.errors import LockUnavailable
 from app.locks.attempt import Attempt
@@ -138,7 +138,7 @@ class _Attempt(Attempt["MySqlForUpdateBackend"]):
     def _grant(self, session: Session, wait: Wait) -> Grant:
         timeout_s = wait.call_s(self.backend.timeout_s)
         source, token = self.backend.tokens.next(timeout_s)
-        asked_at = time.monotonic()
+        asked_at = clock.now()
         holder = self._sign(session, token, timeout_s)
         hold = _Transaction(session, self.backend.rows)
         lease = Lease(f"{self.name}/{holder}", hold, self.backend.ttl_s, asked_at=asked_at)

@@ -3,11 +3,11 @@
 import os
 import secrets
 import threading
-import time
 from typing import Final
 
 from typing_extensions import override
 
+from app.common import clock
 from app.common.backoff import Backoff
 from app.common.mysql import DUPLICATE, MySqlClient, Refused
 from app.locks.attempt import Attempt
@@ -83,7 +83,7 @@ class _Attempt(Attempt["MySqlRowBackend"]):
             self.lease = None
             return None
         source, token = self.backend.tokens.next(wait.call_s(self.backend.timeout_s))
-        asked_at = time.monotonic()
+        asked_at = clock.now()
         # Not ours any more, if all that took longer than a TTL: then the token may be greater than that of the one who
         # came after us, and must not be used.
         if not row.sign(token, wait.call_s(self.backend.timeout_s)):

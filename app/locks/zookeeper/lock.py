@@ -1,12 +1,12 @@
 """The ZooKeeper lock: an ephemeral sequential node per outermost acquire, the lowest number owns. Curator's queue."""
 
-import time
 from collections.abc import Callable, Sequence
 from typing import Final, Self
 from uuid import uuid4
 
 from typing_extensions import Unpack, override
 
+from app.common import clock
 from app.errors import ConfigurationError, LockUnavailable
 from app.locks.attempt import Attempt, PlaceLost
 from app.locks.backend import Guarantees, LockBackend, Options
@@ -82,7 +82,7 @@ class _Place(Attempt["ZooKeeperBackend"]):
         session = client.session(timeout_s)
         try:
             self._source = f"zookeeper:{client.source(session, self.name, timeout_s)}"
-            asked_at = time.monotonic()
+            asked_at = clock.now()
             # Curator's form; there the first part tells whose node it is that was created without an answer.
             created = session.create(
                 self.name, f"_c_{uuid4()}-lock-", describe(self.backend.instance).encode(), timeout_s
