@@ -703,6 +703,7 @@ class LockContract:
         brief_lock.release()  # raises if it was lost
         assert waiting.result() > grant.token or not self.guarantees.fencing
 
+    @pytest.mark.slow
     def test_a_busy_parent_has_children(self, backend: LockBackend, name: str) -> None:
         """Whatever the parent's threads are about at the fork, a child can use its locks."""
         stop = threading.Event()

@@ -6,6 +6,7 @@ import re
 import threading
 import time
 import uuid
+from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
 from typing import Any
@@ -224,6 +225,32 @@ async def test_it_goes_on_while_all_are_selling(audited: Audited, valkey: Valkey
         for task in selling:
             task.cancel()
         await asyncio.gather(*selling, return_exceptions=True)
+
+
+@pytest.mark.slow
+async def test_many_items_are_looked_at_in_pages(
+    audited: Audited, valkey: Valkey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An item of which nothing was sold since the last look costs a part of two calls."""
+    with redis.Redis.from_url(valkey.url) as client:
+        client.mset({f"seckill:{{item-{number}}}:stock": 10 for number in range(2000)})
+    async with audited(valkey) as (one, auditor):
+        await buy(one, 5)
+        assert (await a_round(auditor)).items == 2001
+        calls: defaultdict[str, int] = defaultdict(int)
+        for name in ("level", "levels", "order", "orders"):
+            method = getattr(one.store, name)
+
+            async def counted(*arguments: Any, name: str = name, method: Any = method, **options: Any) -> Any:
+                calls[name] += 1
+                return await method(*arguments, **options)
+
+            monkeypatch.setattr(one.store, name, counted, raising=False)
+        await a_round(auditor)
+        calls.clear()
+        assert (await a_round(auditor)).items == 2001
+        assert calls["levels"] <= 63  # 21 a round, and there may be parts of two more
+        assert calls["level"] + calls["order"] + calls["orders"] == 0
 
 
 async def test_a_new_sale_while_it_looks(audited: Audited, valkey: Valkey, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,6 +86,7 @@ async def test_a_failover_in_mid_sale_loses_nothing(etcd: EtcdMember, trio: Sent
         assert (audit.lucky, audit.violations) == (len(told), [])
 
 
+@pytest.mark.slow
 async def test_a_failover_to_the_one_that_has_it_not(etcd: EtcdMember, trio: SentinelSet) -> None:
     """With as many as there are replicas, none that lacks a sale can be promoted: whoever was told "sold" has an order.
 
@@ -113,6 +114,7 @@ async def test_a_failover_to_the_one_that_has_it_not(etcd: EtcdMember, trio: Sen
                 assert await of_promoted.order(answer.order_id) is not None
 
 
+@pytest.mark.slow
 async def test_one_of_two_is_not_enough(etcd: EtcdMember, trio: SentinelSet) -> None:
     """A failover may promote the replica that nobody waited for: an instance that is set up so is not ready."""
     async with shop(etcd.endpoint, trio.url, store_wait_replicas=1) as one:

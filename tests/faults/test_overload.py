@@ -72,6 +72,7 @@ def test_twenty_thousand_buyers_at_once(etcd: EtcdMember, valkey: Valkey) -> Non
             assert Crowd(instance.port, 300).answers() == {"200": 300}
 
 
+@pytest.mark.slow
 def test_a_crowd_at_a_cold_instance(etcd: EtcdMember, valkey: Valkey) -> None:
     """When a sale opens thousands come for an item that nobody has looked at: nobody is sent away for that."""
 
@@ -306,6 +307,7 @@ def test_who_reads_nothing_loses_the_connection(etcd: EtcdMember, valkey: Valkey
 
 
 @pytest.mark.parametrize("end", ["reset", "closed"])
+@pytest.mark.slow
 def test_a_buyer_who_has_hung_up(etcd: EtcdMember, valkey: Valkey, end: str) -> None:
     """Without a key they are not sold to: nobody could ever learn of the order. With one they may ask again."""
     with Instance(etcd.endpoint, valkey.url) as instance, closing(EtcdBackend([etcd.endpoint], ttl_s=30)) as backend:

@@ -99,6 +99,7 @@ async def until_sold(one: Counter) -> None:
     assert answer.outcome is Outcome.SOLD
 
 
+@pytest.mark.slow
 async def test_a_store_that_lost_its_last_second(own_etcd: EtcdMember, own_valkey: Valkey, tmp_path: Path) -> None:
     """It lacks orders that were acknowledged: nothing is sold, /readyz and `check` say so, the operator decides."""
     etcd, valkey = own_etcd, own_valkey

@@ -111,6 +111,7 @@ def test_the_stock_is_told_as_it_changes(instance: Instance, etcd: EtcdMember, v
         assert all(before != after for before, after in itertools.pairwise(levels))
 
 
+@pytest.mark.slow
 def test_heartbeats(instance: Instance) -> None:
     """A listener who is told nothing new hears that somebody is still there."""
     with listening(instance, "/stock/live") as listener:
@@ -195,6 +196,7 @@ def test_who_reads_nothing_keeps_nothing(etcd: EtcdMember, valkey: Valkey) -> No
         assert "Traceback" not in instance.last_lines(1000)
 
 
+@pytest.mark.slow
 def test_a_store_that_is_away(etcd: EtcdMember) -> None:
     """Listeners stay, hear heartbeats, and are told what is new when the store is back."""
     with (

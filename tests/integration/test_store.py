@@ -161,6 +161,7 @@ async def test_an_order_with_the_id_of_a_lost_one_is_another(
             await prepare(another, "phone", fence(5), "b")
 
 
+@pytest.mark.slow
 async def test_refusals_are_bounded(store: RedisStockStore, client: Any) -> None:
     """Whoever asks again and again with new keys fills two hashes of an item, and then the oldest are forgotten."""
     await store.set_stock("default", fence(1), 5)
@@ -176,6 +177,16 @@ async def test_refusals_are_bounded(store: RedisStockStore, client: Any) -> None
     assert seen.settled == {"29-999": refused}
     assert 0 < await client.pttl("seckill:{default}:refused") <= 7_200_000
     assert len(await client.keys("*")) <= 9
+
+
+@pytest.mark.slow
+async def test_items_are_found_among_very_many_keys(server: Valkey, client: Any) -> None:
+    """Each page of keys has a deadline of its own: however many there are, the names of the items are found."""
+    for first in range(0, 500_000, 10_000):
+        await client.mset({f"somebody:{number}": 1 for number in range(first, first + 10_000)})
+    async with opened(server.url, timeout_s=0.2) as (store, _):
+        await store.set_stock("phone", fence(1), 5)
+        assert await store.items() == ["phone"]
 
 
 @pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-ttl"])
