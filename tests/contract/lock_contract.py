@@ -644,6 +644,7 @@ class LockContract:
             assert [one.key for one in lock.contenders()] == [grant.key]
         assert Forked(lambda _: hold_and_release(lock)).result() > token or not self.guarantees.fencing
 
+    @pytest.mark.slow
     def test_a_child_holds_like_any_other_process(
         self, brief_backend: LockBackend, brief_lock: DistributedLock[Any], lock: DistributedLock[Any]
     ) -> None:
@@ -670,6 +671,7 @@ class LockContract:
         lock.acquire(wait_s=WITHIN_S)
         lock.release()
 
+    @pytest.mark.slow
     def test_a_child_has_an_event_loop_of_its_own(self, lock: DistributedLock[Any]) -> None:
         """`on_loop` works in a child although the threads behind it are the parent's."""
 
@@ -682,6 +684,7 @@ class LockContract:
         assert asyncio.run(once()) > before or not self.guarantees.fencing
 
     @pytest.mark.parametrize("how", ["exits", "closes"])
+    @pytest.mark.slow
     def test_a_child_costs_its_parent_nothing(
         self, brief_backend: LockBackend, brief_lock: DistributedLock[Any], name: str, how: str
     ) -> None:

@@ -388,6 +388,7 @@ def test_not_every_backend_has_elections() -> None:
     backend.close()
 
 
+@pytest.mark.slow
 def test_a_forked_child_is_a_candidate_of_its_own(election: Election) -> None:
     """It can't speak for its parent, nor resign for it; with the election that its parent made it stands for itself."""
 

@@ -327,6 +327,7 @@ async def test_a_record_that_is_none_is_replaced(
     }
 
 
+@pytest.mark.slow
 def test_a_paused_auditor_can_not_write_the_record(
     etcd: EtcdMember, valkey: Valkey, prefix: str, record: Record
 ) -> None:

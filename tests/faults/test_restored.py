@@ -176,6 +176,7 @@ async def test_a_store_without_its_whole_history(own_etcd: EtcdMember, own_valke
         assert (await one.audit("default")).violations == []
 
 
+@pytest.mark.slow
 async def test_an_etcd_restored_from_a_backup(own_etcd: EtcdMember, own_valkey: Valkey, tmp_path: Path) -> None:
     """The same cluster has a lower revision: its tokens are refused, everybody says why, and `unfence` ends it."""
     etcd, valkey = own_etcd, own_valkey
