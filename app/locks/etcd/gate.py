@@ -6,7 +6,6 @@ child that can't use gRPC is told so.
 """
 
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -65,6 +64,7 @@ class _Gate:
     def _close(self) -> None:
         with self._changed:
             self._forks += 1
+            self._quiet = False
         if not self._used or not self.usable:
             return
         deadline = time.monotonic() + _QUIET_S
@@ -93,15 +93,9 @@ class _Gate:
 
 
 def _threads_inside() -> bool:
-    """Whether a thread is in gRPC's Python part: one of its own, for example, after a call was cancelled."""
-    own = threading.get_ident()
-    for thread, top in sys._current_frames().items():
-        frame = None if thread == own else top
-        while frame is not None:
-            if frame.f_globals.get("__name__") == "grpc._channel":
-                return True
-            frame = frame.f_back
-    return False
+    """Whether a thread of gRPC's runs. A stream has two, which end a moment after it."""
+    targets = [getattr(thread, "_target", None) for thread in threading.enumerate()]
+    return any((getattr(target, "__module__", None) or "").startswith("grpc.") for target in targets)
 
 
 GATE: Final = _Gate()
