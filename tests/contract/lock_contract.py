@@ -30,6 +30,7 @@ from tests.harness.waiting import WITHIN_S, eventually, eventually_async
 from tests.harness.worker import Worker
 
 TTL_S = 1  # the shortest that etcd grants (to its test members, which elect quickly)
+STEADY_S = 3  # for what must be renewed beyond its TTL although the machine is busy
 CALM_S = 10  # where no lease runs out, however busy the machine is
 
 
@@ -156,6 +157,12 @@ class LockContract:
     def brief_lock(self, brief_backend: LockBackend, name: str) -> DistributedLock[Any]:
         """The lock of that name, with short leases."""
         return brief_backend.lock(name)
+
+    @pytest.fixture
+    def steady_backend(self, system: LockSystem, backend: LockBackend) -> Iterator[LockBackend]:
+        steady = system.open(STEADY_S)
+        yield steady
+        steady.close()
 
     @pytest.fixture
     def workers(self, system: LockSystem, name: str) -> Iterator[Callable[..., Worker]]:
@@ -486,16 +493,16 @@ class LockContract:
 
     @promise("leases")
     def test_a_machine_that_was_suspended_before_is_like_any_other(
-        self, system: LockSystem, lock: DistributedLock[Any], workers: Callable[..., Worker]
+        self, lock: DistributedLock[Any], workers: Callable[..., Worker]
     ) -> None:
         """Where the clocks differ by an hour they are not mixed up: a lease is had, renewed, and not lost."""
         under = ["unshare", "--time", "--boottime", "3600"]
         if subprocess.run([*under, "true"], capture_output=True).returncode:
             pytest.skip("no time namespaces for us here")
-        worker = workers(system.ttl_s, under)
+        worker = workers(STEADY_S, under)
         assert "token" in worker.ask("acquire", wait_s=WITHIN_S)
         with pytest.raises(LockTimeout):
-            lock.acquire(wait_s=3 * system.ttl_s)
+            lock.acquire(wait_s=1.5 * STEADY_S)
         assert worker.ask("lost") == {"lost": False}
         worker.ask("release")
 
@@ -646,22 +653,24 @@ class LockContract:
 
     @pytest.mark.slow
     def test_a_child_holds_like_any_other_process(
-        self, brief_backend: LockBackend, brief_lock: DistributedLock[Any], lock: DistributedLock[Any]
+        self, steady_backend: LockBackend, lock: DistributedLock[Any], name: str
     ) -> None:
         """With what its parent made before the fork a child gets the lock, is renewed for, and keeps its parent out."""
 
+        parents = steady_backend.lock(name)
+
         def hold(parent: Connection) -> bool:
-            grant = brief_lock.acquire(wait_s=WITHIN_S)
+            grant = parents.acquire(wait_s=WITHIN_S)
             parent.send(grant.token)
             parent.poll(4 * WITHIN_S)
-            brief_lock.release()  # raises if it was lost
-            return brief_backend.renewing
+            parents.release()  # raises if it was lost
+            return steady_backend.renewing
 
-        before = hold_and_release(brief_lock)
+        before = hold_and_release(parents)
         child = Forked(hold)
         token = child.answer()
         assert token > before or not self.guarantees.fencing
-        until = time.monotonic() + 3 * brief_lock.ttl_s
+        until = time.monotonic() + 1.5 * STEADY_S
         while time.monotonic() < until:
             assert (lock.try_acquire() is None) == (self.guarantees.scope is Scope.EVERYBODY)
             if lock.held_by_me:
@@ -685,26 +694,25 @@ class LockContract:
 
     @pytest.mark.parametrize("how", ["exits", "closes"])
     @pytest.mark.slow
-    def test_a_child_costs_its_parent_nothing(
-        self, brief_backend: LockBackend, brief_lock: DistributedLock[Any], name: str, how: str
-    ) -> None:
+    def test_a_child_costs_its_parent_nothing(self, steady_backend: LockBackend, name: str, how: str) -> None:
         """A child that closes the backend, or ends without a word, takes nothing from its parent."""
 
         def end(_: Connection) -> None:
-            brief_backend.lock(f"{name}-of-the-child").acquire(wait_s=WITHIN_S)
+            steady_backend.lock(f"{name}-of-the-child").acquire(wait_s=WITHIN_S)
             gc.collect()
             if how == "closes":
-                brief_backend.close()
+                steady_backend.close()
 
+        lock = steady_backend.lock(name)
         told = threading.Event()
-        grant = brief_lock.acquire()
+        grant = lock.acquire()
         grant.on_lost(told.set)
-        waiting = InThread(lambda: hold_and_release(brief_lock))
-        self._until_queued(brief_lock, 2)
+        waiting = InThread(lambda: hold_and_release(lock))
+        self._until_queued(lock, 2)
         Forked(end).result()
-        assert not told.wait(3 * brief_lock.ttl_s)
+        assert not told.wait(1.5 * STEADY_S)
         assert waiting.thread.is_alive()
-        brief_lock.release()  # raises if it was lost
+        lock.release()  # raises if it was lost
         assert waiting.result() > grant.token or not self.guarantees.fencing
 
     @pytest.mark.slow

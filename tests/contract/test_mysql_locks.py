@@ -641,8 +641,12 @@ def test_a_forked_child_keeps_no_connection_open(system: MySqlSystem, backend: M
         return sum(bool(one.raddr) and one.raddr.port == system.server.port for one in open_ones)
 
     lock = backend.lock("/test/copies")
-    with lock:
-        waiting_one = InThread(lambda: hold_and_release(lock))
-        eventually(lambda: connections() >= (2 if system.kind is MySqlForUpdateBackend else 1), "connections")
-        assert Forked(lambda _: connections()).result() == 0
-    waiting_one.result()
+    lock.acquire()
+    in_server = system.kind is MySqlForUpdateBackend  # the other's waiters don't wait there, but look
+    waiters = [InThread(lambda: hold_and_release(lock))] if in_server else []
+    eventually(lambda: waiting(system.server) == len(waiters), "one waits for the row")
+    assert connections() > len(waiters)
+    assert Forked(lambda _: connections()).result() == 0
+    lock.release()
+    for one in waiters:
+        one.result()
