@@ -35,6 +35,7 @@ class Connection(HttpToolsProtocol):
         self._waiting_since: float | None = None  # for a whole head
         self._head_bytes = 0
         self._unsent_bytes = 0
+        self._asked = False  # since the last look
         self._stuck_since: float | None = None
         self._descriptor: int | None = None
 
@@ -64,6 +65,7 @@ class Connection(HttpToolsProtocol):
             raise BlockingIOError("pipelined")  # ends the parser; see `send_400_response`
         super().on_message_begin()
         self._head_bytes = 0
+        self._asked = True
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Trailers are dropped: uvicorn would add them to the headers, without a bound."""
@@ -105,13 +107,14 @@ class Connection(HttpToolsProtocol):
         if self._waiting_since is not None and now - self._waiting_since > request_timeout_s:
             self.refuse(408, f"no whole request within {request_timeout_s:g} s")
         unsent = self._unread()
-        if not unsent or unsent < self._unsent_bytes:
+        # Whoever asks again and again may have as much unread at each look, and not more.
+        if not unsent or unsent < self._unsent_bytes or (self._asked and unsent == self._unsent_bytes):
             self._stuck_since = None
         elif self._stuck_since is None:
             self._stuck_since = now
         elif now - self._stuck_since > reading_timeout_s:
             self.transport.abort()  # a close would wait until what was sent has been read
-        self._unsent_bytes = unsent
+        self._unsent_bytes, self._asked = unsent, False
 
     def _unread(self) -> int:
         """Bytes that were sent and that the client's machine has not taken, in our buffer and in the kernel's."""
