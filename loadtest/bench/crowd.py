@@ -42,6 +42,8 @@ class _Reader(asyncio.Protocol):
         self._transport.write(request)
 
     def data_received(self, data: bytes) -> None:
+        if self in self._free:
+            return  # the goodbye to one that has said nothing for too long
         data = self._rest + data
         head = data.find(b"\r\n\r\n")
         at = data.lower().find(b"content-length: ", 0, head)
@@ -53,7 +55,10 @@ class _Reader(asyncio.Protocol):
         self._free.append(self)
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._told[f"{self._kind} lost"] += 1
+        if self in self._free:  # it was not needed, so it has said nothing for too long
+            self._free.remove(self)
+        else:
+            self._told[f"{self._kind} lost"] += 1
 
 
 class _Listener(asyncio.Protocol):
