@@ -21,12 +21,13 @@ class Pulse:
 
     @property
     def stopped(self) -> bool:
-        """Whether the loop has stood still for more than a second. Any thread may ask while somebody feels it."""
-        return time.monotonic() - self._beat_at > STOPPED_S
+        """Whether the loop has stood still for more than a second while somebody feels its pulse. For any thread."""
+        return self._feeling > 0 and time.monotonic() - self._beat_at > STOPPED_S
 
     @contextmanager
     def felt(self) -> Iterator[Self]:
         """In this block it beats. To be entered on the loop."""
+        self._beat_at = time.monotonic()
         self._feeling += 1
         if self._timer is None:
             self._beat()

@@ -1,6 +1,7 @@
 """What an operator can do with a sale: set the stock, look at everything, decide what only a person can decide."""
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +18,7 @@ from app.stock.refusals import foreign, superseded
 _log = logging.getLogger(__name__)
 
 _AT_ONCE: Final = 100  # items a call
+_NAMED_MAX: Final = 10  # locks whose holders are looked up
 _LONG_S: Final = 1.0  # a grant is held for some milliseconds
 
 
@@ -109,8 +111,10 @@ class Admin:
     async def queue(self, sku: str) -> list[Contender]:
         """The queue of an item's lock: the holder first, then the waiters in order, as far as they can be seen."""
         self._store.check(sku)
-        contenders = self._backend.lock(self._shop.lock_name(sku)).contenders
-        return await asyncio.get_running_loop().run_in_executor(self._threads, contenders)
+        return await self._in_thread(self._backend.lock(self._shop.lock_name(sku)).contenders)
+
+    async def _in_thread(self, look: Callable[[], list[Contender]]) -> list[Contender]:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, look)
 
     @property
     def lock_system(self) -> tuple[str, Guarantees]:
@@ -168,18 +172,16 @@ class Admin:
 
     async def waits_for(self, timeout_s: float) -> list[str]:
         """The instances that have kept this one waiting for a lock for more than a second: one may stand still."""
-        long = {name: waited_s for name, waited_s in self._shop.waits.items() if waited_s > _LONG_S}
+        long = [(waited_s, name) for name, waited_s in self._shop.waits.items() if waited_s > _LONG_S]
         found = set()
-        for name, waited_s in long.items():
-            look = asyncio.get_running_loop().run_in_executor(self._threads, self._backend.lock(name).contenders)
-            try:
-                async with asyncio.timeout(timeout_s):
-                    holder = next((one for one in await look if one.holds), None)
-            except (LockError, TimeoutError):
-                continue  # who doesn't answer is named by `ready`
-            if holder is not None:
-                found.add(holder.owner.get("instance", holder.key))
-                _log.warning("waited %.0f ms for %s, which %s holds", waited_s * 1000, name, holder.owner)
+        # A lock system that doesn't answer is named by `ready`.
+        with contextlib.suppress(LockError, TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                for waited_s, name in sorted(long, reverse=True)[:_NAMED_MAX]:
+                    for one in await self._in_thread(self._backend.lock(name).contenders):
+                        if one.holds:
+                            found.add(one.owner.get("instance", one.key))
+                            _log.warning("waited %.0f ms for %s, which %s holds", waited_s * 1000, name, one.owner)
         return sorted(found)
 
     def close(self) -> None:

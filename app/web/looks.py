@@ -9,6 +9,7 @@ Found = TypeVar("Found")
 _EVERY_S: Final = 0.1
 _AT_ONCE: Final = 100  # a script stops the store for as long as it runs
 _REST: Final = 4  # times as long as the last look took: at most a fifth of the time is spent on looking
+_REST_MAX_S: Final = 0.5  # what takes long is no work, but a store that is away
 
 
 class Looks(Generic[Found]):
@@ -40,7 +41,7 @@ class Looks(Generic[Found]):
                 for start in range(0, len(names), _AT_ONCE):
                     await self._look_at(names[start : start + _AT_ONCE], asked)
                 took_s = loop.time() - began
-                await asyncio.sleep(max(_EVERY_S - took_s, _REST * took_s))
+                await asyncio.sleep(max(_EVERY_S - took_s, min(_REST * took_s, _REST_MAX_S)))
         finally:
             self._looking = None
 

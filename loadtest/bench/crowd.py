@@ -2,8 +2,9 @@
 
     python -m loadtest.bench.crowd --urls http://127.0.0.1:8080 --get /stock:1000 /metrics:100 --listeners 900 --items 9
 
-It asks at its pace whether it is answered or not: a request that finds all 400 connections of its kind waiting for an
-answer is dropped and counted. Says "looking" when all listen, and on SIGTERM what it was told, as JSON.
+It asks at its pace whether it is answered or not, on as many connections as that takes; a request that finds 2,000 of
+its kind waiting for an answer is dropped and counted. Says "looking" when all listen, and on SIGTERM what it was told,
+as JSON.
 """
 
 import asyncio
@@ -19,15 +20,16 @@ import uvloop
 
 from app.server import raise_file_limit
 
-_CONNECTIONS: Final = 400  # for each kind of request
+_CONNECTIONS_MAX: Final = 2000  # for each kind of request
 _EVERY_S: Final = 0.01
 _CONNECTING: Final = 200  # at once
 
 
 class _Reader(asyncio.Protocol):
-    """A connection that asks when it is told to, and is free again when the answer is whole."""
+    """A connection: it asks as soon as it is there, and is free for the next request when the answer is whole."""
 
-    def __init__(self, free: list["_Reader"], told: Counter[str], kind: str) -> None:
+    def __init__(self, request: bytes, free: list["_Reader"], told: Counter[str], kind: str) -> None:
+        self._request = request
         self._free = free
         self._told = told
         self._kind = kind
@@ -35,15 +37,13 @@ class _Reader(asyncio.Protocol):
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
-        self._free.append(self)
+        self.ask()
 
-    def ask(self, request: bytes) -> None:
-        """Send a request."""
-        self._transport.write(request)
+    def ask(self) -> None:
+        """Send the request."""
+        self._transport.write(self._request)
 
     def data_received(self, data: bytes) -> None:
-        if self in self._free:
-            return  # the goodbye to one that has said nothing for too long
         data = self._rest + data
         head = data.find(b"\r\n\r\n")
         at = data.lower().find(b"content-length: ", 0, head)
@@ -55,10 +55,7 @@ class _Reader(asyncio.Protocol):
         self._free.append(self)
 
     def connection_lost(self, error: Exception | None) -> None:
-        if self in self._free:  # it was not needed, so it has said nothing for too long
-            self._free.remove(self)
-        else:
-            self._told[f"{self._kind} lost"] += 1
+        self._told[f"{self._kind} lost"] += 1
 
 
 class _Listener(asyncio.Protocol):
@@ -80,19 +77,23 @@ async def _ask(servers: Sequence[SplitResult], path: str, per_s: float, told: Co
     loop = asyncio.get_running_loop()
     free: list[list[_Reader]] = [[] for _ in servers]
     requests = [f"GET {path} HTTP/1.1\r\nHost: {server.netloc}\r\n\r\n".encode() for server in servers]
-    for number in range(_CONNECTIONS):
-        at = number % len(servers)
-        await loop.create_connection(
-            lambda at=at: _Reader(free[at], told, path), servers[at].hostname, servers[at].port
-        )
-    began, asked = loop.time(), 0
+    began, asked, connections = loop.time(), 0, 0
+    connecting: set[asyncio.Task[Any]] = set()
     while True:
         await asyncio.sleep(_EVERY_S)
         while asked < (loop.time() - began) * per_s:
             at = asked % len(servers)
             asked += 1
             if free[at]:
-                free[at].pop().ask(requests[at])
+                free[at].pop().ask()
+            elif connections < _CONNECTIONS_MAX:
+                # Not before it is needed: one that says nothing would be closed.
+                connections += 1
+                reader = _Reader(requests[at], free[at], told, path)
+                host, port = servers[at].hostname, servers[at].port
+                task = loop.create_task(loop.create_connection(lambda reader=reader: reader, host, port))
+                connecting.add(task)
+                task.add_done_callback(connecting.discard)
             else:
                 told[f"{path} dropped"] += 1
 

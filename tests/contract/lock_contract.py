@@ -24,6 +24,7 @@ from app.common.clock import now
 from app.errors import LockCancelled, LockError, LockLost, LockNotHeld, LockTimeout, LockUnavailable
 from app.locks import Cancel, DistributedLock, Grant, Guarantees, LockBackend, Scope
 from app.locks import lock as lock_module
+from app.locks.pulse import STOPPED_S
 from app.locks.waiting import Wake
 from tests.harness.forked import Forked
 from tests.harness.waiting import WITHIN_S, eventually, eventually_async
@@ -866,6 +867,17 @@ class LockContract:
             other.close()
         with pytest.raises(LockLost):
             running.result()
+
+    @promise("leases")
+    async def test_an_owner_that_a_task_has_joined_keeps_the_lock(self, brief_lock: DistributedLock[Any]) -> None:
+        """A lock that was acquired for an owner, re-entered on a loop and left there, is renewed as before."""
+        grant = await asyncio.to_thread(brief_lock.acquire, owner="me")
+        async with brief_lock.on_loop(owner="me"):
+            pass
+        until = time.monotonic() + STOPPED_S + 2 * brief_lock.ttl_s + 1
+        await eventually_async(lambda: time.monotonic() > until, "a stopped pulse would be noticed, and the TTL over")
+        assert not grant.lost
+        await asyncio.to_thread(brief_lock.release, owner="me")
 
     @promise("leases")
     async def test_a_hold_has_an_upper_age(self, brief_lock: DistributedLock[Any]) -> None:

@@ -323,6 +323,19 @@ def test_redlock_goes_on_without_a_minority(three_servers: list[Valkey]) -> None
     backend.close()
 
 
+def test_redlock_tells_the_slowest_server_too_before_it_closes(three_servers: list[Valkey]) -> None:
+    """More locks are given back than calls can be under way: a process that then ends leaves none of them behind."""
+    with RedlockBackend([server.url for server in three_servers], ttl_s=10 * TTL_S) as backend:
+        locks = [backend.lock(f"/test/closing/{number}") for number in range(20)]
+        for lock in locks:
+            lock.acquire()
+        with redis.Redis.from_url(three_servers[2].url) as slowest:
+            slowest.client_pause(200)
+        for lock in locks:
+            lock.release()
+    assert not RedlockSystem(three_servers).leftovers()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("others", [8, 32])
 def test_redlock_keeps_what_is_held_while_others_come_and_go(three_servers: list[Valkey], others: int) -> None:

@@ -90,10 +90,11 @@ class _Servers:
         return [pool.submit(ask, client) for pool, client in zip(self._threads, self._clients, strict=True)]
 
     def close(self) -> None:
-        for client in self._clients:
-            client.close()
+        # The calls first, which have deadlines: the last server may not have been told yet that a lock is free.
         for pool in self._threads:
             pool.shutdown()
+        for client in self._clients:
+            client.close()
 
 
 class RedlockLock(DistributedLock["RedlockBackend"]):
