@@ -51,7 +51,7 @@ class MariaDB(Process):
                 *self._program(directory / "data"),
                 *("--bind-address=127.0.0.1", f"--port={self.port}", "--skip-name-resolve"),
                 # Relative to the data: a socket's path has at most 107 characters, a temporary folder's may have more.
-                *("--socket=socket", f"--pid-file={directory / 'pid'}", f"--tmpdir={directory}"),
+                *("--socket=socket", f"--pid-file={directory / 'pid'}"),
                 f"--init-file={init_file}",
                 # 2: written at each commit, synced once a second.
                 f"--innodb-flush-log-at-trx-commit={1 if durable else 2}",
@@ -77,6 +77,7 @@ class MariaDB(Process):
             "--no-defaults",  # whatever this machine has in /etc/mysql
             f"--basedir={self._binary.parent.parent}",
             f"--datadir={data}",
+            f"--tmpdir={self.directory}",  # in one that they share the next server to start removes our tables
             *(["--user=root"] if os.geteuid() == 0 else []),  # else it refuses to run as root
             *("--skip-log-bin", "--performance-schema=OFF", "--loose-mysqlx=OFF"),
             *("--innodb-buffer-pool-size=16M", "--loose-innodb-log-file-size=4M", "--innodb-autoextend-increment=1"),

@@ -1,16 +1,22 @@
 """High-water marks: how far a process knows the orders of an item to go. A store that lacks them came back older."""
 
+import hashlib
 from collections.abc import Callable, Collection
 from typing import Generic, TypeVar
 
 Position = TypeVar("Position")
 
 
+def tag_of(secret: str) -> str:
+    """What tells an order from another one with its number, if a store was set back; as the stores make it."""
+    return hashlib.sha1(secret.encode(), usedforsecurity=False).hexdigest()[:8]
+
+
 class Watermark(Generic[Position]):
     """Orders of an item that must be in the store: those that others have seen, and the last one that we have seen.
 
-    A position is what the store knows an order by: its generation and its entry. `mark` makes it a text that is greater
-    for later orders.
+    A position is what the store knows an order by: its generation, its entry, and the tag of its secret. `mark` makes
+    it a text that is greater for later orders.
     """
 
     __slots__ = ("_mark", "_seen", "_seen_mark", "_told")

@@ -13,9 +13,9 @@ import pytest
 
 from app.common import mysql as mysql_client
 from app.embedded import EtcdMember, MariaDB
-from app.errors import ConfigurationError, StockChanged, StockUnavailable
+from app.errors import ConfigurationError, StockBehind, StockChanged, StockUnavailable
 from app.sale import Answer, Outcome, Purchase
-from app.stock import Refused, Settled, Sold, StockStore
+from app.stock import Level, Refused, Settled, Sold, StockStore
 from app.stock.mysql.guards import MySqlStockStore, TimestampedStockStore, VersionedStockStore
 from app.torture.proxy import Proxy
 from tests.contract.store_contract import commit, decided, fence, prepare, resolve, sell
@@ -235,6 +235,95 @@ async def test_forgotten_refusals_are_removed(server: MariaDB) -> None:
         assert ask(server, "SELECT COUNT(*) FROM seckill_keys") == ((10,),)
 
 
+# -- a new sale ------------------------------------------------------------------------------------------------------
+
+SOLD = ("seckill_orders", "seckill_buyers", "seckill_keys")
+
+
+def sell_long_ago(server: MariaDB, orders: int) -> None:
+    """So many orders of the item "default", each with its buyer and its key."""
+    numbers = f"FROM seq_1_to_{orders}"
+    ask(
+        server,
+        "DO 0",
+        "INSERT INTO seckill_orders (sku, entry, quantity, buyer, secret, instance, token, epoch, batch) "
+        f"SELECT 'default', seq, 1, seq, MD5(seq), 'one', 1, 0, 'old' {numbers}",
+        f"INSERT INTO seckill_buyers (sku, name, units) SELECT 'default', seq, 1 {numbers}",
+        "INSERT INTO seckill_keys (sku, name, outcome, quantity, buyer, order_id) "
+        f"SELECT 'default', seq, 'sold', 1, seq, CONCAT('default~', seq, '~', MD5(seq)) {numbers}",
+        f"UPDATE seckill_items SET last_entry = {orders}, lucky = {orders} WHERE sku = 'default'",
+    )
+
+
+def rows(server: MariaDB) -> int:
+    return sum(ask(server, f"SELECT COUNT(*) FROM {table} WHERE sku = 'default'")[0][0] for table in SOLD)
+
+
+async def test_a_new_sale_waits_for_no_order_to_be_deleted(server: MariaDB) -> None:
+    """It forgets all that was sold at once, even while somebody has an old order locked; what was sold goes later."""
+    async with opened(server, MySqlStockStore) as store:
+        await store.set_stock("default", fence(1), 5)
+        sell_long_ago(server, 5000)
+        old = (await store.orders("default", limit=1))[0]
+        async with transaction(server) as run:
+            await run("SELECT * FROM seckill_orders WHERE sku = 'default' AND sale = 0 AND entry = 7 FOR UPDATE")
+            await store.set_stock("default", fence(2), 3, new_sale=True)
+            assert await store.level("default") == Level("default", 3, 0, 3)
+            assert await store.orders("default") == []
+            assert await store.order(old.id) is None
+            seen = await prepare(store, "default", fence(3), "b", buyers=["7"], keys=["7"])
+            assert (seen.bought, seen.settled) == ({}, {})
+            await commit(store, "default", fence(3), decided(seen, Sold(1, "7", "7")))
+            assert rows(server) > 5000
+
+        async def swept() -> bool:
+            await prepare(store, "default", fence(4), "look")  # a sweeper that was held up begins with the next batch
+            return rows(server) == 3
+
+        await eventually_async(swept)
+        assert [one.buyer for one in await store.orders("default")] == ["7"]
+
+
+async def test_what_a_sweeper_left_the_next_one_sweeps(server: MariaDB) -> None:
+    """An operator's command that begins a new sale ends at once; an instance that sells deletes what is old."""
+    async with opened(server, MySqlStockStore) as command:
+        await command.set_stock("default", fence(1), 5)
+        sell_long_ago(server, 20_000)
+        await command.set_stock("default", fence(2), 3, new_sale=True)
+    assert rows(server) > 0
+    async with opened(server, MySqlStockStore) as store:
+        assert rows(server) > 0
+        await prepare(store, "default", fence(3), "b")
+
+        async def swept() -> bool:
+            return rows(server) == 0
+
+        await eventually_async(swept)
+
+
+async def test_an_order_with_the_number_of_a_lost_one_is_another(server: MariaDB) -> None:
+    """A store that was set back gives a new order the number of one that it has lost: that is noticed."""
+    async with opened(server, MySqlStockStore) as store, opened(server, MySqlStockStore) as another:
+        await store.set_stock("default", fence(1), 5)
+        for token in (2, 3):
+            await sell(store, token, 1)
+            another.expect("default", store.marks()["default"])
+        await prepare(store, "default", fence(4), "b")
+        for order in await store.orders("default"):
+            _, number, secret = order.id.split("~")
+
+            def replace(by: str, entry: str = number) -> None:
+                args = (by, entry)
+                ask(server, "UPDATE seckill_orders SET secret = %s WHERE entry = %s", args=args)
+                ask(server, "UPDATE seckill_items SET last_tag = LEFT(SHA1(%s), 8) WHERE last_entry = %s", args=args)
+
+            replace(32 * "0")
+            with pytest.raises(StockBehind):
+                await prepare(another, "default", fence(5), "b")
+            replace(secret)
+        await prepare(another, "default", fence(6), "b")
+
+
 # -- answers that get lost -------------------------------------------------------------------------------------------
 
 
@@ -370,7 +459,7 @@ async def test_the_victim_of_a_deadlock_writes_all_the_same(server: MariaDB) -> 
         async with transaction(server) as run:
             await run("SELECT * FROM seckill_items WHERE sku = 'b' FOR UPDATE")
             # The server spares the one that has written more.
-            many = ", ".join(f"('z', '{number}', 1)" for number in range(100))
+            many = ", ".join(f"('z', 0, '{number}', 1)" for number in range(100))
             await run(f"INSERT INTO seckill_buyers VALUES {many}")
             write = {sku: decided(one, 1, batch_id="x") for sku, one in seen.items()}
             committing = asyncio.create_task(store.commit(fence(2), write))

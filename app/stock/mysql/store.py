@@ -24,6 +24,7 @@ from app.errors import (
     UnknownItem,
 )
 from app.stock.mysql import tables
+from app.stock.mysql.sweeper import Sweeper
 from app.stock.mysql.tables import Item, Written
 from app.stock.places import Places
 from app.stock.refusals import behind, changed, not_as_expected
@@ -40,25 +41,23 @@ from app.stock.store import (
     StockStore,
     refuse_odd_name,
 )
-from app.stock.watermark import Watermark
+from app.stock.watermark import Watermark, tag_of
 
 Result = TypeVar("Result")
-Position = tuple[int, int]  # of an order: its generation, its number
+Position = tuple[int, int, str]  # of an order: its generation, its number, the tag of its secret ("": any)
 
-_MARK: Final = re.compile(r"([0-9]{16})/([0-9]{20})")  # of a position; with leading zeros
+_MARK: Final = re.compile(r"([0-9]{16})/([0-9]{20})(?:/([0-9a-f]{8}))?")  # of a position; with leading zeros
 _ORDER_ID: Final = re.compile(rf"({SKU_PATTERN})~([0-9]{{1,19}})~([0-9a-f]{{32}})")
 LARGEST: Final = 2**63 - 1  # two of them can be added in an unsigned column
-_NEW_SALE_S: Final = 60.0  # to forget some million orders
 
 
 class TransactionalStockStore(StockStore):
     """Writes a batch in one transaction, if nothing has changed since it was read.
 
-    `url`: mysql://user:password@host:3306/database, `?ssl_ca=` for TLS; `timeout_s`: deadline of a call, the wait for a
-    connection included (but 60 s for a new sale: all that was sold is deleted); `connections`: to the server at most,
-    each with a thread; `refusal_ttl_s`: how long a refusal is remembered for its idempotency key (an order's key is
-    remembered for good). The tables are created at the first call, where they are missing; one that is missing later
-    has been lost, and is an error.
+    `url`: mysql://user:password@host:3306/database, `?ssl_ca=` for TLS; `timeout_s`: deadline of a call, the wait for
+    a connection included; `connections`: to the server at most, each with a thread; `refusal_ttl_s`: how long a
+    refusal is remembered for its idempotency key (an order's key is remembered for good). The tables are created at
+    the first call, where they are missing; one that is missing later has been lost, and is an error.
     """
 
     def __init__(
@@ -83,6 +82,7 @@ class TransactionalStockStore(StockStore):
         # Apart, as a call that was given up may keep its thread until its deadline.
         self._sale_threads = ThreadPoolExecutor(connections, "seckill-sale")
         self._threads = ThreadPoolExecutor(connections, "seckill-store")
+        self._sweeper = Sweeper(self._client, self._sessions)
         self._places = Places(connections)
         self._instance = instance
         self._refusal_ttl_us = max(1, int(refusal_ttl_s * 1_000_000))
@@ -136,9 +136,10 @@ class TransactionalStockStore(StockStore):
             # The items first: what is read after them is at least as new as their versions.
             items = tables.find_items(call, asks)
             lost = _find_lost(call, items, expected)
-            return _Seen(items, lost, tables.find_bought(call, asks), tables.find_settled(call, asks))
+            return _Seen(items, lost, tables.find_bought(call, items, asks), tables.find_settled(call, items, asks))
 
         seen = await self._run(read)
+        self._sweeper.sweep(seen.items.values())
         return {sku: self._snapshot(sku, seen, fence, batch_id, expected[sku]) for sku in asks}
 
     def _snapshot(
@@ -150,7 +151,7 @@ class TransactionalStockStore(StockStore):
             return refusal or seen.lost[sku]
         if item is None:
             return _unknown(sku)
-        self._watermarks[sku].found(expected, (item.generation, item.last_entry) if item.last_entry else None)
+        self._watermarks[sku].found(expected, _last_order(item))
         return Snapshot(
             item.stock,
             item.lucky,
@@ -166,19 +167,20 @@ class TransactionalStockStore(StockStore):
 
         def write(call: Call) -> tuple[dict[str, list[str] | StockError], dict[str, Item]]:
             call.begin()
-            first_entries: dict[str, int] = {}
+            written: dict[str, Written] = {}
             for sku in sorted(batches):  # in one order, so that no two wait for each other
                 call.run("SAVEPOINT item")
                 first = tables.take(call, sku, batches[sku], *self._unless_changed(fence, batches[sku]))
                 if first is None:
                     continue
-                if tables.write_keys(call, sku, first, batches[sku], self._refusal_ttl_us):
-                    first_entries[sku] = first
+                item = tables.find_items(call, [sku])[sku]
+                if tables.write_keys(call, item, first, batches[sku], self._refusal_ttl_us):
+                    written[sku] = Written(item, batches[sku], first)
                 else:
                     call.run("ROLLBACK TO item")
-            items = tables.find_items(call, batches)
-            written = {sku: Written(items[sku], batches[sku], first) for sku, first in first_entries.items()}
             tables.write_orders(call, written.values(), self._instance, token)
+            items = {sku: one.item for sku, one in written.items()}
+            items |= tables.find_items(call, batches.keys() - written.keys())
             answers = {
                 sku: written[sku].order_ids
                 if sku in written
@@ -190,7 +192,8 @@ class TransactionalStockStore(StockStore):
         answers, items = await self._run(write)
         for sku, ids in answers.items():
             if ids and not isinstance(ids, StockError):
-                self._watermarks[sku].found((), (items[sku].generation, int(ids[-1].split("~")[1])))
+                _, entry, secret = ids[-1].split("~")
+                self._watermarks[sku].found((), (items[sku].generation, int(entry), tag_of(secret)))
         return answers
 
     def _why_not(self, call: Call, sku: str, item: Item | None, fence: Fence, batch: Batch) -> list[str] | StockError:
@@ -237,11 +240,12 @@ class TransactionalStockStore(StockStore):
             elif lost := _find_lost(call, items, expected):
                 raise lost[sku]
             if new_sale:
-                tables.forget_sold(call, sku)
+                tables.begin_sale(call, sku)
             tables.set_units(call, sku, units)
             return tables.find_items(call, [sku])[sku]
 
-        item = await self._run(write, _NEW_SALE_S if new_sale else None)
+        item = await self._run(write)
+        self._sweeper.sweep([item])
         return Level(sku, item.stock, item.lucky, item.initial)
 
     @override
@@ -255,8 +259,6 @@ class TransactionalStockStore(StockStore):
 
     @override
     def expect(self, sku: str, mark: str) -> None:
-        if not _MARK.fullmatch(mark):
-            raise ValueError(f"not a mark of ours: {mark[:100]!r}")
         self._watermarks[sku].expect(_unmark(mark))
 
     @override
@@ -269,9 +271,7 @@ class TransactionalStockStore(StockStore):
 
         items, lost = await self._run(look)
         for sku in expected.keys() - lost.keys():
-            item = items.get(sku)
-            last = (item.generation, item.last_entry) if item and item.last_entry else None
-            self._watermarks[sku].found(expected[sku], last)
+            self._watermarks[sku].found(expected[sku], _last_order(items.get(sku)))
         return {sku: lost.get(sku) or self._fence(items.get(sku)) for sku in skus}
 
     @override
@@ -330,6 +330,7 @@ class TransactionalStockStore(StockStore):
 
     @override
     async def close(self) -> None:
+        self._sweeper.close()
         self._client.close()
         for threads in (self._sale_threads, self._threads):
             threads.shutdown(wait=False)
@@ -376,32 +377,43 @@ def _find_lost(
     call: Call, items: Mapping[str, Item], expected: Mapping[str, tuple[Position, ...]]
 ) -> dict[str, StockBehind]:
     """The items that lack an order that is expected, unless a later generation has begun."""
-    there = {(item.sku, item.last_entry) for item in items.values()}  # written with that order, or not at all
+    # The last one was written with its item's row, or not at all.
+    there = {(item.sku, item.last_entry): item.last_tag for item in items.values()}
     there |= tables.find_orders(
-        call, {sku: [entry for _, entry in orders if (sku, entry) not in there] for sku, orders in expected.items()}
+        call,
+        items,
+        {sku: [entry for _, entry, _ in orders if (sku, entry) not in there] for sku, orders in expected.items()},
     )
     lost: dict[str, StockBehind] = {}
     for sku, orders in expected.items():
         now = items[sku].generation if sku in items else 0
-        for generation, entry in sorted(orders, reverse=True):
-            if now < generation or (now == generation and (sku, entry) not in there):
+        for generation, entry, tag in sorted(orders, reverse=True):
+            found = there.get((sku, entry))
+            if now < generation or (now == generation and (found is None or tag not in ("", found))):
                 lost[sku] = StockBehind(behind(sku, str(entry)))
                 break
     return lost
 
 
 def _mark(position: Position) -> str:
-    generation, entry = position
-    return f"{generation:016}/{entry:020}"
+    generation, entry, tag = position
+    return f"{generation:016}/{entry:020}" + (f"/{tag}" if tag else "")
 
 
 def _unmark(mark: str) -> Position:
-    generation, _, entry = mark.partition("/")
-    return int(generation), int(entry)
+    """The position of a mark. Raises `ValueError` for what is no mark."""
+    match = _MARK.fullmatch(mark)
+    if match is None:
+        raise ValueError(f"not a mark of ours: {mark[:100]!r}")
+    return int(match[1]), int(match[2]), match[3] or ""
 
 
 def _latest_generation(positions: Iterable[Position]) -> int:
-    return max((generation for generation, _ in positions), default=0)
+    return max((generation for generation, _, _ in positions), default=0)
+
+
+def _last_order(item: Item | None) -> Position | None:
+    return (item.generation, item.last_entry, item.last_tag) if item and item.last_entry else None
 
 
 def _entry(last_entry: int) -> str | None:

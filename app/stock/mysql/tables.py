@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 from app.common import mysql as mysql_client
 from app.common.mysql import DUPLICATE, Call
 from app.stock.store import Ask, Batch, Fence, Order, Settled
+from app.stock.watermark import tag_of
 
 NAME_BYTES: Final = 1020  # 255 characters of utf8mb4
 
@@ -18,21 +19,25 @@ _SKU: Final = "sku VARBINARY(64) NOT NULL"
 _NAME: Final = f"VARBINARY({NAME_BYTES})"
 _WHOLE: Final = "BIGINT UNSIGNED NOT NULL"
 _INNODB: Final = "ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4"
+# An item's orders, buyers and keys are those of its current sale. What earlier ones left is deleted by and by.
+_OF_SALE: Final = f"{_SKU}, sale {_WHOLE} DEFAULT 0"
 SCHEMA: Final = (
     # With defaults, so that an operator can put an item on sale by hand.
     f"CREATE TABLE IF NOT EXISTS seckill_items ({_SKU} PRIMARY KEY, stock {_WHOLE} DEFAULT 0, "
-    f"lucky {_WHOLE} DEFAULT 0, initial BIGINT UNSIGNED, last_entry {_WHOLE} DEFAULT 0, generation {_WHOLE} DEFAULT 0, "
-    f"epoch {_WHOLE} DEFAULT 0, source {_NAME}, token BIGINT UNSIGNED, prepared VARBINARY(64), batch VARBINARY(64), "
-    f"version {_WHOLE} DEFAULT 0, changed_at TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP) {_INNODB}",
-    f"CREATE TABLE IF NOT EXISTS seckill_orders ({_SKU}, entry {_WHOLE}, quantity {_WHOLE}, buyer {_NAME}, "
+    f"lucky {_WHOLE} DEFAULT 0, initial BIGINT UNSIGNED, last_entry {_WHOLE} DEFAULT 0, "
+    f"last_tag VARBINARY(8) NOT NULL DEFAULT '', generation {_WHOLE} DEFAULT 0, sale {_WHOLE} DEFAULT 0, "
+    f"swept {_WHOLE} DEFAULT 0, epoch {_WHOLE} DEFAULT 0, source {_NAME}, token BIGINT UNSIGNED, "
+    f"prepared VARBINARY(64), batch VARBINARY(64), version {_WHOLE} DEFAULT 0, "
+    f"changed_at TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP) {_INNODB}",
+    f"CREATE TABLE IF NOT EXISTS seckill_orders ({_OF_SALE}, entry {_WHOLE}, quantity {_WHOLE}, buyer {_NAME}, "
     f"idempotency_key {_NAME}, secret VARBINARY(32) NOT NULL, instance {_NAME} NOT NULL, token {_WHOLE}, "
-    f"epoch {_WHOLE}, batch VARBINARY(64) NOT NULL, PRIMARY KEY (sku, entry)) {_INNODB}",
-    f"CREATE TABLE IF NOT EXISTS seckill_buyers ({_SKU}, name {_NAME} NOT NULL, units {_WHOLE}, "
-    f"PRIMARY KEY (sku, name)) {_INNODB}",
+    f"epoch {_WHOLE}, batch VARBINARY(64) NOT NULL, PRIMARY KEY (sku, sale, entry)) {_INNODB}",
+    f"CREATE TABLE IF NOT EXISTS seckill_buyers ({_OF_SALE}, name {_NAME} NOT NULL, units {_WHOLE}, "
+    f"PRIMARY KEY (sku, sale, name)) {_INNODB}",
     # What an idempotency key stands for: an order, for good, or a refusal until it expires.
-    f"CREATE TABLE IF NOT EXISTS seckill_keys ({_SKU}, name {_NAME} NOT NULL, outcome VARBINARY(64) NOT NULL, "
+    f"CREATE TABLE IF NOT EXISTS seckill_keys ({_OF_SALE}, name {_NAME} NOT NULL, outcome VARBINARY(64) NOT NULL, "
     f"quantity {_WHOLE}, buyer {_NAME}, order_id VARBINARY(128), expires_at DATETIME(6), "
-    f"PRIMARY KEY (sku, name), INDEX (sku, expires_at)) {_INNODB}",
+    f"PRIMARY KEY (sku, sale, name), INDEX (sku, expires_at)) {_INNODB}",
     f"CREATE TABLE IF NOT EXISTS seckill_notices (name {_NAME} PRIMARY KEY, body MEDIUMTEXT NOT NULL) {_INNODB}",
 )
 
@@ -43,6 +48,7 @@ _NOW_US: Final = f"TIMESTAMPDIFF(MICROSECOND, '1970-01-01', {_NOW})"
 _WRITTEN: Final = "version = version + 1, changed_at = GREATEST(CURRENT_TIMESTAMP, changed_at)"
 # Beyond whatever was written before, even within one second.
 _BEYOND: Final = f"{_WRITTEN} + INTERVAL 1 SECOND"
+_THIS_SALE: Final = "sale = (SELECT sale FROM seckill_items WHERE sku = %s)"
 _AT_ONCE: Final = 1000  # rows that a statement deletes at most
 
 
@@ -50,9 +56,10 @@ _AT_ONCE: Final = 1000  # rows that a statement deletes at most
 class Item:
     """A row of seckill_items.
 
-    `last_entry`: number of the last order, in µs since 1970 or one more than the one before, 0 if there is none;
-    `generation`: when the sale began, in ms since 1970, 0 if the item was put there by hand; `batch`: the last one
-    written.
+    `last_entry`: number of the last order, in µs since 1970 or one more than the one before, 0 if there is none, and
+    `last_tag`, its tag; `generation`: since when no order has been lost, in ms since 1970, 0 if the item was put there
+    by hand; `sale`: the generation with which the sale began; `swept`: the sale before which nothing is left; `batch`:
+    the last one written.
     """
 
     sku: str
@@ -60,7 +67,10 @@ class Item:
     lucky: int
     initial: int | None
     last_entry: int
+    last_tag: str
     generation: int
+    sale: int
+    swept: int
     epoch: int
     source: str | None
     token: int | None
@@ -71,7 +81,7 @@ class Item:
 
 
 _COLUMNS: Final = (
-    "sku, stock, lucky, initial, last_entry, generation, epoch, source, token, prepared, batch, "
+    "sku, stock, lucky, initial, last_entry, last_tag, generation, sale, swept, epoch, source, token, prepared, batch, "
     "CAST(version AS CHAR), CAST(changed_at AS CHAR)"
 )
 
@@ -79,28 +89,34 @@ _COLUMNS: Final = (
 def find_items(call: Call, skus: Iterable[str]) -> dict[str, Item]:
     """Those of the items that exist."""
     names = list(skus)
+    if not names:
+        return {}
     rows = call.run(f"SELECT {_COLUMNS} FROM seckill_items WHERE sku IN ({_places(names)})", names).rows
     return {item.sku: item for item in (Item(*map(_plain, row)) for row in rows)}
 
 
-def find_orders(call: Call, entries: Mapping[str, Sequence[int]]) -> set[tuple[str, int]]:
-    """Item and entry of those of the orders that exist."""
-    return {(sku, entry) for sku, entry in _select(call, "sku, entry", "seckill_orders", "entry", entries)}
+def find_orders(
+    call: Call, items: Mapping[str, Item], entries: Mapping[str, Sequence[int]]
+) -> dict[tuple[str, int], str]:
+    """Those of the orders that exist: by item and entry, the tag."""
+    wanted = [(items[sku], some) for sku, some in entries.items() if sku in items]
+    columns = "sku, entry, LEFT(SHA1(secret), 8)"
+    return {(sku, entry): tag for sku, entry, tag in _select(call, columns, "seckill_orders", "entry", wanted)}
 
 
-def find_bought(call: Call, asks: Mapping[str, Ask]) -> dict[str, dict[str, int]]:
+def find_bought(call: Call, items: Mapping[str, Item], asks: Mapping[str, Ask]) -> dict[str, dict[str, int]]:
     """What the buyers that are asked for have bought of each item."""
     found: dict[str, dict[str, int]] = {sku: {} for sku in asks}
-    buyers = {sku: ask.buyers for sku, ask in asks.items()}
+    buyers = [(item, asks[sku].buyers) for sku, item in items.items()]
     for sku, name, units in _select(call, "sku, name, units", "seckill_buyers", "name", buyers):
         found[sku][name] = units
     return found
 
 
-def find_settled(call: Call, asks: Mapping[str, Ask]) -> dict[str, dict[str, Settled]]:
+def find_settled(call: Call, items: Mapping[str, Item], asks: Mapping[str, Ask]) -> dict[str, dict[str, Settled]]:
     """What the keys that are asked for stand for, of each item."""
     found: dict[str, dict[str, Settled]] = {sku: {} for sku in asks}
-    keys = {sku: ask.keys for sku, ask in asks.items()}
+    keys = [(item, asks[sku].keys) for sku, item in items.items()]
     columns = f"sku, name, expires_at <= {_NOW}, outcome, quantity, buyer, order_id"
     for sku, name, expired, *settled in _select(call, columns, "seckill_keys", "name", keys):
         if not expired:
@@ -111,8 +127,9 @@ def find_settled(call: Call, asks: Mapping[str, Ask]) -> dict[str, dict[str, Set
 def find_batch(call: Call, sku: str, batch: Batch) -> list[str]:
     """The ids of the orders that a batch has written."""
     rows = call.run(
-        "SELECT entry, secret FROM seckill_orders WHERE sku = %s AND entry > %s AND batch = %s ORDER BY entry",
-        (sku, int(batch.after or 0), batch.batch_id),
+        f"SELECT entry, secret FROM seckill_orders WHERE sku = %s AND {_THIS_SALE} AND entry > %s AND batch = %s "
+        "ORDER BY entry",
+        (sku, sku, int(batch.after or 0), batch.batch_id),
     ).rows
     return [order_id(sku, entry, _plain(secret)) for entry, secret in rows]
 
@@ -121,8 +138,8 @@ def list_orders(call: Call, sku: str, first: int, last: int, limit: int) -> list
     """Orders from one entry to another, oldest first."""
     rows = call.run(
         "SELECT entry, secret, quantity, buyer, idempotency_key, instance, token, batch, epoch FROM seckill_orders "
-        "WHERE sku = %s AND entry BETWEEN %s AND %s ORDER BY entry LIMIT %s",
-        (sku, first, last, limit),
+        f"WHERE sku = %s AND {_THIS_SALE} AND entry BETWEEN %s AND %s ORDER BY entry LIMIT %s",
+        (sku, sku, first, last, limit),
     ).rows
     found = []
     for entry, secret, quantity, buyer, key, instance, token, batch, epoch in (map(_plain, row) for row in rows):
@@ -150,33 +167,36 @@ def take(call: Call, sku: str, batch: Batch, unless_changed: str, args: Sequence
     Answers the entry of its first order.
     """
     units, orders = sum(sold.quantity for sold in batch.sold), len(batch.sold)
+    tag = tag_of(batch.sold[-1].secret) if batch.sold else ""
     answer = call.run(
         "UPDATE seckill_items SET stock = stock - %s, lucky = lucky + %s, batch = %s, "
-        f"last_entry = IF(%s, LAST_INSERT_ID(GREATEST(last_entry, {_NOW_US}) + %s), last_entry), {_WRITTEN} "
+        f"last_entry = IF(%s, LAST_INSERT_ID(GREATEST(last_entry, {_NOW_US}) + %s), last_entry), "
+        f"last_tag = IF(%s, %s, last_tag), {_WRITTEN} "
         f"WHERE sku = %s AND stock >= %s AND NOT batch <=> %s AND {unless_changed}",
-        (units, units, batch.batch_id, orders, orders, sku, units, batch.batch_id, *args),
+        (units, units, batch.batch_id, orders, orders, orders, tag, sku, units, batch.batch_id, *args),
     )
     return answer.last_id - orders + 1 if answer.matched else None
 
 
-def write_keys(call: Call, sku: str, first_entry: int, batch: Batch, refusal_ttl_us: int) -> bool:
+def write_keys(call: Call, item: Item, first_entry: int, batch: Batch, refusal_ttl_us: int) -> bool:
     """Write what a batch's idempotency keys stand for; False, and nothing, if one of them stands for something."""
+    sku, sale = item.sku, item.sale
     rows: list[tuple[Any, ...]] = [
-        (sku, sold.key, "sold", sold.quantity, sold.buyer, order_id(sku, entry, sold.secret), None)
+        (sku, sale, sold.key, "sold", sold.quantity, sold.buyer, order_id(sku, entry, sold.secret), None)
         for entry, sold in enumerate(batch.sold, first_entry)
         if sold.key is not None
     ]
     for refused in batch.refused:
         settled = refused.settled
-        rows.append((sku, refused.key, settled.outcome, settled.quantity, settled.buyer, None, refusal_ttl_us))
+        rows.append((sku, sale, refused.key, settled.outcome, settled.quantity, settled.buyer, None, refusal_ttl_us))
     if not rows:
         return True
     expired = f"DELETE FROM seckill_keys WHERE sku = %s AND expires_at <= {_NOW}"
-    call.run(f"{expired} AND name IN ({_places(rows)})", [sku, *(row[1] for row in rows)])
+    call.run(f"{expired} AND sale = %s AND name IN ({_places(rows)})", [sku, sale, *(row[2] for row in rows)])
     if batch.refused:  # so that more of them go than come
         call.run(f"{expired} LIMIT {_AT_ONCE}", (sku,))
     # An INTERVAL NULL makes it NULL: never.
-    values = ", ".join([f"(%s, %s, %s, %s, %s, %s, {_NOW} + INTERVAL %s MICROSECOND)"] * len(rows))
+    values = ", ".join([f"(%s, %s, %s, %s, %s, %s, %s, {_NOW} + INTERVAL %s MICROSECOND)"] * len(rows))
     try:
         call.run(f"INSERT INTO seckill_keys VALUES {values}", [arg for row in rows for arg in row], tell=(DUPLICATE,))
     except mysql_client.Refused as refusal:
@@ -203,13 +223,13 @@ class Written(NamedTuple):
 def write_orders(call: Call, written: Iterable[Written], instance: str, token: int) -> None:
     """Write the orders, and add them to what their buyers have bought."""
     orders: list[tuple[Any, ...]] = []
-    bought: Counter[tuple[str, str]] = Counter()
+    bought: Counter[tuple[str, int, str]] = Counter()
     for item, batch, first_entry in written:
         for entry, sold in enumerate(batch.sold, first_entry):
             own = (sold.quantity, sold.buyer, sold.key, sold.secret)
-            orders.append((item.sku, entry, *own, instance, token, item.epoch, batch.batch_id))
+            orders.append((item.sku, item.sale, entry, *own, instance, token, item.epoch, batch.batch_id))
             if sold.buyer is not None:
-                bought[item.sku, sold.buyer] += sold.quantity
+                bought[item.sku, item.sale, sold.buyer] += sold.quantity
     _insert(call, "seckill_orders", orders)
     units = [(*of_buyer, quantity) for of_buyer, quantity in sorted(bought.items())]
     _insert(call, "seckill_buyers", units, "ON DUPLICATE KEY UPDATE units = units + VALUES(units)")
@@ -250,11 +270,23 @@ def begin_generation(call: Call, sku: str, after: int) -> None:
     )
 
 
-def forget_sold(call: Call, sku: str) -> None:
-    """Forget what was sold of an item."""
+def begin_sale(call: Call, sku: str) -> None:
+    """Begin a sale: what was sold of an item until now does not count any more. See `sweep`."""
+    call.run(
+        "UPDATE seckill_items SET sale = generation, lucky = 0, last_entry = 0, last_tag = '', batch = NULL "
+        "WHERE sku = %s",
+        (sku,),
+    )
+
+
+def sweep(call: Call, item: Item) -> bool:
+    """Delete some of what earlier sales of an item have left; False when nothing is left."""
     for table in ("seckill_orders", "seckill_buyers", "seckill_keys"):
-        call.run(f"DELETE FROM {table} WHERE sku = %s", (sku,))
-    call.run("UPDATE seckill_items SET lucky = 0, last_entry = 0, batch = NULL WHERE sku = %s", (sku,))
+        answer = call.run(f"DELETE FROM {table} WHERE sku = %s AND sale < %s LIMIT {_AT_ONCE}", (item.sku, item.sale))
+        if answer.matched:
+            return True
+    call.run("UPDATE seckill_items SET swept = %s WHERE sku = %s AND sale = %s", (item.sale, item.sku, item.sale))
+    return False
 
 
 def unfence(call: Call, sku: str) -> None:
@@ -288,14 +320,14 @@ def exchange_notices(call: Call, put: Mapping[str, str], drop: Sequence[str]) ->
 
 
 def _select(
-    call: Call, columns: str, table: str, key: str, wanted: Mapping[str, Sequence[object]]
+    call: Call, columns: str, table: str, key: str, wanted: Iterable[tuple[Item, Sequence[object]]]
 ) -> Iterator[list[Any]]:
-    """Those of some rows of each item that exist, by the primary key: the item and `key`."""
-    some = {sku: values for sku, values in wanted.items() if values}
+    """Those of some rows of each item that exist, by the primary key: the item, its sale, and `key`."""
+    some = [(item, values) for item, values in wanted if values]
     if not some:
         return
-    where = " OR ".join(f"sku = %s AND {key} IN ({_places(values)})" for values in some.values())
-    args = [arg for sku, values in some.items() for arg in (sku, *values)]
+    where = " OR ".join(f"sku = %s AND sale = %s AND {key} IN ({_places(values)})" for _, values in some)
+    args = [arg for item, values in some for arg in (item.sku, item.sale, *values)]
     for row in call.run(f"SELECT {columns} FROM {table} WHERE {where}", args).rows:
         yield [_plain(value) for value in row]
 

@@ -1,6 +1,5 @@
 """Where an item's data lies in Redis or Valkey, and what the texts there stand for."""
 
-import hashlib
 import json
 import re
 from collections.abc import Sequence
@@ -85,11 +84,6 @@ def position_of(mark: str) -> Position:
         raise ValueError(f"not a mark of ours: {mark[:100]!r}")
     generation, ms, seq = map(int, match.groups()[:3])
     return str(generation), f"{ms}-{seq}", match[4] or ""
-
-
-def tag_of(secret: str) -> str:
-    """What tells an order from another one with its id, if a store was set back; as common.lua makes it."""
-    return hashlib.sha1(secret.encode(), usedforsecurity=False).hexdigest()[:8]
 
 
 def whole(sku: str, name: str, text: str) -> int:

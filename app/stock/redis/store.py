@@ -15,7 +15,6 @@ from app.stock.redis.keys import (
     pack_sold,
     position_of,
     snapshot_of,
-    tag_of,
     token_of,
 )
 from app.stock.redis.operations import Part, RedisOperations
@@ -27,6 +26,7 @@ from app.stock.store import (
     Restock,
     Snapshot,
 )
+from app.stock.watermark import tag_of
 
 Answer = TypeVar("Answer")
 
