@@ -17,7 +17,7 @@ import typer
 from rich.console import Console
 
 from app.audit import Audit
-from app.commands import tables
+from app.commands import tables, terms
 from app.commands.stage import LockName, StageOptions, StoreName
 from app.errors import ConfigurationError, LockError, LockTimeout, SeckillError
 from app.main import Sale, open_sale
@@ -308,8 +308,18 @@ def stock_show(
 
 @stock.command("set")
 def stock_set(
-    units: Annotated[int, typer.Argument(min=0, max=10**12, help="Units left from now on.")],
+    units: Annotated[
+        int | None, typer.Argument(min=0, max=10**12, help="Units left from now on; as many as there are without.")
+    ] = None,
     sku: Sku = DEFAULT_SKU,
+    limit: Annotated[
+        str | None, typer.Option(metavar="UNITS|none|default", help="How many one buyer may have of this item.")
+    ] = None,
+    starts_at: Annotated[
+        str | None,
+        typer.Option(metavar="TIME|none|default", help="When its sale starts, such as 2026-11-11T20:00:00+08:00."),
+    ] = None,
+    ends_at: Annotated[str | None, typer.Option(metavar="TIME|none|default", help="When it ends.")] = None,
     add: Annotated[bool, typer.Option("--add", help="Add so many to those that are left.")] = False,
     new_sale: Annotated[
         bool,
@@ -317,10 +327,20 @@ def stock_set(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Set the units left. What was sold stays sold, unless it is a new sale."""
+    """Set the units left, and on what terms the item is sold. What was sold stays sold, unless it is a new sale.
+
+    `none`: no limit, no start, no end; `default`: as the settings have it for all items.
+    """
     if add and new_sale:
         raise typer.BadParameter("not together with --new-sale", param_hint="--add")
-    _print_levels([_with_sale(lambda sale: sale.admin.set_stock(sku, units, new_sale=new_sale, add=add))], as_json)
+    changed = terms.read(limit, starts_at, ends_at)
+    if units is None and (add or new_sale or not changed):
+        raise typer.BadParameter("say how many", param_hint="UNITS")
+
+    async def change(sale: Sale) -> Level:
+        return await sale.admin.set_stock(sku, units or 0, new_sale=new_sale, add=add or units is None, terms=changed)
+
+    _print_levels([_with_sale(change)], as_json)
 
 
 @stock.command("unfence")

@@ -84,6 +84,10 @@ class StockNotAsExpected(StockError):
     """A restock said what it expects to be there, and something else is; nothing was written."""
 
 
+class HoursNotPossible(StockError):
+    """An item's sale would end before it starts; nothing was written."""
+
+
 class StockBehind(StockError):
     """The store lacks an order that it had acknowledged: it was restored, or failed over to a late replica."""
 
@@ -133,6 +137,30 @@ class NotDecided(SaleError):
 
 class OutcomeUnknown(SaleError):
     """The purchase's deadline passed while the store's answer was out; it may have been sold."""
+
+
+class TurnedAway(SaleError):
+    """A purchase that was refused before it was looked at; nothing was sold."""
+
+
+class ForeignOrigin(TurnedAway):
+    """A page of another site had a browser send it; nothing was sold."""
+
+
+class Prefetched(TurnedAway):
+    """A browser sent it by itself, before anybody asked for it; nothing was sold."""
+
+
+class BuyerNotSigned(TurnedAway):
+    """The purchase's buyer is not one that the shop in front has signed; nothing was sold."""
+
+
+class TooOften(TurnedAway):
+    """A buyer or an address tries more often than the operator allows; nothing was sold. It may after some seconds."""
+
+    def __init__(self, text: str, *, retry_after_s: int) -> None:
+        super().__init__(text)
+        self.retry_after_s = retry_after_s
 
 
 class KeyReused(SaleError):

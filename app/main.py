@@ -25,15 +25,18 @@ from app.locks import LockBackend
 from app.locks.fallback import FallbackBackend
 from app.sale import Admin, Rules, Shop
 from app.settings import Guard, Settings, load, unknown_variables
-from app.stock import StockStore, registry
+from app.stock import StockStore, Terms, registry
 from app.telemetry import logs
 from app.telemetry.metrics import Metrics
 from app.telemetry.observer import Observer, Observers
 from app.web import admin, dashboard, health, pages, ports, problems, purchase, purchase_route, stock
 from app.web.admission import Admission
 from app.web.auth import AdminAuth
+from app.web.buyers import TOKEN_MAX, SignedBuyers
+from app.web.headers import with_headers
 from app.web.limits import BodyLimit
 from app.web.looks import Cached
+from app.web.rates import Rates, rate
 from app.web.sse import Feeds
 from app.web.state import State
 
@@ -163,6 +166,32 @@ def best_guard(promised: locks.Guarantees, system: str) -> Guard:
     return Guard.NONE if promised.scope is locks.Scope.NOBODY else Guard.COMPARE
 
 
+def signed_buyers(settings: Settings) -> SignedBuyers | None:
+    """Who reads buyers from tokens, if the settings have a key for that."""
+    if settings.buyer_key is None:
+        return None
+    with _about("SECKILL_BUYER_KEY"):
+        return SignedBuyers(settings.buyer_key.get_secret_value())
+
+
+def rates_of(settings: Settings) -> Rates | None:
+    """Who refuses those that try too often, if the settings have a rate."""
+    given = {"SECKILL_RATE_PER_BUYER": settings.rate_per_buyer, "SECKILL_RATE_PER_ADDRESS": settings.rate_per_address}
+    for variable, text in given.items():
+        if text is not None:
+            with _about(variable):
+                rate(text)
+    if not any(given.values()):
+        return None
+    with _about(", ".join(name for name, text in given.items() if text)):
+        store = settings.store.get_secret_value()
+        return Rates(store, per_buyer=settings.rate_per_buyer, per_address=settings.rate_per_address)
+
+
+def _methods(settings: Settings) -> tuple[str, ...]:
+    return purchase.METHODS if settings.allow_get else ("POST",)
+
+
 @contextmanager
 def _about(variable: str) -> Iterator[None]:
     """Name the setting that is wrong; the parts know nothing of settings."""
@@ -194,10 +223,12 @@ async def open_sale(
         max_hold_s=settings.max_hold_ms / 1000,
         queue_max=settings.queue_max,
         purchase_timeout_s=settings.purchase_timeout_ms / 1000,
-        limit_per_buyer=settings.limit_per_buyer,
         sold_out_ttl_s=settings.sold_out_ttl_ms / 1000,
-        starts_at=settings.sale_starts_at.timestamp() if settings.sale_starts_at else None,
-        ends_at=settings.sale_ends_at.timestamp() if settings.sale_ends_at else None,
+        terms=Terms(
+            settings.limit_per_buyer,
+            settings.sale_starts_at.timestamp() if settings.sale_starts_at else 0,
+            settings.sale_ends_at.timestamp() if settings.sale_ends_at else 0,
+        ),
     )
     backend = open_backend(settings, observer)
     try:
@@ -268,6 +299,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     # What only the parts can judge (URLs, certificates) is judged now, not when the first buyer comes.
     check_together(settings)
     _traces(settings)
+    signed, rates = signed_buyers(settings), rates_of(settings)
     logs.configure(level=settings.log_level, form=settings.log_format, instance=settings.instance_name)
     not_promised = warnings(settings)
     for line in (*unknown_variables(), *not_promised):
@@ -295,6 +327,11 @@ def create_app(settings: Settings | None = None) -> FastAPI:
                 admin=sale.admin,
                 instance=settings.instance_name,
                 quantity_max=settings.quantity_max,
+                operator_port=settings.operator_port,
+                buying=_methods(settings),
+                buyer_max=TOKEN_MAX if signed else purchase.BUYER_MAX,
+                signed=signed,
+                rates=rates,
                 auth=AdminAuth(settings.admin_token.get_secret_value() if settings.admin_token else None),
                 control=room,
                 buyers=Feeds(settings.listeners_max),
@@ -312,6 +349,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
             finally:
                 state.close_feeds()
                 await room.close()
+                if rates is not None:
+                    await rates.close()
 
     app = _App(
         settings,
@@ -319,10 +358,16 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         summary="A flash sale that never oversells, undersells or loses an order.",
         version=_version(),
         lifespan=lifespan,
+        generate_unique_id_function=lambda route: route.name,
+        redirect_slashes=False,  # to an address with a host that the client chose
+        docs_url=None,  # see app.web.docs
+        redoc_url=None,
     )
     problems.install(app)
     app.add_middleware(BodyLimit, timeout_s=settings.request_timeout_ms / 1000)
-    buying = purchase_route.router(quantity_max=settings.quantity_max)
+    buying = purchase_route.router(
+        _methods(settings), quantity_max=settings.quantity_max, buyer_max=TOKEN_MAX if signed else purchase.BUYER_MAX
+    )
     for router in (buying, stock.router, admin.router, dashboard.router, health.router, pages.router, dashboard.pages):
         app.include_router(router)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
@@ -335,14 +380,18 @@ class _App(FastAPI):
     def __init__(self, settings: Settings, **options: Any) -> None:
         super().__init__(**options)
         self._operator_port = settings.operator_port
-        all_else = super().__call__
-        self._readers = Admission(all_else, at_once=settings.readers_max)
-        self._operators = Admission(all_else, at_once=settings.readers_max)
+        self._buying = _methods(settings)
+        self._all_else = super().__call__
+        self._readers = Admission(self._read, at_once=settings.readers_max)
+        self._operators = Admission(self._read, at_once=settings.readers_max)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] == "http":
+            await with_headers(self._dispatch, scope, receive, send)
+        else:
             await super().__call__(scope, receive, send)
-            return
+
+    async def _dispatch(self, scope: Scope, receive: Receive, send: Send) -> None:
         path, method, from_operator = scope["path"], scope["method"], False
         if self._operator_port:
             from_operator = scope["server"][1] == self._operator_port
@@ -351,12 +400,18 @@ class _App(FastAPI):
                     scope, receive, send
                 )
                 return
-        if path == purchase.PATH and method in purchase.METHODS:
+        if path == purchase.PATH and method in self._buying:
             await purchase.purchase(scope, receive, send)
         elif path == health.ALIVE:  # whoever asks that ends a process that doesn't answer
             await super().__call__(scope, receive, send)
         else:
             await (self._operators if from_operator else self._readers)(scope, receive, send)
+
+    async def _read(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] == stock.PATH and scope["method"] == "GET":
+            await stock.look(scope, receive, send)
+        else:
+            await self._all_else(scope, receive, send)
 
 
 def _openapi(app: FastAPI) -> dict[str, Any]:

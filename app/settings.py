@@ -179,6 +179,28 @@ class Settings(BaseSettings):
     )
     quantity_max: int = Field(100, ge=1, le=1_000_000, description="how many units one purchase may ask for")
     limit_per_buyer: int = Field(0, ge=0, le=1_000_000, description="how many units one buyer may have; 0: no limit")
+    allow_get: bool = Field(
+        True,
+        description="a GET buys, too, as in the articles; false: only a POST, as browsers send GETs by themselves",
+    )
+    buyer_key: SecretStr | None = Field(
+        None,
+        description="what the shop in front signs buyers with: a secret of 32 bytes or more (HS256) or a public key in "
+        "PEM; `buyer` is then a JSON Web Token with `sub` and `exp` (extra `buyers`); unset: `buyer` is any text",
+    )
+    rate_per_buyer: str | None = Field(
+        None,
+        description="how often one buyer may try, such as `10/second`; more get 429; counted in the store, which must "
+        "be Redis (extra `buyers`); unset: as often as they like",
+    )
+    rate_per_address: str | None = Field(
+        None, description="the same for an address, or an IPv6 network of 64 bits, such as `100/minute`"
+    )
+    proxies: str = Field(
+        "",
+        description="whose `X-Forwarded-For` says where a request is from: addresses and networks of the proxies in "
+        "front, separated by commas",
+    )
     refusal_ttl_s: int = Field(
         3600,
         ge=1,
@@ -201,7 +223,16 @@ class Settings(BaseSettings):
         10.0, ge=0, le=600, description="how long a stopping instance goes on serving buyers who wait"
     )
 
-    @field_validator("admin_token", "operator_port", "sale_starts_at", "sale_ends_at", mode="before")
+    @field_validator(
+        "admin_token",
+        "operator_port",
+        "sale_starts_at",
+        "sale_ends_at",
+        "buyer_key",
+        "rate_per_buyer",
+        "rate_per_address",
+        mode="before",
+    )
     @classmethod
     def _empty_is_unset(cls, value: Any) -> Any:
         # A line `SECKILL_ADMIN_TOKEN=` in .env or docker-compose means: not set.

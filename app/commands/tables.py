@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from app.audit import Audit
+from app.commands import terms
 from app.locks import Contender
 from app.stock import Level
 
@@ -14,13 +15,14 @@ _SHOWN_MAX: Final = 200
 
 def print_levels(levels: list[Level]) -> None:
     """Units left and sold of each item."""
-    table = Table("item", "stock", "lucky", "at the start")
+    table = Table("item", "stock", "lucky", "at the start", "own terms")
     for level in levels:
         table.add_row(
             level.sku,
             str(level.stock),
             str(level.lucky),
             "not recorded" if level.initial is None else str(level.initial),
+            terms.shown(level.terms),
         )
     Console().print(table)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -9,10 +10,10 @@ from typing import Final
 
 from typing_extensions import Unpack
 
-from app.errors import LockError, SeckillError, StockError
+from app.errors import HoursNotPossible, LockError, SeckillError, StockCorrupt, StockError, UnknownItem
 from app.locks import Contender, Guarantees, LockBackend
 from app.sale.shop import Shop
-from app.stock import Fence, Level, Order, Restock, StockStore
+from app.stock import Fence, Level, Order, Restock, StockStore, TermsChange
 from app.stock.refusals import foreign, superseded
 
 _log = logging.getLogger(__name__)
@@ -65,10 +66,19 @@ class Admin:
         await self._learn()
         lock = self._backend.lock(self._shop.lock_name(sku))
         async with lock.on_loop(wait_s=wait_s) as grant, self._store.selling():
+            if change := how.get("terms"):
+                await self._refuse_odd_hours(sku, change)
             grant.ensure_held()
             level = await self._store.set_stock(sku, Fence(grant.token, grant.source), stock, **how)
         self._shop.look_again(sku)
         return level
+
+    async def _refuse_odd_hours(self, sku: str, change: TermsChange) -> None:
+        with contextlib.suppress(UnknownItem, StockCorrupt):  # the store says what is wrong
+            level = await self._store.level(sku)
+            terms = self._shop.terms_of(dataclasses.replace(level, terms=level.terms.changed(change)))
+            if terms.starts_at and terms.ends_at and terms.ends_at <= terms.starts_at:
+                raise HoursNotPossible("ends_at must be later than starts_at")
 
     async def unfence(self, sku: str) -> None:
         """Forget the store's fence: an operator's decision, after etcd was replaced or restored."""

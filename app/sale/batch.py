@@ -4,22 +4,23 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from app.sale.decision import Answer, Decision, Outcome, Purchase, decide
+from app.sale.decision import Answer, Decision, Outcome, Purchase, decide, outside
 from app.sale.queue import Entry, Item, State
-from app.stock import Ask, Batch, Refused, Settled, Snapshot, Sold
+from app.stock import Ask, Batch, Refused, Settled, Snapshot, Sold, Terms
 
 _ABOUT_NOBODY: Final = Ask()
 
 
 @dataclass(slots=True, eq=False)
 class Part:
-    """What was decided of one item in a batch. `units`: how many it sells."""
+    """What was decided of one item in a batch. `units`: how many it sells; `terms`: on which."""
 
     item: Item
     write: Batch
     units: int
     entries: list[Entry]
     decisions: list[Decision]
+    terms: Terms
 
     @property
     def changes_something(self) -> bool:
@@ -67,13 +68,13 @@ def _answer(
     return Answer(decision.outcome, purchase.quantity, next(order_ids) if decision.outcome is Outcome.SOLD else None)
 
 
-def decide_part(
-    item: Item, batch_id: str, snapshot: Snapshot, entries: Sequence[Entry], *, limit_per_buyer: int
-) -> Part:
+def decide_part(item: Item, batch_id: str, snapshot: Snapshot, entries: Sequence[Entry], *, everywhere: Terms) -> Part:
     """Decide about those buyers of an item who still wait."""
     entries = [entry for entry in entries if entry.wanted]
     purchases = [entry.purchase for entry in entries]
-    decisions = decide(snapshot, purchases, limit_per_buyer=limit_per_buyer)
+    terms = snapshot.terms.completed_by(everywhere)
+    closed = [outside(terms, entry.came_at) for entry in entries] if terms.starts_at or terms.ends_at else []
+    decisions = decide(snapshot, purchases, limit_per_buyer=terms.limit_per_buyer or 0, closed=closed)
     decided = list(zip(purchases, decisions, strict=True))
     units = sum(purchase.quantity for purchase, decision in decided if decision.outcome is Outcome.SOLD)
     # That nothing is left takes no room in the store: the answer is the same again, as long as nothing is. That the
@@ -87,7 +88,7 @@ def decide_part(
         elif decision.outcome in lasting and purchase.key is not None:
             refused.append(Refused(purchase.key, Settled(decision.outcome, purchase.quantity, purchase.buyer)))
     write = Batch(batch_id, snapshot.stock, sold, refused, snapshot.last_entry, snapshot.version)
-    return Part(item, write, units, entries, decisions)
+    return Part(item, write, units, entries, decisions, terms)
 
 
 def by_item(entries: Iterable[Entry]) -> dict[Item, list[Entry]]:
@@ -98,10 +99,8 @@ def by_item(entries: Iterable[Entry]) -> dict[Item, list[Entry]]:
     return found
 
 
-def ask(entries: Sequence[Entry], *, limit_per_buyer: int) -> Ask:
+def ask(entries: Sequence[Entry]) -> Ask:
     """What a decision about these buyers needs to know."""
     keys = [entry.purchase.key for entry in entries if entry.purchase.key is not None]
-    if not (keys or limit_per_buyer):
-        return _ABOUT_NOBODY
     names = [entry.purchase.buyer for entry in entries if entry.purchase.buyer is not None]
-    return Ask(list(dict.fromkeys(names)) if limit_per_buyer else (), list(dict.fromkeys(keys)))
+    return Ask(list(dict.fromkeys(names)), list(dict.fromkeys(keys))) if keys or names else _ABOUT_NOBODY

@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Final
 
 from app.errors import BuyerRequired, KeyReused, SeckillError, StockCorrupt
-from app.stock import DEFAULT_SKU, Settled, Snapshot
+from app.stock import DEFAULT_SKU, Settled, Snapshot, Terms
 
 
 class Outcome(StrEnum):
@@ -21,16 +21,12 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Purchase:
-    """A buyer's wish. Two purchases of one item with the same `key` are one.
-
-    `closed`: what it is told, because it came outside of the sale's hours, if it is a new one.
-    """
+    """A buyer's wish. Two purchases of one item with the same `key` are one."""
 
     quantity: int = 1
     sku: str = DEFAULT_SKU
     buyer: str | None = None
     key: str | None = None
-    closed: Outcome | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +56,25 @@ class Decision:
 _SELL: Final = Decision(Outcome.SOLD)
 
 
-def decide(snapshot: Snapshot, purchases: Sequence[Purchase], *, limit_per_buyer: int = 0) -> list[Decision]:
+def outside(terms: Terms, at: float) -> Outcome | None:
+    """What a purchase is told that comes at a moment outside of the hours; times are in seconds since 1970."""
+    if terms.starts_at and at < terms.starts_at:
+        return Outcome.NOT_STARTED
+    return Outcome.ENDED if terms.ends_at and at >= terms.ends_at else None
+
+
+def decide(
+    snapshot: Snapshot,
+    purchases: Sequence[Purchase],
+    *,
+    limit_per_buyer: int = 0,
+    closed: Sequence[Outcome | None] = (),
+) -> list[Decision]:
     """Give each purchase its outcome, in order: first come, first served, as far as the units go.
 
     A purchase gets all the units that it wants or none; one that is too large does not close the sale to smaller ones
-    behind it. `limit_per_buyer` is in units, 0 for none. One that came outside of the hours may be a repeat.
+    behind it. `limit_per_buyer` is in units, 0 for none. `closed`: what each is told because it came outside of the
+    hours, if it is no repeat; empty if none did.
     """
     left = snapshot.stock
     bought = dict(snapshot.bought)
@@ -74,12 +84,16 @@ def decide(snapshot: Snapshot, purchases: Sequence[Purchase], *, limit_per_buyer
         decision = _repeat(snapshot, purchases, seen, purchase) if purchase.key is not None else None
         if decision is None:
             had = bought.get(purchase.buyer, 0) if purchase.buyer else 0
-            if purchase.closed is not None:
-                decision = Decision(purchase.closed)
+            if closed and (refusal := closed[index]):
+                decision = Decision(refusal)
             elif limit_per_buyer and purchase.buyer is None:
                 decision = Decision(
                     error=BuyerRequired("each buyer may have a limited number of units: say who is buying")
                 )
+            elif (
+                not left
+            ):  # whatever they have had: this is the answer that takes no room, so it has to be the same again
+                decision = Decision(Outcome.SOLD_OUT)
             elif limit_per_buyer and had + purchase.quantity > limit_per_buyer:
                 decision = Decision(Outcome.LIMIT_REACHED)
             elif purchase.quantity > left:

@@ -1,6 +1,7 @@
 """The queue: all buyers of one lock's items in this instance who are not answered, in the order of their arrival."""
 
 import asyncio
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from enum import Enum, auto
@@ -8,7 +9,7 @@ from typing import Final
 
 from app.common.backoff import Backoff
 from app.errors import NotDecided, OutcomeUnknown, QueueFull, SaleError
-from app.sale.decision import Answer, Purchase
+from app.sale.decision import Answer, Outcome, Purchase
 from app.telemetry.observer import Observer
 
 _ITEMS_KEPT: Final = 10_000  # items that nobody waits for, and of which something may be known
@@ -29,19 +30,31 @@ class Item:
     """What is known of an item.
 
     `waiting`: buyers who are not answered; `parked`: its buyers are passed over for a while; `error`: why nothing of it
-    could be sold, and when that was; `sold_out_until`: until then it counts as sold out. Times are by the loop's clock.
+    could be sold, and when that was. Times are by the loop's clock.
     """
 
-    __slots__ = ("backoff", "conflicts", "error", "parked", "sku", "sold_out_until", "waiting")
+    __slots__ = ("_limited", "_refusal", "_until", "backoff", "conflicts", "error", "parked", "sku", "waiting")
 
     def __init__(self, sku: str) -> None:
         self.sku = sku
         self.waiting = 0
         self.parked: asyncio.TimerHandle | None = None
         self.error: tuple[Exception, float] | None = None
-        self.sold_out_until = 0.0
+        self._refusal: Outcome | None = None
+        self._until = 0.0
+        self._limited = False
         self.backoff = Backoff(0.02, 0.5)
         self.conflicts = Backoff(0.004, 0.1, jitter=True)
+
+    def refuse(self, outcome: Outcome | None, until: float, *, limited: bool) -> None:
+        """Until then all are told this outcome, if it is one; but not a nameless buyer, where there is a limit."""
+        self._refusal, self._until, self._limited = outcome, until, limited
+
+    def refusal(self, purchase: Purchase, now: float) -> Outcome | None:
+        """What a purchase without a key is told, if that is known from a moment ago."""
+        if self._refusal is None or now >= self._until:
+            return None
+        return None if self._limited and purchase.buyer is None else self._refusal
 
     def is_well(self) -> None:
         """It was sold, or there was nothing left to sell."""
@@ -51,9 +64,9 @@ class Item:
 
 
 class Entry:
-    """A buyer who is not answered yet. `deadline`: by the loop's clock."""
+    """A buyer who is not answered yet. `deadline`: by the loop's clock; `came_at`: in seconds since 1970."""
 
-    __slots__ = ("deadline", "future", "gone", "item", "purchase", "state")
+    __slots__ = ("came_at", "deadline", "future", "gone", "item", "purchase", "state")
 
     def __init__(
         self,
@@ -67,6 +80,7 @@ class Entry:
         self.item = item
         self.future = future
         self.deadline = deadline
+        self.came_at = time.time()
         self.gone = gone
         self.state = State.WAITING
 
@@ -216,15 +230,18 @@ class Queue:
         if self._items.get(item.sku) is item and not item.waiting:
             del self._items[item.sku]
 
-    def is_sold_out(self, sku: str) -> bool:
-        """Whether it is known, from a moment ago, that nothing is left of an item."""
-        item = self._items.get(sku)
-        return item is not None and item.sold_out_until > asyncio.get_running_loop().time()
+    def refusal(self, purchase: Purchase) -> Outcome | None:
+        """What a purchase is told without having to wait, as it is known from a moment ago.
+
+        None for one with a key: it has to be looked up all the same, as it may be a repeat of one that was sold to.
+        """
+        item = self._items.get(purchase.sku) if purchase.key is None else None
+        return item.refusal(purchase, asyncio.get_running_loop().time()) if item is not None else None
 
     def look_again(self, sku: str) -> None:
         """An item's stock was changed: what was known of it is no longer true."""
         if sku in self._items:
-            self._items[sku].sold_out_until = 0.0
+            self._items[sku].refuse(None, 0.0, limited=False)
 
     def close(self) -> None:
         """Tell everybody who is left."""

@@ -2,17 +2,16 @@
 
 import asyncio
 import dataclasses
-import time
 import zlib
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from app.errors import Closing, StockError
+from app.errors import Closing, StockError, TurnedAway
 from app.locks import LockBackend, Scope
-from app.sale.decision import Answer, Outcome, Purchase
+from app.sale.decision import Answer, Purchase
 from app.sale.rules import Rules
 from app.sale.worker import Halted, Worker
-from app.stock import Level, Order, StockStore
+from app.stock import Level, Order, StockStore, Terms
 from app.telemetry.observer import Observer
 
 _TASKS_WITHOUT_LOCK: Final = 64  # as many requests at a time as a thread pool of a web server would
@@ -52,37 +51,26 @@ class Shop:
         they are then not sold to.
         Raises a `SaleError` (queue full, deadline passed, ...) or a `StockError` (no such item, store away, ...).
         """
+        told = self.join(purchase, gone=gone)
+        return told if isinstance(told, Answer) else await told
+
+    def join(
+        self, purchase: Purchase, *, gone: Callable[[], bool] = lambda: False
+    ) -> "Answer | asyncio.Future[Answer]":
+        """The same, without waiting: the answer, if it is known already, or a future that gets it."""
         if self.closing:
             raise Closing("this instance is shutting down; nothing was sold")
-        rules = self._rules
-        if closed := self._closed():
-            if purchase.key is None:
-                return self._refuse(purchase, closed)
-            # It may be a repeat, to be answered as the first time: clocks differ, and hours change.
-            purchase = dataclasses.replace(purchase, closed=closed)
         self._store.check(purchase.sku)
         queue = self._worker(purchase.sku).queue
-        # A purchase with a key has to be looked up all the same: it may be a repeat of one that was sold to. And
-        # without a name, where there is a limit, the buyer has to be told what is missing.
-        if (
-            purchase.key is None
-            and not (rules.limit_per_buyer and purchase.buyer is None)
-            and queue.is_sold_out(purchase.sku)
-        ):
-            return self._refuse(purchase, Outcome.SOLD_OUT)
-        deadline = asyncio.get_running_loop().time() + rules.purchase_timeout_s
-        return await queue.join(purchase, deadline, gone=gone)
+        if refusal := queue.refusal(purchase):
+            self._observer.answered(refusal)
+            return Answer(refusal, purchase.quantity)
+        deadline = asyncio.get_running_loop().time() + self._rules.purchase_timeout_s
+        return queue.join(purchase, deadline, gone=gone)
 
-    def _closed(self) -> Outcome | None:
-        starts_at, ends_at = self.hours
-        now = time.time()
-        if starts_at is not None and now < starts_at:
-            return Outcome.NOT_STARTED
-        return Outcome.ENDED if ends_at is not None and now >= ends_at else None
-
-    def _refuse(self, purchase: Purchase, outcome: Outcome) -> Answer:
-        self._observer.answered(outcome)
-        return Answer(outcome, purchase.quantity)
+    def turned_away(self, error: TurnedAway) -> None:
+        """A purchase was refused at the door: it is counted with those that were not."""
+        self._observer.answered(type(error).__name__)
 
     def _worker(self, sku: str) -> Worker:
         name = self.lock_name(sku)
@@ -123,10 +111,9 @@ class Shop:
         """An order by its id."""
         return await self._store.order(order_id)
 
-    @property
-    def hours(self) -> tuple[float | None, float | None]:
-        """When the sale starts and ends, in seconds since 1970; None: it always has, or never does."""
-        return self._rules.starts_at, self._rules.ends_at
+    def terms_of(self, level: Level) -> Terms:
+        """On what terms an item is sold: its own, and for the rest those of the settings."""
+        return level.terms.completed_by(self._rules.terms)
 
     @property
     def buyers_waiting(self) -> int:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 import uuid
 from collections.abc import Callable, Sequence
 from contextvars import Context
@@ -22,6 +23,7 @@ from app.errors import (
 )
 from app.locks import DistributedLock, Grant
 from app.sale.batch import Part, ask, by_item, decide_part
+from app.sale.decision import Outcome, outside
 from app.sale.in_doubt import InDoubt
 from app.sale.queue import Entry, Item, Queue, State
 from app.sale.rules import Rules
@@ -177,18 +179,14 @@ class Worker:
     async def _serve(self, grant: Grant, entries: list[Entry], tally: "_Tally") -> None:
         """Read, decide, commit, answer; or leave everybody where they were."""
         batch_id, read_at = uuid.uuid4().hex, asyncio.get_running_loop().time()
-        fence, limit = Fence(grant.token, grant.source), self._rules.limit_per_buyer
+        fence, everywhere = Fence(grant.token, grant.source), self._rules.terms
         buyers, errors = by_item(entries), dict[Item, StockError]()
         with logs.about(batch=batch_id):
             try:
                 for item in buyers:
                     if error := self._halted(item.sku):
                         errors[item] = error
-                asks = {
-                    item.sku: ask(of_item, limit_per_buyer=limit)
-                    for item, of_item in buyers.items()
-                    if item not in errors
-                }
+                asks = {item.sku: ask(of_item) for item, of_item in buyers.items() if item not in errors}
                 async with self._store.selling():
                     snapshots = await self._store.prepare(fence, batch_id, asks) if asks else {}
                     # No await from decision to commit: a buyer who is told "nothing was sold" must not be sold to.
@@ -198,7 +196,7 @@ class Worker:
                         if isinstance(snapshot, StockError):
                             errors[item] = snapshot
                         else:
-                            parts.append(decide_part(item, batch_id, snapshot, of_item, limit_per_buyer=limit))
+                            parts.append(decide_part(item, batch_id, snapshot, of_item, everywhere=everywhere))
                     grant.ensure_held()
                     answers = await self._commit(fence, [part for part in parts if part.changes_something])
                 for part in parts:
@@ -206,8 +204,8 @@ class Worker:
                     if isinstance(ids, StockError):
                         errors[part.item] = ids
                         continue
-                    if self._rules.sold_out_ttl_s and part.sells_the_last:
-                        part.item.sold_out_until = read_at + self._rules.sold_out_ttl_s
+                    if self._rules.sold_out_ttl_s:
+                        self._remember(part, read_at)
                     self._answer(part, ids, tally)
                 for item, error in errors.items():
                     self._note(item, error, buyers[item])
@@ -258,6 +256,16 @@ class Worker:
                     part.mark(State.WAITING)
                 else:
                     self._answer(part, ids, tally)
+
+    def _remember(self, part: Part, read_at: float) -> None:
+        """What a part tells of purchases that come within a moment."""
+        ttl_s, now = self._rules.sold_out_ttl_s, time.time()
+        refusal = outside(part.terms, now)
+        if refusal is Outcome.NOT_STARTED:
+            ttl_s = min(ttl_s, (part.terms.starts_at or now) - now)
+        if refusal is None and part.sells_the_last:
+            refusal = Outcome.SOLD_OUT
+        part.item.refuse(refusal, read_at + ttl_s, limited=bool(part.terms.limit_per_buyer))
 
     def _answer(self, part: Part, order_ids: list[str], tally: "_Tally") -> None:
         part.item.is_well()

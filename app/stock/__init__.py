@@ -2,6 +2,7 @@
 
 from app.stock.store import (
     DEFAULT_SKU,
+    NO_TERMS,
     SKU_PATTERN,
     Ask,
     Batch,
@@ -14,10 +15,13 @@ from app.stock.store import (
     Snapshot,
     Sold,
     StockStore,
+    Terms,
+    TermsChange,
 )
 
 __all__ = [
     "DEFAULT_SKU",
+    "NO_TERMS",
     "SKU_PATTERN",
     "Ask",
     "Batch",
@@ -30,4 +34,6 @@ __all__ = [
     "Snapshot",
     "Sold",
     "StockStore",
+    "Terms",
+    "TermsChange",
 ]

@@ -1,12 +1,14 @@
 """The interface of a stock store: prepare and commit, guarded by a fencing token."""
 
+import json
 import re
 import secrets
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import ClassVar, Final, TypedDict
 
 from typing_extensions import Unpack
@@ -43,9 +45,76 @@ class Settled:
     order_id: str | None = None
 
 
+class TermsChange(TypedDict, total=False):
+    """Terms of an item to set; None: as everywhere again. What is not named stays."""
+
+    limit_per_buyer: int | None
+    starts_at: float | None
+    ends_at: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """On what terms an item is sold: units a buyer may have, and when its sale starts and ends, in seconds since 1970.
+
+    0: no limit, no start, no end; None: as everywhere, by the settings.
+    """
+
+    limit_per_buyer: int | None = None
+    starts_at: float | None = None
+    ends_at: float | None = None
+
+    def completed_by(self, everywhere: "Terms") -> "Terms":
+        """These terms, where an item has none of its own those that hold everywhere."""
+        if self is NO_TERMS:
+            return everywhere
+        return Terms(
+            everywhere.limit_per_buyer if self.limit_per_buyer is None else self.limit_per_buyer,
+            everywhere.starts_at if self.starts_at is None else self.starts_at,
+            everywhere.ends_at if self.ends_at is None else self.ends_at,
+        )
+
+    def changed(self, change: TermsChange) -> "Terms":
+        """These terms with some others."""
+        return replace(self, **change)
+
+    def to_text(self) -> str:
+        """As the stores keep them: JSON; empty if there are none."""
+        own = {name: value for name, value in zip(_TERMS, _values(self), strict=True) if value is not None}
+        return json.dumps(own, separators=(",", ":")) if own else ""
+
+    @classmethod
+    def from_text(cls, text: str) -> "Terms":
+        """The same back. Raises `ValueError` for what is none of ours."""
+        return _terms(text) if text else NO_TERMS
+
+
+NO_TERMS: Final = Terms()
+_TERMS: Final = ("limit_per_buyer", "starts_at", "ends_at")
+
+
+def _values(terms: Terms) -> tuple[float | None, ...]:
+    return (terms.limit_per_buyer, terms.starts_at, terms.ends_at)
+
+
+@lru_cache(1000)
+def _terms(text: str) -> Terms:
+    found = json.loads(text)
+    if not isinstance(found, dict) or found.keys() - set(_TERMS):
+        raise ValueError("not terms of ours")
+    for value in found.values():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e12:
+            raise ValueError("not terms of ours")
+    if not isinstance(found.get("limit_per_buyer", 0), int):
+        raise ValueError("not terms of ours")
+    return Terms(**found)
+
+
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """What a decision needs to know: units left, what the buyers asked for have bought, what the keys stand for.
+
+    `terms`: the item's own.
 
     `last_entry`: number of the last order at that moment; orders that are decided now can only be written behind it.
     `version`: the store's own word for what was read, to be given back with what was decided on it.
@@ -57,6 +126,7 @@ class Snapshot:
     settled: Mapping[str, Settled] = field(default_factory=dict)
     last_entry: str | None = None
     version: str | None = None
+    terms: Terms = NO_TERMS
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +186,8 @@ class Order:
 class Level:
     """Units left and sold at one moment, and the number of the last order then (not its id, which has a secret).
 
-    `initial` is what `stock + lucky` must equal, None if the stock was set by other means than ours.
+    `initial` is what `stock + lucky` must equal, None if the stock was set by other means than ours; `terms`: the
+    item's own.
     """
 
     sku: str
@@ -124,18 +195,20 @@ class Level:
     lucky: int
     initial: int | None
     last_entry: str | None = None
+    terms: Terms = NO_TERMS
 
 
 class Restock(TypedDict, total=False):
     """How a stock is set. What was sold stays sold, unless `new_sale`: that forgets orders, buyers and keys.
 
     `add`: so many units are added to those that are left; `if_match`: units left and sold must be that, or nothing is
-    changed.
+    changed; `terms`: what changes of the item's own.
     """
 
     new_sale: bool
     add: bool
     if_match: tuple[int, int] | None
+    terms: TermsChange
 
 
 class StockStore(ABC):

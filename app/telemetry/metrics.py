@@ -25,6 +25,7 @@ _MS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0
 # What a buyer may be told: outcomes, errors of theirs, and errors of ours.
 _OUTCOMES: Final = ("sold", "sold_out", "limit_reached", "not_started", "ended")
 _REFUSALS: Final = ("UnknownItem", "ItemNotPossible", "BuyerRequired", "KeyReused")
+_AT_THE_DOOR: Final = ("ForeignOrigin", "Prefetched", "BuyerNotSigned", "TooOften")
 _FAILURES: Final = (
     *("QueueFull", "NotDecided", "OutcomeUnknown", "Closing"),
     *("StockUnavailable", "StockCorrupt", "LockUnavailable"),
@@ -39,7 +40,7 @@ class Metrics(Observer):
         registry = self._registry
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=registry)
-        told = (*_OUTCOMES, *_REFUSALS, *_FAILURES)
+        told = (*_OUTCOMES, *_REFUSALS, *_AT_THE_DOOR, *_FAILURES)
         self._purchases = self._counter("purchases", "Purchases answered, by outcome or error", "outcome", *told)
         self._outcomes: dict[str, Counter] = {}
         self._batch = Histogram(

@@ -1,19 +1,20 @@
 """The operator's endpoints: the orders, the lock queues, the stock. They need the admin token."""
 
-from typing import Annotated, Final
+from typing import Annotated, Final, cast
 
 from fastapi import APIRouter, Header, Query, Request, Response
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from app.locks import Contender
-from app.stock import DEFAULT_SKU
+from app.stock import DEFAULT_SKU, TermsChange
 from app.web.auth import OPERATOR
 from app.web.problems import invalid_field, responses
 from app.web.state import state_of
-from app.web.stock import LevelView, OrderView, Sku, etag
+from app.web.stock import ItemView, OrderView, Sku, etag
 
 router = APIRouter(tags=["operator"], dependencies=[OPERATOR], responses=responses(401, 403, 503))
 
+_LATEST: Final = 1e11  # in seconds since 1970: the year 5138
 _ETAG: Final = '^("[0-9]{1,15}-[0-9]{1,15}")?$'
 
 
@@ -68,13 +69,38 @@ def _whole(value: object) -> object:
 class StockChange(BaseModel):
     """What the stock shall be."""
 
-    model_config = ConfigDict(extra="forbid")  # a misspelt `new_sale` must not be a restock
+    model_config = ConfigDict(
+        extra="forbid",  # a misspelt `new_sale` must not be a restock
+        json_schema_extra={
+            "anyOf": [{"required": [name]} for name in ("stock", *TermsChange.__annotations__)],
+            "dependentRequired": {"add": ["stock"], "new_sale": ["stock"]},
+        },
+    )
 
     stock: Annotated[int, BeforeValidator(_whole)] = Field(
-        strict=True, ge=0, le=10**12, description="units left from now on"
+        0, strict=True, ge=0, le=10**12, description="units left from now on; left out: as many as there are"
     )
     add: bool = Field(False, strict=True, description="`stock` is added to the units that are left")
     new_sale: bool = Field(False, strict=True, description="forget what was sold: orders, buyers and idempotency keys")
+    limit_per_buyer: Annotated[int | None, BeforeValidator(_whole)] = Field(
+        None, strict=True, ge=0, le=10**6, description="this item's own limit, 0 for none; null: as everywhere"
+    )
+    starts_at: float | None = Field(
+        None,
+        strict=True,
+        ge=0,
+        le=_LATEST,
+        description="when its sale starts, in seconds since 1970, 0 if it has; null: as everywhere",
+    )
+    ends_at: float | None = Field(
+        None, strict=True, ge=0, le=_LATEST, description="when it ends, 0 for never; null: as everywhere"
+    )
+
+    @property
+    def terms(self) -> TermsChange:
+        """What changes of the item's own; what is not named stays."""
+        named = self.model_fields_set & TermsChange.__annotations__.keys()
+        return cast(TermsChange, {name: getattr(self, name) for name in named})
 
 
 @router.get("/orders", responses=responses(400, 422))
@@ -111,17 +137,22 @@ async def set_stock(
     if_match: Annotated[
         str, Header(pattern=_ETAG, description="the ETag of `GET /stock`: change it only if that is so")
     ] = "",
-) -> LevelView:
-    """Set the units left, or add some, under the lock and past the fence like any other write."""
-    level = await state_of(request).admin.set_stock(
+) -> ItemView:
+    """Set the units left, or add some, and the item's own terms: under the lock and past the fence, like any write."""
+    state = state_of(request)
+    said = change.model_fields_set
+    if "stock" not in said and (said & {"add", "new_sale"} or not change.terms):
+        raise invalid_field("stock", "how many units?", where="body")
+    level = await state.admin.set_stock(
         sku,
         change.stock,
-        add=change.add,
+        add=change.add or "stock" not in said,
         new_sale=change.new_sale,
         if_match=_units(if_match) if if_match else None,
+        terms=change.terms,
     )
     response.headers["ETag"] = etag(level)
-    return LevelView.of(level)
+    return ItemView.on(state.shop.terms_of(level), level)
 
 
 def _units(tag: str) -> tuple[int, int]:

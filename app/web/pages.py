@@ -1,4 +1,7 @@
-"""The pages, and the files that they are made of. All else a browser does by itself, through everybody's API."""
+"""The pages, and the files that they are made of. All else a browser does by itself, through everybody's API.
+
+The page about the API is Swagger UI, from a package that brings it: nothing is loaded from elsewhere.
+"""
 
 from pathlib import Path
 from typing import Final
@@ -23,6 +26,10 @@ _HEADERS: Final = {
 }
 READING: Final = ["GET", "HEAD"]
 _files: Final = StaticFiles(directory=Path(__file__).parent / "static")
+_swagger: Final = StaticFiles(packages=[("fastapi_offline", "static")])
+_DOCS_HEADERS: Final = _HEADERS | {
+    "Content-Security-Policy": _POLICY.replace("img-src 'self'", "img-src 'self' data:")  # its icons are in its styles
+}
 
 
 async def page(request: Request, name: str) -> Response:
@@ -39,6 +46,22 @@ async def page(request: Request, name: str) -> Response:
 async def shop(request: Request) -> Response:
     """The shop, for buyers."""
     return await page(request, "shop.html")
+
+
+@router.api_route("/docs", methods=READING)
+async def docs(request: Request) -> Response:
+    """The API, to read and to try."""
+    response = await page(request, "docs.html")
+    response.headers.update(_DOCS_HEADERS)
+    return response
+
+
+@router.api_route("/docs/{name}", methods=READING)
+async def swagger(request: Request, name: str) -> Response:
+    """What that page is made of."""
+    response = await _swagger.get_response(name, request.scope)
+    response.headers.update(_HEADERS)
+    return response
 
 
 @router.api_route("/static/{name}", methods=READING)

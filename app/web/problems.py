@@ -27,6 +27,10 @@ _STATUSES: Final[dict[type[errors.SeckillError], tuple[int, str]]] = {
     errors.ItemNotPossible: (400, "Not an item that this store can hold"),
     errors.BuyerRequired: (400, "Buyer required"),
     errors.KeyReused: (422, "Idempotency key belongs to another purchase"),
+    errors.ForeignOrigin: (403, "Not from this site"),
+    errors.Prefetched: (403, "Not asked for by a buyer"),
+    errors.BuyerNotSigned: (403, "Not a buyer of this shop"),
+    errors.TooOften: (429, "Too many tries"),
     errors.QueueFull: (503, "Too many buyers at the moment"),
     errors.Closing: (503, "Shutting down"),
     errors.NotDecided: (503, "Not decided in time"),
@@ -36,6 +40,7 @@ _STATUSES: Final[dict[type[errors.SeckillError], tuple[int, str]]] = {
     errors.StockBehind: (503, "Stock is being looked into"),
     errors.StockError: (503, "Stock not available"),
     errors.LockError: (503, "Lock not available"),
+    errors.HoursNotPossible: (422, "Not possible hours"),
     errors.StockNotAsExpected: (412, "The stock is not as expected"),
     errors.TooManyListeners: (503, "Too many listeners at the moment"),
     errors.Overloaded: (503, "Too many requests at the moment"),
@@ -44,8 +49,10 @@ _STATUSES: Final[dict[type[errors.SeckillError], tuple[int, str]]] = {
 # The field of the request that an error is about.
 _FIELDS: Final[dict[type[errors.SeckillError], str]] = {
     errors.UnknownItem: "sku",
+    errors.HoursNotPossible: "ends_at",
     errors.ItemNotPossible: "sku",
     errors.BuyerRequired: "buyer",
+    errors.BuyerNotSigned: "buyer",
     errors.KeyReused: "Idempotency-Key",
 }
 # When it was last said loudly that a route is in such trouble, on the monotonic clock.
@@ -94,7 +101,7 @@ def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
     described: dict[int | str, dict[str, Any]] = {}
     for status in statuses:
         described[status] = {"description": _DESCRIPTIONS[status], "content": {MEDIA_TYPE: {"schema": _SCHEMA}}}
-        if status == 503:
+        if status in (429, 503):
             described[status]["headers"] = RETRY_AFTER
         if status == 401:
             described[status]["headers"] = {
@@ -107,12 +114,13 @@ _SCHEMA: Final = {"$ref": "#/components/schemas/Problem"}
 _DESCRIPTIONS: Final = {
     400: "The item or the buyer does not fit; the field is named",
     401: "The operator's bearer token is missing or wrong",
-    403: "The operator's endpoints are switched off: SECKILL_ADMIN_TOKEN is not set",
+    403: "Not allowed: the title says why",
     404: "No such item, or no such order",
     408: "The request's body did not arrive in time",
     412: "The stock is not what If-Match says; nothing was changed",
     413: "The request's body is too large",
     422: "A field of the request is not valid, or the idempotency key belongs to another purchase; the field is named",
+    429: "This buyer or this address has tried too often",
     503: "Nothing was decided, or the outcome is unknown: the same request with the same key may be sent again",
 }
 
@@ -168,7 +176,8 @@ def of(error: Exception, method: str, route: str) -> Response:
     if status == 503 and not isinstance(error, errors.SaleError | errors.TooManyListeners | errors.Overloaded):
         _log.log(_loudness(route, kind), "%s %s: %s", method, route, error)
     fields = [FieldError(field=field, message=detail)] if field else None
-    return problem(status, name, title, detail, fields=fields)
+    headers = {"Retry-After": str(error.retry_after_s)} if isinstance(error, errors.TooOften) else None
+    return problem(status, name, title, detail, fields=fields, headers=headers)
 
 
 def _loudness(route: str, kind: type[Exception]) -> int:

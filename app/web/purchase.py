@@ -4,25 +4,34 @@ It is plain ASGI: the framework's routing, validation and middleware cost more t
 (docs/performance.md). For OpenAPI it is a route of FastAPI's as well: `purchase_route`.
 """
 
+import dataclasses
+import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
 from pydantic import BaseModel, Field
 from starlette.types import Receive, Scope, Send
 
+from app.errors import ForeignOrigin, Prefetched, TurnedAway
 from app.sale import Answer, Outcome, Purchase
 from app.stock import DEFAULT_SKU, SKU_PATTERN
 from app.web import problems
-from app.web.connection import GONE
 from app.web.problems import invalid_field
 from app.web.state import State
 
 PATH: Final = "/stock/reduce"
+GONE: Final = "seckill.gone"  # in a request's scope: says whether its client has gone
 METHODS: Final = ("GET", "POST")
 _SKU: Final = re.compile(SKU_PATTERN)
 _QUANTITY: Final = re.compile(r"[1-9][0-9]{0,8}")
+_PURPOSE: Final = frozenset({b"sec-purpose", b"purpose", b"x-purpose", b"x-moz"})
+_AHEAD: Final = re.compile(rb"(?i)prefetch|prerender|preview")
+_BODY: Final = frozenset({b"content-length", b"transfer-encoding"})
+_ORIGIN: Final = frozenset({b"host", b"origin", b"sec-fetch-site"})
+_HEARD: Final = _PURPOSE | _BODY | _ORIGIN | {b"accept", b"idempotency-key"}
 _KEY: Final = re.compile(rb"[\x21-\x7e]{1,100}")
 BUYER_MAX: Final = 100
 # No control characters, and none that break lines or show text in another order. The joiners in Persian names and in
@@ -49,35 +58,41 @@ async def purchase(scope: Scope, receive: Receive, send: Send) -> None:
     """Buy: an ASGI application."""
     state: State = scope["state"]["seckill"]
     try:
-        wish, as_json = parse(scope["query_string"], scope["headers"], quantity_max=state.quantity_max)
+        if state.rates is not None:
+            client = scope.get("client")
+            await state.rates.check_address(client[0] if client else None)
+        wish, as_json = read(state, scope["query_string"], scope["headers"])
+        if state.rates is not None:
+            await state.rates.check_buyer(wish.buyer)
         answer = await state.shop.buy(wish, gone=scope.get(GONE, _never))
     except Exception as error:
+        if isinstance(error, TurnedAway):
+            state.shop.turned_away(error)
         await problems.of(error, scope["method"], PATH)(scope, receive, send)
         return
-    headers, body = _respond(state, scope, answer, as_json=as_json)
+    headers, body = respond(state, scope.get("server"), answer, as_json=as_json)
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 
 
-def parse(query: bytes, headers: Iterable[tuple[bytes, bytes]], *, quantity_max: int) -> tuple[Purchase, bool]:
+def read(state: State, query: bytes, headers: Iterable[tuple[bytes, bytes]]) -> tuple[Purchase, bool]:
+    """The purchase that a request is, and whether it asks for JSON. Raises what `parse` does, or `BuyerNotSigned`."""
+    wish, as_json = parse(query, headers, quantity_max=state.quantity_max, buyer_max=state.buyer_max)
+    if state.signed is not None:
+        wish = dataclasses.replace(wish, buyer=state.signed.read(wish.buyer))
+    return wish, as_json
+
+
+def parse(
+    query: bytes, headers: Iterable[tuple[bytes, bytes]], *, quantity_max: int, buyer_max: int = BUYER_MAX
+) -> tuple[Purchase, bool]:
     """The purchase, and whether the client asks for JSON.
 
     Nothing is ignored: raises `RequestValidationError`, which names the field, for a parameter that is unknown,
-    repeated or not valid, for two keys, and for a body.
+    repeated or not valid, for two keys, and for a body; `ForeignOrigin` or `Prefetched` for what a browser does by
+    itself.
     """
-    key: str | None = None
-    as_json = False
-    for name, value in headers:
-        if name == b"accept":
-            as_json = as_json or _wants_json(value)
-        elif name == b"idempotency-key":
-            if key is not None:
-                raise invalid_field("Idempotency-Key", "one key, not several", where="header")
-            if _KEY.fullmatch(value) is None:
-                raise invalid_field("Idempotency-Key", "1 to 100 visible ASCII characters", where="header")
-            key = value.decode()
-        elif (name == b"content-length" and value.strip(b"0")) or name == b"transfer-encoding":
-            raise invalid_field("body", "a purchase has no body; say what you want in the query", where="body")
+    key, as_json = _read_headers(headers)
     fields = _fields(query) if query else {}
     quantity = fields.get("quantity", "1")
     if _QUANTITY.fullmatch(quantity) is None or int(quantity) > quantity_max:
@@ -86,9 +101,53 @@ def parse(query: bytes, headers: Iterable[tuple[bytes, bytes]], *, quantity_max:
     if _SKU.fullmatch(sku) is None:
         raise invalid_field("sku", "letters, digits, '.', '_' and '-', 64 at most")
     buyer = fields.get("buyer")
-    if buyer is not None and (len(buyer) > BUYER_MAX or _BUYER.fullmatch(buyer) is None):
-        raise invalid_field("buyer", f"1 to {BUYER_MAX} printable characters")
+    if buyer is not None and not is_buyer(buyer, buyer_max):
+        raise invalid_field("buyer", f"1 to {buyer_max} printable characters")
     return Purchase(int(quantity), sku, buyer, key), as_json
+
+
+def _read_headers(headers: Iterable[tuple[bytes, bytes]]) -> tuple[str | None, bool]:
+    """The idempotency key, and whether the client asks for JSON."""
+    key: str | None = None
+    as_json = False
+    said: dict[bytes, bytes] = {}  # of where it comes from
+    for name, value in headers:
+        if name not in _HEARD:
+            continue
+        if name == b"accept":
+            as_json = as_json or _wants_json(value)
+        elif name == b"idempotency-key":
+            if key is not None:
+                raise invalid_field("Idempotency-Key", "one key, not several", where="header")
+            if _KEY.fullmatch(value) is None:
+                raise invalid_field("Idempotency-Key", "1 to 100 visible ASCII characters", where="header")
+            key = value.decode()
+        elif name in _ORIGIN:
+            said[name] = value
+        elif name in _BODY:
+            if name == b"transfer-encoding" or value.strip(b"0"):
+                raise invalid_field("body", "a purchase has no body; say what you want in the query", where="body")
+        elif _AHEAD.search(value):
+            raise Prefetched("this was asked for ahead of time, by a browser and not by a buyer; nothing was sold")
+    if _is_foreign(said):
+        raise ForeignOrigin("a page of another site sent this; nothing was sold")
+    return key, as_json
+
+
+def is_buyer(text: str, most: int = BUYER_MAX) -> bool:
+    """Whether that can be a buyer's name."""
+    return len(text) <= most and _BUYER.fullmatch(text) is not None
+
+
+def _is_foreign(said: Mapping[bytes, bytes]) -> bool:
+    """Whether a page of another origin sent it. Over plain HTTP browsers don't say so, but most say from where.
+
+    Source: F. Valsorda, "Cross-Site Request Forgery" (words.filippo.io/csrf).
+    """
+    site, origin = said.get(b"sec-fetch-site"), said.get(b"origin")
+    if site is not None or origin is None:
+        return site not in (None, b"same-origin", b"none")
+    return origin.lower().partition(b"://")[2] != said.get(b"host", b"").lower()
 
 
 def _fields(query: bytes) -> dict[str, str]:
@@ -109,6 +168,8 @@ def _fields(query: bytes) -> dict[str, str]:
 
 
 def _wants_json(accept: bytes) -> bool:
+    if accept == b"application/json":
+        return True
     if b"json" not in accept.lower():
         return False
     for media in accept.decode("latin-1").lower().split(","):
@@ -118,26 +179,34 @@ def _wants_json(accept: bytes) -> bool:
     return False
 
 
-def _respond(state: State, scope: Scope, answer: Answer, *, as_json: bool) -> tuple[list[tuple[bytes, bytes]], bytes]:
-    """Headers and body of an answer."""
+def respond(
+    state: State, server: tuple[str, int | None] | None, answer: Answer, *, as_json: bool
+) -> tuple[list[tuple[bytes, bytes]], bytes]:
+    """Headers and body of an answer; `server`: the address that the request came to."""
+    outcome = answer.outcome.value
     if as_json:
-        view = PurchaseView(
-            outcome=answer.outcome,
-            quantity=answer.quantity,
-            order=answer.order_id,
-            replayed=answer.replayed,
-            instance=state.instance,
+        # `PurchaseView`, by hand: no outcome and no id has anything to escape.
+        order = f'"order":"{answer.order_id}",' if answer.order_id is not None else ""
+        replayed = "true" if answer.replayed else "false"
+        text = (
+            f'{{"outcome":"{outcome}","quantity":{answer.quantity},{order}"replayed":{replayed},'
+            f'"instance":{_quoted(state.instance)}}}'
         )
-        body, content_type = view.model_dump_json(exclude_none=True).encode(), b"application/json"
+        content_type = b"application/json"
     else:
-        server = scope.get("server")
         port = server[1] if server and server[1] else state.instance  # behind a unix socket there is no port
-        body, content_type = f"{port} reduce stock end!".encode(), b"text/plain; charset=utf-8"
+        text, content_type = f"{port} reduce stock end!", b"text/plain; charset=utf-8"
+    body = text.encode()
     headers = [
-        (b"content-length", str(len(body)).encode()),
+        (b"content-length", b"%d" % len(body)),
         (b"content-type", content_type),
-        (b"x-seckill-outcome", answer.outcome.encode()),
+        (b"x-seckill-outcome", outcome.encode()),
     ]
     if answer.order_id is not None:
         headers.append((b"x-seckill-order", answer.order_id.encode()))
     return headers, body
+
+
+@lru_cache(8)
+def _quoted(text: str) -> str:
+    return json.dumps(text)

@@ -1,22 +1,16 @@
 """The purchase as a route of FastAPI's: what OpenAPI says of it."""
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
-from starlette.types import Receive, Scope, Send
 
 from app.sale import Outcome
 from app.stock import DEFAULT_SKU, SKU_PATTERN
+from app.web.plain import Plain
 from app.web.problems import responses
-from app.web.purchase import BUYER_MAX, BUYER_PATTERN, METHODS, PATH, purchase
-
-
-class _Purchase(Response):
-    """The same through the framework, for an application that wraps it."""
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await purchase(scope, receive, send)
+from app.web.purchase import BUYER_PATTERN, PATH, purchase
 
 
 async def reduce(_: Request) -> Response:
@@ -25,22 +19,22 @@ async def reduce(_: Request) -> Response:
     The articles' text (`8080 reduce stock end!`), or JSON to a client that asks for `application/json`. A purchase has
     no body. Unknown or repeated parameters are refused.
     """
-    return _Purchase()
+    return Plain(purchase)
 
 
-def router(*, quantity_max: int) -> APIRouter:
+def router(methods: Sequence[str], *, quantity_max: int, buyer_max: int) -> APIRouter:
     """The route, with its description."""
     found = APIRouter(tags=["sale"])
     # A route for each method, as OpenAPI wants an operation id for each.
-    for method in METHODS:
+    for method in methods:
         found.add_api_route(
             PATH,
             reduce,
             methods=[method],
             operation_id=f"reduce_stock_{method.lower()}",
             response_class=Response,
-            responses={200: _ANSWER, **responses(400, 404, 422, 503)},
-            openapi_extra={"parameters": _parameters(quantity_max)},
+            responses={200: _ANSWER, **responses(400, 403, 404, 422, 429, 503)},
+            openapi_extra={"parameters": _parameters(quantity_max, buyer_max)},
         )
     return found
 
@@ -55,6 +49,13 @@ _ANSWER: Final[dict[str, Any]] = {
         },
         "X-Seckill-Order": {"description": "the order's id, if sold", "schema": {"type": "string"}},
     },
+    "links": {
+        "order": {
+            "operationId": "order",
+            "parameters": {"order_id": "$response.header.X-Seckill-Order"},
+            "description": "the order, if it was sold",
+        },
+    },
     "content": {
         "text/plain": {"schema": {"type": "string"}, "example": "8080 reduce stock end!"},
         "application/json": {"schema": {"$ref": "#/components/schemas/PurchaseView"}},
@@ -62,7 +63,7 @@ _ANSWER: Final[dict[str, Any]] = {
 }
 
 
-def _parameters(quantity_max: int) -> list[dict[str, Any]]:
+def _parameters(quantity_max: int, buyer_max: int) -> list[dict[str, Any]]:
     def parameter(name: str, where: str, description: str, **schema: Any) -> dict[str, Any]:
         return {"name": name, "in": where, "required": False, "description": description, "schema": schema}
 
@@ -83,7 +84,7 @@ def _parameters(quantity_max: int) -> list[dict[str, Any]]:
             "who is buying; printable characters",
             type="string",
             minLength=1,
-            maxLength=BUYER_MAX,
+            maxLength=buyer_max,
             pattern=f"^{BUYER_PATTERN}$",
         ),
         parameter(

@@ -1,5 +1,6 @@
 """What the routes work with; made by the lifespan, found through the request."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,9 +12,11 @@ from app.locks import Contender
 from app.sale import Admin, Shop
 from app.web.auth import AdminAuth
 from app.web.looks import Cached, Looks
+from app.web.rates import Rates
 from app.web.sse import Feeds
 
 if TYPE_CHECKING:
+    from app.web.buyers import SignedBuyers
     from app.web.stock import StockText
 
 Ready = tuple[dict[str, str], list[str]]  # the checks, and the instances that it waits for
@@ -23,6 +26,9 @@ Ready = tuple[dict[str, str], list[str]]  # the checks, and the instances that i
 class State:
     """The parts that the routes use, and the settings that concern HTTP.
 
+    `buying`: the methods that buy; `signed`: who reads buyers from tokens, if they are signed; `rates`: who refuses
+    those that try too often, if anybody is.
+
     `buyers` and `operators` listen to what is live; from `looks` on things are made once for all who ask.
     """
 
@@ -30,6 +36,11 @@ class State:
     admin: Admin
     instance: str
     quantity_max: int
+    operator_port: int | None
+    buying: Sequence[str]
+    buyer_max: int
+    signed: "SignedBuyers | None"
+    rates: Rates | None
     auth: AdminAuth
     control: ControlRoom
     buyers: Feeds

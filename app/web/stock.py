@@ -1,25 +1,54 @@
 """What buyers look at: the stock, and their orders."""
 
+import re
 import time
 from collections.abc import Sequence
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
+from urllib.parse import parse_qsl
 
 from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import Response
 from pydantic import BaseModel, Field
 from sse_starlette import EventSourceResponse
 from starlette.exceptions import HTTPException
+from starlette.types import Receive, Scope, Send
 
 from app.audit import Auditor, AuditVerdict
 from app.sale import Shop
-from app.stock import DEFAULT_SKU, SKU_PATTERN, Level, Order
+from app.stock import DEFAULT_SKU, SKU_PATTERN, Level, Order, Terms
+from app.web import problems
 from app.web.looks import Looks
-from app.web.problems import responses
-from app.web.state import state_of
+from app.web.plain import Plain
+from app.web.problems import invalid_field, responses
+from app.web.state import State, state_of
 
 router = APIRouter(tags=["sale"])
 
+PATH: Final = "/stock"
+
 Sku = Annotated[str, Query(pattern=f"^{SKU_PATTERN}$", description="the item")]
+
+
+# What the data of each event is. (OpenAPI 3.1 has no words for a stream of them.)
+_EVENTS: Final = {
+    "schema": {
+        "type": "string",
+        "description": "each event's data",
+        "contentMediaType": "application/json",
+        "contentSchema": {"$ref": "#/components/schemas/StockView"},
+    }
+}
+_ONE_SKU: Final[dict[str, Any]] = {
+    "parameters": [
+        {
+            "name": "sku",
+            "in": "query",
+            "required": False,
+            "description": "the item",
+            "schema": {"type": "string", "pattern": f"^{SKU_PATTERN}$", "default": DEFAULT_SKU},
+        }
+    ]
+}
 
 
 class AuditView(BaseModel):
@@ -57,12 +86,28 @@ class LevelView(BaseModel):
         return cls(sku=level.sku, stock=level.stock, lucky=level.lucky, initial=level.initial)
 
 
-class StockView(LevelView):
-    """Units left and sold, and whether all is well."""
+class ItemView(LevelView):
+    """The same, and on what terms the item is sold: its own, and for the rest those of the settings."""
 
-    audit: AuditView | None = Field(description="null while nobody has looked lately")
+    limit_per_buyer: int = Field(description="how many units one buyer may have; 0: no limit")
     starts_at: float | None = Field(description="when the sale starts, in seconds since 1970; null: it has")
     ends_at: float | None = Field(description="when it ends; null: never")
+
+    @classmethod
+    def on(cls, terms: Terms, level: Level) -> "ItemView":
+        """An item on these terms."""
+        return cls(
+            **LevelView.of(level).model_dump(),
+            limit_per_buyer=terms.limit_per_buyer or 0,
+            starts_at=terms.starts_at or None,
+            ends_at=terms.ends_at or None,
+        )
+
+
+class StockView(ItemView):
+    """The same, and whether all is well."""
+
+    audit: AuditView | None = Field(description="null while nobody has looked lately")
     now: float = Field(description="the instance's clock, which decides whether it has started")
 
 
@@ -98,15 +143,14 @@ def looks_at(shop: Shop, auditor: Auditor | None) -> Looks[StockText]:
     """What is behind `/stock`."""
 
     async def look(skus: Sequence[str]) -> dict[str, StockText | Exception]:
-        starts_at, ends_at = shop.hours
         verdict = auditor.fresh_verdict if auditor else None
         audit = AuditView.of(verdict) if verdict else None
         levels = await shop.levels(skus)
         now = time.time()
 
         def text(level: Level) -> StockText:
-            fields = LevelView.of(level).model_dump()
-            view = StockView(**fields, audit=audit, starts_at=starts_at, ends_at=ends_at, now=now)
+            item = ItemView.on(shop.terms_of(level), level)
+            view = StockView(**item.model_dump(), audit=audit, now=now)
             return StockText(level, verdict, view.model_dump_json())
 
         return {sku: level if isinstance(level, Exception) else text(level) for sku, level in levels.items()}
@@ -114,17 +158,36 @@ def looks_at(shop: Shop, auditor: Auditor | None) -> Looks[StockText]:
     return Looks(look)
 
 
-@router.get("/stock", response_model=StockView, responses=responses(400, 404, 422, 503))
-async def stock(request: Request, sku: Sku = DEFAULT_SKU) -> Response:
-    """Units left and sold."""
-    found = await state_of(request).looks.at(sku)
-    return Response(found.text, media_type="application/json", headers={"ETag": etag(found.level)})
+async def look(scope: Scope, receive: Receive, send: Send) -> None:
+    """Units left and sold: an ASGI application. Pages that listen to nothing ask it all the time."""
+    state: State = scope["state"]["seckill"]
+    try:
+        found = await state.looks.at(_sku_of(scope["query_string"]))
+        answer = Response(found.text, media_type="application/json", headers={"ETag": etag(found.level)})
+    except Exception as error:
+        answer = problems.of(error, scope["method"], PATH)
+    await answer(scope, receive, send)
+
+
+def _sku_of(query: bytes) -> str:
+    if not query:
+        return DEFAULT_SKU
+    sku = dict(parse_qsl(query.decode("latin-1"), keep_blank_values=True)).get("sku", DEFAULT_SKU)
+    if not re.fullmatch(SKU_PATTERN, sku):
+        raise invalid_field("sku", "letters, digits, '.', '_' and '-', 64 at most")
+    return sku
+
+
+@router.get(PATH, response_model=StockView, responses=responses(400, 404, 422, 503), openapi_extra=_ONE_SKU)
+async def stock(_: Request) -> Response:
+    """Units left and sold, and on what terms."""
+    return Plain(look)
 
 
 @router.get(
     "/stock/live",
     response_class=EventSourceResponse,
-    responses={200: {"content": {"text/event-stream": {}}}, **responses(400, 404, 422, 503)},
+    responses={200: {"content": {"text/event-stream": _EVENTS}}, **responses(400, 404, 422, 503)},
 )
 async def stock_live(request: Request, sku: Sku = DEFAULT_SKU) -> Response:
     """The same now and at each change, at most twice a second, as server-sent events with heartbeats in between.

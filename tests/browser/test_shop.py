@@ -1,13 +1,16 @@
 """The shop as people use it, in a real browser: they press, wait, reload, have no mouse, or a small phone."""
 
+import http.server
 import itertools
 import json
 import re
 import time
 from datetime import UTC, datetime, timedelta
+from threading import Thread
 from typing import Any
 
 import httpx
+import jwt
 import pytest
 from playwright.sync_api import Locator, Page, Request, Route, expect
 
@@ -290,6 +293,60 @@ def test_a_limit_per_buyer_is_per_browser(start: Start, visitors: Visitors) -> N
     rests(somebody)
     buys(somebody)
     assert len({order["buyer"] for order in item.orders()}) == 2
+
+
+def test_a_buyer_whom_the_shop_in_front_has_signed(start: Start, visitors: Visitors) -> None:
+    """The token comes behind the page's address, and the order is that buyer's."""
+    secret = "a secret that is long enough: 32"
+    shop = start(buyer_key=secret)
+    item = Item(shop, 5)
+    token = jwt.encode({"sub": "ann", "exp": time.time() + 60}, secret, "HS256")
+    page = visitors.visit(f"{item.at(shop)}#buyer={token}")
+    rests(page)
+    buys(page)
+    assert [order["buyer"] for order in item.orders()] == ["ann"]
+
+
+class _Elsewhere(http.server.BaseHTTPRequestHandler):
+    """A page of another origin that tries to buy in every way it can."""
+
+    at = ""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html")
+        self.end_headers()
+        self.wfile.write(
+            f"""<link rel=prefetch href="{self.at}"><img src="{self.at}">
+            <form id=form method=post action="{self.at}"></form>
+            <script>
+              fetch("{self.at}", {{method: "POST", mode: "no-cors"}}).then(() => document.title = "tried")
+            </script>""".encode()
+        )
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_a_page_of_another_origin_buys_nothing(pair: tuple[Instance, Instance], visitors: Visitors, host: str) -> None:
+    """No image, no prefetch, no fetch and no form in it: not of another site, nor of another port of this one."""
+    item = Item(pair[0], 5)
+    _Elsewhere.at = f"{pair[0].url}/stock/reduce?sku={item.sku}"
+    visitors.forgive("403|ERR_BLOCKED_BY_ORB")
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Elsewhere) as elsewhere:
+        thread = Thread(target=elsewhere.serve_forever)
+        thread.start()
+        try:
+            page = visitors.visit(f"http://{host}:{elsewhere.server_port}/")
+            expect(page).to_have_title("tried")
+            with page.expect_navigation():
+                page.evaluate("document.getElementById('form').submit()")
+            expect(page.locator("body")).to_contain_text("urn:seckill:foreign-origin")
+        finally:
+            elsewhere.shutdown()
+            thread.join()
+    assert item.orders() == []
 
 
 def test_what_is_wrong_is_said(shop: Instance, item: Item, visitors: Visitors) -> None:

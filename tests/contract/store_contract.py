@@ -24,7 +24,7 @@ from app.errors import (
     StockUnavailable,
     UnknownItem,
 )
-from app.stock import Ask, Batch, Fence, Level, Refused, Settled, Snapshot, Sold, StockStore
+from app.stock import Ask, Batch, Fence, Level, Refused, Settled, Snapshot, Sold, StockStore, Terms, TermsChange
 from tests.harness.waiting import eventually_async
 
 Answer = TypeVar("Answer")
@@ -359,6 +359,38 @@ class StoreContract:
             await store.set_stock("default", fence(token), 10)
         answer = (await store.inspect(["default"]))["default"]
         assert isinstance(answer, StockBehind)
+
+    async def test_terms_of_an_item(self, open_store: OpenStore) -> None:
+        """An item has its own, those that were set; what is not named stays, and None takes one away."""
+        store = await open_store()
+        assert (await store.set_stock("phone", fence(1), 5)).terms == Terms()
+        own = Terms(limit_per_buyer=2, ends_at=1_790_000_000.5)
+        change = TermsChange(limit_per_buyer=2, ends_at=1_790_000_000.5)
+        assert (await store.set_stock("phone", fence(2), 5, terms=change)).terms == own
+        assert (await prepare(store, "phone", fence(3), "a")).terms == own
+        assert (await store.set_stock("phone", fence(4), 3, new_sale=True)).terms == own
+        other = Terms(starts_at=0, ends_at=1_790_000_000.5)
+        change = TermsChange(starts_at=0, limit_per_buyer=None)
+        level = await store.set_stock("phone", fence(5), 0, add=True, terms=change)
+        assert (level.stock, level.terms) == (3, other)
+        assert (await store.level("phone")).terms == other
+        assert (await prepare(await open_store(), "phone", fence(6), "b")).terms == other
+        gone = TermsChange(starts_at=None, ends_at=None)
+        assert (await store.set_stock("phone", fence(7), 3, terms=gone)).terms == Terms()
+        assert (await prepare(store, "phone", fence(8), "c")).terms == Terms()
+
+    async def test_terms_are_guarded_like_the_stock(self, open_store: OpenStore) -> None:
+        """What was decided on other terms is not written; a lower token changes none."""
+        store = await open_store()
+        await store.set_stock("phone", fence(1), 5)
+        seen = await prepare(store, "phone", fence(2), "b")
+        await store.set_stock("phone", fence(2), 0, add=True, terms=TermsChange(limit_per_buyer=1))
+        with pytest.raises(StockError):
+            await commit(store, "phone", fence(2), decided(seen, 2))
+        if store.guarded and (await store.inspect(["phone"]))["phone"] is not None:
+            with pytest.raises(FenceRefused):
+                await store.set_stock("phone", fence(1), 0, add=True, terms=TermsChange(limit_per_buyer=5))
+        assert (await store.level("phone")).terms == Terms(limit_per_buyer=1)
 
     async def test_a_new_sale_begins_anew(self, system: StoreSystem, open_store: OpenStore) -> None:
         """What was sold before is not missed in a new sale, nor in a store that was emptied and is filled again."""

@@ -21,7 +21,7 @@ from app.embedded import Valkey
 from app.errors import LockLost, NotDecided, OutcomeUnknown, StockUnavailable
 from app.sale import Answer, Outcome, Purchase, Rules
 from app.sale.worker import Worker
-from app.stock import Fence, Order, StockStore
+from app.stock import Fence, Order, StockStore, Terms
 from app.stock.redis.store import RedisStockStore
 from app.telemetry.observer import Observer
 
@@ -154,7 +154,7 @@ async def test_nothing_is_lost_doubled_or_untrue(
     stores = [RedisStockStore(valkey.url, instance=f"i{number}", timeout_s=1) for number in range(4)]
     doubt = Doubt(counts)
     mutex = asyncio.Lock()
-    rules = Rules(limit_per_buyer=limit, batch_max=batch_max, purchase_timeout_s=0.6, max_hold_s=0.1)
+    rules = Rules(terms=Terms(limit_per_buyer=limit), batch_max=batch_max, purchase_timeout_s=0.6, max_hold_s=0.1)
     workers = []
     for store, of_calls in zip(stores, (0.05, 0.1, 0.2, 0.3), strict=True):
         doubt.come_between(store, of_calls)
@@ -198,13 +198,13 @@ async def test_nothing_is_lost_doubled_or_untrue(
 
 
 def wish(number: int, sku: str, limit: int) -> Purchase:
-    """Some have keys, which come again and again; some have bought before, if there is a limit; some come too late."""
+    """Some have keys, which come again and again; some have bought before, if there is a limit."""
     if random.random() < 0.4:
         key = f"{sku}-key-{random.randrange(400)}"
         return Purchase(1, sku, f"buyer-of-{key}", key)
     again = limit and random.random() < 0.2
     buyer = f"again-{random.randrange(20)}" if again else f"once-{number}"
-    return Purchase(random.choice([1, 1, 2]), sku, buyer, closed=Outcome.ENDED if random.random() < 0.02 else None)
+    return Purchase(random.choice([1, 1, 2]), sku, buyer)
 
 
 async def judge(

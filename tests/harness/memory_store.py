@@ -17,7 +17,7 @@ from app.errors import (
     StockNotAsExpected,
     UnknownItem,
 )
-from app.stock import Ask, Batch, Fence, Level, Order, Restock, Settled, Snapshot, StockStore
+from app.stock import NO_TERMS, Ask, Batch, Fence, Level, Order, Restock, Settled, Snapshot, StockStore, Terms
 from app.stock.refusals import behind, changed, foreign, not_as_expected, superseded
 from app.stock.store import refuse_odd_name
 from app.stock.watermark import Watermark
@@ -38,6 +38,7 @@ class Item:
     batch: tuple[str, list[str]] | None = None  # the last one that was written, and the ids of its orders
     generation: int = 0
     epoch: int = 0
+    terms: Terms = NO_TERMS
     orders: list[Order] = field(default_factory=list)
     bought: dict[str, int] = field(default_factory=dict)
     settled: dict[str, tuple[Settled, float]] = field(default_factory=dict)  # and until when it is remembered
@@ -119,6 +120,7 @@ class MemoryStockStore(StockStore):
             {buyer: item.bought[buyer] for buyer in ask.buyers if buyer in item.bought},
             {key: item.settled[key][0] for key in ask.keys if key in item.settled and item.settled[key][1] > now},
             str(entries[-1]) if entries else None,
+            terms=item.terms,
         )
 
     @override
@@ -225,8 +227,9 @@ class MemoryStockStore(StockStore):
             generations = [generation for generation, _ in self._watermark(sku).positions]
             item.generation = max(self._server.next_number(), *generations, 0) + 1
         item.fence, item.prepared, item.stock, item.initial = fence, None, stock, stock + item.lucky
+        item.terms = item.terms.changed(how.get("terms", {}))
         self._server.items[sku] = item
-        return Level(sku, stock, item.lucky, item.initial)
+        return Level(sku, stock, item.lucky, item.initial, terms=item.terms)
 
     @override
     async def unfence(self, sku: str) -> None:
@@ -242,7 +245,7 @@ class MemoryStockStore(StockStore):
         if item.stock is None:
             return UnknownItem(f"no item {sku!r}")
         last = str(item.entries()[-1]) if item.orders else None
-        return Level(sku, item.stock, item.lucky, item.initial, last)
+        return Level(sku, item.stock, item.lucky, item.initial, last, item.terms)
 
     @override
     async def items(self) -> list[str]:

@@ -21,7 +21,7 @@ from app.errors import (
     StockUnavailable,
     UnknownItem,
 )
-from app.stock import Ask, Batch, Fence, Level, Refused, Settled, Snapshot, Sold
+from app.stock import Ask, Batch, Fence, Level, Refused, Settled, Snapshot, Sold, TermsChange
 from app.stock.redis.bare import BareStockStore
 from app.stock.redis.store import RedisStockStore
 from app.torture.proxy import Proxy
@@ -159,6 +159,23 @@ async def test_an_order_with_the_id_of_a_lost_one_is_another(
         another.expect("phone", store.marks()["phone"])
         with pytest.raises(StockBehind):
             await prepare(another, "phone", fence(5), "b")
+
+
+@pytest.mark.parametrize("text", ['{"x":1}', '{"starts_at":"5"}', '{"ends_at":-1}', "[1]", "{", "5"])
+async def test_terms_that_are_not_ours(store: RedisStockStore, client: Any, text: str) -> None:
+    """Nothing is sold on them, a restock changes nothing; who names all terms, or begins a new sale, replaces them."""
+    await store.set_stock("phone", fence(1), 5)
+    every = TermsChange(limit_per_buyer=1, starts_at=None, ends_at=None)
+    for repair in ({"terms": every}, {"new_sale": True}):
+        await client.hset("seckill:{phone}:fence", "terms", text)
+        with pytest.raises(StockCorrupt, match="terms|fence"):
+            await prepare(store, "phone", fence(2), "b")
+        for how in ({}, {"add": True}, {"terms": TermsChange(limit_per_buyer=2)}):
+            with pytest.raises(StockCorrupt):
+                await store.set_stock("phone", fence(2), 5, **how)
+        assert await client.get("seckill:{phone}:stock") == "5"
+        assert (await store.set_stock("phone", fence(2), 5, **repair)).stock == 5
+        await prepare(store, "phone", fence(2), "b")
 
 
 @pytest.mark.slow

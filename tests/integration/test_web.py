@@ -91,8 +91,8 @@ async def test_json_for_a_client_that_asks_for_it(open_client: OpenClient) -> No
     level = (await http.get("/stock")).json()
     del level["audit"]  # whether somebody has looked yet
     assert abs(level.pop("now") - time.time()) < WITHIN_S
-    hours = {"starts_at": None, "ends_at": None}
-    assert level == {"sku": "default", "stock": 3, "lucky": 2, "initial": 5} | hours
+    terms = {"limit_per_buyer": 0, "starts_at": None, "ends_at": None}
+    assert level == {"sku": "default", "stock": 3, "lucky": 2, "initial": 5} | terms
 
 
 async def test_the_same_key_gets_the_same_answer(open_client: OpenClient) -> None:
@@ -307,10 +307,11 @@ async def test_setting_the_stock(open_client: OpenClient) -> None:
     """A restock keeps what was sold; a new sale begins at nothing sold; a new item appears."""
     http = await open_client()
     await http.post("/stock/reduce")
+    terms = {"limit_per_buyer": 0, "starts_at": None, "ends_at": None}
     restocked = (await http.put("/stock", json={"stock": 9}, headers=OPERATOR)).json()
-    assert restocked == {"sku": "default", "stock": 9, "lucky": 1, "initial": 10}
+    assert restocked == {"sku": "default", "stock": 9, "lucky": 1, "initial": 10} | terms
     anew = (await http.put("/stock", json={"stock": 3, "new_sale": True}, headers=OPERATOR)).json()
-    assert anew == {"sku": "default", "stock": 3, "lucky": 0, "initial": 3}
+    assert anew == {"sku": "default", "stock": 3, "lucky": 0, "initial": 3} | terms
     await http.put("/stock", params={"sku": "phone"}, json={"stock": 1}, headers=OPERATOR)
     assert (await http.get("/stock/reduce?sku=phone")).headers["x-seckill-outcome"] == "sold"
 
@@ -437,7 +438,7 @@ def test_openapi_describes_what_happens(etcd: EtcdMember, valkey: Valkey) -> Non
         assert reference.rpartition("/")[2] in schemas, reference
     for method in ("get", "post"):
         described = document["paths"]["/stock/reduce"][method]["responses"]
-        assert set(described) == {"200", "400", "404", "422", "503"}
+        assert set(described) == {"200", "400", "403", "404", "422", "429", "503"}
         assert set(described["200"]["content"]) == {"text/plain", "application/json"}
         assert set(described["200"]["headers"]) == {"X-Seckill-Outcome", "X-Seckill-Order"}
         assert "Retry-After" in described["503"]["headers"]

@@ -33,14 +33,14 @@ from app.locks import Grant
 from app.locks.lease import Lease
 from app.sale import Answer, Outcome, Purchase, Rules
 from app.sale.worker import Worker
-from app.stock import Ask, Batch, Fence, Snapshot, StockStore
+from app.stock import Ask, Batch, Fence, Snapshot, StockStore, Terms
 from app.telemetry.observer import Observer
 from tests.harness.memory_store import Item, MemoryServer, MemoryStockStore
 from tests.harness.virtual import VirtualLoop
 
 HISTORIES = int(os.environ.get("SECKILL_TEST_HISTORIES", "250"))
 SKU = "default"
-LIMIT = 4
+LIMIT = 2
 TIMEOUT_S = 2.0  # of a call to the store
 PATIENCE_S = 5.0  # of a buyer
 UNITS = st.sampled_from([0, 1, 2, 3])  # few, so that a stock is often what it was before
@@ -198,7 +198,7 @@ class Histories(RuleBasedStateMachine):
         self.loop.play(self._restock(units))
 
     def _new_worker(self, number: int) -> Worker:
-        rules = Rules(batch_max=6, limit_per_buyer=LIMIT, queue_max=12)
+        rules = Rules(batch_max=6, terms=Terms(LIMIT), queue_max=12)
         return Worker(cast(Any, self.lock), cast(StockStore, self.paths[number]), rules, Heard())
 
     def _after(self, for_s: float, call: Callable[[], Awaitable[object]]) -> None:

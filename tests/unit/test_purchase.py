@@ -17,8 +17,10 @@ from hypothesis import strategies as st
 from app.main import create_app
 from app.sale import Answer, Outcome, Purchase
 from app.settings import load
+from app.web.headers import with_headers
 from app.web.purchase import parse, purchase
 from app.web.state import State
+from tests.harness.clients import BUYERS, FOREIGN_PAGES
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -31,6 +33,9 @@ class Till:
     def __init__(self) -> None:
         self.asked: list[Purchase] = []
 
+    def turned_away(self, error: Exception) -> None:
+        pass
+
     async def buy(self, purchase: Purchase, **_: Any) -> Answer:
         self.asked.append(purchase)
         return Answer(Outcome.SOLD, purchase.quantity, f"{purchase.sku}~1-1~{32 * 'a'}")
@@ -40,7 +45,10 @@ def ask(app: Any, method: str, query: bytes, headers: Headers) -> tuple[int, Hea
     """Status, headers and body of an ASGI application's answer, and what was bought."""
     till: Any = Till()
     unused: Any = None
-    state = State(**dict.fromkeys(State.__slots__, unused) | {"shop": till, "instance": "here", "quantity_max": 100})
+    state = State(
+        **dict.fromkeys(State.__slots__, unused)
+        | {"shop": till, "instance": "here", "quantity_max": 100, "buyer_max": 100}
+    )
     scope = {
         "type": "http",
         "asgi": {"version": "3.0"},
@@ -71,24 +79,6 @@ def ask(app: Any, method: str, query: bytes, headers: Headers) -> tuple[int, Hea
 
 # -- what clients send -------------------------------------------------------------------------------------------------
 
-# What each of them sent for a POST without a body beside Host, User-Agent and the key; some with an empty body.
-CHROMIUM = """Connection: keep-alive|Content-Length: 0|sec-ch-ua: "Not:A-Brand";v="8"|Accept: */*
-|Origin: http://127.0.0.1:8080|Sec-Fetch-Mode: cors|Referer: http://127.0.0.1:8080/|Accept-Language: en-US,en;q=0.9"""
-CLIENTS = {
-    "curl -X POST": "Accept: */*",
-    "curl -d ''": "Accept: */*|Content-Length: 0|Content-Type: application/x-www-form-urlencoded",
-    "requests": "Accept-Encoding: gzip, deflate, br|Accept: */*|Connection: keep-alive|Content-Length: 0",
-    "httpx": "Content-Length: 0|Accept: */*|Accept-Encoding: gzip, deflate, br|Connection: keep-alive",
-    "urllib": "Accept-Encoding: identity|Content-Length: 0|Connection: close",
-    "urllib, data=b''": "Content-Type: application/x-www-form-urlencoded|Content-Length: 0|Connection: close",
-    "aiohttp": "Accept: */*|Content-Length: 0|Content-Type: application/octet-stream",
-    "fetch, in Chromium": CHROMIUM.replace("\n", ""),
-    "fetch, in Node.js": "accept: */*|accept-language: *|sec-fetch-mode: cors|content-length: 0",
-    "Go, net/http": "Content-Length: 0|Content-Type: application/json|Accept-Encoding: gzip",
-    "Java, HttpClient": "Connection: Upgrade, HTTP2-Settings|Content-Length: 0|HTTP2-Settings: AAEA|Upgrade: h2c",
-    "Locust": "Accept-Encoding: gzip, deflate, br|Content-Length: 0",
-}
-
 
 class Head:
     """What the server's own parser makes of the head of a request: its query, and its headers for ASGI."""
@@ -111,15 +101,66 @@ class Head:
 
 
 @pytest.mark.parametrize("space", ["+", "%20"])
-@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("client", BUYERS)
 def test_every_client_is_understood(client: str, space: str) -> None:
     """A POST without a body is the same purchase, whichever client sends it and however it says that."""
-    first = f"POST /stock/reduce?sku=phone&quantity=2&buyer=ann{space}lee HTTP/1.1"
-    head = Head("\n".join([first, "Host: a:8080", "Idempotency-Key: k-1", *CLIENTS[client].split("|")]))
+    head = Head(BUYERS[client].replace("?sku=phone", f"?sku=phone&quantity=2&buyer=ann{space}lee"))
     assert head.whole
-    assert parse(head.query, head.headers, quantity_max=100) == (WANTED, False)
-    status, _, body, asked = ask(purchase, "POST", head.query, head.headers)
-    assert (status, body, asked) == (200, b"8080 reduce stock end!", [WANTED])
+    as_json = "application/json" in BUYERS[client]
+    assert parse(head.query, head.headers, quantity_max=100) == (WANTED, as_json)
+    status, _, _, asked = ask(purchase, "POST", head.query, head.headers)
+    assert (status, asked) == (200, [WANTED])
+
+
+# -- who asks, and from where ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", FOREIGN_PAGES)
+def test_a_page_of_another_origin_buys_nothing(page: str) -> None:
+    """Neither an image nor a form in it, as Chromium sends them."""
+    head = Head(FOREIGN_PAGES[page])
+    turned_away(head.headers, "urn:seckill:foreign-origin")
+
+
+@pytest.mark.parametrize(
+    ("headers", "foreign"),
+    [
+        ([(b"sec-fetch-site", b"cross-site")], True),
+        ([(b"sec-fetch-site", b"same-site")], True),
+        ([(b"sec-fetch-site", b"same-origin")], False),
+        ([(b"sec-fetch-site", b"none")], False),
+        ([(b"origin", b"http://shop.example"), (b"host", b"shop.example")], False),
+        ([(b"host", b"Shop.example:8080"), (b"origin", b"https://shop.Example:8080")], False),
+        ([(b"origin", b"http://shop.example:81"), (b"host", b"shop.example")], True),
+        ([(b"origin", b"http://evil.example"), (b"host", b"shop.example")], True),
+        ([(b"origin", b"null"), (b"host", b"shop.example")], True),
+        ([(b"origin", b"http://evil.example")], True),
+        # A browser that says how they are related knows better than a proxy that changes the host.
+        ([(b"origin", b"http://shop.example"), (b"host", b"10.0.0.1"), (b"sec-fetch-site", b"same-origin")], False),
+    ],
+)
+def test_where_a_purchase_may_come_from(headers: Headers, foreign: bool) -> None:
+    """From a page of this origin, or from no page at all."""
+    if foreign:
+        turned_away(headers, "urn:seckill:foreign-origin")
+    else:
+        assert ask(purchase, "GET", b"", headers)[3] == [Purchase()]
+
+
+@pytest.mark.parametrize("name", [b"sec-purpose", b"purpose", b"x-purpose", b"x-moz"])
+@pytest.mark.parametrize("value", [b"prefetch", b"prefetch;prerender", b"Prefetch;anonymous-client-ip", b"preview"])
+def test_a_browser_buys_nothing_ahead_of_time(name: bytes, value: bytes) -> None:
+    """What it fetches before anybody asks for it sells nothing."""
+    turned_away([(b"sec-fetch-site", b"none"), (name, value)], "urn:seckill:prefetched")
+
+
+def turned_away(headers: Headers, kind: str) -> None:
+    """Check that the answer is 403 and says why, and that nothing was bought."""
+    for method in ("GET", "POST"):
+        status, sent, body, asked = ask(purchase, method, b"", headers)
+        assert (status, asked) == (403, [])
+        assert (b"content-type", b"application/problem+json") in sent
+        assert json.loads(body)["type"] == kind
 
 
 @pytest.mark.parametrize(
@@ -348,4 +389,5 @@ APP = create_app(load())
 @given(st.sampled_from(["GET", "POST", "HEAD", "PUT", "OPTIONS"]), queries, st.lists(header, max_size=3))
 def test_the_frameworks_route_does_the_same(method: str, query: bytes, headers: Headers) -> None:
     """Purchases pass the framework by; its route, for those who put something around it, answers alike."""
-    assert ask(APP, method, query, headers) == ask(partial(FastAPI.__call__, APP), method, query, headers)
+    framework = partial(with_headers, partial(FastAPI.__call__, APP))
+    assert ask(APP, method, query, headers) == ask(framework, method, query, headers)

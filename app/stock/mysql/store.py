@@ -18,6 +18,7 @@ from app.errors import (
     FenceRefused,
     StockBehind,
     StockChanged,
+    StockCorrupt,
     StockError,
     StockNotAsExpected,
     StockUnavailable,
@@ -29,6 +30,7 @@ from app.stock.mysql.tables import Item, Written
 from app.stock.places import Places
 from app.stock.refusals import behind, changed, not_as_expected
 from app.stock.store import (
+    NO_TERMS,
     SKU_PATTERN,
     Ask,
     Batch,
@@ -39,6 +41,8 @@ from app.stock.store import (
     Settled,
     Snapshot,
     StockStore,
+    Terms,
+    TermsChange,
     refuse_odd_name,
 )
 from app.stock.watermark import Watermark, tag_of
@@ -48,6 +52,7 @@ Position = tuple[int, int, str]  # of an order: its generation, its number, the 
 
 _MARK: Final = re.compile(r"([0-9]{16})/([0-9]{20})(?:/([0-9a-f]{8}))?")  # of a position; with leading zeros
 _ORDER_ID: Final = re.compile(rf"({SKU_PATTERN})~([0-9]{{1,19}})~([0-9a-f]{{32}})")
+_TERMS: Final = len(TermsChange.__annotations__)
 LARGEST: Final = 2**63 - 1  # two of them can be added in an unsigned column
 
 
@@ -152,6 +157,10 @@ class TransactionalStockStore(StockStore):
         if item is None:
             return _unknown(sku)
         self._watermarks[sku].found(expected, _last_order(item))
+        try:
+            terms = _terms(item)
+        except StockCorrupt as error:
+            return error
         return Snapshot(
             item.stock,
             item.lucky,
@@ -159,6 +168,7 @@ class TransactionalStockStore(StockStore):
             seen.settled[sku],
             last_entry=_entry(item.last_entry),
             version=self._version(item),
+            terms=terms,
         )
 
     @override
@@ -241,12 +251,15 @@ class TransactionalStockStore(StockStore):
                 raise lost[sku]
             if new_sale:
                 tables.begin_sale(call, sku)
-            tables.set_units(call, sku, units)
+            change = how.get("terms", {})
+            # What nobody can read is replaced when all of it is.
+            own = NO_TERMS if (new_sale and not _readable(item)) or len(change) == _TERMS else _terms(item)
+            tables.set_units(call, sku, units, own.changed(change).to_text())
             return tables.find_items(call, [sku])[sku]
 
         item = await self._run(write)
         self._sweeper.sweep([item])
-        return Level(sku, item.stock, item.lucky, item.initial)
+        return Level(sku, item.stock, item.lucky, item.initial, terms=_terms(item))
 
     @override
     async def unfence(self, sku: str) -> None:
@@ -289,7 +302,10 @@ class TransactionalStockStore(StockStore):
             item = items.get(sku)
             if item is None:
                 return _unknown(sku)
-            return Level(sku, item.stock, item.lucky, item.initial, _entry(item.last_entry))
+            try:
+                return Level(sku, item.stock, item.lucky, item.initial, _entry(item.last_entry), _terms(item))
+            except StockCorrupt as error:
+                return error
 
         return {sku: level(sku) for sku in skus}
 
@@ -414,6 +430,21 @@ def _latest_generation(positions: Iterable[Position]) -> int:
 
 def _last_order(item: Item | None) -> Position | None:
     return (item.generation, item.last_entry, item.last_tag) if item and item.last_entry else None
+
+
+def _readable(item: Item) -> bool:
+    try:
+        _terms(item)
+    except StockCorrupt:
+        return False
+    return True
+
+
+def _terms(item: Item) -> Terms:
+    try:
+        return Terms.from_text(item.terms)
+    except ValueError:
+        raise StockCorrupt(f"the column `terms` of item {item.sku!r} is not what we write") from None
 
 
 def _entry(last_entry: int) -> str | None:

@@ -28,6 +28,7 @@ SCHEMA: Final = (
     f"last_tag VARBINARY(8) NOT NULL DEFAULT '', generation {_WHOLE} DEFAULT 0, sale {_WHOLE} DEFAULT 0, "
     f"swept {_WHOLE} DEFAULT 0, epoch {_WHOLE} DEFAULT 0, source {_NAME}, token BIGINT UNSIGNED, "
     f"prepared VARBINARY(64), batch VARBINARY(64), version {_WHOLE} DEFAULT 0, "
+    f"terms VARBINARY(255) NOT NULL DEFAULT '', "
     f"changed_at TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP) {_INNODB}",
     f"CREATE TABLE IF NOT EXISTS seckill_orders ({_OF_SALE}, entry {_WHOLE}, quantity {_WHOLE}, buyer {_NAME}, "
     f"idempotency_key {_NAME}, secret VARBINARY(32) NOT NULL, instance {_NAME} NOT NULL, token {_WHOLE}, "
@@ -59,7 +60,7 @@ class Item:
     `last_entry`: number of the last order, in µs since 1970 or one more than the one before, 0 if there is none, and
     `last_tag`, its tag; `generation`: since when no order has been lost, in ms since 1970, 0 if the item was put there
     by hand; `sale`: the generation with which the sale began; `swept`: the sale before which nothing is left; `batch`:
-    the last one written.
+    the last one written; `terms`: the item's own, in JSON.
     """
 
     sku: str
@@ -76,12 +77,14 @@ class Item:
     token: int | None
     prepared: str | None
     batch: str | None
+    terms: str
     version: str
     changed_at: str
 
 
 _COLUMNS: Final = (
-    "sku, stock, lucky, initial, last_entry, last_tag, generation, sale, swept, epoch, source, token, prepared, batch, "
+    "sku, stock, lucky, initial, last_entry, last_tag, generation, sale, swept, "
+    "epoch, source, token, prepared, batch, terms, "
     "CAST(version AS CHAR), CAST(changed_at AS CHAR)"
 )
 
@@ -98,7 +101,7 @@ def find_items(call: Call, skus: Iterable[str]) -> dict[str, Item]:
 def find_orders(
     call: Call, items: Mapping[str, Item], entries: Mapping[str, Sequence[int]]
 ) -> dict[tuple[str, int], str]:
-    """Those of the orders that exist: by item and entry, the tag."""
+    """The tags of those of the orders that exist, by item and entry."""
     wanted = [(items[sku], some) for sku, some in entries.items() if sku in items]
     columns = "sku, entry, LEFT(SHA1(secret), 8)"
     return {(sku, entry): tag for sku, entry, tag in _select(call, columns, "seckill_orders", "entry", wanted)}
@@ -254,11 +257,11 @@ def move_on(call: Call, sku: str) -> None:
     call.run(f"UPDATE seckill_items SET {_BEYOND} WHERE sku = %s", (sku,))
 
 
-def set_units(call: Call, sku: str, stock: int) -> None:
-    """Set the units left; what was decided on others is not written any more."""
+def set_units(call: Call, sku: str, stock: int, terms: str) -> None:
+    """Set the units left, and the item's own terms; what was decided on others is not written any more."""
     call.run(
-        f"UPDATE seckill_items SET stock = %s, initial = lucky + %s, {_BEYOND} WHERE sku = %s",
-        (stock, stock, sku),
+        f"UPDATE seckill_items SET stock = %s, initial = lucky + %s, terms = %s, {_BEYOND} WHERE sku = %s",
+        (stock, stock, terms, sku),
     )
 
 

@@ -7,7 +7,7 @@ from typing_extensions import Unpack, override
 
 from app.errors import StockError, StockNotAsExpected
 from app.stock.redis.client import Script
-from app.stock.redis.keys import pack_sold, snapshot_of, unknown, whole
+from app.stock.redis.keys import pack_sold, snapshot_of, terms_of, unknown, whole
 from app.stock.redis.store import RedisStockStore
 from app.stock.refusals import not_as_expected
 from app.stock.store import Ask, Batch, Fence, Level, Restock, Snapshot, raise_if_none_was_reached
@@ -38,10 +38,11 @@ class BareStockStore(RedisStockStore):
             lucky = await redis.get(keys.lucky)
             bought = await redis.hmget(keys.buyers, ask.buyers) if ask.buyers else []
             settled = await redis.hmget(keys.settled, ask.keys) if ask.keys else []
+            terms = await redis.hget(keys.fence, "terms")
         if stock is None:
             raise unknown(sku)
         units, sold = whole(sku, keys.stock, stock), whole(sku, keys.lucky, lucky or "0")
-        return snapshot_of(sku, units, sold, bought, settled, ask)
+        return snapshot_of(sku, units, sold, bought, settled, ask, terms=terms or "")
 
     @override
     async def commit(self, fence: Fence, batches: Mapping[str, Batch]) -> dict[str, list[str] | StockError]:
@@ -83,8 +84,9 @@ class BareStockStore(RedisStockStore):
                 await redis.delete(keys.buyers, keys.settled, keys.orders, keys.lucky)
             lucky = int(await redis.get(keys.lucky) or 0)
             await redis.mset({keys.stock: stock, keys.lucky: lucky})
-            await redis.hset(keys.fence, "initial", stock + lucky)
-        return Level(sku, stock, lucky, stock + lucky)
+            own = terms_of(sku, await redis.hget(keys.fence, "terms") or "").changed(how.get("terms", {}))
+            await redis.hset(keys.fence, mapping={"initial": stock + lucky, "terms": own.to_text()})
+        return Level(sku, stock, lucky, stock + lucky, terms=own)
 
     @override
     async def inspect(self, skus: Sequence[str]) -> dict[str, Fence | StockError | None]:

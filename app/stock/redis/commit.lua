@@ -21,10 +21,8 @@ local function refuse(key, item, fence)
     if sold.buyer ~= "" and not whole(redis.pcall("HGET", key.buyers, sold.buyer) or "0") then
       return {"corrupt", key.buyers}
     end
-    if sold.key ~= "" and type(redis.pcall("HEXISTS", key.settled, sold.key)) == "table" then
-      return {"corrupt", key.settled}
-    end
   end
+  if #item.sold > 0 and type(redis.pcall("HLEN", key.settled)) == "table" then return {"corrupt", key.settled} end
   if #item.refused > 0 and type(redis.pcall("HLEN", key.refused)) == "table" then return {"corrupt", key.refused} end
 end
 

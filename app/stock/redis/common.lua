@@ -16,9 +16,9 @@ end
 
 -- What an item's fence hash holds, false for what it doesn't: the highest token that was seen and whose numbers these are;
 -- the batch that may be written (`prepared`), the last one that was (`batch`), its first order and the last order of all, with
--- its tag; the generation (when the sale began, in ms) and the epoch of the tokens; the units that there were at the start;
+-- its tag; the item's own terms, in JSON; the generation (when the sale began, in ms) and the epoch of the tokens; the units that there were at the start;
 -- and the units sold as of the end of the last write, with its batch.
-local FENCE = {"source", "token", "prepared", "batch", "first", "last", "tag", "generation", "epoch", "initial", "sold"}
+local FENCE = {"source", "token", "prepared", "batch", "first", "last", "tag", "terms", "generation", "epoch", "initial", "sold"}
 
 local function read_fence(name)
   local values, fence = redis.call("HMGET", name, unpack(FENCE)), {}

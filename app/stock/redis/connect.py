@@ -53,4 +53,5 @@ class _Packing:
     """Mixed into redis-py's connections: over asyncio it packs in Python what it sends, hiredis nine times as fast."""
 
     def pack_command(self, *args: Any) -> list[bytes]:
-        return [hiredis.pack_command(args)]
+        # A command of two words is one argument to redis-py.
+        return [hiredis.pack_command((*args[0].split(), *args[1:]) if " " in args[0] else args)]

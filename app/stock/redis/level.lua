@@ -1,7 +1,7 @@
 -- Units left and sold of some items, each in one glance: read apart, they would not add up while something is being sold.
 --
 -- KEYS: of each item
--- Answers for each item {"ok", stock, lucky, units at the start, last order}, or {reason, ...}.
+-- Answers for each item {"ok", stock, lucky, units at the start, last order, own terms}, or {reason, ...}.
 
 local function level(key)
   local last = redis.call("XREVRANGE", key.orders, "+", "-", "COUNT", 1)
@@ -11,6 +11,7 @@ local function level(key)
     redis.call("GET", key.lucky),
     redis.call("HGET", key.fence, "initial"),
     last[1] and last[1][1] or false,
+    redis.call("HGET", key.fence, "terms") or "",
   }
 end
 

@@ -161,6 +161,7 @@ class RedisOperations(StockStore):
             new_sale=how.get("new_sale", False),
             add=how.get("add", False),
             if_match=[str(units) for units in if_match] if if_match else False,
+            terms=how.get("terms", {}),
             expected=self._watermarks[sku].positions,
         )
         if answer[0] != "ok":

@@ -3,8 +3,8 @@
 --
 -- KEYS: of each item
 -- Request: source, token, batch, refusal_ttl_ms; items: expected, buyers, keys
--- Answers for each item {"ok", stock, lucky, units of each buyer, what each key stands for, last order, its tag, generation},
--- or {reason, ...}.
+-- Answers for each item {"ok", stock, lucky, units of each buyer, what each key stands for, last order, its tag, generation,
+-- own terms}, or {reason, ...}.
 
 -- Complete what keys stand for by what was refused of late, in this generation.
 local function add_refusals(key, names, generation, settled)
@@ -53,7 +53,7 @@ local function prepare(key, item)
   if #item.keys > 0 then add_refusals(key, item.keys, generation, settled) end
   local last, tag = fence.last, fence.tag or ""
   if not last then last, tag = first_of(redis.call("XREVRANGE", key.orders, "+", "-", "COUNT", 1)) end
-  return {"ok", stock, lucky, bought, settled, last or false, tag or "", generation}
+  return {"ok", stock, lucky, bought, settled, last or false, tag or "", generation, fence.terms or ""}
 end
 
 local answers = {}

@@ -2,8 +2,8 @@
 --
 -- KEYS: of the item
 -- Request: source, token, stock, add (whether it is to be added), if_match (stock and lucky must be that, else false), new_sale
--- (to forget all that was sold), expected
--- Answers {"ok", stock, lucky, initial}, or {reason, ...}.
+-- (to forget all that was sold), terms (what changes of the item's own; null for none), expected
+-- Answers {"ok", stock, lucky, initial, own terms}, or {reason, ...}.
 
 local key = keys_of_next_item()
 local fence = read_fence(key.fence)
@@ -20,6 +20,21 @@ local before, lucky = redis.call("GET", key.stock), redis.call("GET", key.lucky)
 if request.if_match and ((before or "0") ~= request.if_match[1] or lucky ~= request.if_match[2]) then
   return {"not as expected", before or "0", lucky}
 end
+local decoded, terms = pcall(cjson.decode, fence.terms or "{}")
+local readable, named = decoded and type(terms) == "table", 0
+for name, value in pairs(readable and terms or {}) do
+  local known = name == "limit_per_buyer" or name == "starts_at" or name == "ends_at"
+  readable = readable and known and type(value) == "number" and value >= 0 and value < 1e12
+end
+for _ in pairs(request.terms) do named = named + 1 end
+if not readable then
+  if not request.new_sale and named < 3 then return {"corrupt", key.fence} end
+  terms = {}
+end
+for name, value in pairs(request.terms) do
+  if value == cjson.null then terms[name] = nil else terms[name] = value end
+end
+terms = next(terms) and cjson.encode(terms) or ""
 if request.new_sale then lucky = "0" end
 if not whole(lucky) then return {"corrupt", key.lucky} end
 local stock = request.stock
@@ -44,6 +59,11 @@ redis.call("SET", key.stock, stock)
 redis.call("SET", key.lucky, lucky)
 redis.call("HSET", key.fence, "source", request.source, "token", request.token, "initial", initial,
   "sold", lucky .. " " .. (fence.batch or ""))
+if terms == "" then
+  redis.call("HDEL", key.fence, "terms")
+else
+  redis.call("HSET", key.fence, "terms", terms)
+end
 -- Whatever was prepared was decided on another stock.
 redis.call("HDEL", key.fence, "prepared")
-return {"ok", stock, lucky, initial}
+return {"ok", stock, lucky, initial, false, terms}

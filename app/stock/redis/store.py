@@ -52,9 +52,9 @@ class RedisStockStore(RedisOperations):
             parts[sku] = Part(keys.all, own, positions)
 
         def snapshot(sku: str, answer: Sequence[Any]) -> Snapshot:
-            stock, lucky, bought, settled, last_entry, tag, generation = answer
+            stock, lucky, bought, settled, last_entry, tag, generation, terms = answer
             self._watermarks[sku].found(parts[sku].positions, (generation, last_entry, tag) if last_entry else None)
-            return snapshot_of(sku, int(stock), int(lucky), bought, settled, asks[sku], last_entry)
+            return snapshot_of(sku, int(stock), int(lucky), bought, settled, asks[sku], last_entry, terms)
 
         request = {
             "source": fence.source,

@@ -12,8 +12,10 @@ function random(bytes) {
   return Array.from(crypto.getRandomValues(new Uint8Array(bytes)), (byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
-/** The buyer's name, as this browser keeps it. */
+/** The buyer's name, as this browser keeps it; or the token that the shop in front has put behind the page's address. */
 function buyer() {
+  const signed = new URLSearchParams(location.hash.slice(1)).get("buyer");
+  if (signed) return signed;
   const known = browser.get("buyer");
   if (known) return known;
   const name = `guest-${random(6)}`;

@@ -1,0 +1,72 @@
+"""The terms of an item, as they are written on the command line, and shown."""
+
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Final, TypeVar
+
+import typer
+
+from app.stock import Terms, TermsChange
+
+Value = TypeVar("Value")
+
+NONE: Final = "none"  # no limit, no start, no end
+DEFAULT: Final = "default"  # as the settings have it
+_LIMIT_MAX: Final = 10**6
+_UNITS: Final = "a number of units, a million at most"
+_MOMENT: Final = "a time with its zone, such as 2026-11-11T20:00:00+08:00"
+
+
+def read(limit: str | None, starts_at: str | None, ends_at: str | None) -> TermsChange:
+    """What changes; None: that does not. Raises `typer.BadParameter`, which names the option."""
+    found = TermsChange()
+    if limit is not None:
+        found["limit_per_buyer"] = _value(limit, "--limit", _units)
+    if starts_at is not None:
+        found["starts_at"] = _value(starts_at, "--starts-at", _moment)
+    if ends_at is not None:
+        found["ends_at"] = _value(ends_at, "--ends-at", _moment)
+    start, end = found.get("starts_at"), found.get("ends_at")
+    if start and end and end <= start:
+        raise typer.BadParameter("must be later than --starts-at", param_hint="--ends-at")
+    return found
+
+
+def shown(terms: Terms) -> str:
+    """An item's own terms for people; empty if there are none."""
+    found = []
+    if terms.limit_per_buyer is not None:
+        found.append(f"{terms.limit_per_buyer} a buyer" if terms.limit_per_buyer else "no limit")
+    if terms.starts_at is not None:
+        found.append(f"starts {_shown(terms.starts_at)}" if terms.starts_at else "has started")
+    if terms.ends_at is not None:
+        found.append(f"ends {_shown(terms.ends_at)}" if terms.ends_at else "never ends")
+    return ", ".join(found)
+
+
+def _value(text: str, option: str, read_one: Callable[[str], Value]) -> Value | None:
+    try:
+        return None if text == DEFAULT else read_one("0" if text == NONE else text)
+    except ValueError:
+        wanted = f"{_UNITS if option == '--limit' else _MOMENT}, `{NONE}` or `{DEFAULT}`"
+        raise typer.BadParameter(f"{text!r} is not {wanted}", param_hint=option) from None
+
+
+def _units(text: str) -> int:
+    if not re.fullmatch("[0-9]{1,7}", text) or int(text) > _LIMIT_MAX:
+        raise ValueError
+    return int(text)
+
+
+def _moment(text: str) -> float:
+    if text == "0":
+        return 0
+    found = datetime.fromisoformat(text)
+    if found.tzinfo is None:
+        raise ValueError
+    return found.timestamp()
+
+
+def _shown(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")

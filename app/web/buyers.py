@@ -1,0 +1,75 @@
+"""Who a buyer is. Without a key any text; with one, a claim that the shop in front has signed."""
+
+from typing import Any, Final
+
+from app.errors import BuyerNotSigned, BuyerRequired, ConfigurationError
+from app.web.purchase import is_buyer
+
+TOKEN_MAX: Final = 2048
+_AUDIENCE: Final = "seckill"
+_SECRET_MIN_BYTES: Final = 32  # RFC 7518, 3.2: as long as HS256's digest, at least
+
+
+class SignedBuyers:
+    """Reads buyers from JSON Web Tokens (RFC 7519): `sub` is the buyer, `exp` has to be there, `aud` is ours or none.
+
+    `key`: a secret of 32 bytes or more (HS256), or a public key in PEM, of RSA, an elliptic curve or Ed25519; its line
+    ends may be written as in JSON. Raises `ConfigurationError` for any other.
+    """
+
+    def __init__(self, key: str) -> None:
+        try:
+            import jwt
+        except ImportError:
+            raise ConfigurationError("signed buyers need PyJWT: install the extra `buyers`") from None
+        self._jwt = jwt
+        self._key: Any = key
+        self._algorithms = ["HS256"]
+        if "-----BEGIN" in key:
+            self._key, self._algorithms = _public_key(key.replace("\\n", "\n"))
+        elif len(key.encode()) < _SECRET_MIN_BYTES:
+            raise ConfigurationError(f"a secret has {_SECRET_MIN_BYTES} bytes or more")
+
+    def read(self, token: str | None) -> str:
+        """The buyer that a token names. Raises `BuyerRequired` without one, and `BuyerNotSigned`, which says why."""
+        if token is None:
+            raise BuyerRequired("buyers are named by the shop here: send the token that it gave you")
+        try:
+            claims: dict[str, Any] = self._jwt.decode(
+                token, self._key, self._algorithms, options={"require": ["sub", "exp"], "verify_aud": False}
+            )
+        except self._jwt.ExpiredSignatureError:
+            raise BuyerNotSigned("the token has expired: get a new one from the shop") from None
+        except self._jwt.PyJWTError:
+            raise BuyerNotSigned("not a token that the shop has signed, with `sub` and `exp`") from None
+        audience = claims.get("aud", _AUDIENCE)
+        if _AUDIENCE not in (audience if isinstance(audience, list) else [audience]):
+            raise BuyerNotSigned("the token is for another service")
+        buyer = claims["sub"]
+        if not isinstance(buyer, str) or not is_buyer(buyer):
+            raise BuyerNotSigned("the token's `sub` is not a buyer's name")
+        return buyer
+
+
+def _public_key(pem: str) -> tuple[Any, list[str]]:
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+    from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+    from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
+    # By the kind of key, and never what a token itself asks for: it may ask for none.
+    algorithms: dict[type, list[str]] = {
+        RSAPublicKey: ["RS256", "PS256"],
+        EllipticCurvePublicKey: ["ES256", "ES384", "ES512"],
+        Ed25519PublicKey: ["EdDSA"],
+    }
+
+    try:
+        key = load_pem_public_key(pem.encode())
+    except (ValueError, UnsupportedAlgorithm):
+        raise ConfigurationError("not a public key in PEM") from None
+    for kind, names in algorithms.items():
+        if isinstance(key, kind):
+            return key, names
+    raise ConfigurationError("a public key must be of RSA, an elliptic curve, or Ed25519")

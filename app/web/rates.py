@@ -1,0 +1,107 @@
+"""How often a buyer, and an address, may try to buy: counted in the store, so by all instances together."""
+
+import asyncio
+import ipaddress
+import logging
+import time
+from typing import Any, Final
+
+from app.errors import ConfigurationError, TooOften
+from app.stock import registry
+from app.stock.redis.connect import connect
+
+_log = logging.getLogger(__name__)
+
+_PREFIX: Final = "seckill:rate"
+_TIMEOUT_S: Final = 0.25
+_CONNECTIONS: Final = 16
+_AWAY_S: Final = 1.0  # for which a store that did not count is not asked again
+
+
+def rate(text: str) -> Any:
+    """A rate such as `10/second` or `100 per 5 minutes`. Raises `ConfigurationError`."""
+    try:
+        from limits import parse
+    except ImportError:
+        raise ConfigurationError("rates need the limits library: install the extra `buyers`") from None
+    try:
+        return parse(text)
+    except ValueError:
+        raise ConfigurationError(f"not a rate: {text!r}; write `10/second` or `100 per 5 minutes`") from None
+
+
+class Rates:
+    """Refuses who tries too often; a sliding window, approximated by two counters.
+
+    A store that doesn't answer refuses nobody: whether it can sell is another question. `store`: its URL, of Redis or
+    Valkey; `per_buyer`, `per_address`: rates, or None.
+    """
+
+    def __init__(self, store: str, *, per_buyer: str | None, per_address: str | None) -> None:
+        self._per_buyer = rate(per_buyer) if per_buyer else None
+        self._per_address = rate(per_address) if per_address else None
+        if registry.system_of(store) != registry.REDIS:
+            raise ConfigurationError("rates are counted in Redis or Valkey; this stock lies elsewhere")
+        from limits.aio.storage import RedisStorage
+        from limits.aio.strategies import SlidingWindowCounterRateLimiter
+
+        # The stock's own way to a server, a Sentinel set, or a Cluster.
+        options = {"socket_timeout": _TIMEOUT_S, "socket_connect_timeout": _TIMEOUT_S, "decode_responses": False}
+        clients = self._clients = connect(store, options, _CONNECTIONS)
+
+        class Storage(RedisStorage):
+            def configure_bridge(self) -> None:
+                bridge: Any = self.bridge
+                bridge.storage = clients[0]
+                bridge.connection_getter = lambda _: clients[0]
+
+        storage = Storage("async+redis://", wrap_exceptions=True, implementation="redispy", key_prefix=_PREFIX)
+        self._limiter = SlidingWindowCounterRateLimiter(storage)
+        # One more would find no connection, and nobody would count.
+        self._places = asyncio.Semaphore(_CONNECTIONS)
+        self._away_until = 0.0
+
+    async def check_address(self, address: str | None) -> None:
+        """Count one try from there. Raises `TooOften`."""
+        if self._per_address is not None and address is not None:
+            await self._hit(self._per_address, "address", _network(address))
+
+    async def check_buyer(self, buyer: str | None) -> None:
+        """Count one try of theirs. Raises `TooOften`."""
+        if self._per_buyer is not None and buyer is not None:
+            await self._hit(self._per_buyer, "buyer", buyer)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        for client in self._clients:
+            await client.aclose()
+
+    async def _hit(self, item: Any, of: str, name: str) -> None:
+        from limits.errors import StorageError
+
+        async with self._places:
+            if time.monotonic() < self._away_until:
+                return
+            try:
+                if await self._limiter.hit(item, of, name):
+                    return
+                stats = await self._limiter.get_window_stats(item, of, name)
+            except StorageError as error:
+                self._away_until = time.monotonic() + _AWAY_S
+                _log.warning("nobody's rate is limited: the store does not count: %s", error.__cause__ or error)
+                return
+        retry_after_s = max(1, round(stats.reset_time - time.time() + 0.5))
+        raise TooOften(f"this {of} has tried too often ({item}); nothing was sold", retry_after_s=retry_after_s)
+
+
+def _network(address: str) -> str:
+    """What counts as one address: with IPv6 a customer has a whole /64."""
+    try:
+        found = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(found, ipaddress.IPv6Address):
+        if found.ipv4_mapped is None:
+            return str(ipaddress.ip_network((found, 64), strict=False))
+        found = found.ipv4_mapped  # as a proxy writes it that listens to both
+    return str(found)

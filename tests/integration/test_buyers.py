@@ -1,0 +1,397 @@
+"""Who may buy, on what terms, how often: signed buyers, rates, GETs that do not buy, and what every answer says."""
+
+import asyncio
+import socket
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack
+from typing import Any
+
+import httpx
+import jwt
+import pytest
+import redis.asyncio
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from app.embedded import EtcdMember, Valkey
+from app.embedded.process import free_port
+from app.embedded.valkey import valkey_binary
+from app.errors import ConfigurationError
+from app.main import create_app
+from app.web.rates import _network
+from tests.harness.clients import BUYERS
+from tests.harness.sentinel import SentinelSet
+from tests.harness.shop import Instance, client, settings
+from tests.harness.waiting import WITHIN_S, eventually_async
+from tests.integration.test_web import OPERATOR, is_problem
+
+SECRET = "a secret that is long enough for every digest: it has sixty-four bytes"
+OpenClient = Callable[..., Awaitable[httpx.AsyncClient]]
+
+
+@pytest.fixture
+async def open_client(etcd: EtcdMember, valkey: Valkey) -> AsyncIterator[OpenClient]:
+    """Opens the service, with the settings that it is given and 5 units in stock; answers a client of it."""
+    async with AsyncExitStack() as stack:
+
+        async def open_it(**others: Any) -> httpx.AsyncClient:
+            http = await stack.enter_async_context(client(etcd.endpoint, valkey.url, **others))
+            (await http.put("/stock", json={"stock": 5}, headers=OPERATOR)).raise_for_status()
+            return http
+
+        yield open_it
+
+
+async def outcome(http: httpx.AsyncClient, **params: str) -> str:
+    """What a purchase was told."""
+    answer = await http.post("/stock/reduce", params=params)
+    assert answer.status_code == 200, answer.text
+    return answer.headers["x-seckill-outcome"]
+
+
+def asked(port: int, head: bytes) -> bytes:
+    """The head of the answer to these bytes."""
+    with socket.create_connection(("127.0.0.1", port), timeout=WITHIN_S) as connection:
+        connection.sendall(head)
+        answer = b""
+        while b"\r\n\r\n" not in answer:
+            answer += connection.recv(65_536)
+    return answer
+
+
+# -- clients -----------------------------------------------------------------------------------------------------------
+
+
+def test_every_real_client_gets_the_same_answer(etcd: EtcdMember, valkey: Valkey) -> None:
+    """The head of each client's request, word for word over a socket: sold, on the connection that it keeps."""
+    with Instance(etcd.endpoint, valkey.url) as instance:
+        change = {"stock": len(BUYERS)}
+        httpx.put(f"{instance.url}/stock?sku=phone", json=change, headers=OPERATOR).raise_for_status()
+        told = {}
+        for name, head in BUYERS.items():
+            own = head.replace("8080", str(instance.port)).replace("k-1", f"key-of-{name.replace(' ', '-')}")
+            answer = asked(instance.port, own.rstrip("\n").replace("\n", "\r\n").encode() + b"\r\n\r\n")
+            status, _, rest = answer.partition(b"\r\n")
+            said = {line.partition(b":")[0].lower(): line.partition(b":")[2].strip() for line in rest.split(b"\r\n")}
+            told[name] = (status, said[b"x-seckill-outcome"], said[b"cache-control"])
+        assert set(told.values()) == {(b"HTTP/1.1 200 OK", b"sold", b"no-store")}
+        assert httpx.get(f"{instance.url}/stock?sku=phone").json()["lucky"] == len(BUYERS)
+
+
+async def test_a_get_buys_only_if_it_may(open_client: OpenClient) -> None:
+    """With SECKILL_ALLOW_GET=false a GET is 405, and the document does not know it; a POST buys."""
+    http = await open_client(allow_get=False)
+    answer = await http.get("/stock/reduce")
+    is_problem(answer, 405)
+    assert answer.headers["allow"] == "POST"
+    assert await outcome(http) == "sold"
+    assert list((await http.get("/openapi.json")).json()["paths"]["/stock/reduce"]) == ["post"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/stock/reduce"),
+        ("POST", "/stock/reduce?quantity=0"),
+        ("GET", "/stock"),
+        ("GET", "/stock?sku=none"),
+        ("GET", "/orders/x"),
+        ("GET", "/orders"),
+        ("GET", "/locks"),
+        ("GET", "/openapi.json"),
+        ("GET", "/healthz"),
+        ("GET", "/readyz"),
+        ("GET", "/metrics"),
+        ("GET", "/nowhere"),
+        ("DELETE", "/stock"),
+        ("GET", "/control/picture"),
+    ],
+)
+async def test_what_every_answer_tells_a_browser(open_client: OpenClient, method: str, path: str) -> None:
+    """Keep it nowhere, guess no type, show it in no frame: answers and errors alike, each header once."""
+    answer = await (await open_client()).request(method, path, headers=OPERATOR)
+    assert answer.headers.get_list("cache-control") == ["no-store"]
+    assert answer.headers.get_list("x-content-type-options") == ["nosniff"]
+    (policy,) = answer.headers.get_list("content-security-policy")
+    assert "frame-ancestors 'none'" in policy
+
+
+@pytest.mark.parametrize("path", ["/stock/reduce/", "/stock/", "/orders/", "/control/"])
+async def test_nobody_is_sent_to_a_host_of_their_choice(open_client: OpenClient, path: str) -> None:
+    """A slash too many is 404, not a redirect to whatever Host the client has sent."""
+    http = await open_client()
+    is_problem(await http.get(path, headers={"Host": "evil.example"}), 404)
+
+
+# -- the terms of an item ----------------------------------------------------------------------------------------------
+
+
+async def test_an_item_has_terms_of_its_own(open_client: OpenClient) -> None:
+    """Limit and hours are set while it sells, are told with the stock, and hold from the next purchase on."""
+    http = await open_client(limit_per_buyer=3)
+    (await http.put("/stock?sku=rare", json={"stock": 5, "limit_per_buyer": 1}, headers=OPERATOR)).raise_for_status()
+    assert (await http.get("/stock?sku=rare")).json()["limit_per_buyer"] == 1
+    assert (await http.get("/stock")).json()["limit_per_buyer"] == 3
+    assert [await outcome(http, sku="rare", buyer="ann") for _ in range(2)] == ["sold", "limit_reached"]
+    assert await outcome(http, buyer="ann", quantity="3") == "sold"
+    answer = await http.put("/stock?sku=rare", json={"limit_per_buyer": 0, "ends_at": 1}, headers=OPERATOR)
+    assert answer.json() == {
+        "sku": "rare",
+        "stock": 4,
+        "lucky": 1,
+        "initial": 5,
+        "limit_per_buyer": 0,
+        "starts_at": None,
+        "ends_at": 1,
+    }
+    assert await outcome(http, sku="rare") == "ended"
+    later = {"ends_at": 0, "starts_at": time.time() + 3600}
+    (await http.put("/stock?sku=rare", json=later, headers=OPERATOR)).raise_for_status()
+    assert await outcome(http, sku="rare") == "not_started"
+    (await http.put("/stock?sku=rare", json={"starts_at": None}, headers=OPERATOR)).raise_for_status()
+    assert await outcome(http, sku="rare") == "sold"
+
+
+async def test_other_instances_hear_of_new_terms(etcd: EtcdMember, valkey: Valkey) -> None:
+    """They lie in the store: an instance that was not told sells on them from its next batch on."""
+    async with client(etcd.endpoint, valkey.url) as one, client(etcd.endpoint, valkey.url, instance="two") as two:
+        (
+            await one.put("/stock", json={"stock": 5, "starts_at": time.time() + 3600}, headers=OPERATOR)
+        ).raise_for_status()
+        assert await outcome(two) == "not_started"
+        (await one.put("/stock", json={"starts_at": 0}, headers=OPERATOR)).raise_for_status()
+
+        async def told() -> str:
+            return await outcome(two)
+
+        await eventually_async(told, "it is sold", until=lambda said: said == "sold")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"add": True},
+        {"new_sale": True, "limit_per_buyer": 1},
+        {"stock": 1, "limit_per_buyer": -1},
+        {"limit_per_buyer": "2"},
+        {"starts_at": 5, "ends_at": 4},
+        {"ends_at": time.time() + 60},  # it starts later
+        {"starts_at": "2026-11-11"},
+        {"starts_at": 1e300},
+        {"limit": 2},
+    ],
+)
+async def test_terms_that_make_no_sense(open_client: OpenClient, change: dict[str, Any]) -> None:
+    """They are refused, with the name of the field, and nothing is changed."""
+    http = await open_client()
+    (await http.put("/stock", json={"starts_at": time.time() + 3600}, headers=OPERATOR)).raise_for_status()
+    before = (await http.get("/stock")).json()
+    assert is_problem(await http.put("/stock", json=change, headers=OPERATOR), 422)["errors"][0]["field"]
+    after = (await http.get("/stock")).json()
+    assert {**after, "now": 0, "audit": None} == {**before, "now": 0, "audit": None}
+
+
+# -- signed buyers -----------------------------------------------------------------------------------------------------
+
+
+def token(key: Any = SECRET, algorithm: str = "HS256", /, **claims: Any) -> str:
+    """A buyer, signed; without other claims it is Ann, for a minute."""
+    claims = {"sub": "ann", "exp": time.time() + 60} | claims
+    return jwt.encode({name: value for name, value in claims.items() if value is not None}, key, algorithm)
+
+
+async def test_a_signed_buyer(open_client: OpenClient) -> None:
+    """The buyer is the one that the token names, whatever else it says; the limit holds for all of their tokens."""
+    http = await open_client(buyer_key=SECRET, limit_per_buyer=2)
+    assert await outcome(http, buyer=token()) == "sold"
+    assert await outcome(http, buyer=token(aud="seckill", nonce=1)) == "sold"
+    assert await outcome(http, buyer=token(aud=["other", "seckill"])) == "limit_reached"
+    assert await outcome(http, buyer=token(sub="王芳")) == "sold"
+    orders = (await http.get("/orders", headers=OPERATOR)).json()["orders"]
+    assert [order["buyer"] for order in orders] == ["ann", "ann", "王芳"]
+
+
+@pytest.mark.parametrize(
+    "buyer",
+    [
+        "ann",
+        token(SECRET.upper()),
+        token(exp=None),
+        token(exp=1),
+        token(sub=None),
+        token(sub=""),
+        token(sub="a\nb"),
+        token(aud="another-service"),
+        token(nbf=time.time() + 3600),
+        token(SECRET, "HS512"),
+        jwt.encode({"sub": "ann", "exp": time.time() + 60}, None, "none"),
+        token()[:-2],
+    ],
+    ids=["text", "key", "no exp", "expired", "no sub", "empty", "line", "audience", "early", "digest", "none", "cut"],
+)
+async def test_a_buyer_whom_the_shop_has_not_signed(open_client: OpenClient, buyer: str) -> None:
+    """They are refused before they queue; nothing is sold, and the secret is in no answer."""
+    http = await open_client(buyer_key=SECRET)
+    answer = await http.post("/stock/reduce", params={"buyer": buyer})
+    assert is_problem(answer, 403, field="buyer")["type"] == "urn:seckill:buyer-not-signed"
+    assert SECRET not in answer.text
+    is_problem(await http.post("/stock/reduce"), 400, field="buyer")
+    assert (await http.get("/stock")).json()["lucky"] == 0
+
+
+@pytest.mark.parametrize(
+    ("private", "algorithm"),
+    [
+        (rsa.generate_private_key(65537, 2048), "RS256"),
+        (ec.generate_private_key(ec.SECP256R1()), "ES256"),
+        (ed25519.Ed25519PrivateKey.generate(), "EdDSA"),
+    ],
+    ids=["rsa", "ec", "ed25519"],
+)
+async def test_a_public_key_reads_and_cannot_sign(open_client: OpenClient, private: Any, algorithm: str) -> None:
+    """With a public key the shop's tokens are read; nobody can use that key as the secret of a token."""
+    pem = private.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
+    http = await open_client(buyer_key=pem.replace("\n", "\\n"))
+    assert await outcome(http, buyer=token(private, algorithm)) == "sold"
+    forged = token().rpartition(".")[0]
+    is_problem(await http.post("/stock/reduce", params={"buyer": forged + ".AAAA"}), 403, field="buyer")
+
+
+@pytest.mark.parametrize("key", ["too short", "-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----"])
+def test_a_key_that_is_none(key: str) -> None:
+    """The instance does not start, and names the setting; the key is not in the message."""
+    with pytest.raises(ConfigurationError, match="SECKILL_BUYER_KEY") as error:
+        create_app(settings("http://127.0.0.1:1", "redis://127.0.0.1:1", buyer_key=key))
+    assert key not in str(error.value)
+
+
+# -- rates -------------------------------------------------------------------------------------------------------------
+
+
+async def test_who_tries_too_often_waits(etcd: EtcdMember, valkey: Valkey) -> None:
+    """Both instances count together; the others may try; the answer says when to try again."""
+    rate = {"rate_per_buyer": "2/minute"}
+    async with (
+        client(etcd.endpoint, valkey.url, **rate) as one,
+        client(etcd.endpoint, valkey.url, instance="two", **rate) as two,
+    ):
+        (await one.put("/stock", json={"stock": 5}, headers=OPERATOR)).raise_for_status()
+        assert [await outcome(http, buyer="ann") for http in (one, two)] == ["sold", "sold"]
+        for http in (one, two):
+            answer = await http.post("/stock/reduce", params={"buyer": "ann"})
+            assert is_problem(answer, 429)["type"] == "urn:seckill:too-often"
+            assert 1 <= int(answer.headers["retry-after"]) <= 61
+        assert await outcome(one, buyer="bob") == "sold"
+        assert await outcome(one) == "sold"
+        assert (await one.get("/stock")).json()["lucky"] == 4
+
+
+async def test_many_tries_at_once_are_counted_like_any(open_client: OpenClient) -> None:
+    """More than there are connections to count with."""
+    http = await open_client(rate_per_address="10/hour")
+    (await http.put("/stock", json={"stock": 1000}, headers=OPERATOR)).raise_for_status()
+    answers = await asyncio.gather(*(http.post("/stock/reduce") for _ in range(300)))
+    assert Counter(answer.status_code for answer in answers) == {200: 10, 429: 290}
+    assert (await http.get("/stock")).json()["lucky"] == 10
+
+
+async def counts(etcd: EtcdMember, url: str) -> None:
+    """Check that a second try of a buyer is one too many."""
+    async with client(etcd.endpoint, url, rate_per_buyer="1/hour") as http:
+        (await http.put("/stock?sku=phone", json={"stock": 5}, headers=OPERATOR)).raise_for_status()
+        assert await outcome(http, sku="phone", buyer="ann") == "sold"
+        is_problem(await http.post("/stock/reduce", params={"sku": "phone", "buyer": "ann"}), 429)
+
+
+@pytest.fixture
+def sentinels() -> Iterator[SentinelSet]:
+    with SentinelSet(valkey_binary()) as started:
+        yield started
+
+
+async def test_rates_where_a_sentinel_set_has_the_stock(etcd: EtcdMember, sentinels: SentinelSet) -> None:
+    """The master counts."""
+    await counts(etcd, sentinels.url)
+
+
+async def test_rates_where_a_cluster_has_the_stock(etcd: EtcdMember) -> None:
+    """The server that has a rate's slot counts."""
+    with Valkey(options=["--cluster-enabled", "yes", "--cluster-port", str(free_port())]) as node:
+        async with redis.asyncio.Redis(port=node.port, decode_responses=True) as raw:
+            await raw.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+
+            async def formed() -> bool:
+                return "cluster_state:ok" in str(await raw.execute_command("CLUSTER", "INFO"))
+
+            await eventually_async(formed)
+        await counts(etcd, node.url.replace("redis://", "redis+cluster://").removesuffix("/0"))
+
+
+@pytest.mark.parametrize(
+    ("addresses", "same"),
+    [
+        (["::ffff:1.2.3.4", "1.2.3.4"], True),
+        (["::ffff:1.2.3.4", "::ffff:8.8.8.8"], False),
+        (["2001:db8::1", "2001:db8::ffff"], True),
+        (["2001:db8:0:1::1", "2001:db8::1"], False),
+        (["fe80::1%eth0", "fe80::2%eth0"], True),
+        (["/run/socket", "/run/other"], False),
+    ],
+)
+def test_what_counts_as_one_address(addresses: list[str], same: bool) -> None:
+    """An IPv4 address however it is written; with IPv6 a customer's whole network."""
+    assert (len({_network(address) for address in addresses}) == 1) is same
+
+
+async def test_an_address_is_the_clients_own(etcd: EtcdMember, valkey: Valkey) -> None:
+    """Behind a proxy that is named it is the one that the proxy forwards; from anybody else that header is hot air."""
+    rate = {"rate_per_address": "1/minute"}
+    with (
+        Instance(etcd.endpoint, valkey.url, **rate, proxies="127.0.0.1") as behind,
+        Instance(etcd.endpoint, valkey.url, **rate) as open_to_all,
+    ):
+        httpx.put(f"{behind.url}/stock", json={"stock": 9}, headers=OPERATOR).raise_for_status()
+
+        def status(instance: Instance, forwarded_for: str) -> int:
+            headers = {"X-Forwarded-For": forwarded_for}
+            return httpx.post(f"{instance.url}/stock/reduce", headers=headers).status_code
+
+        assert [status(behind, one) for one in ("10.1.1.1", "10.1.1.2", "10.1.1.1")] == [200, 200, 429]
+        # One customer has a whole /64.
+        assert [status(behind, one) for one in ("2001:db8::1", "2001:db8::2", "2001:db8:0:1::1")] == [200, 429, 200]
+        assert [status(open_to_all, one) for one in ("10.2.2.1", "10.2.2.2")] == [200, 429]
+
+
+async def test_a_store_that_does_not_count_refuses_nobody(etcd: EtcdMember) -> None:
+    """While it is away buyers are told that, and not that they try too often."""
+    with Valkey() as store:
+        async with client(
+            etcd.endpoint, store.url, rate_per_buyer="1/minute", purchase_timeout_ms=500, store_timeout_ms=200
+        ) as http:
+            (await http.put("/stock", json={"stock": 5}, headers=OPERATOR)).raise_for_status()
+            store.pause()
+            try:
+                for _ in range(2):
+                    is_problem(await http.post("/stock/reduce", params={"buyer": "ann"}), 503)
+            finally:
+                store.resume()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"rate_per_buyer": "often"},
+        {"rate_per_address": "10"},
+        {"rate_per_buyer": "1/day", "store": "mysql://me:pw@127.0.0.1:1/b"},
+    ],
+)
+def test_a_rate_that_is_none(wrong: dict[str, str]) -> None:
+    """The instance does not start, and names the setting."""
+    given = {"lock": "local://", "guard": "compare", "store": "redis://127.0.0.1:1"} | wrong
+    if given["store"].startswith("mysql"):
+        given |= {"guard": "version"}
+    with pytest.raises(ConfigurationError, match="SECKILL_RATE_PER_"):
+        create_app(settings("http://127.0.0.1:1", given.pop("store"), **given))

@@ -1,0 +1,262 @@
+"""Purchases without a task: the connection answers as the ASGI application does, to the byte, and ends as it does."""
+
+import asyncio
+import json
+import re
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, closing
+from typing import Any, cast
+
+import pytest
+import uvicorn
+
+from app import locks
+from app.embedded import EtcdMember, Valkey
+from app.main import create_app
+from app.server import Server
+from app.web.connection import Connection
+from tests.harness.clients import BUYERS, FOREIGN_PAGES
+from tests.harness.shop import TOKEN, lock_url, settings
+from tests.harness.waiting import WITHIN_S, eventually_async
+
+SET = f"PUT /stock HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\nContent-Type: application/json\r\n"
+REQUESTS = {
+    "get": "GET /stock/reduce HTTP/1.1\nHost: x\n",
+    "old": "GET /stock/reduce HTTP/1.0\n",
+    "close": "POST /stock/reduce HTTP/1.1\nHost: x\nConnection: close\n",
+    "json": "GET /stock/reduce?quantity=2&buyer=%E7%8E%8B HTTP/1.1\nHost: x\nAccept: application/json\n",
+    "too many": "GET /stock/reduce?quantity=100 HTTP/1.1\nHost: x\nIdempotency-Key: too-many\n",
+    "no item": "GET /stock/reduce?sku=none HTTP/1.1\nHost: x\n",
+    "wrong": "GET /stock/reduce?quantity=0 HTTP/1.1\nHost: x\n",
+    "put": "PUT /stock/reduce HTTP/1.1\nHost: x\n",
+    "head": "HEAD /stock/reduce HTTP/1.1\nHost: x\n",
+    "slash": "GET /stock/reduce/ HTTP/1.1\nHost: x\n",
+    "escaped": "GET /stock/%72educe HTTP/1.1\nHost: x\n",
+    "long": f"POST /stock/reduce HTTP/1.1\nHost: x\nX-Long: {17_000 * 'x'}\n",
+    "body": "POST /stock/reduce HTTP/1.1\nHost: x\nContent-Length: 5\n",
+    "chunks": "POST /stock/reduce HTTP/1.1\nHost: x\nTransfer-Encoding: chunked\n",
+    **BUYERS,
+    **FOREIGN_PAGES,
+}
+
+
+class Slow(Connection):
+    """Knows no short cut: every purchase is a task, and goes through the ASGI application."""
+
+    def _open_shop(self, method: str) -> None:
+        return None
+
+
+class Served:
+    """The service under uvicorn, in this process."""
+
+    def __init__(self, port: int, server: uvicorn.Server) -> None:
+        self.port = port
+        self.server = server
+
+    @property
+    def waiting(self) -> int:
+        """Buyers who wait."""
+        found: int = self.server.lifespan.state["seckill"].shop.buyers_waiting
+        return found
+
+    @property
+    def gone(self) -> int:
+        """Connections whose client is seen to have gone."""
+        return sum(cast(Any, connection)._has_gone() for connection in self.server.server_state.connections)
+
+    async def ask(self, request: str) -> list[bytes]:
+        """The lines of the answer, without those that differ anyway; and whether the connection ended after it."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        writer.write(request.rstrip("\n").replace("\n", "\r\n").encode() + b"\r\n\r\n")
+        async with asyncio.timeout(WITHIN_S):
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = [line.split()[1] for line in head.lower().split(b"\r\n") if line.startswith(b"content-length")]
+            body = await reader.readexactly(int(length[0]) if request[:4] != "HEAD" else 0)
+        ends = b"connection: close" in head.lower()
+        if ends:
+            assert await reader.read() == b""
+        writer.close()
+        lines = sorted(line for line in head.split(b"\r\n") if not line.startswith((b"date", b"x-seckill-order")))
+        order = [line for line in head.split(b"\r\n") if line.startswith(b"x-seckill-order")]
+        if order:
+            lines.append(b"an order")
+            body = body.replace(order[0].partition(b": ")[2], b"its id")
+        return [*lines, body.replace(str(self.port).encode(), b"port")]
+
+
+@asynccontextmanager
+async def served(
+    etcd: EtcdMember, valkey: Valkey, connection: type[Connection], *, keep_alive_s: int = 75
+) -> AsyncIterator[Served]:
+    app = create_app(settings(etcd.endpoint, valkey.url))
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+        config = uvicorn.Config(
+            app,
+            http=connection,
+            ws="none",
+            log_config=None,
+            timeout_graceful_shutdown=5,
+            timeout_keep_alive=keep_alive_s,
+        )
+        server = Server(config, drain_timeout_s=5, request_timeout_s=10)
+        server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
+        running = asyncio.create_task(server._serve([listener]))
+        await eventually_async(lambda: server.started, "it serves")
+        try:
+            yield Served(listener.getsockname()[1], server)
+        finally:
+            server.should_exit = True
+            await running
+
+
+async def fill(served: Served) -> None:
+    """1,000 units, and nothing sold."""
+    body = '{"stock": 1000, "new_sale": true}'
+    for path in ("/stock", "/stock?sku=phone"):
+        head = SET.replace("/stock", path)
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        writer.write(f"{head}Content-Length: {len(body)}\r\nConnection: close\r\n\r\n{body}".encode())
+        assert (await reader.read()).startswith(b"HTTP/1.1 200")
+        writer.close()
+
+
+async def test_both_ways_answer_alike(etcd: EtcdMember, valkey: Valkey) -> None:
+    """Each request is told the same, byte for byte but for the date and the order's id; and the same again."""
+    told = {}
+    for connection in (Connection, Slow):
+        async with served(etcd, valkey, connection) as one:
+            await fill(one)
+            told[connection] = {
+                (name, turn): await one.ask(head) for name, head in REQUESTS.items() for turn in ("first", "second")
+            }
+    assert told[Connection] == told[Slow]
+    assert {lines[-1] != b"" for (name, _), lines in told[Connection].items() if name != "head"} == {True}
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """The paths of the requests that uvicorn made tasks for."""
+    paths: list[str] = []
+    start = uvicorn.protocols.http.httptools_impl.HttpToolsProtocol._start_asgi_task
+
+    def note(self: Any, cycle: Any, app: Any) -> None:
+        paths.append(cycle.scope["path"])
+        start(self, cycle, app)
+
+    monkeypatch.setattr(uvicorn.protocols.http.httptools_impl.HttpToolsProtocol, "_start_asgi_task", note)
+    yield paths
+
+
+async def test_a_purchase_needs_no_task(etcd: EtcdMember, valkey: Valkey, started: list[str]) -> None:
+    """Whatever real client sends it. (uvicorn's own name for what starts a task may change: then this says so.)"""
+    async with served(etcd, valkey, Connection) as one:
+        await fill(one)
+        started.clear()
+        for head in (*BUYERS.values(), REQUESTS["get"], REQUESTS["json"]):
+            assert (await one.ask(head))[-2:] != []
+        assert started == []
+        await one.ask(REQUESTS["wrong"])
+        assert started == ["/stock/reduce"]
+
+
+@pytest.mark.parametrize("path", ["/stock/reduce", "/stock"])
+async def test_a_connection_that_is_not_used_is_closed(etcd: EtcdMember, valkey: Valkey, path: str) -> None:
+    """After its time, whatever was asked for on it; one that is used stays."""
+    async with served(etcd, valkey, Connection, keep_alive_s=1) as one:
+        await fill(one)
+        (reader, writer), (other, asking) = [await asyncio.open_connection("127.0.0.1", one.port) for _ in range(2)]
+        request = f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+        writer.write(request)
+        ended = asyncio.create_task(reader.read())
+        async with asyncio.timeout(WITHIN_S):
+            while not ended.done():
+                asking.write(request)
+                head = await other.readuntil(b"\r\n\r\n")
+                assert head.startswith(b"HTTP/1.1 200 OK")
+                length = re.search(rb"content-length: (\d+)", head)
+                await other.readexactly(int(length[1] if length else 0))
+        assert (await ended).startswith(b"HTTP/1.1 200 OK")
+        for end in (writer, asking):
+            end.close()
+
+
+async def test_who_sends_no_more_is_answered_and_who_has_gone_is_not_sold_to(etcd: EtcdMember, valkey: Valkey) -> None:
+    """They look the same until something is sent. (Those without a key: with one they can ask again.)"""
+    requests = [f"GET /stock/reduce{query} HTTP/1.1\r\nHost: x\r\n\r\n".encode() for query in ("", "?sku=none")]
+    with locks.connect(lock_url(etcd.endpoint)) as backend:
+        async with served(etcd, valkey, Connection) as one:
+            await fill(one)
+            for request, status in zip(requests, (b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 404 "), strict=True):
+                half_closed, gone = [await asyncio.open_connection("127.0.0.1", one.port) for _ in range(2)]
+                async with backend.lock("/seckill/lock/all").on_loop():
+                    for _, writer in (half_closed, gone):
+                        writer.write(request)
+                    await eventually_async(lambda: one.waiting == 2, "both wait")
+                    half_closed[1].write_eof()
+                    gone[1].close()
+                    await eventually_async(lambda: one.gone == 1, "one is seen to be gone")
+                async with asyncio.timeout(WITHIN_S):
+                    assert (await half_closed[0].read()).startswith(status)
+                half_closed[1].close()
+            level = json.loads((await one.ask("GET /stock HTTP/1.1\nHost: x\n"))[-1])
+            assert (level["stock"], level["lucky"]) == (999, 1)
+
+
+async def test_requests_that_do_not_wait_for_answers(etcd: EtcdMember, valkey: Valkey) -> None:
+    """However quickly it is answered: the first has its answer, and then the connection ends."""
+    async with served(etcd, valkey, Connection) as one:
+        await fill(one)
+        for query in ("", "?quantity=100", "?sku=none", "?quantity=0"):
+            reader, writer = await asyncio.open_connection("127.0.0.1", one.port)
+            writer.write(f"GET /stock/reduce{query} HTTP/1.1\r\nHost: x\r\n\r\n".encode() * 50)
+            async with asyncio.timeout(WITHIN_S):
+                said = await all_of(reader)
+            assert said.count(b"HTTP/1.1 ") == 1
+            writer.close()
+
+
+async def test_what_goes_wrong_is_said_all_the_same(
+    etcd: EtcdMember, valkey: Valkey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error of ours in any step is 500, as ever, and leaves nobody waiting."""
+
+    def broken(*_: Any, **__: Any) -> Any:
+        raise ZeroDivisionError
+
+    async with served(etcd, valkey, Connection) as one:
+        await fill(one)
+        for step in ("read", "respond"):
+            with monkeypatch.context() as patch:
+                patch.setattr(f"app.web.connection.{step}", broken)
+                patch.setattr(f"app.web.purchase.{step}", broken)
+                assert b"HTTP/1.1 500 Internal Server Error" in await one.ask(REQUESTS["get"])
+
+
+async def all_of(reader: asyncio.StreamReader) -> bytes:
+    """Until the other side closes, or resets: it had more to read."""
+    said = b""
+    try:
+        while part := await reader.read(65_536):
+            said += part
+    except ConnectionResetError:
+        pass
+    return said
+
+
+async def test_a_client_that_sends_no_more_at_once(etcd: EtcdMember, valkey: Valkey) -> None:
+    """Half-closed behind its request it is answered, whatever it asked for; nothing of it is left."""
+    async with served(etcd, valkey, Connection) as one:
+        await fill(one)
+        for gone in (False, True):
+            reader, writer = await asyncio.open_connection("127.0.0.1", one.port)
+            writer.write(b"POST /stock/reduce HTTP/1.1\r\nHost: x\r\nIdempotency-Key: half\r\n\r\n")
+            if gone:
+                writer.transport.abort()
+            else:
+                writer.write_eof()
+                async with asyncio.timeout(WITHIN_S):
+                    assert (await reader.read()).startswith(b"HTTP/1.1 200 OK")
+                writer.close()
+        await eventually_async(lambda: not one.server.server_state.connections, "no connection is left")

@@ -1,0 +1,35 @@
+"""What schemathesis finds by itself, in all its phases: examples, coverage, fuzzing, and requests that follow links."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from app.embedded import EtcdMember, Valkey
+from tests.harness.shop import TOKEN, Instance
+
+# These never end, or what they begin goes on after their answer.
+LEFT_OUT = r"^/(stock/live|control/live|control/rush|control/pause)$"
+# These are judged by what only the store knows: tests/integration/test_openapi.py does that.
+NOT_ASKED = "positive_data_acceptance"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 101, 20261122])
+def test_nothing_is_found(etcd: EtcdMember, valkey: Valkey, tmp_path: Path, seed: int) -> None:
+    """No 5xx, no answer that is not described, no invalid request that is taken, whoever asks."""
+    with Instance(etcd.endpoint, valkey.url) as instance:
+        argv = [str(Path(sys.executable).with_name("schemathesis")), "run", f"{instance.url}/openapi.json"]
+        argv += ["--phases", "examples,coverage,fuzzing,stateful", "--seed", str(seed), "--max-examples", "20"]
+        argv += [
+            "--exclude-path-regex",
+            LEFT_OUT,
+            "--exclude-checks",
+            NOT_ASKED,
+            "--header",
+            f"Authorization: Bearer {TOKEN}",
+        ]
+        done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+        assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
+        assert "Stateful" in done.stdout
