@@ -13,7 +13,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import redis
 import redis.asyncio
@@ -32,15 +32,20 @@ Buyer = Annotated[str | None, Query(min_length=1, max_length=100, pattern=r"^[^\
 Key = Annotated[str | None, Header(min_length=1, max_length=100, pattern=r"^[\x21-\x7e]+$")]
 
 _TAKE = """
+if ARGV[2] ~= "" then
+  local before = redis.call("HGET", KEYS[3], ARGV[2])
+  if before then return before end
+end
 local stock = tonumber(redis.call("GET", KEYS[1]))
 if stock < tonumber(ARGV[1]) then return 0 end
 redis.call("DECRBY", KEYS[1], ARGV[1])
 redis.call("INCRBY", KEYS[2], ARGV[1])
+if ARGV[2] ~= "" then redis.call("HSET", KEYS[3], ARGV[2], 1) end
 return 1
 """
 
 
-def _app(sell: Callable[[str, int], Awaitable[object]], close: Callable[[], Awaitable[object]]) -> FastAPI:
+def _app(sell: Callable[[str, int, str | None], Awaitable[object]], close: Callable[[], Awaitable[object]]) -> FastAPI:
     """An endpoint with the parameters of ours, declared as FastAPI has it."""
 
     @asynccontextmanager
@@ -50,7 +55,7 @@ def _app(sell: Callable[[str, int], Awaitable[object]], close: Callable[[], Awai
 
     app = FastAPI(lifespan=lifespan)
 
-    @app.get("/stock/reduce")
+    @app.api_route("/stock/reduce", methods=["GET", "POST"])
     async def reduce(
         request: Request,
         sku: Sku = DEFAULT_SKU,
@@ -58,7 +63,7 @@ def _app(sell: Callable[[str, int], Awaitable[object]], close: Callable[[], Awai
         buyer: Buyer = None,
         idempotency_key: Key = None,
     ) -> Response:
-        await sell(sku, quantity)
+        await sell(sku, quantity, idempotency_key)
         return PlainTextResponse(f"{request.scope['server'][1]} reduce stock end!")
 
     return app
@@ -77,7 +82,11 @@ def lua() -> FastAPI:
     """No lock: an atomic script for each request, over a pool of connections that is never too small."""
     store = redis.asyncio.Redis.from_url(os.environ["BENCH_STORE"], max_connections=600)
     take = store.register_script(_TAKE)
-    return _app(lambda sku, quantity: take(keys=[f"{sku}:stock", f"{sku}:lucky"], args=[quantity]), store.aclose)
+
+    async def sell(sku: str, quantity: int, key: str | None) -> None:
+        await take(keys=[f"{sku}:stock", f"{sku}:lucky", f"{sku}:keys"], args=[quantity, key or ""])
+
+    return _app(sell, store.aclose)
 
 
 def articles() -> FastAPI:
@@ -96,7 +105,45 @@ def articles() -> FastAPI:
         backend.close()
         store.close()
 
-    return _app(lambda sku, quantity: run_in_threadpool(sell, sku, quantity), close)
+    return _app(lambda sku, quantity, _: run_in_threadpool(sell, sku, quantity), close)
+
+
+_ANSWER: Final = b"8080 reduce stock end!"
+_HEAD: Final[Any] = {
+    "type": "http.response.start",
+    "status": 200,
+    "headers": [(b"content-length", b"22"), (b"content-type", b"text/plain; charset=utf-8")],
+}
+
+
+async def asgi(scope: Any, _: Any, send: Any) -> None:
+    """No framework and no work."""
+    if scope["type"] == "http":
+        await send(_HEAD)
+        await send({"type": "http.response.body", "body": _ANSWER})
+
+
+class _TellingTogether:
+    """No framework and no work; but each request waits until all that came meanwhile are told."""
+
+    def __init__(self) -> None:
+        self._waiting: list[asyncio.Future[None]] = []
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            return
+        loop = asyncio.get_running_loop()
+        told = loop.create_future()
+        if not self._waiting:
+            loop.call_soon(self._tell)
+        self._waiting.append(told)
+        await told
+        await asgi(scope, receive, send)
+
+    def _tell(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for told in waiting:
+            told.set_result(None)
 
 
 class _Canned(asyncio.Protocol):
@@ -113,16 +160,25 @@ async def _serve_canned(port: int) -> None:
     await server.serve_forever()
 
 
+_MADE: Final[dict[str, Callable[[], Any]]] = {
+    "nothing": nothing,
+    "asgi": lambda: asgi,
+    "asgi-wait": _TellingTogether,
+    "lua": lua,
+    "articles": articles,
+}
+
+
 def main() -> None:
     """Serve one of them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("name", choices=["canned", "nothing", "lua", "articles"])
+    parser.add_argument("name", choices=["canned", *_MADE])
     parser.add_argument("port", type=int)
     options = parser.parse_args()
     if options.name == "canned":
         uvloop.run(_serve_canned(options.port))
     else:
-        made = {"nothing": nothing, "lua": lua, "articles": articles}[options.name]()
+        made = _MADE[options.name]()
         uvicorn.run(made, port=options.port, access_log=False, log_level="warning", backlog=4096)
 
 

@@ -22,7 +22,7 @@ from app.server import raise_file_limit
 
 _CONNECTIONS_MAX: Final = 2000  # for each kind of request
 _EVERY_S: Final = 0.01
-_CONNECTING: Final = 200  # at once
+_CONNECTING: Final = 100  # at once
 
 
 class _Reader(asyncio.Protocol):
@@ -86,8 +86,9 @@ async def _ask(servers: Sequence[SplitResult], path: str, per_s: float, told: Co
             asked += 1
             if free[at]:
                 free[at].pop().ask()
-            elif connections < _CONNECTIONS_MAX:
-                # Not before it is needed: one that says nothing would be closed.
+            elif connections < _CONNECTIONS_MAX and len(connecting) < _CONNECTING:
+                # Not before it is needed, nor so many at once that it takes us long to ask: the server gives a
+                # connection that says nothing ten seconds.
                 connections += 1
                 reader = _Reader(requests[at], free[at], told, path)
                 host, port = servers[at].hostname, servers[at].port

@@ -9,6 +9,7 @@ Prints one JSON object.
 import argparse
 import asyncio
 import gc
+import itertools
 import json
 import math
 import re
@@ -17,10 +18,14 @@ import socket
 import subprocess
 import sys
 import time
+import uuid
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -28,10 +33,65 @@ import uvloop
 
 from app.server import raise_file_limit
 
+# What Chromium sends when the shop's page buys, word for word but for the host; each with a key of its own.
+_AS_A_BROWSER: Final = (
+    "Connection: keep-alive",
+    "Content-Length: 0",
+    'sec-ch-ua-platform: "Linux"',
+    "Idempotency-Key: {key}",
+    "Accept: application/json",
+    'sec-ch-ua: "Not:A-Brand";v="8", "Chromium";v="156"',
+    "User-Agent: Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/156.0.0.0 Safari/537.36",
+    "sec-ch-ua-mobile: ?0",
+    "Origin: http://{host}",
+    "Sec-Fetch-Site: same-origin",
+    "Sec-Fetch-Mode: cors",
+    "Sec-Fetch-Dest: empty",
+    "Referer: http://{host}/",
+    "Accept-Encoding: gzip, deflate, br, zstd",
+    "Accept-Language: en-US,en;q=0.9",
+)
 _WRK_CONNECTIONS_MAX: Final = 1000
 _CONNECTIONS_MAX: Final = 10_000
 _ANSWERED_WITHIN_S: Final = 120.0
+# A thread is one process's only one, so a number is enough to tell its keys apart.
+_WRK_SCRIPT: Final = """
+local number = 0
+wrk.headers = {{ {headers} }}
+function request()
+  number = number + 1
+  wrk.headers["Idempotency-Key"] = "{key}-" .. number
+  return wrk.format("POST", "{path}")
+end
+"""
 _WRK_UNITS_S: Final = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0}
+
+
+class Request(StrEnum):
+    """What a buyer sends."""
+
+    GET = "get"  # as in the articles, with no header but the host
+    POST = "post"  # as the shop's page in a browser
+
+    def heads(self, host: str, path: str) -> Iterator[bytes]:
+        """Requests to a host, one after the other."""
+        if self is Request.GET:
+            head = f"GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode()
+            while True:
+                yield head
+        lines = "\r\n".join((f"POST {path} HTTP/1.1", f"Host: {host}", *_AS_A_BROWSER)).format(key="\0", host=host)
+        before, after = lines.encode().split(b"\0")
+        keys = uuid.uuid4().hex.encode()
+        for number in itertools.count():
+            yield b"%s%s-%d%s\r\n\r\n" % (before, keys, number, after)
+
+    def wrk_script(self, host: str, path: str) -> str | None:
+        """The same for wrk, if it needs a script for that."""
+        if self is Request.GET:
+            return None
+        pairs = [line.format(key="", host=host).partition(": ") for line in _AS_A_BROWSER]
+        headers = ", ".join(f"[{json.dumps(name)}] = {json.dumps(value)}" for name, _, value in pairs)
+        return _WRK_SCRIPT.format(headers=headers, key=uuid.uuid4().hex, path=path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +115,8 @@ class Load:
 class _Buyer(asyncio.Protocol):
     """One connection. Answers are not understood beyond their status and their end."""
 
-    def __init__(self, requests: list[bytes], turn: int, latencies_s: list[float], statuses: Counter[bytes]) -> None:
+    def __init__(self, requests: Iterator[bytes], latencies_s: list[float], statuses: Counter[bytes]) -> None:
         self._requests = requests
-        self._turn = turn
         self.until = 0.0
         self._latencies_s = latencies_s
         self._statuses = statuses
@@ -71,8 +130,7 @@ class _Buyer(asyncio.Protocol):
     def ask(self) -> None:
         """Send the next request."""
         self._sent_at = time.perf_counter()
-        self._turn = (self._turn + 1) % len(self._requests)
-        self._transport.write(self._requests[self._turn])
+        self._transport.write(next(self._requests))
 
     def data_received(self, data: bytes) -> None:
         if self._rest:
@@ -100,18 +158,20 @@ class _Buyer(asyncio.Protocol):
             self._transport.close()
 
 
-async def _drive(urls: list[str], connections: int, seconds: float, paths: Sequence[str]) -> Load:
+async def _drive(urls: list[str], connections: int, seconds: float, paths: Sequence[str], request: Request) -> Load:
     loop = asyncio.get_running_loop()
     latencies_s: list[float] = []
     statuses: Counter[bytes] = Counter()
     buyers = []
     servers = [urlsplit(url) for url in urls]
-    requests = [[f"GET {path} HTTP/1.1\r\nHost: {url.netloc}\r\n\r\n".encode() for path in paths] for url in servers]
+    requests = [[request.heads(url.netloc, path) for path in paths] for url in servers]
     for number in range(connections):
         url = servers[number % len(urls)]
         # Each begins with another one, as far from the others as can be.
-        begin = number // len(urls) * max(1, len(paths) * len(urls) // connections)
-        buyer = _Buyer(requests[number % len(urls)], begin % len(paths), latencies_s, statuses)
+        begin = number // len(urls) * max(1, len(paths) * len(urls) // connections) % len(paths)
+        own = requests[number % len(urls)]
+        turns = (next(one) for one in itertools.cycle(own[begin:] + own[:begin]))
+        buyer = _Buyer(turns, latencies_s, statuses)
         await loop.create_connection(lambda buyer=buyer: buyer, url.hostname, url.port)  # type: ignore[misc]
         buyers.append(buyer)
     began = time.perf_counter()
@@ -122,22 +182,31 @@ async def _drive(urls: list[str], connections: int, seconds: float, paths: Seque
         well = await asyncio.gather(*(buyer.ended for buyer in buyers))
     took_s = time.perf_counter() - began
     latencies_s.sort()
+    middle, late = (latencies_s[len(latencies_s) * part // 100] if latencies_s else 0.0 for part in (50, 99))
     return Load(
         "asyncio and uvloop",
         took_s,
         len(latencies_s),
         {status.decode(): count for status, count in statuses.items()},
         well.count(False),
-        latencies_s[len(latencies_s) // 2] * 1000,
-        latencies_s[len(latencies_s) * 99 // 100] * 1000,
+        middle * 1000,
+        late * 1000,
     )
 
 
-def _wrk(program: str, urls: list[str], connections: int, seconds: float) -> Load:
+def _wrk(program: str, urls: list[str], connections: int, seconds: float, request: Request) -> Load:
     share = connections // len(urls)
     argv = [program, "--latency", "-t1", f"-c{share}", f"-d{math.ceil(seconds)}s", "--timeout", "30s"]
-    running = [subprocess.Popen([*argv, url], stdout=subprocess.PIPE, text=True) for url in urls]
-    said = [one.communicate()[0] for one in running]
+    with TemporaryDirectory() as folder:
+        running = []
+        for number, url in enumerate(urls):
+            parts, own = urlsplit(url), Path(folder, f"{number}.lua")
+            script = request.wrk_script(parts.netloc, parts.path)
+            if script:
+                own.write_text(script)
+            given = [*argv, *(["-s", str(own)] if script else []), url]
+            running.append(subprocess.Popen(given, stdout=subprocess.PIPE, text=True))
+        said = [one.communicate()[0] for one in running]
     requests, took_s, failed, lost = 0, 0.0, 0, 0
     p50_s, p99_s = [], []
     for text in said:
@@ -160,20 +229,21 @@ def drive(
     connections: int,
     seconds: float,
     paths: Sequence[str] = ("/stock/reduce",),
+    request: Request = Request.GET,
     *,
     never_wrk: bool = False,
 ) -> Load:
     """Load these servers; each buyer asks for the paths in turn. wrk can do only one, and not very many connections."""
     program = None if never_wrk else shutil.which("wrk")
     if program and len(paths) == 1 and connections <= _WRK_CONNECTIONS_MAX:
-        load = _wrk(program, [url + paths[0] for url in urls], connections, seconds)
+        load = _wrk(program, [url + paths[0] for url in urls], connections, seconds, request)
         rush(urls, len(urls), paths[0])  # wrk leaves without its last answers: wait, or they disturb the next
         return load
     if connections > _CONNECTIONS_MAX:
-        return _in_parts(urls, connections, seconds, paths)
+        return _in_parts(urls, connections, seconds, paths, request)
     gc.disable()  # with 20,000 connections it would be the load generator's cost that is measured
     try:
-        return uvloop.run(_drive(urls, connections, seconds, paths))
+        return uvloop.run(_drive(urls, connections, seconds, paths, request))
     finally:
         gc.enable()
 
@@ -203,11 +273,11 @@ async def _rush(urls: Sequence[str], buyers: int, path: str) -> float:
     return took_s
 
 
-def _in_parts(urls: Sequence[str], connections: int, seconds: float, paths: Sequence[str]) -> Load:
+def _in_parts(urls: Sequence[str], connections: int, seconds: float, paths: Sequence[str], request: Request) -> Load:
     """By several processes, as one can't have so many open files."""
     parts = -(-connections // _CONNECTIONS_MAX)
     argv = [sys.executable, "-m", "loadtest.bench.generator", "--connections", str(connections // parts)]
-    argv += ["--seconds", str(seconds), "--paths", *paths, "--urls", *urls]
+    argv += ["--seconds", str(seconds), "--paths", *paths, "--request", request, "--urls", *urls]
     running = [subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) for _ in range(parts)]
     loads = [Load(**json.loads(one.communicate()[0])) for one in running]
     statuses: Counter[str] = Counter()
@@ -242,11 +312,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--connections", type=int, default=500)
     parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--request", type=Request, choices=list(Request), default=Request.GET)
     parser.add_argument("--paths", nargs="+", default=["/stock/reduce"])
     parser.add_argument("--urls", nargs="+", required=True)
     options = parser.parse_args()
     raise_file_limit()
-    print(json.dumps(asdict(drive(options.urls, options.connections, options.seconds, options.paths))))
+    print(json.dumps(asdict(drive(options.urls, options.connections, options.seconds, options.paths, options.request))))
 
 
 if __name__ == "__main__":

@@ -43,15 +43,20 @@ class Contender:
     pages: int = 0
 
 
-CONTENDERS: Final = (
-    Contender("nothing", "FastAPI, the same parameters, no work", "nothing"),
-    Contender("lua", "no lock, an atomic script per request", "lua"),
-    Contender("articles", "a lock and a lease per request, as in the articles", "articles"),
-    Contender("batch_max=1", "this service, a lock per purchase", settings={"BATCH_MAX": "1"}),
-    Contender("default", "this service"),
-    Contender("20 pages", "this service, 20 control rooms open", pages=20),
-    Contender("sold out", "this service, after the last unit", stock=0),
-)
+CONTENDERS: Final = {
+    contender.name: contender
+    for contender in (
+        Contender("asgi", "uvicorn alone, no work", "asgi"),
+        Contender("asgi-wait", "uvicorn alone, answered in groups", "asgi-wait"),
+        Contender("nothing", "FastAPI, the same parameters, no work", "nothing"),
+        Contender("lua", "no lock, an atomic script per request", "lua"),
+        Contender("articles", "a lock and a lease per request, as in the articles", "articles"),
+        Contender("batch_max=1", "this service, a lock per purchase", settings={"BATCH_MAX": "1"}),
+        Contender("default", "this service"),
+        Contender("20 pages", "this service, 20 control rooms open", pages=20),
+        Contender("sold out", "this service, after the last unit", stock=0),
+    )
+}
 
 
 class Running:
@@ -109,6 +114,7 @@ class Running:
             with redis.Redis.from_url(self._store_url) as client:
                 for sku in skus:
                     client.mset({f"{sku}:stock": self.contender.stock, f"{sku}:lucky": 0})
+                    client.delete(f"{sku}:keys")
             return
 
         async def set_stock() -> None:
