@@ -185,7 +185,12 @@ def rates_of(settings: Settings) -> Rates | None:
         return None
     with _about(", ".join(name for name, text in given.items() if text)):
         store = settings.store.get_secret_value()
-        return Rates(store, per_buyer=settings.rate_per_buyer, per_address=settings.rate_per_address)
+        return Rates(
+            store,
+            timeout_s=settings.store_timeout_ms / 1000,
+            per_buyer=settings.rate_per_buyer,
+            per_address=settings.rate_per_address,
+        )
 
 
 def _methods(settings: Settings) -> tuple[str, ...]:

@@ -13,7 +13,6 @@ from app.stock.redis.connect import connect
 _log = logging.getLogger(__name__)
 
 _PREFIX: Final = "seckill:rate"
-_TIMEOUT_S: Final = 0.25
 _CONNECTIONS: Final = 16
 _AWAY_S: Final = 1.0  # for which a store that did not count is not asked again
 
@@ -34,10 +33,10 @@ class Rates:
     """Refuses who tries too often; a sliding window, approximated by two counters.
 
     A store that doesn't answer refuses nobody: whether it can sell is another question. `store`: its URL, of Redis or
-    Valkey; `per_buyer`, `per_address`: rates, or None.
+    Valkey; `timeout_s`: of a call to it; `per_buyer`, `per_address`: rates, or None.
     """
 
-    def __init__(self, store: str, *, per_buyer: str | None, per_address: str | None) -> None:
+    def __init__(self, store: str, *, timeout_s: float, per_buyer: str | None, per_address: str | None) -> None:
         self._per_buyer = rate(per_buyer) if per_buyer else None
         self._per_address = rate(per_address) if per_address else None
         if registry.system_of(store) != registry.REDIS:
@@ -46,7 +45,7 @@ class Rates:
         from limits.aio.strategies import SlidingWindowCounterRateLimiter
 
         # The stock's own way to a server, a Sentinel set, or a Cluster.
-        options = {"socket_timeout": _TIMEOUT_S, "socket_connect_timeout": _TIMEOUT_S, "decode_responses": False}
+        options = {"socket_timeout": timeout_s, "socket_connect_timeout": timeout_s, "decode_responses": False}
         clients = self._clients = connect(store, options, _CONNECTIONS)
 
         class Storage(RedisStorage):

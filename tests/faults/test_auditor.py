@@ -22,6 +22,7 @@ from app.errors import LockUnavailable
 from app.locks.etcd.election import Leadership
 from app.main import open_sale
 from app.stock.redis.keys import Keys
+from app.stock.watermark import tag_of
 from app.telemetry.metrics import Metrics
 from app.torture.proxy import Proxy
 from tests.harness.shop import TOKEN, Counter, Instance, buy, settings
@@ -173,7 +174,8 @@ async def test_what_was_tampered_with_is_found(
             [(_, fields)] = raw.xrange(orders, count=1)
             raw.xadd(orders, fields | {"key": "once"})
             raw.xadd(orders, fields | {"key": "once"})
-            raw.hset(Keys("default").fence, "last", raw.xrevrange(orders, count=1)[0][0])
+            last = {"last": raw.xrevrange(orders, count=1)[0][0], "tag": tag_of(fields["secret"])}
+            raw.hset(Keys("default").fence, mapping=last)
             assert (await a_round(auditor)).violations == {"default": 2}
             said = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
             assert len(said) == 3

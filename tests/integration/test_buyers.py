@@ -4,8 +4,7 @@ import asyncio
 import socket
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -25,23 +24,10 @@ from tests.harness.clients import BUYERS
 from tests.harness.sentinel import SentinelSet
 from tests.harness.shop import Instance, client, settings
 from tests.harness.waiting import WITHIN_S, eventually_async
-from tests.integration.test_web import OPERATOR, is_problem
+from tests.integration.conftest import OPERATOR, OpenClient
+from tests.integration.test_web import is_problem
 
 SECRET = "a secret that is long enough for every digest: it has sixty-four bytes"
-OpenClient = Callable[..., Awaitable[httpx.AsyncClient]]
-
-
-@pytest.fixture
-async def open_client(etcd: EtcdMember, valkey: Valkey) -> AsyncIterator[OpenClient]:
-    """Opens the service, with the settings that it is given and 5 units in stock; answers a client of it."""
-    async with AsyncExitStack() as stack:
-
-        async def open_it(**others: Any) -> httpx.AsyncClient:
-            http = await stack.enter_async_context(client(etcd.endpoint, valkey.url, **others))
-            (await http.put("/stock", json={"stock": 5}, headers=OPERATOR)).raise_for_status()
-            return http
-
-        yield open_it
 
 
 async def outcome(http: httpx.AsyncClient, **params: str) -> str:

@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,27 @@ def test_a_new_sale_and_other_items(env: dict[str, str]) -> None:
     assert json.loads(done.stdout)[0]["initial"] == 9
     assert seckill("stock", "unfence", env=env).returncode == 1  # no answer to its question
     assert seckill("stock", "unfence", "--yes", env=env).returncode == 0
+
+
+def test_the_terms_of_an_item(env: dict[str, str]) -> None:
+    """They are set with the units or without, stay until they are changed, and are shown; a wrong one is named."""
+    start = "2027-01-01T00:00:00+08:00"
+    seckill("stock", "set", "5", "--limit", "2", env=env)
+    done = seckill("stock", "set", "--starts-at", start, "--json", env=env)
+    own = {"limit_per_buyer": 2, "starts_at": datetime.fromisoformat(start).timestamp(), "ends_at": None}
+    assert json.loads(done.stdout)[0]["stock"] == 5
+    assert json.loads(done.stdout)[0]["terms"] == own
+    assert "2 a buyer, starts 2026-12-31T16:00:00+00:00" in " ".join(seckill("stock", "show", env=env).stdout.split())
+    for wrong, named in {
+        ("--limit", "two"): "--limit: 'two' is not a number",
+        ("--starts-at", "2027-01-01"): "--starts-at: '2027-01-01' is not a time with its zone",
+        ("--ends-at", "2026-12-01T00:00:00Z"): "ends_at must be later than starts_at",
+        ("--add",): "say how many",
+    }.items():
+        done = seckill("stock", "set", *wrong, env=env)
+        assert (done.returncode, named in done.stderr) == (2, True), done.stderr
+    done = seckill("stock", "set", "--limit", "none", "--starts-at", "default", "--json", env=env)
+    assert json.loads(done.stdout)[0]["terms"] == {"limit_per_buyer": 0, "starts_at": None, "ends_at": None}
 
 
 def test_locks_shows_the_queue(env: dict[str, str], etcd: EtcdMember) -> None:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, closing
 from typing import Any, cast
 
+import jwt
 import pytest
 import uvicorn
 
@@ -21,7 +22,10 @@ from tests.harness.shop import TOKEN, lock_url, settings
 from tests.harness.waiting import WITHIN_S, eventually_async
 
 SET = f"PUT /stock HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\nContent-Type: application/json\r\n"
+SECRET = "a secret that is long enough: 32"
+SIGNED = jwt.encode({"sub": "ann", "exp": 4_000_000_000}, SECRET, "HS256")
 REQUESTS = {
+    "signed": f"POST /stock/reduce?buyer={SIGNED} HTTP/1.1\nHost: x\nCookie: a=b\n",
     "get": "GET /stock/reduce HTTP/1.1\nHost: x\n",
     "old": "GET /stock/reduce HTTP/1.0\n",
     "close": "POST /stock/reduce HTTP/1.1\nHost: x\nConnection: close\n",
@@ -88,9 +92,9 @@ class Served:
 
 @asynccontextmanager
 async def served(
-    etcd: EtcdMember, valkey: Valkey, connection: type[Connection], *, keep_alive_s: int = 75
+    etcd: EtcdMember, valkey: Valkey, connection: type[Connection], *, keep_alive_s: int = 75, **others: Any
 ) -> AsyncIterator[Served]:
-    app = create_app(settings(etcd.endpoint, valkey.url))
+    app = create_app(settings(etcd.endpoint, valkey.url, **others))
     with closing(socket.create_server(("127.0.0.1", 0))) as listener:
         config = uvicorn.Config(
             app,
@@ -122,17 +126,37 @@ async def fill(served: Served) -> None:
         writer.close()
 
 
-async def test_both_ways_answer_alike(etcd: EtcdMember, valkey: Valkey) -> None:
+@pytest.mark.parametrize(
+    ("others", "statuses"),
+    [
+        ({}, {"get": 200, "escaped": 200, "too many": 200, "no item": 404, "wrong": 422, "put": 405, "body": 422}),
+        ({"allow_get": False}, {"get": 405, "escaped": 405, "requests": 200, "no item": 405}),
+        ({"limit_per_buyer": 1}, {"get": 400, "json": 200, "requests": 400}),
+        ({"buyer_key": SECRET}, {"get": 400, "json": 403, "signed": 200}),
+        ({"sale_ends_at": "2020-01-01T00:00:00Z"}, {"get": 200, "requests": 200}),
+    ],
+    ids=["default", "no GET", "a limit", "signed buyers", "ended"],
+)
+async def test_both_ways_answer_alike(
+    etcd: EtcdMember, valkey: Valkey, others: dict[str, Any], statuses: dict[str, int]
+) -> None:
     """Each request is told the same, byte for byte but for the date and the order's id; and the same again."""
     told = {}
     for connection in (Connection, Slow):
-        async with served(etcd, valkey, connection) as one:
+        async with served(etcd, valkey, connection, **others) as one:
             await fill(one)
             told[connection] = {
                 (name, turn): await one.ask(head) for name, head in REQUESTS.items() for turn in ("first", "second")
             }
     assert told[Connection] == told[Slow]
-    assert {lines[-1] != b"" for (name, _), lines in told[Connection].items() if name != "head"} == {True}
+    said = {
+        name: int(next(line for line in told[Connection][name, "first"] if line[:5] == b"HTTP/")[9:12])
+        for name in REQUESTS
+    }
+    assert {name: said[name] for name in statuses} == statuses
+    if not others:
+        assert {said[name] for name in BUYERS} == {200}
+        assert {said[name] for name in FOREIGN_PAGES} == {403}
 
 
 @pytest.fixture
@@ -155,7 +179,7 @@ async def test_a_purchase_needs_no_task(etcd: EtcdMember, valkey: Valkey, starte
         await fill(one)
         started.clear()
         for head in (*BUYERS.values(), REQUESTS["get"], REQUESTS["json"]):
-            assert (await one.ask(head))[-2:] != []
+            assert b"HTTP/1.1 200 OK" in await one.ask(head)
         assert started == []
         await one.ask(REQUESTS["wrong"])
         assert started == ["/stock/reduce"]

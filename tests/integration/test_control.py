@@ -76,9 +76,13 @@ async def lucky(http: httpx.AsyncClient) -> int:
     return int((await http.get("/stock")).json()["lucky"])
 
 
+def of(picture: dict[str, Any], instance: str) -> dict[str, Any]:
+    """What a picture shows of an instance."""
+    return next((one for one in picture["instances"] if one["instance"] == instance), {})
+
+
 async def state(http: httpx.AsyncClient, instance: str) -> dict[str, Any]:
-    found = {one["instance"]: one for one in (await look(http))["instances"]}
-    return found.get(instance, {})
+    return of(await look(http), instance)
 
 
 async def command(http: httpx.AsyncClient, what: str, **wish: Any) -> dict[str, Any]:
@@ -491,11 +495,15 @@ async def test_a_paused_holder_is_overtaken(open_clients: OpenClients) -> None:
     assert await command(a, "pause", for_s=TTL_S + 3) == {"instance": "a", "for_s": TTL_S + 3}
     assert (await state(a, "a"))["pausing"]  # until somebody buys
     stuck = asyncio.create_task(a.post("/stock/reduce"))
-    await eventually_async(lambda: state(b, "a"), "it is seen to stand still", until=lambda seen: seen["paused_s"] > 0)
-    picture = await look(b)
+    # All in one picture: the next one comes a second later, and the lease may have run out by then.
+    picture = await eventually_async(
+        lambda: look(b),
+        "it is seen to stand still, with the lock",
+        until=lambda seen: seen["queue"] and of(seen, "a").get("paused_s"),
+    )
     (holder,) = picture["queue"]
     assert (holder["instance"], holder["holds"]) == ("a", True)
-    assert holder["token"] == (await state(b, "a"))["token"]
+    assert holder["token"] == of(picture, "a")["token"]
     assert holder["held_s"] > 0
     assert (await b.post("/stock/reduce")).headers["x-seckill-outcome"] == "sold"
     assert not stuck.done()

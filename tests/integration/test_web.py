@@ -3,8 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any
 
@@ -20,25 +19,9 @@ from app.main import create_app
 from app.sale import Shop
 from tests.harness.shop import TOKEN, client, settings
 from tests.harness.waiting import WITHIN_S, eventually_async
+from tests.integration.conftest import OPERATOR, OpenClient
 
-OPERATOR = {"Authorization": f"Bearer {TOKEN}"}
 AS_JSON = {"Accept": "application/json"}
-
-OpenClient = Callable[..., Awaitable[httpx.AsyncClient]]
-
-
-@pytest.fixture
-async def open_client(etcd: EtcdMember, valkey: Valkey) -> AsyncIterator[OpenClient]:
-    """Opens the service, with the settings that it is given and 5 units in stock; answers a client of it."""
-    async with AsyncExitStack() as stack:
-
-        async def open_it(**others: Any) -> httpx.AsyncClient:
-            http = await stack.enter_async_context(client(etcd.endpoint, valkey.url, **others))
-            answer = await http.put("/stock", json={"stock": 5}, headers=OPERATOR)
-            assert answer.status_code == 200
-            return http
-
-        yield open_it
 
 
 def is_problem(answer: httpx.Response, status: int, *, field: str | None = None) -> dict[str, Any]:

@@ -252,8 +252,12 @@ class TransactionalStockStore(StockStore):
             if new_sale:
                 tables.begin_sale(call, sku)
             change = how.get("terms", {})
-            # What nobody can read is replaced when all of it is.
-            own = NO_TERMS if (new_sale and not _readable(item)) or len(change) == _TERMS else _terms(item)
+            try:
+                own = _terms(item)
+            except StockCorrupt:
+                if not new_sale and len(change) < _TERMS:
+                    raise
+                own = NO_TERMS
             tables.set_units(call, sku, units, own.changed(change).to_text())
             return tables.find_items(call, [sku])[sku]
 
@@ -430,14 +434,6 @@ def _latest_generation(positions: Iterable[Position]) -> int:
 
 def _last_order(item: Item | None) -> Position | None:
     return (item.generation, item.last_entry, item.last_tag) if item and item.last_entry else None
-
-
-def _readable(item: Item) -> bool:
-    try:
-        _terms(item)
-    except StockCorrupt:
-        return False
-    return True
 
 
 def _terms(item: Item) -> Terms:

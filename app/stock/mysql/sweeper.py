@@ -1,5 +1,6 @@
 """What earlier sales have left in MySQL, deleted by and by: a new sale of two million orders holds nobody up."""
 
+import logging
 import threading
 import time
 from collections.abc import Iterable
@@ -10,6 +11,8 @@ from app.common.mysql import MySqlClient, Sessions
 from app.errors import StockUnavailable
 from app.stock.mysql import tables
 from app.stock.mysql.tables import Item
+
+_log = logging.getLogger(__name__)
 
 
 class Sweeper:
@@ -43,6 +46,8 @@ class Sweeper:
                 began_at = time.monotonic()
         except StockUnavailable:
             pass  # it is done again with the next sale
+        except Exception:
+            _log.exception("unexpected error while sweeping %s", item.sku)
         finally:
             self._under_way.discard(item.sku)
 
