@@ -616,6 +616,7 @@ def test_who_waits_bears_with_an_outage_as_long_as_a_session_lasts(server: ZooKe
         backend.close()
 
 
+@pytest.mark.slow
 def test_a_storm_of_faults(server: ZooKeeper) -> None:
     """Resets, cuts, silences and frozen servers: nobody believes in what somebody else has, and no node stays."""
     fate = random.Random(1)
