@@ -1,0 +1,74 @@
+"""The programs of docs/fence.md do what they say: each runs as it stands, but for the addresses of the servers."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from app.embedded import MariaDB, Valkey
+from tests.harness.asgi import serving
+from tests.harness.servers import ask, optional
+
+PAGE = (Path(__file__).parents[2] / "docs" / "fence.md").read_text(encoding="utf-8")
+
+
+def run(heading: str, number: int, *addresses: tuple[str, str]) -> dict[str, Any]:
+    """A program of the section with this heading: the names that it leaves. `addresses`: the printed ones, and ours."""
+    [section] = re.findall(rf"^## {heading}\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)
+    program = re.findall(r"```python\n(.*?)```", section, re.DOTALL)[number]
+    for printed, ours in addresses:
+        assert printed in program
+        program = program.replace(printed, ours)
+    left: dict[str, Any] = {}
+    exec(program, left)
+    return left
+
+
+def in_redis(valkey: Valkey) -> tuple[str, str]:
+    return "redis://127.0.0.1:6379/0", valkey.url
+
+
+@pytest.fixture(scope="module")
+def mariadb() -> Iterator[MariaDB]:
+    with optional(MariaDB) as server:
+        yield server
+
+
+def test_the_value_in_redis(valkey: Valkey) -> None:
+    for balance in (b"5", b"10"):
+        token = run("Redis, Valkey", 0, in_redis(valkey))["grant"].token
+        with redis.Redis.from_url(valkey.url) as client:
+            assert client.hmget("balance", "value", "token") == [balance, str(token).encode()]
+
+
+def test_the_script(valkey: Valkey) -> None:
+    with redis.Redis.from_url(valkey.url) as client:
+        client.set("{phone}:units", 3)
+        left = run("Redis, Valkey", 1, in_redis(valkey))
+        assert left["left"] == 2
+        assert client.hget("{phone}:fence", "token") == str(left["grant"].token).encode()
+
+
+def test_the_row_in_sql(mariadb: MariaDB) -> None:
+    ours = mariadb.url.partition("://")[2]
+    left = run("SQL", 0, ("user:password@127.0.0.1:3306/shop", ours))
+    assert ask(mariadb, "SELECT balance, fence FROM accounts WHERE id = 1") == ((5, left["grant"].token),)
+    ask(mariadb, "CREATE TABLE there (id INT PRIMARY KEY)")
+    [alter] = re.findall(r"`(ALTER TABLE [^`]*)`", PAGE)
+    ask(mariadb, alter.replace("accounts", "there"))
+
+    def columns(table: str) -> list[Any]:
+        return [column for column in ask(mariadb, f"SHOW COLUMNS FROM {table}") if column[0].startswith("fence")]
+
+    assert columns("there") == columns("accounts")
+
+
+def test_server_and_client(valkey: Valkey) -> None:
+    server = run("HTTP", 0)
+    with serving(server["app"]) as url:
+        for balance in (5, 10):
+            run("HTTP", 1, in_redis(valkey), ("http://127.0.0.1:8080", url))
+            assert server["balances"] == {"ann": balance}
