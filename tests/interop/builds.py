@@ -1,0 +1,85 @@
+"""The real clients, built from go/ and java/ beside this file: once, and kept as long as those stay as they are."""
+
+import fcntl
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from app.errors import ConfigurationError
+
+_HERE: Final = Path(__file__).parent
+_CACHE: Final = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "seckill-interop"
+_WITHIN_S: Final = 900  # the first build on a machine downloads what it needs
+
+
+def go_program() -> Path:
+    """The contender in Go. Raises `ConfigurationError` without Go."""
+    _need("go", "the Go clients need Go 1.26 or newer, which is not on PATH; see go.dev/doc/install")
+    return _built("go", _build_go) / "interop"
+
+
+def java_folder() -> Path:
+    """The contender in Java: `classes`, and `lib` with all jars. Raises `ConfigurationError` without Maven or a JDK."""
+    for tool, package in (("mvn", "maven"), ("javac", "default-jdk-headless")):
+        _need(tool, f"the Java clients need {tool}, which is not on PATH; on Debian: apt-get install {package}")
+    return _built("java", _build_java)
+
+
+def _build_go(sources: Path, into: Path) -> None:
+    _run(["go", "build", "-trimpath", "-o", str(into / "interop"), "."], sources)
+
+
+def _build_java(sources: Path, into: Path) -> None:
+    _run(["mvn", "--batch-mode", "--quiet", "--strict-checksums", "compile"], sources)
+    for folder in ("classes", "lib"):
+        (sources / "target" / folder).rename(into / folder)
+
+
+def _need(tool: str, otherwise: str) -> None:
+    if shutil.which(tool) is None:
+        raise ConfigurationError(otherwise)
+
+
+def _built(language: str, build: Callable[[Path, Path], None]) -> Path:
+    folder = _CACHE / f"{language}-{_digest(_HERE / language)}"
+    if folder.exists():
+        return folder
+    _CACHE.mkdir(parents=True, exist_ok=True)
+    with _alone(_CACHE / f"{language}.lock"):  # the workers of pytest-xdist come together
+        if not folder.exists():
+            with tempfile.TemporaryDirectory(dir=_CACHE) as work:
+                sources, into = Path(work) / "sources", Path(work) / "built"
+                shutil.copytree(_HERE / language, sources)
+                into.mkdir()
+                build(sources, into)
+                into.rename(folder)  # only a whole one is ever seen
+    return folder
+
+
+def _digest(folder: Path) -> str:
+    digest = hashlib.sha256(f"{platform.system()} {platform.machine()}".encode())
+    for file in sorted(path for path in folder.rglob("*") if path.is_file()):
+        digest.update(f"{file.relative_to(folder)} {file.stat().st_size}\n".encode() + file.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _run(command: list[str], folder: Path) -> None:
+    done = subprocess.run(
+        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=_WITHIN_S
+    )
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)} failed:\n{done.stdout[-4000:]}")

@@ -1,0 +1,161 @@
+"""A contender in a process of its own, ours or another client's, told what to do by a line of text at a time.
+
+    acquire WAIT_MS      "granted TOKEN MICROS", or "timeout"; below 0: wait for ever; a client without tokens says 0
+    release              "released MICROS": when it began to
+    loop ROUNDS REST_MS ID COUNTER JOURNAL
+                         "looped ROUNDS"; in each round one has the lock, writes "in ID" to the journal, reads the
+                         counter, pauses, writes one more there, writes "out ID", gives the lock back, and rests
+    race MS FILE         "raced ROUNDS"; takes the lock and gives it back for so long, and writes down when it had it
+    race-on-loop MS FILE the same, with the face for tasks (ours)
+    campaign VALUE       "elected"
+    resign               "resigned"
+    interrupt MS         "interrupted"; waits, is interrupted, and does nothing about what that leaves behind (Java)
+    holds                "holds true": whether the client believes that it has the lock (Java)
+
+What goes wrong is answered with "error ...". MICROS are of the wall clock, which all have in common. A contender says
+"ready" first, and ends with its input.
+"""
+
+import contextlib
+import os
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, Self
+
+from app.embedded import etcd_binary
+from app.embedded.zookeeper import java_binary
+from tests.interop.builds import go_program, java_folder
+
+ANSWER_S: Final = 60.0  # for what nobody holds up, beside three other tests on two cores
+_JAVA_OPTIONS: Final = (
+    *("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto", "-Xmx128m"),  # a quick start of a small program
+    "-XX:-UsePerfData",  # else a killed Java leaves a file in /tmp/hsperfdata_*
+    "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
+)
+
+
+def ours(url: str, name: str, ttl_s: float) -> list[str]:
+    """The command line of one of ours."""
+    return [sys.executable, "-m", "tests.interop.ours", url, name, f"{ttl_s:g}"]
+
+
+def peer(contestant: str, address: str, name: str, ttl_s: float) -> list[str]:
+    """Another package's, by its name in `loadtest.bench.locks`."""
+    return [sys.executable, "-m", "tests.interop.peer", contestant, address, name, f"{ttl_s:g}"]
+
+
+def go(kind: str, servers: str, name: str, ttl_s: float) -> list[str]:
+    """Kind: "etcd" or "redsync"."""
+    return [str(go_program()), kind, servers, name, f"{ttl_s * 1000:.0f}"]
+
+
+def java(kind: str, servers: str, name: str, ttl_s: float, fair_wait_s: float = 0) -> list[str]:
+    """Kind: "jetcd", "redisson", "redisson-fair" or "curator". `fair_wait_s`: of a fair one, if not the default."""
+    folder = java_folder()
+    classes = f"{folder / 'classes'}:{folder / 'lib'}/*"
+    program = [str(java_binary()), *_JAVA_OPTIONS, "-cp", classes, "Interop"]
+    return [*program, kind, servers, name, f"{ttl_s * 1000:.0f}", f"{fair_wait_s * 1000:.0f}"]
+
+
+def etcdctl(endpoint: str, name: str, ttl_s: float) -> list[str]:
+    """`etcdctl lock` and `etcdctl elect`."""
+    return [sys.executable, "-m", "tests.interop.etcdctl", str(etcd_binary("etcdctl")), endpoint, name, f"{ttl_s:g}"]
+
+
+class Client:
+    """The harness's end of a contender. Its answers come one after another, each for a command."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._name = Path(command[0]).name
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed by `close`
+        self._child = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            bufsize=1,
+            process_group=0,  # `etcdctl` is a child of the contender, and is killed with it
+        )
+        self._answers: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._reader = threading.Thread(target=self._read, name="contender-reader", daemon=True)
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        return self._child.pid
+
+    def tell(self, *words: object) -> None:
+        """Have it do something; it answers when that is done."""
+        assert self._child.stdin is not None
+        self._child.stdin.write(" ".join(map(str, words)) + "\n")
+
+    def answer(self, within_s: float = ANSWER_S) -> list[str]:
+        """The words of its next answer."""
+        try:
+            answer = self._answers.get(timeout=within_s)
+        except queue.Empty:
+            raise AssertionError(f"no answer within {within_s} s; {self._said()}") from None
+        assert not answer.startswith("error"), f"{answer}; {self._said()}"
+        return answer.split()
+
+    def ask(self, *words: object, within_s: float = ANSWER_S) -> list[str]:
+        """Tell, and wait for the answer."""
+        self.tell(*words)
+        return self.answer(within_s)
+
+    def is_silent(self, for_s: float = 0.0) -> bool:
+        """Whether it answers nothing for so long."""
+        try:
+            self._answers.get(timeout=for_s)
+        except queue.Empty:
+            return True
+        return False
+
+    def pause(self) -> None:
+        """SIGSTOP."""
+        os.killpg(self._child.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        os.killpg(self._child.pid, signal.SIGCONT)
+
+    def kill(self) -> None:
+        """SIGKILL, also for what it has started."""
+        # Its id is its own until somebody has waited for it, which is only done here.
+        if self._child.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._child.pid, signal.SIGKILL)
+            self._child.wait()
+
+    def close(self) -> None:
+        """Kill it, if nobody has; what it has on a server is left to its lease."""
+        assert self._child.stdin is not None
+        assert self._child.stdout is not None
+        self.kill()
+        self._reader.join()
+        with contextlib.suppress(OSError):
+            self._child.stdin.close()
+        self._child.stdout.close()
+        self._errors.close()
+
+    def _read(self) -> None:
+        assert self._child.stdout is not None
+        for line in self._child.stdout:
+            self._answers.put(line.strip())
+
+    def _said(self) -> str:
+        self._errors.seek(0)
+        return f"{self._name} said: {self._errors.read()[-2000:] or 'nothing'}"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

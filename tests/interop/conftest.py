@@ -1,0 +1,25 @@
+"""The servers that both kinds meet on."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from app.embedded import Valkey, ZooKeeper
+from tests.harness.servers import optional
+
+pytest.register_assert_rewrite("tests.interop.together", "tests.interop.client")
+
+
+@pytest.fixture(scope="session")
+def zookeeper() -> Iterator[ZooKeeper]:
+    """ZooKeeper 3.8, as Debian has it."""
+    with optional(ZooKeeper) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def valkeys() -> Iterator[list[Valkey]]:
+    """Three that know nothing of each other."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(Valkey(f"valkey-{number}")) for number in (1, 2, 3)]

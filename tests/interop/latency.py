@@ -1,0 +1,58 @@
+"""How long a hand-over takes between ours and theirs, both ways: `python -m tests.interop.latency [TIMES]`.
+
+From the moment at which the holder begins its release to the moment at which the waiter has the lock, by the wall clock
+of one machine; the median. Nothing asserts these: they are the machine's.
+"""
+
+import statistics
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+
+from rich.console import Console
+from rich.table import Table
+
+from app.embedded import EtcdMember, Valkey, ZooKeeper
+from tests.interop import pairs
+from tests.interop.client import Client
+from tests.interop.pairs import Pair
+from tests.interop.together import Crowd
+
+
+def main() -> None:
+    times = int(sys.argv[1]) if len(sys.argv) > 1 else 50
+    table = Table("client", "ours to theirs (ms)", "theirs to ours (ms)")
+    with ExitStack() as stack:
+        etcd, zookeeper = stack.enter_context(EtcdMember()), stack.enter_context(ZooKeeper())
+        valkeys = [stack.enter_context(Valkey()) for _ in range(3)]
+        all_pairs: dict[str, Callable[[], Pair]] = {
+            "etcdctl lock": lambda: pairs.etcdctl(etcd),
+            "Go concurrency.Mutex": lambda: pairs.go_etcd(etcd),
+            "jetcd": lambda: pairs.jetcd(etcd),
+            "Redisson RLock": lambda: pairs.redisson(valkeys[0]),
+            "Redisson RFairLock": lambda: pairs.redisson_fair(valkeys[0]),
+            "redsync": lambda: pairs.redsync(valkeys),
+            "Curator InterProcessMutex": lambda: pairs.curator(zookeeper),
+        }
+        for name, pair in all_pairs.items():
+            with Crowd(pair()) as crowd:
+                ours, theirs = crowd.start("ours", "theirs")
+                ours.ask("acquire", -1)
+                to_theirs, to_ours = [], []
+                for _ in range(times):
+                    to_theirs.append(_hand_over(crowd, ours, theirs))
+                    to_ours.append(_hand_over(crowd, theirs, ours))
+            table.add_row(name, *(f"{statistics.median(one):.1f}" for one in (to_theirs, to_ours)))
+    Console().print(table)
+
+
+def _hand_over(crowd: Crowd, holder: Client, waiter: Client) -> float:
+    """In milliseconds."""
+    crowd.arrive(waiter, "acquire", -1)
+    _, began = holder.ask("release")
+    _, _, got = waiter.answer()
+    return (int(got) - int(began)) / 1000
+
+
+if __name__ == "__main__":
+    main()

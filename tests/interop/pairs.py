@@ -1,0 +1,92 @@
+"""Which of our locks shares its line with which other client, and what a server shows of those who contend."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from redis import Redis
+
+from app.embedded import EtcdMember, Valkey, ZooKeeper
+from app.locks import LockBackend, connect
+from tests.interop import client
+
+TTL_S = 3  # of all contenders, if nothing else is said; and of Redisson's watchdog
+# How long a dead waiter of Redisson's stands in the way; its default is five minutes. It must be longer than the waits
+# of a test in which nobody dies: a waiter of theirs that waits longer than this loses its place although it lives.
+FAIR_WAIT_S = 30
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One of our locks, by its URL, and another client, by its command line for a lock's name and a TTL.
+
+    `signs`: a number that rises when one more contends for the lock of that name. `in_line`: whether `contenders` shows
+    the waiters. `rest_ms`: how long one rests between two rounds, where the others need that to have a chance.
+    """
+
+    url: str
+    theirs: Callable[[str, float], list[str]]
+    signs: Callable[[LockBackend, str], int]
+    in_line: bool = True
+    rest_ms: int = 0
+
+    def ours(self, name: str, ttl_s: float) -> list[str]:
+        """The command line of one of ours."""
+        return client.ours(self.url, name, ttl_s)
+
+    def connect(self) -> LockBackend:
+        """A look at it from the test's own process."""
+        return connect(self.url, ttl_s=TTL_S)
+
+
+def etcdctl(server: EtcdMember) -> Pair:
+    return _etcd(server, partial(client.etcdctl, server.endpoint))
+
+
+def go_etcd(server: EtcdMember) -> Pair:
+    return _etcd(server, partial(client.go, "etcd", server.endpoint))
+
+
+def jetcd(server: EtcdMember) -> Pair:
+    return _etcd(server, partial(client.java, "jetcd", server.endpoint))
+
+
+def _etcd(server: EtcdMember, theirs: Callable[[str, float], list[str]]) -> Pair:
+    return Pair(f"etcd://127.0.0.1:{server.client_port}", theirs, _in_line)
+
+
+def curator(server: ZooKeeper) -> Pair:
+    theirs = partial(client.java, "curator", server.hosts)
+    return Pair(f"zookeeper://{server.hosts}", theirs, _in_line)
+
+
+def redisson(server: Valkey) -> Pair:
+    theirs = partial(client.java, "redisson", server.url)
+    # What is left of the holder's TTL is asked by whoever has tried in vain, in a script of ours as in one of theirs.
+    return Pair(server.url, theirs, partial(_in_vain, server, {"pttl"}), in_line=False, rest_ms=5)
+
+
+def redisson_fair(server: Valkey, wait_s: float = FAIR_WAIT_S) -> Pair:
+    theirs = partial(client.java, "redisson-fair", server.url, fair_wait_s=wait_s)
+    return Pair(server.url.replace("redis:", "redis+fair:"), theirs, _in_line)
+
+
+def redsync(servers: list[Valkey]) -> Pair:
+    theirs = partial(client.go, "redsync", ",".join(server.url for server in servers))
+    url = f"redlock://{','.join(f'127.0.0.1:{server.port}' for server in servers)}"
+    return Pair(url, theirs, partial(_in_vain, servers[0], {"set", "setnx"}), in_line=False, rest_ms=20)
+
+
+def _in_vain(server: Valkey, words: set[str], _locks: LockBackend, _name: str) -> int:
+    """How often one of these commands was given: by those who try in vain, and who leave no other trace.
+
+    Of two who wait, the second one's first try can't be told from the first one's next.
+    """
+    with Redis.from_url(server.url) as redis:
+        found: dict[str, Any] = redis.info("commandstats")
+    return sum(found.get(f"cmdstat_{word}", {"calls": 0})["calls"] for word in words)
+
+
+def _in_line(locks: LockBackend, name: str) -> int:
+    return len(locks.lock(name).contenders())

@@ -1,0 +1,128 @@
+"""How often a lock changes hands among so many contenders, ours and theirs.
+
+    python -m tests.interop.rates [SECONDS [SYSTEM ...]]
+
+Each contender is a process that takes the lock and gives it back, and does nothing in between. All kinds race in turn,
+in each round; the table has the medians of the rounds. A hand-off is from one's release to the next one's grant, by the
+wall clock of one machine. Nothing asserts these: they are the machine's.
+"""
+
+import itertools
+import statistics
+import sys
+import tempfile
+import uuid
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+from rich.table import Table
+
+from app.embedded import EtcdMember, Valkey, ZooKeeper
+from tests.interop import pairs
+from tests.interop.client import Client, peer
+
+ROUNDS: Final = 3
+CONTENDERS: Final = (2, 8)
+OURS: Final = {"ours, threads": "race", "ours, asyncio": "race-on-loop"}
+_TTL_S: Final = 5
+Start = Callable[[str, float], list[str]]  # the command line of one, by the lock's name and its TTL
+_WARM_MS: Final = 300
+
+
+@dataclass(frozen=True)
+class Race:
+    """What came of one: grants a second, hand-offs in ms, and the turns of the one with the fewest and the most."""
+
+    rate: float
+    p50_ms: float
+    p99_ms: float
+    fewest: int
+    most: int
+
+
+def main() -> None:
+    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 4.0
+    with ExitStack() as stack:
+        etcd, zookeeper = stack.enter_context(EtcdMember()), stack.enter_context(ZooKeeper())
+        valkey = stack.enter_context(Valkey())
+        go, jetcd, curator = pairs.go_etcd(etcd), pairs.jetcd(etcd), pairs.curator(zookeeper)
+        redisson, fair = pairs.redisson(valkey), pairs.redisson_fair(valkey)
+        etcd_at, redis_at = etcd.endpoint.partition("://")[2], valkey.url.partition("://")[2]
+        systems: dict[str, tuple[Start, dict[str, Start]]] = {
+            "etcd": (
+                go.ours,
+                {"Go, Mutex": go.theirs, "jetcd": jetcd.theirs, "python-etcd3": partial(peer, "python-etcd3", etcd_at)},
+            ),
+            "redis": (
+                redisson.ours,
+                {"Redisson, RLock": redisson.theirs}
+                | {name: partial(peer, name, redis_at) for name in ("redis-py", "python-redis-lock")},
+            ),
+            "redis-fair": (fair.ours, {"Redisson, RFairLock": fair.theirs}),
+            "zookeeper": (
+                curator.ours,
+                {"Curator": curator.theirs, "kazoo": partial(peer, "kazoo", zookeeper.hosts)},
+            ),
+        }
+        wanted = sys.argv[2:] or list(systems)
+        table = Table("locks", "contenders", "grants/s", "hand-off p50 (ms)", "p99", "fewest : most turns")
+        for (system, (ours, peers)), many in itertools.product(systems.items(), CONTENDERS):
+            if system not in wanted:
+                continue
+            runs: dict[str, list[Race]] = {}
+            for _ in range(ROUNDS):
+                for kind, command in OURS.items():
+                    runs.setdefault(kind, []).append(race(ours, many, command, seconds))
+                for kind, theirs in peers.items():
+                    runs.setdefault(kind, []).append(race(theirs, many, "race", seconds))
+            for kind, races in runs.items():
+                table.add_row(f"{system}: {kind}", str(many), *_row(races))
+        Console().print(table)
+
+
+def race(start: Start, many: int, command: str, seconds: float) -> Race:
+    """So many processes of a kind, for some seconds."""
+    name = f"/race/{uuid.uuid4().hex}"
+    with ExitStack() as stack, tempfile.TemporaryDirectory() as folder:
+        crowd = [stack.enter_context(Client(start(name, _TTL_S))) for _ in range(many)]
+        for client in crowd:
+            client.answer()  # it is ready
+        for length_ms, part in ((_WARM_MS, "warm"), (seconds * 1000, "race")):
+            files = [Path(folder) / f"{part}-{number}" for number in range(many)]
+            for client, file in zip(crowd, files, strict=True):
+                client.tell(command, f"{length_ms:.0f}", str(file))
+            for client in crowd:
+                kind, *_ = answer = client.answer()
+                if kind != "raced":
+                    raise RuntimeError(" ".join(answer))
+        turns = [[tuple(map(int, line.split())) for line in file.read_text().splitlines()] for file in files]
+    line = sorted(turn for own in turns for turn in own)
+    hands_ms = sorted((later[0] - earlier[1]) / 1000 for earlier, later in itertools.pairwise(line))
+    return Race(
+        rate=len(line) / ((line[-1][1] - line[0][0]) / 1e6),
+        p50_ms=hands_ms[len(hands_ms) // 2],
+        p99_ms=hands_ms[int(len(hands_ms) * 0.99)],
+        fewest=min(map(len, turns)),
+        most=max(map(len, turns)),
+    )
+
+
+def _row(races: list[Race]) -> list[str]:
+    def middle(of: Callable[[Race], float]) -> float:
+        return statistics.median(map(of, races))
+
+    return [
+        f"{middle(lambda one: one.rate):.0f}",
+        f"{middle(lambda one: one.p50_ms):.1f}",
+        f"{middle(lambda one: one.p99_ms):.1f}",
+        f"{middle(lambda one: one.fewest):.0f} : {middle(lambda one: one.most):.0f}",
+    ]
+
+
+if __name__ == "__main__":
+    main()
