@@ -73,21 +73,14 @@ def _calls(server: Process) -> int:
     if isinstance(server, ZooKeeper):
         return _number(r"zk_packets_received\s+(\d+)", server.ask("mntr"))
     if isinstance(server, MariaDB):
-        import pymysql
+        from app.locks.errors import LockUnavailable
+        from app.locks.mysql.client import MySqlClient
 
-        with (
-            pymysql.connect(
-                host="127.0.0.1",
-                port=server.port,
-                user=server.user,
-                password=server.password,
-                ssl_disabled=True,
-                read_timeout=5,
-            ) as connection,
-            connection.cursor() as cursor,
-        ):
-            cursor.execute("SHOW GLOBAL STATUS LIKE 'Questions'")
-            return int((cursor.fetchone() or ("", 0))[1])
+        client = MySqlClient(server.url, timeout_s=5, unavailable=LockUnavailable)
+        try:
+            return int(client.run("SHOW GLOBAL STATUS LIKE 'Questions'").rows[0][1])
+        finally:
+            client.close()
     return 0
 
 

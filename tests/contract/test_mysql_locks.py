@@ -1,11 +1,17 @@
 """Both MySQL locks keep the contract; and what is theirs alone: names, tokens, silent sessions, tables, URLs, TLS."""
 
+import asyncio
+import gc
+import os
+import signal
 import socket
+import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -14,21 +20,26 @@ import psutil
 import pymysql
 import pytest
 import trustme
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.asymmetric.padding import MGF1, OAEP
+from cryptography.hazmat.primitives.hashes import SHA1
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from app.common import mysql as mysql_client
 from app.embedded import MariaDB
 from app.embedded.process import free_port
 from app.errors import ConfigurationError, LockCancelled, LockTimeout, LockUnavailable
 from app.locks import Cancel, Grant
+from app.locks.mysql import client as mysql_client
 from app.locks.mysql import row
 from app.locks.mysql.backend import MySqlBackend, Tokens
 from app.locks.mysql.for_update import MySqlForUpdateBackend
 from app.locks.mysql.row import MySqlRowBackend
+from app.locks.steps import in_thread
 from app.torture.proxy import Proxy
-from tests.contract.lock_contract import TTL_S, InThread, LockContract, LockSystem, hold_and_release
+from tests.contract.lock_contract import STEADY_S, TTL_S, InThread, LockContract, LockSystem, hold_and_release
 from tests.harness.forked import Forked
 from tests.harness.servers import ask, optional
-from tests.harness.waiting import WITHIN_S, eventually
+from tests.harness.waiting import WITHIN_S, eventually, eventually_async
 from tests.harness.worker import Worker
 
 
@@ -74,14 +85,14 @@ class RowSystem(MySqlSystem):
 
     def end_lease(self, grant: Grant) -> None:
         past = "expires_at = UTC_TIMESTAMP(6) - INTERVAL 1 SECOND"
-        ask(self.server, f"UPDATE seckill_locks SET {past} WHERE holder = %s", args=(grant.key.rpartition("/")[2],))
+        ask(self.server, f"UPDATE fencelock_locks SET {past} WHERE holder = %s", args=(grant.key.rpartition("/")[2],))
 
     def delete_holder(self, holder: str) -> None:
-        ask(self.server, "DELETE FROM seckill_locks WHERE holder = %s", args=(holder,))
+        ask(self.server, "DELETE FROM fencelock_locks WHERE holder = %s", args=(holder,))
 
     def held(self) -> list[str]:
         # A row whose time is over keeps nobody out.
-        return self._names("seckill_locks WHERE expires_at > UTC_TIMESTAMP(6)")
+        return self._names("fencelock_locks WHERE expires_at > UTC_TIMESTAMP(6)")
 
 
 class ForUpdateSystem(MySqlSystem):
@@ -92,13 +103,13 @@ class ForUpdateSystem(MySqlSystem):
 
     def delete_holder(self, holder: str) -> None:
         """There is nothing to delete but the session that has it."""
-        where = "SELECT session FROM seckill_lock_rows WHERE holder = %s"
+        where = "SELECT session FROM fencelock_rows WHERE holder = %s"
         [(session,)] = ask(self.server, "SET TRANSACTION ISOLATION LEVEL READ UNCOMMITTED", where, args=(holder,))
         ask(self.server, f"KILL {session}")
 
     def held(self) -> list[str]:
         """What is signed, and transactions of holders and waiters. The rows themselves are meant to stay."""
-        return [*self._names("seckill_lock_rows WHERE holder IS NOT NULL"), *transactions(self.server)]
+        return [*self._names("fencelock_rows WHERE holder IS NOT NULL"), *transactions(self.server)]
 
 
 def transactions(server: MariaDB) -> list[str]:
@@ -120,6 +131,8 @@ def server() -> Iterator[MariaDB]:
 
 
 class _MySqlContract(LockContract):
+    can_be_taken = False
+
     kind: type[MySqlSystem]
 
     @pytest.fixture
@@ -240,20 +253,20 @@ def test_whoever_is_late_with_its_token_does_not_own(
     slow = open_(system.kind, system.server.url)
     stands, go = threading.Event(), threading.Event()
 
-    def stand(timeout_s: float) -> tuple[str, int]:
+    def stand(*how: Any) -> Coroutine[Any, Any, tuple[str, int]]:
         if not stands.is_set():
             stands.set()
             assert go.wait(2 * WITHIN_S)
-        return Tokens.next(slow.tokens, timeout_s)
+        return Tokens.next(slow.tokens, *how)
 
     monkeypatch.setattr(slow.tokens, "next", stand)
     late = InThread(lambda: hold_and_release(slow.lock("/test/late")))
     assert stands.wait(WITHIN_S)
     if system.kind is MySqlRowBackend:  # at once, as if the server's clock had jumped: not even our own clock tells
-        ask(system.server, "UPDATE seckill_locks SET expires_at = '2000-01-01' WHERE name = '/test/late'")
+        ask(system.server, "UPDATE fencelock_locks SET expires_at = '2000-01-01' WHERE name = '/test/late'")
     with backend.lock("/test/late") as grant:  # else its session ends after the TTL
         go.set()
-        counted = "SELECT token FROM seckill_lock_tokens"
+        counted = "SELECT token FROM fencelock_tokens"
         eventually(lambda: ask(system.server, counted)[0][0] > grant.token, "it has counted")
         assert late.thread.is_alive()
         assert [contender.token for contender in backend.contenders("/test/late")] == [grant.token]
@@ -265,11 +278,11 @@ def test_a_counter_made_anew_is_another_source(server: MariaDB, backend: MySqlBa
     """When the table of tokens is gone, a new one is made whose numbers nobody takes for the old ones."""
     with backend.lock("/test/anew") as before:
         pass
-    ask(server, "DROP TABLE seckill_lock_tokens")
+    ask(server, "DROP TABLE fencelock_tokens")
     with backend.lock("/test/anew") as after:
         assert after.token == 1
     assert after.source != before.source
-    ask(server, "DROP TABLE seckill_lock_tokens")
+    ask(server, "DROP TABLE fencelock_tokens")
     with open_(type(backend), server.url).lock("/test/anew") as others:  # makes it, behind our back
         pass
     with backend.lock("/test/anew") as ours:
@@ -348,10 +361,10 @@ def test_a_wrong_url_is_refused_without_being_quoted(kind: type[MySqlSystem], ur
     assert "ter2" not in repr(refusal.value.__cause__)
 
 
-def test_a_missing_pymysql_is_a_clear_error(kind: type[MySqlSystem], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_driver_is_a_clear_error(kind: type[MySqlSystem], monkeypatch: pytest.MonkeyPatch) -> None:
     """It says what to install."""
-    monkeypatch.setattr(mysql_client, "pymysql", None)
-    with pytest.raises(ConfigurationError, match=r"pip install 'seckill\[mysql\]'"):
+    monkeypatch.setattr(mysql_client, "asyncmy", None)
+    with pytest.raises(ConfigurationError, match=r"pip install 'sqlalchemy\[asyncio\]' asyncmy"):
         kind.kind("mysql://user:password@host/database")
 
 
@@ -374,6 +387,8 @@ def test_tls(kind: type[MySqlSystem], tmp_path: Path, open_: Open) -> None:
             cancel.set()
             with pytest.raises(LockCancelled):
                 called_off.result()
+            assert connections(server) > 0
+            assert Forked(lambda _: connections(server)).result() == 0
         assert waiter.result() > 0
         with pytest.raises(LockUnavailable, match="certificate"):
             open_(kind.kind, f"{server.url}?ssl_ca={files['stranger']}").ping(WITHIN_S)
@@ -383,6 +398,41 @@ def test_tls(kind: type[MySqlSystem], tmp_path: Path, open_: Open) -> None:
         open_(kind.kind, f"{server.url}?ssl_ca={files['ca']}").ping(WITHIN_S)
     with pytest.raises(ConfigurationError, match="can't be read"):
         kind.kind(f"{server.url}?ssl_ca={tmp_path / 'missing.pem'}")
+
+
+def test_the_password_for_mysql_8_without_tls(kind: type[MySqlSystem], open_: Open) -> None:
+    """A server that has forgotten it wants it encrypted with its key: there is none of those in most distributions."""
+    secret, salt = "pass/wörd", bytes(range(1, 21))
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    pem = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    features = 0xFF | 1 << 9 | 1 << 15 | 1 << 19  # no TLS, but plugins for passwords
+    greeting = b"\x0a8.0.40\0" + struct.pack("<I8sxHBHHB10x", 1, salt[:8], features & 0xFFFF, 45, 2, features >> 16, 21)
+
+    def serve(peer: socket.socket) -> bytes:
+        with peer, peer.makefile("rb") as said:
+
+            def say(number: int, payload: bytes) -> None:
+                peer.sendall(struct.pack("<I", len(payload))[:3] + bytes([number]) + payload)
+
+            def hear() -> bytes:
+                return said.read(int.from_bytes(said.read(4)[:3], "little"))
+
+            say(0, greeting + salt[8:] + b"\0caching_sha2_password\0")
+            assert secret.encode() not in hear()
+            say(2, b"\x01\x04")  # it is not known
+            assert hear() == b"\x02"
+            say(4, b"\x01" + pem)
+            mixed = key.decrypt(hear(), OAEP(MGF1(SHA1()), SHA1(), None))
+            say(6, b"\xff\x15\x04#28000Access denied, for the test")
+            return bytes(byte ^ salt[place % 20] for place, byte in enumerate(mixed))
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(WITHIN_S)
+        backend = open_(kind.kind, f"mysql://u:{quote(secret, safe='')}@127.0.0.1:{server.getsockname()[1]}/db")
+        asking = InThread(lambda: backend.ping(WITHIN_S))
+        assert serve(server.accept()[0]) == secret.encode() + b"\0"
+        with pytest.raises(LockUnavailable, match="Access denied, for the test"):
+            asking.result()
 
 
 def test_a_grant_that_came_too_late_is_not_given_out(system: MySqlSystem, open_: Open) -> None:
@@ -546,7 +596,7 @@ def test_a_paused_waiter_stops_those_behind_it_for_a_ttl(server: MariaDB, rows: 
         worker.resume()
         eventually(lambda: waiting(server) == 1, "it waits again")
         assert not grant.lost
-        grant.lease.hold.end(1.0)
+        in_thread(grant.lease.hold.end(1.0))
         assert worker.answer()["token"] > grant.token
         worker.ask("release")
 
@@ -557,7 +607,7 @@ def test_a_wait_that_somebody_ended_goes_on(server: MariaDB, rows: MySqlBackend)
     first = holder.acquire()
     waiter = InThread(lambda: hold_and_release(rows.lock("/test/ended")))
     eventually(lambda: waiting(server) == 1, "it waits in the server")
-    query = "SELECT ID FROM information_schema.PROCESSLIST WHERE INFO LIKE 'SELECT 1 FROM seckill_lock_rows%FOR UPDATE'"
+    query = "SELECT ID FROM information_schema.PROCESSLIST WHERE INFO LIKE 'SELECT 1 FROM fencelock_rows%FOR UPDATE'"
     [(session,)] = ask(server, query)
     ask(server, f"KILL QUERY {session}")
     eventually(lambda: waiting(server) == 1, "it waits again")
@@ -571,11 +621,11 @@ def test_a_row_that_was_deleted_is_made_again(server: MariaDB, rows: MySqlBacken
     holder, other = rows.lock("/test/deleted"), rows.lock("/test/deleted")
     with holder:
         pass
-    ask(server, "DELETE FROM seckill_lock_rows")
+    ask(server, "DELETE FROM fencelock_rows")
     with holder:
         assert InThread(other.try_acquire).result() is None
         assert len(holder.contenders()) == 1
-    ask(server, "DELETE FROM seckill_lock_rows")
+    ask(server, "DELETE FROM fencelock_rows")
     assert InThread(other.try_acquire).result() is not None
 
 
@@ -584,7 +634,7 @@ def test_what_a_transaction_wrote_is_never_committed(server: MariaDB, rows: MySq
     with rows.lock("/test/seen") as grant:
         [contender] = rows.contenders("/test/seen")
         assert (contender.key, contender.token, contender.holds) == (grant.key, grant.token, True)
-        assert ask(server, "SELECT holder FROM seckill_lock_rows WHERE name = '/test/seen'") == ((None,),)
+        assert ask(server, "SELECT holder FROM fencelock_rows WHERE name = '/test/seen'") == ((None,),)
     assert rows.contenders("/test/seen") == []
 
 
@@ -601,7 +651,7 @@ def test_a_dead_owners_row_is_taken_without_waiting(server: MariaDB, open_: Open
     grant = lock.try_acquire()
     assert grant is not None
     assert grant.token > before.token
-    before.lease.hold.end(1.0)
+    in_thread(before.lease.hold.end(1.0))
     assert [contender.key for contender in lock.contenders()] == [grant.key]
     lock.release()
     eventually(lambda: before.lost, "the dead one is told, if it should live")
@@ -614,9 +664,13 @@ def test_two_who_find_the_same_dead_row_do_not_both_get_it(
     backend = open_(MySqlRowBackend, server.url)
     late = backend.lock("/test/two")
     with backend.lock("/test/two") as grant:
-        monkeypatch.setattr(row._Attempt, "_look", lambda attempt, wait: -1.0)
+
+        async def over(attempt: Any, wait: Any) -> float:
+            return -1.0
+
+        monkeypatch.setattr(row._Attempt, "_look", over)
         assert InThread(late.try_acquire).result() is None
-        assert grant.lease.hold.renew(WITHIN_S)
+        assert in_thread(grant.lease.hold.renew(WITHIN_S))
         assert [contender.key for contender in backend.contenders("/test/two")] == [grant.key]
 
 
@@ -629,24 +683,75 @@ def asked(system: MySqlSystem) -> int:
         return int(ask(system.server, "SHOW GLOBAL STATUS LIKE 'Com_select'")[0][1])
 
     before = looks()
-    eventually(lambda: looks() > before + 3, "it looks again")
+    eventually(lambda: looks() > before + 30, "it looks again and again; a connection has some selects of its own")
     return 1
 
 
 def test_a_forked_child_keeps_no_connection_open(system: MySqlSystem, backend: MySqlBackend) -> None:
     """The server hears of its parent's end although the child lives on: of idle sessions, a holder's and a waiter's."""
 
-    def connections() -> int:
-        open_ones = psutil.Process().net_connections("tcp")
-        return sum(bool(one.raddr) and one.raddr.port == system.server.port for one in open_ones)
-
     lock = backend.lock("/test/copies")
     lock.acquire()
     in_server = system.kind is MySqlForUpdateBackend  # the other's waiters don't wait there, but look
     waiters = [InThread(lambda: hold_and_release(lock))] if in_server else []
     eventually(lambda: waiting(system.server) == len(waiters), "one waits for the row")
-    assert connections() > len(waiters)
-    assert Forked(lambda _: connections()).result() == 0
+    assert connections(system.server) > len(waiters)
+    assert Forked(lambda _: connections(system.server)).result() == 0
     lock.release()
     for one in waiters:
         one.result()
+
+
+@pytest.mark.slow
+async def test_a_child_costs_its_parents_tasks_nothing(system: MySqlSystem, open_: Open) -> None:
+    """A child that throws away what tasks of its parent have there takes neither the lock nor the wait from them.
+
+    With the copies of the sockets goes what the event loop of both would hear of them.
+    """
+    backend = open_(system.kind, system.server.url, ttl_s=STEADY_S)
+
+    def throw_away(_: Connection) -> int:
+        vars(backend).clear()
+        gc.collect()
+        return connections(system.server)
+
+    lock = backend.aio.lock("/test/thrown")
+    grant = await lock.acquire(owner="me")
+    waiter = asyncio.create_task(backend.aio.lock("/test/thrown").acquire(owner="waiter"))
+    await eventually_async(lambda: asyncio.to_thread(lambda: asked(system) == 1))
+    assert await asyncio.to_thread(Forked(throw_away).result) == 0
+    until = time.monotonic() + 1.5 * STEADY_S
+    await eventually_async(lambda: grant.lost or time.monotonic() > until, "longer than the TTL")
+    await lock.release(owner="me")  # raises if it was lost
+    assert (await asyncio.wait_for(waiter, WITHIN_S)).token > grant.token
+    await backend.leave_loop()
+
+
+def test_a_ctrl_c_ends_a_wait(system: MySqlSystem, backend: MySqlBackend, open_: Open) -> None:
+    """At once, and out of the server's queue, however long one would have waited."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        with ThreadPoolExecutor(1) as thread:
+            holder = backend.lock("/test/interrupted")
+            thread.submit(holder.acquire, owner="holder").result()
+            interrupting = InThread(lambda: (asked(system), os.kill(os.getpid(), signal.SIGINT)))
+            began = time.monotonic()
+            with pytest.raises(KeyboardInterrupt):
+                backend.lock("/test/interrupted").acquire()
+            interrupting.result()
+            assert time.monotonic() - began < WITHIN_S
+            eventually(lambda: waiting(system.server) == 0, "nobody waits in the server", 1.0)
+            assert len(holder.contenders()) == 1
+            holder.release(owner="holder")
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def connections(server: MariaDB) -> int:
+    """How many this process has open to it."""
+    open_ones = psutil.Process().net_connections("tcp")
+    return sum(bool(one.raddr) and one.raddr.port == server.port for one in open_ones)

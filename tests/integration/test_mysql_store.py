@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from app.common import mysql as mysql_client
 from app.embedded import EtcdMember, MariaDB
 from app.errors import ConfigurationError, StockBehind, StockChanged, StockUnavailable
+from app.locks.mysql import client as mysql_client
 from app.sale import Answer, Outcome, Purchase
 from app.stock import Level, Refused, Settled, Sold, StockStore
 from app.stock.mysql.guards import MySqlStockStore, TimestampedStockStore, VersionedStockStore
@@ -645,10 +645,10 @@ def test_an_odd_url_is_refused_without_being_quoted(url: str) -> None:
     assert "ter2" not in str(refusal.value)
 
 
-def test_a_missing_pymysql_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_driver_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """The error says what to install."""
-    monkeypatch.setattr(mysql_client, "pymysql", None)
-    with pytest.raises(ConfigurationError, match=r"pip install 'seckill\[mysql\]'"):
+    monkeypatch.setattr(mysql_client, "asyncmy", None)
+    with pytest.raises(ConfigurationError, match=r"pip install 'sqlalchemy\[asyncio\]' asyncmy"):
         VersionedStockStore("mysql://user:password@host/database")
 
 

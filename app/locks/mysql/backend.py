@@ -2,15 +2,14 @@
 
 import secrets
 from collections.abc import Sequence
-from typing import Any, Final, Self
+from typing import Any, Final, Self, Unpack
 
-from typing_extensions import Unpack, override
-
-from app.common.mysql import MySqlClient, Sessions
-from app.errors import LockUnavailable
-from app.locks.backend import LockBackend, Options
-from app.locks.contender import Contender
-from app.locks.url import LockUrl
+from ..backend import LockBackend, Options
+from ..compat import override
+from ..contender import Contender
+from ..errors import LockUnavailable
+from ..url import LockUrl
+from .client import Lent, MySqlClient, Sessions
 
 # VARBINARY: in every collation that both MariaDB and MySQL have, names that differ in trailing blanks are equal.
 _NAME: Final = "name VARBINARY(1020) NOT NULL PRIMARY KEY"
@@ -23,10 +22,10 @@ _OWNER_CHARACTERS: Final = 255
 _INNODB: Final = "ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4"
 SCHEMA: Final = (
     # A row while the lock is owned.
-    f"CREATE TABLE IF NOT EXISTS seckill_locks ({_NAME}, {_OWNER}, expires_at DATETIME(6) NOT NULL) {_INNODB}",
+    f"CREATE TABLE IF NOT EXISTS fencelock_locks ({_NAME}, {_OWNER}, expires_at DATETIME(6) NOT NULL) {_INNODB}",
     # A row for ever; what is in it is written by the owner's transaction, which never commits.
-    f"CREATE TABLE IF NOT EXISTS seckill_lock_rows ({_NAME}, {_OWNER}, session BIGINT UNSIGNED) {_INNODB}",
-    "CREATE TABLE IF NOT EXISTS seckill_lock_tokens (id TINYINT NOT NULL PRIMARY KEY, "
+    f"CREATE TABLE IF NOT EXISTS fencelock_rows ({_NAME}, {_OWNER}, session BIGINT UNSIGNED) {_INNODB}",
+    "CREATE TABLE IF NOT EXISTS fencelock_tokens (id TINYINT NOT NULL PRIMARY KEY, "
     f"source CHAR(16) CHARACTER SET ascii NOT NULL, token BIGINT UNSIGNED NOT NULL) {_INNODB}",
 )
 
@@ -43,28 +42,29 @@ class Tokens:
         self._client = client
         self._source: str | None = None
 
-    def next(self, timeout_s: float) -> tuple[str, int]:
+    async def next(self, timeout_s: float, lent: Lent | None = None) -> tuple[str, int]:
         """The counter's source and the next token."""
         while True:
-            source = self._source = self._source or self._known_source(timeout_s)
-            answer = self._client.run(
+            source = self._source = self._source or await self._known_source(timeout_s)
+            answer = await self._client.ask(
                 # The source in the condition: the table may have been made anew behind our back.
-                "UPDATE seckill_lock_tokens SET token = LAST_INSERT_ID(token + 1) WHERE id = 1 AND source = %s",
+                "UPDATE fencelock_tokens SET token = LAST_INSERT_ID(token + 1) WHERE id = 1 AND source = %s",
                 (source,),
                 timeout_s=timeout_s,
+                sessions=lent,
             )
             if answer.matched:
                 return f"mysql:{source}", answer.last_id
             self._source = None
 
-    def _known_source(self, timeout_s: float) -> str:
+    async def _known_source(self, timeout_s: float) -> str:
         """What tells this counter from others, drawn once; a restored dump still has it, and fewer tokens."""
         while True:
-            answer = self._client.run("SELECT source FROM seckill_lock_tokens WHERE id = 1", timeout_s=timeout_s)
+            answer = await self._client.ask("SELECT source FROM fencelock_tokens WHERE id = 1", timeout_s=timeout_s)
             if answer.rows:
                 return str(answer.rows[0][0])
-            self._client.run(
-                "INSERT IGNORE INTO seckill_lock_tokens VALUES (1, %s, 0)", (secrets.token_hex(8),), timeout_s=timeout_s
+            await self._client.ask(
+                "INSERT IGNORE INTO fencelock_tokens VALUES (1, %s, 0)", (secrets.token_hex(8),), timeout_s=timeout_s
             )
 
 
@@ -86,12 +86,16 @@ class MySqlBackend(LockBackend):
         return cls(f"mysql://{url.rest}", **options)
 
     @override
-    def ping(self, timeout_s: float) -> None:
-        self.client.run("SELECT 1", timeout_s=timeout_s)
+    async def pinged(self, timeout_s: float) -> None:
+        await self.client.ask("SELECT 1", timeout_s=timeout_s)
 
     @override
     def _disconnect(self) -> None:
         self.client.close()
+
+    @override
+    async def _disconnect_loop(self) -> None:
+        await self.client.leave_loop()
 
 
 def key(name: str) -> bytes:
@@ -116,9 +120,11 @@ OWNER_COLUMNS: Final = (
 )
 
 
-def holders(client: MySqlClient, select: str, args: Sequence[Any], sessions: Sessions | None = None) -> list[Contender]:
+async def holders(
+    client: MySqlClient, select: str, args: Sequence[Any], sessions: Sessions | None = None
+) -> list[Contender]:
     """Contenders of a query for `OWNER_COLUMNS` and the seconds that are left."""
-    found = client.run(select, args, sessions=sessions)
+    found = await client.ask(select, args, sessions=sessions)
     return [
         Contender(
             key=f"{name.decode()}/{holder}",

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 
 from typing_extensions import override
 
-from app.common.mysql import Call
 from app.errors import FenceRefused, ForeignFence, StockError
+from app.locks.mysql.client import Call
 from app.stock.mysql import tables
 from app.stock.mysql.store import LARGEST, TransactionalStockStore
 from app.stock.mysql.tables import Item
@@ -26,10 +26,10 @@ class MySqlStockStore(TransactionalStockStore):
     """
 
     @override
-    def _register(self, call: Call, skus: Iterable[str], fence: Fence, batch_id: str | None) -> None:
-        call.begin()
+    async def _register(self, call: Call, skus: Iterable[str], fence: Fence, batch_id: str | None) -> None:
+        await call.begin()
         for sku in skus:
-            tables.prepare(call, sku, fence, batch_id)
+            await tables.prepare(call, sku, fence, batch_id)
 
     @override
     def _refusal(self, item: Item, fence: Fence, batch_id: str | None) -> FenceRefused | None:
@@ -70,7 +70,7 @@ class _OptimisticStockStore(TransactionalStockStore):
     _word: ClassVar[str]  # the column
 
     @override
-    def _register(self, call: Call, skus: Iterable[str], fence: Fence, batch_id: str | None) -> None:
+    async def _register(self, call: Call, skus: Iterable[str], fence: Fence, batch_id: str | None) -> None:
         pass
 
     @override

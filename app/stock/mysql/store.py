@@ -6,14 +6,12 @@ import secrets
 import time
 from abc import abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, NamedTuple, TypeVar
 
 from typing_extensions import Unpack, override
 
-from app.common.mysql import Call, MySqlClient
 from app.errors import (
     FenceRefused,
     StockBehind,
@@ -24,6 +22,7 @@ from app.errors import (
     StockUnavailable,
     UnknownItem,
 )
+from app.locks.mysql.client import Call, MySqlClient
 from app.stock.mysql import tables
 from app.stock.mysql.sweeper import Sweeper
 from app.stock.mysql.tables import Item, Written
@@ -60,7 +59,7 @@ class TransactionalStockStore(StockStore):
     """Writes a batch in one transaction, if nothing has changed since it was read.
 
     `url`: mysql://user:password@host:3306/database, `?ssl_ca=` for TLS; `timeout_s`: deadline of a call, the wait for
-    a connection included; `connections`: to the server at most, each with a thread; `refusal_ttl_s`: how long a
+    a connection included; `connections`: to the server at most; `refusal_ttl_s`: how long a
     refusal is remembered for its idempotency key (an order's key is remembered for good). The tables are created at
     the first call, where they are missing; one that is missing later has been lost, and is an error.
     """
@@ -84,9 +83,6 @@ class TransactionalStockStore(StockStore):
             # no longer.
             silent_s=timeout_s + 1,
         )
-        # Apart, as a call that was given up may keep its thread until its deadline.
-        self._sale_threads = ThreadPoolExecutor(connections, "seckill-sale")
-        self._threads = ThreadPoolExecutor(connections, "seckill-store")
         self._sweeper = Sweeper(self._client, self._sessions)
         self._places = Places(connections)
         self._instance = instance
@@ -96,7 +92,7 @@ class TransactionalStockStore(StockStore):
     # -- the guard ---------------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def _register(self, call: Call, skus: Iterable[str], fence: Fence, batch_id: str | None) -> None:
+    async def _register(self, call: Call, skus: Iterable[str], fence: Fence, batch_id: str | None) -> None:
         """Before a read: register the batch that may be written, if this guard can; begins a transaction then."""
 
     @abstractmethod
@@ -136,12 +132,13 @@ class TransactionalStockStore(StockStore):
         for ask in asks.values():
             _refuse_long_names(ask)
 
-        def read(call: Call) -> _Seen:
-            self._register(call, sorted(asks), fence, batch_id)
+        async def read(call: Call) -> _Seen:
+            await self._register(call, sorted(asks), fence, batch_id)
             # The items first: what is read after them is at least as new as their versions.
-            items = tables.find_items(call, asks)
-            lost = _find_lost(call, items, expected)
-            return _Seen(items, lost, tables.find_bought(call, items, asks), tables.find_settled(call, items, asks))
+            items = await tables.find_items(call, asks)
+            lost = await _find_lost(call, items, expected)
+            bought = await tables.find_bought(call, items, asks)
+            return _Seen(items, lost, bought, await tables.find_settled(call, items, asks))
 
         seen = await self._run(read)
         self._sweeper.sweep(seen.items.values())
@@ -175,26 +172,26 @@ class TransactionalStockStore(StockStore):
     async def commit(self, fence: Fence, batches: Mapping[str, Batch]) -> dict[str, list[str] | StockError]:
         token = self._token(fence)
 
-        def write(call: Call) -> tuple[dict[str, list[str] | StockError], dict[str, Item]]:
-            call.begin()
+        async def write(call: Call) -> tuple[dict[str, list[str] | StockError], dict[str, Item]]:
+            await call.begin()
             written: dict[str, Written] = {}
             for sku in sorted(batches):  # in one order, so that no two wait for each other
-                call.run("SAVEPOINT item")
-                first = tables.take(call, sku, batches[sku], *self._unless_changed(fence, batches[sku]))
+                await call.run("SAVEPOINT item")
+                first = await tables.take(call, sku, batches[sku], *self._unless_changed(fence, batches[sku]))
                 if first is None:
                     continue
-                item = tables.find_items(call, [sku])[sku]
-                if tables.write_keys(call, item, first, batches[sku], self._refusal_ttl_us):
+                item = (await tables.find_items(call, [sku]))[sku]
+                if await tables.write_keys(call, item, first, batches[sku], self._refusal_ttl_us):
                     written[sku] = Written(item, batches[sku], first)
                 else:
-                    call.run("ROLLBACK TO item")
-            tables.write_orders(call, written.values(), self._instance, token)
+                    await call.run("ROLLBACK TO item")
+            await tables.write_orders(call, written.values(), self._instance, token)
             items = {sku: one.item for sku, one in written.items()}
-            items |= tables.find_items(call, batches.keys() - written.keys())
+            items |= await tables.find_items(call, batches.keys() - written.keys())
             answers = {
                 sku: written[sku].order_ids
                 if sku in written
-                else self._why_not(call, sku, items.get(sku), fence, batch)
+                else await self._why_not(call, sku, items.get(sku), fence, batch)
                 for sku, batch in batches.items()
             }
             return answers, items
@@ -206,12 +203,14 @@ class TransactionalStockStore(StockStore):
                 self._watermarks[sku].found((), (items[sku].generation, int(entry), tag_of(secret)))
         return answers
 
-    def _why_not(self, call: Call, sku: str, item: Item | None, fence: Fence, batch: Batch) -> list[str] | StockError:
+    async def _why_not(
+        self, call: Call, sku: str, item: Item | None, fence: Fence, batch: Batch
+    ) -> list[str] | StockError:
         """Why a batch was not written; the ids of its orders, if it was before."""
         if item is None:
             return _unknown(sku)
         if item.batch == batch.batch_id:
-            return tables.find_batch(call, sku, batch)
+            return await tables.find_batch(call, sku, batch)
         return self._refusal(item, fence, batch.batch_id) or StockChanged(changed(sku, item.stock))
 
     @override
@@ -227,14 +226,14 @@ class TransactionalStockStore(StockStore):
             raise ValueError(f"a stock must be from 0 to 2**63 - 1, not {stock}")
         expected = self._expected([sku])
 
-        def write(call: Call) -> Item:
-            call.begin()
-            there = tables.find_items(call, [sku])
+        async def write(call: Call) -> Item:
+            await call.begin()
+            there = await tables.find_items(call, [sku])
             if how.get("add") and not there:
                 raise _unknown(sku)
-            tables.create_item(call, sku)
-            self._register(call, [sku], fence, None)
-            items = tables.find_items(call, [sku])
+            await tables.create_item(call, sku)
+            await self._register(call, [sku], fence, None)
+            items = await tables.find_items(call, [sku])
             item = items[sku]
             refusal = self._refusal(item, fence, None)
             if refusal is not None:
@@ -246,11 +245,11 @@ class TransactionalStockStore(StockStore):
                 raise StockNotAsExpected(f"item {sku!r} can't have that many units")
             # A store without any history, or a new sale, begins anew.
             if new_sale or not item.generation:
-                tables.begin_generation(call, sku, _latest_generation(expected[sku]))
-            elif lost := _find_lost(call, items, expected):
+                await tables.begin_generation(call, sku, _latest_generation(expected[sku]))
+            elif lost := await _find_lost(call, items, expected):
                 raise lost[sku]
             if new_sale:
-                tables.begin_sale(call, sku)
+                await tables.begin_sale(call, sku)
             change = how.get("terms", {})
             try:
                 own = _terms(item)
@@ -258,8 +257,8 @@ class TransactionalStockStore(StockStore):
                 if not new_sale and len(change) < _TERMS:
                     raise
                 own = NO_TERMS
-            tables.set_units(call, sku, units, own.changed(change).to_text())
-            return tables.find_items(call, [sku])[sku]
+            await tables.set_units(call, sku, units, own.changed(change).to_text())
+            return (await tables.find_items(call, [sku]))[sku]
 
         item = await self._run(write)
         self._sweeper.sweep([item])
@@ -282,9 +281,9 @@ class TransactionalStockStore(StockStore):
     async def inspect(self, skus: Sequence[str]) -> dict[str, Fence | StockError | None]:
         expected = self._expected(skus)
 
-        def look(call: Call) -> tuple[dict[str, Item], dict[str, StockBehind]]:
-            items = tables.find_items(call, skus)
-            return items, _find_lost(call, items, expected)
+        async def look(call: Call) -> tuple[dict[str, Item], dict[str, StockBehind]]:
+            items = await tables.find_items(call, skus)
+            return items, await _find_lost(call, items, expected)
 
         items, lost = await self._run(look)
         for sku in expected.keys() - lost.keys():
@@ -350,31 +349,22 @@ class TransactionalStockStore(StockStore):
 
     @override
     async def close(self) -> None:
-        self._sweeper.close()
+        await self._sweeper.close()
+        await self._client.leave_loop()
         self._client.close()
-        for threads in (self._sale_threads, self._threads):
-            threads.shutdown(wait=False)
 
-    async def _run(self, work: Callable[[Call], Result], timeout_s: float | None = None) -> Result:
-        """Run some statements in one of our threads, the wait for one included in the deadline.
+    async def _run(self, work: Callable[[Call], Awaitable[Result]], timeout_s: float | None = None) -> Result:
+        """Run some statements, the wait for a place included in the deadline.
 
-        A thread may be at it for a moment longer than we wait for it; then what it writes is not known, as ever.
+        What is under way then ends with its connection; what it has written is not known, as ever.
         """
         if self._client.closed:
             raise StockUnavailable("the connection to MySQL is closed")
         limit_s = self._client.timeout_s if timeout_s is None else timeout_s
         deadline = time.monotonic() + limit_s
-
-        def run() -> Result:
-            if (left_s := deadline - time.monotonic()) <= 0:
-                raise TimeoutError
-            return self._client.call(work, timeout_s=left_s, sessions=self._sessions)
-
         try:
             async with asyncio.timeout(limit_s), self._places.call():
-                return await asyncio.get_running_loop().run_in_executor(
-                    self._sale_threads if self._places.mine else self._threads, run
-                )
+                return await self._client.call(work, timeout_s=deadline - time.monotonic(), sessions=self._sessions)
         except TimeoutError as error:
             raise StockUnavailable(f"the store did not answer within {limit_s:.2g} s") from error
 
@@ -393,13 +383,13 @@ class _Seen(NamedTuple):
     settled: dict[str, dict[str, Settled]]
 
 
-def _find_lost(
+async def _find_lost(
     call: Call, items: Mapping[str, Item], expected: Mapping[str, tuple[Position, ...]]
 ) -> dict[str, StockBehind]:
     """The items that lack an order that is expected, unless a later generation has begun."""
     # The last one was written with its item's row, or not at all.
     there = {(item.sku, item.last_entry): item.last_tag for item in items.values()}
-    there |= tables.find_orders(
+    there |= await tables.find_orders(
         call,
         items,
         {sku: [entry for _, entry, _ in orders if (sku, entry) not in there] for sku, orders in expected.items()},

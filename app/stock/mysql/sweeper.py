@@ -1,14 +1,13 @@
 """What earlier sales have left in MySQL, deleted by and by: a new sale of two million orders holds nobody up."""
 
+import asyncio
 import logging
-import threading
 import time
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-from app.common.mysql import MySqlClient, Sessions
 from app.errors import StockUnavailable
+from app.locks.mysql.client import MySqlClient, Sessions
 from app.stock.mysql import tables
 from app.stock.mysql.tables import Item
 
@@ -16,7 +15,7 @@ _log = logging.getLogger(__name__)
 
 
 class Sweeper:
-    """Deletes what does not count any more, a thousand rows at a time, with pauses.
+    """Deletes what does not count any more, a thousand rows at a time, with pauses: a task, for one item at a time.
 
     Whoever sells an item, or begins a sale of it, sweeps; so it does not matter who stops before all is gone. Several
     get in each other's way: then one of them goes on.
@@ -25,33 +24,48 @@ class Sweeper:
     def __init__(self, client: MySqlClient, sessions: Sessions) -> None:
         self._client = client
         self._sessions = sessions
-        self._thread = ThreadPoolExecutor(1, "seckill-sweeper")
-        self._under_way: set[str] = set()
-        self._closed = threading.Event()
+        self._items: dict[str, Item] = {}  # to be swept
+        self._task: asyncio.Task[None] | None = None
+        self._closed = False
 
     def sweep(self, items: Iterable[Item]) -> None:
         """Begin to sweep those of the items that need it."""
         for item in items:
-            if item.swept != item.sale and item.sku not in self._under_way and not self._closed.is_set():
-                self._under_way.add(item.sku)
-                self._thread.submit(self._sweep, item)
+            if item.swept != item.sale and not self._closed:
+                self._items.setdefault(item.sku, item)
+        if self._items and (self._here is None or self._here.done()):
+            self._task = asyncio.create_task(self._sweep_all())
 
-    def _sweep(self, item: Item) -> None:
+    @property
+    def _here(self) -> asyncio.Task[None] | None:
+        """The task, if it is one of the running loop."""
+        loop = asyncio.get_running_loop()
+        return self._task if self._task is not None and self._task.get_loop() is loop else None
+
+    async def _sweep_all(self) -> None:
+        while self._items:
+            item = next(iter(self._items.values()))
+            try:
+                await self._sweep(item)
+            finally:
+                self._items.pop(item.sku, None)
+
+    async def _sweep(self, item: Item) -> None:
         try:
             began_at = time.monotonic()
-            while self._client.call(partial(tables.sweep, item=item), sessions=self._sessions):
+            while await self._client.call(partial(tables.sweep, item=item), sessions=self._sessions):
                 # As long as it took: the sale has the disk at least as often.
-                if self._closed.wait(time.monotonic() - began_at):
-                    break
+                await asyncio.sleep(time.monotonic() - began_at)
                 began_at = time.monotonic()
         except StockUnavailable:
             pass  # it is done again with the next sale
         except Exception:
             _log.exception("unexpected error while sweeping %s", item.sku)
-        finally:
-            self._under_way.discard(item.sku)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Stop, in the middle of it."""
-        self._closed.set()
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._closed = True
+        task = self._here
+        if task is not None:
+            task.cancel()
+            await asyncio.wait({task})

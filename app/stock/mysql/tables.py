@@ -3,12 +3,12 @@
 # ruff: noqa: S608 - they are made of constants; what comes from elsewhere is an argument
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from app.common import mysql as mysql_client
-from app.common.mysql import DUPLICATE, Call
+from app.locks.mysql import client as mysql_client
+from app.locks.mysql.client import DUPLICATE, Call
 from app.stock.store import Ask, Batch, Fence, Order, Settled
 from app.stock.watermark import tag_of
 
@@ -89,61 +89,64 @@ _COLUMNS: Final = (
 )
 
 
-def find_items(call: Call, skus: Iterable[str]) -> dict[str, Item]:
+async def find_items(call: Call, skus: Iterable[str]) -> dict[str, Item]:
     """Those of the items that exist."""
     names = list(skus)
     if not names:
         return {}
-    rows = call.run(f"SELECT {_COLUMNS} FROM seckill_items WHERE sku IN ({_places(names)})", names).rows
+    rows = await _rows(call, f"SELECT {_COLUMNS} FROM seckill_items WHERE sku IN ({_places(names)})", names)
     return {item.sku: item for item in (Item(*map(_plain, row)) for row in rows)}
 
 
-def find_orders(
+async def find_orders(
     call: Call, items: Mapping[str, Item], entries: Mapping[str, Sequence[int]]
 ) -> dict[tuple[str, int], str]:
     """The tags of those of the orders that exist, by item and entry."""
     wanted = [(items[sku], some) for sku, some in entries.items() if sku in items]
     columns = "sku, entry, LEFT(SHA1(secret), 8)"
-    return {(sku, entry): tag for sku, entry, tag in _select(call, columns, "seckill_orders", "entry", wanted)}
+    rows = await _select(call, columns, "seckill_orders", "entry", wanted)
+    return {(sku, entry): tag for sku, entry, tag in rows}
 
 
-def find_bought(call: Call, items: Mapping[str, Item], asks: Mapping[str, Ask]) -> dict[str, dict[str, int]]:
+async def find_bought(call: Call, items: Mapping[str, Item], asks: Mapping[str, Ask]) -> dict[str, dict[str, int]]:
     """What the buyers that are asked for have bought of each item."""
     found: dict[str, dict[str, int]] = {sku: {} for sku in asks}
     buyers = [(item, asks[sku].buyers) for sku, item in items.items()]
-    for sku, name, units in _select(call, "sku, name, units", "seckill_buyers", "name", buyers):
+    for sku, name, units in await _select(call, "sku, name, units", "seckill_buyers", "name", buyers):
         found[sku][name] = units
     return found
 
 
-def find_settled(call: Call, items: Mapping[str, Item], asks: Mapping[str, Ask]) -> dict[str, dict[str, Settled]]:
+async def find_settled(call: Call, items: Mapping[str, Item], asks: Mapping[str, Ask]) -> dict[str, dict[str, Settled]]:
     """What the keys that are asked for stand for, of each item."""
     found: dict[str, dict[str, Settled]] = {sku: {} for sku in asks}
     keys = [(item, asks[sku].keys) for sku, item in items.items()]
     columns = f"sku, name, expires_at <= {_NOW}, outcome, quantity, buyer, order_id"
-    for sku, name, expired, *settled in _select(call, columns, "seckill_keys", "name", keys):
+    for sku, name, expired, *settled in await _select(call, columns, "seckill_keys", "name", keys):
         if not expired:
             found[sku][name] = Settled(*settled)
     return found
 
 
-def find_batch(call: Call, sku: str, batch: Batch) -> list[str]:
+async def find_batch(call: Call, sku: str, batch: Batch) -> list[str]:
     """The ids of the orders that a batch has written."""
-    rows = call.run(
+    rows = await _rows(
+        call,
         f"SELECT entry, secret FROM seckill_orders WHERE sku = %s AND {_THIS_SALE} AND entry > %s AND batch = %s "
         "ORDER BY entry",
         (sku, sku, int(batch.after or 0), batch.batch_id),
-    ).rows
+    )
     return [order_id(sku, entry, _plain(secret)) for entry, secret in rows]
 
 
-def list_orders(call: Call, sku: str, first: int, last: int, limit: int) -> list[Order]:
+async def list_orders(call: Call, sku: str, first: int, last: int, limit: int) -> list[Order]:
     """Orders from one entry to another, oldest first."""
-    rows = call.run(
+    rows = await _rows(
+        call,
         "SELECT entry, secret, quantity, buyer, idempotency_key, instance, token, batch, epoch FROM seckill_orders "
         f"WHERE sku = %s AND {_THIS_SALE} AND entry BETWEEN %s AND %s ORDER BY entry LIMIT %s",
         (sku, sku, first, last, limit),
-    ).rows
+    )
     found = []
     for entry, secret, quantity, buyer, key, instance, token, batch, epoch in (map(_plain, row) for row in rows):
         at = entry / 1_000_000
@@ -151,9 +154,9 @@ def list_orders(call: Call, sku: str, first: int, last: int, limit: int) -> list
     return found
 
 
-def list_items(call: Call) -> list[str]:
+async def list_items(call: Call) -> list[str]:
     """The names of all items."""
-    return [name.decode() for (name,) in call.run("SELECT sku FROM seckill_items ORDER BY sku").rows]
+    return [name.decode() for (name,) in await _rows(call, "SELECT sku FROM seckill_items ORDER BY sku")]
 
 
 def order_id(sku: str, entry: int, secret: str) -> str:
@@ -164,14 +167,14 @@ def order_id(sku: str, entry: int, secret: str) -> str:
 # -- writes, each within a transaction ---------------------------------------------------------------------------------
 
 
-def take(call: Call, sku: str, batch: Batch, unless_changed: str, args: Sequence[Any]) -> int | None:
+async def take(call: Call, sku: str, batch: Batch, unless_changed: str, args: Sequence[Any]) -> int | None:
     """Take a batch's units from the stock, if a condition holds; None if it doesn't, or if it is the last batch again.
 
     Answers the entry of its first order.
     """
     units, orders = sum(sold.quantity for sold in batch.sold), len(batch.sold)
     tag = tag_of(batch.sold[-1].secret) if batch.sold else ""
-    answer = call.run(
+    answer = await call.run(
         "UPDATE seckill_items SET stock = stock - %s, lucky = lucky + %s, batch = %s, "
         f"last_entry = IF(%s, LAST_INSERT_ID(GREATEST(last_entry, {_NOW_US}) + %s), last_entry), "
         f"last_tag = IF(%s, %s, last_tag), {_WRITTEN} "
@@ -181,7 +184,7 @@ def take(call: Call, sku: str, batch: Batch, unless_changed: str, args: Sequence
     return answer.last_id - orders + 1 if answer.matched else None
 
 
-def write_keys(call: Call, item: Item, first_entry: int, batch: Batch, refusal_ttl_us: int) -> bool:
+async def write_keys(call: Call, item: Item, first_entry: int, batch: Batch, refusal_ttl_us: int) -> bool:
     """Write what a batch's idempotency keys stand for; False, and nothing, if one of them stands for something."""
     sku, sale = item.sku, item.sale
     rows: list[tuple[Any, ...]] = [
@@ -195,13 +198,15 @@ def write_keys(call: Call, item: Item, first_entry: int, batch: Batch, refusal_t
     if not rows:
         return True
     expired = f"DELETE FROM seckill_keys WHERE sku = %s AND expires_at <= {_NOW}"
-    call.run(f"{expired} AND sale = %s AND name IN ({_places(rows)})", [sku, sale, *(row[2] for row in rows)])
+    await call.run(f"{expired} AND sale = %s AND name IN ({_places(rows)})", [sku, sale, *(row[2] for row in rows)])
     if batch.refused:  # so that more of them go than come
-        call.run(f"{expired} LIMIT {_AT_ONCE}", (sku,))
+        await call.run(f"{expired} LIMIT {_AT_ONCE}", (sku,))
     # An INTERVAL NULL makes it NULL: never.
     values = ", ".join([f"(%s, %s, %s, %s, %s, %s, %s, {_NOW} + INTERVAL %s MICROSECOND)"] * len(rows))
     try:
-        call.run(f"INSERT INTO seckill_keys VALUES {values}", [arg for row in rows for arg in row], tell=(DUPLICATE,))
+        await call.run(
+            f"INSERT INTO seckill_keys VALUES {values}", [arg for row in rows for arg in row], tell=(DUPLICATE,)
+        )
     except mysql_client.Refused as refusal:
         if refusal.code != DUPLICATE:
             raise
@@ -223,7 +228,7 @@ class Written(NamedTuple):
         return [order_id(self.item.sku, entry, sold.secret) for entry, sold in entries]
 
 
-def write_orders(call: Call, written: Iterable[Written], instance: str, token: int) -> None:
+async def write_orders(call: Call, written: Iterable[Written], instance: str, token: int) -> None:
     """Write the orders, and add them to what their buyers have bought."""
     orders: list[tuple[Any, ...]] = []
     bought: Counter[tuple[str, int, str]] = Counter()
@@ -233,113 +238,120 @@ def write_orders(call: Call, written: Iterable[Written], instance: str, token: i
             orders.append((item.sku, item.sale, entry, *own, instance, token, item.epoch, batch.batch_id))
             if sold.buyer is not None:
                 bought[item.sku, item.sale, sold.buyer] += sold.quantity
-    _insert(call, "seckill_orders", orders)
+    await _insert(call, "seckill_orders", orders)
     units = [(*of_buyer, quantity) for of_buyer, quantity in sorted(bought.items())]
-    _insert(call, "seckill_buyers", units, "ON DUPLICATE KEY UPDATE units = units + VALUES(units)")
+    await _insert(call, "seckill_buyers", units, "ON DUPLICATE KEY UPDATE units = units + VALUES(units)")
 
 
-def create_item(call: Call, sku: str) -> None:
+async def create_item(call: Call, sku: str) -> None:
     """Have a row for an item, and have it locked."""
-    call.run("INSERT INTO seckill_items SET sku = %s ON DUPLICATE KEY UPDATE sku = sku", (sku,))
+    await call.run("INSERT INTO seckill_items SET sku = %s ON DUPLICATE KEY UPDATE sku = sku", (sku,))
 
 
-def prepare(call: Call, sku: str, fence: Fence, batch_id: str | None) -> None:
+async def prepare(call: Call, sku: str, fence: Fence, batch_id: str | None) -> None:
     """Raise an item's fence to our token, unless it has seen a higher or a foreign one; register the batch."""
-    call.run(
+    await call.run(
         "UPDATE seckill_items SET source = %s, token = %s, prepared = %s "
         "WHERE sku = %s AND (source IS NULL OR source = %s) AND (token IS NULL OR token <= %s)",
         (fence.source, fence.token, batch_id, sku, fence.source, fence.token),
     )
 
 
-def move_on(call: Call, sku: str) -> None:
+async def move_on(call: Call, sku: str) -> None:
     """Invalidate every batch that was decided on the current version. Blocks on a concurrent writer."""
-    call.run(f"UPDATE seckill_items SET {_BEYOND} WHERE sku = %s", (sku,))
+    await call.run(f"UPDATE seckill_items SET {_BEYOND} WHERE sku = %s", (sku,))
 
 
-def set_units(call: Call, sku: str, stock: int, terms: str) -> None:
+async def set_units(call: Call, sku: str, stock: int, terms: str) -> None:
     """Set the units left, and the item's own terms; what was decided on others is not written any more."""
-    call.run(
+    await call.run(
         f"UPDATE seckill_items SET stock = %s, initial = lucky + %s, terms = %s, {_BEYOND} WHERE sku = %s",
         (stock, stock, terms, sku),
     )
 
 
-def begin_generation(call: Call, sku: str, after: int) -> None:
+async def begin_generation(call: Call, sku: str, after: int) -> None:
     """Begin a generation now, later than the one before and than `after` (ms since 1970)."""
-    call.run(
+    await call.run(
         f"UPDATE seckill_items SET generation = GREATEST(generation + 1, %s, {_NOW_US} DIV 1000) WHERE sku = %s",
         (after + 1, sku),
     )
 
 
-def begin_sale(call: Call, sku: str) -> None:
+async def begin_sale(call: Call, sku: str) -> None:
     """Begin a sale: what was sold of an item until now does not count any more. See `sweep`."""
-    call.run(
+    await call.run(
         "UPDATE seckill_items SET sale = generation, lucky = 0, last_entry = 0, last_tag = '', batch = NULL "
         "WHERE sku = %s",
         (sku,),
     )
 
 
-def sweep(call: Call, item: Item) -> bool:
+async def sweep(call: Call, item: Item) -> bool:
     """Delete some of what earlier sales of an item have left; False when nothing is left."""
     for table in ("seckill_orders", "seckill_buyers", "seckill_keys"):
-        answer = call.run(f"DELETE FROM {table} WHERE sku = %s AND sale < %s LIMIT {_AT_ONCE}", (item.sku, item.sale))
+        answer = await call.run(
+            f"DELETE FROM {table} WHERE sku = %s AND sale < %s LIMIT {_AT_ONCE}", (item.sku, item.sale)
+        )
         if answer.matched:
             return True
-    call.run("UPDATE seckill_items SET swept = %s WHERE sku = %s AND sale = %s", (item.sale, item.sku, item.sale))
+    await call.run("UPDATE seckill_items SET swept = %s WHERE sku = %s AND sale = %s", (item.sale, item.sku, item.sale))
     return False
 
 
-def unfence(call: Call, sku: str) -> None:
+async def unfence(call: Call, sku: str) -> None:
     """Forget the fence."""
-    call.run(
+    await call.run(
         "UPDATE seckill_items SET epoch = epoch + 1, source = NULL, token = NULL, prepared = NULL WHERE sku = %s",
         (sku,),
     )
 
 
-def write_something(call: Call) -> None:
+async def write_something(call: Call) -> None:
     """Show that the tables are there, and can be written to: a key, of no item, that expires."""
-    call.run("SELECT 1 FROM seckill_items, seckill_orders, seckill_buyers, seckill_keys, seckill_notices LIMIT 0")
-    call.run(
+    await call.run("SELECT 1 FROM seckill_items, seckill_orders, seckill_buyers, seckill_keys, seckill_notices LIMIT 0")
+    await call.run(
         "INSERT INTO seckill_keys (sku, name, outcome, quantity, expires_at) "
         f"VALUES ('', 'ping', '', 0, {_NOW} + INTERVAL 1 MINUTE) "
         "ON DUPLICATE KEY UPDATE expires_at = VALUES(expires_at)"
     )
 
 
-def exchange_notices(call: Call, put: Mapping[str, str], drop: Sequence[str]) -> dict[str, str]:
+async def exchange_notices(call: Call, put: Mapping[str, str], drop: Sequence[str]) -> dict[str, str]:
     """See `StockStore.notices`."""
     for name, body in put.items():
-        call.run(
+        await call.run(
             "INSERT INTO seckill_notices (name, body) VALUES (%s, %s) ON DUPLICATE KEY UPDATE body = VALUES(body)",
             (name, body),
         )
     if drop:
-        call.run(f"DELETE FROM seckill_notices WHERE name IN ({_places(drop)})", drop)
-    return {_plain(name): _plain(body) for name, body in call.run("SELECT name, body FROM seckill_notices").rows}
+        await call.run(f"DELETE FROM seckill_notices WHERE name IN ({_places(drop)})", drop)
+    rows = await _rows(call, "SELECT name, body FROM seckill_notices")
+    return {_plain(name): _plain(body) for name, body in rows}
 
 
-def _select(
+async def _rows(call: Call, sql: str, args: Sequence[Any] = ()) -> tuple[tuple[Any, ...], ...]:
+    return (await call.run(sql, args)).rows
+
+
+async def _select(
     call: Call, columns: str, table: str, key: str, wanted: Iterable[tuple[Item, Sequence[object]]]
-) -> Iterator[list[Any]]:
+) -> list[list[Any]]:
     """Those of some rows of each item that exist, by the primary key: the item, its sale, and `key`."""
     some = [(item, values) for item, values in wanted if values]
     if not some:
-        return
+        return []
     where = " OR ".join(f"sku = %s AND sale = %s AND {key} IN ({_places(values)})" for _, values in some)
     args = [arg for item, values in some for arg in (item.sku, item.sale, *values)]
-    for row in call.run(f"SELECT {columns} FROM {table} WHERE {where}", args).rows:
-        yield [_plain(value) for value in row]
+    rows = await _rows(call, f"SELECT {columns} FROM {table} WHERE {where}", args)
+    return [[_plain(value) for value in row] for row in rows]
 
 
-def _insert(call: Call, table: str, rows: Sequence[Sequence[Any]], otherwise: str = "") -> None:
+async def _insert(call: Call, table: str, rows: Sequence[Sequence[Any]], otherwise: str = "") -> None:
     """Insert rows, each with a value for every column."""
     if rows:
         values = ", ".join([f"({_places(rows[0])})"] * len(rows))
-        call.run(f"INSERT INTO {table} VALUES {values} {otherwise}", [arg for row in rows for arg in row])
+        await call.run(f"INSERT INTO {table} VALUES {values} {otherwise}", [arg for row in rows for arg in row])
 
 
 def _places(values: Sequence[object]) -> str:

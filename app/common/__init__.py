@@ -1,1 +1,0 @@
-"""What locks and stock both stand on."""
