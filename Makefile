@@ -1,7 +1,8 @@
 # make demo     the whole sale on this machine, and the audit of what came out; ARGS="--help" for its options
 # make up       the servers, two instances and their URLs, until Ctrl-C; ARGS="--help" for its options
 # make test     the tests that every change runs, against real servers (a few minutes); ARGS="-k lock" for some
-# make test-all the same, and then the slow ones: torture, browser, older servers, every lock's demo, the benchmarks
+# make test-all the same, and then the slow ones: torture, browser, older servers, Go's and Java's clients, every lock's demo, the benchmarks
+# make test-wheel   the suites of the locks against the wheel fencelock, alone in an environment
 # make torture  the sale while things break, and the verdict; ARGS="--help" for its options
 # make bench    the sale beside what it could be compared with, and the locks beside their peers (a few minutes)
 # make check    format, lint, types, import rules
@@ -16,7 +17,7 @@ BIN := $(VENV)/bin
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up torture bench test test-all check format docs screenshots lock audit clean
+.PHONY: help demo up torture bench test test-all test-wheel check format docs screenshots lock audit clean
 
 help:
 	@sed -n 's/^# \(make.*\)/\1/p' Makefile
@@ -41,6 +42,18 @@ test: $(VENV)/.dev
 
 test-all: test
 	@$(PYTEST) -m slow $(ARGS)
+
+WHEEL = $(VENV)/wheel
+SUITES = etcd_lock redis_locks zookeeper_lock mysql_locks local_lock toy_lock election session fallback
+
+test-wheel: $(VENV)/.dev
+	@rm -rf $(WHEEL)
+	@$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps ./app/locks -w $(WHEEL)
+	@$(BIN)/python -m venv $(WHEEL)/venv
+	@$(WHEEL)/venv/bin/python -m pip install --quiet --disable-pip-version-check \
+	  "$$(ls $(WHEEL)/*.whl)[etcd,redis,zookeeper,mysql]" -r tests/wheel.txt
+	@TEST_THE_WHEEL=1 $(WHEEL)/venv/bin/python -m pytest -n 4 --dist loadfile -m "not slow" $(ARGS) \
+	  $(SUITES:%=tests/contract/test_%.py)
 
 check: $(VENV)/.dev
 	@$(BIN)/ruff format --check --diff .

@@ -2,12 +2,7 @@
 
 SeckillError
 ├── ConfigurationError          a setting is wrong, or two of them don't go together
-├── LockError
-│   ├── LockTimeout             the wait was over before the lock was ours
-│   ├── LockCancelled           the caller called the wait off
-│   ├── LockLost                the lease ended while we believed that we owned the lock
-│   ├── LockNotHeld             a release by somebody who doesn't own the lock
-│   └── LockUnavailable         the lock's server can't be reached, or refuses us
+├── LockError                   see `app.locks.errors`
 ├── StockError
 │   ├── UnknownItem             no such item
 │   ├── ItemNotPossible         this store can't hold an item of that name
@@ -27,37 +22,31 @@ SeckillError
     └── BuyerRequired           a limit per buyer is in force and the purchase names none
 """
 
+from app.locks.errors import (
+    ConfigurationError,
+    FencelockError,
+    LockCancelled,
+    LockError,
+    LockLost,
+    LockNotHeld,
+    LockTimeout,
+    LockUnavailable,
+)
 
-class SeckillError(Exception):
-    """Every error of ours; its text is written for a person."""
-
-
-class ConfigurationError(SeckillError):
-    """A setting is wrong, or two settings don't go together."""
-
-
-class LockError(SeckillError):
-    """Something about a lock."""
-
-
-class LockTimeout(LockError):
-    """The wait was over before the lock was ours. Our place in the queue is given back, at the latest by its TTL."""
-
-
-class LockCancelled(LockError):
-    """The caller called the wait off. Our place in the queue is given back, at the latest by its TTL."""
-
-
-class LockLost(LockError):
-    """The lease ended, or the lock's key vanished, while we believed that we owned the lock."""
+__all__ = [
+    "ConfigurationError",
+    "FencelockError",
+    "LockCancelled",
+    "LockError",
+    "LockLost",
+    "LockNotHeld",
+    "LockTimeout",
+    "LockUnavailable",
+]
 
 
-class LockNotHeld(LockError):
-    """A release by a thread or owner that doesn't own the lock."""
-
-
-class LockUnavailable(LockError):
-    """The lock's server can't be reached within the call's deadline, or refuses us."""
+# The root is the locks', which are a package of their own: so one `except` has everything.
+SeckillError = FencelockError
 
 
 class StockError(SeckillError):

@@ -1,6 +1,5 @@
 """Builds and wires the objects of an instance; the only place that does."""
 
-import asyncio
 import logging
 import re
 import sys
@@ -77,6 +76,11 @@ class Sale:
             yield page
 
 
+class _Renewals(locks.Hook):
+    def __init__(self, observer: Observer) -> None:
+        self.renewal = observer.renewal  # type: ignore[method-assign]
+
+
 def open_backend(settings: Settings, observer: Observer) -> LockBackend:
     """The lock backend that the settings name. Doesn't connect yet."""
     with _about("SECKILL_LOCK"):
@@ -86,7 +90,7 @@ def open_backend(settings: Settings, observer: Observer) -> LockBackend:
             renew_ratio=settings.lock_renew_ratio,
             timeout_s=settings.lock_timeout_ms / 1000,
             instance=settings.instance_name,
-            on_renewal=observer.renewal,
+            hook=_Renewals(observer),
         )
     if settings.lock_fallback:
         if backend.guarantees.scope is not locks.Scope.EVERYBODY:
@@ -242,7 +246,7 @@ async def open_sale(
         try:
             learn, auditor = _auditing(settings, backend, store, observer, lambda: shop.buyers_waiting > 0)
             shop = Shop(
-                backend,
+                backend.aio,
                 store,
                 rules,
                 observer,
@@ -250,7 +254,7 @@ async def open_sale(
                 lock_groups=settings.lock_groups,
                 **({"halted": auditor.halted} if auditor else {}),
             )
-            operator = Admin(shop, backend, store, learn=learn)
+            operator = Admin(shop, backend.aio, store, learn=learn)
             metrics.watch_queues(lambda: shop.waiting_by_item)
             metrics.watch_mode(lambda: operator.mode)
             metrics.watch_renewal(lambda: operator.renewing)
@@ -263,11 +267,10 @@ async def open_sale(
                 await shop.close(within_s=settings.drain_timeout_s)
                 if auditor is not None and with_auditor:
                     await auditor.close()
-                operator.close()
         finally:
             await store.close()
     finally:
-        backend.close()
+        await backend.aio.close()
 
 
 def _auditing(
@@ -276,10 +279,10 @@ def _auditing(
     """What makes us hear of the auditor's record, and a candidate for auditor; not without elections."""
     if not backend.guarantees.elects:
         return _nothing_to_learn, None
-    election = backend.election(f"{settings.lock_prefix}/!auditor")
+    election = backend.aio.election(f"{settings.lock_prefix}/!auditor")
 
     async def learn() -> None:
-        await asyncio.to_thread(read_record, election, store)
+        await read_record(election, store)
 
     if not settings.audit_interval_s:
         return learn, None

@@ -143,9 +143,7 @@ class Settings(BaseSettings):
         "`redis+cluster://host` (or Valkey), or `mysql://user:password@host:3306/database` (or MariaDB)",
     )
     store_timeout_ms: int = Field(2000, ge=10, le=60_000, description="the deadline of a call to the store")
-    store_connections: int = Field(
-        16, ge=2, le=1000, description="how many connections to the store may be open; with mysql each has a thread"
-    )
+    store_connections: int = Field(16, ge=2, le=1000, description="how many connections to the store may be open")
     store_wait_replicas: int = Field(
         0,
         ge=0,

@@ -107,14 +107,14 @@ def alerts() -> str:
 
 def locks() -> str:
     """What the locks guarantee, as a Markdown table."""
-    signs = ("fair", "fencing", "survives_silence", "survives_restart", "shows_queue", "elects")
+    signs = ("fair", "fencing", "survives_silence", "survives_restart", "shows_queue", "elects", "permits")
     rows = []
     for name in CLASSES:
         has = backend_class(name).guarantees
         promised = " | ".join("yes" if getattr(has, sign) else "no" for sign in signs)
         rows.append(f"| [{name}](#{name}) | `{scheme_of(name)}://` | {has.scope} | {promised} |")
-    head = "| lock | URL | keeps apart | fair | fencing token | survives silence | survives a restart | shows the queue | elections |"
-    return "\n".join([head, "|---" * 9 + "|", *rows])
+    head = "| lock | URL | keeps apart | fair | fencing token | survives silence | survives a restart | shows the queue | elections | semaphores |"
+    return "\n".join([head, "|---" * 10 + "|", *rows])
 
 
 def documents() -> dict[Path, str]:

@@ -14,7 +14,9 @@ from app.locks import Scope
 from tests.harness.servers import QUICK_ETCD
 from tests.harness.waiting import eventually
 
-pytest.register_assert_rewrite("tests.contract.lock_contract", "tests.contract.store_contract")
+pytest.register_assert_rewrite(
+    "tests.contract.fence_contract", "tests.contract.lock_contract", "tests.contract.store_contract"
+)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -86,8 +88,8 @@ def no_order_is_recorded(request: pytest.FixtureRequest) -> None:
         request.getfixturevalue("etcd").delete("/seckill/lock/!auditor!record")
 
 
-# Threads that live as long as the process does: the pool behind `on_loop`, asyncio's own, and gRPC's.
-_LASTING = ("seckill-lock", "asyncio_", "AnyIO", "ThreadPoolExecutor", "Dummy-")
+# Threads that live as long as the process does: the pools behind steps that block, asyncio's own, and gRPC's.
+_LASTING = ("fencelock-call", "fencelock-wait", "asyncio_", "AnyIO", "ThreadPoolExecutor", "Dummy-")
 
 
 @pytest.fixture(autouse=True)
@@ -100,7 +102,9 @@ def no_thread_is_left() -> Iterator[None]:
         return not [
             thread
             for thread in threading.enumerate()
-            if thread not in before and not thread.name.startswith(_LASTING) and "grpc" not in repr(thread).lower()
+            if thread not in before
+            and not thread.name.startswith(_LASTING)
+            and not any(text in repr(thread).lower() for text in ("grpc", "_poll_wrapper"))
         ]
 
     eventually(ended, f"all threads ended; now: {threading.enumerate()}")

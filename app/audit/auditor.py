@@ -5,7 +5,6 @@ import json
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -13,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from app.audit.ledger import Audit, Ledger
 from app.audit.record import Record, read_record
 from app.errors import (
-    LockCancelled,
     LockLost,
     LockUnavailable,
     SeckillError,
@@ -22,14 +20,13 @@ from app.errors import (
     StockUnavailable,
     UnknownItem,
 )
-from app.locks import Cancel, Pulse, pulse_of_loop
 from app.stock import Level, Order, StockStore
 from app.stock.refusals import behind
 from app.telemetry import logs
 from app.telemetry.observer import Observer
 
 if TYPE_CHECKING:
-    from app.locks.etcd.election import Election, Leadership
+    from app.locks.etcd.aio import AsyncElection, AsyncLeadership
 
 _log = logging.getLogger(__name__)
 
@@ -114,7 +111,7 @@ class Auditor:
 
     def __init__(
         self,
-        election: "Election",
+        election: "AsyncElection",
         store: StockStore,
         observer: Observer,
         *,
@@ -128,15 +125,13 @@ class Auditor:
         self._instance = instance
         self._every_s = every_s
         self._busy = busy
-        self._cancel = Cancel()
         self._ledgers: dict[str, Ledger] = {}
         self._levels: dict[str, Level] = {}
         self._rounds = self._failures = 0
         self._said: dict[str, int] = {}  # violations of an item that are in the log
         self._missing: tuple[str, ...] = ()
         self._tasks: list[asyncio.Future[Any]] = []
-        self._threads = ThreadPoolExecutor(3, thread_name_prefix="seckill-auditor")
-        self._leadership: Leadership | None = None
+        self._leadership: AsyncLeadership | None = None
         self.verdict: AuditVerdict | None = None  # the last one, whichever instance found it
 
     @property
@@ -176,59 +171,43 @@ class Auditor:
     def start(self) -> None:
         """Stand for election, and listen to the instance that is elected."""
         loop = asyncio.get_running_loop()
-        observing = loop.run_in_executor(self._threads, self._observe)
+        observing = loop.create_task(self._observe(), name="auditor observes")
         self._tasks = [observing, loop.create_task(self._stand_for_ever(), name="auditor")]
 
     async def close(self) -> None:
         """Give the office up, if we have it."""
-        self._cancel.set()
-        for task in self._tasks[1:]:
+        for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._threads.shutdown()
 
-    def _observe(self) -> None:
-        while not self._cancel.is_set():
+    async def _observe(self) -> None:
+        while True:
             try:
-                for leader in self._election.observe(cancel=self._cancel):
+                async for leader in self._election.observe():
                     self.verdict = (leader and AuditVerdict.parse(leader.value)) or self.verdict
                 return
             except Exception:
                 _log.exception("unexpected error in listening to the auditor")
-                time.sleep(_AWAY_PAUSE_S)
-
-    async def _in_thread(self, function: Callable[[], Result]) -> Result:
-        running = asyncio.get_running_loop().run_in_executor(self._threads, function)
-        try:
-            return await asyncio.shield(running)
-        except asyncio.CancelledError:
-            # What it has taken must be given back by the one who cancels.
-            await asyncio.gather(running, return_exceptions=True)
-            raise
-
-    async def _stand_for_ever(self) -> None:
-        with pulse_of_loop().felt() as pulse:
-            while True:
-                try:
-                    await self._stand(pulse)
-                except LockUnavailable as error:
-                    _log.debug("no auditor can be elected: %s", error)
-                except Exception:
-                    _log.exception("unexpected error in the auditor")
                 await asyncio.sleep(_AWAY_PAUSE_S)
 
-    async def _stand(self, pulse: Pulse) -> None:
-        def campaign() -> None:
-            said = json.dumps({"auditor": self._instance})
-            self._leadership = self._election.campaign(said, cancel=self._cancel, pulse=pulse)
+    async def _stand_for_ever(self) -> None:
+        while True:
+            try:
+                await self._stand()
+            except LockUnavailable as error:
+                _log.debug("no auditor can be elected: %s", error)
+            except Exception:
+                _log.exception("unexpected error in the auditor")
+            await asyncio.sleep(_AWAY_PAUSE_S)
 
+    async def _stand(self) -> None:
         watching: asyncio.Task[None] | None = None
         # Now, for our own sales: one who was killed may have the office for a TTL to come.
-        await self._in_thread(lambda: read_record(self._election, self._store))
+        await read_record(self._election, self._store)
         try:
-            await self._in_thread(campaign)
+            self._leadership = await self._election.campaign(json.dumps({"auditor": self._instance}))
             _log.info("this instance is the auditor")
-            await self._in_thread(lambda: read_record(self._election, self._store))
+            await read_record(self._election, self._store)
             self._missing = self._told_missing  # until we have looked for ourselves
             watching = asyncio.create_task(self._watch(), name="auditor watches")
             while self._failures < _PATIENCE and not watching.done():
@@ -248,9 +227,8 @@ class Auditor:
             self._rounds = self._failures = 0
             self._missing = ()
             if self._leadership is not None:
-                resigning = asyncio.get_running_loop().run_in_executor(self._threads, self._leadership.resign)
-                self._leadership = None
-                await asyncio.shield(resigning)
+                leadership, self._leadership = self._leadership, None
+                await leadership.resign()
 
     # -- are orders missing? -----------------------------------------------------------------------------------------
 
@@ -261,8 +239,8 @@ class Auditor:
         while self.leads:
             try:
                 await self._look_for_missing()
-                await self._in_thread(lambda: record.write(self._store.marks()))
-            except (LockLost, LockCancelled):
+                await record.write(self._store.marks())
+            except LockLost:
                 return
             except SeckillError as error:
                 _log.debug("not looked whether orders are missing: %s", error)
@@ -291,7 +269,8 @@ class Auditor:
 
     async def _tell(self, verdict: AuditVerdict) -> None:
         text = json.dumps(asdict(verdict), separators=(",", ":"))
-        await self._in_thread(lambda: self._proclaim(text))
+        if self._leadership is not None:
+            await self._leadership.proclaim(text)
 
     # -- do numbers and orders agree? --------------------------------------------------------------------------------
 
@@ -301,7 +280,7 @@ class Auditor:
             found = await self._look_at_all()
             verdict = AuditVerdict(self._instance, at, found.items, found.orders, found.violations, self._missing)
             await self._tell(verdict)
-        except (LockLost, LockCancelled):
+        except LockLost:
             raise
         except SeckillError as error:
             _log.log(logging.DEBUG if self._failures else logging.WARNING, "no audit: %s", error)
@@ -310,10 +289,6 @@ class Auditor:
         else:
             self._failures = 0
             self._observer.audited("consistent" if verdict.consistent else "violated")
-
-    def _proclaim(self, text: str) -> None:
-        if self._leadership is not None:
-            self._leadership.proclaim(text)
 
     async def _look_at_all(self) -> "_Tally":
         """In pages: an item of which nothing was sold since the last look costs a part of two calls."""

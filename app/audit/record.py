@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from app.stock import StockStore
 
 if TYPE_CHECKING:
-    from app.locks.etcd.election import Election, Leadership
+    from app.locks.etcd.aio import AsyncElection, AsyncLeadership
 
 _log = logging.getLogger(__name__)
 
@@ -15,9 +15,9 @@ _log = logging.getLogger(__name__)
 _ITEMS_MAX: Final = 10_000
 
 
-def read_record(election: "Election", store: StockStore) -> None:
-    """Hold the store to the orders that auditors have seen there. Blocks; raises `LockUnavailable`."""
-    text = election.recorded()
+async def read_record(election: "AsyncElection", store: StockStore) -> None:
+    """Hold the store to the orders that auditors have seen there. Raises `LockUnavailable`."""
+    text = await election.recorded()
     try:
         marks: Any = json.loads(text) if text else {}
         for sku, mark in marks.items():
@@ -30,13 +30,13 @@ def read_record(election: "Election", store: StockStore) -> None:
 class Record:
     """Writes what has changed. `leadership`: of the auditor that writes."""
 
-    def __init__(self, leadership: "Leadership") -> None:
+    def __init__(self, leadership: "AsyncLeadership") -> None:
         self._leadership = leadership
         self._marks: dict[str, str] = {}  # those that have changed last come last
         self._written = ""
 
-    def write(self, marks: dict[str, str]) -> None:
-        """Write the last orders down. Blocks; raises `LockLost` and `LockUnavailable`."""
+    async def write(self, marks: dict[str, str]) -> None:
+        """Write the last orders down. Raises `LockLost` and `LockUnavailable`."""
         for sku, mark in marks.items():
             if self._marks.get(sku) != mark:
                 self._marks.pop(sku, None)
@@ -44,5 +44,5 @@ class Record:
         newest = list(self._marks.items())[-_ITEMS_MAX:]
         text = json.dumps(dict(sorted(newest)), separators=(",", ":"))
         if text != self._written:
-            self._leadership.record(text)
+            await self._leadership.record(text)
             self._written = text

@@ -3,11 +3,13 @@
 from typing import Final
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Column, Table
 
 from app.audit import Audit
 from app.commands import terms
 from app.locks import Contender
+from app.locks.contender import printable
 from app.stock import Level
 
 _SHOWN_MAX: Final = 200
@@ -46,9 +48,14 @@ def print_audits(audits: list[Audit]) -> None:
     console.print(table if audits else "There is no item; set one's stock with: seckill stock set 300")
     for one in audits:
         for violation in one.violations:
-            console.print(f"[red]{one.sku}: {violation}[/]")
+            console.print(f"[red]{_foreign(f'{one.sku}: {violation}')}[/]")
         if one.initial is None:
             console.print(f"{one.sku}: the stock was not set with `seckill stock set`, so its sum can't be checked")
+
+
+def _foreign(text: str) -> str:
+    """What others have written: no markup of ours, and no command to a terminal."""
+    return escape(printable(text))
 
 
 def print_queues(contenders: list[Contender]) -> None:
@@ -66,9 +73,9 @@ def print_queues(contenders: list[Contender]) -> None:
         )
         table.add_row(
             "holds" if contender.holds else "waits",
-            contender.key,
+            _foreign(contender.key),
             str(contender.token),
-            who,
+            _foreign(who),
             "?" if contender.waited_s is None else f"{contender.waited_s:.1f} s",
             "none" if contender.ttl_left_s is None else f"{contender.ttl_left_s:.0f} s",
         )

@@ -16,11 +16,11 @@ from typing import Any, Final
 
 from pydantic import FiniteFloat, TypeAdapter, ValidationError
 
-from app.common.forever import run_forever
 from app.dashboard.journal import Journal
 from app.dashboard.picture import InstanceState, Picture, Report, last_events, past_grants
 from app.dashboard.stalling import StallingStore
 from app.errors import SeckillError, UnknownItem
+from app.forever import run_forever
 from app.sale import Admin, Purchase, Shop
 from app.stock import Level
 

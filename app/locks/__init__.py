@@ -1,28 +1,49 @@
-"""Distributed locks: usable without the rest of the service.
+"""Distributed locks that are fenced, re-entrant and renewed: for threads, and natively for asyncio.
 
->>> from app.locks import connect
+>>> from fencelock import connect
 >>> locks = connect("etcd://127.0.0.1:2379", ttl_s=5)
 >>> with locks.lock("/jobs/nightly") as grant:
 ...     store.write(..., token=grant.token)
 >>> locks.close()
+
+For tasks see `fencelock.aio`; for a store that checks the token, `fencelock.fence`.
 """
 
-from app.common.clock import now
-from app.errors import LockCancelled, LockError, LockLost, LockNotHeld, LockTimeout, LockUnavailable
-from app.locks.backend import Guarantees, LockBackend, Scope
-from app.locks.contender import Contender
-from app.locks.grant import Grant
-from app.locks.lock import DistributedLock
-from app.locks.pulse import Pulse, pulse_of_loop
-from app.locks.registry import connect, name_of
-from app.locks.waiting import Cancel
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from .aio import AsyncLock, AsyncLocks
+    from .backend import Guarantees, LockBackend, Scope
+    from .clock import now
+    from .contender import Contender
+    from .errors import (
+        ConfigurationError,
+        FencelockError,
+        LockCancelled,
+        LockError,
+        LockLost,
+        LockNotHeld,
+        LockTimeout,
+        LockUnavailable,
+    )
+    from .grant import Grant
+    from .hook import Hook
+    from .lock import DistributedLock
+    from .registry import connect, name_of
+    from .waiting import Cancel
 
 __all__ = [
+    "AsyncLock",
+    "AsyncLocks",
     "Cancel",
+    "ConfigurationError",
     "Contender",
     "DistributedLock",
+    "FencelockError",
     "Grant",
     "Guarantees",
+    "Hook",
     "LockBackend",
     "LockCancelled",
     "LockError",
@@ -30,10 +51,36 @@ __all__ = [
     "LockNotHeld",
     "LockTimeout",
     "LockUnavailable",
-    "Pulse",
     "Scope",
     "connect",
     "name_of",
     "now",
-    "pulse_of_loop",
 ]
+
+# Imported when they are asked for: whoever catches an error needs no lock.
+_MODULES: Final = {
+    ".aio": ("AsyncLock", "AsyncLocks"),
+    ".backend": ("Guarantees", "LockBackend", "Scope"),
+    ".clock": ("now",),
+    ".contender": ("Contender",),
+    ".errors": (
+        *("ConfigurationError", "FencelockError", "LockCancelled", "LockError"),
+        *("LockLost", "LockNotHeld", "LockTimeout", "LockUnavailable"),
+    ),
+    ".grant": ("Grant",),
+    ".hook": ("Hook",),
+    ".lock": ("DistributedLock",),
+    ".registry": ("connect", "name_of"),
+    ".waiting": ("Cancel",),
+}
+_HOME: Final = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOME[name], __name__), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

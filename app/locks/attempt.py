@@ -1,18 +1,22 @@
 """One caller's attempt to get a lock, and the wait loop that all locks share."""
 
+import asyncio
+import math
 import time
 from abc import ABC, abstractmethod
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
-from app.common.interrupt import uninterrupted
-from app.errors import LockUnavailable
-from app.locks.grant import Grant
-from app.locks.lease import Lease, Leased
-from app.locks.waiting import Wait, Wake
+from .errors import LockUnavailable
+from .grant import Grant
+from .interrupt import uninterrupted
+from .lease import Lease, Leased
+from .steps import Step
+from .waiting import Wait, Wake
 
 if TYPE_CHECKING:
-    from app.locks.backend import LockBackend
+    from .backend import LockBackend
+    from .renewer import Renewer
 
 _AWAY_PAUSE_S: Final = 0.1  # before a server that was away is asked again
 
@@ -22,28 +26,33 @@ Backend = TypeVar("Backend", bound="LockBackend")
 class Attempt(ABC, Generic[Backend]):
     """What a lock is made of: how it is taken, what wakes a waiter, and how it is given back.
 
-    `lease`: what the attempt has, or may have, on the server; None while there is nothing. `wake`: to be set by
-    whatever tells that it is worth to look again. `answered`: whether the server has been there. `cleanup`: closed when
-    the waiting is over, however it ends.
+    `ttl_s`: of the lease to be had, in seconds; `renewer`: who renews it, for a thread or on a task's loop. `lease`:
+    what the attempt has, or may have, on the server; None while there is nothing. `wake`: to be set by whatever tells
+    that it is worth to look again. `answered`: whether the server has been there. `cleanup`: closed when the waiting is
+    over, however it ends. `brief`: `take` never waits for others, so that many can take turns in it.
     """
 
-    def __init__(self, backend: Backend, name: str) -> None:
+    brief = True
+
+    def __init__(self, backend: Backend, name: str, ttl_s: float | None = None) -> None:
         self.backend = backend
         self.name = name
+        self.ttl_s = backend.ttl_s if ttl_s is None else ttl_s
+        self.renewer: Renewer = backend.renewer
         self.lease: Lease | None = None
         self.answered = False
         self.wake = Wake()
         self.cleanup = ExitStack()
 
     @abstractmethod
-    def take(self, wait: Wait) -> Grant | float:
+    async def take(self, wait: Wait) -> Grant | float:
         """Try, or look whether it is our turn: the grant, or for how many seconds to sleep unless woken.
 
         Raises `LockUnavailable`, or `PlaceLost` if what we had on the server is gone. Each call to the server has the
-        deadline `wait.call_s(backend.timeout_s)`.
+        deadline `wait.call_s(backend.timeout_s)`. It awaits nothing but steps, see `steps`.
         """
 
-    def until_granted(self, wait: Wait) -> Grant:
+    async def until_granted(self, wait: Wait) -> Grant:
         """Try, sleep, try again: until the lock is ours or there is no reason to wait any longer.
 
         Raises `LockTimeout`, `LockCancelled` or `LockUnavailable`. The first try must be answered; after that a server
@@ -54,14 +63,15 @@ class Attempt(ABC, Generic[Backend]):
             try:
                 with self.cleanup:
                     self.cleanup.callback(wait.cancel.subscribe(self.wake.set))
-                    return self._until_granted(wait)
+                    return await self._until_granted(wait)
             except BaseException as error:
+                wait.granted.clear()
                 # In the background if the server is away; but one that closes has no background any more.
-                self.leave(in_background=isinstance(error, LockUnavailable) and not backend.shutdown.begun)
+                await self.leave(in_background=isinstance(error, LockUnavailable) and not backend.shutdown.begun)
                 raise
 
-    def _until_granted(self, wait: Wait) -> Grant:
-        backend, away_since = self.backend, 0.0
+    async def _until_granted(self, wait: Wait) -> Grant:  # noqa: PLR0912 - one loop, to be read as one
+        backend, away_since, woken, again = self.backend, 0.0, False, False
         while True:
             backend.ensure_open()
             if wait.cancel.is_set():
@@ -69,36 +79,78 @@ class Attempt(ABC, Generic[Backend]):
             try:
                 if self.lease is not None:
                     self._ensure_place(self.lease)
-                with uninterrupted():
-                    found = self.take(wait)
+                # Who was woken goes first: it is probably their turn for the lock.
+                in_line = self.brief and not woken
+                turn = await Turn(backend, max(wait.left_s, backend.timeout_s)) if in_line else None
+                try:
+                    if wait.cancel.is_set():
+                        wait.check(self.name)
+                    with uninterrupted():
+                        found = await self.take(wait)
+                        if isinstance(found, Grant):
+                            wait.granted.append(found)
+                finally:
+                    if turn is not None:
+                        turn.release()
                 away_since, self.answered = 0.0, True
                 if isinstance(found, Grant):
                     self._ensure_place(found)
             except PlaceLost:
-                self.leave()
+                wait.granted.clear()
+                await self.leave()
+                if not again:  # once without a look at the time: what we began with may have been over before
+                    again = True
+                    continue
                 found = 0.0  # begin anew, at the end of the queue, while time is left
             except LockUnavailable:
                 away_since = away_since or time.monotonic()
-                if not self.answered or time.monotonic() - away_since > backend.ttl_s:
+                if not self.answered or time.monotonic() - away_since > self.ttl_s:
                     raise
                 found = _AWAY_PAUSE_S
             if isinstance(found, Grant):
                 backend.ensure_open()
                 return found
             wait.check(self.name)
-            self.wake.wait(min(found, wait.left_s))
+            woken = await self.wake.wait(min(found, wait.left_s))
 
     def _ensure_place(self, leased: Lease | Leased) -> None:
         if leased.lost:
             raise PlaceLost
 
-    def leave(self, *, in_background: bool = False) -> None:
+    async def leave(self, *, in_background: bool = False) -> None:
         """Give up what the attempt has on the server. Never raises."""
         lease, self.lease = self.lease, None
         if lease is not None and in_background:
-            self.backend.renewer.end(lease)
+            self.renewer.end(lease)
         elif lease is not None:
-            self.backend.renewer.hand_back(lease, self.backend.timeout_s)
+            await self.renewer.hand_back(lease, self.backend.timeout_s)
+
+
+class Turn(Step[asyncio.Semaphore | None]):
+    """A thousand tasks that come at once make their calls a few at a time: else all of them would be late.
+
+    Given back by `release`; None for threads, and for a task that has waited for `timeout_s`.
+    """
+
+    def __init__(self, backend: "LockBackend", timeout_s: float) -> None:
+        self._backend = backend
+        self._timeout_s = timeout_s
+
+    def in_thread(self) -> None:
+        """Threads are few."""
+
+    async def on_loop(self) -> asyncio.Semaphore | None:
+        """Wait for it."""
+        turns = self._backend.turns.here()
+        if not turns.locked():
+            await turns.acquire()
+            return turns
+        try:
+            async with asyncio.timeout(None if math.isinf(self._timeout_s) else self._timeout_s):
+                await turns.acquire()
+        except TimeoutError:
+            return None
+        return turns
 
 
 class PlaceLost(Exception):

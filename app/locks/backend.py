@@ -1,23 +1,32 @@
 """A lock backend: one connection to a lock system, from which a process takes all its locks."""
 
+import asyncio
+import math
 import socket
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Self, TypedDict
+from typing import TYPE_CHECKING, Any, Final, Self, TypedDict, Unpack
 
-from typing_extensions import Unpack
-
-from app.errors import LockError, LockUnavailable
-from app.locks.contender import Contender
-from app.locks.renewer import Renewer
-from app.locks.url import LockUrl
-from app.locks.waiting import Shutdown
+from .aio import AsyncLocks
+from .contender import Contender
+from .errors import LockError, LockUnavailable
+from .grant import Grant
+from .hook import Hook
+from .per_loop import PerLoop
+from .renewer import LoopRenewer, Renewer, ThreadRenewer
+from .several import SeveralLocks, checked
+from .steps import in_thread, on_loop
+from .url import LockUrl
+from .waiting import Shutdown
 
 if TYPE_CHECKING:
-    from app.locks.etcd.election import Election
-    from app.locks.lock import DistributedLock
+    from .etcd.election import Election
+    from .lock import DistributedLock
+
+
+_CALLS_MAX: Final = 64  # of tasks that want a lock, on one loop
 
 
 class Scope(StrEnum):
@@ -36,7 +45,8 @@ class Guarantees:
     and is told; `fair`: contenders are served in the order of their arrival; `fencing`: each grant has a token greater
     than all before it, of whichever lock, for a store to check; `survives_silence`: a server pause shorter than the TTL
     does not lose the lock; `survives_restart`: neither does a crash and restart (from disk) within the TTL;
-    `shows_queue`: `contenders` shows the waiters, not only the holder; `elects`: there are elections.
+    `shows_queue`: `contenders` shows the waiters, not only the holder; `elects`: there are elections; `permits`: there
+    are semaphores.
     """
 
     scope: Scope = Scope.EVERYBODY
@@ -47,6 +57,7 @@ class Guarantees:
     survives_restart: bool = False
     shows_queue: bool = False
     elects: bool = False
+    permits: bool = False
 
 
 class Options(TypedDict, total=False):
@@ -54,20 +65,21 @@ class Options(TypedDict, total=False):
 
     `ttl_s`: TTL of a lease in seconds (5): what a dead holder costs at most. `renew_ratio`: a lease is renewed each
     time this part of its TTL has passed (1/3). `timeout_s`: deadline of a call in seconds (2). `instance`: who we are
-    in the queue (the host's name). `on_renewal`: hears of each renewal, see `Renewer`.
+    in the queue (the host's name). `hook`: told what happens.
     """
 
     ttl_s: float
     renew_ratio: float
     timeout_s: float
     instance: str
-    on_renewal: Callable[[str], None]
+    hook: Hook
 
 
 class LockBackend(ABC):
     """What a process opens once and closes at its end.
 
-    `name`: of the lock system, for people; `renewer`: the thread that keeps the leases of all its locks.
+    `name`: of the lock system, for people; `renewer`: the thread that keeps the leases of all its threads' locks;
+    `loop_renewers`: what does so for tasks, on their loop; `hook`: told what happens.
     """
 
     name: str
@@ -77,9 +89,11 @@ class LockBackend(ABC):
         self.ttl_s = options.get("ttl_s", 5.0)
         self.timeout_s = options.get("timeout_s", 2.0)
         self.instance = options.get("instance") or socket.gethostname()
-        self.renewer = Renewer(
-            ratio=options.get("renew_ratio", 1 / 3), on_event=options.get("on_renewal", lambda event: None)
-        )
+        self.hook = options.get("hook") or Hook()
+        ratio, on_event = options.get("renew_ratio", 1 / 3), self.hook.renewal
+        self.renewer = ThreadRenewer(ratio=ratio, on_event=on_event)
+        self.loop_renewers = PerLoop(lambda loop: LoopRenewer(loop, ratio=ratio, on_event=on_event))
+        self.turns = PerLoop(lambda _: asyncio.Semaphore(_CALLS_MAX))
         self.shutdown = Shutdown()
 
     @classmethod
@@ -88,20 +102,80 @@ class LockBackend(ABC):
         url.refuse_rest()  # for those that have no server
         return cls(**options)
 
-    @abstractmethod
-    def lock(self, name: str) -> "DistributedLock[Any]":
-        """The lock of that name; each call makes an object of its own."""
+    @property
+    def aio(self) -> "AsyncLocks":
+        """The same connection, for tasks."""
+        return AsyncLocks(self)
 
     @abstractmethod
+    def lock(self, name: str, *, ttl_s: float | None = None) -> "DistributedLock[Any]":
+        """The lock of that name; each call makes an object of its own. `ttl_s`: of its leases, in seconds."""
+
+    def several(self, names: Sequence[str], *, ttl_s: float | None = None) -> SeveralLocks:
+        """Several locks, to be had all or none. Raises `LockError` where locks are not fair, or have no tokens."""
+        return SeveralLocks([self.lock(name, ttl_s=ttl_s) for name in checked(self, names)])
+
+    def semaphore(self, name: str, permits: int, *, ttl_s: float | None = None) -> "DistributedLock[Any]":
+        """A lock that so many owners have at a time, those who came first. Raises `LockError` where there is none.
+
+        Its tokens grow, but don't fence: those of other owners are lower and just as good.
+        """
+        raise LockError(f"{self.name} has no semaphores")
+
+    async def taken_away(self, name: str, by: str, why: str) -> Contender | None:
+        """What `take_away` does, in steps."""
+        raise LockError(f"{self.name} has nothing that could be taken away")
+
+    async def taken_record(self, name: str) -> dict[str, Any]:
+        """What `taken_from` answers, in steps."""
+        return {}
+
+    def taken_from(self, name: str) -> dict[str, Any]:
+        """Who took that lock away last: "by", "why", and "since" in seconds since 1970; empty if nobody did."""
+        return in_thread(self.taken_record(name))
+
+    def take_away(self, name: str, *, by: str, why: str = "") -> Contender | None:
+        """Take a lock from whoever has it, who is told at the next renewal; the one who had it, if anybody.
+
+        For a holder that hangs. The holder goes on until it is told, so only a store that checks tokens is safe from
+        it. Who did it (`by`), and why, is kept where the lock lives, until the next time: see `Contender`, and
+        `fencelock show`. Raises `LockUnavailable`, and `LockError` where that can't be done.
+        """
+        return in_thread(self.taken_away(name, by, why))
+
+    @abstractmethod
+    async def queues(self, prefix: str) -> list[Contender]:
+        """What `contenders` answers, in steps."""
+
+    async def pinged(self, timeout_s: float) -> None:  # noqa: B027 - some have no server
+        """What `ping` does, in steps."""
+
     def contenders(self, prefix: str) -> list[Contender]:
         """The queues of all locks whose names begin with `prefix`. Raises `LockUnavailable`."""
+        return in_thread(self.queues(prefix))
 
-    def ping(self, timeout_s: float) -> None:  # noqa: B027 - some have no server
+    def ping(self, timeout_s: float) -> None:
         """Raise `LockUnavailable` if the lock system doesn't answer within `timeout_s` seconds. Blocks."""
+        in_thread(self.pinged(timeout_s))
 
     def election(self, name: str) -> "Election":
         """The election of that name. Raises `LockError` where there are none."""
         raise LockError(f"{self.name} has no elections")
+
+    def checked_ttl(self, ttl_s: float | None) -> float:
+        """The TTL of a lock's leases in seconds. Raises `ValueError`."""
+        if ttl_s is None:
+            return self.ttl_s
+        if not 0 < ttl_s < math.inf:
+            raise ValueError(f"a lock's ttl_s must be more than 0, not {ttl_s}")
+        return float(ttl_s)
+
+    def tell_of(self, name: str, grant: Grant, waited_s: float) -> None:
+        """Have the hook hear of a grant, and of its loss."""
+        hook = self.hook
+        hook.granted(name, grant.token, waited_s)
+        if type(hook).lost is not Hook.lost:
+            grant.on_lost(lambda: hook.lost(name, grant.token, grant.lease.reason))
 
     @property
     def degraded(self) -> bool:
@@ -114,8 +188,9 @@ class LockBackend(ABC):
         return self.renewer.alive
 
     def pause_renewal(self, for_s: float) -> None:
-        """Renew nothing for some seconds, as if the renewal thread hung."""
-        self.renewer.pause(for_s)
+        """Renew nothing for some seconds, as if the renewal hung."""
+        for renewer in (self.renewer, *self.loop_renewers):
+            renewer.pause(for_s)
 
     def ensure_open(self) -> None:
         """Raise `LockUnavailable` once it is being closed."""
@@ -124,9 +199,26 @@ class LockBackend(ABC):
 
     def close(self) -> None:
         """Have the waiters leave their queues, close the connections, stop renewing. Locks still held run out."""
-        self.shutdown.begin()
+        in_thread(self.shutdown.begin())
+        in_thread(self._give_up_idle(None))
         self._disconnect()
-        self.renewer.close()
+        for renewer in (self.renewer, *self.loop_renewers):
+            renewer.close()
+
+    async def close_on_loop(self) -> None:
+        """The same, for a task."""
+        await on_loop(self.shutdown.begin())
+        await self.leave_loop()
+        await asyncio.to_thread(self.close)
+
+    async def leave_loop(self) -> None:
+        """Close what the running loop has of it. Locks still held there run out; threads and other loops go on."""
+        renewer = self.loop_renewers.pop()
+        if renewer is not None:
+            await renewer.settle()
+            await on_loop(self._give_up_idle(renewer))
+            renewer.close()
+        await self._disconnect_loop()
 
     def __enter__(self) -> Self:
         return self
@@ -134,5 +226,11 @@ class LockBackend(ABC):
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    async def _give_up_idle(self, renewer: Renewer | None) -> None:  # noqa: B027 - most keep nothing
+        """Give back what is kept for later, and renewed by that one (None: by anybody)."""
+
     def _disconnect(self) -> None:  # noqa: B027 - some have none
         """Close the connections."""
+
+    async def _disconnect_loop(self) -> None:  # noqa: B027 - some have none
+        """Close those of the running loop."""

@@ -6,32 +6,32 @@ store: each of its commits must find out by itself that another one was faster (
 prevents conflicts, not errors, and it does no harm that, for a moment, some sell locked and some unlocked.
 """
 
+import asyncio
 import logging
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
-from typing_extensions import Unpack, override
-
-from app.common import fork
-from app.common.backoff import Backoff
-from app.common.callbacks import Callbacks
-from app.errors import LockCancelled, LockUnavailable
-from app.locks.attempt import Attempt
-from app.locks.backend import LockBackend, Options, Scope
-from app.locks.contender import Contender
-from app.locks.grant import Grant
-from app.locks.lease import Lease
-from app.locks.lock import DistributedLock
-from app.locks.renewer import Renewer
-from app.locks.url import LockUrl
-from app.locks.waiting import Cancel, Wait
+from . import fork
+from .attempt import Attempt
+from .backend import LockBackend, Options, Scope
+from .backoff import Backoff
+from .callbacks import Callbacks
+from .compat import override
+from .contender import Contender
+from .errors import LockCancelled, LockUnavailable
+from .grant import Grant
+from .lease import Lease, Watchdog
+from .lock import DistributedLock
+from .renewer import Renewer, ThreadRenewer
+from .steps import Pause, in_thread, on_loop
+from .url import LockUrl
+from .waiting import Cancel, Wait
 
 if TYPE_CHECKING:
-    from app.locks.etcd.election import Election
+    from .etcd.election import Election
 
 _log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class FallbackLock(DistributedLock["FallbackBackend"]):
     """The lock while it can be had; else a grant with no lock behind it, whose token is 0."""
 
     def __init__(self, backend: "FallbackBackend", lock: DistributedLock[Any]) -> None:
-        super().__init__(backend, lock.name)
+        super().__init__(backend, lock.name, lock.ttl_s)
         self._lock = lock
         backend.look()
 
@@ -56,22 +56,23 @@ class FallbackLock(DistributedLock["FallbackBackend"]):
         return self._lock._attempt()
 
     @override
-    def _take(self, wait: Wait) -> Grant:
+    async def _take(self, wait: Wait, renewer: Renewer) -> Grant:
         backend = self._backend
         backend.look()  # in a forked child nobody does yet
         while True:
             backend.ensure_open()
-            grant = self._without(wait) if backend.degraded else self._with(wait)
+            grant = await (self._without(wait, renewer) if backend.degraded else self._with(wait, renewer))
             if grant is not None:
                 return grant
 
-    def _with(self, wait: Wait) -> Grant | None:
+    async def _with(self, wait: Wait, renewer: Renewer) -> Grant | None:
         """The lock; None if its system is away, or goes away while we wait."""
         backend, call_off = self._backend, Cancel()
         forgets = [wait.cancel.subscribe(call_off.set), backend.went_away.subscribe(call_off.set)]
-        left_s = None if wait.wait_s is None else wait.left_s
+        inner = Wait(None if wait.wait_s is None else wait.left_s, call_off)
+        inner.granted = wait.granted
         try:
-            return self._lock._take(Wait(left_s, call_off))
+            return await self._lock._take(inner, renewer)
         except LockCancelled:
             if wait.cancel.is_set():
                 raise
@@ -84,30 +85,29 @@ class FallbackLock(DistributedLock["FallbackBackend"]):
             for forget in forgets:
                 forget()
 
-    def _without(self, wait: Wait) -> Grant | None:
+    async def _without(self, wait: Wait, renewer: Renewer) -> Grant | None:
         """No lock, as one of few; None if its system is back."""
         backend = self._backend
         while backend.degraded:
             backend.ensure_open()
-            if backend.slots.acquire(timeout=min(wait.left_s, _POLL_S)):
+            if backend.slots.acquire(blocking=False):
                 slot = _Slot(backend.slots)
                 lease = Lease(f"{self.name}, unlocked", slot, _TTL_S)
-                lease.on_lost(partial(slot.end, 0))
-                backend.watcher.keep(lease)
-                return Grant(self.name, 0, _WITHOUT, lease)
+                lease.on_lost(slot.free)
+                # A thread's other one may hang on a server that is silent.
+                (backend.watcher if renewer is backend.renewer else renewer).keep(lease)
+                if renewer is not backend.renewer:
+                    slot.unwatched = Watchdog(lease).watched_by(backend.watcher)
+                grant = Grant(self.name, 0, _WITHOUT, lease)
+                wait.granted.append(grant)
+                return grant
             wait.check(self.name)
+            await Pause(min(wait.left_s, _POLL_S))
         return None
 
     @override
-    def _give_back(self, grant: Grant) -> None:
-        if grant.source == _WITHOUT:
-            self._backend.watcher.hand_back(grant.lease, 0)
-        else:
-            self._lock._give_back(grant)
-
-    @override
-    def contenders(self) -> list[Contender]:
-        return [] if self._backend.degraded else self._lock.contenders()
+    async def _queue(self) -> list[Contender]:
+        return [] if self._backend.degraded else await self._lock._queue()
 
 
 class _Slot:
@@ -116,11 +116,17 @@ class _Slot:
     def __init__(self, slots: threading.BoundedSemaphore) -> None:
         self._slots = slots
         self._given_back = threading.Lock()
+        self.unwatched: Callable[[], None] = lambda: None
 
-    def renew(self, timeout_s: float) -> bool:
+    async def renew(self, timeout_s: float) -> bool:
         return True
 
-    def end(self, timeout_s: float) -> None:
+    async def end(self, timeout_s: float) -> None:
+        self.free()
+
+    def free(self) -> None:
+        """Let another one have it."""
+        self.unwatched()
         if self._given_back.acquire(blocking=False):
             self._slots.release()
 
@@ -135,12 +141,13 @@ class FallbackBackend(LockBackend):
     def __init__(
         self, backend: LockBackend, *, most: int = 10, on_change: Callable[[str], None] = lambda event: None
     ) -> None:
-        super().__init__(ttl_s=backend.ttl_s, timeout_s=backend.timeout_s, instance=backend.instance)
+        super().__init__(ttl_s=backend.ttl_s, timeout_s=backend.timeout_s, instance=backend.instance, hook=backend.hook)
         self.name = backend.name
         # What is promised must hold without the lock, too.
         self.guarantees = replace(backend.guarantees, scope=Scope.NOBODY, leases=False, fair=False, fencing=False)
         self.renewer = backend.renewer
-        self.watcher = Renewer()  # of grants without a lock; the other one may hang on a server that is silent
+        self.loop_renewers = backend.loop_renewers
+        self.watcher = ThreadRenewer()  # of grants without a lock; the other one may hang on a server that is silent
         self.went_away = Callbacks()  # fired while the lock system is away
         self._backend = backend
         self._most = most
@@ -155,7 +162,7 @@ class FallbackBackend(LockBackend):
         # In a forked child, too: slots are counted for a process.
         self.slots = threading.BoundedSemaphore(self._most)
         self._mutex = threading.Lock()
-        self._looking = threading.Thread(target=self._look_for_ever, name="seckill-fallback", daemon=True)
+        self._looking = threading.Thread(target=self._look_for_ever, name="fencelock-fallback", daemon=True)
         closed, self._closed = self._closed, threading.Event()
         if closed.is_set():
             self._closed.set()
@@ -171,8 +178,8 @@ class FallbackBackend(LockBackend):
         return self.went_away.fired
 
     @override
-    def lock(self, name: str) -> FallbackLock:
-        return FallbackLock(self, self._backend.lock(name))
+    def lock(self, name: str, *, ttl_s: float | None = None) -> FallbackLock:
+        return FallbackLock(self, self._backend.lock(name, ttl_s=ttl_s))
 
     def look(self) -> None:
         """See to it that somebody looks for the lock system."""
@@ -221,19 +228,19 @@ class FallbackBackend(LockBackend):
                 self._on_change("back")
 
     @override
-    def contenders(self, prefix: str) -> list[Contender]:
+    async def queues(self, prefix: str) -> list[Contender]:
         """The queues of the lock system; empty while it is away."""
         if self.degraded:
             return []
         try:
-            return self._backend.contenders(prefix)
+            return await self._backend.queues(prefix)
         except LockUnavailable as error:
             self.ensure_open()
             self.open_circuit(error)
             return []
 
     @override
-    def ping(self, timeout_s: float) -> None:
+    async def pinged(self, timeout_s: float) -> None:
         """Nobody needs the lock system to be there; `degraded` says whether it is."""
 
     @override
@@ -243,8 +250,18 @@ class FallbackBackend(LockBackend):
     @override
     def close(self) -> None:
         self._closed.set()
-        self.shutdown.begin()
+        in_thread(self.shutdown.begin())
         self._backend.close()
         self.watcher.close()
         if self._looking.ident is not None:
             self._looking.join()
+
+    @override
+    async def leave_loop(self) -> None:
+        await self._backend.leave_loop()
+
+    @override
+    async def close_on_loop(self) -> None:
+        await on_loop(self.shutdown.begin())
+        await self._backend.close_on_loop()
+        await asyncio.to_thread(self.close)

@@ -1,6 +1,6 @@
 """A grant: proof that one owns a lock now."""
 
-from app.locks.lease import Lease, Leased
+from .lease import Lease, Leased
 
 
 class Grant(Leased):

@@ -1,24 +1,51 @@
 """A lease: a grant on a server that expires unless it is renewed, and when one must stop believing in it."""
 
+import asyncio
 import math
 import threading
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from app.common import clock, fork
-from app.common.callbacks import Callbacks
-from app.errors import LockLost
-from app.locks.pulse import Pulse
+from . import clock, fork
+from .callbacks import Callbacks
+from .errors import LockLost
+
+if TYPE_CHECKING:
+    from .renewer import Renewer
 
 
 class Hold(Protocol):
-    """What a contender has on the lock's server: a key, a row, a node, an open transaction."""
+    """What a contender has on the lock's server: a key, a row, a node, an open transaction. Its methods are steps."""
 
-    def renew(self, timeout_s: float) -> bool:
+    async def renew(self, timeout_s: float) -> bool:
         """Ask for another TTL. False: it is not there any more. Raises `LockUnavailable`: nobody knows."""
 
-    def end(self, timeout_s: float) -> None:
+    async def end(self, timeout_s: float) -> None:
         """Give it back, and nothing else; nothing happens if it is gone. Raises `LockUnavailable`."""
+
+
+class Watchdog:
+    """The hold of a lease by which the renewal thread looks after one that a loop must renew.
+
+    Whoever is to hear of the loss (`on_lost`) hears of it even if the loop hangs, or was closed.
+    """
+
+    def __init__(self, lease: "Lease") -> None:
+        self._lease = lease
+
+    async def renew(self, timeout_s: float) -> bool:
+        """Whether the other one is not lost."""
+        return not self._lease.lost
+
+    async def end(self, timeout_s: float) -> None:
+        """There is nothing to end."""
+
+    def watched_by(self, renewer: "Renewer") -> Callable[[], None]:
+        """Begin; the answer ends it."""
+        own = Lease(self._lease.name, self, self._lease.ttl_s, asked_at=self._lease.deadline - self._lease.ttl_s)
+        own.idle = True
+        renewer.keep(own)
+        return lambda: renewer.drop(own)
 
 
 class Leased:
@@ -71,8 +98,9 @@ class Lease:
         self.name = name
         self.hold = hold
         self.ttl_s = ttl_s
+        self.idle = False  # in nobody's use: its end is no loss
         self.owner: object = None  # set by the lock, once somebody owns it
-        self.pulse: Pulse | None = None  # of the event loop that it is for, if it is for one
+        self.keeper: Renewer | None = None  # who renews it
         self.renew_until = math.inf  # on the same clock: whatever its owner does, it ends a TTL after that
         self._generation = fork.generation
         self._clock = clock
@@ -94,17 +122,18 @@ class Lease:
 
     @property
     def abandoned(self) -> bool:
-        """Whether its owner was a thread that has ended: nobody can release it, so it must not be renewed for ever."""
-        return isinstance(self.owner, threading.Thread) and not self.owner.is_alive()
+        """Whether its owner was a thread or a task that has ended: nobody can release it any more."""
+        match self.owner:
+            case threading.Thread() as thread:
+                return not thread.is_alive()
+            case asyncio.Task() as task:
+                return task.done()
+        return False
 
     @property
-    def stalled(self) -> str:
-        """Why it must not be renewed for now, although it has an owner; empty if it may be."""
-        if self.pulse is not None and self.pulse.stopped:
-            return "the event loop that it is for stands still"
-        if self._clock() > self.renew_until:
-            return "it was held for longer than it may be"
-        return ""
+    def overdue(self) -> bool:
+        """Whether it must not be renewed any more, although it has an owner: it was held for as long as it may be."""
+        return self._clock() > self.renew_until
 
     @property
     def left_s(self) -> float:

@@ -7,16 +7,15 @@ import time
 from collections import deque
 from typing import Any
 
-from typing_extensions import override
-
-from app.common import clock, fork
-from app.locks.attempt import Attempt
-from app.locks.backend import Guarantees, LockBackend, Scope
-from app.locks.contender import Contender, describe
-from app.locks.grant import Grant
-from app.locks.lease import Lease
-from app.locks.lock import DistributedLock
-from app.locks.waiting import Wait
+from . import clock, fork
+from .attempt import Attempt
+from .backend import Guarantees, LockBackend, Scope
+from .compat import override
+from .contender import Contender, describe
+from .grant import Grant
+from .lease import Lease
+from .lock import DistributedLock
+from .waiting import Wait
 
 _mutex = threading.Lock()
 _queues: "dict[str, deque[_Place]]" = {}  # of the whole process: a lock's name is what makes two objects one lock
@@ -40,45 +39,51 @@ class LocalLock(DistributedLock["LocalBackend"]):
 
     @override
     def _attempt(self) -> "_Place":
-        return _Place(self._backend, self.name)
+        return _Place(self._backend, self.name, self.ttl_s)
 
     @override
-    def contenders(self) -> list[Contender]:
+    async def _queue(self) -> list[Contender]:
         return _contenders(self.name)
 
 
 class _Place(Attempt["LocalBackend"]):
     """A contender's place in a queue; the first owns the lock."""
 
-    def __init__(self, backend: "LocalBackend", name: str) -> None:
-        super().__init__(backend, name)
+    def __init__(self, backend: "LocalBackend", name: str, ttl_s: float) -> None:
+        super().__init__(backend, name, ttl_s)
         self.key = f"{name}/{id(self):x}"
         self.token = 0
         self.owner: dict[str, Any] = json.loads(describe(backend.instance))
 
     @override
-    def take(self, wait: Wait) -> Grant | float:
+    async def take(self, wait: Wait) -> Grant | float:
         if self.lease is None:
             # Nothing runs out here by itself; the renewer finds a lock whose owner has ended.
-            self.lease = Lease(self.key, self, self.backend.ttl_s)
-            self.lease.on_lost(lambda: self.end(0))
+            self.lease = Lease(self.key, self, self.ttl_s)
+            self.lease.on_lost(self._leave)
             with _mutex:
                 _queues.setdefault(self.name, deque()).append(self)
-        if not self.renew(0):
-            return self.backend.ttl_s
+        if not self._is_first():
+            return self.ttl_s
         self.token = _next_token()
         self.lease.renewed(clock.now())
-        self.backend.renewer.keep(self.lease)
+        self.renewer.keep(self.lease)
         return Grant(self.key, self.token, _SOURCE, self.lease)
 
-    def renew(self, timeout_s: float) -> bool:
-        """Whether it is our turn."""
+    async def renew(self, timeout_s: float) -> bool:
+        """Whether it is still ours."""
+        return self._is_first()
+
+    def _is_first(self) -> bool:
         with _mutex:
             queue = _queues.get(self.name)
             return queue is not None and queue[0] is self
 
-    def end(self, timeout_s: float) -> None:
+    async def end(self, timeout_s: float) -> None:
         """Leave the queue."""
+        self._leave()
+
+    def _leave(self) -> None:
         with _mutex:
             queue = _queues.get(self.name, deque())
             if self in queue:
@@ -113,11 +118,11 @@ class LocalBackend(LockBackend):
     guarantees = Guarantees(scope=Scope.PROCESS, leases=False, fair=True, fencing=True, shows_queue=True)
 
     @override
-    def lock(self, name: str) -> LocalLock:
-        return LocalLock(self, name)
+    def lock(self, name: str, *, ttl_s: float | None = None) -> LocalLock:
+        return LocalLock(self, name, ttl_s)
 
     @override
-    def contenders(self, prefix: str) -> list[Contender]:
+    async def queues(self, prefix: str) -> list[Contender]:
         with _mutex:
             names = sorted(name for name in _queues if name.startswith(prefix))
         return [one for name in names for one in _contenders(name)]

@@ -1,17 +1,13 @@
 """No lock at all: what the articles start from, and what the demo shows to go wrong."""
 
-from collections.abc import AsyncIterator, Hashable
-from contextlib import asynccontextmanager
-
-from typing_extensions import override
-
-from app.locks.attempt import Attempt
-from app.locks.backend import Guarantees, LockBackend, Scope
-from app.locks.contender import Contender
-from app.locks.grant import Grant
-from app.locks.lease import Lease
-from app.locks.lock import DistributedLock
-from app.locks.waiting import Wait
+from .attempt import Attempt
+from .backend import Guarantees, LockBackend, Scope
+from .compat import override
+from .contender import Contender
+from .grant import Grant
+from .lease import Lease
+from .lock import DistributedLock
+from .waiting import Wait
 
 
 class NoLock(DistributedLock["NoBackend"]):
@@ -22,29 +18,22 @@ class NoLock(DistributedLock["NoBackend"]):
         return _Attempt(self._backend, self.name)
 
     @override
-    def contenders(self) -> list[Contender]:
+    async def _queue(self) -> list[Contender]:
         return []
-
-    @override
-    @asynccontextmanager
-    async def on_loop(
-        self, *, wait_s: float | None = None, owner: Hashable | None = None, hold_max_s: float | None = None
-    ) -> AsyncIterator[Grant]:
-        yield self._take(Wait(wait_s))  # there is nothing to wait for, so no thread is needed
 
 
 class _Attempt(Attempt["NoBackend"]):
     @override
-    def take(self, wait: Wait) -> Grant:
+    async def take(self, wait: Wait) -> Grant:
         # No token: numbers of one process mean nothing to another.
         return Grant(self.name, 0, "none", Lease(self.name, _Nothing(), float("inf")))
 
 
 class _Nothing:
-    def renew(self, timeout_s: float) -> bool:
+    async def renew(self, timeout_s: float) -> bool:
         return True
 
-    def end(self, timeout_s: float) -> None:
+    async def end(self, timeout_s: float) -> None:
         pass
 
 
@@ -55,9 +44,9 @@ class NoBackend(LockBackend):
     guarantees = Guarantees(scope=Scope.NOBODY, leases=False)
 
     @override
-    def lock(self, name: str) -> NoLock:
-        return NoLock(self, name)
+    def lock(self, name: str, *, ttl_s: float | None = None) -> NoLock:
+        return NoLock(self, name, ttl_s)
 
     @override
-    def contenders(self, prefix: str) -> list[Contender]:
+    async def queues(self, prefix: str) -> list[Contender]:
         return []

@@ -1,27 +1,27 @@
 """All lock backends, by their short names. Imported only when they are wanted: some need an extra."""
 
 from importlib import import_module
-from typing import Final
+from typing import Final, Unpack
 
-from typing_extensions import Unpack
-
-from app.errors import ConfigurationError
-from app.locks.backend import LockBackend, Options
-from app.locks.url import LockUrl
+from .backend import LockBackend, Options
+from .errors import ConfigurationError
+from .url import LockUrl
 
 # A new lock is its module and a line here. The name is the scheme of its URL with "-" for "+".
 CLASSES: Final[dict[str, str]] = {
-    "etcd": "app.locks.etcd.backend:EtcdBackend",
-    "etcd-txn": "app.locks.etcd.txn:EtcdTxnBackend",
-    "redis": "app.locks.redis.lock:RedisBackend",
-    "redis-fair": "app.locks.redis.fair:RedisFairBackend",
-    "redlock": "app.locks.redis.redlock:RedlockBackend",
-    "zookeeper": "app.locks.zookeeper.lock:ZooKeeperBackend",
-    "mysql-row": "app.locks.mysql.row:MySqlRowBackend",
-    "mysql-for-update": "app.locks.mysql.for_update:MySqlForUpdateBackend",
-    "local": "app.locks.local:LocalBackend",
-    "none": "app.locks.none:NoBackend",
+    "etcd": ".etcd.backend:EtcdBackend",
+    "etcd-txn": ".etcd.txn:EtcdTxnBackend",
+    "redis": ".redis.lock:RedisBackend",
+    "redis-fair": ".redis.fair:RedisFairBackend",
+    "redlock": ".redis.redlock:RedlockBackend",
+    "zookeeper": ".zookeeper.lock:ZooKeeperBackend",
+    "mysql-row": ".mysql.row:MySqlRowBackend",
+    "mysql-for-update": ".mysql.for_update:MySqlForUpdateBackend",
+    "local": ".local:LocalBackend",
+    "none": ".none:NoBackend",
 }
+# What the clients are called where packages are.
+_CLIENTS: Final = {"etcd3": "cslab-etcd3", "grpc": "grpcio", "redis": "redis"}
 # Other ways to reach the same server: over TLS, through a socket file.
 _ALSO: Final = {"etcds": "etcd", "rediss": "redis", "unix": "redis", "redlocks": "redlock"}
 
@@ -41,9 +41,15 @@ def scheme_of(name: str) -> str:
 
 
 def backend_class(name: str) -> type[LockBackend]:
-    """The backend's class, by short name or URL scheme."""
+    """The backend's class, by short name or URL scheme. Raises `ConfigurationError`, also if its client is missing."""
     module, _, kind = CLASSES[name_of(name)].partition(":")
-    found: type[LockBackend] = getattr(import_module(module), kind)
+    try:
+        found: type[LockBackend] = getattr(import_module(module, __package__), kind)
+    except ModuleNotFoundError as error:
+        client = (error.name or "").partition(".")[0]
+        if client not in _CLIENTS:
+            raise
+        raise ConfigurationError(f"the lock {name} needs {client}: pip install {_CLIENTS[client]}") from None
     return found
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Self
 from urllib.parse import parse_qsl, unquote
 
-from app.errors import ConfigurationError
+from .errors import ConfigurationError
 
 _URL = re.compile(r"([a-z][a-z0-9+-]*)://(?:([^@/?#]*)@)?([^@/?#]*)(/[^?#@]*)?(?:\?([^#]*))?", re.DOTALL)
 LOOKS_LIKE = "it looks like scheme://user:password@host:port,host:port/path?option=value, percent-escaped"

@@ -1,17 +1,24 @@
 """How long a caller is willing to queue, and what wakes it or calls it off."""
 
+import asyncio
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from app.common import fork
-from app.common.callbacks import Callbacks
-from app.errors import LockCancelled, LockTimeout
+from . import fork
+from .callbacks import Callbacks
+from .errors import LockCancelled, LockTimeout
+from .steps import Pause, Step
+
+if TYPE_CHECKING:
+    from .grant import Grant
 
 _MIN_CALL_S: Final = 1.0  # a caller's last milliseconds are no deadline for a call
 _LEAVE_S: Final = 2.0
+_ALONE_MAX: Final = 50  # waiters in a process, before they look more seldom
 
 
 class Cancel:
@@ -50,6 +57,7 @@ class Wait:
         self._deadline = None if wait_s is None else clock() + wait_s
         self.wait_s = wait_s
         self.cancel = cancel or Cancel()
+        self.granted: list[Grant] = []  # what came of it, for a caller who was interrupted as it came
 
     @property
     def left_s(self) -> float:
@@ -69,7 +77,7 @@ class Wait:
 
 
 class Wake:
-    """An event that is over once it has been noticed.
+    """An event that is over once it has been noticed, for one waiter: a thread or a task.
 
     Made of a bare lock that is free while there is something to notice: a signal handler may set it while its thread
     waits. An `Event` would deadlock then, and a `SimpleQueue` of Python 3.11 can wait for ever.
@@ -78,15 +86,66 @@ class Wake:
     def __init__(self) -> None:
         self._nothing = threading.Lock()
         self._nothing.acquire()
+        self._task: tuple[asyncio.AbstractEventLoop, asyncio.Future[None]] | None = None  # that waits
 
     def set(self) -> None:
-        """Wake the waiter, or the next one to wait. Never blocks."""
+        """Wake the waiter, or the next one to wait. Never blocks; any thread may call it."""
         with suppress(RuntimeError):  # it is set already
             self._nothing.release()
+        task = self._task
+        if task is not None:
+            with suppress(RuntimeError):  # its loop is closed
+                task[0].call_soon_threadsafe(_wake, task[1])
 
-    def wait(self, timeout_s: float) -> bool:
-        """Whether it was set within that time. The waiter looks at what it waits for *after* this returns."""
+    def wait(self, timeout_s: float) -> "Woken":
+        """A step: whether it was set within that time. The waiter looks at what it waits for *after* that."""
+        return Woken(self, timeout_s)
+
+    def block(self, timeout_s: float) -> bool:
+        """The same for a thread, at once."""
         return self._nothing.acquire(timeout=min(max(timeout_s, 0.0), threading.TIMEOUT_MAX))
+
+    async def sleep(self, timeout_s: float) -> bool:
+        """The same for a task."""
+        if self._nothing.acquire(blocking=False):
+            return True
+        if timeout_s <= 0:
+            return False
+        loop = asyncio.get_running_loop()
+        woken = loop.create_future()
+        self._task = loop, woken
+        timer = None if math.isinf(timeout_s) else loop.call_later(timeout_s, _wake, woken)
+        try:
+            # It may have been set before the task was known to wait.
+            if not self._nothing.acquire(blocking=False):
+                await woken
+                return self._nothing.acquire(blocking=False)
+            return True
+        finally:
+            self._task = None
+            if timer is not None:
+                timer.cancel()
+
+
+def _wake(woken: "asyncio.Future[None]") -> None:
+    if not woken.done():
+        woken.set_result(None)
+
+
+class Woken(Step[bool]):
+    """A wait for a `Wake`."""
+
+    def __init__(self, wake: Wake, timeout_s: float) -> None:
+        self._wake = wake
+        self._timeout_s = timeout_s
+
+    def in_thread(self) -> bool:
+        """Block."""
+        return self._wake.block(self._timeout_s)
+
+    async def on_loop(self) -> bool:
+        """Let others go on."""
+        return await self._wake.sleep(self._timeout_s)
 
 
 class Shutdown:
@@ -103,6 +162,11 @@ class Shutdown:
         self._callbacks.fired = before.fired
         self._mutex = threading.Lock()
         self._waiting = 0
+
+    @property
+    def crowd(self) -> float:
+        """By how much each of those who wait must look more seldom, so that all together do not look too often."""
+        return max(1.0, self._waiting / _ALONE_MAX)
 
     @property
     def begun(self) -> bool:
@@ -126,9 +190,9 @@ class Shutdown:
             with self._mutex:
                 self._waiting -= 1
 
-    def begin(self) -> None:
+    async def begin(self) -> None:
         """Have all waiters leave, and wait for that for two seconds at most."""
         self._callbacks.fire()
         deadline = time.monotonic() + _LEAVE_S
         while self._waiting and time.monotonic() < deadline:
-            time.sleep(0.01)
+            await Pause(0.01)

@@ -5,13 +5,12 @@ import contextlib
 import dataclasses
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from typing_extensions import Unpack
 
 from app.errors import HoursNotPossible, LockError, SeckillError, StockCorrupt, StockError, UnknownItem
-from app.locks import Contender, Guarantees, LockBackend
+from app.locks import AsyncLocks, Contender, Guarantees
 from app.sale.shop import Shop
 from app.stock import Fence, Level, Order, Restock, StockStore, TermsChange
 from app.stock.refusals import foreign, superseded
@@ -30,14 +29,12 @@ class Admin:
     """
 
     def __init__(
-        self, shop: Shop, backend: LockBackend, store: StockStore, *, learn: Callable[[], Awaitable[None]]
+        self, shop: Shop, locks: AsyncLocks, store: StockStore, *, learn: Callable[[], Awaitable[None]]
     ) -> None:
         self._shop = shop
-        self._backend = backend
+        self._locks = locks
         self._store = store
         self._learn = learn
-        # A slow lock system takes no thread from those who sell.
-        self._threads = ThreadPoolExecutor(2, thread_name_prefix="seckill-admin")
 
     # -- the stock ---------------------------------------------------------------------------------------------------
 
@@ -64,8 +61,8 @@ class Admin:
         """Set the units left (see `Restock`), under the lock and past the fence like any other write."""
         self._store.check(sku)
         await self._learn()
-        lock = self._backend.lock(self._shop.lock_name(sku))
-        async with lock.on_loop(wait_s=wait_s) as grant, self._store.selling():
+        lock = self._locks.lock(self._shop.lock_name(sku))
+        async with lock.holding(wait_s=wait_s) as grant, self._store.selling():
             if change := how.get("terms"):
                 await self._refuse_odd_hours(sku, change)
             grant.ensure_held()
@@ -107,7 +104,7 @@ class Admin:
         if all(fence is None or isinstance(fence, StockError) for fence in seen.values()):
             return {sku: [str(fence)] if fence else [] for sku, fence in seen.items()}
         # A token of whichever lock is greater than all before it.
-        async with self._backend.lock(self._shop.lock_name(skus[0])).on_loop(wait_s=wait_s) as grant:
+        async with self._locks.lock(self._shop.lock_name(skus[0])).holding(wait_s=wait_s) as grant:
             ours = Fence(grant.token, grant.source)
         return {sku: _faults(sku, fence, ours) for sku, fence in seen.items()}
 
@@ -115,21 +112,18 @@ class Admin:
 
     async def contenders(self) -> list[Contender]:
         """The queues of the locks of all items."""
-        found = await asyncio.to_thread(self._backend.contenders, self._shop.lock_prefix)
+        found = await self._locks.contenders(self._shop.lock_prefix)
         return [one for one in found if not one.key.startswith(f"{self._shop.lock_prefix}!")]
 
     async def queue(self, sku: str) -> list[Contender]:
         """The queue of an item's lock: the holder first, then the waiters in order, as far as they can be seen."""
         self._store.check(sku)
-        return await self._in_thread(self._backend.lock(self._shop.lock_name(sku)).contenders)
-
-    async def _in_thread(self, look: Callable[[], list[Contender]]) -> list[Contender]:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, look)
+        return await self._locks.lock(self._shop.lock_name(sku)).contenders()
 
     @property
     def lock_system(self) -> tuple[str, Guarantees]:
         """What the locks are called, and what they promise now."""
-        return self._backend.name, self._backend.guarantees
+        return self._locks.name, self._locks.guarantees
 
     @property
     def guarded(self) -> bool:
@@ -139,16 +133,16 @@ class Admin:
     @property
     def mode(self) -> str:
         """How sales happen now: under the "lock", or "optimistic" while the lock system is away and that may be."""
-        return "optimistic" if self._backend.degraded else "lock"
+        return "optimistic" if self._locks.degraded else "lock"
 
     @property
     def renewing(self) -> bool:
-        """Whether leases are being renewed: the thread that does it is there, and gets on."""
-        return self._backend.renewing
+        """Whether leases are being renewed."""
+        return self._locks.renewing
 
     def pause_renewal(self, for_s: float) -> None:
         """Renew no lease for some seconds: to see what the lock and the fence are for."""
-        self._backend.pause_renewal(for_s)
+        self._locks.pause_renewal(for_s)
 
     # -- the instances -----------------------------------------------------------------------------------------------
 
@@ -162,14 +156,14 @@ class Admin:
         A lock system that one can do without is "away".
         """
         lock, store = await asyncio.gather(
-            _well(self._backend.name, asyncio.to_thread(self._backend.ping, timeout_s)),
+            _well(self._locks.name, self._locks.ping(timeout_s)),
             _well("store", self._writable_and_lasting(timeout_s)),
         )
         errors = self._shop.errors
         for sku, error in errors.items():
             _log.warning("not ready, %s: %s", sku, error)
         checks = {
-            self._backend.name: "away" if self._backend.degraded else lock,  # which is no reason not to sell
+            self._locks.name: "away" if self._locks.degraded else lock,  # which is no reason not to sell
             "store": store,
             "renewal": "ok" if self.renewing else "not available",
             "stock": "not available" if errors else "ok",
@@ -188,15 +182,11 @@ class Admin:
         with contextlib.suppress(LockError, TimeoutError):
             async with asyncio.timeout(timeout_s):
                 for waited_s, name in sorted(long, reverse=True)[:_NAMED_MAX]:
-                    for one in await self._in_thread(self._backend.lock(name).contenders):
+                    for one in await self._locks.lock(name).contenders():
                         if one.holds:
                             found.add(one.owner.get("instance", one.key))
                             _log.warning("waited %.0f ms for %s, which %s holds", waited_s * 1000, name, one.owner)
         return sorted(found)
-
-    def close(self) -> None:
-        """End its threads."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
 
 
 def _faults(sku: str, seen: Fence | StockError | None, ours: Fence) -> list[str]:

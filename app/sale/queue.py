@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 from enum import Enum, auto
 from typing import Final
 
-from app.common.backoff import Backoff
 from app.errors import NotDecided, OutcomeUnknown, QueueFull, SaleError
+from app.locks.backoff import Backoff
 from app.sale.decision import Answer, Outcome, Purchase
 from app.telemetry.observer import Observer
 

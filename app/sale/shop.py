@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from app.errors import Closing, StockError, TurnedAway
-from app.locks import LockBackend, Scope
+from app.locks import AsyncLocks, Scope
 from app.sale.decision import Answer, Purchase
 from app.sale.rules import Rules
 from app.sale.worker import Halted, Worker
@@ -25,7 +25,7 @@ class Shop:
 
     def __init__(
         self,
-        backend: LockBackend,
+        locks: AsyncLocks,
         store: StockStore,
         rules: Rules,
         observer: Observer,
@@ -34,7 +34,7 @@ class Shop:
         lock_groups: int = 1,
         halted: Halted = lambda sku: None,
     ) -> None:
-        self._backend = backend
+        self._locks = locks
         self._store = store
         self._rules = rules
         self._observer = observer
@@ -81,10 +81,10 @@ class Shop:
 
     def _new_worker(self, lock_name: str) -> Worker:
         rules, tasks_max = self._rules, 1
-        if self._backend.guarantees.scope is Scope.NOBODY and not self._store.guarded:
+        if self._locks.guarantees.scope is Scope.NOBODY and not self._store.guarded:
             # Nobody waits for anybody: each request reads, decides and writes by itself, as in the articles.
             rules, tasks_max = dataclasses.replace(rules, batch_max=1, sold_out_ttl_s=0.0), _TASKS_WITHOUT_LOCK
-        lock = self._backend.lock(lock_name)
+        lock = self._locks.lock(lock_name)
         return Worker(lock, self._store, rules, self._observer, halted=self._halted, tasks_max=tasks_max)
 
     def lock_name(self, sku: str) -> str:

@@ -6,9 +6,8 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from contextvars import Context
-from typing import Any, Final
+from typing import Final
 
-from app.common.backoff import Backoff
 from app.errors import (
     FenceRefused,
     LockError,
@@ -21,7 +20,8 @@ from app.errors import (
     StockUnavailable,
     UnknownItem,
 )
-from app.locks import DistributedLock, Grant
+from app.locks import AsyncLock, Grant
+from app.locks.backoff import Backoff
 from app.sale.batch import Part, ask, by_item, decide_part
 from app.sale.decision import Outcome, outside
 from app.sale.in_doubt import InDoubt
@@ -50,7 +50,7 @@ class Worker:
 
     def __init__(
         self,
-        lock: DistributedLock[Any],
+        lock: AsyncLock,
         store: StockStore,
         rules: Rules,
         observer: Observer,
@@ -154,7 +154,7 @@ class Worker:
         asked = self._asked_at = loop.time()
         tally = _Tally()
         wait_s, hold_max_s = self._rules.purchase_timeout_s, _HOLD_MAX_TTLS * self._lock.ttl_s
-        async with self._lock.on_loop(wait_s=wait_s, hold_max_s=hold_max_s) as grant:
+        async with self._lock.holding(wait_s=wait_s, hold_max_s=hold_max_s) as grant:
             granted, self._asked_at = loop.time(), None
             self._observer.granted(self._lock.name, grant.token, granted - asked)
             logs.also_about(token=grant.token)

@@ -9,8 +9,8 @@ from sse_starlette import EventSourceResponse, ServerSentEvent
 from sse_starlette.sse import SendTimeoutError
 from starlette.types import Receive, Scope, Send
 
-from app.common.forever import run_forever
 from app.errors import TooManyListeners
+from app.forever import run_forever
 
 _log = logging.getLogger(__name__)
 

@@ -26,10 +26,10 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from app import locks
-from app.common.mysql import MySqlClient
 from app.embedded import EtcdMember, MariaDB, Valkey, ZooKeeper
 from app.errors import ConfigurationError, LockUnavailable
 from app.locks.mysql.backend import SCHEMA as LOCK_TABLES
+from app.locks.mysql.client import MySqlClient
 from app.locks.registry import CLASSES, scheme_of
 
 _START_WITHIN_S: Final = 30.0  # all processes of a heat are there, and connected
@@ -104,7 +104,7 @@ def _left_in_redis(addresses: str) -> set[str]:
     for address in addresses.split(","):
         with redis.Redis.from_url(f"redis://{address}") as client:
             keys: Any = client.scan_iter(count=1000)
-            found |= {f"key {key!r} in {address}" for key in keys if key != b"seckill_lock_tokens"}
+            found |= {f"key {key!r} in {address}" for key in keys if key != b"fencelock_tokens"}
     return found
 
 
@@ -133,7 +133,7 @@ def _children(client: Any, folder: str) -> list[str]:
 def _left_in_mysql(address: str) -> set[str]:
     client = MySqlClient(f"mysql://{address}", timeout_s=10, unavailable=LockUnavailable, schema=LOCK_TABLES)
     try:
-        return {f"row {name!r}" for (name,) in client.run("SELECT name FROM seckill_locks").rows}
+        return {f"row {name!r}" for (name,) in client.run("SELECT name FROM fencelock_locks").rows}
     finally:
         client.close()
 
@@ -144,7 +144,7 @@ SERVERS: Final = {
     "redis": Server("redis", "seckill", _start_redis, _left_in_redis),
     "redlock": Server("redis", "seckill", _start_redlock, _left_in_redis),
     "zookeeper": Server("kazoo", "seckill[zookeeper]", _start_zookeeper, _left_in_zookeeper),
-    "mysql": Server("pymysql", "seckill[mysql]", _start_mysql, _left_in_mysql),
+    "mysql": Server("asyncmy", "seckill[mysql]", _start_mysql, _left_in_mysql),
 }
 
 

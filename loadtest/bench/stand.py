@@ -4,8 +4,8 @@ import asyncio
 import os
 import sys
 import urllib.request
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, contextmanager
+from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Self
@@ -13,10 +13,9 @@ from typing import Final, Self
 import psutil
 import redis
 
-from app import locks
 from app.embedded import EtcdMember, Valkey
 from app.embedded.process import Process, ProcessFailed, free_port
-from app.locks import LockBackend
+from app.locks import aio, connect
 from app.main import Sale, open_sale
 from app.settings import PREFIX, load
 from app.stock import DEFAULT_SKU, Fence
@@ -120,7 +119,8 @@ class Running:
         async def set_stock() -> None:
             async with self._open_sale() as sale:
                 await sale.admin.set_stock(skus[0], self.contender.stock, new_sale=True, wait_s=60)
-                async with self._backend() as backend, backend.lock(sale.shop.lock_name(skus[0])).on_loop() as grant:
+                lock_name = sale.shop.lock_name(skus[0])
+                async with aio.connect(self._lock_url, ttl_s=60) as locks, locks.lock(lock_name) as grant:
                     fence = Fence(grant.token, grant.source)
                     for first in range(1, len(skus), _FILLED_AT_ONCE):
                         some = skus[first : first + _FILLED_AT_ONCE]
@@ -130,11 +130,6 @@ class Running:
 
         asyncio.run(set_stock())
 
-    @asynccontextmanager
-    async def _backend(self) -> AsyncIterator[LockBackend]:
-        with locks.connect(self._lock_url, ttl_s=60) as backend:
-            yield backend
-
     @contextmanager
     def held_up(self) -> Iterator[None]:
         """While somebody else has the lock, so that buyers wait."""
@@ -143,7 +138,7 @@ class Running:
             async with self._open_sale() as sale:
                 return sale.shop.lock_name(DEFAULT_SKU)
 
-        backend = locks.connect(self._lock_url, ttl_s=60)
+        backend = connect(self._lock_url, ttl_s=60)
         try:
             with backend.lock(asyncio.run(lock_name())):
                 yield

@@ -1,7 +1,6 @@
 """What every lock must do, whatever it is made of. A backend's tests inherit `LockContract`, with a `LockSystem`."""
 
 import _thread
-import asyncio
 import gc
 import os
 import queue
@@ -12,7 +11,6 @@ import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -20,14 +18,14 @@ from typing import Any
 
 import pytest
 
-from app.common.clock import now
 from app.errors import LockCancelled, LockError, LockLost, LockNotHeld, LockTimeout, LockUnavailable
-from app.locks import Cancel, DistributedLock, Grant, Guarantees, LockBackend, Scope
-from app.locks import lock as lock_module
-from app.locks.pulse import STOPPED_S
+from app.locks import Cancel, DistributedLock, Grant, Guarantees, Hook, LockBackend, Scope
+from app.locks.clock import now
 from app.locks.waiting import Wake
+from tests.contract.permit_contract import PermitContract
+from tests.contract.task_contract import TaskContract, promise
 from tests.harness.forked import Forked
-from tests.harness.waiting import WITHIN_S, eventually, eventually_async
+from tests.harness.waiting import WITHIN_S, eventually
 from tests.harness.worker import Worker
 
 TTL_S = 1  # the shortest that etcd grants (to its test members, which elect quickly)
@@ -109,15 +107,11 @@ def hold_and_release(lock: DistributedLock[Any]) -> int:
         return grant.token
 
 
-def promise(name: str) -> Any:
-    """A test for backends that guarantee this; for the others it is left out when tests are collected."""
-    return pytest.mark.promise(name)
-
-
-class LockContract:
+class LockContract(TaskContract, PermitContract):
     """The suite. Every test ends with nothing left on the server."""
 
     guarantees: Guarantees
+    ends_with_its_connection = False  # whose silence a client may notice before the lease's deadline
     returns_by_its_key = False  # whether a waiter whose key was deleted comes back with the same one
 
     @pytest.fixture
@@ -325,6 +319,40 @@ class LockContract:
         assert not ran
         eventually(lambda: not own_system.leftovers(), "what reached the server nevertheless is gone")
         backend.close()
+
+    def test_a_lock_may_have_a_ttl_of_its_own(self, backend: LockBackend, name: str) -> None:
+        """Its leases are as long as it says, and others' as long as the backend's."""
+        brief, usual = backend.lock(name, ttl_s=2), backend.lock(f"{name}-usual")
+        assert (brief.ttl_s, usual.ttl_s) == (2, CALM_S)
+        with brief as grant, usual as other:
+            if self.guarantees.leases:
+                assert grant.deadline < now() + 2.1
+                assert other.deadline > now() + 2.1
+        for wrong in (0, -1, float("inf"), float("nan")):
+            with pytest.raises(ValueError, match="ttl_s"):
+                backend.lock(name, ttl_s=wrong)
+
+    def test_the_hook_is_told(self, system: LockSystem, backend: LockBackend, name: str) -> None:
+        """A hook hears of each grant, wait in vain and release, once, and not of what is re-entered."""
+        told: list[tuple[str, str]] = []
+
+        class Told(Hook):
+            def granted(self, name: str, token: int, waited_s: float) -> None:
+                told.append(("granted", name))
+
+            def not_granted(self, name: str, error: BaseException, waited_s: float) -> None:
+                told.append((type(error).__name__, name))
+
+            def released(self, name: str, token: int, held_s: float) -> None:
+                told.append(("released", name))
+
+        backend.hook = Told()
+        lock = backend.lock(name)
+        with lock, lock:
+            if self.guarantees.scope is not Scope.NOBODY:
+                assert InThread(lock.try_acquire).result() is None
+        in_vain = [("LockTimeout", name)] if self.guarantees.scope is not Scope.NOBODY else []
+        assert told == [("granted", name), *in_vain, ("released", name)]
 
     # -- owners ------------------------------------------------------------------------------------------------------
 
@@ -544,10 +572,12 @@ class LockContract:
         lock.acquire()
         other = brief_backend.lock(name)
         waiting = InThread(lambda: hold_and_release(other))
-        key = eventually(lambda: [c for c in lock.contenders() if not c.holds], "the waiter is in the queue")[0].key
-        system.delete_key(key)
+        before = eventually(lambda: [c for c in lock.contenders() if not c.holds], "the waiter is in the queue")[0]
+        system.delete_key(before.key)
         eventually(
-            lambda: any(not c.holds and (c.key != key or self.returns_by_its_key) for c in lock.contenders()),
+            lambda: any(
+                not c.holds and (c.token != before.token or self.returns_by_its_key) for c in lock.contenders()
+            ),
             "the waiter is back in the queue",
         )
         assert waiting.thread.is_alive()
@@ -681,18 +711,6 @@ class LockContract:
         lock.acquire(wait_s=WITHIN_S)
         lock.release()
 
-    @pytest.mark.slow
-    def test_a_child_has_an_event_loop_of_its_own(self, lock: DistributedLock[Any]) -> None:
-        """`on_loop` works in a child although the threads behind it are the parent's."""
-
-        async def once() -> int:
-            async with lock.on_loop(wait_s=WITHIN_S) as grant:
-                return grant.token
-
-        before = asyncio.run(once())
-        assert Forked(lambda _: asyncio.run(once())).result() > before or not self.guarantees.fencing
-        assert asyncio.run(once()) > before or not self.guarantees.fencing
-
     @pytest.mark.parametrize("how", ["exits", "closes"])
     @pytest.mark.slow
     def test_a_child_costs_its_parent_nothing(self, steady_backend: LockBackend, name: str, how: str) -> None:
@@ -743,8 +761,8 @@ class LockContract:
     ) -> None:
         """A server that is killed and comes back within the TTL costs neither the holder nor the waiter its place."""
         backend = own_system.open(10)
-        waits, wait = threading.Event(), Wake.wait
-        monkeypatch.setattr(Wake, "wait", lambda wake, timeout_s: (waits.set(), wait(wake, timeout_s))[1])
+        waits, block = threading.Event(), Wake.block
+        monkeypatch.setattr(Wake, "block", lambda wake, timeout_s: (waits.set(), block(wake, timeout_s))[1])
         holder, other = backend.lock("/test/restart"), backend.lock("/test/restart")
         grant = holder.acquire()
         waiting = InThread(lambda: hold_and_release(other))
@@ -788,135 +806,13 @@ class LockContract:
         own_system.pause()
         try:
             assert told.wait(own_system.ttl_s + WITHIN_S)
-            assert now() >= grant.deadline
+            assert now() >= grant.deadline or self.ends_with_its_connection
             with pytest.raises(LockLost):
                 lock.release()
         finally:
             own_system.resume()
         eventually(lambda: not own_system.leftovers(), "nothing is left on the server", own_system.ttl_s + WITHIN_S)
         backend.close()
-
-    # -- on an event loop --------------------------------------------------------------------------------------------
-
-    def test_excludes_tasks(self, lock: DistributedLock[Any]) -> None:
-        """Tasks of one event loop, which share a thread, exclude each other."""
-        most = inside = 0
-
-        async def work() -> None:
-            nonlocal most, inside
-            async with lock.on_loop():
-                inside += 1
-                most = max(most, inside)
-                await asyncio.sleep(0)
-                inside -= 1
-
-        async def main() -> None:
-            await asyncio.gather(*(work() for _ in range(8)))
-
-        asyncio.run(main())
-        assert most == 1
-
-    async def test_a_task_may_reenter_as_its_owner(self, lock: DistributedLock[Any]) -> None:
-        """Code on an event loop re-enters with an explicit owner."""
-        async with lock.on_loop(owner="me") as outer, lock.on_loop(owner="me") as inner:
-            assert inner is outer
-
-    async def test_a_cancelled_task_leaves_no_key(self, lock: DistributedLock[Any]) -> None:
-        """Cancelling a task that waits takes it out of the queue; cancelling one that holds gives the lock back."""
-
-        async def hold(entered: asyncio.Event) -> None:
-            async with lock.on_loop():
-                entered.set()
-                await asyncio.Event().wait()
-
-        async def until(number: int) -> None:
-            await asyncio.to_thread(self._until_queued, lock, number)
-
-        entered = asyncio.Event()
-        holder = asyncio.create_task(hold(entered))
-        await entered.wait()
-        waiter = asyncio.create_task(hold(asyncio.Event()))
-        await until(2)
-        waiter.cancel()
-        await until(1)
-        holder.cancel()
-        await until(0)
-        await asyncio.gather(holder, waiter, return_exceptions=True)
-        assert holder.cancelled()
-        assert waiter.cancelled()
-
-    @promise("leases")
-    def test_a_blocked_loop_loses_the_lock(self, system: LockSystem, brief_backend: LockBackend, name: str) -> None:
-        """A loop that stands still while it holds the lock has it for about a TTL, although its threads are well."""
-        held, end = threading.Event(), threading.Event()
-
-        async def hold() -> None:
-            async with brief_backend.lock(name).on_loop():
-                held.set()
-                end.wait(3 * WITHIN_S)  # blocks the loop
-
-        running = InThread(lambda: asyncio.run(hold()))
-        assert held.wait(WITHIN_S)
-        other = system.open(CALM_S)
-        try:
-            lock = other.lock(name)
-            lock.acquire(wait_s=WITHIN_S)
-            lock.release()
-        finally:
-            end.set()
-            other.close()
-        with pytest.raises(LockLost):
-            running.result()
-
-    @promise("leases")
-    async def test_an_owner_that_a_task_has_joined_keeps_the_lock(self, brief_lock: DistributedLock[Any]) -> None:
-        """A lock that was acquired for an owner, re-entered on a loop and left there, is renewed as before."""
-        grant = await asyncio.to_thread(brief_lock.acquire, owner="me")
-        async with brief_lock.on_loop(owner="me"):
-            pass
-        until = time.monotonic() + STOPPED_S + 2 * brief_lock.ttl_s + 1
-        await eventually_async(lambda: time.monotonic() > until, "a stopped pulse would be noticed, and the TTL over")
-        assert not grant.lost
-        await asyncio.to_thread(brief_lock.release, owner="me")
-
-    @promise("leases")
-    async def test_a_hold_has_an_upper_age(self, brief_lock: DistributedLock[Any]) -> None:
-        """A task that asked for it loses the lock after some time, however healthy it is."""
-        with pytest.raises(LockLost):
-            async with brief_lock.on_loop(hold_max_s=brief_lock.ttl_s) as grant:
-                await eventually_async(lambda: grant.lost, "it is lost")
-
-    async def test_cancelling_at_any_moment_leaves_nothing(self, lock: DistributedLock[Any]) -> None:
-        """Whatever a cancellation races with (the wait, the grant, the release), the lock is free afterwards."""
-
-        async def hold() -> None:
-            async with lock.on_loop():
-                await asyncio.sleep(0)
-
-        for step in range(40):
-            task = asyncio.create_task(hold())
-            await asyncio.sleep(step * 0.0004)  # not a wait for anything: a different moment each time
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-        async with lock.on_loop(wait_s=WITHIN_S):
-            pass
-
-    def test_waiting_tasks_do_not_block_a_release(
-        self, lock: DistributedLock[Any], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """When all threads for waiting are taken by waiters, the holder can release all the same."""
-        few = ThreadPoolExecutor(max_workers=2, thread_name_prefix="seckill-lock-few")
-        monkeypatch.setattr(lock_module, "_WAITERS", few)
-
-        async def hold() -> None:
-            async with lock.on_loop():
-                pass
-
-        async def main() -> None:
-            await asyncio.wait_for(asyncio.gather(*(hold() for _ in range(8))), 2 * WITHIN_S)
-
-        asyncio.run(main())
-        few.shutdown()
 
     # -- help --------------------------------------------------------------------------------------------------------
 

@@ -1,5 +1,6 @@
 """The etcd lock keeps the contract; and what is etcd's alone: other clients in the queue, clusters, logins, TLS."""
 
+import asyncio
 import base64
 import contextlib
 import os
@@ -19,14 +20,24 @@ from app.embedded import EtcdCluster, EtcdMember, etcd_binary
 from app.embedded.process import free_port
 from app.errors import ConfigurationError, LockError, LockUnavailable
 from app.locks import Contender, DistributedLock, Grant
-from app.locks.etcd import lookout
+from app.locks.etcd import lender, lookout
 from app.locks.etcd.backend import EtcdBackend
 from app.locks.etcd.txn import EtcdTxnBackend
 from app.locks.etcd.watch import WatchStream
 from app.torture.proxy import Proxy
-from tests.contract.lock_contract import TTL_S, InThread, LockContract, LockSystem, hold_and_release
+from tests.contract.lock_contract import CALM_S, TTL_S, InThread, LockContract, LockSystem, hold_and_release
 from tests.harness.forked import Forked
-from tests.harness.servers import QUICK_ETCD, etcd_far_away, etcdctl, gateway, leader, leases, optional_server, watchers
+from tests.harness.servers import (
+    QUICK_ETCD,
+    etcd_far_away,
+    etcdctl,
+    gateway,
+    leader,
+    leases,
+    leases_in_use,
+    optional_server,
+    watchers,
+)
 from tests.harness.waiting import WITHIN_S, eventually
 
 
@@ -51,7 +62,7 @@ class EtcdSystem(LockSystem):
 
     def leftovers(self) -> list[str]:
         keys = etcdctl(self.server.endpoint, "get", "--prefix", "--keys-only", "/").split()
-        return [key for key in keys if not key.endswith("!record")] + leases(self.server)
+        return [key for key in keys if not key.endswith(("!record", "!taken"))] + leases_in_use(self.server)
 
 
 class EtcdTxnSystem(EtcdSystem):
@@ -200,15 +211,15 @@ def test_a_key_that_vanishes_behind_a_lost_answer(
     other = EtcdBackend([etcd.endpoint], ttl_s=TTL_S)
     client, put, see = other.client, other.client.put_and_see, other.client.see
 
-    def put_twice(key: str, *rest: Any, **more: Any) -> Any:
-        put(key, *rest, **more)  # its answer is lost
+    async def put_twice(key: str, *rest: Any, **more: Any) -> Any:
+        await put(key, *rest, **more)  # its answer is lost
         monkeypatch.setattr(client, "see", see_nothing)
-        return put(key, *rest, **more)
+        return await put(key, *rest, **more)
 
-    def see_nothing(key: str, *rest: Any, **more: Any) -> Any:
+    async def see_nothing(key: str, *rest: Any, **more: Any) -> Any:
         monkeypatch.setattr(client, "see", see)
         etcdctl(etcd.endpoint, "del", key)
-        return see(key, *rest, **more)
+        return await see(key, *rest, **more)
 
     monkeypatch.setattr(client, "put_and_see", put_twice)
     with holder:
@@ -741,3 +752,98 @@ def test_a_forked_child_that_can_not_use_grpc_is_told(backend: EtcdBackend, monk
             child = Forked(lambda _: use())
         with pytest.raises(LockError, match="gRPC"):
             child.result()
+
+
+# -- leases that are lent --------------------------------------------------------------------------------------------
+
+
+def test_a_lease_is_lent_to_the_next_acquire(etcd: EtcdMember, backend: EtcdBackend) -> None:
+    """A released lock's key is gone and its lease stays, for the next acquire, of whichever lock; tokens grow."""
+    with backend.lock("/test/lent-a") as first:
+        lease = first.key.rpartition("/")[2]
+    assert leases_in_use(etcd) == []
+    assert int(lease, 16) in [int(one, 16) for one in leases(etcd)]
+    with backend.lock("/test/lent-b") as second:
+        assert second.key.rpartition("/")[2] == lease
+        assert second.token > first.token
+        with backend.lock("/test/lent-a") as third:  # the lent one is in use
+            assert third.key.rpartition("/")[2] != lease
+
+
+def test_leases_are_not_lent_for_another_ttl(etcd: EtcdMember, backend: EtcdBackend) -> None:
+    """A lock that wants another TTL has a lease that was granted for that."""
+    with backend.lock("/test/lent") as usual:
+        pass
+    with backend.lock("/test/lent", ttl_s=CALM_S) as other:
+        assert other.key != usual.key
+        assert other.lease.ttl_s == CALM_S
+
+
+def test_a_lease_with_an_open_call_is_not_lent(etcd: EtcdMember, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is still on its way could make a key that nobody knows of: the lease is revoked, and the key with it."""
+    other = EtcdBackend([etcd.endpoint], ttl_s=CALM_S)
+    put = other.client.put_and_see
+
+    async def unanswered(key: str, value: bytes, lease_id: int, prefix: str, timeout_s: float, tell: Any) -> Any:
+        await put(key, value, lease_id, prefix, timeout_s, tell)
+        tell()
+        raise LockUnavailable("no answer")
+
+    monkeypatch.setattr(other.client, "put_and_see", unanswered)
+    with pytest.raises(LockUnavailable):
+        other.lock("/test/open").acquire()
+    eventually(lambda: leases(etcd) == [], "key and lease are gone", CALM_S / 2)
+    other.close()
+
+
+def test_a_late_creation_of_the_single_key_orphans_nothing(etcd: EtcdMember, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A try that was not answered may arrive after the release: its lease must not be anybody's then."""
+    other = EtcdTxnBackend([etcd.endpoint], ttl_s=CALM_S)
+    create = other.client.create
+
+    async def answered_at_the_second_try(key: str, value: bytes, lease_id: int, timeout_s: float, tell: Any) -> Any:
+        tell()
+        return await create(key, value, lease_id, timeout_s, tell)
+
+    monkeypatch.setattr(other.client, "create", answered_at_the_second_try)
+    with other.lock("/test/late"):
+        assert len(leases(etcd)) == 1
+    assert leases(etcd) == []
+    other.close()
+
+
+def test_idle_leases_are_given_back(etcd: EtcdMember, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few are kept, and each not for long: a process that takes no locks any more has no leases."""
+    monkeypatch.setattr(lender, "_IDLE_S", 0.5)
+    other = EtcdBackend([etcd.endpoint], ttl_s=TTL_S)
+    locks = [other.lock(f"/test/idle-{number}") for number in range(20)]
+    for lock in locks:
+        lock.acquire()
+    for lock in locks:
+        lock.release()
+    assert len(leases(etcd)) <= 16
+    eventually(lambda: leases(etcd) == [], "nobody needs them")
+    with locks[0]:
+        pass
+    other.close()
+    assert leases(etcd) == []
+
+
+@pytest.mark.slow
+async def test_a_crowd_of_tasks_is_served(etcd: EtcdMember) -> None:
+    """Five hundred tasks that come at once all get the lock, in little memory, and not late."""
+    locks = EtcdBackend([etcd.endpoint], ttl_s=CALM_S).aio
+    lock, inside, served = locks.lock("/test/crowd"), 0, 0
+
+    async def once() -> None:
+        nonlocal inside, served
+        async with lock:
+            inside += 1
+            assert inside == 1
+            await asyncio.sleep(0)
+            inside -= 1
+            served += 1
+
+    await asyncio.wait_for(asyncio.gather(*(once() for _ in range(500))), 120)
+    assert served == 500
+    await locks.close()

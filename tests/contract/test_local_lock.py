@@ -34,6 +34,7 @@ class LocalSystem(LockSystem):
 
 class TestLocalLock(LockContract):
     guarantees = LocalBackend.guarantees
+    can_be_taken = False
 
     @pytest.fixture
     def system(self) -> LockSystem:

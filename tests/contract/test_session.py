@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from app.common.clock import now
 from app.embedded import EtcdMember
 from app.errors import LockLost, LockTimeout
+from app.locks.clock import now
 from app.locks.etcd.backend import EtcdBackend
 from app.locks.etcd.client import EtcdClient
 from app.locks.etcd.session import Session

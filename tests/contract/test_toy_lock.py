@@ -10,6 +10,7 @@ import pytest
 
 from app.locks import Grant, LockBackend, connect
 from app.locks.registry import CLASSES
+from app.locks.steps import in_thread
 from tests.contract.lock_contract import LockContract, LockSystem
 from tests.contract.toy_lock import ToyBackend
 
@@ -29,15 +30,21 @@ class ToySystem(LockSystem):
         return connect(f"toy://{self._file}", ttl_s=ttl_s)
 
     def delete_key(self, key: str) -> None:
-        with ToyBackend(str(self._file)).table(1) as table:
-            table["held"] = {name: line for name, line in table["held"].items() if line["key"] != key}
+        async def delete() -> None:
+            async with ToyBackend(str(self._file)).table(1) as table:
+                table["held"] = {name: line for name, line in table["held"].items() if line["key"] != key}
+
+        in_thread(delete())
 
     def end_lease(self, grant: Grant) -> None:
         self.delete_key(grant.key)
 
     def leftovers(self) -> list[str]:
-        with ToyBackend(str(self._file)).table(1) as table:
-            return list(table["held"])
+        async def look() -> list[str]:
+            async with ToyBackend(str(self._file)).table(1) as table:
+                return list(table["held"])
+
+        return in_thread(look())
 
     def restart(self) -> None:
         json.loads(self._file.read_text())  # there is no server, and all is on disk
@@ -52,6 +59,7 @@ class ToySystem(LockSystem):
 
 class TestToyLock(LockContract):
     guarantees = ToyBackend.guarantees
+    can_be_taken = False
 
     @pytest.fixture(autouse=True)
     def registered(self, monkeypatch: pytest.MonkeyPatch) -> None:

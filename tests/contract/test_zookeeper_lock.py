@@ -21,10 +21,11 @@ from kazoo.exceptions import NoAuthError, NoNodeError
 from kazoo.protocol.serialization import Close, Connect
 from kazoo.security import make_digest_acl
 
-from app.common.clock import now
 from app.embedded import ZooKeeper
 from app.errors import ConfigurationError, LockLost, LockTimeout, LockUnavailable
 from app.locks import DistributedLock, Grant
+from app.locks.clock import now
+from app.locks.steps import in_thread
 from app.locks.zookeeper import client as zookeeper_client
 from app.locks.zookeeper import lock as zookeeper
 from app.locks.zookeeper.lock import ZooKeeperBackend
@@ -92,10 +93,14 @@ class ZooKeeperSystem(LockSystem):
 
 
 def below(client: KazooClient, path: str) -> list[str]:
-    """Ephemeral nodes, and texts; folders stay, and what tells one ensemble from another."""
+    """Ephemeral nodes, and texts; folders stay, what tells one ensemble from another, and who took a lock away."""
     try:
         data, stat = client.get(path)
-        here = [path] if stat.ephemeralOwner or (data and not path.endswith("/~id")) else []
+        here = (
+            [path]
+            if stat.ephemeralOwner or (data and not path.rpartition("/")[2].startswith(("~id", "~taken")))
+            else []
+        )
         return here + [left for name in client.get_children(path) for left in below(client, f"{path}/{name}")]
     except NoNodeError:
         return []
@@ -115,6 +120,7 @@ def server() -> Iterator[ZooKeeper]:
 
 class TestZooKeeperLock(LockContract):
     guarantees = ZooKeeperBackend.guarantees
+    ends_with_its_connection = True
 
     @pytest.fixture
     def system(self, server: ZooKeeper) -> Iterator[LockSystem]:  # type: ignore[override]
@@ -290,7 +296,7 @@ def test_many_who_come_at_once_share_a_session(server: ZooKeeper) -> None:
     """A session is made once, whoever asks for it first; and once again when it is over."""
     backend = ZooKeeperBackend(server.hosts, ttl_s=TTL_S)
     for _ in range(2):
-        sessions = [InThread(lambda: backend.client.session(WITHIN_S)) for _ in range(8)]
+        sessions = [InThread(lambda: in_thread(backend.client.session(WITHIN_S))) for _ in range(8)]
         made = {id(thread.result()): thread.result() for thread in sessions}
         assert len(made) == 1
         next(iter(made.values())).end("it is over")
@@ -787,5 +793,5 @@ def test_an_odd_address_is_refused() -> None:
 def test_without_kazoo(monkeypatch: pytest.MonkeyPatch) -> None:
     """It says what to install."""
     monkeypatch.setattr(zookeeper_client, "KazooClient", None)
-    with pytest.raises(ConfigurationError, match=re.escape("pip install 'seckill[zookeeper]'")):
+    with pytest.raises(ConfigurationError, match=re.escape("pip install kazoo")):
         ZooKeeperBackend("127.0.0.1")

@@ -8,21 +8,22 @@ import json
 import socket
 import time
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Self
 
 from typing_extensions import Unpack, override
 
-from app.common.clock import now
 from app.errors import LockUnavailable
 from app.locks.attempt import Attempt
 from app.locks.backend import Guarantees, LockBackend, Options
+from app.locks.clock import now
 from app.locks.contender import Contender, describe, parse_owner
 from app.locks.grant import Grant
 from app.locks.lease import Lease
 from app.locks.lock import DistributedLock
+from app.locks.steps import Pause
 from app.locks.url import LockUrl
 from app.locks.waiting import Wait
 
@@ -34,33 +35,33 @@ class ToyLock(DistributedLock["ToyBackend"]):
 
     @override
     def _attempt(self) -> "ToyAttempt":
-        return ToyAttempt(self._backend, self.name)
+        return ToyAttempt(self._backend, self.name, self.ttl_s)
 
     @override
-    def contenders(self) -> list[Contender]:
-        return self._backend.contenders(self.name)
+    async def _queue(self) -> list[Contender]:
+        return await self._backend.queues(self.name)
 
 
 class ToyAttempt(Attempt["ToyBackend"]):
     """Writes itself into the file if nobody stands there, or somebody whose time is over."""
 
     @override
-    def take(self, wait: Wait) -> Grant | float:
+    async def take(self, wait: Wait) -> Grant | float:
         asked_at, key = now(), uuid.uuid4().hex
-        with self.backend.table(wait.call_s(self.backend.timeout_s)) as table:
+        async with self.backend.table(wait.call_s(self.backend.timeout_s)) as table:
             if self.name in table["held"]:
                 return _PAUSE_S
             table["token"] += 1
             owner = describe(self.backend.instance)
             table["held"][self.name] = {"key": key, "token": table["token"], "owner": owner, "until": self.until()}
         hold = ToyHold(self, key)
-        self.lease = Lease(self.name, hold, self.backend.ttl_s, asked_at=asked_at)
-        self.backend.renewer.keep(self.lease)
+        self.lease = Lease(self.name, hold, self.ttl_s, asked_at=asked_at)
+        self.renewer.keep(self.lease)
         return Grant(key, table["token"], f"toy:{socket.gethostname()}", self.lease)
 
     def until(self) -> float:
         """When a lease that is renewed now is over."""
-        return time.time() + self.backend.ttl_s
+        return time.time() + self.ttl_s
 
 
 class ToyHold:
@@ -70,16 +71,16 @@ class ToyHold:
         self._attempt = attempt
         self._key = key
 
-    def renew(self, timeout_s: float) -> bool:
+    async def renew(self, timeout_s: float) -> bool:
         """Whether it is still there; then for another TTL."""
-        with self._attempt.backend.table(timeout_s) as table:
+        async with self._attempt.backend.table(timeout_s) as table:
             line = table["held"].get(self._attempt.name, {"key": None})
             line["until"] = self._attempt.until()
             return bool(line["key"] == self._key)
 
-    def end(self, timeout_s: float) -> None:
+    async def end(self, timeout_s: float) -> None:
         """Take it out."""
-        with self._attempt.backend.table(timeout_s) as table:
+        async with self._attempt.backend.table(timeout_s) as table:
             if table["held"].get(self._attempt.name, {"key": None})["key"] == self._key:
                 del table["held"][self._attempt.name]
 
@@ -102,12 +103,12 @@ class ToyBackend(LockBackend):
         return cls(url.path, **options)
 
     @override
-    def lock(self, name: str) -> ToyLock:
-        return ToyLock(self, name)
+    def lock(self, name: str, *, ttl_s: float | None = None) -> ToyLock:
+        return ToyLock(self, name, ttl_s)
 
     @override
-    def contenders(self, prefix: str) -> list[Contender]:
-        with self.table(self.timeout_s) as table:
+    async def queues(self, prefix: str) -> list[Contender]:
+        async with self.table(self.timeout_s) as table:
             held = {name: line for name, line in table["held"].items() if name.startswith(prefix)}
         return [
             Contender(line["key"], line["token"], *parse_owner(line["owner"]), line["until"] - time.time(), holds=True)
@@ -115,12 +116,12 @@ class ToyBackend(LockBackend):
         ]
 
     @override
-    def ping(self, timeout_s: float) -> None:
-        with self.table(timeout_s):
+    async def pinged(self, timeout_s: float) -> None:
+        async with self.table(timeout_s):
             pass
 
-    @contextmanager
-    def table(self, timeout_s: float) -> Iterator[dict[str, Any]]:
+    @asynccontextmanager
+    async def table(self, timeout_s: float) -> AsyncIterator[dict[str, Any]]:
         """What is in the file, while nobody else can read it; it is written back at the end."""
         deadline = time.monotonic() + timeout_s
         with self._file.open("r+") as file:
@@ -131,7 +132,7 @@ class ToyBackend(LockBackend):
                 except BlockingIOError:
                     if time.monotonic() > deadline:
                         raise LockUnavailable(f"{self._file} is in use") from None
-                    time.sleep(_PAUSE_S / 10)
+                    await Pause(_PAUSE_S / 10)
             text = file.read()
             table = json.loads(text or '{"token": 0, "held": {}}')
             table["held"] = {name: line for name, line in table["held"].items() if line["until"] > time.time()}

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import re
-import threading
 import time
 import uuid
 from collections import defaultdict
@@ -20,6 +19,7 @@ from app.audit import auditor as auditor_module
 from app.embedded import EtcdMember, Valkey
 from app.errors import LockUnavailable
 from app.locks.etcd.election import Leadership
+from app.locks.steps import Pause
 from app.main import open_sale
 from app.stock.redis.keys import Keys
 from app.stock.watermark import tag_of
@@ -308,24 +308,25 @@ async def test_one_that_loses_the_office_stands_again(
     audited: Audited, etcd: EtcdMember, valkey: Valkey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Cut off from etcd as it writes the record, it leads no more; when etcd is back it is elected, and looks again."""
-    record, writing = Leadership.record, threading.Event()
+    record, writing = Leadership.written, asyncio.Event()
 
-    def in_vain(self: Leadership, value: str) -> None:
+    async def in_vain(self: Leadership, value: str) -> None:
         if writing.is_set():
-            record(self, value)
+            await record(self, value)
             return
         path.stall()
         writing.set()
-        eventually(lambda: self.lost, "its lease is over")
-        time.sleep(2)  # as long as a call may take: that the office is lost is noticed elsewhere before it ends
+        while not self.lost:
+            await Pause(0.01)
+        await Pause(2)  # as long as a call may take: that the office is lost is noticed elsewhere before it ends
         raise LockUnavailable("no answer")
 
     with Proxy(etcd.client_port) as path:
         async with audited(valkey, etcd=f"http://127.0.0.1:{path.port}") as (one, auditor):
             await a_round(auditor)
-            monkeypatch.setattr(Leadership, "record", in_vain)
+            monkeypatch.setattr(Leadership, "written", in_vain)
             await buy(one, 1)
-            assert await asyncio.to_thread(writing.wait, WITHIN_S)
+            await asyncio.wait_for(writing.wait(), WITHIN_S)
             await eventually_async(lambda: auditor._leadership is None, "it has given the office up")
             path.restore()
             assert (await a_round(auditor)).orders == 1

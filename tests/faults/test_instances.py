@@ -172,7 +172,7 @@ async def test_sigterm_while_the_lock_is_elsewhere(etcd: EtcdMember, valkey: Val
         backend = EtcdBackend([etcd.endpoint], ttl_s=30)
         async with shop(etcd.endpoint, valkey.url) as one:
             await one.set_stock("phone", 5)
-            async with backend.lock("/seckill/lock/all").on_loop():
+            async with backend.aio.lock("/seckill/lock/all"):
                 answering = asyncio.create_task(rush([instance.url], 20, sku="phone"))
                 queued = 'seckill_queue_buyers{sku="phone"} 20.0'
                 await eventually_async(lambda: queued in str(instance.get("/metrics")[1]))

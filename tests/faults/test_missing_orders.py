@@ -379,16 +379,16 @@ async def test_it_is_told_when_etcd_answers_again(
     open_one: Open, valkey: Valkey, record: Record, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An auditor that can't tell that orders are missing tries again, however seldom it looks at all orders."""
-    proclaim, in_vain = Leadership.proclaim, 0
+    proclaim, in_vain = Leadership.proclaimed, 0
 
-    def fail_at_first(self: Leadership, value: str) -> None:
+    async def fail_at_first(self: Leadership, value: str) -> None:
         nonlocal in_vain
         if '"missing":["phone"]' in value and in_vain < 2:
             in_vain += 1
             raise LockUnavailable("no answer")
-        proclaim(self, value)
+        await proclaim(self, value)
 
-    monkeypatch.setattr(Leadership, "proclaim", fail_at_first)
+    monkeypatch.setattr(Leadership, "proclaimed", fail_at_first)
     async with open_one(alone=True, instance="seller") as seller:
         await put_on_sale(seller, "phone")
         put_back = copy_of(valkey, "phone")

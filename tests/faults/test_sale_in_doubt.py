@@ -52,7 +52,7 @@ class LeakyLock:
     ttl_s: float = 1.0
 
     @asynccontextmanager
-    async def on_loop(self, wait_s: float, hold_max_s: float) -> AsyncIterator[Grant]:
+    async def holding(self, wait_s: float, hold_max_s: float) -> AsyncIterator[Grant]:
         excludes = random.random() < 0.8
         if excludes:
             try:

@@ -86,6 +86,15 @@ def leases(member: EtcdMember) -> list[str]:
     return ids
 
 
+def leases_in_use(member: EtcdMember) -> list[str]:
+    """The ids of those leases that have keys, in hex: a process keeps some for its next lock."""
+    found = []
+    for lease in gateway(member, "lease/leases").get("leases", []):
+        if gateway(member, "lease/timetolive", ID=lease["ID"], keys=True).get("keys"):
+            found.append(f"{int(lease['ID']):x}")
+    return found
+
+
 def end_leases(member: EtcdMember) -> None:
     """End all leases: instances that other tests have killed may have left some, of an hour even."""
     for lease in leases(member):
@@ -132,6 +141,14 @@ def optional(server: Callable[[], Server]) -> Server:
         return server()
     except ConfigurationError as missing:
         _lacking(str(missing))
+
+
+def where_installed(program: Callable[[], Server]) -> Server:
+    """Another language's program, or a skip that says what it takes: nobody needs that language for our own."""
+    try:
+        return program()
+    except ConfigurationError as missing:
+        pytest.skip(str(missing))
 
 
 def connected(server: MariaDB, **options: Any) -> Any:

@@ -146,6 +146,8 @@ def _main() -> None:
         except LockError as error:
             answer = {"error": type(error).__name__}
         print(json.dumps(answer), flush=True)
+    if not lock.hold_count:
+        backend.close()
     os._exit(0)  # as if it were killed: what it holds is left to its lease
 
 

@@ -214,7 +214,7 @@ async def test_who_sends_no_more_is_answered_and_who_has_gone_is_not_sold_to(etc
             await fill(one)
             for request, status in zip(requests, (b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 404 "), strict=True):
                 half_closed, gone = [await asyncio.open_connection("127.0.0.1", one.port) for _ in range(2)]
-                async with backend.lock("/seckill/lock/all").on_loop():
+                async with backend.aio.lock("/seckill/lock/all"):
                     for _, writer in (half_closed, gone):
                         writer.write(request)
                     await eventually_async(lambda: one.waiting == 2, "both wait")

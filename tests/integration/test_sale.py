@@ -15,10 +15,9 @@ import redis.asyncio
 
 from app.embedded import EtcdMember, Valkey
 from app.errors import BuyerRequired, Closing, KeyReused, NotDecided, QueueFull, StockCorrupt, UnknownItem
-from app.locks import Grant
+from app.locks import AsyncLock, Grant
 from app.locks.etcd.backend import EtcdBackend
-from app.locks.none import NoBackend, NoLock
-from app.locks.waiting import Wait
+from app.locks.none import NoBackend
 from app.sale import Answer, Outcome, Purchase, Rules
 from app.sale import queue as queue_module
 from app.sale.worker import Worker
@@ -421,7 +420,7 @@ async def held(etcd: EtcdMember) -> AsyncIterator[None]:
     """Holds the default item's lock, as another instance would."""
     backend = EtcdBackend([etcd.endpoint], ttl_s=30)
     try:
-        async with backend.lock("/seckill/lock/all").on_loop():
+        async with backend.aio.lock("/seckill/lock/all"):
             yield
     finally:
         backend.close()
@@ -490,12 +489,13 @@ async def test_a_buyer_who_comes_as_the_worker_ends_is_served(valkey: Valkey) ->
     """A buyer who comes right after the worker's last look at the queue, before its task is done, is served, too."""
     late: list[asyncio.Future[Answer]] = []
 
-    class Handing(NoLock):
+    class Handing(AsyncLock):
         """Lets the second buyer in right behind the step in which the worker gives its lock back and ends."""
 
         @asynccontextmanager
-        async def on_loop(self, **_: Any) -> AsyncIterator[Grant]:
-            yield self._take(Wait())
+        async def holding(self, **_: Any) -> AsyncIterator[Grant]:
+            async with self as grant:
+                yield grant
             if not late:
                 asyncio.get_running_loop().call_soon(lambda: late.append(submit()))
 
@@ -504,7 +504,7 @@ async def test_a_buyer_who_comes_as_the_worker_ends_is_served(valkey: Valkey) ->
 
     store, backend = BareStockStore(valkey.url), NoBackend()
     await store.set_stock("default", Fence(1, "test"), 5)
-    worker = Worker(Handing(backend, "default"), store, Rules(), Observer())
+    worker = Worker(Handing(backend, backend.lock("default")), store, Rules(), Observer())
     assert (await submit()).outcome is Outcome.SOLD
     await eventually_async(lambda: asyncio.sleep(0, late))
     assert (await asyncio.wait_for(late[0], WITHIN_S)).outcome is Outcome.SOLD

@@ -250,7 +250,7 @@ async def test_the_operator_sees_the_queue(open_client: OpenClient, etcd: EtcdMe
     http = await open_client()
     assert (await http.get("/locks", headers=OPERATOR)).json() == []
     backend = EtcdBackend([etcd.endpoint], ttl_s=5, instance="another")
-    async with backend.lock("/seckill/lock/all").on_loop():
+    async with backend.aio.lock("/seckill/lock/all"):
         buying = asyncio.create_task(http.post("/stock/reduce"))
         look = partial(http.get, "/locks", headers=OPERATOR)
         queue = (await eventually_async(look, until=lambda answer: len(answer.json()) == 2)).json()

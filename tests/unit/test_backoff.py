@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.common.backoff import Backoff
 from app.errors import LockUnavailable, StockUnavailable
+from app.locks.backoff import Backoff
 
 
 def pauses(backoff: Backoff, count: int) -> list[float]:

@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from app.common.callbacks import Callbacks
+from app.locks.callbacks import Callbacks
 
 
 @pytest.fixture

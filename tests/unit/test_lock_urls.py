@@ -218,7 +218,7 @@ def imported_by(module: str) -> set[str]:
 
 
 # What each kind of lock needs of others' packages.
-CLIENTS = {"grpc", "redis", "kazoo", "pymysql"}
+CLIENTS = {"grpc", "redis", "kazoo", "asyncmy", "sqlalchemy"}
 
 
 @pytest.mark.parametrize(
@@ -228,7 +228,7 @@ CLIENTS = {"grpc", "redis", "kazoo", "pymysql"}
         ("app.locks.redis.redlock", {"redis"}),
         ("app.locks.etcd.backend", {"grpc"}),
         ("app.locks.zookeeper.lock", {"kazoo"}),
-        ("app.locks.mysql.row", {"pymysql"}),
+        ("app.locks.mysql.row", {"asyncmy", "sqlalchemy"}),
         ("app.locks.local", set()),
         ("app.locks", set()),
     ],

@@ -7,8 +7,7 @@ import pytest
 
 from app.errors import LockLost, LockUnavailable
 from app.locks.lease import Lease
-from app.locks.pulse import Pulse
-from app.locks.renewer import Renewer
+from app.locks.renewer import ThreadRenewer
 
 
 class Clock:
@@ -28,14 +27,14 @@ class Server:
         self.ended = 0
         self.on_renew: Callable[[], None] = lambda: None
 
-    def renew(self, timeout_s: float) -> bool:
+    async def renew(self, timeout_s: float) -> bool:
         self.asked.append(timeout_s)
         self.on_renew()
         if self.answer is None:
             raise LockUnavailable("away")
         return self.answer
 
-    def end(self, timeout_s: float) -> None:
+    async def end(self, timeout_s: float) -> None:
         if self.answer is None:
             raise LockUnavailable("away")
         self.ended += 1
@@ -57,17 +56,17 @@ def events() -> list[str]:
 
 
 @pytest.fixture
-def renewer(clock: Clock, events: list[str], monkeypatch: pytest.MonkeyPatch) -> Renewer:
+def renewer(clock: Clock, events: list[str], monkeypatch: pytest.MonkeyPatch) -> ThreadRenewer:
     # The thread only decides when; the tests say when themselves.
-    monkeypatch.setattr(Renewer, "_run", lambda self: None)
-    return Renewer(ratio=1 / 3, clock=clock, on_event=events.append)
+    monkeypatch.setattr(ThreadRenewer, "_run", lambda self: None)
+    return ThreadRenewer(ratio=1 / 3, clock=clock, on_event=events.append)
 
 
 def lease(clock: Clock, server: Server, *, ttl_s: float = 9) -> Lease:
     return Lease("key", server, ttl_s, clock=clock)
 
 
-def test_renews_at_each_third_of_the_ttl(renewer: Renewer, clock: Clock, server: Server) -> None:
+def test_renews_at_each_third_of_the_ttl(renewer: ThreadRenewer, clock: Clock, server: Server) -> None:
     """Nothing is sent before a third of the TTL is over, then once each third; the deadline moves with it."""
     one = lease(clock, server)
     renewer.keep(one)
@@ -81,7 +80,7 @@ def test_renews_at_each_third_of_the_ttl(renewer: Renewer, clock: Clock, server:
         assert one.deadline == clock.now + 9
 
 
-def test_the_deadline_counts_from_before_the_request(renewer: Renewer, clock: Clock, server: Server) -> None:
+def test_the_deadline_counts_from_before_the_request(renewer: ThreadRenewer, clock: Clock, server: Server) -> None:
     """A slow answer doesn't make us believe in the lease for longer than the server does."""
     one = lease(clock, server)
     renewer.keep(one)
@@ -97,7 +96,7 @@ def test_the_deadline_counts_from_before_the_request(renewer: Renewer, clock: Cl
 
 
 def test_an_outage_is_retried_until_the_deadline(
-    renewer: Renewer, clock: Clock, server: Server, events: list[str]
+    renewer: ThreadRenewer, clock: Clock, server: Server, events: list[str]
 ) -> None:
     """A server that is away is asked again and again; if it is back before the deadline nothing was lost."""
     one = lease(clock, server)
@@ -116,7 +115,7 @@ def test_an_outage_is_retried_until_the_deadline(
     assert set(events) == {"retried", "renewed"}
 
 
-def test_lost_at_the_deadline(renewer: Renewer, clock: Clock, server: Server, events: list[str]) -> None:
+def test_lost_at_the_deadline(renewer: ThreadRenewer, clock: Clock, server: Server, events: list[str]) -> None:
     """A lease that is not renewed in time is lost: the renewer calls the callback once, and never renews it again."""
     told: list[str] = []
     one = lease(clock, server)
@@ -138,7 +137,7 @@ def test_lost_at_the_deadline(renewer: Renewer, clock: Clock, server: Server, ev
     assert events[-1] == "lost"
 
 
-def test_lost_when_refused(renewer: Renewer, clock: Clock, server: Server, events: list[str]) -> None:
+def test_lost_when_refused(renewer: ThreadRenewer, clock: Clock, server: Server, events: list[str]) -> None:
     """If the server no longer knows the lease it is lost at once, long before the deadline."""
     one = lease(clock, server)
     renewer.keep(one)
@@ -150,7 +149,7 @@ def test_lost_when_refused(renewer: Renewer, clock: Clock, server: Server, event
     assert events == ["lost"]
 
 
-def test_a_renewal_never_brings_a_lost_lease_back(renewer: Renewer, clock: Clock, server: Server) -> None:
+def test_a_renewal_never_brings_a_lost_lease_back(renewer: ThreadRenewer, clock: Clock, server: Server) -> None:
     """An answer that comes after the deadline changes nothing: somebody else may own the lock already."""
     one = lease(clock, server)
     renewer.keep(one)
@@ -171,7 +170,7 @@ def test_without_a_thread_the_deadline_still_counts(clock: Clock, server: Server
     assert one.lost
 
 
-def test_dropped_is_not_renewed(renewer: Renewer, clock: Clock, server: Server) -> None:
+def test_dropped_is_not_renewed(renewer: ThreadRenewer, clock: Clock, server: Server) -> None:
     """A released lease is asked for no more."""
     one = lease(clock, server)
     renewer.keep(one)
@@ -182,7 +181,7 @@ def test_dropped_is_not_renewed(renewer: Renewer, clock: Clock, server: Server) 
 
 
 def test_a_release_during_a_renewal_is_not_a_loss(
-    renewer: Renewer, clock: Clock, server: Server, events: list[str]
+    renewer: ThreadRenewer, clock: Clock, server: Server, events: list[str]
 ) -> None:
     """A renewal that is refused because the lease was just given back is no news to anybody."""
     told: list[str] = []
@@ -197,7 +196,7 @@ def test_a_release_during_a_renewal_is_not_a_loss(
     assert events == []
 
 
-def test_abandoned_is_given_back(renewer: Renewer, clock: Clock, server: Server, events: list[str]) -> None:
+def test_abandoned_is_given_back(renewer: ThreadRenewer, clock: Clock, server: Server, events: list[str]) -> None:
     """A lease whose owner, a thread, has ended is not renewed but given back."""
     one = lease(clock, server)
     one.owner = threading.Thread()  # which does not run
@@ -211,7 +210,7 @@ def test_abandoned_is_given_back(renewer: Renewer, clock: Clock, server: Server,
     assert events == ["abandoned"]
 
 
-def test_ending_is_tried_until_it_works(renewer: Renewer, clock: Clock, server: Server) -> None:
+def test_ending_is_tried_until_it_works(renewer: ThreadRenewer, clock: Clock, server: Server) -> None:
     """A lease that can't be given back is tried again until the server is there, or the lease has run out anyway."""
     one = lease(clock, server)
     server.answer = None
@@ -230,11 +229,11 @@ def test_ending_is_tried_until_it_works(renewer: Renewer, clock: Clock, server: 
     assert server.ended == 1
 
 
-def test_what_is_held_goes_before_what_is_given_back(renewer: Renewer, clock: Clock, server: Server) -> None:
+def test_what_is_held_goes_before_what_is_given_back(renewer: ThreadRenewer, clock: Clock, server: Server) -> None:
     """Leases that can't be given back, each of which costs time, are not what another one is lost for."""
 
     class Frozen(Server):
-        def end(self, timeout_s: float) -> None:
+        async def end(self, timeout_s: float) -> None:
             clock.now += timeout_s
             raise LockUnavailable("frozen")
 
@@ -251,7 +250,7 @@ def test_what_is_held_goes_before_what_is_given_back(renewer: Renewer, clock: Cl
     assert len(server.asked) >= 30 / 4.5  # each third of its TTL, and half of that later at most
 
 
-def test_one_lease_does_not_take_the_others_time(renewer: Renewer, clock: Clock, server: Server) -> None:
+def test_one_lease_does_not_take_the_others_time(renewer: ThreadRenewer, clock: Clock, server: Server) -> None:
     """A call for one lease may take half an interval at most, as the others wait behind it."""
     renewer.keep(lease(clock, server, ttl_s=9))
     clock.now += 3
@@ -274,61 +273,26 @@ def test_a_callback_that_fails_does_not_stop_the_others(clock: Clock, server: Se
 def test_an_odd_ratio_is_refused(ratio: float) -> None:
     """Renewing at or after the end would lose every lease."""
     with pytest.raises(ValueError, match="ratio"):
-        Renewer(ratio=ratio)
+        ThreadRenewer(ratio=ratio)
 
 
 def test_the_thread_renews_and_ends(server: Server) -> None:
     """With the real clock: one thread serves several leases, and ends with `close`."""
     renewed = threading.Semaphore(0)
-    renewer = Renewer(on_event=lambda event: renewed.release())
+    renewer = ThreadRenewer(on_event=lambda event: renewed.release())
 
     for _ in range(3):
         renewer.keep(Lease("key", server, 0.3))
     for _ in range(9):
         assert renewed.acquire(timeout=15)
-    assert sum(thread.name == "seckill-renewer" for thread in threading.enumerate()) == 1
+    assert sum(thread.name == "fencelock-renewer" for thread in threading.enumerate()) == 1
     assert renewer.alive
     renewer.close()
     assert not renewer.alive
-    assert not any(thread.name == "seckill-renewer" for thread in threading.enumerate())
+    assert not any(thread.name == "fencelock-renewer" for thread in threading.enumerate())
 
 
-class Stopped(Pulse):
-    """The pulse of a loop that stands still, until it goes on."""
-
-    stopped = True
-
-
-def test_a_loop_that_stands_still_is_not_renewed_for(
-    renewer: Renewer, clock: Clock, server: Server, events: list[str]
-) -> None:
-    """Its lease runs out, and what would live on without it is ended."""
-    one = lease(clock, server)
-    one.pulse = Stopped()
-    renewer.keep(one)
-    while clock.now < one.deadline:
-        clock.now += 0.1
-        renewer.run_due()
-    assert server.asked == []
-    assert one.lost
-    assert server.ended == 1
-    assert set(events) == {"stalled", "lost"}
-
-
-def test_a_loop_that_goes_on_in_time_has_lost_nothing(renewer: Renewer, clock: Clock, server: Server) -> None:
-    """A loop that was busy for a while is renewed for as soon as it turns again."""
-    one = lease(clock, server)
-    one.pulse = pulse = Stopped()
-    renewer.keep(one)
-    clock.now = one.deadline - 1
-    renewer.run_due()
-    pulse.stopped = False
-    clock.now += 0.6
-    renewer.run_due()
-    assert one.deadline == clock.now + 9
-
-
-def test_nothing_is_renewed_beyond_its_age(renewer: Renewer, clock: Clock, server: Server) -> None:
+def test_nothing_is_renewed_beyond_its_age(renewer: ThreadRenewer, clock: Clock, server: Server) -> None:
     """A lease whose age is bounded ends a TTL after its last permitted renewal."""
     one = lease(clock, server)
     one.renew_until = clock.now + 20
@@ -338,3 +302,6 @@ def test_nothing_is_renewed_beyond_its_age(renewer: Renewer, clock: Clock, serve
         clock.now += 0.5
         renewer.run_due()
     assert 20 < clock.now - began <= 29
+    clock.now += 0.5
+    renewer.run_due()
+    assert server.ended == 1  # what would live on without it

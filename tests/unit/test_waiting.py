@@ -1,9 +1,11 @@
 """What wakes a waiter, and what calls it off."""
 
+import asyncio
 import subprocess
 import sys
 import time
 
+from app.locks.steps import on_loop
 from app.locks.waiting import Wake
 from tests.harness.waiting import WITHIN_S
 
@@ -23,7 +25,7 @@ signal.signal(signal.SIGALRM, lambda *_: wake.set())
 for _ in range(3000):
     signal.setitimer(signal.ITIMER_REAL, chance.uniform(0.00001, 0.00012))
     for _ in range(3):
-        wake.wait(0.00003)
+        wake.block(0.00003)
 """
 
 
@@ -32,7 +34,24 @@ def test_what_was_set_before_is_noticed_once() -> None:
     wake = Wake()
     wake.set()
     wake.set()
-    assert wake.wait(0)
+    assert wake.block(0)
     began = time.monotonic()
-    assert not wake.wait(0.01)
+    assert not wake.block(0.01)
     assert time.monotonic() - began < WITHIN_S
+
+
+async def test_wakes_a_task_from_any_thread() -> None:
+    """A task that waits is woken at once, by whichever thread; what was set before it waits is noticed, too."""
+    wake = Wake()
+    waiting = asyncio.create_task(on_loop(_wait(wake, WITHIN_S)))
+    await asyncio.sleep(0)
+    await asyncio.to_thread(wake.set)
+    assert await waiting
+    wake.set()
+    assert await on_loop(_wait(wake, WITHIN_S))
+    assert not await on_loop(_wait(wake, 0.01))
+    assert not await on_loop(_wait(wake, 0))
+
+
+async def _wait(wake: Wake, timeout_s: float) -> bool:
+    return await wake.wait(timeout_s)

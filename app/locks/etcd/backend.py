@@ -1,21 +1,22 @@
 """The etcd backend: one connection for the locks, the elections and the sessions of a process."""
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Self
+from typing import Any, Self, Unpack
 
-from typing_extensions import Unpack, override
-
-from app.errors import ConfigurationError
-from app.locks.backend import Guarantees, LockBackend, Options
-from app.locks.contender import Contender
-from app.locks.etcd.client import EtcdClient
-from app.locks.etcd.election import Election
-from app.locks.etcd.lock import EtcdLock, contenders
-from app.locks.etcd.session import Session
-from app.locks.lock import DistributedLock
-from app.locks.url import LockUrl
+from ..backend import Guarantees, LockBackend, Options
+from ..compat import override
+from ..contender import Contender, parse_owner, taken
+from ..errors import ConfigurationError
+from ..lock import DistributedLock
+from ..renewer import Renewer
+from ..steps import in_thread
+from ..url import LockUrl
+from .client import EtcdClient
+from .election import Election
+from .lender import Lender
+from .lock import EtcdLock, EtcdSemaphore, contenders
+from .session import Session
 
 
 class EtcdBackend(LockBackend):
@@ -29,7 +30,13 @@ class EtcdBackend(LockBackend):
 
     name = "etcd"
     guarantees = Guarantees(
-        fair=True, fencing=True, survives_silence=True, survives_restart=True, shows_queue=True, elects=True
+        fair=True,
+        fencing=True,
+        survives_silence=True,
+        survives_restart=True,
+        shows_queue=True,
+        elects=True,
+        permits=True,
     )
 
     def __init__(
@@ -53,6 +60,7 @@ class EtcdBackend(LockBackend):
             cert_file=cert_file,
             key_file=key_file,
         )
+        self.lender = Lender(self.client)
 
     @classmethod
     @override
@@ -73,8 +81,28 @@ class EtcdBackend(LockBackend):
         )
 
     @override
-    def lock(self, name: str) -> DistributedLock["EtcdBackend"]:
-        return EtcdLock(self, name)
+    def lock(self, name: str, *, ttl_s: float | None = None) -> DistributedLock["EtcdBackend"]:
+        return EtcdLock(self, name, ttl_s)
+
+    @override
+    def semaphore(self, name: str, permits: int, *, ttl_s: float | None = None) -> DistributedLock["EtcdBackend"]:
+        return EtcdSemaphore(self, name, permits, ttl_s)
+
+    @override
+    async def taken_away(self, name: str, by: str, why: str) -> Contender | None:
+        return await self._take_first(f"{name}/", name, by, why)
+
+    async def _take_first(self, prefix: str, name: str, by: str, why: str) -> Contender | None:
+        # Beside the queue, so that it is none of the contenders.
+        first = await self.client.take_first(prefix, f"{name}!taken", taken(by, why))
+        if first is None:
+            return None
+        owner, waited_s = parse_owner(first.value)
+        return Contender(first.key, first.create_revision, owner, waited_s, None, holds=True)
+
+    @override
+    async def taken_record(self, name: str) -> dict[str, Any]:
+        return parse_owner(await self.client.get(f"{name}!taken"))[0]
 
     @override
     def election(self, name: str) -> Election:
@@ -82,16 +110,30 @@ class EtcdBackend(LockBackend):
 
     def session(self, *, ttl_s: float | None = None, lease_id: int | None = None) -> Session:
         """A lease for several locks and elections; see `Session`. Raises `LockUnavailable`, `LockLost`."""
-        return Session(self, ttl_s=math.ceil(ttl_s or self.ttl_s), lease_id=lease_id)
+        return in_thread(self.begin_session(self.renewer, ttl_s=ttl_s, lease_id=lease_id))
+
+    async def begin_session(
+        self, renewer: Renewer, *, ttl_s: float | None = None, lease_id: int | None = None
+    ) -> Session:
+        """What `session` does, in steps; `renewer`: who keeps it."""
+        return await Session.begin(self, renewer, ttl_s=ttl_s, lease_id=lease_id)
 
     @override
-    def contenders(self, prefix: str) -> list[Contender]:
-        return contenders(self.client, prefix)
+    async def queues(self, prefix: str) -> list[Contender]:
+        return await contenders(self.client, prefix)
 
     @override
-    def ping(self, timeout_s: float) -> None:
-        self.client.ping(timeout_s)
+    async def pinged(self, timeout_s: float) -> None:
+        await self.client.ping(timeout_s)
+
+    @override
+    async def _give_up_idle(self, renewer: Renewer | None) -> None:
+        await self.lender.give_up(renewer, self.timeout_s / 2)
 
     @override
     def _disconnect(self) -> None:
         self.client.close()
+
+    @override
+    async def _disconnect_loop(self) -> None:
+        await self.client.close_on_loop()

@@ -18,10 +18,11 @@ from typing import Any, Final
 import grpc
 from etcd3 import etcdrpc
 
-from app.common.interrupt import uninterrupted
-from app.errors import ConfigurationError, LockUnavailable
-from app.locks.etcd.endpoint import Endpoint, metadata_of, tls_credentials
-from app.locks.etcd.gate import GATE
+from ..errors import ConfigurationError, LockUnavailable
+from ..interrupt import uninterrupted
+from ..steps import Pause
+from .endpoint import Call, Endpoint, metadata_of, tls_credentials
+from .gate import GATE
 
 _ELSEWHERE: Final = {
     # Another member may do better, or this one a moment later. UNAVAILABLE is also "no leader" and "leader changed".
@@ -58,7 +59,7 @@ class KeyValue:
 
 
 class EtcdClient:
-    """A connection to an etcd cluster. All methods may be called from any thread.
+    """A connection to an etcd cluster. All methods may be called from any thread and on any loop; they are steps.
 
     `endpoints`: URLs (`http://host:port`, or `https://` with TLS; a bare `host:port` is the former). A call is tried
     on one after the other until one answers or `timeout_s` is over; then it raises `LockUnavailable`. Calls must
@@ -91,14 +92,14 @@ class EtcdClient:
         self._granted_at = -math.inf  # when etcd last granted a lease
         self.cluster_id: int | None = None
 
-    def grant(self, lease_id: int, ttl_s: int, timeout_s: float | None = None) -> int:
+    async def grant(self, lease_id: int, ttl_s: int, timeout_s: float | None = None) -> int:
         """Grant a lease with an id of the caller's choice; the TTL that etcd gives (it has a minimum) in seconds.
 
         With an id of our own a grant whose answer was lost can be asked for again, and revoked.
         """
         request = etcdrpc.LeaseGrantRequest(ID=lease_id, TTL=ttl_s)
         try:
-            answer = self._call(lambda at: at.lease.LeaseGrant, request, timeout_s)
+            answer = await self._call("LeaseGrant", request, timeout_s)
         except _Refused as refusal:
             if "lease already exists" in refusal.details:  # our own earlier try, whose answer was lost
                 return ttl_s
@@ -106,25 +107,33 @@ class EtcdClient:
         self._granted_at = time.monotonic()
         return int(answer.TTL)
 
-    def keep_alive(self, lease_id: int, timeout_s: float | None = None) -> bool:
+    async def keep_alive(self, lease_id: int, timeout_s: float | None = None) -> bool:
         """Renew a lease; False if there is no such lease any more."""
         request = etcdrpc.LeaseKeepAliveRequest(ID=lease_id)
-        answer = self._call(lambda at: at.keep_alive_once, request, timeout_s)
+        answer = await self._call("LeaseKeepAlive", request, timeout_s)
         return bool(answer.TTL > 0)
 
-    def revoke(self, lease_id: int, timeout_s: float | None = None) -> None:
+    async def revoke(self, lease_id: int, timeout_s: float | None = None) -> None:
         """Give a lease back; its keys vanish with it. A lease that is gone already is fine."""
         try:
-            self._call(lambda at: at.lease.LeaseRevoke, etcdrpc.LeaseRevokeRequest(ID=lease_id), timeout_s)
+            await self._call("LeaseRevoke", etcdrpc.LeaseRevokeRequest(ID=lease_id), timeout_s)
         except _Refused as refusal:
             if refusal.code is not grpc.StatusCode.NOT_FOUND:
                 raise
 
-    def delete(self, key: str, timeout_s: float | None = None) -> None:
-        """Delete a key. One that is gone already is fine."""
-        self._call(lambda at: at.kv.DeleteRange, etcdrpc.DeleteRangeRequest(key=key.encode()), timeout_s)
+    async def delete_own(self, key: str, create_revision: int, timeout_s: float | None = None) -> None:
+        """Delete `key` if it is still the one created at that revision."""
+        request = etcdrpc.TxnRequest(
+            compare=[_created(key, create_revision)],
+            success=[etcdrpc.RequestOp(request_delete_range=etcdrpc.DeleteRangeRequest(key=key.encode()))],
+        )
+        await self._call("Txn", request, timeout_s)
 
-    def put_over(self, old: KeyValue, value: bytes, timeout_s: float | None = None) -> KeyValue | None:
+    async def delete(self, key: str, timeout_s: float | None = None) -> None:
+        """Delete a key. One that is gone already is fine."""
+        await self._call("DeleteRange", etcdrpc.DeleteRangeRequest(key=key.encode()), timeout_s)
+
+    async def put_over(self, old: KeyValue, value: bytes, timeout_s: float | None = None) -> KeyValue | None:
         """Change a key that is as we know it, and leave its lease; the key as it is now, None if it is gone.
 
         Somebody else's change since is not overwritten, but answered.
@@ -145,23 +154,24 @@ class EtcdClient:
             ],
             failure=[_op(etcdrpc.RangeRequest(key=key))],
         )
-        found = self._call(lambda at: at.kv.Txn, request, timeout_s).responses[-1].response_range.kvs
+        answer = await self._call("Txn", request, timeout_s)
+        found = answer.responses[-1].response_range.kvs
         now = _key_value(found[0]) if found else None
         return now if now is not None and now.create_revision == old.create_revision else None
 
-    def ttl_left(self, lease_id: int, timeout_s: float | None = None) -> int | None:
+    async def ttl_left(self, lease_id: int, timeout_s: float | None = None) -> int | None:
         """Seconds that a lease has left, None if there is no such lease."""
         request = etcdrpc.LeaseTimeToLiveRequest(ID=lease_id)
-        answer = self._call(lambda at: at.lease.LeaseTimeToLive, request, timeout_s)
+        answer = await self._call("LeaseTimeToLive", request, timeout_s)
         return int(answer.TTL) if answer.TTL >= 0 else None
 
-    def ttl_granted(self, lease_id: int, timeout_s: float | None = None) -> int | None:
+    async def ttl_granted(self, lease_id: int, timeout_s: float | None = None) -> int | None:
         """Seconds for which a lease was granted, None if there is no such lease."""
         request = etcdrpc.LeaseTimeToLiveRequest(ID=lease_id)
-        answer = self._call(lambda at: at.lease.LeaseTimeToLive, request, timeout_s)
+        answer = await self._call("LeaseTimeToLive", request, timeout_s)
         return int(answer.grantedTTL) if answer.TTL >= 0 else None
 
-    def put_and_see(
+    async def put_and_see(
         self,
         key: str,
         value: bytes,
@@ -183,7 +193,7 @@ class EtcdClient:
             failure=[_op(etcdrpc.RangeRequest(key=key.encode()))],
         )
         try:
-            answer = self._call(lambda at: at.kv.Txn, request, timeout_s, not_answered)
+            answer = await self._call("Txn", request, timeout_s, not_answered)
         except _Refused as refusal:
             if refusal.code is grpc.StatusCode.NOT_FOUND:  # the lease ran out before we came to use it
                 return None, None
@@ -193,16 +203,21 @@ class EtcdClient:
             return own, before[0] if before else None
         # The answer of an earlier try was lost: the key is there, and others may have come since.
         own = _key_value(answer.responses[0].response_range.kvs[0])
-        present, ahead = self.see(key, own.create_revision, prefix, timeout_s)
+        present, ahead = await self.see(key, own.create_revision, prefix, timeout_s)
         return (own, ahead) if present else (None, None)
 
-    def create(self, key: str, value: bytes, lease_id: int, timeout_s: float | None = None) -> KeyValue | None:
-        """Create `key` unless it exists; the key as it is then: its lease tells whose. None: our lease is gone."""
+    async def create(
+        self, key: str, value: bytes, lease_id: int, timeout_s: float, not_answered: Callable[[], object]
+    ) -> KeyValue | None:
+        """Create `key` unless it exists; the key as it is then: its lease tells whose. None: our lease is gone.
+
+        `not_answered` is called for each try that may still arrive.
+        """
         look = _op(etcdrpc.RangeRequest(key=key.encode()))
         put = etcdrpc.RequestOp(request_put=etcdrpc.PutRequest(key=key.encode(), value=value, lease=lease_id))
         request = etcdrpc.TxnRequest(compare=[_created(key, 0)], success=[put, look], failure=[look])
         try:
-            answer = self._call(lambda at: at.kv.Txn, request, timeout_s)
+            answer = await self._call("Txn", request, timeout_s, not_answered)
         except _Refused as refusal:
             if refusal.code is grpc.StatusCode.NOT_FOUND:
                 return None
@@ -212,17 +227,46 @@ class EtcdClient:
     # `see` and `exists` are no read-only transactions with a comparison, although these would say the same: when the
     # deadline of one passes while it is being read, etcd 3.5.1 panics (etcd issue 14110).
 
-    def see(
+    async def see(
         self, key: str, create_revision: int, prefix: str, timeout_s: float | None = None
     ) -> tuple[bool, KeyValue | None]:
         """Whether `key` is still the one created at that revision, and the key under `prefix` created just before."""
         request = _newest(prefix, until=create_revision)
-        newest = [_key_value(kv) for kv in self._call(lambda at: at.kv.Range, request, timeout_s).kvs]
+        newest = await self._range(request, timeout_s)
         if not newest or (newest[0].key, newest[0].create_revision) != (key, create_revision):
             return False, None
         return True, newest[1] if len(newest) > 1 else None
 
-    def first(self, prefix: str, timeout_s: float | None = None) -> KeyValue | None:
+    async def ahead_of(self, key: str, create_revision: int, prefix: str, timeout_s: float | None = None) -> int | None:
+        """How many keys under `prefix` were created before `key` was, at that revision; None if it is gone."""
+        request = etcdrpc.RangeRequest(
+            key=prefix.encode(), range_end=_end_of(prefix), keys_only=True, max_create_revision=create_revision
+        )
+        found = await self._range(request, timeout_s)
+        if (key, create_revision) not in [(one.key, one.create_revision) for one in found]:
+            return None
+        return len(found) - 1
+
+    async def take_first(self, key: str, record: str, text: bytes) -> KeyValue | None:
+        """Delete a key (for a prefix, which ends in "/": the oldest under it), and write `record`; what was deleted."""
+        while True:
+            if key.endswith("/"):
+                first = await self.first(key)
+            else:
+                first = next(iter(await self._range(etcdrpc.RangeRequest(key=key.encode()), None)), None)
+            if first is None:
+                return None
+            request = etcdrpc.TxnRequest(
+                compare=[_created(first.key, first.create_revision)],
+                success=[
+                    etcdrpc.RequestOp(request_delete_range=etcdrpc.DeleteRangeRequest(key=first.key.encode())),
+                    etcdrpc.RequestOp(request_put=etcdrpc.PutRequest(key=record.encode(), value=text)),
+                ],
+            )
+            if (await self._call("Txn", request, None)).succeeded:
+                return first
+
+    async def first(self, prefix: str, timeout_s: float | None = None) -> KeyValue | None:
         """The key under a prefix that was created before all others there, if there is any."""
         request = etcdrpc.RangeRequest(
             key=prefix.encode(),
@@ -231,15 +275,15 @@ class EtcdClient:
             sort_order=etcdrpc.RangeRequest.ASCEND,
             sort_target=etcdrpc.RangeRequest.CREATE,
         )
-        found = [_key_value(kv) for kv in self._call(lambda at: at.kv.Range, request, timeout_s).kvs]
+        found = await self._range(request, timeout_s)
         return found[0] if found else None
 
-    def exists(self, key: str, create_revision: int, timeout_s: float | None = None) -> bool:
+    async def exists(self, key: str, create_revision: int, timeout_s: float | None = None) -> bool:
         """Whether `key` is still the one created at that revision."""
-        kvs = self._call(lambda at: at.kv.Range, etcdrpc.RangeRequest(key=key.encode()), timeout_s).kvs
-        return bool(kvs) and bool(kvs[0].create_revision == create_revision)
+        found = await self._range(etcdrpc.RangeRequest(key=key.encode()), timeout_s)
+        return bool(found) and found[0].create_revision == create_revision
 
-    def list(self, prefix: str, timeout_s: float | None = None) -> "list[KeyValue]":
+    async def under(self, prefix: str, timeout_s: float | None = None) -> list[KeyValue]:
         """All keys under a prefix in the order in which they were created."""
         request = etcdrpc.RangeRequest(
             key=prefix.encode(),
@@ -247,22 +291,22 @@ class EtcdClient:
             sort_order=etcdrpc.RangeRequest.ASCEND,
             sort_target=etcdrpc.RangeRequest.CREATE,
         )
-        return [_key_value(kv) for kv in self._call(lambda at: at.kv.Range, request, timeout_s).kvs]
+        return await self._range(request, timeout_s)
 
-    def get(self, key: str, timeout_s: float | None = None) -> str | None:
+    async def get(self, key: str, timeout_s: float | None = None) -> str | None:
         """The value of a key as text, None if there is no such key."""
-        kvs = self._call(lambda at: at.kv.Range, etcdrpc.RangeRequest(key=key.encode()), timeout_s).kvs
-        return kvs[0].value.decode(errors="replace") if kvs else None
+        found = await self._range(etcdrpc.RangeRequest(key=key.encode()), timeout_s)
+        return found[0].value.decode(errors="replace") if found else None
 
-    def put_while(
+    async def put_while(
         self, key: str, value: bytes, witness: str, create_revision: int, timeout_s: float | None = None
     ) -> bool:
         """Put a key for good while `witness` is the key created at that revision; False if it is not any more."""
         put = etcdrpc.RequestOp(request_put=etcdrpc.PutRequest(key=key.encode(), value=value))
         request = etcdrpc.TxnRequest(compare=[_created(witness, create_revision)], success=[put])
-        return bool(self._call(lambda at: at.kv.Txn, request, timeout_s).succeeded)
+        return bool((await self._call("Txn", request, timeout_s)).succeeded)
 
-    def ping(self, timeout_s: float | None = None) -> None:
+    async def ping(self, timeout_s: float | None = None) -> None:
         """Raise `LockUnavailable` unless a quorum answers (a linearizable read needs one) and grants leases.
 
         Over its quota etcd answers reads as if nothing was wrong, and grants none. One that was granted a moment ago,
@@ -270,18 +314,18 @@ class EtcdClient:
         """
         deadline = time.monotonic() + (self.timeout_s if timeout_s is None else timeout_s)
         try:
-            self._call(lambda at: at.kv.Range, etcdrpc.RangeRequest(key=b"\0", count_only=True), timeout_s)
+            await self._call("Range", etcdrpc.RangeRequest(key=b"\0", count_only=True), timeout_s)
         except _Refused as refusal:
             if refusal.code is not grpc.StatusCode.PERMISSION_DENIED:  # that is an answer, too
                 raise
         if time.monotonic() - self._granted_at < _GRANTS_S:
             return
         lease_id = secrets.randbits(62) + 1
-        self.grant(lease_id, _PING_TTL_S, deadline - time.monotonic())
+        await self.grant(lease_id, _PING_TTL_S, deadline - time.monotonic())
         with suppress(LockUnavailable):  # then it runs out
-            self.revoke(lease_id, deadline - time.monotonic())
+            await self.revoke(lease_id, deadline - time.monotonic())
 
-    def watch(
+    async def watch(
         self, key: str, wake: Callable[[], None], timeout_s: float | None = None, *, below: bool = False
     ) -> "KeyWatch":
         """Have `wake` called when `key` is deleted or the watch breaks.
@@ -293,8 +337,8 @@ class EtcdClient:
         timeout_s = self.timeout_s if timeout_s is None else timeout_s
         try:
             with GATE.inside():
-                stream = endpoint.watches(timeout_s)
-            watch = stream.add(key, wake, timeout_s, end=_end_of(key) if below else None)
+                stream = await endpoint.watches(timeout_s)
+            watch = await stream.add(key, wake, timeout_s, end=_end_of(key) if below else None)
         except (LockUnavailable, grpc.RpcError, ValueError) as error:
             self._next(endpoint)
             raise LockUnavailable(f"etcd at {endpoint.url} takes no watch: {_text(error)}") from error
@@ -314,12 +358,16 @@ class EtcdClient:
         for endpoint in self._endpoints:
             endpoint.close()
 
-    def _call(
-        self,
-        method: "Callable[[Endpoint], Callable[..., Any]]",
-        request: Any,
-        timeout_s: float | None,
-        not_answered: Callable[[], object] = lambda: None,
+    async def close_on_loop(self) -> None:
+        """Close those of the running loop."""
+        for endpoint in self._endpoints:
+            await endpoint.close_on_loop()
+
+    async def _range(self, request: Any, timeout_s: float | None) -> list[KeyValue]:
+        return [_key_value(kv) for kv in (await self._call("Range", request, timeout_s)).kvs]
+
+    async def _call(
+        self, method: str, request: Any, timeout_s: float | None, not_answered: Callable[[], object] = lambda: None
     ) -> Any:
         """Try the endpoints in turn until one answers or the time is over."""
         timeout_s = self.timeout_s if timeout_s is None else timeout_s
@@ -332,8 +380,8 @@ class EtcdClient:
             token, asked_at = None, time.monotonic()
             try:
                 with uninterrupted(), GATE.inside():
-                    token = endpoint.token(try_s)
-                    answer = method(endpoint)(request, timeout=try_s, metadata=metadata_of(token))
+                    token = await endpoint.token(try_s)
+                    answer = await Call(endpoint, method, request, try_s, metadata_of(token))
                 endpoint.heard()
                 self._ensure_ours(endpoint, answer.header.cluster_id)
                 return answer
@@ -360,7 +408,7 @@ class EtcdClient:
             not_answered()
             untried -= 1
             if untried <= 0:
-                time.sleep(min(_ROUND_PAUSE_S, max(0.0, deadline - time.monotonic())))
+                await Pause(min(_ROUND_PAUSE_S, deadline - time.monotonic()))
             aside = [one.aside for one in self._endpoints if one.aside]
             if time.monotonic() >= deadline or len(aside) == len(self._endpoints):
                 said = aside if endpoint.aside else [f"{endpoint.url}: {_text(failure)}", *aside]

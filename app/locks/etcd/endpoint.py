@@ -1,5 +1,7 @@
 """One etcd member: its channel and stubs, its log-in token, its stream of watches."""
 
+import asyncio
+import contextlib
 import logging
 import threading
 import time
@@ -9,12 +11,15 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 import grpc
+import grpc.aio
 from etcd3 import etcdrpc
 
-from app.common import fork
-from app.errors import ConfigurationError, LockUnavailable
-from app.locks.etcd.gate import GATE
-from app.locks.etcd.watch import WatchStream
+from .. import fork
+from ..errors import ConfigurationError, LockUnavailable
+from ..per_loop import PerLoop
+from ..steps import Blocking, Step
+from .gate import GATE
+from .watch import WatchStream
 
 _log = logging.getLogger(__name__)
 
@@ -57,6 +62,8 @@ class Endpoint:
         self._connecting = threading.Lock()
         self._connection: _Connection | None = None  # made at first use
         self._former: _Connection | None = None  # the one before: calls may still be out on it
+        self._on_loops = PerLoop(self._connect_on_loop)
+        GATE.channels.add(self._on_loops)
         self._connected_at = 0.0
         self._silent_since: float | None = None
         self._aside, self._aside_until = "", 0.0
@@ -70,18 +77,22 @@ class Endpoint:
             if self._closed:
                 raise ValueError("the channel is closed")  # as gRPC says it
             if self._connection is None:
-                self._connection = _Connection(self._target, self._credentials)
+                self._connection = _Connection(grpc, self._target, self._credentials)
             return self._connection
 
-    @property
-    def kv(self) -> Any:
-        """Calls about keys."""
-        return self._connected().kv
+    def method(self, name: str) -> Any:
+        """One of etcd's methods, for threads."""
+        return self._connected().methods[name]
 
-    @property
-    def lease(self) -> Any:
-        """Calls about leases."""
-        return self._connected().lease
+    def method_on_loop(self, name: str) -> Any:
+        """The same for tasks of the running loop."""
+        with self._connecting:
+            if self._closed:
+                raise ValueError("the channel is closed")
+            return self._on_loops.here().methods[name]
+
+    def _connect_on_loop(self, _: asyncio.AbstractEventLoop) -> "_Connection":
+        return _Connection(grpc.aio, self._target, self._credentials)
 
     def heard(self) -> None:
         """It has answered a call."""
@@ -106,11 +117,14 @@ class Endpoint:
                 # A member that is only slow may still answer what is out there, so that is not cut off.
                 former, self._former, self._connection = self._former, self._connection, None
                 self._connected_at = time.monotonic()
+                on_loops = self._on_loops.clear()
         _log.warning("etcd at %s says nothing; connecting anew", self.url)
         if stream is not None:
             stream.close()  # whoever watches there is woken, and comes here
         if former is not None:
             former.channel.close()
+        for loop, connection in on_loops:
+            _close_later(loop, connection)
 
     @property
     def aside(self) -> str:
@@ -121,15 +135,18 @@ class Endpoint:
         """Ask others for some seconds: it may be repaired by then."""
         self._aside, self._aside_until = why, time.monotonic() + _ASIDE_S
 
-    def token(self, timeout_s: float) -> str | None:
+    async def token(self, timeout_s: float) -> str | None:
         """The login token, got on first use (etcd may be away when we start), by one thread for all."""
         if self._login is None or self._token is not None:
             return self._token
+        return await Blocking(lambda: self._log_in(timeout_s))
+
+    def _log_in(self, timeout_s: float) -> str | None:
         # etcd takes its time over a password on purpose; many log-ins at once would all be too late.
         if not self._logging_in.acquire(timeout=timeout_s):
             raise LockUnavailable(f"a log-in to etcd at {self.url} takes too long")
         try:
-            if self._token is None:
+            if self._token is None and self._login is not None:
                 request = etcdrpc.AuthenticateRequest(name=self._login[0], password=self._login[1])
                 self._token = etcdrpc.AuthStub(self._connected().channel).Authenticate(request, timeout=timeout_s).token
             return self._token
@@ -142,20 +159,9 @@ class Endpoint:
             if self._token == token:
                 self._token = None
 
-    def keep_alive_once(self, request: Any, *, timeout: float, metadata: Sequence[tuple[str, str]]) -> Any:
-        """One request and one answer on a stream of its own, so that it has a deadline like any other call."""
-        answers = self.lease.LeaseKeepAlive(iter([request]), timeout=timeout, metadata=metadata)
-        try:
-            answer = next(answers, None)
-        finally:
-            answers.cancel()
-        if answer is None:
-            raise LockUnavailable(f"etcd at {self.url} closed the stream of a renewal")
-        return answer
-
-    def watches(self, timeout_s: float) -> WatchStream:
+    async def watches(self, timeout_s: float) -> WatchStream:
         """The stream that all watches on this member share; a new one when the last one broke, or its token is old."""
-        token = self.token(timeout_s)
+        token = await self.token(timeout_s)
         old = None
         with self._mutex:
             if self._watches is not None and self._watches_token != token:
@@ -165,7 +171,7 @@ class Endpoint:
                 self._watches_token = token
             stream = self._watches
         if old is not None:
-            old.close()  # whoever still watches there is woken, and comes here
+            await Blocking(old.close)  # whoever still watches there is woken, and comes here
         return stream
 
     def close(self) -> None:
@@ -182,18 +188,73 @@ class Endpoint:
             for connection in (self._connection, self._former):
                 if connection is not None:
                     connection.channel.close()
+            on_loops = self._on_loops.clear()
+        for loop, connection in on_loops:
+            _close_later(loop, connection)
+
+    async def close_on_loop(self) -> None:
+        """Close the channel of the running loop."""
+        connection = self._on_loops.pop()
+        if connection is not None:
+            await connection.channel.close()
+
+
+class Call(Step[Any]):
+    """A call of one of etcd's methods, with a deadline. Raises `grpc.RpcError`; `ValueError` if it is closed."""
+
+    def __init__(
+        self, endpoint: Endpoint, method: str, request: Any, timeout_s: float, metadata: Sequence[tuple[str, str]]
+    ) -> None:
+        self._endpoint = endpoint
+        self._method = method
+        self._request = request
+        self._terms = {"timeout": timeout_s, "metadata": metadata}
+
+    def in_thread(self) -> Any:
+        """Over the channel of the threads."""
+        return self._endpoint.method(self._method)(self._request, **self._terms)
+
+    async def on_loop(self) -> Any:
+        """Over the channel of this loop."""
+        try:
+            return await self._endpoint.method_on_loop(self._method)(self._request, **self._terms)
+        except grpc.aio.UsageError:
+            raise ValueError("the channel is closed") from None
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            raise LockUnavailable("the connection was closed") from None  # gRPC's word for that
 
 
 class _Connection:
-    """A channel and its stubs."""
+    """A channel and what can be called over it. `made_by`: gRPC for threads, or for a loop."""
 
-    def __init__(self, target: str, credentials: Any) -> None:
+    def __init__(self, made_by: Any, target: str, credentials: Any) -> None:
         if credentials is None:
-            self.channel = grpc.insecure_channel(target, options=_CHANNEL_OPTIONS)
+            self.channel = made_by.insecure_channel(target, options=_CHANNEL_OPTIONS)
         else:
-            self.channel = grpc.secure_channel(target, credentials, options=_CHANNEL_OPTIONS)
-        self.kv = etcdrpc.KVStub(self.channel)
-        self.lease = etcdrpc.LeaseStub(self.channel)
+            self.channel = made_by.secure_channel(target, credentials, options=_CHANNEL_OPTIONS)
+        kv, lease = etcdrpc.KVStub(self.channel), etcdrpc.LeaseStub(self.channel)
+        self.methods = {
+            "Range": kv.Range,
+            "Txn": kv.Txn,
+            "DeleteRange": kv.DeleteRange,
+            "LeaseGrant": lease.LeaseGrant,
+            "LeaseRevoke": lease.LeaseRevoke,
+            "LeaseTimeToLive": lease.LeaseTimeToLive,
+            # A stream, of which one request and one answer are all we want, with a deadline like any other call.
+            "LeaseKeepAlive": self.channel.unary_unary(
+                "/etcdserverpb.Lease/LeaseKeepAlive",
+                request_serializer=etcdrpc.LeaseKeepAliveRequest.SerializeToString,
+                response_deserializer=etcdrpc.LeaseKeepAliveResponse.FromString,
+            ),
+        }
+
+
+def _close_later(loop: asyncio.AbstractEventLoop, connection: _Connection) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop is closed
+        asyncio.run_coroutine_threadsafe(connection.channel.close(), loop)
 
 
 def metadata_of(token: str | None) -> Sequence[tuple[str, str]]:

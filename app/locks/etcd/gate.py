@@ -5,19 +5,23 @@ nothing, and the child crashes in gRPC, or waits there for ever. So a fork waits
 child that can't use gRPC is told so.
 """
 
+import asyncio
+import gc
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 from weakref import WeakSet
 
-from app.common import fork
-from app.errors import LockError
+from .. import fork
+from ..errors import LockError
+from ..per_loop import PerLoop
 
 _QUIET_S: Final = 2.5  # a call to a server that is silent takes two seconds
 _PAUSE_S: Final = 0.001
+_LOOK_S: Final = 0.25
 _NO: Final = ("0", "false", "no")  # what gRPC takes for "off", and then it has no fork handlers
 
 
@@ -40,6 +44,7 @@ class _Gate:
 
     def _begin(self) -> None:
         self.streams: WeakSet[_Stream] = WeakSet()  # whose threads are inside all the time
+        self.channels: WeakSet[PerLoop[Any]] = WeakSet()
         self._changed = threading.Condition()
         self._inside = 0
 
@@ -52,7 +57,8 @@ class _Gate:
                     "etcd's client, gRPC, can't be used in this forked process: it was busy at the fork, or its fork "
                     "handlers are off (GRPC_ENABLE_FORK_SUPPORT); fork before etcd is used, or spawn"
                 )
-            self._changed.wait_for(lambda: not self._forks)
+            if asyncio._get_running_loop() is None:  # a loop that waits here could not end what is under way on it
+                self._changed.wait_for(lambda: not self._forks)
             self._used = True
             self._inside += 1
         try:
@@ -71,7 +77,14 @@ class _Gate:
         self._wait(lambda: not self._inside, deadline)
         for stream in list(self.streams):
             stream.close()  # whoever waits for its watches looks by itself, and makes a new one after the fork
-        self._quiet = self._wait(lambda: not self._inside and not _threads_inside(), deadline)
+        while not self._quiet and time.monotonic() < deadline:
+            # gRPC's asyncio has a thread as long as there is a channel, even of a loop that is closed.
+            for channels in list(self.channels):
+                channels.purge()
+            if _threads_inside():
+                gc.collect()
+            soon = min(deadline, time.monotonic() + _LOOK_S)
+            self._quiet = self._wait(lambda: not self._inside and not _threads_inside(), soon)
 
     @staticmethod
     def _wait(condition: Callable[[], bool], deadline: float) -> bool:

@@ -4,9 +4,9 @@ import time
 from collections.abc import Iterator
 from typing import Final
 
-from app.errors import LockUnavailable
-from app.locks.etcd.client import EtcdClient, KeyWatch
-from app.locks.waiting import Wake
+from ..errors import LockUnavailable
+from ..waiting import Shutdown, Wake
+from .client import EtcdClient, KeyWatch
 
 # A deletion that races with the creation of its watch can still be told only after 100 ms. So look again after 3, 6,
 # 12, ... ms until this much time has passed since the watch was made; after that its events are prompt.
@@ -20,14 +20,15 @@ _WITHOUT_WATCH_S: Final = 0.1
 class Lookout:
     """A watch on one key at a time, which sets `wake`, and the times of the looks besides it."""
 
-    def __init__(self, client: EtcdClient, wake: Wake) -> None:
+    def __init__(self, client: EtcdClient, wake: Wake, shutdown: Shutdown) -> None:
         self._client = client
+        self._shutdown = shutdown
         self._wake = wake
         self._key = ""
         self._watch: KeyWatch | None = None
         self._pauses: Iterator[float] = iter(())
 
-    def pause_s(self, key: str, timeout_s: float, *, below: bool = False) -> float:
+    async def pause_s(self, key: str, timeout_s: float, *, below: bool = False) -> float:
         """For how many seconds to sleep before the next look at `key`, unless woken by its watch.
 
         0 if the watch was made just now, within `timeout_s`: what happened before must be found by looking. A watch is
@@ -38,10 +39,10 @@ class Lookout:
             return next(self._pauses)
         self.close()
         try:
-            self._watch = self._client.watch(key, self._wake.set, timeout_s, below=below)
+            self._watch = await self._client.watch(key, self._wake.set, timeout_s, below=below)
         except LockUnavailable:
             return _WITHOUT_WATCH_S
-        self._key, self._pauses = key, _pauses()
+        self._key, self._pauses = key, self._looks()
         return 0.0
 
     def close(self) -> None:
@@ -50,10 +51,10 @@ class Lookout:
             self._watch.close()
             self._watch = None
 
-
-def _pauses() -> Iterator[float]:
-    began = time.monotonic()
-    pause_s = _FIRST_LOOK_S
-    while True:
-        yield pause_s if time.monotonic() - began <= _WATCH_IS_PROMPT_S else _LOOK_AGAIN_S
-        pause_s *= 2
+    def _looks(self) -> Iterator[float]:
+        began = time.monotonic()
+        pause_s = _FIRST_LOOK_S * self._shutdown.crowd
+        while True:
+            prompt = time.monotonic() - began > _WATCH_IS_PROMPT_S
+            yield _LOOK_AGAIN_S * self._shutdown.crowd if prompt else pause_s
+            pause_s *= 2

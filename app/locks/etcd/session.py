@@ -1,18 +1,21 @@
 """A session: one lease for several locks and elections, which live and end together."""
 
+import math
 import secrets
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self
 
-from app.common import clock
-from app.errors import LockLost, LockUnavailable
-from app.locks.etcd.election import Election
-from app.locks.etcd.lock import EtcdLock
-from app.locks.lease import Lease, Leased
+from .. import clock
+from ..errors import LockLost, LockUnavailable
+from ..lease import Lease, Leased
+from ..steps import in_thread
+from .election import Election
+from .lock import EtcdLock
 
 if TYPE_CHECKING:
-    from app.locks.etcd.backend import EtcdBackend
+    from ..renewer import Renewer
+    from .backend import EtcdBackend
 
 _DELETES_MAX: Final = 16  # at a renewal, which must not be late for them
 
@@ -28,37 +31,45 @@ class Session(Leased):
     ...     with session.lock("/jobs/nightly"), session.lock("/jobs/weekly"):
     ...         session.ensure_held()
 
-    `ttl_s`: seconds; or `lease_id`: a lease that another program has granted, whose TTL counts. Raises
-    `LockUnavailable`, and `LockLost` if there is no such lease. It is no thread's: it lasts until `close` or the
-    connection's end.
+    `ttl_s`: seconds, the backend's by default; or `lease_id`: a lease that another program has granted, whose TTL
+    counts. `begin` raises `LockUnavailable`, and `LockLost` if there is no such lease. It is no thread's and no task's:
+    it lasts until `close` or the connection's end.
     """
 
     __slots__ = ("_backend", "_deleted", "client", "lease_id")
 
-    def __init__(self, backend: "EtcdBackend", *, ttl_s: int, lease_id: int | None = None) -> None:
+    def __init__(self, backend: "EtcdBackend", lease_id: int, ttl_s: int, asked_at: float) -> None:
         self._backend = backend
-        self.client = client = backend.client
+        self.client = backend.client
         self._deleted: set[str] = set()
-        asked_at = clock.now()
+        self.lease_id = lease_id
+        super().__init__(Lease(f"session {lease_id:x}", self, ttl_s, asked_at=asked_at))
+
+    @classmethod
+    async def begin(
+        cls, backend: "EtcdBackend", renewer: "Renewer", *, ttl_s: float | None = None, lease_id: int | None = None
+    ) -> Self:
+        """Have a session, in steps; `renewer`: who keeps it."""
+        client, asked_at, granted_s = backend.client, clock.now(), math.ceil(ttl_s or backend.ttl_s)
         if lease_id is not None:
-            granted_s = client.ttl_granted(lease_id)
-            if granted_s is None or not client.keep_alive(lease_id):
+            found_s = await client.ttl_granted(lease_id)
+            if found_s is None or not await client.keep_alive(lease_id):
                 raise LockLost(f"etcd has no lease {lease_id:x}")
-            ttl_s = granted_s
-        self.lease_id = secrets.randbits(62) + 1 if lease_id is None else lease_id
-        super().__init__(Lease(f"session {self.lease_id:x}", self, ttl_s, asked_at=asked_at))
+            granted_s = found_s
+        session = cls(backend, secrets.randbits(62) + 1 if lease_id is None else lease_id, granted_s, asked_at)
         if lease_id is None:
             try:
-                self.lease.ttl_s = client.grant(self.lease_id, ttl_s)
-                self.lease.renewed(asked_at)
+                session.lease.ttl_s = await client.grant(session.lease_id, granted_s)
+                session.lease.renewed(asked_at)
             except BaseException:
-                backend.renewer.end(self.lease)
+                renewer.end(session.lease)
                 raise
-        backend.renewer.keep(self.lease)
+        renewer.keep(session.lease)
+        return session
 
     def lock(self, name: str) -> EtcdLock:
         """A lock under the session's lease."""
-        return EtcdLock(self._backend, name, self)
+        return EtcdLock(self._backend, name, session=self)
 
     def election(self, name: str) -> Election:
         """An election under the session's lease."""
@@ -71,34 +82,42 @@ class Session(Leased):
 
     def orphan(self) -> None:
         """Renew no more, and leave the lease to end by itself: what is locked stays so until then."""
-        self._backend.renewer.drop(self.lease)
+        self._keeper.drop(self.lease)
 
     def close(self) -> None:
         """End the session: all that is locked under it is free at once. Never raises, and may be called again."""
+        in_thread(self.ended())
+
+    async def ended(self) -> None:
+        """What `close` does, in steps."""
         self.lease.lose("the session was closed")  # before another one can have what was locked
-        self._backend.renewer.hand_back(self.lease, self._backend.timeout_s)
+        await self._keeper.hand_back(self.lease, self._backend.timeout_s)
+
+    @property
+    def _keeper(self) -> "Renewer":
+        return self.lease.keeper or self._backend.renewer
 
     # -- what its lease and its keys rest on -------------------------------------------------------------------------
 
-    def renew(self, timeout_s: float) -> bool:
+    async def renew(self, timeout_s: float) -> bool:
         """Another TTL."""
-        alive = self.client.keep_alive(self.lease_id, timeout_s / 2)
+        alive = await self.client.keep_alive(self.lease_id, timeout_s / 2)
         with suppress(LockUnavailable):
             # A key may have been created after it was deleted, by a call that we gave up; the session would keep it.
             for key in list(self._deleted)[:_DELETES_MAX]:
-                self.client.delete(key, timeout_s / 2)
+                await self.client.delete(key, timeout_s / 2)
                 self._deleted.discard(key)
         return alive
 
-    def end(self, timeout_s: float) -> None:
+    async def end(self, timeout_s: float) -> None:
         """Revoke the lease."""
-        self.client.revoke(self.lease_id, timeout_s)
+        await self.client.revoke(self.lease_id, timeout_s)
 
-    def delete(self, key: str, timeout_s: float, *, again: bool) -> None:
+    async def delete(self, key: str, timeout_s: float, *, again: bool) -> None:
         """Delete one of its keys; `again`: once more at the next renewal."""
         if again:
             self._deleted.add(key)
-        self.client.delete(key, timeout_s)
+        await self.client.delete(key, timeout_s)
 
     def __enter__(self) -> "Session":
         return self

@@ -4,23 +4,21 @@ It is the articles' single-key lock, which gives up at once, with the improvemen
 to wait, by a watch, for the deletion of the key.
 """
 
-import math
-import secrets
+from functools import partial
 
-from typing_extensions import override
-
-from app.common import clock
-from app.locks.attempt import Attempt, PlaceLost
-from app.locks.backend import Guarantees
-from app.locks.contender import Contender, describe
-from app.locks.etcd.backend import EtcdBackend
-from app.locks.etcd.client import KeyValue
-from app.locks.etcd.lock import EtcdKey, contenders
-from app.locks.etcd.lookout import Lookout
-from app.locks.grant import Grant
-from app.locks.lease import Lease
-from app.locks.lock import DistributedLock
-from app.locks.waiting import Wait
+from ..attempt import Attempt, PlaceLost
+from ..backend import Guarantees
+from ..compat import override
+from ..contender import Contender, describe
+from ..errors import LockError
+from ..grant import Grant
+from ..lease import Lease
+from ..lock import DistributedLock
+from ..waiting import Wait
+from .backend import EtcdBackend
+from .client import KeyValue
+from .lock import EtcdKey, contenders
+from .lookout import Lookout
 
 
 class EtcdTxnLock(DistributedLock[EtcdBackend]):
@@ -32,52 +30,56 @@ class EtcdTxnLock(DistributedLock[EtcdBackend]):
 
     @override
     def _attempt(self) -> "_Attempt":
-        return _Attempt(self._backend, self.name)
+        return _Attempt(self._backend, self.name, self.ttl_s)
 
     @override
-    def contenders(self) -> list[Contender]:
+    async def _queue(self) -> list[Contender]:
         """The holder; the waiters can't be seen."""
-        return [one for one in contenders(self._backend.client, self.name) if one.key == self.name]
+        return [one for one in await contenders(self._backend.client, self.name) if one.key == self.name]
 
 
 class _Attempt(Attempt[EtcdBackend]):
-    def __init__(self, backend: EtcdBackend, name: str) -> None:
-        super().__init__(backend, name)
+    def __init__(self, backend: EtcdBackend, name: str, ttl_s: float) -> None:
+        super().__init__(backend, name, ttl_s)
         self._client = backend.client
         self._value = describe(backend.instance).encode()
         self._key: EtcdKey
         self._holder: KeyValue | None = None  # the other one's key, as we found it
-        self._lookout = Lookout(backend.client, self.wake)  # for its end
+        self._lookout = Lookout(backend.client, self.wake, backend.shutdown)  # for its end
         self.cleanup.callback(self._lookout.close)
 
     @override
-    def take(self, wait: Wait) -> Grant | float:
-        if self._holder is None or not self._is_there(self._holder, wait):
-            lease = self._leased(wait.call_s(self.backend.timeout_s))
-            timeout_s = wait.call_s(self.backend.timeout_s)
-            found = self._client.create(self.name, self._value, self._key.lease_id, timeout_s)
+    async def take(self, wait: Wait) -> Grant | float:
+        if self._holder is None or not await self._is_there(self._holder, wait):
+            lease = await self._leased(wait.call_s(self.backend.timeout_s))
+            timeout_s, key = wait.call_s(self.backend.timeout_s), self._key
+            key.asked = key.unsure = True
+            late = partial(setattr, key, "late", True)
+            found = await self._client.create(self.name, self._value, key.lease_id, timeout_s, late)
+            key.unsure = found is None
             if found is None:
                 raise PlaceLost  # our lease ended before we came to use it
-            if found.lease_id == self._key.lease_id:
-                self._key.revision = found.create_revision
+            if found.lease_id == key.lease_id:
+                key.revision = found.create_revision
+                key.granted = True
                 return Grant(self.name, found.create_revision, self._client.source, lease)
+            key.asked = False
             self._holder = found
-        return self._lookout.pause_s(self.name, wait.call_s(self.backend.timeout_s)) if wait.left_s else 0.0
+        return await self._lookout.pause_s(self.name, wait.call_s(self.backend.timeout_s)) if wait.left_s else 0.0
 
-    def _is_there(self, holder: KeyValue, wait: Wait) -> bool:
-        return self._client.exists(self.name, holder.create_revision, wait.call_s(self.backend.timeout_s))
+    async def _is_there(self, holder: KeyValue, wait: Wait) -> bool:
+        return await self._client.exists(self.name, holder.create_revision, wait.call_s(self.backend.timeout_s))
 
-    def _leased(self, timeout_s: float) -> Lease:
+    async def _leased(self, timeout_s: float) -> Lease:
         """The lease of our key."""
-        if self.lease is not None:
-            return self.lease
-        lease_id, asked_at = secrets.randbits(62) + 1, clock.now()
-        ttl_s = math.ceil(self.backend.ttl_s)
-        self._key = EtcdKey(self._client, self.name, lease_id)
-        lease = self.lease = Lease(self.name, self._key, ttl_s, asked_at=asked_at)
-        lease.ttl_s = self._client.grant(lease_id, ttl_s, timeout_s)
-        lease.renewed(asked_at)
-        self.backend.renewer.keep(lease)
+        if self.lease is None:
+            self._key = EtcdKey(self.backend, self.name, self.renewer, self.ttl_s, single=True)
+            self.lease = self._key.lease
+        lease = self.lease
+        if lease.keeper is not None:
+            return lease
+        await self._key.begin(timeout_s)  # perhaps once more: its answer was lost
+        self.renewer.keep(lease)
         return lease
 
 
@@ -88,9 +90,17 @@ class EtcdTxnBackend(EtcdBackend):
     guarantees = Guarantees(fencing=True, survives_silence=True, survives_restart=True, elects=True)
 
     @override
-    def lock(self, name: str) -> DistributedLock[EtcdBackend]:
-        return EtcdTxnLock(self, name)
+    def lock(self, name: str, *, ttl_s: float | None = None) -> DistributedLock[EtcdBackend]:
+        return EtcdTxnLock(self, name, ttl_s)
 
     @override
-    def contenders(self, prefix: str) -> list[Contender]:
-        return [one for one in contenders(self.client, prefix) if one.ttl_left_s is not None]
+    def semaphore(self, name: str, permits: int, *, ttl_s: float | None = None) -> DistributedLock[EtcdBackend]:
+        raise LockError(f"{self.name} has no semaphores: it has no queue")
+
+    @override
+    async def taken_away(self, name: str, by: str, why: str) -> Contender | None:
+        return await self._take_first(name, name, by, why)
+
+    @override
+    async def queues(self, prefix: str) -> list[Contender]:
+        return [one for one in await contenders(self.client, prefix) if one.ttl_left_s is not None]

@@ -15,8 +15,9 @@ from typing import Any, Final
 import grpc
 from etcd3 import etcdrpc
 
-from app.errors import LockUnavailable
-from app.locks.etcd.gate import GATE
+from ..errors import LockUnavailable
+from ..waiting import Wake
+from .gate import GATE
 
 _log = logging.getLogger(__name__)
 _DELETIONS: Final = [etcdrpc.WatchCreateRequest.FilterType.Value("NOPUT")]
@@ -32,7 +33,7 @@ class Watch:
         self.id: int | None = None
         self.alive = False
         self.unwanted = False
-        self.answered: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self.answered = Wake()
 
 
 class WatchStream:
@@ -46,10 +47,10 @@ class WatchStream:
         self.broken = False
         GATE.streams.add(self)
         self._call = stub.Watch(iter(self._requests.get, None), metadata=metadata)
-        self._reader = threading.Thread(target=self._read, name="seckill-etcd-watch", daemon=True)
+        self._reader = threading.Thread(target=self._read, name="fencelock-etcd-watch", daemon=True)
         self._reader.start()
 
-    def add(self, key: str, wake: Callable[[], None], timeout_s: float, *, end: bytes | None = None) -> Watch:
+    async def add(self, key: str, wake: Callable[[], None], timeout_s: float, *, end: bytes | None = None) -> Watch:
         """Watch a key for its deletion from now on; raises `LockUnavailable` when etcd does not confirm it in time.
 
         With an `end`, watch all keys from `key` to before that, for anything that happens to them.
@@ -70,12 +71,13 @@ class WatchStream:
                 watch.alive = True
         if watch.alive:
             try:
-                watch.answered.get(timeout=timeout_s)
-            except BaseException as error:  # a Ctrl-C, too, must not leave a watch behind
+                answered = await watch.answered.wait(timeout_s)
+            except BaseException:  # a Ctrl-C, too, must not leave a watch behind
                 self.remove(watch)
-                if not isinstance(error, queue.Empty):
-                    raise
-                raise LockUnavailable("etcd does not confirm a watch") from None
+                raise
+            if not answered:
+                self.remove(watch)
+                raise LockUnavailable("etcd does not confirm a watch")
         if not watch.alive:
             raise LockUnavailable("etcd ended the stream of watches")
         return watch
@@ -111,7 +113,7 @@ class WatchStream:
                     watch.alive = False
             self._requests.put(None)
             for watch in orphans:
-                watch.answered.put(None)
+                watch.answered.set()
                 watch.wake()
 
     def _take(self, response: Any) -> None:
@@ -127,7 +129,7 @@ class WatchStream:
                 else:
                     watch.id = response.watch_id
                     self._watches[response.watch_id] = watch
-                watch.answered.put(None)
+                watch.answered.set()
                 return
             found = self._watches.get(response.watch_id)
             if found is not None and response.canceled:

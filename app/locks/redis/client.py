@@ -3,6 +3,7 @@
 In `app.locks` only this file imports redis.
 """
 
+import asyncio
 import contextlib
 import hashlib
 import itertools
@@ -10,18 +11,22 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from importlib.resources import files
 from typing import Any, Final
 
 import redis
+import redis.asyncio
+from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError, RedisError
 from redis.retry import Retry
 
-from app.common import fork
-from app.errors import ConfigurationError, LockUnavailable
+from .. import fork
+from ..errors import ConfigurationError, LockError, LockUnavailable
+from ..per_loop import PerLoop
+from ..steps import Step
+from ..waiting import Wake
 
 _log = logging.getLogger(__name__)
 
@@ -34,12 +39,14 @@ class Script:
     """A Lua script that lies beside this file."""
 
     def __init__(self, name: str) -> None:
-        self.source = files("app.locks.redis").joinpath(name).read_text()
+        self.source = files(__package__ or "").joinpath(name).read_text()
         self.sha = hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest()
 
 
 class RedisClient:
-    """A connection pool to one server, and one connection that listens. All methods may be called from any thread.
+    """A connection pool to one server, and one connection that listens, for all threads; a pool for each loop.
+
+    All methods may be called from any thread and on any loop; those that ask the server are steps.
 
     `redis://`, `rediss://` and `unix://` are redis-py's. A call that isn't answered within `timeout_s` raises
     `LockUnavailable`; nothing is repeated here. `brief_s` is the deadline of calls that others wait behind.
@@ -68,6 +75,10 @@ class RedisClient:
         self._brief = self._redis if self._brief_s is None else _connect(url, min(self._brief_s, timeout_s))
         self._pings: dict[float, Any] = {}  # a client for each deadline that pings were asked with
         self._listener = _Listener(_connect(url, timeout_s))
+        brief_s = timeout_s if self._brief_s is None else min(self._brief_s, timeout_s)
+        self._on_loops = PerLoop(
+            lambda _: (_connect(url, timeout_s, redis.asyncio), _connect(url, brief_s, redis.asyncio))
+        )
 
     def _begin_in_child(self) -> None:
         for client in (self._redis, self._brief, self._listener.client, *self._pings.values()):
@@ -81,45 +92,71 @@ class RedisClient:
         """A name for one attempt, as Redisson has it: a client, and a number that is one thread's there."""
         return f"{self._id}:{next(self._owners)}"
 
-    def run(self, script: Script, keys: Sequence[str], args: Sequence[str | int], *, brief: bool = False) -> Any:
+    async def run(self, script: Script, keys: Sequence[str], args: Sequence[str | int], *, brief: bool = False) -> Any:
         """Run a script; a server that has forgotten it is told it again."""
-        client = self._brief if brief else self._redis
-        with self._translated():
-            try:
-                return client.evalsha(script.sha, len(keys), *keys, *args)
-            except NoScriptError:
-                return client.eval(script.source, len(keys), *keys, *args)
+        try:
+            return await self.do("evalsha", script.sha, len(keys), *keys, *args, brief=brief)
+        except NoScriptError:
+            return await self.do("eval", script.source, len(keys), *keys, *args, brief=brief)
 
-    @contextmanager
-    def commands(self) -> Iterator[Any]:
-        """redis-py's own client, for a block of commands, each with the deadline."""
-        with self._translated():
-            yield self._redis
+    async def do(self, command: str, *arguments: Any, brief: bool = False, **options: Any) -> Any:
+        """A method of redis-py's client, with the deadline."""
+        if self._closed:
+            raise LockUnavailable("the connection to Redis is closed")
+        try:
+            return await _Command(self, command, arguments, options, brief=brief)
+        except NoScriptError:
+            raise
+        except (RedisError, OSError) as error:
+            if "WRONGTYPE" in str(error):
+                raise LockError("something else uses that name in Redis: its key is no lock of this kind") from error
+            raise LockUnavailable(f"Redis can't be asked: {error}") from error
 
-    def ping(self, timeout_s: float) -> None:
+    def client(self, *, brief: bool) -> Any:
+        """redis-py's client for threads."""
+        return self._brief if brief else self._redis
+
+    def client_on_loop(self, *, brief: bool) -> Any:
+        """redis-py's client for the running loop."""
+        usual, quick = self._on_loops.here()
+        return quick if brief else usual
+
+    async def ping(self, timeout_s: float) -> None:
         """Raise `LockUnavailable` unless the server answers within `timeout_s` seconds."""
         timeout_s = min(timeout_s, self.timeout_s)
-        with self._translated():
-            # redis-py has a deadline for a connection, not for a call.
-            if timeout_s not in self._pings:
-                self._pings[timeout_s] = _connect(self._url, timeout_s / 2)  # to connect, and to answer
-            self._pings[timeout_s].ping()
+        if self._closed:
+            raise LockUnavailable("the connection to Redis is closed")
+        try:
+            await _Ping(self, timeout_s)
+        except (RedisError, OSError) as error:
+            raise LockUnavailable(f"Redis can't be asked: {error}") from error
 
-    def listen(self, pattern: str, wake: Callable[[], None]) -> Callable[[], None]:
+    def ping_client(self, timeout_s: float) -> Any:
+        """A client for pings with this deadline, for threads: redis-py has one for a connection, not for a call."""
+        if timeout_s not in self._pings:
+            self._pings[timeout_s] = _connect(self._url, timeout_s / 2)  # to connect, and to answer
+        return self._pings[timeout_s]
+
+    async def listen(self, pattern: str, wake: Callable[[], None]) -> Callable[[], None]:
         """Have `wake` called at each message of such channels, and when the connection is lost; the answer ends that.
 
         What was published before this returns must be found by looking. Raises `LockUnavailable`.
         """
-        with self._translated():
-            self._listener.add(pattern, wake)
-            try:
-                self._redis.publish(self._listener.control, "")  # so that it looks what is wanted
-                if not self._listener.hears(pattern, self.timeout_s):
+        heard = Wake()
+        try:
+            if not self._listener.add(pattern, wake, heard):
+                # So that it looks what is wanted.
+                await self.do("publish", self._listener.control, "")
+                if not await heard.wait(self.timeout_s) or not self._listener.hears(pattern):
                     raise LockUnavailable(f"Redis did not take a subscription within {self.timeout_s:g} s")
-            except BaseException:
-                self._listener.remove(pattern, wake)
-                raise
+        except BaseException:
+            self._listener.remove(pattern, wake)
+            raise
         return lambda: self._listener.remove(pattern, wake)
+
+    async def close_on_loop(self) -> None:
+        """Close the connections of the running loop."""
+        await _close_all(self._on_loops.pop() or ())
 
     def close(self) -> None:
         """Close the connections. Calls under way end with `LockUnavailable`."""
@@ -130,15 +167,53 @@ class RedisClient:
         self._listener.join()
         for client in (self._redis, self._brief, *self._pings.values()):
             client.close()
+        for loop, clients in self._on_loops.clear():
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                asyncio.run_coroutine_threadsafe(_close_all(clients), loop)
 
-    @contextmanager
-    def _translated(self) -> Iterator[None]:
-        if self._closed:
-            raise LockUnavailable("the connection to Redis is closed")
+
+class _Command(Step[Any]):
+    """A command, over the client of the threads or that of a loop."""
+
+    def __init__(
+        self, client: RedisClient, command: str, arguments: Sequence[Any], options: dict[str, Any], *, brief: bool
+    ) -> None:
+        self._client = client
+        self._command = command
+        self._arguments = arguments
+        self._options = options
+        self._brief = brief
+
+    def _begin(self, redis: Any) -> Any:
+        return getattr(redis, self._command)(*self._arguments, **self._options)
+
+    def in_thread(self) -> Any:
+        """Block."""
+        return self._begin(self._client.client(brief=self._brief))
+
+    async def on_loop(self) -> Any:
+        """Let others go on."""
+        return await self._begin(self._client.client_on_loop(brief=self._brief))
+
+
+class _Ping(Step[None]):
+    """A command that has a deadline of its own."""
+
+    def __init__(self, client: RedisClient, timeout_s: float) -> None:
+        self._client = client
+        self._timeout_s = timeout_s
+
+    def in_thread(self) -> None:
+        """Block."""
+        self._client.ping_client(self._timeout_s).ping()
+
+    async def on_loop(self) -> None:
+        """Let others go on."""
         try:
-            yield
-        except (RedisError, OSError) as error:
-            raise LockUnavailable(f"Redis can't be asked: {error}") from error
+            async with asyncio.timeout(self._timeout_s):
+                await self._client.client_on_loop(brief=False).ping()
+        except TimeoutError as error:
+            raise RedisError(f"no answer within {self._timeout_s:g} s") from error
 
 
 class _Listener:
@@ -148,31 +223,34 @@ class _Listener:
     """
 
     def __init__(self, client: Any) -> None:
-        self.control = f"seckill:listener:{uuid.uuid4().hex}"
+        self.control = f"fencelock:listener:{uuid.uuid4().hex}"
         self.closed = False
         self._said = ""  # why it hears nothing
         self.client = client
         self._mutex = threading.Lock()
-        self._changed = threading.Condition(self._mutex)
         self._wakes: dict[str, list[Callable[[], None]]] = {}
+        self._heard: dict[str, list[Wake]] = {}  # who waits for a subscription
         self._subscribed: set[str] = set()
         self._thread: threading.Thread | None = None
 
-    def add(self, pattern: str, wake: Callable[[], None]) -> None:
+    def add(self, pattern: str, wake: Callable[[], None], heard: Wake) -> bool:
+        """Whether it is subscribed to already; else `heard` is set when it is."""
         with self._mutex:
             self._wakes.setdefault(pattern, []).append(wake)
+            subscribed = pattern in self._subscribed
+            if not subscribed:
+                self._heard.setdefault(pattern, []).append(heard)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="seckill-listener", daemon=True)
+                self._thread = threading.Thread(target=self._run, name="fencelock-listener", daemon=True)
                 self._thread.start()
+        return subscribed
 
     def remove(self, pattern: str, wake: Callable[[], None]) -> None:
         with self._mutex:
             self._wakes[pattern].remove(wake)
 
-    def hears(self, pattern: str, timeout_s: float) -> bool:
-        """Whether the subscription is there within that time."""
-        with self._changed:
-            return self._changed.wait_for(lambda: pattern in self._subscribed, timeout_s)
+    def hears(self, pattern: str) -> bool:
+        return pattern in self._subscribed
 
     def join(self) -> None:
         if self._thread is not None:
@@ -216,26 +294,34 @@ class _Listener:
             self._said = ""
             if message is None:
                 continue
-            with self._changed:
+            heard: list[Wake] = []
+            with self._mutex:
                 if message["type"] == "psubscribe" and message["channel"] in asked:
                     self._subscribed.add(message["channel"])
-                    self._changed.notify_all()
+                    heard = self._heard.pop(message["channel"], [])
                 wakes = list(self._wakes.get(message["pattern"], ()))
+            for one in heard:
+                one.set()
             for wake in wakes:
                 wake()
 
 
-def _connect(url: str, timeout_s: float) -> Any:
+async def _close_all(clients: Sequence[Any]) -> None:
+    for client in clients:
+        await client.aclose()
+
+
+def _connect(url: str, timeout_s: float, made_by: Any = redis) -> Any:
     if "+cluster" in url.partition("://")[0]:
         raise ConfigurationError(
             "the locks can't be in a Redis Cluster: a lock and the counter of its tokens would have to be in one slot"
         )
-    return redis.Redis.from_url(
+    return made_by.Redis.from_url(
         url,
         decode_responses=True,
         socket_timeout=timeout_s,
         socket_connect_timeout=timeout_s,
-        retry=Retry(NoBackoff(), 0),
+        retry=(AsyncRetry if made_by is redis.asyncio else Retry)(NoBackoff(), 0),
         protocol=2,
         max_connections=1024,
     )

@@ -2,16 +2,15 @@
 
 from typing import Any, Final
 
-from typing_extensions import override
-
-from app.locks.backend import Guarantees
-from app.locks.contender import Contender, parse_owner
-from app.locks.redis.client import Script
-from app.locks.redis.lock import OWNER, TOKENS, RedisAttempt, RedisBackend, RedisLock, literally, redisson
+from ..backend import Guarantees
+from ..compat import override
+from ..contender import Contender, parse_owner
+from .client import Script
+from .lock import OWNER, TOKENS, RedisAttempt, RedisBackend, RedisLock, literally, redisson
 
 _TAKE: Final = Script("fair_take.lua")
 _LEAVE: Final = Script("fair_leave.lua")
-_WAITING: Final = "seckill_lock_waiting:"
+_WAITING: Final = "fencelock_waiting:"
 
 
 class RedisFairLock(RedisLock):
@@ -19,15 +18,15 @@ class RedisFairLock(RedisLock):
 
     @override
     def _attempt(self) -> "_FairAttempt":
-        return _FairAttempt(self._backend, self.name)
+        return _FairAttempt(self._backend, self.name, self.ttl_s)
 
 
 class _FairAttempt(RedisAttempt):
     """Each try is also the sign of life without which a waiter loses its place."""
 
     @override
-    def _ask(self, claim: list[str | int]) -> Any:
-        return self._client.run(_TAKE, [self.name, TOKENS, OWNER + self.name, *_queue(self.name)], claim)
+    async def _ask(self, claim: list[str | int]) -> Any:
+        return await self._client.run(_TAKE, [self.name, TOKENS, OWNER + self.name, *_queue(self.name)], claim)
 
     @override
     def _refused(self) -> None:
@@ -35,7 +34,7 @@ class _FairAttempt(RedisAttempt):
 
     @override
     def _pause_s(self, left_ms: int) -> float:
-        return min(super()._pause_s(left_ms), self.backend.ttl_s / 3)
+        return min(super()._pause_s(left_ms), self.ttl_s / 3)
 
     @override
     def _pattern(self) -> str:
@@ -44,10 +43,10 @@ class _FairAttempt(RedisAttempt):
         return f"{literally(mine)}*"
 
     @override
-    def end(self, timeout_s: float) -> None:
+    async def end(self, timeout_s: float) -> None:
         """Give the lock back, if it is still ours, or the place."""
         keys = [self.name, OWNER + self.name, *_queue(self.name)]
-        self._client.run(_LEAVE, keys, [self._owner, self._channel], brief=True)
+        await self._client.run(_LEAVE, keys, [self._owner, self._channel], brief=True)
 
 
 class RedisFairBackend(RedisBackend):
@@ -57,21 +56,22 @@ class RedisFairBackend(RedisBackend):
     guarantees = Guarantees(fair=True, fencing=True, survives_silence=True, survives_restart=True, shows_queue=True)
 
     @override
-    def lock(self, name: str) -> RedisFairLock:
-        return RedisFairLock(self, name)
+    def lock(self, name: str, *, ttl_s: float | None = None) -> RedisFairLock:
+        return RedisFairLock(self, name, ttl_s)
 
     @override
-    def queue(self, redis: Any, name: str) -> list[Contender]:
+    async def queue(self, name: str) -> list[Contender]:
         """The holder, then the waiters, as far as they are believed to be alive."""
         order, until, waiting = _queue(name)
-        owners = redis.lrange(order, 0, -1)
-        seconds, micros = redis.time()
+        do = self.client.do
+        owners = await do("lrange", order, 0, -1)
+        seconds, micros = await do("time")
         now_ms = seconds * 1000 + micros // 1000
-        found = super().queue(redis, name)
+        found = await super().queue(name)
         for owner in owners:
-            until_ms = redis.zscore(until, owner)
+            until_ms = await do("zscore", until, owner)
             if until_ms is not None and until_ms > now_ms:
-                described, waited_s = parse_owner(redis.hget(waiting, owner))
+                described, waited_s = parse_owner(await do("hget", waiting, owner))
                 found.append(
                     Contender(
                         key=f"{name}/{owner}",

@@ -39,13 +39,14 @@ if redis.call("EXISTS", KEYS[1]) == 0 and (not first or first == ARGV[2]) then
   redis.call("PEXPIRE", KEYS[1], ARGV[1])
   redis.call("HSETNX", KEYS[2], "source", ARGV[4])
   token = redis.call("HINCRBY", KEYS[2], "token", 1)
-  redis.call("HSET", KEYS[3], "who", ARGV[3], "token", token)
+  redis.call("HSET", KEYS[3], "who", ARGV[3], "token", token, "holder", ARGV[2])
   redis.call("PEXPIRE", KEYS[3], ARGV[1])
   return {token, redis.call("HGET", KEYS[2], "source")}
 end
 
--- One is believed to be alive for a TTL after whoever is just ahead. Each attempt is a sign of life that puts that off;
--- Redisson's waiters give none, so one of them who dies may stand in the way for five minutes.
+-- The first is believed to be alive for a TTL, and each of the others for a TTL after whoever is just ahead. Each attempt
+-- is a sign of life that puts that off; Redisson's waiters give none, so one of them who dies may stand in the way for
+-- five minutes.
 local queued, ahead = false, nil
 for _, one in ipairs(redis.call("LRANGE", KEYS[4], 0, -1)) do
   queued = one == ARGV[2]
@@ -53,7 +54,7 @@ for _, one in ipairs(redis.call("LRANGE", KEYS[4], 0, -1)) do
   ahead = one
 end
 if not queued then redis.call("RPUSH", KEYS[4], ARGV[2]) end
-local from = ahead and redis.call("ZSCORE", KEYS[5], ahead) or now + math.max(0, redis.call("PTTL", KEYS[1]))
+local from = ahead and redis.call("ZSCORE", KEYS[5], ahead) or now
 if from + ARGV[1] > tonumber(redis.call("ZSCORE", KEYS[5], ARGV[2]) or "0") then
   redis.call("ZADD", KEYS[5], from + ARGV[1], ARGV[2])
 end

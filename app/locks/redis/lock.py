@@ -3,26 +3,27 @@
 import math
 import re
 import uuid
-from typing import Any, Final, Self
+from typing import Any, Final, Self, Unpack
 
-from typing_extensions import Unpack, override
-
-from app.errors import LockUnavailable
-from app.locks.attempt import Attempt
-from app.locks.backend import Guarantees, LockBackend, Options
-from app.locks.contender import Contender, describe, parse_owner
-from app.locks.grant import Grant
-from app.locks.lease import Lease
-from app.locks.lock import DistributedLock
-from app.locks.redis.client import RedisClient, Script
-from app.locks.url import LockUrl
-from app.locks.waiting import Wait
+from ..attempt import Attempt
+from ..backend import Guarantees, LockBackend, Options
+from ..compat import override
+from ..contender import Contender, describe, parse_owner, taken
+from ..errors import LockUnavailable
+from ..grant import Grant
+from ..lease import Lease
+from ..lock import DistributedLock
+from ..url import LockUrl
+from ..waiting import Wait
+from .client import RedisClient, Script
 
 _TAKE: Final = Script("take.lua")
 _RENEW: Final = Script("renew.lua")
 _RELEASE: Final = Script("release.lua")
-TOKENS: Final = "seckill_lock_tokens"  # one counter for all locks: their tokens can be compared
-OWNER: Final = "seckill_lock_owner:"
+_TAKE_AWAY: Final = Script("take_away.lua")
+_TAKEN: Final = "fencelock_taken:"
+TOKENS: Final = "fencelock_tokens"  # one counter for all locks: their tokens can be compared
+OWNER: Final = "fencelock_owner:"
 _SHORTEST_PAUSE_S: Final = 0.005
 _LOOK_AGAIN_S: Final = 1.0  # for what no message tells: a lock that was deleted by hand
 _DEAF_S: Final = 0.1
@@ -41,65 +42,66 @@ class RedisLock(DistributedLock["RedisBackend"]):
 
     @override
     def _attempt(self) -> "RedisAttempt":
-        return RedisAttempt(self._backend, self.name)
+        return RedisAttempt(self._backend, self.name, self.ttl_s)
 
     @override
-    def contenders(self) -> list[Contender]:
-        with self._backend.client.commands() as redis:
-            return self._backend.queue(redis, self.name)
+    async def _queue(self) -> list[Contender]:
+        return await self._backend.queue(self.name)
 
 
 class RedisAttempt(Attempt["RedisBackend"]):
     """Take it if it is free, else wait for the message of its release. Its hold is what it has on the server."""
 
-    def __init__(self, backend: "RedisBackend", name: str) -> None:
-        super().__init__(backend, name)
+    def __init__(self, backend: "RedisBackend", name: str, ttl_s: float) -> None:
+        super().__init__(backend, name, ttl_s)
         self._client = backend.client
         self._owner = self._client.new_owner()
         self._channel = redisson("redisson_lock__channel", name)
-        self._ttl_ms = math.ceil(backend.ttl_s * 1000)
+        self._ttl_ms = math.ceil(ttl_s * 1000)
         self._who = describe(backend.instance)
         self._listening = False
 
     @override
-    def take(self, wait: Wait) -> Grant | float:
-        lease = self.lease = Lease(f"{self.name}/{self._owner}", self, self.backend.ttl_s)
+    async def take(self, wait: Wait) -> Grant | float:
+        lease = self.lease = Lease(f"{self.name}/{self._owner}", self, self.ttl_s)
         claim: list[str | int] = [self._ttl_ms, self._owner, self._who, uuid.uuid4().hex]
-        token, left_or_source = self._ask(claim)
+        token, left_or_source = await self._ask(claim)
         if token:
-            self.backend.renewer.keep(lease)
+            self.renewer.keep(lease)
             return Grant(lease.name, int(token), f"redis:{left_or_source}", lease)
         self._refused()
         if not self._listening and wait.left_s:
             try:
-                self.cleanup.callback(self._client.listen(self._pattern(), self.wake.set))
+                self.cleanup.callback(await self._client.listen(self._pattern(), self.wake.set))
             except LockUnavailable:
                 return _DEAF_S  # messages only make it quicker
             self._listening = True
             return 0.0  # it may have been given back before we listened
         return self._pause_s(int(left_or_source))
 
-    def _ask(self, claim: list[str | int]) -> Any:
-        return self._client.run(_TAKE, [self.name, TOKENS, OWNER + self.name], claim)
+    async def _ask(self, claim: list[str | int]) -> Any:
+        return await self._client.run(_TAKE, [self.name, TOKENS, OWNER + self.name], claim)
 
     def _refused(self) -> None:
         self.lease = None  # nothing of ours is on the server
 
     def _pause_s(self, left_ms: int) -> float:
         """Until we look again by ourselves, when the lease of the holder has so much left (below 0: for ever)."""
-        return max(_SHORTEST_PAUSE_S, min(_LOOK_AGAIN_S, left_ms / 1000)) if left_ms >= 0 else _LOOK_AGAIN_S
+        again_s = _LOOK_AGAIN_S * self.backend.shutdown.crowd
+        return max(_SHORTEST_PAUSE_S, min(again_s, left_ms / 1000)) if left_ms >= 0 else again_s
 
     def _pattern(self) -> str:
         """The channels where we are told that it is free."""
         return literally(self._channel)
 
-    def renew(self, timeout_s: float) -> bool:
+    async def renew(self, timeout_s: float) -> bool:
         """Another TTL, if it is still ours."""
-        return bool(self._client.run(_RENEW, [self.name, OWNER + self.name], [self._ttl_ms, self._owner], brief=True))
+        keys = [self.name, OWNER + self.name]
+        return bool(await self._client.run(_RENEW, keys, [self._ttl_ms, self._owner], brief=True))
 
-    def end(self, timeout_s: float) -> None:
+    async def end(self, timeout_s: float) -> None:
         """Give it back, if it is still ours."""
-        self._client.run(_RELEASE, [self.name, OWNER + self.name], [self._owner, self._channel], brief=True)
+        await self._client.run(_RELEASE, [self.name, OWNER + self.name], [self._owner, self._channel], brief=True)
 
 
 class RedisBackend(LockBackend):
@@ -122,25 +124,42 @@ class RedisBackend(LockBackend):
         return cls(f"{url.scheme.partition('+')[0]}://{url.rest}", **options)
 
     @override
-    def lock(self, name: str) -> RedisLock:
-        return RedisLock(self, name)
+    def lock(self, name: str, *, ttl_s: float | None = None) -> RedisLock:
+        return RedisLock(self, name, ttl_s)
 
     @override
-    def contenders(self, prefix: str) -> list[Contender]:
+    async def taken_away(self, name: str, by: str, why: str) -> Contender | None:
+        keys = [name, OWNER + name, _TAKEN + name, redisson("redisson_lock_queue", name)]
+        channel = redisson("redisson_lock__channel", name)
+        found = await self.client.run(_TAKE_AWAY, keys, [taken(by, why).decode(), channel])
+        if not found:
+            return None
+        owner, text, token = found
+        described, waited_s = parse_owner(text)
+        return Contender(f"{name}/{owner}", int(token), described, waited_s, None, holds=True)
+
+    @override
+    async def taken_record(self, name: str) -> dict[str, Any]:
+        return parse_owner(await self.client.do("get", _TAKEN + name))[0]
+
+    @override
+    async def queues(self, prefix: str) -> list[Contender]:
         """As `LockBackend` says. Looks at all keys of the server."""
         found: list[Contender] = []
-        with self.client.commands() as redis:
-            for name in redis.scan_iter(match=literally(prefix) + "*", count=_MANY, _type="hash"):
-                found += self.queue(redis, name)
+        for name in await names_under(self.client, prefix, "hash"):
+            found += await self.queue(name)
         return sorted(found, key=lambda one: one.key.rpartition("/")[0])
 
-    def queue(self, redis: Any, name: str) -> list[Contender]:
+    async def queue(self, name: str) -> list[Contender]:
         """The holder, if there is one. The waiters are not known to the server."""
-        owner = next(iter(redis.hkeys(name)), None)
+        do = self.client.do
+        owner = next(iter(await do("hkeys", name)), None)
         if owner is None:
             return []
-        text, token = redis.hmget(OWNER + name, "who", "token")
-        left_ms = redis.pttl(name)
+        text, token, holder = await do("hmget", OWNER + name, "who", "token", "holder")
+        if holder != owner:  # of one who had it before: Redisson's users don't delete that
+            text, token = None, None
+        left_ms = await do("pttl", name)
         described, waited_s = parse_owner(text)  # nothing, of a lock that Redisson took
         return [
             Contender(
@@ -154,12 +173,27 @@ class RedisBackend(LockBackend):
         ]
 
     @override
-    def ping(self, timeout_s: float) -> None:
-        self.client.ping(timeout_s)
+    async def pinged(self, timeout_s: float) -> None:
+        await self.client.ping(timeout_s)
 
     @override
     def _disconnect(self) -> None:
         self.client.close()
+
+    @override
+    async def _disconnect_loop(self) -> None:
+        await self.client.close_on_loop()
+
+
+async def names_under(client: RedisClient, prefix: str, kind: str) -> list[str]:
+    """The keys of a kind whose names begin so. Looks at all keys of the server."""
+    names: set[str] = set()
+    cursor = 0
+    while True:
+        cursor, page = await client.do("scan", cursor, literally(prefix) + "*", _MANY, _type=kind)
+        names.update(page)
+        if not cursor:
+            return sorted(names)
 
 
 def redisson(what: str, name: str) -> str:

@@ -4,28 +4,30 @@ Source: S. Sanfilippo, "Distributed Locks with Redis" (redis.io). Read M. Kleppm
 too: it rests on clocks and gives no fencing token, so the store can only be guarded by comparing what was read.
 """
 
+import asyncio
 import json
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, as_completed
-from typing import Any, Final, Self
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import as_completed
+from typing import Any, Final, Self, Unpack
 
-from typing_extensions import Unpack, override
-
-from app.common import fork
-from app.common.backoff import Backoff
-from app.errors import ConfigurationError, LockUnavailable
-from app.locks.attempt import Attempt
-from app.locks.backend import Guarantees, LockBackend, Options
-from app.locks.contender import Contender, describe, parse_owner
-from app.locks.grant import Grant
-from app.locks.lease import Lease
-from app.locks.lock import DistributedLock
-from app.locks.redis.client import RedisClient, Script
-from app.locks.url import LockUrl
-from app.locks.waiting import Wait
+from .. import fork
+from ..attempt import Attempt
+from ..backend import Guarantees, LockBackend, Options
+from ..backoff import Backoff
+from ..compat import override
+from ..contender import Contender, describe, parse_owner
+from ..errors import ConfigurationError, LockUnavailable
+from ..grant import Grant
+from ..lease import Lease
+from ..lock import DistributedLock
+from ..steps import Step, in_thread, on_loop
+from ..url import LockUrl
+from ..waiting import Wait
+from .client import RedisClient, Script
+from .lock import names_under
 
 _EXTEND: Final = Script("redlock_extend.lua")
 _RELEASE: Final = Script("redlock_release.lua")
@@ -34,67 +36,117 @@ _DRIFT_S: Final = 0.002
 _LONGEST_CALL_S: Final = 0.5
 _CALLS_MAX: Final = 16  # under way at once to each server
 _SERVERS_MIN: Final = 3
-_MANY: Final = 1000
+
+
+Question = Callable[[RedisClient], Coroutine[Any, Any, Any]]
 
 
 class _Servers:
-    """The servers, asked all at once. Each has threads of its own: calls to one that is frozen delay no other's."""
+    """The servers, asked all at once: in threads of their own, or in tasks. One that is frozen delays no other's."""
 
     def __init__(self, urls: Sequence[str], timeout_s: float) -> None:
-        self._clients = [RedisClient(url, timeout_s=timeout_s) for url in urls]
+        self.clients = [RedisClient(url, timeout_s=timeout_s) for url in urls]
         self.majority = len(urls) // 2 + 1
-        self._call_s = 2 * timeout_s  # to connect, and to answer
-        self._threads = [fork.Threads(_CALLS_MAX, "seckill-redlock") for _ in urls]
+        self.call_s = 2 * timeout_s  # to connect, and to answer
+        self.threads = [fork.Threads(_CALLS_MAX, "fencelock-redlock") for _ in urls]
+        self.tasks: set[asyncio.Task[Any]] = set()  # calls that nobody waits for
 
-    def ask(
-        self, question: Callable[[RedisClient], Any], enough: Callable[[list[Any]], bool] = lambda answers: False
-    ) -> list[Any]:
+    async def ask(self, question: Question, enough: Callable[[list[Any]], bool] = lambda answers: False) -> list[Any]:
         """The answers of those that could be asked; once they are `enough`, nobody waits for the others.
 
         Raises `LockUnavailable` if no majority could be asked.
         """
-        asked = self._send(question)
-        answers, failure = [], None
+        answers, failure = await _AllAsked(self, question, enough)
+        if len(answers) < self.majority and not enough(answers):
+            text = f"only {len(answers)} of {len(self.clients)} servers can be asked: {failure}"
+            raise LockUnavailable(text) from failure
+        return answers
+
+    async def ask_majority(self, question: Question) -> None:
+        """Have a majority answer. The others are asked once, and not waited for. Raises `LockUnavailable`."""
+        await self.ask(question, lambda answers: len(answers) >= self.majority)
+
+    async def ask_for_majority(self, question: Question) -> bool:
+        """Whether a majority says yes; then nobody waits for the others. Raises `LockUnavailable`."""
+        return self._agreed(await self.ask(question, self._agreed))
+
+    def _agreed(self, answers: list[Any]) -> bool:
+        return sum(map(bool, answers)) >= self.majority
+
+    def close(self) -> None:
+        # The calls first, which have deadlines: the last server may not have been told yet that a lock is free.
+        for pool in self.threads:
+            pool.shutdown()
+        for client in self.clients:
+            client.close()
+
+    async def close_on_loop(self) -> None:
+        if self.tasks:
+            await asyncio.wait(self.tasks)
+        for client in self.clients:
+            await client.close_on_loop()
+
+
+Answers = tuple[list[Any], LockUnavailable | None]
+
+
+class _AllAsked(Step[Answers]):
+    """The answers of the servers, and why others gave none."""
+
+    def __init__(self, servers: _Servers, question: Question, enough: Callable[[list[Any]], bool]) -> None:
+        self._servers = servers
+        self._question = question
+        self._enough = enough
+
+    def in_thread(self) -> Answers:
+        """A thread for each server."""
+        # Nobody waits for a call that has not begun by then. Made all the same, such calls would pile up before a
+        # server that is frozen, and delay those that somebody waits for.
+        begin_by = time.monotonic() + self._servers.call_s
+
+        def ask(client: RedisClient) -> Any:
+            if time.monotonic() > begin_by:
+                raise LockUnavailable("too many calls wait for an answer")
+            return in_thread(self._question(client))
+
+        pairs = zip(self._servers.threads, self._servers.clients, strict=True)
+        asked = [pool.submit(ask, client) for pool, client in pairs]
+        answers: list[Any] = []
+        failure = None
         for one in as_completed(asked):
             try:
                 answers.append(one.result())
             except LockUnavailable as error:
                 failure = error
-            if enough(answers):
-                return answers
-        if len(answers) < self.majority:
-            raise LockUnavailable(f"only {len(answers)} of {len(asked)} servers can be asked: {failure}") from failure
-        return answers
+            if self._enough(answers):
+                break
+        return answers, failure
 
-    def ask_majority(self, question: Callable[[RedisClient], Any]) -> None:
-        """Have a majority answer. The others are asked once, and not waited for. Raises `LockUnavailable`."""
-        self.ask(question, lambda answers: len(answers) >= self.majority)
+    async def on_loop(self) -> Answers:
+        """A task for each server."""
+        asked = {asyncio.create_task(on_loop(self._question(client))) for client in self._servers.clients}
+        self._servers.tasks |= asked
+        for task in asked:
+            task.add_done_callback(self._servers.tasks.discard)
+        answers: list[Any] = []
+        failure = None
+        left = asked
+        while left and not self._enough(answers):
+            done, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
+            for one in done:
+                try:
+                    answers.append(one.result())
+                except LockUnavailable as error:
+                    failure = error
+        for one in left:
+            one.add_done_callback(_retrieved)
+        return answers, failure
 
-    def ask_for_majority(self, question: Callable[[RedisClient], Any]) -> bool:
-        """Whether a majority says yes; then nobody waits for the others. Raises `LockUnavailable`."""
-        return self._agreed(self.ask(question, self._agreed))
 
-    def _agreed(self, answers: list[Any]) -> bool:
-        return sum(map(bool, answers)) >= self.majority
-
-    def _send(self, question: Callable[[RedisClient], Any]) -> list["Future[Any]"]:
-        # Nobody waits for a call that has not begun by then. Made all the same, such calls would pile up before a
-        # server that is frozen, and delay those that somebody waits for.
-        begin_by = time.monotonic() + self._call_s
-
-        def ask(client: RedisClient) -> Any:
-            if time.monotonic() > begin_by:
-                raise LockUnavailable("too many calls wait for an answer")
-            return question(client)
-
-        return [pool.submit(ask, client) for pool, client in zip(self._threads, self._clients, strict=True)]
-
-    def close(self) -> None:
-        # The calls first, which have deadlines: the last server may not have been told yet that a lock is free.
-        for pool in self._threads:
-            pool.shutdown()
-        for client in self._clients:
-            client.close()
+def _retrieved(task: "asyncio.Task[Any]") -> None:
+    # Nobody waits for it any more; asyncio would complain of an exception that was never looked at.
+    if not task.cancelled():
+        task.exception()
 
 
 class RedlockLock(DistributedLock["RedlockBackend"]):
@@ -102,44 +154,38 @@ class RedlockLock(DistributedLock["RedlockBackend"]):
 
     @override
     def _attempt(self) -> "_Attempt":
-        return _Attempt(self._backend, self.name)
+        return _Attempt(self._backend, self.name, self.ttl_s)
 
     @override
-    def contenders(self) -> list[Contender]:
-        def look(client: RedisClient) -> list[tuple[str, str, int]]:
-            with client.commands() as redis:
-                value = redis.get(self.name)
-                return [(self.name, value, redis.pttl(self.name))] if value else []
-
-        return _holders(self._backend.servers, look)
+    async def _queue(self) -> list[Contender]:
+        return await _holders(self._backend.servers, lambda client: _look(client, [self.name]))
 
 
 class _Attempt(Attempt["RedlockBackend"]):
-    def __init__(self, backend: "RedlockBackend", name: str) -> None:
-        super().__init__(backend, name)
+    def __init__(self, backend: "RedlockBackend", name: str, ttl_s: float) -> None:
+        super().__init__(backend, name, ttl_s)
         self._servers = backend.servers
-        self._ttl_ms = round(backend.ttl_s * 1000)
-        self._valid_s = backend.ttl_s * (1 - _DRIFT) - _DRIFT_S
+        self._ttl_ms = round(ttl_s * 1000)
+        self._valid_s = ttl_s * (1 - _DRIFT) - _DRIFT_S
         # By chance: two attempts with half of the servers each would do the same again.
         self._backoff = Backoff(0.02, 0.15, jitter=True)
 
     @override
-    def take(self, wait: Wait) -> Grant | float:
+    async def take(self, wait: Wait) -> Grant | float:
         who = {"id": uuid.uuid4().hex} | json.loads(describe(self.backend.instance))
         value = json.dumps(who, separators=(",", ":"))
         name, ttl_ms, servers = self.name, self._ttl_ms, self._servers
 
-        def set_key(client: RedisClient) -> bool:
-            with client.commands() as redis:
-                return bool(redis.set(name, value, nx=True, px=ttl_ms))
+        async def set_key(client: RedisClient) -> bool:
+            return bool(await client.do("set", name, value, nx=True, px=ttl_ms))
 
         lease = self.lease = Lease(name, _Hold(servers, name, ttl_ms, value), self._valid_s)
-        got = sum(servers.ask(set_key))
+        got = sum(await servers.ask(set_key))
         if got >= servers.majority and not lease.lost:
-            self.backend.renewer.keep(lease)
+            self.renewer.keep(lease)
             return Grant(f"{name}/{who['id']}", 0, "redlock", lease)
         if got:
-            self.leave()
+            await self.leave()
         self.lease = None
         return self._backoff.next_s()
 
@@ -153,26 +199,37 @@ class _Hold:
         self._ttl_ms = ttl_ms
         self._value = value
 
-    def renew(self, timeout_s: float) -> bool:
-        return self._servers.ask_for_majority(
+    async def renew(self, timeout_s: float) -> bool:
+        return await self._servers.ask_for_majority(
             lambda client: client.run(_EXTEND, [self._name], [self._ttl_ms, self._value])
         )
 
-    def end(self, timeout_s: float) -> None:
+    async def end(self, timeout_s: float) -> None:
         # Where a majority has given it back others can have it; what is left on the rest runs out there.
-        self._servers.ask_majority(lambda client: client.run(_RELEASE, [self._name], [self._value]))
+        await self._servers.ask_majority(lambda client: client.run(_RELEASE, [self._name], [self._value]))
 
 
-def _holders(servers: _Servers, look: Callable[[RedisClient], list[tuple[str, str, int]]]) -> list[Contender]:
-    """The owner that a majority of the servers names: name, value, and remaining TTL in ms."""
-    seen = [one for answer in servers.ask(look) for one in answer]
+async def _look(client: RedisClient, names: Sequence[str]) -> list[tuple[str, str, int]]:
+    """Name, value and remaining TTL in ms of those keys that are there."""
+    found = []
+    for name in names:
+        value = await client.do("get", name)
+        if value:
+            found.append((name, value, await client.do("pttl", name)))
+    return found
+
+
+async def _holders(servers: _Servers, look: Question) -> list[Contender]:
+    """The owner that a majority of the servers names."""
+    seen = [one for answer in await servers.ask(look) for one in answer]
     left_ms = {(name, value): left for name, value, left in seen}
     found = []
     for (name, value), count in Counter((name, value) for name, value, _ in seen).items():
         owner, waited_s = parse_owner(value)
-        if count >= servers.majority and "id" in owner:  # else it is another program's
+        if count >= servers.majority:
             left_s = max(0, left_ms[name, value]) / 1000
-            found.append(Contender(f"{name}/{owner.pop('id')}", 0, owner, waited_s, left_s, holds=True))
+            key = f"{name}/{owner.pop('id', value)}"  # another program's value is its name
+            found.append(Contender(key, 0, owner, waited_s, left_s, holds=True))
     return sorted(found, key=lambda one: one.key)
 
 
@@ -203,23 +260,25 @@ class RedlockBackend(LockBackend):
         return cls([f"{scheme}://{login}{at}{host}{url.path}{mark}{query}" for host in url.hosts], **options)
 
     @override
-    def lock(self, name: str) -> RedlockLock:
-        return RedlockLock(self, name)
+    def lock(self, name: str, *, ttl_s: float | None = None) -> RedlockLock:
+        return RedlockLock(self, name, ttl_s)
 
     @override
-    def contenders(self, prefix: str) -> list[Contender]:
-        def look(client: RedisClient) -> list[tuple[str, str, int]]:
-            with client.commands() as redis:
-                names = [name for name in redis.scan_iter(count=_MANY, _type="string") if name.startswith(prefix)]
-                return [(name, value, redis.pttl(name)) for name in names if (value := redis.get(name))]
+    async def queues(self, prefix: str) -> list[Contender]:
+        async def look(client: RedisClient) -> list[tuple[str, str, int]]:
+            return await _look(client, await names_under(client, prefix, "string"))
 
-        return _holders(self.servers, look)
+        return await _holders(self.servers, look)
 
     @override
-    def ping(self, timeout_s: float) -> None:
-        self.servers.ask(lambda client: client.ping(timeout_s))
+    async def pinged(self, timeout_s: float) -> None:
+        await self.servers.ask(lambda client: client.ping(timeout_s))
 
     @override
     def _disconnect(self) -> None:
         self.renewer.close()  # it asks them, on threads that are about to end
         self.servers.close()
+
+    @override
+    async def _disconnect_loop(self) -> None:
+        await self.servers.close_on_loop()

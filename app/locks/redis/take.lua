@@ -17,6 +17,6 @@ redis.call("HSET", KEYS[1], ARGV[2], 1)
 redis.call("PEXPIRE", KEYS[1], ARGV[1])
 redis.call("HSETNX", KEYS[2], "source", ARGV[4])
 token = redis.call("HINCRBY", KEYS[2], "token", 1)
-redis.call("HSET", KEYS[3], "who", ARGV[3], "token", token)
+redis.call("HSET", KEYS[3], "who", ARGV[3], "token", token, "holder", ARGV[2])
 redis.call("PEXPIRE", KEYS[3], ARGV[1])
 return {token, redis.call("HGET", KEYS[2], "source")}

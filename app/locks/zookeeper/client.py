@@ -16,9 +16,11 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 from uuid import uuid4
 
-from app.common import fork
-from app.common.callbacks import Callbacks
-from app.errors import ConfigurationError, LockUnavailable
+from .. import fork
+from ..callbacks import Callbacks
+from ..errors import ConfigurationError, LockUnavailable
+from ..steps import Step
+from ..waiting import Wake
 
 try:
     from kazoo.client import KazooClient
@@ -70,6 +72,26 @@ class Created:
     names: list[str]
 
 
+class _Answered(Step[bool]):
+    """Whether a call of kazoo's has its answer, within some seconds."""
+
+    def __init__(self, result: Any, timeout_s: float) -> None:
+        self._result = result
+        self._timeout_s = max(0.0, timeout_s)
+
+    def in_thread(self) -> bool:
+        """Block."""
+        return bool(self._result.wait(self._timeout_s))
+
+    async def on_loop(self) -> bool:
+        """Let others go on."""
+        wake = Wake()
+        self._result.rawlink(lambda _: wake.set())
+        if not self._result.ready():
+            await wake.sleep(self._timeout_s)
+        return bool(self._result.ready())
+
+
 def sequence(name: str) -> str | None:
     """What a contender's name is ordered by, as Curator does it: the text after the last "lock-"; None for others."""
     _, lock, number = name.rpartition("lock-")
@@ -77,7 +99,7 @@ def sequence(name: str) -> str | None:
 
 
 class Session:
-    """A session with ZooKeeper, over for good when its connection breaks. All methods may be called from any thread.
+    """A session with ZooKeeper, over for good when its connection breaks. Those of its methods that ask it are steps.
 
     It connects in the background, for as long as that takes. Once it has: `session_s` is its timeout, `ttl_s` how long
     one may believe in what it keeps, from the sending of a request that was answered. `over`: why it is over; None
@@ -99,6 +121,7 @@ class Session:
         )
         self._mutex = threading.Lock()
         self._connected = threading.Event()  # or over
+        self._on_connected = Callbacks()
         self._reconnected = threading.Event()
         self._on_over = Callbacks()
         self._ending: threading.Thread | None = None
@@ -127,6 +150,7 @@ class Session:
             elif not self._connected.is_set():
                 self.session_s = read_ms * 1.5 / 1000
                 self._connected.set()
+                self._on_connected.fire()
             return read_ms, connect_ms
 
         self._kazoo._connection._connect = connect_and_learn
@@ -160,9 +184,16 @@ class Session:
         """Whether it is connected, as far as we know."""
         return self._connected.is_set() and self.over is None
 
-    def wait_ready(self, timeout_s: float) -> None:
+    async def wait_ready(self, timeout_s: float) -> None:
         """Return when it is connected. Raises `LockUnavailable` if it is not within that time."""
-        if not self._connected.wait(timeout_s):
+        if not self._connected.is_set():
+            wake = Wake()
+            forget = self._on_connected.subscribe(wake.set)
+            try:
+                await wake.wait(timeout_s)
+            finally:
+                forget()
+        if not self._connected.is_set():
             raise LockUnavailable("ZooKeeper does not answer")
         self._refuse_if_over()
 
@@ -179,8 +210,9 @@ class Session:
             was_connected = self._connected.is_set()
             self.over = why
             self._connected.set()
+            self._on_connected.fire()
             self._ending = threading.Thread(
-                target=self._close, args=(was_connected, told), name="seckill-zookeeper-end", daemon=True
+                target=self._close, args=(was_connected, told), name="fencelock-zookeeper-end", daemon=True
             )
             self._ending.start()
         self._on_over.fire()
@@ -214,14 +246,14 @@ class Session:
 
     # -- calls -------------------------------------------------------------------------------------------------------
 
-    def ask(self, timeout_s: float, *calls: Callable[[Any], Any]) -> list[Any]:
+    async def ask(self, timeout_s: float, *calls: Callable[[Any], Any]) -> list[Any]:
         """The answers to calls that are sent together, and so are answered in their order.
 
         Instead of an answer, the error with which ZooKeeper says that a node isn't as it was thought to be. All other
         errors of kazoo's are `LockUnavailable`.
         """
         deadline = time.monotonic() + timeout_s
-        return [self._answer(result, deadline) for result in self._send(*calls)]
+        return [await self._answer(result, deadline) for result in self._send(*calls)]
 
     def _send(self, *calls: Callable[[Any], Any]) -> list[Any]:
         self._refuse_if_over()
@@ -234,11 +266,11 @@ class Session:
             self._silent_since = sent_at
         return results
 
-    def _answer(self, result: Any, deadline: float) -> Any:
+    async def _answer(self, result: Any, deadline: float) -> Any:
         now = time.monotonic()
         # kazoo looks whether its server is alive only when it has nothing to send, and we always have something.
         silent_at = (self._silent_since or now) + self.ttl_s
-        if not result.wait(max(0.0, min(deadline, silent_at) - now)):
+        if not await _Answered(result, min(deadline, silent_at) - now):
             if time.monotonic() >= silent_at:
                 self.end("ZooKeeper did not answer for too long")
             result.rawlink(lambda _: self._heard())  # late, but an answer
@@ -259,18 +291,18 @@ class Session:
     def _heard(self) -> None:
         self._silent_since = None
 
-    def create(self, parent: str, prefix: str, data: bytes, timeout_s: float) -> Created:
+    async def create(self, parent: str, prefix: str, data: bytes, timeout_s: float) -> Created:
         """Create a contender's node, and its parents where they are missing; mostly one round trip.
 
         Raises `LockUnavailable`; what was created nevertheless is deleted.
         """
         deadline = time.monotonic() + timeout_s
         for _ in range(_TRIES):
-            created, names = self._create(f"{parent}/{prefix}", data, deadline)
+            created, names = await self._create(f"{parent}/{prefix}", data, deadline)
             if not isinstance(created, NoNodeError):
                 break
             # The first contender ever; or Curator's container was empty, and the server has removed it.
-            self.ask(deadline - time.monotonic(), lambda kazoo: kazoo.ensure_path_async(parent))
+            await self.ask(deadline - time.monotonic(), lambda kazoo: kazoo.ensure_path_async(parent))
         if isinstance(created, KazooException) or isinstance(names, KazooException):
             raise _uncreatable(parent)
         path, stat = created
@@ -279,7 +311,7 @@ class Session:
             raise LockUnavailable(f"ZooKeeper has no more numbers for {parent}: delete that node when it is empty")
         return Created(path, stat.czxid, list(names))
 
-    def _create(self, path: str, data: bytes, deadline: float) -> list[Any]:
+    async def _create(self, path: str, data: bytes, deadline: float) -> list[Any]:
         def create(kazoo: Any) -> Any:
             return kazoo.create_async(path, data, ephemeral=True, sequence=True, include_data=True)
 
@@ -289,38 +321,58 @@ class Session:
 
         results = self._send(create, lambda kazoo: kazoo.get_children_async(path.rpartition("/")[0]))
         try:
-            return [self._answer(result, deadline) for result in results]
+            return [await self._answer(result, deadline) for result in results]
         except LockUnavailable:
             results[0].rawlink(delete)  # when it is answered after all; else the session is over
             raise
 
-    def present(self, path: str, czxid: int, timeout_s: float) -> bool:
+    async def present(self, path: str, czxid: int, timeout_s: float) -> bool:
         """Whether a contender's node is there, as far as the leader knows.
 
         A follower that is cut off from the leader goes on answering reads for a while.
         """
         if self.over is not None:
             return False
-        _, stat = self.ask(timeout_s, lambda kazoo: kazoo.sync_async(path), lambda kazoo: kazoo.exists_async(path))
+        _, stat = await self.ask(
+            timeout_s, lambda kazoo: kazoo.sync_async(path), lambda kazoo: kazoo.exists_async(path)
+        )
         return stat is not None and bool(stat.czxid == czxid)
 
-    def children(self, path: str, timeout_s: float) -> list[str]:
+    async def children(self, path: str, timeout_s: float) -> list[str]:
         """The names of a node's children; none if there is no such node."""
-        (names,) = self.ask(timeout_s, lambda kazoo: kazoo.get_children_async(path))
+        (names,) = await self.ask(timeout_s, lambda kazoo: kazoo.get_children_async(path))
         return [] if isinstance(names, KazooException) else list(names)
 
-    def delete(self, path: str, timeout_s: float) -> None:
+    async def delete(self, path: str, timeout_s: float) -> None:
         """Delete a node; one that is gone is fine, and so is a session that is over, which takes its nodes along."""
         if self.over is None:
-            self.ask(timeout_s, lambda kazoo: kazoo.delete_async(path))
+            await self.ask(timeout_s, lambda kazoo: kazoo.delete_async(path))
 
     def delete_soon(self, path: str) -> None:
         """The same, without waiting for an answer."""
         if self.over is None:
             self._kazoo.delete_async(path)
 
-    def watch(self, path: str, wake: Callable[[], None], timeout_s: float) -> tuple[bool, Callable[[], None]]:
+    async def watch(self, path: str, wake: Callable[[], None], timeout_s: float) -> tuple[bool, Callable[[], None]]:
         """Have `wake` called when the node is deleted or changed: whether it is there, and what ends that."""
+        # Not `exists`, whose watch on a node that is gone would stay for ever.
+        found, forget = await self._watched(
+            path, wake, timeout_s, lambda kazoo: kazoo.get_async(path, watch=self._fired)
+        )
+        return not isinstance(found, KazooException), forget
+
+    async def watch_children(
+        self, path: str, wake: Callable[[], None], timeout_s: float
+    ) -> tuple[list[str], Callable[[], None]]:
+        """Have `wake` called when the node has other children: those that it has, and what ends that."""
+        found, forget = await self._watched(
+            path, wake, timeout_s, lambda kazoo: kazoo.get_children_async(path, watch=self._fired)
+        )
+        return [] if isinstance(found, KazooException) else list(found), forget
+
+    async def _watched(
+        self, path: str, wake: Callable[[], None], timeout_s: float, look: Callable[[Any], Any]
+    ) -> tuple[Any, Callable[[], None]]:
         with self._mutex:
             self._watching.setdefault(path, []).append(wake)
 
@@ -333,12 +385,11 @@ class Session:
                     self._watching.pop(path, None)
 
         try:
-            # Not `exists`, whose watch on a node that is gone would stay for ever.
-            (found,) = self.ask(timeout_s, lambda kazoo: kazoo.get_async(path, watch=self._fired))
+            (found,) = await self.ask(timeout_s, look)
         except BaseException:
             forget()
             raise
-        return not isinstance(found, KazooException), forget
+        return found, forget
 
     def _fired(self, event: Any) -> None:
         # One callback for all watches: kazoo keeps each that it was given until the node changes.
@@ -349,7 +400,7 @@ class Session:
 
 
 class ZooKeeperClient:
-    """The current session with ZooKeeper, made at the first call. All methods may be called from any thread.
+    """The current session with ZooKeeper, made at the first call; threads and loops share it.
 
     `hosts`: see `ZooKeeperBackend`; `session_s`: the timeout to ask for; `timeout_s`: deadline of a call. Methods
     raise `LockUnavailable` when there is no answer within their `timeout_s`.
@@ -357,7 +408,7 @@ class ZooKeeperClient:
 
     def __init__(self, hosts: Sequence[str] | str, *, session_s: float, timeout_s: float, auth: str | None) -> None:
         if KazooClient is None:
-            raise ConfigurationError("ZooKeeper needs kazoo: pip install 'seckill[zookeeper]'")
+            raise ConfigurationError("ZooKeeper needs kazoo: pip install kazoo")
         if auth is not None and not all(auth.partition(":")):
             raise ConfigurationError("ZooKeeper's log-in must be user:password")
         self.timeout_s = timeout_s
@@ -375,7 +426,7 @@ class ZooKeeperClient:
         if session is not None:  # the parent's
             session.forget()
 
-    def session(self, timeout_s: float) -> Session:
+    async def session(self, timeout_s: float) -> Session:
         """The session, connected; a new one if the last one is over."""
         session = self._session
         if session is not None and session.ready:
@@ -388,7 +439,7 @@ class ZooKeeperClient:
                 if session is not None:
                     _log.warning("%s; connecting anew", session.over)
                 session = self._session = Session(self._hosts, self.session_s, self._auth)
-        session.wait_ready(timeout_s)
+        await session.wait_ready(timeout_s)
         return session
 
     def close(self) -> None:
@@ -400,66 +451,92 @@ class ZooKeeperClient:
             session.end("the connection to ZooKeeper is closed")
             session.join()
 
-    def _ask(self, timeout_s: float, *calls: Callable[[Any], Any]) -> list[Any]:
+    async def _ask(self, timeout_s: float, *calls: Callable[[Any], Any]) -> list[Any]:
         deadline = time.monotonic() + timeout_s
-        session = self.session(timeout_s)
-        return session.ask(max(0.0, deadline - time.monotonic()), *calls)
+        session = await self.session(timeout_s)
+        return await session.ask(max(0.0, deadline - time.monotonic()), *calls)
 
-    def ping(self, timeout_s: float) -> None:
+    async def take_first(self, name: str, record: str, text: bytes) -> Found | None:
+        """Delete the first node of a queue, and write `record`; that node, if there was one."""
+        for found in sorted(await self.under(f"{name}/", deep=False), key=lambda one: sequence(one.path) or ""):
+            await self._ask(self.timeout_s, lambda kazoo: kazoo.ensure_path_async(record))
+            if await self._delete_and_write(found.path, record, text):
+                return found
+        return None
+
+    async def _delete_and_write(self, path: str, record: str, text: bytes) -> bool:
+        deleted, _ = await self._ask(
+            self.timeout_s, lambda kazoo: kazoo.delete_async(path), lambda kazoo: kazoo.set_async(record, text)
+        )
+        return not isinstance(deleted, KazooException)
+
+    async def read(self, path: str) -> bytes:
+        """What is in a node; nothing if there is none."""
+        (found,) = await self._ask(self.timeout_s, lambda kazoo: kazoo.get_async(path))
+        return b"" if isinstance(found, KazooException) else bytes(found[0])
+
+    async def ping(self, timeout_s: float) -> None:
         """Raise `LockUnavailable` unless the leader answers."""
-        self._ask(timeout_s, lambda kazoo: kazoo.sync_async("/"))
+        await self._ask(timeout_s, lambda kazoo: kazoo.sync_async("/"))
 
-    def list(self, prefix: str, *, deep: bool) -> list[Found]:
+    async def under(self, prefix: str, *, deep: bool) -> list[Found]:
         """The contenders under a prefix (which ends in "/"); those of the locks below it, too, if `deep`."""
         found: list[str] = []
         level = [prefix.rstrip("/")]
         while level:
             below: list[str] = []
-            for path, names in self._each(level, lambda kazoo, path: kazoo.get_children_async(path or "/")).items():
+            children = await self._each(level, lambda kazoo, path: kazoo.get_children_async(path or "/"))
+            for path, names in children.items():
                 for name in names:
                     if sequence(name) is not None:
                         found.append(f"{path}/{name}")
                     elif deep and name[0] != "~":  # an id, not a lock
                         below.append(f"{path}/{name}")
             level = below
-        answers = self._each(found, lambda kazoo, path: kazoo.get_async(path))
+        answers = await self._each(found, lambda kazoo, path: kazoo.get_async(path))
         return [Found(path, data, stat.czxid) for path, (data, stat) in answers.items()]
 
-    def _each(self, paths: Sequence[str], call: Callable[[Any, str], Any]) -> dict[str, Any]:
+    async def _each(self, paths: Sequence[str], call: Callable[[Any, str], Any]) -> dict[str, Any]:
         """The answers for those of many nodes that are there."""
         answers: dict[str, Any] = {}
         for first in range(0, len(paths), _BATCH):
             some = paths[first : first + _BATCH]
             calls = [lambda kazoo, path=path: call(kazoo, path) for path in some]
-            answers |= zip(some, self._ask(self.timeout_s, *calls), strict=True)
+            answers |= zip(some, await self._ask(self.timeout_s, *calls), strict=True)
         return {path: answer for path, answer in answers.items() if not isinstance(answer, KazooException)}
 
     # -- whose numbers the transaction numbers are -------------------------------------------------------------------
 
-    def source(self, session: Session, name: str, timeout_s: float) -> str:
+    async def source(self, session: Session, name: str, timeout_s: float) -> str:
         """What tells this ensemble from others: an id that is drawn once, and kept in it. Asked once a session."""
         path = _id_path(name)
         if path not in session.sources:
-            session.sources[path] = _id(session, path, timeout_s)
+            session.sources[path] = await _id(session, path, timeout_s)
         return session.sources[path]
 
 
 def _id_path(name: str) -> str:
+    return beside(name, "id")
+
+
+def beside(name: str, what: str) -> str:
+    """A node for something about a lock that is in no queue of one; a lock at the root has it there."""
     # Curator orders strangers among its contenders by their whole names: this one after all of them.
-    return f"/{name.split('/')[1]}/~id"
+    first, *rest = name.split("/")[1:]
+    return f"/{first}/~{what}" if rest else f"/~{what}"
 
 
-def _id(session: Session, path: str, timeout_s: float) -> str:
+async def _id(session: Session, path: str, timeout_s: float) -> str:
     deadline = time.monotonic() + timeout_s
     drawn = uuid4().hex[:16].encode()
     for _ in range(_TRIES):
-        _, found = session.ask(
+        _, found = await session.ask(
             deadline - time.monotonic(), lambda kazoo: kazoo.sync_async(path), lambda kazoo: kazoo.get_async(path)
         )
         if not isinstance(found, KazooException):
             return str(found[0].decode(errors="replace"))
         # Or somebody else creates it, just now: look again.
-        session.ask(deadline - time.monotonic(), lambda kazoo: kazoo.create_async(path, drawn, makepath=True))
+        await session.ask(deadline - time.monotonic(), lambda kazoo: kazoo.create_async(path, drawn, makepath=True))
     raise _uncreatable(path)
 
 

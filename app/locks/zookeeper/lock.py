@@ -1,22 +1,22 @@
 """The ZooKeeper lock: an ephemeral sequential node per outermost acquire, the lowest number owns. Curator's queue."""
 
 from collections.abc import Callable, Sequence
-from typing import Final, Self
+from dataclasses import replace
+from typing import Any, Final, Self, Unpack
 from uuid import uuid4
 
-from typing_extensions import Unpack, override
-
-from app.common import clock
-from app.errors import ConfigurationError, LockUnavailable
-from app.locks.attempt import Attempt, PlaceLost
-from app.locks.backend import Guarantees, LockBackend, Options
-from app.locks.contender import Contender, describe, parse_owner
-from app.locks.grant import Grant
-from app.locks.lease import Lease
-from app.locks.lock import DistributedLock
-from app.locks.url import LockUrl
-from app.locks.waiting import Wait
-from app.locks.zookeeper.client import Created, Found, Session, ZooKeeperClient, sequence
+from .. import clock
+from ..attempt import Attempt, PlaceLost
+from ..backend import Guarantees, LockBackend, Options
+from ..compat import override
+from ..contender import Contender, describe, parse_owner, taken
+from ..errors import ConfigurationError, LockUnavailable
+from ..grant import Grant
+from ..lease import Lease, Watchdog
+from ..lock import DistributedLock
+from ..url import LockUrl
+from ..waiting import Wait
+from .client import Created, Found, Session, ZooKeeperClient, beside, sequence
 
 _LOOK_AGAIN_S: Final = 5.0  # at the latest, whatever a watch tells
 
@@ -28,63 +28,94 @@ class ZooKeeperLock(DistributedLock["ZooKeeperBackend"]):
     whose connection breaks, or whose server is silent, has lost the lock and is told. kazoo's own recipe is not used:
     its names sort into no order with Curator's, and it believes in a lock whose session is gone.
 
-    >>> with connect("zookeeper://127.0.0.1:2181").lock("/seckill/lock/phone") as grant:
+    >>> with connect("zookeeper://127.0.0.1:2181").lock("/locks/phone") as grant:
     ...     store.write(..., token=grant.token)
     """
 
-    def __init__(self, backend: "ZooKeeperBackend", name: str) -> None:
-        super().__init__(backend, name)
+    def __init__(self, backend: "ZooKeeperBackend", name: str, ttl_s: float | None = None) -> None:
+        super().__init__(backend, name, ttl_s)
         _, *parts = name.split("/")
         if not name.startswith("/") or not all(parts) or {".", ".."} & set(parts):
-            raise ValueError(f"a lock's name must be a path in ZooKeeper, like /seckill/lock/phone, not {name!r}")
+            raise ValueError(f"a lock's name must be a path in ZooKeeper, like /locks/phone, not {name!r}")
 
     @override
     def _attempt(self) -> "_Place":
-        return _Place(self._backend, self.name)
+        return _Place(self._backend, self.name, self.ttl_s)
 
     @override
-    def contenders(self) -> list[Contender]:
-        """The queue in order of sequence numbers; the first owns the lock."""
-        return _contenders(self._backend.client.list(f"{self.name}/", deep=False))
+    async def _queue(self) -> list[Contender]:
+        return _contenders(await self._backend.client.under(f"{self.name}/", deep=False))
+
+
+class ZooKeeperSemaphore(ZooKeeperLock):
+    """A lock that several owners have at a time: those with the lowest numbers. In the queue of its name.
+
+    >>> with connect("zookeeper://127.0.0.1:2181").semaphore("/exports", 3):
+    ...     export()
+    """
+
+    def __init__(self, backend: "ZooKeeperBackend", name: str, permits: int, ttl_s: float | None = None) -> None:
+        super().__init__(backend, name, ttl_s)
+        if permits < 1:
+            raise ValueError(f"a semaphore has one permit or more, not {permits}")
+        self._permits = permits
+
+    @override
+    def _attempt(self) -> "_Place":
+        return _Place(self._backend, self.name, self.ttl_s, self._permits)
+
+    @override
+    async def _queue(self) -> list[Contender]:
+        queue = await super()._queue()
+        return [replace(one, holds=number < self._permits) for number, one in enumerate(queue)]
 
 
 class _Place(Attempt["ZooKeeperBackend"]):
     """A contender's place in the queue: a node of our session's."""
 
-    def __init__(self, backend: "ZooKeeperBackend", name: str) -> None:
-        super().__init__(backend, name)
-        self._client = backend.client
+    def __init__(self, backend: "ZooKeeperBackend", name: str, ttl_s: float, permits: int = 1) -> None:
+        super().__init__(backend, name, ttl_s)
+        self._permits = permits
+        self._client = backend.client_for(ttl_s)
         self._node: _Node
         self._source = ""
         self._forget: Callable[[], None] = lambda: None
         self.cleanup.callback(self._unwatch)
 
     @override
-    def take(self, wait: Wait) -> Grant | float:
+    async def take(self, wait: Wait) -> Grant | float:
         timeout_s = wait.call_s(self.backend.timeout_s)
         lease = self.lease
         if lease is None:
-            lease, names = self._enter(wait)
+            lease, names = await self._enter(wait)
         else:
-            names = self._node.session.children(self.name, timeout_s)
+            names = await self._node.session.children(self.name, timeout_s)
         ahead = self._node.ahead(names)
-        if ahead is None:
+        if len(ahead) < self._permits:
             return Grant(self._node.path, self._node.czxid, self._source, lease)
         if not wait.left_s:
             return 0.0
         self._unwatch()
-        there, self._forget = self._node.session.watch(ahead, self.wake.set, timeout_s)
-        return _LOOK_AGAIN_S if there else 0.0
+        if self._permits > 1:
+            # Any of them may be the one who ends: so each end wakes all who wait.
+            now, self._forget = await self._node.session.watch_children(self.name, self.wake.set, timeout_s)
+            return self._look_again_s if set(ahead) <= set(now) else 0.0
+        there, self._forget = await self._node.session.watch(f"{self.name}/{ahead[-1]}", self.wake.set, timeout_s)
+        return self._look_again_s if there else 0.0
 
-    def _enter(self, wait: Wait) -> tuple[Lease, list[str]]:
+    @property
+    def _look_again_s(self) -> float:
+        return _LOOK_AGAIN_S * self.backend.shutdown.crowd
+
+    async def _enter(self, wait: Wait) -> tuple[Lease, list[str]]:
         """Create our node, and list the queue. Raises `PlaceLost` if the session ended meanwhile."""
         client, timeout_s = self._client, wait.call_s(self.backend.timeout_s)
-        session = client.session(timeout_s)
+        session = await client.session(timeout_s)
         try:
-            self._source = f"zookeeper:{client.source(session, self.name, timeout_s)}"
+            self._source = f"zookeeper:{await client.source(session, self.name, timeout_s)}"
             asked_at = clock.now()
             # Curator's form; there the first part tells whose node it is that was created without an answer.
-            created = session.create(
+            created = await session.create(
                 self.name, f"_c_{uuid4()}-lock-", describe(self.backend.instance).encode(), timeout_s
             )
         except LockUnavailable:
@@ -96,7 +127,10 @@ class _Place(Attempt["ZooKeeperBackend"]):
         node.forget = session.on_over(lambda: lease.lose(session.over or ""))
         lease.on_lost(node.lost)
         lease.on_lost(self.wake.set)
-        self.backend.renewer.keep(lease)
+        self.renewer.keep(lease)
+        if self.renewer is not self.backend.renewer:
+            # kazoo's thread keeps the session alive: a loop that hangs would have the lock for ever.
+            node.unwatched = Watchdog(lease).watched_by(self.backend.renewer)
         self.answered = True  # an outage from here on is waited for
         return lease, created.names
 
@@ -112,29 +146,34 @@ class _Node:
         self.path = created.path
         self.czxid = created.czxid
         self.forget: Callable[[], None] = lambda: None  # the end of the session
+        self.unwatched: Callable[[], None] = lambda: None  # by the watchdog
 
-    def ahead(self, names: Sequence[str]) -> str | None:
-        """The path of the node just ahead of ours; `PlaceLost` if ours is not there any more."""
-        parent, _, own = self.path.rpartition("/")
+    def ahead(self, names: Sequence[str]) -> list[str]:
+        """The names of the nodes ahead of ours, in order; `PlaceLost` if ours is not there any more."""
+        own = self.path.rpartition("/")[2]
         queue = sorted((name for name in names if sequence(name) is not None), key=_order)
         if own not in queue:
             raise PlaceLost
-        position = queue.index(own)
-        return f"{parent}/{queue[position - 1]}" if position else None
+        return queue[: queue.index(own)]
 
-    def renew(self, timeout_s: float) -> bool:
+    async def renew(self, timeout_s: float) -> bool:
         """Whether it is there, which proves that the session lived."""
-        return self.session.present(self.path, self.czxid, timeout_s)
+        return await self.session.present(self.path, self.czxid, timeout_s)
 
-    def end(self, timeout_s: float) -> None:
+    async def end(self, timeout_s: float) -> None:
         """Delete it."""
         self.forget()
-        self.session.delete(self.path, timeout_s)
+        self.unwatched()
+        await self.session.delete(self.path, timeout_s)
 
     def lost(self) -> None:
         """We don't believe in it any more: it would only be in others' way."""
         self.forget()
         self.session.delete_soon(self.path)
+
+
+def _record(name: str) -> str:
+    return beside(name, "taken" + name.replace("/", "%"))
 
 
 def _order(name: str) -> str:
@@ -172,11 +211,23 @@ class ZooKeeperBackend(LockBackend):
 
     name = "zookeeper"
     # Not a restart: a connection that breaks ends every lock that is held through it, however soon it is back.
-    guarantees = Guarantees(fair=True, fencing=True, survives_silence=True, shows_queue=True)
+    guarantees = Guarantees(fair=True, fencing=True, survives_silence=True, shows_queue=True, permits=True)
 
     def __init__(self, hosts: Sequence[str] | str, *, auth: str | None = None, **options: Unpack[Options]) -> None:
         super().__init__(**options)
-        self.client = ZooKeeperClient(hosts, session_s=self.ttl_s, timeout_s=self.timeout_s, auth=auth)
+        self._where = hosts, auth
+        self._others: dict[float, ZooKeeperClient] = {}
+        self.client = self._client(self.ttl_s)
+
+    def _client(self, session_s: float) -> ZooKeeperClient:
+        hosts, auth = self._where
+        return ZooKeeperClient(hosts, session_s=session_s, timeout_s=self.timeout_s, auth=auth)
+
+    def client_for(self, ttl_s: float) -> ZooKeeperClient:
+        """Its session has that timeout: all that is bound to one session ends with it, so a TTL is a session's."""
+        if ttl_s == self.ttl_s:
+            return self.client
+        return self._others.get(ttl_s) or self._others.setdefault(ttl_s, self._client(ttl_s))
 
     @classmethod
     @override
@@ -188,17 +239,31 @@ class ZooKeeperBackend(LockBackend):
         return cls(",".join(url.hosts) + url.path.rstrip("/"), auth=auth, **options)
 
     @override
-    def lock(self, name: str) -> ZooKeeperLock:
-        return ZooKeeperLock(self, name)
+    def lock(self, name: str, *, ttl_s: float | None = None) -> ZooKeeperLock:
+        return ZooKeeperLock(self, name, ttl_s)
 
     @override
-    def contenders(self, prefix: str) -> list[Contender]:
-        return _contenders(self.client.list(prefix, deep=True))
+    def semaphore(self, name: str, permits: int, *, ttl_s: float | None = None) -> ZooKeeperLock:
+        return ZooKeeperSemaphore(self, name, permits, ttl_s)
 
     @override
-    def ping(self, timeout_s: float) -> None:
-        self.client.ping(timeout_s)
+    async def taken_away(self, name: str, by: str, why: str) -> Contender | None:
+        first = await self.client.take_first(name, _record(name), taken(by, why))
+        return None if first is None else _contenders([first])[0]
+
+    @override
+    async def taken_record(self, name: str) -> dict[str, Any]:
+        return parse_owner(await self.client.read(_record(name)))[0]
+
+    @override
+    async def queues(self, prefix: str) -> list[Contender]:
+        return _contenders(await self.client.under(prefix, deep=True))
+
+    @override
+    async def pinged(self, timeout_s: float) -> None:
+        await self.client.ping(timeout_s)
 
     @override
     def _disconnect(self) -> None:
-        self.client.close()
+        for client in (self.client, *self._others.values()):
+            client.close()

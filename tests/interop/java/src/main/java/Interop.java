@@ -216,6 +216,11 @@ public final class Interop {
                     return lock.acquire(-1) ? "granted 0 " + nowMicros() : "timeout";
                 } catch (InterruptedException interrupted) {
                     return "interrupted";
+                } catch (RuntimeException error) { // the interrupt came in the middle of one of Redisson's calls
+                    if (error.getCause() instanceof InterruptedException) {
+                        return "interrupted";
+                    }
+                    throw error;
                 }
             case "holds":
                 return "holds " + lock.holds();

@@ -1,0 +1,22 @@
+"""Work that goes on until it is cancelled."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Never
+
+from app.errors import SeckillError
+
+
+async def run_forever(
+    step: Callable[[], Awaitable[object]], *, every_s: float, log: logging.Logger, what: str
+) -> Never:
+    """Await `step` again and again, with `every_s` seconds in between, whatever it raises; `what` is for the log."""
+    while True:
+        try:
+            await step()
+        except SeckillError as error:
+            log.debug("%s: %s", what, error)
+        except Exception:
+            log.exception("unexpected error in %s", what)
+        await asyncio.sleep(every_s)

@@ -1,0 +1,366 @@
+"""The locks' face for tasks: the same algorithm, run on the event loop itself.
+
+A task that waits costs no thread. What a task has is renewed by its loop: a loop that hangs loses it a TTL later, as
+nothing on it could be told.
+
+>>> from fencelock import aio
+>>> async with aio.connect("etcd://127.0.0.1:2379", ttl_s=5) as locks:
+...     async with locks.lock("/jobs/nightly") as grant:
+...         await store.write(..., token=grant.token)
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Sequence
+from contextlib import asynccontextmanager, suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
+
+from . import clock
+from .contender import Contender
+from .errors import LockError, LockLost, LockNotHeld, LockTimeout
+from .grant import Grant
+from .lock import DistributedLock
+from .owners import Owners
+from .several import AsyncSeveralLocks, checked
+from .steps import on_loop, settled
+from .waiting import Cancel, Wait
+
+if TYPE_CHECKING:
+    from .backend import Guarantees, LockBackend, Options
+    from .etcd.aio import AsyncElection, AsyncSession
+
+Result = TypeVar("Result")
+
+_LEAVE_S: Final = 1.0  # so long a cancelled task waits at most for its place in the queue to be given back
+_undoing: set[asyncio.Task[None]] = set()  # a loop keeps only weak references to its tasks
+
+
+def connect(url: str, **options: "Unpack[Options]") -> "AsyncLocks":
+    """As `fencelock.connect`, for tasks."""
+    from .registry import connect as connect_for_threads
+
+    return AsyncLocks(connect_for_threads(url, **options))
+
+
+class AsyncLocks:
+    """A lock backend, for tasks. `backend`: the same connection, for threads."""
+
+    def __init__(self, backend: "LockBackend") -> None:
+        self.backend = backend
+
+    @property
+    def ttl_s(self) -> float:
+        """TTL of a lease in seconds, unless a lock has its own."""
+        return self.backend.ttl_s
+
+    @property
+    def name(self) -> str:
+        """Of the lock system, for people."""
+        return self.backend.name
+
+    @property
+    def guarantees(self) -> "Guarantees":
+        """What its locks promise."""
+        return self.backend.guarantees
+
+    @property
+    def degraded(self) -> bool:
+        """Whether grants are given without a lock for now (see `FallbackBackend`)."""
+        return self.backend.degraded
+
+    @property
+    def renewing(self) -> bool:
+        """Whether leases are being renewed."""
+        return self.backend.renewing
+
+    def pause_renewal(self, for_s: float) -> None:
+        """Renew nothing for some seconds, as if the renewal hung."""
+        self.backend.pause_renewal(for_s)
+
+    def lock(self, name: str, *, ttl_s: float | None = None) -> "AsyncLock":
+        """The lock of that name; each call makes an object of its own. `ttl_s`: of its leases, in seconds."""
+        return AsyncLock(self.backend, self.backend.lock(name, ttl_s=ttl_s))
+
+    def several(self, names: Sequence[str], *, ttl_s: float | None = None) -> AsyncSeveralLocks:
+        """Several locks, to be had all or none. Raises `LockError` where locks are not fair, or have no tokens."""
+        return AsyncSeveralLocks([self.lock(name, ttl_s=ttl_s) for name in checked(self.backend, names)])
+
+    def semaphore(self, name: str, permits: int, *, ttl_s: float | None = None) -> "AsyncLock":
+        """A lock that so many owners have at a time: see `LockBackend.semaphore`."""
+        return AsyncLock(self.backend, self.backend.semaphore(name, permits, ttl_s=ttl_s))
+
+    async def taken_from(self, name: str) -> dict[str, Any]:
+        """Who took that lock away last: "by", "why", and "since" in seconds since 1970; empty if nobody did."""
+        return await on_loop(self.backend.taken_record(name))
+
+    async def take_away(self, name: str, *, by: str, why: str = "") -> Contender | None:
+        """Take a lock from whoever has it: see `LockBackend.take_away`."""
+        return await on_loop(self.backend.taken_away(name, by, why))
+
+    def election(self, name: str) -> "AsyncElection":
+        """The election of that name. Raises `LockError` where there are none."""
+        from .etcd.aio import AsyncElection
+
+        return AsyncElection(self.backend.election(name))
+
+    @asynccontextmanager
+    async def session(
+        self, *, ttl_s: float | None = None, lease_id: int | None = None
+    ) -> AsyncIterator["AsyncSession"]:
+        """A lease for several locks and elections, where there are sessions; see `fencelock.etcd.session`."""
+        from .etcd.aio import AsyncSession
+
+        session = await AsyncSession.open(self.backend, ttl_s=ttl_s, lease_id=lease_id)
+        try:
+            yield session
+        finally:
+            await session.close()
+
+    async def contenders(self, prefix: str) -> list[Contender]:
+        """The queues of all locks whose names begin with `prefix`. Raises `LockUnavailable`."""
+        return await on_loop(self.backend.queues(prefix))
+
+    async def ping(self, timeout_s: float) -> None:
+        """Raise `LockUnavailable` if the lock system doesn't answer within `timeout_s` seconds."""
+        await on_loop(self.backend.pinged(timeout_s))
+
+    async def leave_loop(self) -> None:
+        """Close what the running loop has of a connection that threads or other loops go on to use."""
+        await self.backend.leave_loop()
+
+    async def close(self) -> None:
+        """Have the waiters leave their queues, close the connections, stop renewing. Locks still held run out."""
+        await self.backend.close_on_loop()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+class AsyncLock:
+    """A lock that one owner among all processes has at a time, re-entrant for that owner; for tasks.
+
+    >>> async with lock as grant:                       # waits as long as it takes
+    ...     await store.write(..., token=grant.token)
+    >>> async with lock.holding(wait_s=2.5, cancel_on_lost=True) as grant:
+    ...     await store.write(..., token=grant.token)   # cancelled as soon as the lock is lost
+    >>> grant = await lock.acquire(wait_s=2.5)          # raises LockTimeout after that
+    >>> grant = await lock.try_acquire()                # None if somebody else has it
+    >>> await lock.release()
+
+    The owner is the current task, unless `owner` names another (any hashable). A lock whose owning task has ended is
+    given back. Cancelling a task that waits takes it out of the queue.
+    """
+
+    def __init__(self, backend: "LockBackend", lock: DistributedLock[Any]) -> None:
+        self._backend = backend
+        self._lock = lock
+        self._owners = Owners(lock.name)
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self._lock.name
+
+    @property
+    def ttl_s(self) -> float:
+        """The TTL of its leases, in seconds."""
+        return self._lock.ttl_s
+
+    async def contenders(self) -> list[Contender]:
+        """The queue: see `DistributedLock.contenders`. Raises `LockUnavailable`."""
+        return await on_loop(self._lock._queue())
+
+    async def acquire(
+        self, *, wait_s: float | None = None, owner: Hashable | None = None, hold_max_s: float | None = None
+    ) -> Grant:
+        """Own the lock, waiting for it at most `wait_s` seconds (None: as long as it takes; 0: not at all).
+
+        `hold_max_s`: the lease ends so many seconds after the grant whatever its owner does, but not before its TTL.
+        Raises what `DistributedLock.acquire` does. Cancelled, it leaves nothing in the queue: it waits a second at most
+        for that, and what takes longer is done in the background.
+        """
+        owner = _owner(owner)
+        grant = self._owners.reenter(owner)
+        if grant is not None:
+            return grant
+        began, cancel = clock.now(), Cancel()
+        taking = asyncio.create_task(
+            on_loop(self._lock._take(Wait(wait_s, cancel), self._backend.loop_renewers.here())),
+            name=asyncio.current_task().get_name(),  # type: ignore[union-attr] # the one that the queue shows
+        )
+        try:
+            grant = await asyncio.shield(taking)
+        except asyncio.CancelledError as error:
+            cancel.set()
+            self._backend.hook.not_granted(self.name, error, clock.now() - began)
+            await give_up(taking, self._give_back)
+            raise
+        except BaseException as error:
+            self._backend.hook.not_granted(self.name, error, clock.now() - began)
+            raise
+        try:
+            self._owners.add(owner, grant)
+        except BaseException:
+            await self._give_back(grant)
+            raise
+        if hold_max_s is not None:
+            lease = grant.lease
+            lease.renew_until = min(lease.renew_until, clock.now() + hold_max_s - lease.ttl_s)
+        self._backend.tell_of(self.name, grant, clock.now() - began)
+        return grant
+
+    async def _give_back(self, grant: Grant) -> None:
+        await whole(on_loop(self._lock._give_back(grant)))
+
+    async def try_acquire(self, *, owner: Hashable | None = None) -> Grant | None:
+        """Own the lock if nobody else does, else None; no waiting but for the backend's answers."""
+        try:
+            return await self.acquire(wait_s=0, owner=owner)
+        except LockTimeout:
+            return None
+
+    async def release(self, *, owner: Hashable | None = None) -> None:
+        """Undo one acquire; the last one gives the lock back. Raises what `DistributedLock.release` does."""
+        data = self._owners.leave(_owner(owner))
+        if data is None:
+            return
+        lost = data.grant.lost
+        try:
+            await self._give_back(data.grant)
+        finally:
+            self._backend.hook.released(self.name, data.grant.token, clock.now() - data.since)
+        if lost:
+            data.grant.ensure_held()
+
+    @asynccontextmanager
+    async def holding(
+        self,
+        *,
+        wait_s: float | None = None,
+        owner: Hashable | None = None,
+        hold_max_s: float | None = None,
+        cancel_on_lost: bool = False,
+    ) -> AsyncIterator[Grant]:
+        """`async with lock` with terms; also a decorator. See `acquire`.
+
+        `cancel_on_lost`: the body is cancelled as soon as the loss of the lock is noticed, and `LockLost` raised.
+        """
+        owner = _owner(owner)
+        grant = await self.acquire(wait_s=wait_s, owner=owner, hold_max_s=hold_max_s)
+        guard = _CancelOnLost(grant) if cancel_on_lost else None
+        try:
+            yield grant
+        except BaseException as error:
+            caused = guard is not None and guard.caused(error)
+            await self._release_quietly(owner)
+            if caused:
+                grant.ensure_held()
+            raise
+        finally:
+            if guard is not None:
+                guard.end()
+        await self.release(owner=owner)
+
+    @property
+    def grant(self) -> Grant:
+        """What the current task has of it. Raises `LockNotHeld`."""
+        data = self._owners.get(_owner(None))
+        if data is None:
+            raise LockNotHeld(f"{self.name} is not held by this task")
+        return data.grant
+
+    @property
+    def held_by_me(self) -> bool:
+        """Whether the current task owns the lock and has not lost it."""
+        data = self._owners.get(_owner(None))
+        return data is not None and not data.grant.lost
+
+    @property
+    def hold_count(self) -> int:
+        """How many acquires of the current task are not released yet."""
+        data = self._owners.get(_owner(None))
+        return 0 if data is None else data.hold_count
+
+    async def __aenter__(self) -> Grant:
+        return await self.acquire()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            await self.release()
+        else:
+            await self._release_quietly(None)
+
+    async def _release_quietly(self, owner: Hashable | None) -> None:
+        with suppress(LockLost):  # the body's own error says more
+            await self.release(owner=owner)
+
+
+class _CancelOnLost:
+    """Cancels the current task when a grant is lost; as `asyncio.timeout` does at its deadline."""
+
+    def __init__(self, grant: Grant) -> None:
+        task = asyncio.current_task()
+        if task is None:
+            raise LockError("there is no task to cancel")
+        self._task = task
+        self._loop = asyncio.get_running_loop()
+        self._cancelled = self._over = False
+        self._cancelling = task.cancelling()
+        self._forget: Callable[[], None] = grant.on_lost(self._lost)
+
+    def end(self) -> None:
+        """The body is over."""
+        self._forget()
+        if self._cancelled and not self._over:
+            self._task.uncancel()
+        self._over = True
+
+    def _lost(self) -> None:
+        self._loop.call_soon_threadsafe(self._cancel)
+
+    def _cancel(self) -> None:
+        if not self._over:
+            self._cancelled = True
+            self._task.cancel("the lock is lost")
+
+    def caused(self, error: BaseException) -> bool:
+        """Whether the body ended with our cancellation, and nobody else's."""
+        self.end()
+        ours = self._cancelled and self._task.cancelling() <= self._cancelling
+        return ours and isinstance(error, asyncio.CancelledError)
+
+
+async def give_up(taking: "asyncio.Task[Result]", undo: Callable[[Result], Coroutine[Any, Any, None]]) -> None:
+    """Nobody wants any more what is being taken, and was called off; but it may have been had a moment ago.
+
+    Waits a second at most for all to be given back; what takes longer is done in the background.
+    """
+
+    async def undo_it() -> None:
+        await asyncio.wait({taking})
+        if not taking.cancelled() and taking.exception() is None:
+            await undo(taking.result())
+
+    undoing = asyncio.create_task(undo_it())
+    _undoing.add(undoing)
+    undoing.add_done_callback(_undoing.discard)
+    await asyncio.wait({undoing}, timeout=_LEAVE_S)
+
+
+async def whole(work: Coroutine[Any, Any, Result]) -> Result:
+    """Run it to its end, whoever is cancelled meanwhile: what gives something back must not stop half-way."""
+    return await settled(asyncio.ensure_future(work))
+
+
+def _owner(owner: Hashable | None) -> Hashable:
+    if owner is not None:
+        return owner
+    task = asyncio.current_task()
+    if task is None:
+        raise LockError("this is no task: pass an owner")
+    return task

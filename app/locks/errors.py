@@ -1,0 +1,43 @@
+"""What can go wrong with a lock, in one tree.
+
+FencelockError
+├── ConfigurationError          a URL or a setting is wrong, or two of them don't go together
+└── LockError
+    ├── LockTimeout             the wait was over before the lock was ours
+    ├── LockCancelled           the caller called the wait off
+    ├── LockLost                the lease ended while we believed that we owned the lock
+    ├── LockNotHeld             a release by somebody who doesn't own the lock
+    └── LockUnavailable         the lock's server can't be reached, or refuses us
+"""
+
+
+class FencelockError(Exception):
+    """Every error of this package; its text is written for a person."""
+
+
+class ConfigurationError(FencelockError):
+    """A setting is wrong, or two settings don't go together."""
+
+
+class LockError(FencelockError):
+    """Something about a lock."""
+
+
+class LockTimeout(LockError):
+    """The wait was over before the lock was ours. Our place in the queue is given back, at the latest by its TTL."""
+
+
+class LockCancelled(LockError):
+    """The caller called the wait off. Our place in the queue is given back, at the latest by its TTL."""
+
+
+class LockLost(LockError):
+    """The lease ended, or the lock's key vanished, while we believed that we owned the lock."""
+
+
+class LockNotHeld(LockError):
+    """A release by a thread, a task or an owner that doesn't own the lock."""
+
+
+class LockUnavailable(LockError):
+    """The lock's server can't be reached within the call's deadline, or refuses us."""

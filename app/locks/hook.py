@@ -1,0 +1,24 @@
+"""What a program may want to know of its locks: for metrics, traces and logs."""
+
+
+class Hook:
+    """Told what happens to the locks of a backend; a subclass overrides what it wants to hear.
+
+    Called by the thread or task that acquires and releases; `lost` by whoever finds out. Must be quick, and not raise.
+    Times are in seconds. docs/locks.md has Prometheus and OpenTelemetry in ten lines each.
+    """
+
+    def granted(self, name: str, token: int, waited_s: float) -> None:
+        """A lock was acquired (not: re-entered)."""
+
+    def not_granted(self, name: str, error: BaseException, waited_s: float) -> None:
+        """A wait ended without it: with `LockTimeout`, `LockCancelled`, `LockUnavailable`, a cancelled task."""
+
+    def released(self, name: str, token: int, held_s: float) -> None:
+        """The last acquire was released."""
+
+    def renewal(self, event: str) -> None:
+        """A lease was "renewed", could not be and will be "retried", is "lost" or "abandoned": see `Renewer`."""
+
+    def lost(self, name: str, token: int, reason: str) -> None:
+        """The lease of a grant ended while it was held."""

@@ -1,0 +1,86 @@
+"""Who owns a lock in this process, and how often: what makes it re-entrant."""
+
+import asyncio
+import threading
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+from . import clock, fork
+from .errors import LockError, LockNotHeld
+from .grant import Grant
+
+
+@dataclass(slots=True)
+class LockData:
+    """What an owner has: its grant, since when, and how many of its acquires are not released yet."""
+
+    grant: Grant
+    since: float
+    hold_count: int = 1
+
+
+class Owners:
+    """The owners of one lock object. By thread or task *object*: identifiers are recycled, and a new thread would
+    inherit a dead one's lock.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._held: dict[Hashable, LockData] = {}
+        self._held_by_parent: set[Hashable] = set()
+        self._mutex = threading.Lock()
+        fork.in_child(self._begin_in_child)
+
+    def _begin_in_child(self) -> None:
+        self._held_by_parent |= self._held.keys()
+        self._held = {}
+        self._mutex = threading.Lock()
+
+    def get(self, owner: Hashable) -> LockData | None:
+        """What that owner has."""
+        return self._held.get(owner)
+
+    def reenter(self, owner: Hashable) -> Grant | None:
+        """One acquire more for who owns it already; None for others. Raises `LockLost`."""
+        data = self._held.get(owner)
+        if data is None:
+            return None
+        data.grant.ensure_held()  # outside the mutex: it may call on_lost callbacks, which may use this lock
+        with self._mutex:
+            if self._held.get(owner) is not data:
+                return None
+            data.hold_count += 1
+            return data.grant
+
+    def add(self, owner: Hashable, grant: Grant) -> None:
+        """A first acquire. Raises `LockError` if the owner has made two at the same time."""
+        grant.lease.owner = owner
+        with self._mutex:
+            for gone in [other for other, held in self._held.items() if held.grant.lease.abandoned]:
+                del self._held[gone]  # the renewer has given back, or will, what a dead thread left
+            if owner in self._held:
+                raise LockError(f"{self._name}: owner {owner!r} acquired it twice at the same time")
+            self._held[owner] = LockData(grant, clock.now())
+
+    def leave(self, owner: Hashable) -> LockData | None:
+        """One acquire less: what is to be given back, if it was the last. Raises `LockNotHeld` and `LockError`."""
+        with self._mutex:
+            data = self._held.get(owner)
+            if data is None and owner in self._held_by_parent:
+                raise LockError(f"{self._name} was acquired before the fork: only the parent process can release it")
+            if data is None:
+                raise LockNotHeld(f"{self._name} is not held by {_describe(owner)}")
+            data.hold_count -= 1
+            if data.hold_count:
+                return None
+            del self._held[owner]
+            return data
+
+
+def _describe(owner: Hashable) -> str:
+    match owner:
+        case threading.Thread():
+            return f"thread {owner.name}"
+        case asyncio.Task():
+            return f"task {owner.get_name()}"
+    return f"owner {owner!r}"

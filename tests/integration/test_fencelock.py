@@ -1,0 +1,177 @@
+"""The package `fencelock`, built and installed alone, as those use it who take only the locks."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.embedded import EtcdMember
+from app.locks import connect
+from tests.harness.waiting import WITHIN_S, eventually
+
+ROOT = Path(__file__).parents[2]
+LOCKS = ROOT / "app" / "locks"
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment with nothing in it but the wheel and etcd's client; and a package `app` of somebody else's."""
+    folder = tmp_path_factory.mktemp("fencelock")
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, "wheel", "--no-deps", str(LOCKS), "-w", str(folder)], check=True)
+    (wheel,) = folder.glob("fencelock-*.whl")
+    subprocess.run([sys.executable, "-m", "venv", str(folder / "venv")], check=True)
+    found = folder / "venv" / ("Scripts" if os.name == "nt" else "bin") / "python"
+    subprocess.run([*pip, "--python", str(found), "install", f"{wheel}[etcd]"], check=True)
+    packages = subprocess.check_output([str(found), "-c", "import site; print(site.getsitepackages()[0])"], text=True)
+    somebodys = Path(packages.strip()) / "app"
+    somebodys.mkdir()
+    (somebodys / "__init__.py").write_text("raise ImportError('this is somebody else\\'s')\n")
+    return found
+
+
+@pytest.fixture
+def fencelock(python: Path, etcd: EtcdMember) -> Run:
+    def run(*arguments: str, **options: Any) -> "subprocess.CompletedProcess[str]":
+        command, *rest = arguments
+        argv = [str(python), "-m", "fencelock", command, "--url", url(etcd), *rest]
+        return subprocess.run(argv, capture_output=True, text=True, timeout=60, cwd="/", **options)
+
+    return run
+
+
+def url(etcd: EtcdMember) -> str:
+    return f"etcd://{etcd.endpoint.partition('://')[2]}"
+
+
+def snippets() -> list[str]:
+    return re.findall(r"```python\n(.*?)```", (LOCKS / "README.md").read_text(), re.DOTALL)
+
+
+def test_the_snippets_run_as_printed(python: Path, etcd: EtcdMember, tmp_path: Path) -> None:
+    """Those of the README that need only a lock do what they say; only the port is the test's."""
+    said = []
+    for number, snippet in enumerate(snippets()[:2]):
+        file = tmp_path / f"snippet{number}.py"
+        file.write_text(snippet.replace("127.0.0.1:2379", url(etcd).partition("://")[2]))
+        said.append(subprocess.run([str(python), str(file)], check=True, capture_output=True, text=True, timeout=60))
+    assert [len(one.stdout.splitlines()) for one in said] == [2, 3]
+    assert [one.stderr for one in said] == ["", ""]
+
+
+def test_the_snippets_are_typed(python: Path, tmp_path: Path) -> None:
+    """`mypy --strict` finds the types of the installed package, and nothing wrong with the README."""
+    files = []
+    for number, snippet in enumerate(snippets()):
+        files.append(tmp_path / f"snippet{number}.py")
+        files[-1].write_text(snippet)
+    argv = [sys.executable, "-m", "mypy", "--strict", "--python-executable", str(python), "--ignore-missing-imports"]
+    # Prometheus' client is not in that environment: what it gives has no type there.
+    argv += ["--allow-subclassing-any", "--allow-untyped-calls", "--cache-dir", str(tmp_path / "cache")]
+    checked = subprocess.run([*argv, *map(str, files)], capture_output=True, text=True, cwd=tmp_path)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def test_it_brings_nothing_but_the_client(python: Path) -> None:
+    """No FastAPI, no typer: the wheel needs what the chosen lock system needs."""
+    listed = subprocess.check_output([sys.executable, "-m", "pip", "--python", str(python), "list", "--format=json"])
+    names = {one["name"].lower() for one in json.loads(listed)}
+    assert "fencelock" in names
+    assert not names & {"fastapi", "starlette", "typer", "rich", "pydantic", "redis", "kazoo", "pymysql", "seckill"}
+
+
+def test_a_lock_without_its_client_says_what_to_install(python: Path) -> None:
+    """And names a package that is really called so."""
+    for scheme, package in {"redis": "redis", "zookeeper": "kazoo", "mysql+row": "sqlalchemy"}.items():
+        program = f"from fencelock import connect; connect('{scheme}://a:b@127.0.0.1/c')"
+        done = subprocess.run([str(python), "-c", program], capture_output=True, text=True, cwd="/")
+        assert "ConfigurationError" in done.stderr, done.stderr
+        assert f"pip install '{package}" in done.stderr or f"pip install {package}" in done.stderr, done.stderr
+
+
+def test_nothing_in_it_is_called_after_the_service() -> None:
+    """Keys, threads and hints belong to the package."""
+    texts = {file: file.read_text() for file in LOCKS.rglob("*") if file.suffix in (".py", ".lua", ".toml")}
+    assert not [str(file) for file, text in texts.items() if "seckill" in text.lower()]
+
+
+# -- the command -----------------------------------------------------------------------------------------------------
+
+
+def test_run_gives_the_commands_status_and_its_token(fencelock: Run) -> None:
+    """The command knows its token, and its exit status is that of `fencelock`."""
+    done = fencelock("run", "/cli/a", "--", "sh", "-c", "echo $FENCELOCK_NAME $FENCELOCK_TOKEN; exit 3")
+    assert done.returncode == 3, done.stderr
+    name, token = done.stdout.split()
+    assert name == "/cli/a"
+    assert int(token) > 0
+    assert fencelock("run", "/cli/a", "--", "sh", "-c", "kill -TERM $$").returncode == 128 + signal.SIGTERM
+    assert fencelock("run", "/cli/a", "--", "no-such-command").returncode == 127
+
+
+def test_run_waits_no_longer_than_told(fencelock: Run, etcd: EtcdMember) -> None:
+    """75 says that somebody else has it, and the command has not run."""
+    with connect(url(etcd)) as locks, locks.lock("/cli/b"):
+        done = fencelock("run", "--wait", "0.2", "/cli/b", "--", "echo", "ran")
+    assert (done.returncode, done.stdout) == (75, "")
+    assert "not free" in done.stderr
+
+
+@pytest.mark.skipif(shutil.which("setsid") is None, reason="no process groups")
+def test_a_command_whose_lock_is_taken_away_is_killed(python: Path, etcd: EtcdMember, fencelock: Run) -> None:
+    """With all that it has started; the queue says who did it."""
+    argv = [str(python), "-m", "fencelock", "run", "--url", url(etcd), "--ttl", "2", "/cli/c", "--"]
+    with (
+        subprocess.Popen([*argv, "sh", "-c", "sleep 1000 & sleep 1000"], cwd="/") as running,
+        connect(url(etcd)) as locks,
+    ):
+        eventually(lambda: locks.contenders("/cli/c"), "it has the lock")
+        assert "holds" in fencelock("show", "/cli/c").stdout
+        taken = fencelock("take-away", "/cli/c", "--by", "me", "--why", "it\x1b[31m hangs")
+        assert taken.returncode == 0, taken.stderr
+        assert running.wait(WITHIN_S) == 76
+        with locks.lock("/cli/c").holding(wait_s=WITHIN_S):
+            shown = fencelock("show", "/cli/c").stdout
+        assert "by me: it\\x1b[31m hangs" in shown
+    assert fencelock("take-away", "/cli/c").returncode == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has processes that die with their parent")
+def test_a_command_dies_with_fencelock(python: Path, etcd: EtcdMember, tmp_path: Path) -> None:
+    """Whoever kills `fencelock` with -9 leaves nobody at work without a lock."""
+    beats = tmp_path / "beats"
+    argv = [str(python), "-m", "fencelock", "run", "--url", url(etcd), "--ttl", "2", "/cli/d", "--"]
+    beat = f"while :; do echo x >> {beats}; sleep 0.05; done"
+    with subprocess.Popen([*argv, "sh", "-c", beat], cwd="/") as running:
+        eventually(beats.exists, "it works")
+        running.kill()
+    size, until = -1, time.monotonic() + WITHIN_S
+    while size != (size := beats.stat().st_size):
+        assert time.monotonic() < until, "it goes on"
+        time.sleep(0.3)  # some beats long
+
+
+def test_mistakes_are_said_in_a_line(fencelock: Run, python: Path) -> None:
+    """No traceback: a wrong URL, a server that is not there, nothing to run."""
+    assert fencelock("run", "/cli/e").returncode == 2
+    for wrong, status in {"nonsense://x": 2, "etcd://127.0.0.1:1": 69}.items():
+        done = subprocess.run(
+            [str(python), "-m", "fencelock", "show", "--url", wrong],
+            capture_output=True,
+            text=True,
+            cwd="/",
+            timeout=60,
+        )
+        assert done.returncode == status, done.stderr
+        assert done.stderr.startswith("fencelock: ")
+        assert len(done.stderr.splitlines()) == 1

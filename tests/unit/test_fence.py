@@ -1,0 +1,37 @@
+"""What all fences have in common: the refusal, and a package that needs no library until one is wanted."""
+
+import pickle
+import subprocess
+import sys
+
+import app.locks.fence
+from app.locks.fence import FenceRefused, Fencing
+
+
+def test_a_refusal_says_what_was_seen() -> None:
+    """Which token, which is ours, whose they are; and it survives the way back from another process."""
+    refused: FenceRefused = pickle.loads(pickle.dumps(FenceRefused(7, "lock:ours", 8, "lock:ours")))
+    assert (refused.token, refused.source, refused.highest, refused.highest_source) == (7, "lock:ours", 8, "lock:ours")
+    assert str(refused) == "the fence has seen token 8 of 'lock:ours', and ours is 7: we come too late"
+    assert not refused.foreign
+    other = FenceRefused(*Fencing(7, "lock:ours"), *Fencing(8, "lock:other"))
+    assert other.foreign
+    assert "8 of 'lock:other', and ours is 7 of 'lock:ours'" in str(other)
+
+
+def test_each_name_is_there() -> None:
+    """Also those that are imported only when they are wanted."""
+    assert all(getattr(app.locks.fence, name) is not None for name in app.locks.fence.__all__)
+    assert dir(app.locks.fence) == sorted(app.locks.fence.__all__)
+    assert not hasattr(app.locks.fence, "nothing")
+
+
+def test_no_library_is_imported_before_it_is_wanted() -> None:
+    """The header and the middleware work where neither redis-py nor SQLAlchemy is installed."""
+    program = """
+import sys
+sys.modules["redis"] = sys.modules["sqlalchemy"] = None  # an import of these fails
+from app.locks.fence import FenceMiddleware, FenceRefused, MemoryFences, fencing_header
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
