@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
 
 from . import clock
 from .contender import Contender
-from .errors import LockError, LockLost, LockNotHeld, LockTimeout
+from .errors import LockError, LockLost, LockTimeout
 from .grant import Grant
 from .lock import DistributedLock
-from .owners import Owners
+from .owners import Owned, Owners
 from .several import AsyncSeveralLocks, checked
 from .steps import on_loop, settled
 from .waiting import Cancel, Wait
@@ -139,7 +139,7 @@ class AsyncLocks:
         await self.close()
 
 
-class AsyncLock:
+class AsyncLock(Owned):
     """A lock that one owner among all processes has at a time, re-entrant for that owner; for tasks.
 
     >>> async with lock as grant:                       # waits as long as it takes
@@ -157,12 +157,8 @@ class AsyncLock:
     def __init__(self, backend: "LockBackend", lock: DistributedLock[Any]) -> None:
         self._backend = backend
         self._lock = lock
+        self.name = lock.name
         self._owners = Owners(lock.name)
-
-    @property
-    def name(self) -> str:
-        """Its name."""
-        return self._lock.name
 
     @property
     def ttl_s(self) -> float:
@@ -264,25 +260,8 @@ class AsyncLock:
                 guard.end()
         await self.release(owner=owner)
 
-    @property
-    def grant(self) -> Grant:
-        """What the current task has of it. Raises `LockNotHeld`."""
-        data = self._owners.get(_owner(None))
-        if data is None:
-            raise LockNotHeld(f"{self.name} is not held by this task")
-        return data.grant
-
-    @property
-    def held_by_me(self) -> bool:
-        """Whether the current task owns the lock and has not lost it."""
-        data = self._owners.get(_owner(None))
-        return data is not None and not data.grant.lost
-
-    @property
-    def hold_count(self) -> int:
-        """How many acquires of the current task are not released yet."""
-        data = self._owners.get(_owner(None))
-        return 0 if data is None else data.hold_count
+    def _me(self) -> Hashable:
+        return _owner(None)
 
     async def __aenter__(self) -> Grant:
         return await self.acquire()

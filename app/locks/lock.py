@@ -1,7 +1,7 @@
 """The template that every lock inherits, and its face for threads; nothing of any backend."""
 
 import threading
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager, suppress
 from types import TracebackType
@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Generic
 from . import clock
 from .attempt import Attempt, Backend
 from .contender import Contender
-from .errors import LockError, LockLost, LockNotHeld, LockTimeout
+from .errors import LockError, LockLost, LockTimeout
 from .grant import Grant
 from .interrupt import uninterrupted
-from .owners import Owners
+from .owners import Owned, Owners
 from .steps import in_thread
 from .waiting import Cancel, Wait
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .renewer import Renewer
 
 
-class DistributedLock(ABC, Generic[Backend]):
+class DistributedLock(Owned, Generic[Backend]):
     """A lock that one owner among all processes has at a time, re-entrant for that owner.
 
     >>> with lock as grant:                       # waits as long as it takes
@@ -141,25 +141,8 @@ class DistributedLock(ABC, Generic[Backend]):
             raise
         self.release()
 
-    @property
-    def grant(self) -> Grant:
-        """What the current thread has of it. Raises `LockNotHeld`."""
-        data = self._owners.get(_owner(None))
-        if data is None:
-            raise LockNotHeld(f"{self.name} is not held by this thread")
-        return data.grant
-
-    @property
-    def held_by_me(self) -> bool:
-        """Whether the current thread owns the lock and has not lost it."""
-        data = self._owners.get(_owner(None))
-        return data is not None and not data.grant.lost
-
-    @property
-    def hold_count(self) -> int:
-        """How many acquires of the current thread are not released yet."""
-        data = self._owners.get(_owner(None))
-        return 0 if data is None else data.hold_count
+    def _me(self) -> Hashable:
+        return _owner(None)
 
     def __enter__(self) -> Grant:
         return self.acquire()

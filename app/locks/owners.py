@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Hashable
 from dataclasses import dataclass
 
@@ -75,6 +76,38 @@ class Owners:
                 return None
             del self._held[owner]
             return data
+
+
+class Owned(ABC):
+    """What the faces of a lock for threads and for tasks say alike of who owns it here."""
+
+    name: str
+    _owners: Owners
+
+    @abstractmethod
+    def _me(self) -> Hashable:
+        """The current thread or task. Raises `LockError` if there is none."""
+
+    @property
+    def grant(self) -> Grant:
+        """What the current owner has of it. Raises `LockNotHeld`."""
+        owner = self._me()
+        data = self._owners.get(owner)
+        if data is None:
+            raise LockNotHeld(f"{self.name} is not held by {_describe(owner)}")
+        return data.grant
+
+    @property
+    def held_by_me(self) -> bool:
+        """Whether the current thread or task owns the lock and has not lost it."""
+        data = self._owners.get(self._me())
+        return data is not None and not data.grant.lost
+
+    @property
+    def hold_count(self) -> int:
+        """How many acquires of the current thread or task are not released yet."""
+        data = self._owners.get(self._me())
+        return 0 if data is None else data.hold_count
 
 
 def _describe(owner: Hashable) -> str:

@@ -60,7 +60,6 @@ class Metrics(Observer):
             "result",
             "renewed",
             "retried",
-            "stalled",
             "lost",
             "abandoned",
         )

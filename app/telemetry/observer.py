@@ -31,7 +31,7 @@ class Observer:
         """What became of a batch in doubt: "committed", "not_committed", "unasked" (all its buyers have given up)."""
 
     def renewal(self, event: str) -> None:
-        """A lease was "renewed", "retried", "stalled" (its loop stands still), "lost", or "abandoned" by its owner."""
+        """A lease was "renewed", "retried", "lost", or "abandoned" by its owner."""
 
     def fallback(self, event: str) -> None:
         """The lock system went "away", or came "back"."""
