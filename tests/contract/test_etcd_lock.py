@@ -782,9 +782,10 @@ def test_leases_are_not_lent_for_another_ttl(etcd: EtcdMember, backend: EtcdBack
 def test_a_lease_with_an_open_call_is_not_lent(etcd: EtcdMember, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is still on its way could make a key that nobody knows of: the lease is revoked, and the key with it."""
     other = EtcdBackend([etcd.endpoint], ttl_s=CALM_S)
-    put = other.client.put_and_see
+    put, used = other.client.put_and_see, list[int]()
 
     async def unanswered(key: str, value: bytes, lease_id: int, prefix: str, timeout_s: float, tell: Any) -> Any:
+        used.append(lease_id)
         await put(key, value, lease_id, prefix, timeout_s, tell)
         tell()
         raise LockUnavailable("no answer")
@@ -792,7 +793,10 @@ def test_a_lease_with_an_open_call_is_not_lent(etcd: EtcdMember, monkeypatch: py
     monkeypatch.setattr(other.client, "put_and_see", unanswered)
     with pytest.raises(LockUnavailable):
         other.lock("/test/open").acquire()
-    eventually(lambda: leases(etcd) == [], "key and lease are gone", CALM_S / 2)
+    eventually(lambda: leases(etcd) == [], "key and lease are gone", CALM_S / 4)
+    monkeypatch.undo()
+    with other.lock("/test/open") as grant:
+        assert int(grant.key.rpartition("/")[2], 16) not in used
     other.close()
 
 
