@@ -80,9 +80,8 @@ class Worker:
     def _start(self) -> None:
         if len(self._tasks) < self._tasks_max:
             # In a context of its own: it must not log under the names of the buyer who happened to start it.
-            task = asyncio.get_running_loop().create_task(
-                self._run(), name=f"sell {self._lock.name}", context=Context()
-            )
+            # Its name is shown in the lock's queue, to readers of any language.
+            task = asyncio.get_running_loop().create_task(self._run(), name=self._lock.name, context=Context())
             self._tasks.add(task)
 
     async def _run(self) -> None:

@@ -626,8 +626,10 @@ def test_all_of_it_in_chinese(pair: tuple[Instance, Instance], item: Item, visit
     page.locator("#over").fill("4")
     page.locator("#rush button").click()
     page.locator("#pause button[type=submit]").click()
-    expect(page.locator(".place[data-kind=ghost]")).to_be_visible()
+    expect(page.locator(".place[data-kind=waiter]").first).to_be_visible()
     names = {"etcd", "seckill", "lock", "all"}
+    assert words() <= names
+    expect(page.locator(".place[data-kind=ghost]")).to_be_visible()
     assert words() <= names
     expect(page.locator("#events li[data-kind=fenced]")).not_to_have_count(0)
     expect(figure(page, "lucky")).to_have_text("60")

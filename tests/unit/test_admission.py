@@ -85,6 +85,29 @@ async def test_a_few_begin_at_each_turn_in_their_order() -> None:
     await asyncio.gather(*asked)
 
 
+async def test_a_few_are_refused_at_each_turn_in_their_order() -> None:
+    """Nor do a hundred who are refused, and would ask again at once, keep it from the sale."""
+    app = App()
+    admission = Admission(app, at_once=1)
+    in_hand = asyncio.create_task(ask(admission))
+    await settle()
+    refused: list[int] = []
+
+    async def ask_in_vain(number: int) -> None:
+        assert (await ask(admission))[0] == 503
+        refused.append(number)
+
+    asked = [asyncio.create_task(ask_in_vain(number)) for number in range(100)]
+    most, before = 0, 0
+    while len(refused) < 100:
+        await asyncio.sleep(0)
+        most, before = max(most, len(refused) - before), len(refused)
+    assert most <= 4
+    assert refused == list(range(100))
+    app.may_answer.set()
+    await asyncio.gather(in_hand, *asked)
+
+
 async def test_those_who_go_make_room() -> None:
     """Whether they were waiting for their turn or for their answer."""
     app = App()
