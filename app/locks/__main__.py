@@ -1,4 +1,4 @@
-"""`fencelock`: run a command under a lock, look at the queues, take a lock away from who hangs."""
+"""`fencelock`: run a command under a lock, look at the queues, take a lock away from who hangs, measure."""
 
 import argparse
 import getpass
@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any, Final
 
+from . import bench
 from .contender import Contender, printable
 from .errors import ConfigurationError, FencelockError, LockError, LockTimeout
 from .lock import DistributedLock
@@ -23,6 +24,7 @@ _NOT_HAD: Final = 75
 _LOST: Final = 76
 _USAGE: Final = 2
 _NOT_FOUND: Final = 127
+_COUNT_MAX: Final = 1000
 _DEFAULT: Final = "etcd://127.0.0.1:2379"
 # Replaces itself by the command, in a group of its own, and dies with us: killed, we could not end it.
 _LAUNCHER: Final = (
@@ -99,6 +101,15 @@ def _parser() -> argparse.ArgumentParser:
     away.add_argument("--why", default="", help="for the record")
     away.add_argument("--by", default=_user(), help="who does it, for the record (you)")
     away.set_defaults(run=_take_away)
+
+    race = commands.add_parser("bench", parents=[common], help="how often a lock changes hands there")
+    race.add_argument("--peers", action="store_true", help="also other packages for the same system, if installed")
+    race.add_argument("--contenders", type=_counts, default=[2, 8], help="processes that contend (2,8)")
+    race.add_argument("--hold-ms", type=_holds, default=[0.0], help="how long each has the lock, in ms (0)")
+    race.add_argument("--seconds", type=_seconds, default=2.0, help="length of a heat (2)")
+    race.add_argument("--rounds", type=_count, default=3, help="rounds; in each of them everybody takes part (3)")
+    race.add_argument("--json", action="store_true", help="all heats as JSON, a line for each")
+    race.set_defaults(run=_bench)
     return parser
 
 
@@ -107,6 +118,27 @@ def _seconds(text: str) -> float:
     if not 0 <= number < float("inf"):
         raise argparse.ArgumentTypeError(f"must be a number of seconds, not {text}")
     return number
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if not 1 <= number <= _COUNT_MAX:
+        raise argparse.ArgumentTypeError(f"must be a number from 1 to {_COUNT_MAX}, not {text}")
+    return number
+
+
+def _counts(text: str) -> list[int]:
+    try:
+        return [_count(part) for part in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be numbers with commas between them, not {text!r}") from None
+
+
+def _holds(text: str) -> list[float]:
+    try:
+        return [_seconds(part) for part in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be numbers with commas between them, not {text!r}") from None
 
 
 def _user() -> str:
@@ -200,6 +232,27 @@ def _take_away(locks: Any, options: argparse.Namespace) -> int:
         return 1
     print(printable(f"taken from {had.key} (token {had.token}); it is told at its next renewal"))  # noqa: T201
     return 0
+
+
+# -- bench -----------------------------------------------------------------------------------------------------------
+
+
+def _bench(locks: Any, options: argparse.Namespace) -> int:
+    locks.contenders("/bench/nobody")  # is it there at all?
+    heats, missing = bench.compare(
+        options.url,
+        contenders=options.contenders,
+        holds_ms=options.hold_ms,
+        seconds=options.seconds,
+        rounds=options.rounds,
+        peers=options.peers,
+    )
+    for line in [json.dumps(asdict(heat)) for heat in heats] if options.json else bench.table(heats):
+        print(line)  # noqa: T201
+    for line in missing:
+        _say(line)
+    ours = {one.name for one in bench.OURS}
+    return 1 if any(heat.overlaps for heat in heats if heat.contestant in ours) else 0
 
 
 def _say(what: object) -> None:

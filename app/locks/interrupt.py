@@ -14,9 +14,12 @@ def uninterrupted() -> Iterator[None]:
     Python raises KeyboardInterrupt in the main thread, wherever that is. In the middle of a call it can leave a lock of
     gRPC's taken, for which the renewal thread then waits for ever; and a node of ZooKeeper that nobody knows of.
     """
-    handler = signal.getsignal(signal.SIGINT)
     on_loop = asyncio._get_running_loop() is not None  # asyncio's own handler interrupts nothing
-    if threading.current_thread() is not threading.main_thread() or not callable(handler) or on_loop:
+    if on_loop or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = signal.getsignal(signal.SIGINT)
+    if not callable(handler):
         yield
         return
     came = False

@@ -5,19 +5,13 @@ between. A lock is judged by how often it changes hands, how long one waits for 
 excludes at all, and what it leaves behind.
 """
 
-import importlib.util
 import itertools
 import json
-import multiprocessing
 import statistics
-import time
 import urllib.request
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
-from multiprocessing.queues import Queue
-from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,25 +19,14 @@ from rich import box
 from rich.console import Console
 from rich.table import Column, Table
 
-from app import locks
 from app.embedded import EtcdMember, MariaDB, Valkey, ZooKeeper
 from app.errors import ConfigurationError, LockUnavailable
+from app.locks.bench import PEERS, Heat, heat_of, is_installed, medians, race
 from app.locks.mysql.backend import SCHEMA as LOCK_TABLES
 from app.locks.mysql.client import MySqlClient
 from app.locks.registry import CLASSES, scheme_of
 
-_START_WITHIN_S: Final = 30.0  # all processes of a heat are there, and connected
-_TTL_S: Final = 5
 _COLUMNS: Final = ("lock", "of", "grants/s", "hand-off", "wait", "turns", "overlaps", "left")
-
-
-@dataclass(frozen=True, slots=True)
-class Handle:
-    """A lock in the hand of one process: blocks until it is taken; gives it back; ends the connection."""
-
-    take: Callable[[], object]
-    give: Callable[[], object]
-    close: Callable[[], object] = lambda: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,112 +135,34 @@ SERVERS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Contestant:
-    """A lock that takes part. `server`: which it needs; `module`: what has to be installed.
+class Entry:
+    """A lock that takes part. `server`: which it needs; `scheme`: of its URL there; `module` comes with `package`.
 
-    `open`, with the server's address and a name for the lock, connects.
+    `contestant`: its name in `app.locks.bench`.
     """
 
-    name: str
+    contestant: str
     server: str
+    scheme: str
     module: str
     package: str
-    open: Callable[[str, str], Handle]
 
 
-def _ours() -> Iterator[Contestant]:
+def _ours() -> Iterator[tuple[str, Entry]]:
     """All registered locks that have a server; the others keep no processes apart."""
     for lock in CLASSES:
         name = lock.partition("-")[0]
         if server := SERVERS.get(name):
-            yield Contestant(f"seckill {lock}", name, server.module, server.package, _open_ours(lock))
+            yield f"seckill {lock}", Entry("threads", name, scheme_of(lock), server.module, server.package)
 
 
-def _open_ours(lock: str) -> Callable[[str, str], Handle]:
-    def connect(address: str, name: str) -> Handle:
-        backend = locks.connect(f"{scheme_of(lock)}://{address}", ttl_s=_TTL_S, timeout_s=30)
-        one = backend.lock(f"/bench/{name}")
-        return Handle(one.acquire, one.release, backend.close)
-
-    return connect
-
-
-def _python_etcd3(address: str, name: str) -> Handle:
-    import etcd3
-
-    host, _, port = address.partition(":")
-    client = etcd3.client(host=host, port=int(port))
-    lock: Any = etcd3.Lock(f"bench/{name}", ttl=_TTL_S, etcd_client=client)
-    return Handle(lambda: lock.acquire(timeout=None), lock.release, client.close)
-
-
-def _redis_py(address: str, name: str) -> Handle:
-    import redis
-
-    client = redis.Redis.from_url(f"redis://{address}")
-    lock = client.lock(f"bench:{name}", timeout=_TTL_S, sleep=0.01)
-    return Handle(lock.acquire, lock.release, client.close)
-
-
-def _python_redis_lock(address: str, name: str) -> Handle:
-    import redis
-    import redis_lock
-
-    client = redis.Redis.from_url(f"redis://{address}")
-    lock: Any = redis_lock.Lock(client, f"bench:{name}", expire=_TTL_S)
-    return Handle(lock.acquire, lock.release, client.close)
-
-
-def _kazoo(address: str, name: str) -> Handle:
-    from kazoo.client import KazooClient
-
-    client = KazooClient(hosts=address, timeout=_TTL_S)
-    client.start()
-    lock: Any = client.Lock(f"/bench-kazoo/{name}")
-    return Handle(lock.acquire, lock.release, client.stop)
-
-
-# A lock of ours joins by being registered (app/locks/registry.py), a peer by being added here.
-CONTESTANTS: Final[dict[str, Contestant]] = {
-    one.name: one
-    for one in (
-        *_ours(),
-        Contestant("python-etcd3", "etcd", "etcd3", "cslab-etcd3", _python_etcd3),
-        Contestant("redis-py", "redis", "redis", "redis", _redis_py),
-        Contestant("python-redis-lock", "redis", "redis_lock", "python-redis-lock", _python_redis_lock),
-        Contestant("kazoo", "zookeeper", "kazoo", "kazoo", _kazoo),
-    )
+# A lock of ours joins by being registered (app/locks/registry.py), a peer by being added in `app.locks.bench`.
+CONTESTANTS: Final[dict[str, Entry]] = dict(_ours()) | {
+    one.name: Entry(one.name, one.system, one.system, one.module, one.package) for one in PEERS
 }
 
 
 # -- the heats ---------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """One turn of one process; moments of the machine's monotonic clock, in seconds."""
-
-    asked_at: float
-    got_at: float
-    gave_at: float
-
-
-@dataclass(frozen=True, slots=True)
-class Heat:
-    """What a contestant did with so many processes. `overlaps`: how often two had the lock at once."""
-
-    contestant: str
-    processes: int
-    hold_ms: float
-    grants_per_s: float
-    hand_p50_ms: float
-    hand_p99_ms: float
-    wait_p50_ms: float
-    wait_p99_ms: float
-    fewest: int
-    most: int
-    overlaps: int
-    left_behind: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,9 +177,14 @@ class BenchOptions:
     report: Path | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Heat(Heat):
+    left_behind: int
+
+
 @dataclass(slots=True)
 class _Report:
-    heats: list[Heat] = field(default_factory=list)
+    heats: list[_Heat] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
 
 
@@ -285,7 +195,7 @@ def run(options: BenchOptions) -> int:
     absent = {
         one: f"pip install {CONTESTANTS[one].package}"
         for one in options.names
-        if importlib.util.find_spec(CONTESTANTS[one].module) is None
+        if not is_installed(CONTESTANTS[one].module)
     }
     with ExitStack() as started, console.status("") as status:
         addresses: dict[str, str] = {}
@@ -301,11 +211,12 @@ def run(options: BenchOptions) -> int:
             server = CONTESTANTS[name].server
             address, left = addresses[server], SERVERS[server].left
             before = left(address)
-            turns = _measure(name, address, processes, hold_ms, options.seconds)
+            url = f"{CONTESTANTS[name].scheme}://{address}"
+            turns = race(CONTESTANTS[name].contestant, url, processes, hold_ms, options.seconds)
             if not all(turns):
                 report.failed.append(f"{name} with {processes} processes: one of them got no turn")
-            if sum(map(len, turns)) > 1:
-                report.heats.append(_heat(name, processes, hold_ms, turns, len(left(address) - before)))
+            if heat := heat_of(name, hold_ms, turns):
+                report.heats.append(_Heat(**asdict(heat), left_behind=len(left(address) - before)))
     _print(console, options, report)
     for name, reason in absent.items():
         console.print(f"{name} did not take part: {reason}", markup=False, highlight=False)
@@ -317,75 +228,6 @@ def run(options: BenchOptions) -> int:
         console.print(f"All heats are in {options.report}", highlight=False)
     ours = [heat for heat in report.heats if heat.contestant.startswith("seckill")]
     return 1 if any(heat.overlaps or heat.left_behind for heat in ours) else 0
-
-
-def _measure(name: str, address: str, processes: int, hold_ms: float, seconds: float) -> list[list[Turn]]:
-    spawn = multiprocessing.get_context("spawn")  # gRPC does not survive a fork
-    turns: Queue[list[Turn]] = spawn.Queue()
-    together = spawn.Barrier(processes)
-    lock_name = uuid.uuid4().hex
-    crowd = [
-        spawn.Process(target=_contend, args=(name, address, lock_name, together, seconds, hold_ms, turns), daemon=True)
-        for _ in range(processes)
-    ]
-    for process in crowd:
-        process.start()
-    found = [turns.get(timeout=seconds + 60) for _ in crowd]
-    for process in crowd:
-        process.join()
-    return found
-
-
-def _contend(
-    name: str,
-    address: str,
-    lock_name: str,
-    together: Barrier,
-    seconds: float,
-    hold_ms: float,
-    turns: "Queue[list[Turn]]",
-) -> None:
-    own: list[Turn] = []
-    try:
-        handle = CONTESTANTS[name].open(address, lock_name)
-        together.wait(_START_WITHIN_S)
-        end = time.monotonic() + seconds
-        while (asked_at := time.monotonic()) < end:
-            handle.take()
-            got_at = time.monotonic()
-            if hold_ms:
-                time.sleep(hold_ms / 1000)
-            gave_at = time.monotonic()
-            handle.give()
-            own.append(Turn(asked_at, got_at, gave_at))
-        handle.close()
-    finally:
-        turns.put(own)
-
-
-def _heat(name: str, processes: int, hold_ms: float, turns: list[list[Turn]], left_behind: int) -> Heat:
-    line = sorted((turn for own in turns for turn in own), key=lambda turn: turn.got_at)
-    hands_ms = [(later.got_at - earlier.gave_at) * 1000 for earlier, later in itertools.pairwise(line)]
-    waits_ms = [(turn.got_at - turn.asked_at) * 1000 for turn in line]
-    counts = [len(own) for own in turns]
-    return Heat(
-        name,
-        processes,
-        hold_ms,
-        len(line) / (line[-1].gave_at - line[0].got_at),
-        _quantile(hands_ms, 0.5),
-        _quantile(hands_ms, 0.99),
-        _quantile(waits_ms, 0.5),
-        _quantile(waits_ms, 0.99),
-        min(counts),
-        max(counts),
-        sum(hand < 0 for hand in hands_ms),
-        left_behind,
-    )
-
-
-def _quantile(values: Sequence[float], part: float) -> float:
-    return sorted(values)[min(len(values) - 1, int(len(values) * part))]
 
 
 def _print(console: Console, options: BenchOptions, report: _Report) -> None:
@@ -404,19 +246,6 @@ def _print(console: Console, options: BenchOptions, report: _Report) -> None:
                 if (heat.contestant, heat.processes, heat.hold_ms) == (name, processes, hold_ms)
             ]
             if heats:
-                table.add_row(name, str(processes), *_row(heats))
+                left = statistics.median(heat.left_behind for heat in heats)
+                table.add_row(name, str(processes), *medians(heats), f"{left:.0f}")
         console.print(table)
-
-
-def _row(heats: Sequence[Heat]) -> list[str]:
-    def middle(of: Callable[[Heat], float]) -> float:
-        return statistics.median(map(of, heats))
-
-    return [
-        f"{middle(lambda heat: heat.grants_per_s):,.0f}",
-        f"{middle(lambda heat: heat.hand_p50_ms):.1f}/{middle(lambda heat: heat.hand_p99_ms):.1f}",
-        f"{middle(lambda heat: heat.wait_p50_ms):.1f}/{middle(lambda heat: heat.wait_p99_ms):.1f}",
-        f"{middle(lambda heat: heat.fewest):.0f}:{middle(lambda heat: heat.most):.0f}",
-        str(sum(heat.overlaps for heat in heats)),
-        f"{middle(lambda heat: heat.left_behind):.0f}",
-    ]

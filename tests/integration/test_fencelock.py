@@ -146,6 +146,25 @@ def test_a_command_whose_lock_is_taken_away_is_killed(python: Path, etcd: EtcdMe
     assert fencelock("take-away", "/cli/c").returncode == 1
 
 
+def test_bench_races_both_faces_beside_what_is_installed(fencelock: Run) -> None:
+    """Each has its turns, nobody overlaps, and a peer that is not installed is named."""
+    done = fencelock("bench", "--peers", "--contenders", "2", "--rounds", "1", "--seconds", "0.5", "--json", "/")
+    assert done.returncode == 2, "it takes no name"
+    done = fencelock("bench", "--peers", "--contenders", "2", "--rounds", "1", "--seconds", "0.5", "--json")
+    assert done.returncode == 0, done.stderr
+    heats = {heat["contestant"]: heat for heat in map(json.loads, done.stdout.splitlines())}
+    assert {"threads", "asyncio", "python-etcd3"} <= set(heats)
+    assert all(heats[face]["fewest"] > 0 and heats[face]["overlaps"] == 0 for face in ("threads", "asyncio"))
+    for peer in {"aetcd", "etcd3aio"} - set(heats):
+        assert f"{peer} did not take part: pip install {peer}" in done.stderr
+    table = fencelock("bench", "--contenders", "2", "--rounds", "1", "--seconds", "0.2", "--hold-ms", "0,5")
+    assert [line.split()[:3] for line in table.stdout.splitlines()[1:]] == [
+        [face, "2", hold] for hold in ("0", "5") for face in ("threads", "asyncio")
+    ]
+    wrong = fencelock("bench", "--contenders", "2,none")
+    assert (wrong.returncode, "--contenders" in wrong.stderr) == (2, True)
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has processes that die with their parent")
 def test_a_command_dies_with_fencelock(python: Path, etcd: EtcdMember, tmp_path: Path) -> None:
     """Whoever kills `fencelock` with -9 leaves nobody at work without a lock."""

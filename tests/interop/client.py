@@ -45,9 +45,9 @@ def ours(url: str, name: str, ttl_s: float) -> list[str]:
     return [sys.executable, "-m", "tests.interop.ours", url, name, f"{ttl_s:g}"]
 
 
-def peer(contestant: str, address: str, name: str, ttl_s: float) -> list[str]:
-    """Another package's, by its name in `loadtest.bench.locks`."""
-    return [sys.executable, "-m", "tests.interop.peer", contestant, address, name, f"{ttl_s:g}"]
+def peer(contestant: str, url: str, name: str, ttl_s: float) -> list[str]:
+    """Another package's, by its name in `app.locks.bench`."""
+    return [sys.executable, "-m", "tests.interop.peer", contestant, url, name, f"{ttl_s:g}"]
 
 
 def go(kind: str, servers: str, name: str, ttl_s: float) -> list[str]:

@@ -23,6 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from app.embedded import EtcdMember, Valkey, ZooKeeper
+from app.locks.bench import is_installed, peers_of
 from tests.interop import pairs
 from tests.interop.client import Client, peer
 
@@ -52,22 +53,19 @@ def main() -> None:
         valkey = stack.enter_context(Valkey())
         go, jetcd, curator = pairs.go_etcd(etcd), pairs.jetcd(etcd), pairs.curator(zookeeper)
         redisson, fair = pairs.redisson(valkey), pairs.redisson_fair(valkey)
-        etcd_at, redis_at = etcd.endpoint.partition("://")[2], valkey.url.partition("://")[2]
+        in_python = {
+            system: {one.name: partial(peer, one.name, url) for one in peers_of(url) if is_installed(one.module)}
+            for system, url in (
+                ("etcd", etcd.endpoint.replace("http:", "etcd:")),
+                ("redis", valkey.url),
+                ("zookeeper", f"zookeeper://{zookeeper.hosts}"),
+            )
+        }
         systems: dict[str, tuple[Start, dict[str, Start]]] = {
-            "etcd": (
-                go.ours,
-                {"Go, Mutex": go.theirs, "jetcd": jetcd.theirs, "python-etcd3": partial(peer, "python-etcd3", etcd_at)},
-            ),
-            "redis": (
-                redisson.ours,
-                {"Redisson, RLock": redisson.theirs}
-                | {name: partial(peer, name, redis_at) for name in ("redis-py", "python-redis-lock")},
-            ),
+            "etcd": (go.ours, {"Go, Mutex": go.theirs, "jetcd": jetcd.theirs} | in_python["etcd"]),
+            "redis": (redisson.ours, {"Redisson, RLock": redisson.theirs} | in_python["redis"]),
             "redis-fair": (fair.ours, {"Redisson, RFairLock": fair.theirs}),
-            "zookeeper": (
-                curator.ours,
-                {"Curator": curator.theirs, "kazoo": partial(peer, "kazoo", zookeeper.hosts)},
-            ),
+            "zookeeper": (curator.ours, {"Curator": curator.theirs} | in_python["zookeeper"]),
         }
         wanted = sys.argv[2:] or list(systems)
         table = Table("locks", "contenders", "grants/s", "hand-off p50 (ms)", "p99", "fewest : most turns")
