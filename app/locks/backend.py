@@ -45,6 +45,8 @@ class Guarantees:
     and is told; `fair`: contenders are served in the order of their arrival; `fencing`: each grant has a token greater
     than all before it, of whichever lock, for a store to check; `survives_silence`: a server pause shorter than the TTL
     does not lose the lock; `survives_restart`: neither does a crash and restart (from disk) within the TTL;
+    `survives_cut`: neither do connections that are cut; without, the next one may have it a moment before its holder
+    is told;
     `shows_queue`: `contenders` shows the waiters, not only the holder; `elects`: there are elections; `permits`: there
     are semaphores.
     """
@@ -55,6 +57,7 @@ class Guarantees:
     fencing: bool = False
     survives_silence: bool = False
     survives_restart: bool = False
+    survives_cut: bool = False
     shows_queue: bool = False
     elects: bool = False
     permits: bool = False

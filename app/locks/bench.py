@@ -5,18 +5,22 @@ round, so that a machine that slows down hits all alike.
 """
 
 import asyncio
+import contextlib
 import importlib.util
 import itertools
 import multiprocessing
+import queue
+import signal
 import statistics
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Barrier
 from typing import Any, Final
 
+from .interrupt import uninterrupted
 from .registry import connect
 
 _START_WITHIN_S: Final = 30.0  # all processes of a heat are there, and connected
@@ -179,8 +183,14 @@ _KNOWN: Final = {one.name: one for one in (*OURS, *PEERS)}
 
 def peers_of(url: str) -> list[Contestant]:
     """Those that can use the server of one of our URLs."""
-    system = url.partition("://")[0].partition("+")[0]
+    system = url_for_peers(url).partition("://")[0]
     return [one for one in PEERS if one.system == system]
+
+
+def url_for_peers(url: str) -> str:
+    """The server's URL without our word for the kind of lock: redis+fair://host is redis://host to everybody else."""
+    scheme, separator, rest = url.partition("://")
+    return scheme.partition("+")[0] + separator + rest
 
 
 # -- a heat ------------------------------------------------------------------------------------------------------------
@@ -216,7 +226,10 @@ class Heat:
 
 
 def race(name: str, url: str, processes: int, hold_ms: float, seconds: float) -> list[list[Turn]]:
-    """Let so many processes have the contestant of that name in turn, for some seconds; the turns of each."""
+    """Let so many processes have the contestant of that name in turn, for some seconds; the turns of each.
+
+    A process that fails or hangs has no turns, and is ended.
+    """
     spawn = multiprocessing.get_context("spawn")  # gRPC does not survive a fork
     turns: Queue[list[Turn]] = spawn.Queue()
     together = spawn.Barrier(processes)
@@ -225,12 +238,35 @@ def race(name: str, url: str, processes: int, hold_ms: float, seconds: float) ->
         spawn.Process(target=_contend, args=(name, url, lock_name, together, seconds, hold_ms, turns), daemon=True)
         for _ in range(processes)
     ]
-    for process in crowd:
-        process.start()
-    found = [turns.get(timeout=seconds + _END_WITHIN_S) for _ in crowd]
-    for process in crowd:
-        process.join()
-    return found
+    found: list[list[Turn]] = []
+    try:
+        with uninterrupted(), _deaf_to_ctrl_c():
+            for process in crowd:
+                process.start()
+        end = time.monotonic() + _START_WITHIN_S + seconds + _END_WITHIN_S
+        with contextlib.suppress(queue.Empty):
+            while len(found) < processes:
+                found.append(turns.get(timeout=max(0.0, end - time.monotonic())))
+    finally:  # also after a Ctrl-C: left to the end of this process, they would miss what it has removed by then
+        for process in crowd:
+            if process.pid is not None:
+                if len(found) < processes:
+                    process.kill()
+                process.join()
+    return found + [[]] * (processes - len(found))
+
+
+@contextlib.contextmanager
+def _deaf_to_ctrl_c() -> Iterator[None]:
+    """Processes that are started in it never hear a Ctrl-C, not even in their imports."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _contend(
@@ -338,7 +374,7 @@ def compare(
     for _, hold_ms, many, one in itertools.product(range(rounds), holds_ms, contenders, everybody):
         if one.name in missing:
             continue
-        turns = race(one.name, url, many, hold_ms, seconds)
+        turns = race(one.name, url_for_peers(url) if one.system else url, many, hold_ms, seconds)
         heat = heat_of(one.name, hold_ms, turns)
         if heat is not None:
             heats.append(heat)

@@ -108,6 +108,7 @@ class Lease:
         self._under = under
         self._mutex = threading.Lock()
         self._reason: str | None = None
+        self._given_up = False
         self._on_lost = Callbacks()
 
     @property
@@ -175,7 +176,14 @@ class Lease:
             if self._reason is not None:
                 return
             self._reason = reason
-        self._on_lost.fire()
+            wanted = not self._given_up
+        if wanted:
+            self._on_lost.fire()
+
+    def give_up(self) -> None:
+        """Its owner wants it no longer: from now on its end is no loss, and nobody is told of it."""
+        with self._mutex:
+            self._given_up = True
 
     def on_lost(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Have `callback` called once when the lease is lost (now, if it is); the answer takes that back.

@@ -84,6 +84,7 @@ class Renewer(ABC):
         self.drop(lease)
         if lease.inherited:
             return
+        lease.give_up()
         try:
             with uninterrupted():
                 await lease.hold.end(min(timeout_s, _HAND_BACK_S))
@@ -154,39 +155,47 @@ class Renewer(ABC):
                 # What lives as long as a session (a node, a transaction) would not end by itself.
                 with suppress(LockUnavailable):
                     await lease.hold.end(_MIN_CALL_S)
-            return
-        if lease.abandoned:
+        elif lease.abandoned:
             if self._is_current(lease, job):
                 # Nobody could release it; renewing it would keep everybody out for ever.
                 _log.error("%s: its owner ended without releasing it; giving it back", lease.name)
                 lease.lose("its owner ended without releasing it")
                 self._forget(lease, "abandoned")
                 self.end(lease)
-            return
-        if lease.overdue:
+        elif lease.overdue:
             job.due = lease.deadline
-            return
+        else:
+            await self._ask(lease, job)
+
+    async def _ask(self, lease: Lease, job: _Job) -> None:
         asked_at = self._clock()
+        failed: LockUnavailable | None = None
+        held = False
         try:
             # Half an interval at most: on a thread other leases wait behind this one.
             held = await lease.hold.renew(max(_MIN_CALL_S, min(lease.left_s, lease.ttl_s * self._ratio / 2)))
         except LockUnavailable as error:
-            _log.warning("%s could not be renewed, %.1f s left: %s", lease.name, lease.left_s, error)
-            if lease.lost:
-                self._forget(lease, "lost")
-            else:
-                # Not later than the deadline: whoever asked to be told of the loss is told when it happens.
-                job.due = min(self._clock() + min(_RETRY_S, lease.ttl_s * self._ratio / 4), lease.deadline)
-                self._tell(lease, "retried")
-            return
-        if not held:
-            if self._is_current(lease, job):  # a release in the meantime is not a loss
-                lease.lose("the server no longer knows it")
-                self._forget(lease, "lost")
-            return
-        lease.renewed(asked_at)
-        job.due = asked_at + lease.ttl_s * self._ratio
-        self._tell(lease, "renewed")
+            failed = error
+        if not self._is_current(lease, job):
+            return  # released in the meantime: nobody wants to know
+        if failed is not None:
+            self._ask_again(lease, job, failed)
+        elif held:
+            lease.renewed(asked_at)
+            job.due = asked_at + lease.ttl_s * self._ratio
+            self._tell(lease, "renewed")
+        else:
+            lease.lose("the server no longer knows it")
+            self._forget(lease, "lost")
+
+    def _ask_again(self, lease: Lease, job: _Job, error: LockUnavailable) -> None:
+        _log.warning("%s could not be renewed, %.1f s left: %s", lease.name, lease.left_s, error)
+        if lease.lost:
+            self._forget(lease, "lost")
+        else:
+            # Not later than the deadline: whoever asked to be told of the loss is told when it happens.
+            job.due = min(self._clock() + min(_RETRY_S, lease.ttl_s * self._ratio / 4), lease.deadline)
+            self._tell(lease, "retried")
 
     async def _give_back(self, lease: Lease) -> None:
         if self._clock() >= lease.deadline:

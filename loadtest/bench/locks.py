@@ -205,6 +205,10 @@ def run(options: BenchOptions) -> int:
             except ConfigurationError as missing:
                 absent |= {one: str(missing) for one in options.names if CONTESTANTS[one].server == server}
         present = [one for one in options.names if one not in absent]
+        if not present:
+            raise ConfigurationError(
+                "none of them can take part:\n" + "\n".join(f"{name}: {reason}" for name, reason in absent.items())
+            )
         heats = list(itertools.product(range(options.rounds), options.holds_ms, options.processes, present))
         for number, (_, hold_ms, processes, name) in enumerate(heats, 1):
             status.update(f"{number} of {len(heats)}: {name}, {processes} processes, holds {hold_ms:g} ms")
@@ -223,7 +227,6 @@ def run(options: BenchOptions) -> int:
     for line in report.failed:
         console.print(line, style="red", highlight=False)
     if options.report is not None:
-        options.report.parent.mkdir(parents=True, exist_ok=True)
         options.report.write_text(json.dumps([asdict(heat) for heat in report.heats], indent=1))
         console.print(f"All heats are in {options.report}", highlight=False)
     ours = [heat for heat in report.heats if heat.contestant.startswith("seckill")]

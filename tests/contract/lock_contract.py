@@ -2,8 +2,11 @@
 
 import _thread
 import gc
+import importlib
+import json
 import os
 import queue
+import re
 import signal
 import subprocess
 import threading
@@ -22,6 +25,7 @@ from app.errors import LockCancelled, LockError, LockLost, LockNotHeld, LockTime
 from app.locks import Cancel, DistributedLock, Grant, Guarantees, Hook, LockBackend, Scope
 from app.locks.clock import now
 from app.locks.waiting import Wake
+from app.torture.proxy import Proxy
 from tests.contract.permit_contract import PermitContract
 from tests.contract.task_contract import TaskContract, promise
 from tests.harness.forked import Forked
@@ -794,6 +798,34 @@ class LockContract(TaskContract, PermitContract):
             assert not grant.lost
         eventually(lambda: not own_system.leftovers(), "nothing is left on the server")
         backend.close()
+
+    @promise("survives_cut")
+    def test_a_cut_is_not_a_loss(self, system: LockSystem, name: str) -> None:
+        """Who has the lock has it when all its connections have been cut, as if nothing had been."""
+        with ExitStack() as stack:
+
+            def through_a_proxy(port: re.Match[str]) -> str:
+                paths.append(stack.enter_context(Proxy(int(port[1]))))
+                return f":{paths[-1].port}"
+
+            paths: list[Proxy] = []
+            options = re.sub(r"(?<=\d):(\d{4,5})\b", through_a_proxy, json.dumps(system.options(STEADY_S)))
+            module, _, kind = system.backend.partition(":")
+            backend: LockBackend = getattr(importlib.import_module(module), kind)(**json.loads(options))
+            stack.callback(backend.close)
+            direct = system.open(STEADY_S)
+            stack.callback(direct.close)
+            lock, other = backend.lock(name), direct.lock(name)
+            grant = lock.acquire()
+            until = grant.deadline
+            for path in paths:
+                path.reset()
+            while grant.deadline == until:
+                grant.ensure_held()
+                assert other.try_acquire() is None
+            lock.release()
+            assert paths
+        eventually(lambda: not system.leftovers(), "nothing is left on the server", STEADY_S + WITHIN_S)
 
     @promise("leases")
     def test_an_outage_longer_than_the_ttl_is_a_loss(self, own_system: LockSystem) -> None:

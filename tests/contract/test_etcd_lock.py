@@ -4,11 +4,12 @@ import asyncio
 import base64
 import contextlib
 import os
+import shutil
 import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -18,7 +19,7 @@ import trustme
 
 from app.embedded import EtcdCluster, EtcdMember, etcd_binary
 from app.embedded.process import free_port
-from app.errors import ConfigurationError, LockError, LockUnavailable
+from app.errors import ConfigurationError, LockError, LockLost, LockUnavailable
 from app.locks import Contender, DistributedLock, Grant
 from app.locks.etcd import lender, lookout
 from app.locks.etcd.backend import EtcdBackend
@@ -339,6 +340,51 @@ def test_a_watch_made_anew_does_not_need_the_past() -> None:
 
 
 @pytest.mark.usefixtures("only_watches_tell")
+@pytest.mark.parametrize("kind", [EtcdBackend, EtcdTxnBackend])
+@pytest.mark.slow
+def test_etcd_is_set_back(tmp_path: Path, kind: type[EtcdBackend], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who had a lock in an etcd that came back older has lost it, and nobody keeps what stands in the older copy."""
+    monkeypatch.setattr(lender, "_IDLE_S", 60.0)  # the first one's lease is there all the while
+    with EtcdMember() as member:
+        one, two = (kind(member.endpoint, ttl_s=CALM_S, timeout_s=CALM_S) for _ in range(2))
+        first, second = one.lock("/test/back"), two.lock("/test/back")
+        first.acquire()
+        waiting = InThread(lambda: second.acquire(owner="two"))
+        if one.guarantees.shows_queue:
+            eventually(lambda: len(first.contenders()) == 2, "the second one waits")
+        member.kill()
+        shutil.copytree(member.directory / "data", tmp_path / "data")
+        member.start()
+        first.release()  # its lease is kept for the next time
+        grant = waiting.result()
+        member.kill()
+        shutil.rmtree(member.directory / "data")
+        shutil.copytree(tmp_path / "data", member.directory / "data")
+        member.start()
+        found = None
+        until = time.monotonic() + CALM_S / 2  # some renewals
+        while found is None and time.monotonic() < until:
+            believed = not grant.lost
+            with suppress(LockUnavailable):
+                found = first.try_acquire(owner="one")
+            if one.guarantees.shows_queue:  # the copy knows that the second one came
+                assert not (found and believed and not grant.lost), "two have the lock"
+        if found is None:
+            # In the copy the second one is the next in line: it has the lock there, too, or knows that it is lost.
+            with suppress(LockLost):
+                second.release(owner="two")
+            first.acquire(owner="one", wait_s=WITHIN_S)
+        else:
+            eventually(lambda: grant.lost, "the second one finds out", CALM_S)
+            with pytest.raises(LockLost):
+                second.release(owner="two")
+        first.release(owner="one")
+        with one.session(ttl_s=3) as session, session.lock("/test/back"):
+            pass
+        one.close()
+        two.close()
+
+
 @pytest.mark.parametrize("released", ["while it is cut", "afterwards"])
 def test_a_watch_that_breaks(released: str) -> None:
     """A waiter whose path to etcd is cut for a moment hears of a release in that moment, and of a later one."""

@@ -593,6 +593,13 @@ def test_what_is_lost_is_in_nobodys_way(server: ZooKeeper, backend: ZooKeeperBac
         lock.release()
 
 
+def watches(server: ZooKeeper) -> int:
+    """How many the server has, of all sessions."""
+    found = re.search(r"zk_watch_count\s+(\d+)", server.ask("mntr"))
+    assert found is not None
+    return int(found[1])
+
+
 @pytest.mark.parametrize("stays_away", [False, True])
 def test_who_waits_bears_with_an_outage_as_long_as_a_session_lasts(server: ZooKeeper, stays_away: bool) -> None:
     """A server that is away for longer than a call may take ends no wait; one that stays away does."""
@@ -602,8 +609,10 @@ def test_who_waits_bears_with_an_outage_as_long_as_a_session_lasts(server: ZooKe
         backend.ping(WITHIN_S)
         holder, other = backend.lock("/test/outage"), backend.lock("/test/outage")
         grant = holder.acquire()
+        before = watches(server)
         waiting = InThread(lambda: other.acquire(owner="me"))
         eventually(lambda: len(keys(holder)) == 2, "the waiter is in the queue")
+        eventually(lambda: watches(server) > before, "it has been told so, and waits")
         proxy.cut()
         eventually(lambda: grant.lost, "it is noticed")
         began = time.monotonic()

@@ -2,8 +2,15 @@
 
 import asyncio
 import selectors
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
+
+import pytest
+
+from app.locks import clock
+from app.locks.lease import Lease
+from app.locks.renewer import Renewer, ThreadRenewer
+from app.locks.waiting import Wait
 
 Result = TypeVar("Result")
 
@@ -38,3 +45,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def play(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Run it to its end."""
         return self.run_until_complete(work)
+
+
+def let_locks_count_on(now: Callable[[], float], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have leases, renewals and waits of the locks go by another clock."""
+    monkeypatch.setattr(clock, "now", now)
+    for kind in (Lease, Renewer, ThreadRenewer, Wait):
+        monkeypatch.setitem(kind.__init__.__kwdefaults__, "clock", now)

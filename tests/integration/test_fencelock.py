@@ -146,6 +146,7 @@ def test_a_command_whose_lock_is_taken_away_is_killed(python: Path, etcd: EtcdMe
     assert fencelock("take-away", "/cli/c").returncode == 1
 
 
+@pytest.mark.slow
 def test_bench_races_both_faces_beside_what_is_installed(fencelock: Run) -> None:
     """Each has its turns, nobody overlaps, and a peer that is not installed is named."""
     done = fencelock("bench", "--peers", "--contenders", "2", "--rounds", "1", "--seconds", "0.5", "--json", "/")

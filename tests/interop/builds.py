@@ -1,4 +1,7 @@
-"""The real clients, built from go/ and java/ beside this file: once, and kept as long as those stay as they are."""
+"""What tests need that is not Python, built once and kept as long as its sources stay as they are.
+
+The real clients, from go/ and java/ beside this file, and the tool for the specification in docs/model.
+"""
 
 import fcntl
 import hashlib
@@ -15,6 +18,7 @@ from typing import Final
 from app.errors import ConfigurationError
 
 _HERE: Final = Path(__file__).parent
+_QUINT: Final = _HERE.parents[1] / "docs" / "model" / "package.json"
 _CACHE: Final = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "seckill-interop"
 _WITHIN_S: Final = 900  # the first build on a machine downloads what it needs
 
@@ -22,14 +26,20 @@ _WITHIN_S: Final = 900  # the first build on a machine downloads what it needs
 def go_program() -> Path:
     """The contender in Go. Raises `ConfigurationError` without Go."""
     _need("go", "the Go clients need Go 1.26 or newer, which is not on PATH; see go.dev/doc/install")
-    return _built("go", _build_go) / "interop"
+    return _built("go", _HERE / "go", _build_go) / "interop"
 
 
 def java_folder() -> Path:
     """The contender in Java: `classes`, and `lib` with all jars. Raises `ConfigurationError` without Maven or a JDK."""
     for tool, package in (("mvn", "maven"), ("javac", "default-jdk-headless")):
         _need(tool, f"the Java clients need {tool}, which is not on PATH; on Debian: apt-get install {package}")
-    return _built("java", _build_java)
+    return _built("java", _HERE / "java", _build_java)
+
+
+def quint_program() -> Path:
+    """The command `quint`. Raises `ConfigurationError` without npm."""
+    _need("npx", "Quint needs Node.js 18 or newer with npm, which is not on PATH; on Debian: apt-get install npm")
+    return _built("quint", _QUINT, _build_quint) / "node_modules" / ".bin" / "quint"
 
 
 def _build_go(sources: Path, into: Path) -> None:
@@ -42,31 +52,39 @@ def _build_java(sources: Path, into: Path) -> None:
         (sources / "target" / folder).rename(into / folder)
 
 
+def _build_quint(package: Path, into: Path) -> None:
+    shutil.copy(package, into / "package.json")
+    _run(["npm", "install", "--ignore-scripts", "--no-package-lock", "--no-audit", "--no-fund"], into)
+
+
 def _need(tool: str, otherwise: str) -> None:
     if shutil.which(tool) is None:
         raise ConfigurationError(otherwise)
 
 
-def _built(language: str, build: Callable[[Path, Path], None]) -> Path:
-    folder = _CACHE / f"{language}-{_digest(_HERE / language)}"
+def _built(name: str, sources: Path, build: Callable[[Path, Path], None]) -> Path:
+    folder = _CACHE / f"{name}-{_digest(sources)}"
     if folder.exists():
         return folder
     _CACHE.mkdir(parents=True, exist_ok=True)
-    with _alone(_CACHE / f"{language}.lock"):  # the workers of pytest-xdist come together
+    with _alone(_CACHE / f"{name}.lock"):  # the workers of pytest-xdist come together
         if not folder.exists():
             with tempfile.TemporaryDirectory(dir=_CACHE) as work:
-                sources, into = Path(work) / "sources", Path(work) / "built"
-                shutil.copytree(_HERE / language, sources)
+                copy, into = Path(work) / "sources", Path(work) / "built"
+                if sources.is_dir():
+                    shutil.copytree(sources, copy)
+                else:
+                    shutil.copy(sources, copy)
                 into.mkdir()
-                build(sources, into)
+                build(copy, into)
                 into.rename(folder)  # only a whole one is ever seen
     return folder
 
 
-def _digest(folder: Path) -> str:
+def _digest(sources: Path) -> str:
     digest = hashlib.sha256(f"{platform.system()} {platform.machine()}".encode())
-    for file in sorted(path for path in folder.rglob("*") if path.is_file()):
-        digest.update(f"{file.relative_to(folder)} {file.stat().st_size}\n".encode() + file.read_bytes())
+    for file in sorted(path for path in (sources, *sources.rglob("*")) if path.is_file()):
+        digest.update(f"{file.relative_to(sources)} {file.stat().st_size}\n".encode() + file.read_bytes())
     return digest.hexdigest()[:16]
 
 

@@ -8,13 +8,11 @@ wall clock of one machine. Nothing asserts these: they are the machine's.
 """
 
 import itertools
-import statistics
 import sys
 import tempfile
 import uuid
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -23,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from app.embedded import EtcdMember, Valkey, ZooKeeper
-from app.locks.bench import is_installed, peers_of
+from app.locks.bench import Heat, Turn, heat_of, is_installed, medians, peers_of
 from tests.interop import pairs
 from tests.interop.client import Client, peer
 
@@ -33,17 +31,6 @@ OURS: Final = {"ours, threads": "race", "ours, asyncio": "race-on-loop"}
 _TTL_S: Final = 5
 Start = Callable[[str, float], list[str]]  # the command line of one, by the lock's name and its TTL
 _WARM_MS: Final = 300
-
-
-@dataclass(frozen=True)
-class Race:
-    """What came of one: grants a second, hand-offs in ms, and the turns of the one with the fewest and the most."""
-
-    rate: float
-    p50_ms: float
-    p99_ms: float
-    fewest: int
-    most: int
 
 
 def main() -> None:
@@ -68,22 +55,23 @@ def main() -> None:
             "zookeeper": (curator.ours, {"Curator": curator.theirs} | in_python["zookeeper"]),
         }
         wanted = sys.argv[2:] or list(systems)
-        table = Table("locks", "contenders", "grants/s", "hand-off p50 (ms)", "p99", "fewest : most turns")
+        table = Table("locks", "contenders", "grants/s", "hand-off p50/p99 (ms)", "fewest:most turns", "overlaps")
         for (system, (ours, peers)), many in itertools.product(systems.items(), CONTENDERS):
             if system not in wanted:
                 continue
-            runs: dict[str, list[Race]] = {}
+            runs: dict[str, list[Heat]] = {}
             for _ in range(ROUNDS):
                 for kind, command in OURS.items():
-                    runs.setdefault(kind, []).append(race(ours, many, command, seconds))
+                    runs.setdefault(kind, []).append(race(kind, ours, many, command, seconds))
                 for kind, theirs in peers.items():
-                    runs.setdefault(kind, []).append(race(theirs, many, "race", seconds))
-            for kind, races in runs.items():
-                table.add_row(f"{system}: {kind}", str(many), *_row(races))
+                    runs.setdefault(kind, []).append(race(kind, theirs, many, "race", seconds))
+            for kind, heats in runs.items():
+                grants, hands, _, turns, overlaps = medians(heats)  # they don't say when they asked
+                table.add_row(f"{system}: {kind}", str(many), grants, hands, turns, overlaps)
         Console().print(table)
 
 
-def race(start: Start, many: int, command: str, seconds: float) -> Race:
+def race(kind: str, start: Start, many: int, command: str, seconds: float) -> Heat:
     """So many processes of a kind, for some seconds."""
     name = f"/race/{uuid.uuid4().hex}"
     with ExitStack() as stack, tempfile.TemporaryDirectory() as folder:
@@ -98,28 +86,16 @@ def race(start: Start, many: int, command: str, seconds: float) -> Race:
                 kind, *_ = answer = client.answer()
                 if kind != "raced":
                     raise RuntimeError(" ".join(answer))
-        turns = [[tuple(map(int, line.split())) for line in file.read_text().splitlines()] for file in files]
-    line = sorted(turn for own in turns for turn in own)
-    hands_ms = sorted((later[0] - earlier[1]) / 1000 for earlier, later in itertools.pairwise(line))
-    return Race(
-        rate=len(line) / ((line[-1][1] - line[0][0]) / 1e6),
-        p50_ms=hands_ms[len(hands_ms) // 2],
-        p99_ms=hands_ms[int(len(hands_ms) * 0.99)],
-        fewest=min(map(len, turns)),
-        most=max(map(len, turns)),
-    )
+        turns = [[_turn(line) for line in file.read_text().splitlines()] for file in files]
+    heat = heat_of(kind, 0, turns)
+    if heat is None:
+        raise RuntimeError(f"{kind}: nobody had a second turn")
+    return heat
 
 
-def _row(races: list[Race]) -> list[str]:
-    def middle(of: Callable[[Race], float]) -> float:
-        return statistics.median(map(of, races))
-
-    return [
-        f"{middle(lambda one: one.rate):.0f}",
-        f"{middle(lambda one: one.p50_ms):.1f}",
-        f"{middle(lambda one: one.p99_ms):.1f}",
-        f"{middle(lambda one: one.fewest):.0f} : {middle(lambda one: one.most):.0f}",
-    ]
+def _turn(line: str) -> Turn:
+    got_us, gave_us = map(int, line.split())
+    return Turn(got_us / 1e6, got_us / 1e6, gave_us / 1e6)
 
 
 if __name__ == "__main__":

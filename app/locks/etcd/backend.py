@@ -34,6 +34,7 @@ class EtcdBackend(LockBackend):
         fencing=True,
         survives_silence=True,
         survives_restart=True,
+        survives_cut=True,
         shows_queue=True,
         elects=True,
         permits=True,

@@ -33,6 +33,7 @@ _ELSEWHERE: Final = {
     grpc.StatusCode.UNKNOWN,  # what a follower says that could not reach a frozen leader
 }
 _OUTDATED: Final = ("revision in header is old", "revision of auth store is old")
+_IN_ORDER: Final = {"Range", "Txn", "DeleteRange"}  # whose answers are no older than what was answered before
 _ROUND_PAUSE_S: Final = 0.05  # after all endpoints have failed once
 _MIN_TRY_S: Final = 0.05
 _GRANTS_S: Final = 1.0  # for so long a lease that was granted says that the next one will be
@@ -56,6 +57,19 @@ class KeyValue:
     create_revision: int
     mod_revision: int
     lease_id: int
+
+
+class _Tries:
+    """The tries of a call. `may_have_arrived`: one that was not answered."""
+
+    def __init__(self, not_answered: Callable[[], object]) -> None:
+        self.may_have_arrived = False
+        self._not_answered = not_answered
+
+    def not_answered(self) -> None:
+        """One more."""
+        self.may_have_arrived = True
+        self._not_answered()
 
 
 class EtcdClient:
@@ -91,6 +105,8 @@ class EtcdClient:
         self._closed = False
         self._granted_at = -math.inf  # when etcd last granted a lease
         self.cluster_id: int | None = None
+        self.era = 0  # grows when etcd comes back older than it was: what we had there before is not ours any more
+        self._revision = 0  # the highest that was answered in this era
 
     async def grant(self, lease_id: int, ttl_s: int, timeout_s: float | None = None) -> int:
         """Grant a lease with an id of the caller's choice; the TTL that etcd gives (it has a minimum) in seconds.
@@ -184,8 +200,10 @@ class EtcdClient:
 
         One transaction. In it the key is the newest under its prefix, so the newest two are the key and its
         predecessor: no second call is needed to know whom to wait for. (None, None): the key was there and is gone, or
-        its lease is. `not_answered` is called for each try that may still arrive.
+        its lease is; or it was there before we came, in an etcd that was set back. `not_answered` is called for each
+        try that may still arrive.
         """
+        tries = _Tries(not_answered)
         put = etcdrpc.PutRequest(key=key.encode(), value=value, lease=lease_id)
         request = etcdrpc.TxnRequest(
             compare=[_created(key, 0)],
@@ -193,7 +211,7 @@ class EtcdClient:
             failure=[_op(etcdrpc.RangeRequest(key=key.encode()))],
         )
         try:
-            answer = await self._call("Txn", request, timeout_s, not_answered)
+            answer = await self._call("Txn", request, timeout_s, tries.not_answered)
         except _Refused as refusal:
             if refusal.code is grpc.StatusCode.NOT_FOUND:  # the lease ran out before we came to use it
                 return None, None
@@ -201,6 +219,8 @@ class EtcdClient:
         if answer.succeeded:
             own, *before = map(_key_value, answer.responses[1].response_range.kvs)
             return own, before[0] if before else None
+        if not tries.may_have_arrived:
+            return None, None
         # The answer of an earlier try was lost: the key is there, and others may have come since.
         own = _key_value(answer.responses[0].response_range.kvs[0])
         present, ahead = await self.see(key, own.create_revision, prefix, timeout_s)
@@ -209,20 +229,24 @@ class EtcdClient:
     async def create(
         self, key: str, value: bytes, lease_id: int, timeout_s: float, not_answered: Callable[[], object]
     ) -> KeyValue | None:
-        """Create `key` unless it exists; the key as it is then: its lease tells whose. None: our lease is gone.
+        """Create `key` unless it exists; the key as it is then: its lease tells whose.
 
-        `not_answered` is called for each try that may still arrive.
+        None: our lease is gone; or it had the key before we came, in an etcd that was set back. `not_answered` is
+        called for each try that may still arrive.
         """
+        tries = _Tries(not_answered)
         look = _op(etcdrpc.RangeRequest(key=key.encode()))
         put = etcdrpc.RequestOp(request_put=etcdrpc.PutRequest(key=key.encode(), value=value, lease=lease_id))
         request = etcdrpc.TxnRequest(compare=[_created(key, 0)], success=[put, look], failure=[look])
         try:
-            answer = await self._call("Txn", request, timeout_s, not_answered)
+            answer = await self._call("Txn", request, timeout_s, tries.not_answered)
         except _Refused as refusal:
             if refusal.code is grpc.StatusCode.NOT_FOUND:
                 return None
             raise
-        return _key_value(answer.responses[-1].response_range.kvs[0])
+        found = _key_value(answer.responses[-1].response_range.kvs[0])
+        of_before = found.lease_id == lease_id and not (answer.succeeded or tries.may_have_arrived)
+        return None if of_before else found
 
     # `see` and `exists` are no read-only transactions with a comparison, although these would say the same: when the
     # deadline of one passes while it is being read, etcd 3.5.1 panics (etcd issue 14110).
@@ -278,10 +302,13 @@ class EtcdClient:
         found = await self._range(request, timeout_s)
         return found[0] if found else None
 
-    async def exists(self, key: str, create_revision: int, timeout_s: float | None = None) -> bool:
-        """Whether `key` is still the one created at that revision."""
+    async def exists(self, key: str, create_revision: int, lease_id: int, timeout_s: float | None = None) -> bool:
+        """Whether `key` is still the one created at that revision with that lease.
+
+        In an etcd that was set back another one may have been created at the same revision.
+        """
         found = await self._range(etcdrpc.RangeRequest(key=key.encode()), timeout_s)
-        return bool(found) and found[0].create_revision == create_revision
+        return bool(found) and (found[0].create_revision, found[0].lease_id) == (create_revision, lease_id)
 
     async def under(self, prefix: str, timeout_s: float | None = None) -> list[KeyValue]:
         """All keys under a prefix in the order in which they were created."""
@@ -377,13 +404,14 @@ class EtcdClient:
             endpoint = self._endpoints[self._current]
             # Enough for this try, and leaves something for the members that were not asked yet.
             try_s = max(_MIN_TRY_S, (deadline - time.monotonic()) / max(1, untried))
-            token, asked_at = None, time.monotonic()
+            token, asked_at, seen = None, time.monotonic(), self._revision
             try:
                 with uninterrupted(), GATE.inside():
                     token = await endpoint.token(try_s)
                     answer = await Call(endpoint, method, request, try_s, metadata_of(token))
                 endpoint.heard()
                 self._ensure_ours(endpoint, answer.header.cluster_id)
+                self._ensure_not_older(endpoint, method, answer.header.revision, seen)
                 return answer
             except grpc.RpcError as error:
                 code = error.code()
@@ -428,6 +456,22 @@ class EtcdClient:
                 "if etcd was replaced, restart this process"
             )
             raise LockUnavailable(endpoint.aside)
+
+    def _ensure_not_older(self, endpoint: Endpoint, method: str, revision: int, seen: int) -> None:
+        """Raise `LockUnavailable` if etcd was set back: it lacks what it had answered before we asked.
+
+        It may take others for the holders of our locks. And a lease that we went on renewing might keep a key of before
+        alive, of which nobody knows. So all that we had there is lost.
+        """
+        if method not in _IN_ORDER:
+            return
+        with self._mutex:
+            if revision >= min(seen, self._revision):
+                self._revision = max(revision, self._revision)
+                return
+            self.era += 1
+            self._revision = revision
+        raise LockUnavailable(f"etcd at {endpoint.url} is older than it was: revision {revision} comes after {seen}")
 
     def _next(self, failed: "Endpoint") -> None:
         # Another thread may have moved on already.

@@ -38,7 +38,9 @@ class Lender:
             except IndexError:  # another thread has it
                 return None
             keeper.drop(found.lease)
-            if not found.lease.lost:
+            if found.era != self._client.era:
+                keeper.end(found.lease)
+            elif not found.lease.lost:
                 return found
         return None
 
@@ -49,14 +51,14 @@ class Lender:
         idle = self._idle.setdefault((keeper, asked_s), [])
         if len(idle) >= _IDLE_MAX or self._closed or lease.lost:
             return False
-        one = Idle(self, keeper, lease_id, asked_s, lease)
+        one = Idle(self, keeper, lease_id, asked_s, lease, self._client.era)
         keeper.keep(one.lease)
         idle.append(one)
         return True
 
     async def renew(self, idle: "Idle", timeout_s: float) -> bool:
         """Another TTL, or its end if nobody has wanted it for long."""
-        if clock.now() - idle.since > _IDLE_S:
+        if clock.now() - idle.since > _IDLE_S or idle.era != self._client.era:
             if self._remove(idle):
                 idle.keeper.end(idle.lease)
             return True
@@ -91,11 +93,12 @@ class Lender:
 class Idle:
     """A lease in nobody's use."""
 
-    def __init__(self, lender: Lender, keeper: Renewer, lease_id: int, asked_s: int, before: Lease) -> None:
+    def __init__(self, lender: Lender, keeper: Renewer, lease_id: int, asked_s: int, before: Lease, era: int) -> None:
         self._lender = lender
         self.keeper = keeper
         self.lease_id = lease_id
         self.asked_s = asked_s
+        self.era = era
         self.since = clock.now()
         self.lease = Lease(f"lease {lease_id:x}", self, before.ttl_s, asked_at=before.deadline - before.ttl_s)
         self.lease.idle = True

@@ -80,6 +80,7 @@ class Place(Attempt["EtcdBackend"]):
         self._session = session
         self._key: EtcdKey | _SessionKey
         self._ahead: KeyValue | None = None  # the contender just ahead of us
+        self._era = 0  # of etcd, when we came
         self._lookout = Lookout(backend.client, self.wake, backend.shutdown)  # for its end
         self.cleanup.callback(self._lookout.close)
 
@@ -93,6 +94,7 @@ class Place(Attempt["EtcdBackend"]):
             lease = await self._enter(wait)
         else:
             self._ahead = await self._look(wait)
+        self._ensure_same_era()
         if self._ahead is None:
             self._key.granted = True
             return Grant(self._key.name, self._key.revision, self._client.source, lease)
@@ -100,9 +102,14 @@ class Place(Attempt["EtcdBackend"]):
             return 0.0
         return await self._lookout.pause_s(self._ahead.key, wait.call_s(self.backend.timeout_s))
 
+    def _ensure_same_era(self) -> None:
+        if self._era != self._client.era:
+            raise PlaceLost
+
     async def _enter(self, wait: Wait) -> Lease:
         """Have a lease, keep it renewed, and create our key: one or two calls. The last one tells who is ahead."""
         client, timeout_s = self._client, wait.call_s(self.backend.timeout_s)
+        self._era = client.era
         key: EtcdKey | _SessionKey
         if self._session is None:
             key = EtcdKey(self.backend, self._prefix, self.renewer, self.ttl_s)
@@ -175,6 +182,7 @@ class _Seat(Place):
         ahead = await self._client.ahead_of(
             self._key.name, self._key.revision, self._prefix, wait.call_s(self.backend.timeout_s)
         )
+        self._ensure_same_era()
         if ahead is None:
             raise PlaceLost
         if ahead < self._permits:
@@ -195,6 +203,7 @@ class EtcdKey:
         self._lender = backend.lender
         self._keeper = keeper
         self._ttl_s = math.ceil(ttl_s)  # etcd counts whole seconds
+        self._era = backend.client.era
         lent = backend.lender.take(keeper, self._ttl_s)
         self.lease_id = secrets.randbits(62) + 1 if lent is None else lent.lease_id
         self.name = prefix if single else f"{prefix}{self.lease_id:x}"
@@ -218,19 +227,25 @@ class EtcdKey:
         self.lease.renewed(asked_at)
         self.unsure = False
 
+    @property
+    def of_before(self) -> bool:
+        """Whether etcd was set back since."""
+        return self._era != self._client.era
+
     async def renew(self, timeout_s: float) -> bool:
         """Another TTL, if lease and key are still there."""
-        if not await self._client.keep_alive(self.lease_id, timeout_s / 2):
+        if self.of_before or not await self._client.keep_alive(self.lease_id, timeout_s / 2):
             return False
         # A key that was deleted by hand leaves its lease alive, and the lock with another contender. (Who waits looks.)
-        return not self.granted or await self._client.exists(self.name, self.revision, timeout_s / 2)
+        return not self.granted or await self._client.exists(self.name, self.revision, self.lease_id, timeout_s / 2)
 
     async def end(self, timeout_s: float) -> None:
         """Delete the key and keep the lease for the next one; or give the lease back, if anything is uncertain.
 
         The key goes with its lease, even one whose creation is still on its way.
         """
-        certain = not (self.unsure or self.late) and bool(self.revision) == self.asked and not self.lease.lost
+        doubtful = self.unsure or self.late or self.of_before or self.lease.lost
+        certain = not doubtful and bool(self.revision) == self.asked
         if certain and self.revision:
             self.unsure = True  # until this is answered
             await self._client.delete_own(self.name, self.revision, timeout_s)
@@ -253,7 +268,9 @@ class _SessionKey:
 
     async def renew(self, timeout_s: float) -> bool:
         """Whether the key is there, which the session's lease doesn't tell."""
-        return not self.revision or await self._session.client.exists(self.name, self.revision, timeout_s)
+        return not self.revision or await self._session.client.exists(
+            self.name, self.revision, self.lease_id, timeout_s
+        )
 
     async def end(self, timeout_s: float) -> None:
         """Delete the key, and nothing else."""

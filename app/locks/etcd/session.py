@@ -36,13 +36,14 @@ class Session(Leased):
     it lasts until `close` or the connection's end.
     """
 
-    __slots__ = ("_backend", "_deleted", "client", "lease_id")
+    __slots__ = ("_backend", "_deleted", "_era", "client", "lease_id")
 
     def __init__(self, backend: "EtcdBackend", lease_id: int, ttl_s: int, asked_at: float) -> None:
         self._backend = backend
         self.client = backend.client
         self._deleted: set[str] = set()
         self.lease_id = lease_id
+        self._era = backend.client.era
         super().__init__(Lease(f"session {lease_id:x}", self, ttl_s, asked_at=asked_at))
 
     @classmethod
@@ -101,6 +102,8 @@ class Session(Leased):
 
     async def renew(self, timeout_s: float) -> bool:
         """Another TTL."""
+        if self._era != self.client.era:
+            return False  # etcd was set back since
         alive = await self.client.keep_alive(self.lease_id, timeout_s / 2)
         with suppress(LockUnavailable):
             # A key may have been created after it was deleted, by a call that we gave up; the session would keep it.

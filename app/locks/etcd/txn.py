@@ -57,8 +57,8 @@ class _Attempt(Attempt[EtcdBackend]):
             late = partial(setattr, key, "late", True)
             found = await self._client.create(self.name, self._value, key.lease_id, timeout_s, late)
             key.unsure = found is None
-            if found is None:
-                raise PlaceLost  # our lease ended before we came to use it
+            if found is None or key.of_before:
+                raise PlaceLost  # our lease ended before we came to use it, or etcd was set back
             if found.lease_id == key.lease_id:
                 key.revision = found.create_revision
                 key.granted = True
@@ -68,7 +68,8 @@ class _Attempt(Attempt[EtcdBackend]):
         return await self._lookout.pause_s(self.name, wait.call_s(self.backend.timeout_s)) if wait.left_s else 0.0
 
     async def _is_there(self, holder: KeyValue, wait: Wait) -> bool:
-        return await self._client.exists(self.name, holder.create_revision, wait.call_s(self.backend.timeout_s))
+        timeout_s = wait.call_s(self.backend.timeout_s)
+        return await self._client.exists(self.name, holder.create_revision, holder.lease_id, timeout_s)
 
     async def _leased(self, timeout_s: float) -> Lease:
         """The lease of our key."""
@@ -87,7 +88,7 @@ class EtcdTxnBackend(EtcdBackend):
     """As `EtcdBackend`; another lock."""
 
     name = "etcd-txn"
-    guarantees = Guarantees(fencing=True, survives_silence=True, survives_restart=True, elects=True)
+    guarantees = Guarantees(fencing=True, survives_silence=True, survives_restart=True, survives_cut=True, elects=True)
 
     @override
     def lock(self, name: str, *, ttl_s: float | None = None) -> DistributedLock[EtcdBackend]:

@@ -1,5 +1,6 @@
 """What both MySQL locks have in common: the tables, and one counter for all tokens."""
 
+import contextlib
 import secrets
 from collections.abc import Sequence
 from typing import Any, Final, Self, Unpack
@@ -9,7 +10,7 @@ from ..compat import override
 from ..contender import Contender
 from ..errors import LockUnavailable
 from ..url import LockUrl
-from .client import Lent, MySqlClient, Sessions
+from .client import DUPLICATE, Lent, MySqlClient, Refused, Sessions
 
 # VARBINARY: in every collation that both MariaDB and MySQL have, names that differ in trailing blanks are equal.
 _NAME: Final = "name VARBINARY(1020) NOT NULL PRIMARY KEY"
@@ -22,10 +23,10 @@ _OWNER_CHARACTERS: Final = 255
 _INNODB: Final = "ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4"
 SCHEMA: Final = (
     # A row while the lock is owned.
-    f"CREATE TABLE IF NOT EXISTS fencelock_locks ({_NAME}, {_OWNER}, expires_at DATETIME(6) NOT NULL) {_INNODB}",
+    f"CREATE TABLE fencelock_locks ({_NAME}, {_OWNER}, expires_at DATETIME(6) NOT NULL) {_INNODB}",
     # A row for ever; what is in it is written by the owner's transaction, which never commits.
-    f"CREATE TABLE IF NOT EXISTS fencelock_rows ({_NAME}, {_OWNER}, session BIGINT UNSIGNED) {_INNODB}",
-    "CREATE TABLE IF NOT EXISTS fencelock_tokens (id TINYINT NOT NULL PRIMARY KEY, "
+    f"CREATE TABLE fencelock_rows ({_NAME}, {_OWNER}, session BIGINT UNSIGNED) {_INNODB}",
+    "CREATE TABLE fencelock_tokens (id TINYINT NOT NULL PRIMARY KEY, "
     f"source CHAR(16) CHARACTER SET ascii NOT NULL, token BIGINT UNSIGNED NOT NULL) {_INNODB}",
 )
 
@@ -63,9 +64,9 @@ class Tokens:
             answer = await self._client.ask("SELECT source FROM fencelock_tokens WHERE id = 1", timeout_s=timeout_s)
             if answer.rows:
                 return str(answer.rows[0][0])
-            await self._client.ask(
-                "INSERT IGNORE INTO fencelock_tokens VALUES (1, %s, 0)", (secrets.token_hex(8),), timeout_s=timeout_s
-            )
+            with contextlib.suppress(Refused):  # another one has just drawn it
+                insert = "INSERT INTO fencelock_tokens VALUES (1, %s, 0)"
+                await self._client.ask(insert, (secrets.token_hex(8),), timeout_s=timeout_s, tell=(DUPLICATE,))
 
 
 class MySqlBackend(LockBackend):

@@ -230,7 +230,7 @@ class MySqlClient:
 
     async def _make_missing_tables(self, session: Session) -> None:
         # Looked for, and not just created unless they exist: who only uses them needs no right to create any.
-        names = [statement.split()[5] for statement in self._schema]  # CREATE TABLE IF NOT EXISTS name
+        names = [statement.split()[2] for statement in self._schema]  # CREATE TABLE name
         places = ", ".join(["%s"] * len(names))
         where = f"TABLE_SCHEMA = DATABASE() AND TABLE_NAME IN ({places})"
         sql = f"SELECT COUNT(*) FROM information_schema.TABLES WHERE {where}"  # noqa: S608
@@ -240,7 +240,7 @@ class MySqlClient:
 
     async def _create_tables(self, session: Session) -> None:
         for statement in self._schema:
-            with suppress(Refused):  # somebody else did it at the same moment
+            with suppress(Refused):  # it was there, or somebody else made it at the same moment
                 await session.run(statement, timeout_s=self.timeout_s, tell=(_TABLE_EXISTS, DEADLOCK))
 
     async def kill(self, session_id: int, timeout_s: float) -> None:

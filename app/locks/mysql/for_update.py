@@ -22,7 +22,7 @@ from ..lock import DistributedLock
 from ..steps import on_loop
 from ..waiting import Wait
 from .backend import NOW, OWNER_COLUMNS, MySqlBackend, holders, key, short, under
-from .client import NO_TABLE, MySqlClient, Native, Refused, Session, Sessions
+from .client import DUPLICATE, NO_TABLE, MySqlClient, Native, Refused, Session, Sessions
 
 _TAKEN: Final = (1205, 3572)  # what MariaDB and MySQL say to NOWAIT
 _FOR_EVER_S: Final = 100_000_000  # MariaDB's longest; the waiter minds the time
@@ -105,10 +105,11 @@ class _Attempt(Attempt["MySqlForUpdateBackend"]):
 
     async def _make_row(self, session: Session, wait: Wait) -> None:
         await session.rollback(wait.call_s(self.backend.timeout_s))
-        # Refused: another one made it just now, and has it.
+        # Refused: another one made it just now, or has it. (With IGNORE the driver would log that as a warning.)
+        refusals = (*_TAKEN, DUPLICATE)
         with contextlib.suppress(Refused):
-            sql = "INSERT IGNORE INTO fencelock_rows (name) VALUES (%s)"
-            await self._client.call(lambda call: call.run(sql, (self._key,), tell=_TAKEN), tell=_TAKEN)
+            sql = "INSERT INTO fencelock_rows (name) VALUES (%s)"
+            await self._client.call(lambda call: call.run(sql, (self._key,), tell=refusals), tell=refusals)
 
     async def _at_once(self, session: Session, wait: Wait) -> bool | None:
         """Whether we have the row; None if there is none, which would exclude nobody."""

@@ -151,7 +151,7 @@ class MySqlRowBackend(MySqlBackend):
     """Locks that are rows of the table fencelock_locks."""
 
     name = "mysql-row"
-    guarantees = Guarantees(fencing=True, survives_silence=True, survives_restart=True)
+    guarantees = Guarantees(fencing=True, survives_silence=True, survives_restart=True, survives_cut=True)
 
     @override
     def lock(self, name: str, *, ttl_s: float | None = None) -> MySqlRowLock:

@@ -53,7 +53,9 @@ class RedisFairBackend(RedisBackend):
     """As `RedisBackend`, with a queue."""
 
     name = "redis-fair"
-    guarantees = Guarantees(fair=True, fencing=True, survives_silence=True, survives_restart=True, shows_queue=True)
+    guarantees = Guarantees(
+        fair=True, fencing=True, survives_silence=True, survives_restart=True, survives_cut=True, shows_queue=True
+    )
 
     @override
     def lock(self, name: str, *, ttl_s: float | None = None) -> RedisFairLock:

@@ -111,7 +111,7 @@ class RedisBackend(LockBackend):
     """
 
     name = "redis"
-    guarantees = Guarantees(fencing=True, survives_silence=True, survives_restart=True)
+    guarantees = Guarantees(fencing=True, survives_silence=True, survives_restart=True, survives_cut=True)
 
     def __init__(self, url: str, **options: Unpack[Options]) -> None:
         super().__init__(**options)

@@ -241,7 +241,7 @@ class RedlockBackend(LockBackend):
     """
 
     name = "redlock"
-    guarantees = Guarantees(survives_silence=True, survives_restart=True)
+    guarantees = Guarantees(survives_silence=True, survives_restart=True, survives_cut=True)
 
     def __init__(self, urls: Sequence[str] | str, **options: Unpack[Options]) -> None:
         super().__init__(**options)

@@ -1,0 +1,747 @@
+"""The threads around a lock, a lease and its renewal, in every order in which few switches can put their steps.
+
+Exactly one runs at a time, on a clock of the test's (`tests/harness/stepped.py`), and every schedule with up to two
+switches at an odd moment is played. Some tests break the code on purpose, to see that the explorer finds out.
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from types import FunctionType
+from typing import Any
+
+import pytest
+
+from app.errors import LockCancelled, LockError, LockLost, LockNotHeld, LockTimeout, LockUnavailable
+from app.locks import attempt, callbacks, fork, lease, owners, renewer, waiting
+from app.locks.callbacks import Callbacks
+from app.locks.grant import Grant
+from app.locks.lease import Lease
+from app.locks.owners import Owners
+from app.locks.renewer import ThreadRenewer
+from app.locks.steps import in_thread
+from app.locks.waiting import Cancel
+from tests.harness.explorer import BrokenPromise, Schedule, explore
+from tests.harness.memory_locks import MemoryLocks, MemoryLockServer, Wire
+from tests.harness.stepped import Stage, Thread, put_on_stage
+
+pytestmark = pytest.mark.slow  # half a minute each
+
+TTL_S = 9.0
+DUE_S = TTL_S / 3  # from when a lease was asked for to its first renewal
+Play = Callable[[Schedule], None]
+
+
+@pytest.fixture(autouse=True)
+def on_stage(monkeypatch: pytest.MonkeyPatch) -> None:
+    put_on_stage(monkeypatch)
+
+
+class Server:
+    """A lease's hold, whose calls take two steps: their way there, and their way back."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+        self.knows_it = True
+        self.away = False
+        self.renewals = self.ends = 0
+        self.is_handed_back = False
+        self.is_late = False  # a renewal was answered after that
+
+    async def renew(self, timeout_s: float) -> bool:
+        self.stage.step(lambda: "a renewal arrives")
+        self.renewals += 1
+        answer, away = self.knows_it, self.away
+        self.stage.step(lambda: "its answer arrives")
+        self.is_late = self.is_late or self.is_handed_back
+        if away:
+            raise LockUnavailable("away")
+        return answer
+
+    async def end(self, timeout_s: float) -> None:
+        self.stage.step(lambda: "it is given back")
+        if self.away:
+            raise LockUnavailable("away")
+        self.knows_it, self.ends = False, self.ends + 1
+        self.stage.step(lambda: "that is acknowledged")
+
+
+class NoHold:
+    async def renew(self, timeout_s: float) -> bool:
+        return True
+
+    async def end(self, timeout_s: float) -> None:
+        pass
+
+
+def passes(seconds: float) -> None:
+    """This thread waits while the others go on."""
+    Stage.here.wait(lambda: False, seconds)
+
+
+def jumps(seconds: float) -> None:
+    """Time passes, whatever the others are doing."""
+    Stage.here.now += seconds
+
+
+# -- a lease and those who want to hear of its loss --------------------------------------------------------------------
+
+
+def subscribed_and_lost(schedule: Schedule, mutant: FunctionType | None = None) -> None:
+    """One subscribes while another one has the lease lost."""
+    with Stage(schedule, [lease, callbacks], mutant=mutant, fine=True) as stage:
+        one, told = Lease("it", NoHold(), TTL_S), list[str]()
+
+        def subscribes() -> None:
+            one.on_lost(lambda: told.append(one.reason))
+
+        def loses() -> None:
+            one.lose("it was said so")
+            assert one.lost
+
+        stage.play(subscribes, loses)
+        assert told == ["it was said so"]
+
+
+def lost_twice(schedule: Schedule, mutant: FunctionType | None = None) -> None:
+    """It is lost for two reasons at once: its time is over, and the server says so."""
+    with Stage(schedule, [lease, callbacks], mutant=mutant) as stage:
+        one, told, seen = Lease("it", NoHold(), TTL_S), list[str](), list[str]()
+        for _ in range(2):
+            one.on_lost(lambda: told.append(one.reason))
+        jumps(TTL_S)
+
+        def loses() -> None:
+            one.lose("the server says so")
+            seen.append(one.reason)
+
+        def looks() -> None:
+            assert one.lost
+            seen.append(one.reason)
+
+        stage.play(loses, looks)
+        assert told == seen == [seen[0]] * 2
+
+
+def renewed_as_it_ends(schedule: Schedule, mutant: FunctionType | None = None) -> None:
+    """An answer comes in the moment in which its time is over."""
+    with Stage(schedule, [lease, callbacks], mutant=mutant) as stage:
+        one, told = Lease("it", NoHold(), TTL_S), list[str]()
+        one.on_lost(lambda: told.append(one.reason))
+        asked_at = stage.now + DUE_S
+        jumps(TTL_S - 0.1)
+
+        def renews() -> None:
+            one.renewed(asked_at)
+
+        def ends() -> None:
+            jumps(0.2)
+            before = one.lost
+            for _ in range(2):
+                after = one.lost
+                assert after or not before
+                before = after
+
+        stage.play(renews, ends)
+        assert len(told) == one.lost
+        lost = one.lost
+        one.renewed(stage.now)
+        assert one.lost == lost
+
+
+def lost_with_what_it_rests_on(schedule: Schedule, mutant: FunctionType | None = None) -> None:
+    """A session is lost while somebody looks at a lock that is under it."""
+    with Stage(schedule, [lease], mutant=mutant) as stage:
+        session, told = Lease("session", NoHold(), TTL_S), list[str]()
+        one = Lease("it", NoHold(), TTL_S, under=session)
+        one.on_lost(lambda: told.append(one.reason))
+        session.on_lost(lambda: one.lose(session.reason))
+
+        def ends() -> None:
+            session.lose("it was closed")
+
+        def looks() -> None:
+            before = one.lost
+            assert one.lost or not before
+
+        stage.play(ends, looks)
+        assert (one.lost, told) == (True, ["it was closed"])
+
+
+def taken_back(schedule: Schedule, mutant: FunctionType | None = None) -> None:
+    """A subscription is taken back while the lease is lost."""
+    with Stage(schedule, [lease, callbacks], mutant=mutant, fine=True) as stage:
+        one, told = Lease("it", NoHold(), TTL_S), list[str]()
+        forget = one.on_lost(lambda: told.append("first"))
+        one.on_lost(lambda: told.append("second"))
+
+        def forgets() -> None:
+            forget()
+
+        def loses() -> None:
+            one.lose("it was said so")
+
+        stage.play(forgets, loses)
+        assert told in (["second"], ["first", "second"])
+
+
+@pytest.mark.parametrize(
+    ("play", "deviations", "at_least"),
+    [
+        (subscribed_and_lost, 3, 300),
+        (lost_twice, 2, 200),
+        (renewed_as_it_ends, 2, 200),
+        (lost_with_what_it_rests_on, 2, 200),
+        (taken_back, 3, 100),
+    ],
+)
+def test_whoever_wants_to_hear_of_a_loss_hears_of_it_once(play: Play, deviations: int, at_least: int) -> None:
+    """Whatever comes between, no loss is missed or told twice, only the first reason counts, and lost stays lost."""
+    assert explore(play, deviations=deviations).schedules >= at_least
+
+
+# -- the renewal thread ------------------------------------------------------------------------------------------------
+
+
+class Renewed:
+    """A lease that the renewal thread keeps. `told`: what was heard of it."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.server = Server(stage)
+        self.told: list[str] = []
+        self.renewer = ThreadRenewer(on_event=self.told.append)
+        self.lease = Lease("it", self.server, TTL_S)
+        self.lease.on_lost(lambda: self.told.append("on_lost"))
+        self.renewer.keep(self.lease)
+
+    def hands_back(self) -> None:
+        """At the moment when it is to be renewed."""
+        passes(DUE_S)
+        in_thread(self.renewer.hand_back(self.lease, 2.0))
+        self.server.is_handed_back = True
+
+
+def handed_back_as_it_is_renewed(schedule: Schedule, mutant: FunctionType | None = None) -> None:
+    """The renewal may be before it, under way, or not begun."""
+    with Stage(schedule, [renewer], mutant=mutant) as stage:
+        it = Renewed(stage)
+
+        def hands_back() -> None:
+            it.hands_back()
+            assert not it.server.knows_it
+
+        stage.play(hands_back, and_then_s=TTL_S)
+        assert it.server.renewals <= 1, "it is renewed after it was handed back"
+        assert it.server.ends == 1
+        assert "on_lost" not in it.told, "that it was given up is no loss"
+        assert it.renewer._jobs == {}
+
+
+def handed_back_to_a_server_that_is_away(schedule: Schedule, mutant: FunctionType | None = None) -> None:
+    """It comes back a second later; nobody is kept out for the rest of the TTL."""
+    with Stage(schedule, [renewer], mutant=mutant) as stage:
+        it = Renewed(stage)
+        it.server.away = True
+
+        def hands_back() -> None:
+            it.hands_back()
+            passes(1.0)
+            it.server.away = False
+            passes(2.0)
+            assert not it.server.knows_it
+
+        stage.play(hands_back)
+        assert it.server.ends == 1
+        assert it.renewer._jobs == {}
+
+
+def kept_by_two(schedule: Schedule, mutant: FunctionType | None = None) -> None:
+    """Two threads have a lease kept, of which the second is due long before the first."""
+    with Stage(schedule, [renewer], mutant=mutant) as stage:
+        keeper, servers = ThreadRenewer(), [Server(stage) for _ in range(2)]
+        leases = [Lease("long", servers[0], 100 * TTL_S), Lease("short", servers[1], 0.9)]
+
+        def keeps() -> None:
+            keeper.keep(leases[0])
+
+        def keeps_another() -> None:
+            keeper.keep(leases[1])
+
+        stage.play(keeps, keeps_another, and_then_s=0.4)
+        assert [server.renewals for server in servers] == [0, 1]
+        assert len([thread for thread in stage.threads if thread.lasts]) == 1, "one thread for all"
+
+
+def kept_as_another_is_given_up(schedule: Schedule, mutant: FunctionType | None = None) -> None:
+    """Just when that was to be renewed."""
+    with Stage(schedule, [renewer], mutant=mutant) as stage:
+        keeper, servers = ThreadRenewer(), [Server(stage) for _ in range(2)]
+
+        def gives_up_one_for_another() -> None:
+            one = Lease("one", servers[0], 0.9)
+            keeper.keep(one)
+            passes(0.3)
+            keeper.drop(one)
+            keeper.keep(Lease("another", servers[1], 0.9))
+
+        stage.play(gives_up_one_for_another, and_then_s=0.4)
+        assert servers[0].renewals <= 1
+        assert servers[1].renewals == 1
+
+
+def handed_back_behind_another(schedule: Schedule, mutant: FunctionType | None = None) -> None:
+    """It is not renewed if it was handed back while the one before it was renewed."""
+    with Stage(schedule, [renewer], mutant=mutant) as stage:
+        it, first = Renewed(stage), Server(stage)
+        it.renewer.keep(Lease("first", first, TTL_S, asked_at=stage.now - 0.1))
+
+        def hands_back() -> None:
+            it.hands_back()
+            first.is_handed_back = True
+
+        stage.play(hands_back, and_then_s=TTL_S / 2)
+        assert not (first.is_late and first.renewals == 1 and it.server.renewals)
+
+
+def closed_as_one_is_kept(schedule: Schedule, mutant: FunctionType | None = None) -> None:
+    """At the end of the process somebody still acquires a lock."""
+    with Stage(schedule, [renewer], mutant=mutant) as stage:
+        keeper, server = ThreadRenewer(), Server(stage)
+        one = Lease("it", server, 0.3)
+
+        def keeps() -> None:
+            keeper.keep(one)
+
+        def closes() -> None:
+            keeper.close()
+            assert not [thread for thread in stage.threads if thread.lasts and not thread.ended]
+            before = server.renewals
+            passes(1.0)
+            assert server.renewals == before
+
+        stage.play(keeps, closes)
+        assert keeper._jobs == {}
+
+
+def left_by_its_owner(schedule: Schedule, mutant: FunctionType | None = None) -> None:
+    """The thread that has it ends without releasing it, just as it is renewed."""
+    with Stage(schedule, [renewer], mutant=mutant) as stage:
+        it = Renewed(stage)
+
+        def owns() -> None:
+            it.lease.owner = stage.current
+            passes(DUE_S)
+
+        stage.play(owns, and_then_s=TTL_S)
+        assert it.server.ends == 1
+        assert sorted(one for one in it.told if one != "renewed") == ["abandoned", "on_lost"]
+
+
+@pytest.mark.parametrize(
+    ("play", "deviations", "at_least"),
+    [
+        (handed_back_as_it_is_renewed, 2, 700),
+        (handed_back_to_a_server_that_is_away, 1, 200),
+        (handed_back_behind_another, 1, 50),
+        (kept_by_two, 2, 700),
+        (kept_as_another_is_given_up, 2, 400),
+        (closed_as_one_is_kept, 2, 300),
+        (left_by_its_owner, 2, 300),
+    ],
+)
+def test_the_renewal_thread_keeps_its_word(play: Play, deviations: int, at_least: int) -> None:
+    """What is kept is renewed in time; what is handed back is gone, and not renewed any more; it ends when closed."""
+    assert explore(play, deviations=deviations).schedules >= at_least
+
+
+def answered_late(schedule: Schedule, *, away: bool) -> None:
+    """A renewal is answered when the lease has been handed back."""
+    with Stage(schedule, [renewer]) as stage:
+        it = Renewed(stage)
+        it.server.away = away
+        stage.play(it.hands_back, and_then_s=TTL_S)
+        assert not (it.server.is_late and it.told), it.told
+
+
+def forgotten_by_the_server(schedule: Schedule) -> None:
+    """The server has forgotten it; that is learned just as it is handed back."""
+    with Stage(schedule, [renewer, lease]) as stage:
+        it = Renewed(stage)
+        it.server.knows_it = False
+        seen: list[str] = []
+
+        def hands_back() -> None:
+            it.hands_back()
+            seen.append(it.lease.reason)
+
+        stage.play(hands_back, and_then_s=2 * TTL_S)
+        assert seen == [it.lease.reason] or "on_lost" not in it.told, "lost when it was wanted no longer"
+
+
+@pytest.mark.parametrize(
+    "play", [partial(answered_late, away=False), partial(answered_late, away=True), forgotten_by_the_server]
+)
+def test_of_what_was_handed_back_nothing_is_heard(play: Play) -> None:
+    """No event of a renewal that is answered later, and no loss that was not known by then."""
+    explore(play, deviations=1)
+
+
+def test_what_was_handed_back_is_lost_to_nobody() -> None:
+    """Whoever looks at it when its time would have been over is not told that it ended while it was held."""
+    with Stage(Schedule(), []) as stage:
+        it = Renewed(stage)
+        stage.play(it.hands_back, and_then_s=TTL_S)
+        assert it.lease.lost
+        assert "on_lost" not in it.told
+
+
+# -- who owns a lock ---------------------------------------------------------------------------------------------------
+
+
+class OnStage(Wire):
+    """Each call takes two steps."""
+
+    def in_thread(self, name: str, call: Callable[[], Any]) -> Any:
+        Stage.here.step(lambda: f"'{name}' arrives")
+        answer = call()
+        Stage.here.step(lambda: f"the answer to '{name}' arrives")
+        return answer
+
+
+class Shared:
+    """A lock that threads share."""
+
+    def __init__(self, ttl_s: float = TTL_S) -> None:
+        self.server = MemoryLockServer()
+        self.locks = MemoryLocks(self.server, OnStage(), ttl_s=ttl_s)
+        self.lock = self.locks.lock("it")
+        self.inside = 0
+        self.tokens: list[int] = []
+
+    def work(self, grant: Grant) -> None:
+        """What one does who has the lock."""
+        self.inside += 1
+        Stage.here.step(lambda: "what it does under the lock")
+        assert self.inside == 1, "two have the lock"
+        self.tokens.append(grant.token)
+        self.inside -= 1
+
+    def acquire_and_release(self, owner: str) -> None:
+        """Twice as fast as anybody: it is not waited for."""
+        with suppress(LockTimeout):
+            self.lock.acquire(owner=owner, wait_s=0)
+            assert self.server.queues["it"], "it was given back while one had it"
+            self.lock.release(owner=owner)
+
+    def check_it_is_free(self) -> None:
+        """Nothing is left, here or there."""
+        assert self.server.queues.get("it", []) == []
+        assert self.lock._owners._held == {}
+        assert self.locks.renewer._jobs == {}
+        assert self.tokens == sorted(set(self.tokens))
+
+
+def two_want_it(schedule: Schedule, mutant: FunctionType | None = None) -> None:
+    """And nobody else."""
+    with Stage(schedule, [owners], mutant=mutant) as stage:
+        it = Shared()
+
+        def first() -> None:
+            with it.lock as grant:
+                it.work(grant)
+
+        def second() -> None:
+            with it.lock as grant:
+                it.work(grant)
+
+        stage.play(first, second)
+        it.check_it_is_free()
+        assert len(it.tokens) == 2
+
+
+def two_are_one_owner(schedule: Schedule, mutant: FunctionType | None = None) -> None:
+    """Two threads call themselves by one name: it is theirs until each has released what it acquired."""
+    with Stage(schedule, [owners], mutant=mutant, fine=True) as stage:
+        it = Shared()
+        it.lock.acquire(owner="we")
+
+        def acquires() -> None:
+            it.acquire_and_release("we")
+
+        def releases() -> None:
+            it.lock.release(owner="we")
+
+        stage.play(acquires, releases)
+        it.check_it_is_free()
+
+
+def two_begin_as_one_owner(schedule: Schedule, mutant: FunctionType | None = None) -> None:
+    """They call themselves by one name, and neither has it yet."""
+    with Stage(schedule, [owners], mutant=mutant) as stage:
+        it = Shared()
+
+        def first() -> None:
+            it.acquire_and_release("we")
+
+        def second() -> None:
+            it.acquire_and_release("we")
+
+        stage.play(first, second)
+        it.check_it_is_free()
+
+
+def granted_twice_to_one_owner(schedule: Schedule, mutant: FunctionType | None = None) -> None:
+    """Two threads of one name were granted it, as the server had forgotten the first."""
+    with Stage(schedule, [owners], mutant=mutant, fine=True):
+        held, refused = Owners("it"), list[str]()
+        grants = [Grant("it", token, "memory", Lease("it", NoHold(), TTL_S)) for token in (1, 2)]
+
+        def adds(grant: Grant) -> None:
+            try:
+                held.add("we", grant)
+            except LockError:
+                refused.append("refused")
+
+        def first() -> None:
+            adds(grants[0])
+
+        def second() -> None:
+            adds(grants[1])
+
+        Stage.here.play(first, second)
+        assert refused == ["refused"]
+        data = held.leave("we")
+        assert data is not None
+        assert data.grant in grants
+
+
+def left_to_the_next(schedule: Schedule, mutant: FunctionType | None = None) -> None:
+    """A thread ends without releasing it; the renewal thread gives it back, and another one waits for it."""
+    with Stage(schedule, [owners, renewer], mutant=mutant) as stage:
+        it = Shared()
+
+        def leaves() -> None:
+            it.lock.acquire()
+
+        def waits() -> None:
+            with it.lock as grant:
+                it.work(grant)
+
+        stage.play(leaves, waits, and_then_s=TTL_S)
+        with it.lock as grant:
+            it.work(grant)
+        it.check_it_is_free()
+
+
+def released_as_it_is_lost(schedule: Schedule, mutant: FunctionType | None = None) -> None:
+    """The server has forgotten the holder; the renewal thread hears of it while the holder releases."""
+    with Stage(schedule, [owners, renewer, lease], mutant=mutant) as stage:
+        it, told, heard = Shared(), list[str](), list[str]()
+
+        def holds() -> None:
+            grant = it.lock.acquire()
+            grant.on_lost(lambda: told.append("lost"))
+            it.server.forget_holder("it")
+            passes(DUE_S)
+            known = grant.lost
+            try:
+                it.lock.release()
+            except LockLost:
+                heard.append("lost")
+            else:
+                assert not known, "it was known to be lost, and nobody is told"
+            with pytest.raises(LockNotHeld):
+                it.lock.release()
+            assert it.lock.acquire(wait_s=0).token > grant.token
+            it.lock.release()
+
+        stage.play(holds, and_then_s=TTL_S)
+        assert told in ([*heard], ["lost"])
+        it.check_it_is_free()
+
+
+@pytest.mark.parametrize(
+    ("play", "deviations", "at_least"),
+    [
+        (two_want_it, 1, 100),
+        (two_are_one_owner, 2, 700),
+        (two_begin_as_one_owner, 2, 700),
+        (granted_twice_to_one_owner, 2, 60),
+        (left_to_the_next, 1, 200),
+        (released_as_it_is_lost, 1, 100),
+    ],
+)
+def test_a_lock_has_one_owner_and_is_given_back_once(play: Play, deviations: int, at_least: int) -> None:
+    """Whoever acquires and releases at the same time, loses it or ends: nothing is held then that nobody has."""
+    assert explore(play, deviations=deviations).schedules >= at_least
+
+
+# -- those who wait for it, and those who are not there any more -------------------------------------------------------
+
+
+def closed_while_one_waits(schedule: Schedule, mutant: FunctionType | None = None) -> None:
+    """The connection is closed while a thread waits for the lock, or begins to."""
+    with Stage(schedule, [attempt, waiting, callbacks], mutant=mutant) as stage:
+        it = Shared()
+        it.lock.acquire(owner="somebody else")
+
+        def waits() -> None:
+            with pytest.raises(LockUnavailable):
+                it.lock.acquire()
+            assert len(it.server.queues["it"]) == 1
+
+        def closes() -> None:
+            it.locks.close()
+
+        stage.play(waits, closes)
+        assert stage.now < 1001, "it waited in vain"
+
+
+def called_off(schedule: Schedule, mutant: FunctionType | None = None) -> None:
+    """While it waits, or begins to."""
+    with Stage(schedule, [attempt, waiting, callbacks], mutant=mutant) as stage:
+        it, cancel = Shared(), Cancel()
+        it.lock.acquire(owner="somebody else")
+
+        def waits() -> None:
+            with pytest.raises(LockCancelled):
+                it.lock.acquire(cancel=cancel)
+            assert len(it.server.queues["it"]) == 1
+
+        def calls_off() -> None:
+            cancel.set()
+
+        stage.play(waits, calls_off)
+        assert stage.now < 1001, "it waited in vain"
+
+
+def called_off_as_it_becomes_free(schedule: Schedule, mutant: FunctionType | None = None) -> None:
+    """The waiter has it, or has called the wait off; and it goes on at once."""
+    with Stage(schedule, [waiting], mutant=mutant) as stage:
+        it, cancel = Shared(), Cancel()
+        it.lock.acquire(owner="somebody else")
+
+        def waits() -> None:
+            with suppress(LockCancelled):
+                it.lock.acquire(cancel=cancel)
+                it.lock.release()
+
+        def ends_it() -> None:
+            it.lock.release(owner="somebody else")
+            cancel.set()
+
+        stage.play(waits, ends_it)
+        assert stage.now < 1001, "it waited in vain"
+        it.check_it_is_free()
+
+
+def forked(schedule: Schedule, mutant: FunctionType | None = None) -> None:
+    """A thread forks, whatever the others hold at that moment."""
+    fork._renewals.clear()  # of the runs before
+    with Stage(schedule, [callbacks, owners, renewer], mutant=mutant) as stage:
+        it, told = Shared(ttl_s=0.9), list[str]()
+        grant, cancel = it.lock.acquire(owner="the parent"), Cancel()
+
+        def goes_on() -> None:
+            cancel.subscribe(lambda: None)()
+            grant.on_lost(lambda: told.append("lost"))
+            it.lock.acquire(owner="the parent")
+            it.lock.release(owner="the parent")
+            it.locks.renewer.drop(grant.lease)
+            grant.lease.lose("it was said so")
+
+        def forks() -> None:
+            stage.fork()
+            before = list(told)
+            assert grant.lost
+            grant.lease.lose("it seems so in the child")
+            with pytest.raises(LockError, match="before the fork"):
+                it.lock.release(owner="the parent")
+            it.server.queues.clear()  # the parent releases it
+            with it.lock as own:
+                own.on_lost(lambda: told.append("the child's"))()
+                passes(1.0)
+                assert not own.lost, "nobody renews it in the child"
+            cancel.set()
+            assert told == before
+
+        stage.play(goes_on, forks)
+
+
+@pytest.mark.parametrize(
+    ("play", "deviations", "at_least"),
+    [
+        (closed_while_one_waits, 1, 400),
+        (called_off, 1, 100),
+        (called_off_as_it_becomes_free, 2, 700),
+        (forked, 1, 200),
+    ],
+)
+def test_nobody_waits_in_vain(play: Play, deviations: int, at_least: int) -> None:
+    """Who is called off leaves at once, with all that is theirs; a child neither hangs nor has its parent's lock."""
+    assert explore(play, deviations=deviations).schedules >= at_least
+
+
+# -- what the explorer is good for -------------------------------------------------------------------------------------
+
+
+def lose_without_mutex(one: Lease, reason: str) -> None:
+    if one._reason is None:
+        one._reason = reason
+        one._on_lost.fire()
+
+
+def call_and_then_fire(one: Callbacks) -> None:
+    one._call_all()
+    one.fired = True
+
+
+def look_and_then_subscribe(one: Callbacks, callback: Callable[[], None]) -> None:
+    if one.fired:
+        callback()
+    else:
+        one._callbacks.append(callback)
+
+
+def reenter_without_mutex(one: Owners, owner: str) -> Grant | None:
+    data = one._held.get(owner)
+    if data is None:
+        return None
+    data.hold_count += 1
+    return data.grant
+
+
+def start_without_mutex(one: ThreadRenewer) -> None:
+    if one._thread is None and not one._closed:
+        one._thread = Thread(target=one._run, name="fencelock-renewer", daemon=True)
+        one._thread.start()
+    one._changed.set()
+
+
+def keep_the_mutex(one: Owners) -> None:
+    one._held_by_parent |= one._held.keys()
+    one._held = {}
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "mutant", "play", "what"),
+    [
+        (Lease, "lose", lose_without_mutex, lost_twice, "assert"),
+        (Callbacks, "fire", call_and_then_fire, subscribed_and_lost, "assert"),
+        (Callbacks, "subscribe", look_and_then_subscribe, subscribed_and_lost, "assert"),
+        (Owners, "reenter", reenter_without_mutex, two_are_one_owner, "given back while one had it"),
+        (ThreadRenewer, "_look_soon", start_without_mutex, kept_by_two, "one thread for all"),
+        (Owners, "_begin_in_child", keep_the_mutex, forked, "everybody waits"),
+    ],
+)
+def test_what_is_broken_is_found(
+    kind: type, name: str, mutant: FunctionType, play: Play, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It all goes well if nobody is interrupted, and not otherwise; the schedule that is reported shows it again."""
+    monkeypatch.setattr(kind, name, mutant)
+    broken = partial(play, mutant=mutant)
+    explore(broken, deviations=0)
+    with pytest.raises(BrokenPromise, match=what) as found:
+        explore(broken, deviations=2)
+    with pytest.raises(AssertionError):
+        broken(Schedule(found.value.given))
