@@ -7,6 +7,8 @@ loopback only, on free ports, keep their files in a temporary folder, and die wi
 from app.embedded.etcd import EtcdCluster, EtcdMember, etcd_binary
 from app.embedded.lock_servers import LockServers
 from app.embedded.mariadb import MariaDB, mariadb_binary
+from app.embedded.redis_cluster import RedisCluster
+from app.embedded.sentinel import SentinelSet
 from app.embedded.valkey import Valkey, valkey_binary
 from app.embedded.zookeeper import ZooKeeper, zookeeper_classpath
 
@@ -15,6 +17,8 @@ __all__ = [
     "EtcdMember",
     "LockServers",
     "MariaDB",
+    "RedisCluster",
+    "SentinelSet",
     "Valkey",
     "ZooKeeper",
     "etcd_binary",

@@ -4,14 +4,18 @@ import base64
 import http.client
 import json
 import socket
+import time
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from app.embedded.process import Process, free_port
 from app.errors import ConfigurationError
+
+_CHANGED_WITHIN_S: Final = 20.0
+_AGAIN_S: Final = 0.2
 
 
 def etcd_binary(name: str = "etcd") -> Path:
@@ -39,7 +43,9 @@ class EtcdMember(Process):
         secure: bool = False,
     ) -> None:
         self.client_port = client_port or free_port()
-        peer_url = f"http://127.0.0.1:{peer_port or free_port()}"
+        self._peer_port = peer_port or free_port()
+        self._cluster = cluster
+        self.peer_url = peer_url = f"http://127.0.0.1:{self._peer_port}"
         scheme = "https" if secure else "http"
         client_url = f"{scheme}://127.0.0.1:{self.client_port}"
         self.endpoint = client_url
@@ -62,6 +68,16 @@ class EtcdMember(Process):
 
         super().__init__(name, argv, ready=self._accepts if secure else self._healthy)
 
+    def successor(self) -> "EtcdMember":
+        """One with this one's name and ports and no data, to be started in its place: see `replace_member`."""
+        return EtcdMember(
+            self.name,
+            client_port=self.client_port,
+            peer_port=self._peer_port,
+            cluster=self._cluster,
+            options=["--initial-cluster-state=existing"],
+        )
+
     def leads(self) -> bool:
         """Whether this member is the cluster's leader; raises `OSError` when it does not answer."""
         status = self.ask("maintenance/status")
@@ -75,7 +91,7 @@ class EtcdMember(Process):
         """Delete a key of any owner; True if it was there. Raises `OSError` when the member does not answer."""
         return "deleted" in self.ask("kv/deleterange", key=base64.b64encode(key.encode()).decode())
 
-    def ask(self, method: str, **arguments: str | bool) -> dict[str, Any]:
+    def ask(self, method: str, **arguments: str | bool | list[str]) -> dict[str, Any]:
         """A call through etcd's JSON gateway, such as "maintenance/status"."""
         body = json.dumps(arguments).encode()
         request = urllib.request.Request(f"{self.endpoint}/v3/{method}", data=body, method="POST")
@@ -136,3 +152,32 @@ class EtcdCluster:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+
+def replace_member(members: list[EtcdMember], number: int) -> None:
+    """End a member of a cluster and have a new one in its place, as an operator does whose disk has died.
+
+    Raises `OSError` when the others don't answer.
+    """
+    old = members[number]
+    old.stop()
+    other = members[number - 1]
+    found = other.ask("cluster/member/list")["members"]
+    (of_old,) = (one["ID"] for one in found if one.get("name") == old.name)
+    _until_done(lambda: other.ask("cluster/member/remove", ID=of_old))
+    _until_done(lambda: other.ask("cluster/member/add", peerURLs=[old.peer_url]))
+    members[number] = old.successor().start()
+
+
+def _until_done(change: Callable[[], object]) -> None:
+    """A cluster that has just lost its leader, or a member, refuses changes for a while."""
+    until = time.monotonic() + _CHANGED_WITHIN_S
+    while True:
+        try:
+            change()
+        except OSError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(_AGAIN_S)
+        else:
+            return

@@ -3,10 +3,11 @@
 import re
 import socket
 import urllib.request
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Self
 
-from app.embedded.etcd import EtcdMember
+from app.embedded.etcd import EtcdCluster, EtcdMember
 from app.embedded.mariadb import MariaDB
 from app.embedded.process import Process
 from app.embedded.valkey import Valkey
@@ -18,38 +19,63 @@ _REDIS_CALLS = "eval|evalsha|psubscribe|set"  # those of the locks; none of thei
 class LockServers:
     """Those of the lock of that name, started together. A lock of Redis gets one apart from the stock's.
 
-    `url`: of the lock.
+    `etcd_members`: of the cluster, where it is etcd; `ports`: where they listen.
     """
 
-    def __init__(self, lock: str) -> None:
+    def __init__(self, lock: str, *, etcd_members: int = 1) -> None:
         self._all = ExitStack()
         self.processes: list[Process] = []
-        scheme, address = lock.replace("-", "+", 1), ""
+        self.ports: list[int] = []
+        self._scheme, self._login, self._path = lock.replace("-", "+", 1), "", ""
         match lock.partition("-")[0]:
             case "etcd":
-                etcd = EtcdMember()
-                self.processes, address = [etcd], etcd.endpoint.partition("://")[2]
+                etcds = EtcdCluster(etcd_members).members
+                self.processes, self.ports = [*etcds], [etcd.client_port for etcd in etcds]
             case "redis":
                 redis = Valkey("valkey-locks", durable=True)
-                self.processes, address = [redis], redis.url.partition("://")[2]
+                self.processes, self.ports, self._path = [redis], [redis.port], "/0"
             case "redlock":
                 independent = [Valkey(f"valkey-locks-{number}", durable=True) for number in (1, 2, 3)]
-                self.processes = [*independent]
-                address = ",".join(f"127.0.0.1:{server.port}" for server in independent)
+                self.processes, self.ports = [*independent], [server.port for server in independent]
             case "zookeeper":
                 zookeeper = ZooKeeper()
-                self.processes, address = [zookeeper], zookeeper.hosts
+                self.processes, self.ports = [zookeeper], [zookeeper.port]
             case "mysql":
                 mariadb = MariaDB()
-                self.processes, address = [mariadb], mariadb.url.partition("://")[2]
-        self.url = f"{scheme}://{address}"
+                self.processes, self.ports = [mariadb], [mariadb.port]
+                self._login, self._path = f"{mariadb.user}:{mariadb.password}@", f"/{mariadb.database}"
+
+    @property
+    def url(self) -> str:
+        """Of the lock."""
+        return self.url_by(self.ports)
+
+    def url_by(self, ports: Sequence[int], host: str = "127.0.0.1") -> str:
+        """The same by other ports: of proxies in front of the servers."""
+        return f"{self._scheme}://{self._login}{','.join(f'{host}:{port}' for port in ports)}{self._path}"
 
     def __enter__(self) -> Self:
         with ExitStack() as starting:
-            for server in self.processes:
-                starting.enter_context(server)
+            starting.callback(self._stop)
+            self.start()
             self._all = starting.pop_all()
         return self
+
+    def start(self) -> None:
+        """Start all of them: the first time, or again after `kill`, from their files."""
+        for server in self.processes:
+            server.start(wait=False)  # an etcd member is ready only when there are more of them
+        for server in self.processes:
+            server.wait_ready()
+
+    def kill(self) -> None:
+        """SIGKILL for all of them; their files stay."""
+        for server in self.processes:
+            server.kill()
+
+    def _stop(self) -> None:
+        for server in self.processes:  # those that are there now
+            server.stop()
 
     def __exit__(self, *_: object) -> None:
         self._all.close()

@@ -81,6 +81,7 @@ class Process:
     the order that it wants. The output goes to `output.log` in the directory.
     """
 
+    cwd: Path | None = None  # where it runs; None: where we do
     graceful = True  # whether `stop` asks before it kills; a database whose data goes with it needn't be asked
 
     def __init__(
@@ -132,7 +133,13 @@ class Process:
         argv = list(self._argv(self.directory))
         with (self.directory / "output.log").open("ab") as log:
             self._child = subprocess.Popen(
-                argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self._env, start_new_session=True
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=self._env,
+                cwd=self.cwd,
+                start_new_session=True,
             )
         # The directory of a caller is the caller's to remove.
         doomed = "" if self._keep_directory else str(self.directory)
