@@ -8,30 +8,54 @@ import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Final, TextIO
+
+UNKNOWN: Final = "urn:seckill:outcome-unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A thing on sale. `initial`: units that existed at the start; `limit`: units that a buyer may have, 0 for any."""
+
+    sku: str
+    initial: int
+    limit: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """How the run was set up. `initial`: units that existed; `recovery_s`: within that long a fault must be over."""
+    """How the run was set up.
 
-    initial: int
+    `recovery_s`: within that long a fault must be over; `promises`: what the lock declares, see
+    `app.locks.backend.Guarantees`; `known`: faults after which the lock's server itself, as is known of this version of
+    it, gives a lock to two; `bug`: what was switched off on purpose.
+    """
+
+    items: tuple[Item, ...]
     instances: int
     ttl_s: float
     recovery_s: float
+    lock: str
+    store: str
     guard: str
     seed: int
     nemeses: tuple[str, ...]
+    promises: tuple[str, ...] = ()
+    known: tuple[str, ...] = ()
+    bug: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
     """One request of a buyer and its answer. `status` is 0 when no answer came: `error` says why.
 
-    `granted`: the quantity that the answer speaks of.
+    `wish`: the same for all attempts at one purchase; `key`: its idempotency key, if it has one; `granted`: the
+    quantity that the answer speaks of.
     """
 
-    key: str
+    wish: str
+    key: str | None
+    sku: str
     buyer: str
     quantity: int
     instance: str
@@ -48,12 +72,43 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What a reader saw in the store, who asked at `asked_at` and had the answer at `at`."""
+    """What a reader saw in the store of an item, who asked at `asked_at` and had the answer at `at`."""
 
     asked_at: float
     at: float
     stock: int
     lucky: int
+    sku: str = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Restock:
+    """An operator has added units. `sure`: whether they were told so; else it may have been done at any time since."""
+
+    asked_at: float
+    done_at: float
+    added: int
+    sku: str = "default"
+    sure: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Belief:
+    """From `since` until `until` an instance took itself for the owner of a lock: from the grant to its release.
+
+    `lost`: it had found out by the release that its lease was over, at `until`. `ended`: whether it came to a release;
+    else `until` is the grant's moment: the instance was killed, nobody knows when it stopped to believe. `waited_s`:
+    for the grant.
+    """
+
+    instance: str
+    lock: str
+    token: int
+    since: float
+    until: float
+    lost: bool = False
+    ended: bool = True
+    waited_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +126,7 @@ class Count:
 class Fault:
     """A fault. From `free_from` on the sale could go on: what was shared by all was there, or there again.
 
-    `struck`: whether there was anything to strike; `target` says what, or why not.
+    `struck`: whether there was anything to strike; `target` says what, or why not. `hit_at`: when it was broken.
     """
 
     name: str
@@ -81,11 +136,15 @@ class Fault:
     ended_at: float
     free_from: float
     watched_until: float
+    hit_at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class SoldOrder:
-    """An order as it lies in the store, in the order in which they were written."""
+    """An order as it lies in the store, in the order in which they were written (of one item).
+
+    `epoch`: of its token; an operator who unfences the item begins the next one.
+    """
 
     id: str
     quantity: int
@@ -94,18 +153,32 @@ class SoldOrder:
     instance: str
     token: int
     batch: str
+    sku: str = "default"
+    epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class End:
-    """What was there when all was over: the stock, the orders, and what was left behind in etcd."""
+class Left:
+    """What was left of an item in the end."""
 
     stock: int
     lucky: int
     initial: int | None
+    sku: str = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """What was there when all was over: the stock, the orders, and what was left behind on the lock's servers.
+
+    `unreadable`: what the store said of an item that it could not say.
+    """
+
+    left: tuple[Left, ...]
     orders: tuple[SoldOrder, ...]
     queue: tuple[str, ...] = ()
     leases: tuple[str, ...] = ()
+    unreadable: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -115,6 +188,8 @@ class History:
     setup: Setup
     attempts: list[Attempt] = field(default_factory=list)
     looks: list[Look] = field(default_factory=list)
+    restocks: list[Restock] = field(default_factory=list)
+    beliefs: list[Belief] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     counts: list[Count] = field(default_factory=list)
     end: End | None = None
@@ -126,6 +201,10 @@ class History:
                 self.attempts.append(event)
             case Look():
                 self.looks.append(event)
+            case Restock():
+                self.restocks.append(event)
+            case Belief():
+                self.beliefs.append(event)
             case Fault():
                 self.faults.append(event)
             case Count():
@@ -134,12 +213,14 @@ class History:
                 self.end = event
 
 
-Event = Attempt | Look | Fault | Count | End
+Event = Attempt | Look | Restock | Belief | Fault | Count | End
 
 _KINDS: dict[str, type[Any]] = {
     "setup": Setup,
     "attempt": Attempt,
     "look": Look,
+    "restock": Restock,
+    "belief": Belief,
     "fault": Fault,
     "count": Count,
     "end": End,
@@ -179,11 +260,14 @@ def parse(lines: Iterable[str]) -> History:
         if kind not in _KINDS or (history is None) != (kind == "setup"):
             raise ValueError(f"not a line of a history: {line[:100]!r}")
         if history is None:
-            history = History(Setup(**fields | {"nemeses": tuple(fields["nemeses"])}))
+            lists = {name: tuple(fields[name]) for name in ("nemeses", "promises", "known")}
+            items = tuple(Item(**item) for item in fields["items"])
+            history = History(Setup(**fields | lists | {"items": items}))
             continue
         if kind == "end":
+            fields["left"] = tuple(Left(**left) for left in fields["left"])
             fields["orders"] = tuple(SoldOrder(**order) for order in fields["orders"])
-            fields |= {"queue": tuple(fields["queue"]), "leases": tuple(fields["leases"])}
+            fields |= {name: tuple(fields[name]) for name in ("queue", "leases", "unreadable")}
         history.add(_KINDS[kind](**fields))
     if history is None:
         raise ValueError("an empty history")

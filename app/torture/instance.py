@@ -1,25 +1,38 @@
-"""An instance that can be hurt: SIGUSR1 stops its renewal thread for two TTLs, SIGUSR2 its event loop.
+"""An instance that can be hurt, and is watched: `python -m app.torture.instance FOLDER [BUG]`.
 
-Nothing of this is in the service itself; here it is `seckill serve` with two signals more.
+SIGUSR1 stops its renewal for two TTLs, SIGUSR2 its event loop for three. FOLDER is for what it believes of its locks;
+BUG is one of `app.torture.bugs`. Nothing of this is in the service itself; here it is `seckill serve` with all that.
 """
 
 import signal
+import sys
 import time
+from pathlib import Path
 
 from app.server import prepare
-from app.settings import load
+from app.settings import Settings, load
+from app.torture import beliefs, bugs, long_hold
 from app.web.state import State
 
 
-def main() -> None:
+def main(folder: Path, bug: str = "") -> None:
     """Serve as the environment says."""
     settings = load()
+    with beliefs.watch(folder / beliefs.FILE, settings.instance_name):
+        if bug:
+            bugs.BUGS[bug].plant()
+        _serve(settings, folder)
+
+
+def _serve(settings: Settings, folder: Path) -> None:
     server, listeners = prepare(settings)
+    pause_long_holds = long_hold.begin(settings, folder)
 
     def stop_renewing(number: int, frame: object) -> None:
         state = server.lifespan.state.get("seckill")
         if isinstance(state, State):
             state.admin.pause_renewal(2 * settings.lock_ttl_s)
+        pause_long_holds(2 * settings.lock_ttl_s)
 
     def hang(number: int, frame: object) -> None:
         time.sleep(3 * settings.lock_ttl_s)
@@ -30,4 +43,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(Path(sys.argv[1]), *sys.argv[2:])

@@ -1,17 +1,23 @@
-"""The time line: faults over answers per second, as one HTML page with an inline SVG. No script, nothing loaded."""
+"""The time line, one HTML page with inline SVG: faults, answers per second, and who believed to own what.
 
+No script, nothing loaded.
+"""
+
+import re
 from collections import Counter
 from html import escape
 from typing import Final
 
 from app.torture.history import History
-from app.torture.judge import Finding, recovery_s
+from app.torture.judge import Finding
+from app.torture.judge_service import recovery_s
 
 _BUCKET_S: Final = 0.25
 _WIDTH: Final = 1200
 _HEIGHT: Final = 320
 _LANE: Final = 18  # height of a fault's line above the curves
-_LEFT: Final = 50
+_LEFT: Final = 120
+_GRANT_LANE: Final = 14
 _SERIES: Final = (
     ("sold", "#1a7f37"),
     ("sold out", "#8c959f"),
@@ -42,9 +48,10 @@ body {{ font: 15px/1.4 system-ui, sans-serif; margin: 2em auto; max-width: {_WID
 table {{ border-collapse: collapse; margin: 1em 0 }} td, th {{ padding: .2em .8em .2em 0; text-align: left }}
 .kept {{ color: #1a7f37 }} .broken {{ color: #cf222e; font-weight: bold }} svg {{ width: 100%; height: auto }}
 </style></head><body>
-<h1>{setup.instances} instances, {setup.initial} units, guard: {escape(setup.guard)}</h1>
+<h1>{setup.instances} instances, lock: {setup.lock}, store: {setup.store}, guard: {escape(setup.guard)}</h1>
 <p>Seed {setup.seed}, lease TTL {setup.ttl_s:g} s, faults: {escape(", ".join(setup.nemeses))}</p>
 {_chart(history)}
+{_grants(history, findings)}
 <h2>Verdict</h2><table>{rows}</table>{f"<ul>{violations}</ul>" if violations else ""}
 <h2>Faults</h2><table><tr><th>at</th><th>fault</th><th>struck</th><th>lasted</th>
 <th>longest time without a sale</th></tr>{faults}</table>
@@ -92,6 +99,50 @@ def _chart(history: History) -> str:
     for number, (name, colour) in enumerate(drawn):
         parts.append(f'<text x="{_LEFT + number * 140}" y="{bottom + 40}" font-size="13" fill="{colour}">{name}</text>')
     return "".join(parts) + "</svg>"
+
+
+def _grants(history: History, findings: list[Finding]) -> str:
+    """A lane for each instance and lock: its grants, the lost ones in red; and where the violations were."""
+    last_s = max((one.done_at for one in history.attempts), default=0.0) or 1.0
+    scale = (_WIDTH - _LEFT - 10) / last_s
+    rows = sorted({(one.lock, one.instance) for one in history.beliefs})
+    height = len(rows) * _GRANT_LANE + 30
+    parts = [f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="grants of each instance">']
+    for fault in history.faults:
+        left, width = _LEFT + fault.began_at * scale, max(2.0, (fault.ended_at - fault.began_at) * scale)
+        parts.append(f'<rect x="{left:.1f}" y="0" width="{width:.1f}" height="{height - 20}" fill="#ddf4ff"/>')
+    for number, (lock, instance) in enumerate(rows):
+        y = number * _GRANT_LANE
+        own = [one for one in history.beliefs if (one.lock, one.instance) == (lock, instance)]
+        short = lock.rpartition("/")[2]
+        parts.append(f'<text x="0" y="{y + 10}" font-size="9">{escape(instance[-12:])} {escape(short)}</text>')
+        drawn = -1.0  # several grants in one pixel are one mark
+        for one in sorted(own, key=lambda belief: belief.since):
+            left, width = _LEFT + one.since * scale, max(1.0, (one.until - one.since) * scale)
+            if left + width <= drawn and not one.lost:
+                continue
+            drawn = left + width
+            colour = "#cf222e" if one.lost else "#8250df" if one.ended else "#bc4c00"
+            text = f"token {one.token}, {one.since:.3f} to {one.until:.3f} s{', lost' if one.lost else ''}"
+            parts.append(
+                f'<rect x="{left:.1f}" y="{y + 2}" width="{width:.1f}" height="{_GRANT_LANE - 4}" fill="{colour}">'
+                f"<title>{escape(text)}</title></rect>"
+            )
+    for at_s in _moments(findings):
+        x = _LEFT + at_s * scale
+        ends = f'x1="{x:.1f}" x2="{x:.1f}" y1="0" y2="{height - 16}"'
+        parts.append(f'<line {ends} stroke="#cf222e" stroke-dasharray="3 2"/>')
+        parts.append(f'<text x="{x:.1f}" y="{height - 6}" font-size="10" fill="#cf222e">✗ {at_s:.1f} s</text>')
+    return "".join(parts) + "</svg>"
+
+
+def _moments(findings: list[Finding]) -> list[float]:
+    """When the first violation of each promise was, as far as it says so."""
+    found = []
+    for finding in findings:
+        if finding.violations and (match := re.search(r"([0-9]+\.[0-9]+) s\b", finding.violations[0])):
+            found.append(float(match[1]))
+    return found
 
 
 def _count(history: History) -> tuple[Counter[tuple[str, int]], float]:

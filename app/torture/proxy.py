@@ -22,13 +22,15 @@ class _Connection:
         self.server = server
         self.doomed = False  # the answer that comes next is lost
         self.swallowed = False  # what comes on it is acknowledged, and goes nowhere
+        self.held: threading.Event | None = None  # what comes on it is passed on when that is set
         self._passing = 2
+        self.over = False  # what comes on it goes nowhere any more
         self._resets = False
         self._mutex = threading.Lock()
 
     def end(self, *, reset: bool = False) -> None:
         """Wake the threads that pass on, which a close alone does not. After a reset they close without a goodbye."""
-        self._resets = reset
+        self.over, self._resets = True, reset
         for side in (self.client, self.server):
             with contextlib.suppress(OSError):
                 if reset:
@@ -49,23 +51,26 @@ class _Connection:
 
 
 class Proxy:
-    """Listens on `port` and passes bytes to and from `target` (a port on loopback)."""
+    """Listens on `port` of an address of ours and passes bytes to and from `target` (a port on loopback)."""
 
-    def __init__(self, target: int) -> None:
+    def __init__(self, target: int, host: str = "127.0.0.1") -> None:
         self.port = free_port()
         self._target = target
-        self._listener = socket.create_server(("127.0.0.1", self.port))
+        self._listener = socket.create_server((host, self.port))
         self._connections: set[_Connection] = set()
         self._mutex = threading.Lock()
         self._refusing = False
         self._swallowing = False
         self._stray = b""
-        self._marker: bytes | None = None
+        self._marker: tuple[bytes, ...] = ()
         self._what = ""
         self.struck = threading.Event()
         self.delay_s = 0.0  # each request is passed on at least that much later
+        self.answer_delay_s = 0.0  # and each answer
+        self.struck_by = b""  # the bytes in which the marker was found
         self._flowing = threading.Event()
         self._flowing.set()
+        self._let_go = threading.Event()  # of what is held
         self._thread = threading.Thread(target=self._accept, name="proxy", daemon=True)
         self._thread.start()
 
@@ -100,29 +105,35 @@ class Proxy:
         self._refusing = False
         self._swallowing = False
         self._stray = b""
-        self._marker = None
-        self.delay_s = 0.0
+        self._marker = ()
+        self.delay_s = self.answer_delay_s = 0.0
         self._flowing.set()
+        self._let_go.set()
 
-    # -- one message: `struck` is set when it has happened -----------------------------------------------------------
+    # -- one message, which contains all markers: `struck` is set when it has happened ---------------------------------
 
-    def stall_at(self, marker: bytes) -> None:
-        """Stall the path as the next request that contains `marker` comes: it arrives after `restore`."""
-        self._aim("stall", marker)
+    def stall_at(self, *marker: bytes) -> None:
+        """Stall the path as the next such request comes: it arrives after `restore`."""
+        self._aim("stall", *marker)
 
-    def swallow_at(self, marker: bytes) -> None:
-        """Swallow the connection on which the next request that contains `marker` comes, from that request on."""
-        self._aim("swallow", marker)
+    def hold_at(self, *marker: bytes) -> None:
+        """Hold the connection on which the next such request comes, until `restore`; no other one."""
+        self._let_go = threading.Event()
+        self._aim("hold", *marker)
 
-    def lose_request(self, marker: bytes) -> None:
-        """Cut the path instead of letting the next request that contains `marker` reach the server."""
-        self._aim("request", marker)
+    def swallow_at(self, *marker: bytes) -> None:
+        """Swallow the connection on which the next such request comes, from that request on."""
+        self._aim("swallow", *marker)
 
-    def lose_answer_to(self, marker: bytes) -> None:
-        """Let the next request that contains `marker` reach the server, and cut the path instead of its answer."""
-        self._aim("answer", marker)
+    def lose_request(self, *marker: bytes) -> None:
+        """Cut the path instead of letting the next such request reach the server."""
+        self._aim("request", *marker)
 
-    def _aim(self, what: str, marker: bytes) -> None:
+    def lose_answer_to(self, *marker: bytes) -> None:
+        """Let the next such request reach the server, and cut the path instead of its answer."""
+        self._aim("answer", *marker)
+
+    def _aim(self, what: str, *marker: bytes) -> None:
         self.struck.clear()
         self._what = what
         self._marker = marker
@@ -131,6 +142,7 @@ class Proxy:
         """Close every connection and listen no more."""
         self._refusing = True
         self._flowing.set()
+        self._let_go.set()
         self._listener.shutdown(socket.SHUT_RDWR)  # a close alone doesn't wake the thread that accepts
         self._listener.close()
         self._end_all()
@@ -162,7 +174,8 @@ class Proxy:
                 threading.Thread(
                     target=self._pass_on, args=(connection, upstream), name="proxy-path", daemon=True
                 ).start()
-            if self._refusing and not connection.doomed:  # since we looked; what is doomed has an answer to wait for
+            # Since we looked. What is doomed has an answer to wait for.
+            if (self._refusing or self._stray) and not connection.doomed:
                 connection.end()
 
     def _pass_on(self, connection: _Connection, upstream: bool) -> None:
@@ -170,26 +183,32 @@ class Proxy:
         if not upstream:
             source, sink = sink, source
         with contextlib.suppress(OSError):
-            while data := source.recv(65536):
-                if upstream and self._marker is not None and self._marker in data:
-                    self._strike(connection)
+            # What comes after the end may still be read, on Linux.
+            while (data := source.recv(65536)) and not connection.over:
+                if upstream and self._marker and all(part in data for part in self._marker):
+                    self._strike(connection, data)
                 if connection.doomed and (not upstream or self._what == "request"):
                     self._end_all()
                     self.struck.set()
                     break
-                if upstream and self.delay_s:
-                    time.sleep(self.delay_s)
+                if delay_s := self.delay_s if upstream else self.answer_delay_s:
+                    time.sleep(delay_s)
                 self._flowing.wait()
+                if upstream and connection.held is not None:
+                    connection.held.wait()
                 if not connection.swallowed:
                     sink.sendall(data)
         if connection.passed():
             with self._mutex:
                 self._connections.discard(connection)
 
-    def _strike(self, connection: _Connection) -> None:
-        self._marker = None
+    def _strike(self, connection: _Connection, data: bytes) -> None:
+        self._marker, self.struck_by = (), data
         if self._what == "stall":
             self._flowing.clear()
+            self.struck.set()
+        elif self._what == "hold":
+            connection.held = self._let_go
             self.struck.set()
         elif self._what == "swallow":
             connection.swallowed = True

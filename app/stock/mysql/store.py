@@ -371,7 +371,9 @@ class TransactionalStockStore(StockStore):
     def _expected(self, skus: Iterable[str]) -> dict[str, tuple[Position, ...]]:
         for sku in skus:
             refuse_odd_name(sku)
-        return {sku: self._watermarks[sku].positions for sku in skus}
+        # Nothing is kept of a name that is only asked for: it may be anything.
+        marks = {sku: self._watermarks.get(sku) for sku in skus}
+        return {sku: mark.positions if mark is not None else () for sku, mark in marks.items()}
 
 
 class _Seen(NamedTuple):

@@ -23,23 +23,23 @@ _INNODB: Final = "ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf
 _OF_SALE: Final = f"{_SKU}, sale {_WHOLE} DEFAULT 0"
 SCHEMA: Final = (
     # With defaults, so that an operator can put an item on sale by hand.
-    f"CREATE TABLE IF NOT EXISTS seckill_items ({_SKU} PRIMARY KEY, stock {_WHOLE} DEFAULT 0, "
+    f"CREATE TABLE seckill_items ({_SKU} PRIMARY KEY, stock {_WHOLE} DEFAULT 0, "
     f"lucky {_WHOLE} DEFAULT 0, initial BIGINT UNSIGNED, last_entry {_WHOLE} DEFAULT 0, "
     f"last_tag VARBINARY(8) NOT NULL DEFAULT '', generation {_WHOLE} DEFAULT 0, sale {_WHOLE} DEFAULT 0, "
     f"swept {_WHOLE} DEFAULT 0, epoch {_WHOLE} DEFAULT 0, source {_NAME}, token BIGINT UNSIGNED, "
     f"prepared VARBINARY(64), batch VARBINARY(64), version {_WHOLE} DEFAULT 0, "
     f"terms VARBINARY(255) NOT NULL DEFAULT '', "
     f"changed_at TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP) {_INNODB}",
-    f"CREATE TABLE IF NOT EXISTS seckill_orders ({_OF_SALE}, entry {_WHOLE}, quantity {_WHOLE}, buyer {_NAME}, "
+    f"CREATE TABLE seckill_orders ({_OF_SALE}, entry {_WHOLE}, quantity {_WHOLE}, buyer {_NAME}, "
     f"idempotency_key {_NAME}, secret VARBINARY(32) NOT NULL, instance {_NAME} NOT NULL, token {_WHOLE}, "
     f"epoch {_WHOLE}, batch VARBINARY(64) NOT NULL, PRIMARY KEY (sku, sale, entry)) {_INNODB}",
-    f"CREATE TABLE IF NOT EXISTS seckill_buyers ({_OF_SALE}, name {_NAME} NOT NULL, units {_WHOLE}, "
+    f"CREATE TABLE seckill_buyers ({_OF_SALE}, name {_NAME} NOT NULL, units {_WHOLE}, "
     f"PRIMARY KEY (sku, sale, name)) {_INNODB}",
     # What an idempotency key stands for: an order, for good, or a refusal until it expires.
-    f"CREATE TABLE IF NOT EXISTS seckill_keys ({_OF_SALE}, name {_NAME} NOT NULL, outcome VARBINARY(64) NOT NULL, "
+    f"CREATE TABLE seckill_keys ({_OF_SALE}, name {_NAME} NOT NULL, outcome VARBINARY(64) NOT NULL, "
     f"quantity {_WHOLE}, buyer {_NAME}, order_id VARBINARY(128), expires_at DATETIME(6), "
     f"PRIMARY KEY (sku, sale, name), INDEX (sku, expires_at)) {_INNODB}",
-    f"CREATE TABLE IF NOT EXISTS seckill_notices (name {_NAME} PRIMARY KEY, body MEDIUMTEXT NOT NULL) {_INNODB}",
+    f"CREATE TABLE seckill_notices (name {_NAME} PRIMARY KEY, body MEDIUMTEXT NOT NULL) {_INNODB}",
 )
 
 # By the server's clock. CURRENT_TIMESTAMP is in UTC, too: the sessions say so.

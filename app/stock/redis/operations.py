@@ -90,6 +90,11 @@ class RedisOperations(StockStore):
             )
         return keys_of(sku)
 
+    def _expected(self, sku: str) -> tuple[Position, ...]:
+        """The orders of an item that must be there. Nothing is kept of a name that is only asked for."""
+        watermark = self._watermarks.get(sku)
+        return watermark.positions if watermark is not None else ()
+
     async def _run(self, script: Script, sku: str, *, durable: bool = False, **request: object) -> Any:
         return await self._client.run(script, self._keys(sku).all, json.dumps(request), durable=durable)
 
@@ -162,7 +167,7 @@ class RedisOperations(StockStore):
             add=how.get("add", False),
             if_match=[str(units) for units in if_match] if if_match else False,
             terms=how.get("terms", {}),
-            expected=self._watermarks[sku].positions,
+            expected=self._expected(sku),
         )
         if answer[0] != "ok":
             raise refusal_of(sku, fence, answer)
@@ -177,7 +182,7 @@ class RedisOperations(StockStore):
 
     @override
     async def accept_loss(self, sku: str) -> None:
-        await self._run(self._accept, sku, expected=self._watermarks[sku].positions)
+        await self._run(self._accept, sku, expected=self._expected(sku))
 
     @override
     async def levels(self, skus: Sequence[str]) -> dict[str, Level | StockError]:

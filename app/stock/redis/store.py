@@ -47,7 +47,7 @@ class RedisStockStore(RedisOperations):
     async def prepare(self, fence: Fence, batch_id: str, asks: Mapping[str, Ask]) -> dict[str, Snapshot | StockError]:
         parts: dict[str, Part] = {}
         for sku, ask in asks.items():
-            keys, positions = self._keys(sku), self._watermarks[sku].positions
+            keys, positions = self._keys(sku), self._expected(sku)
             own = {"expected": positions, "buyers": ask.buyers, "keys": ask.keys}
             parts[sku] = Part(keys.all, own, positions)
 
@@ -125,7 +125,7 @@ class RedisStockStore(RedisOperations):
     async def inspect(self, skus: Sequence[str]) -> dict[str, Fence | StockError | None]:
         parts: dict[str, Part] = {}
         for sku in skus:
-            positions = self._watermarks[sku].positions
+            positions = self._expected(sku)
             parts[sku] = Part(self._keys(sku).all, {"expected": positions}, positions)
 
         def seen(sku: str, answer: Sequence[Any]) -> Fence | None:

@@ -1,0 +1,41 @@
+"""`seckill torture` for each lock beside etcd's, and for each store."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from app.embedded import MariaDB, ZooKeeper
+from app.torture.history import load
+from tests.harness.servers import optional
+from tests.harness.torture import QUICK, broken, torture
+
+pytestmark = pytest.mark.slow
+
+SERVERS: dict[str, list[Callable[[], object]]] = {"zookeeper": [ZooKeeper], "mysql": [MariaDB]}
+
+
+@pytest.mark.parametrize(
+    ("lock", "store", "nemeses"),
+    [
+        ("redis", "redis", "lock-cut,pause-holder,late-commit"),
+        ("redis", "redis", "lock-older"),
+        ("redis-fair", "redis", "lock-kill,renewal,pause"),
+        ("redlock", "redis", "lock-pause,lost-reply,kill"),
+        ("zookeeper", "redis", "lock-silent,pause-holder,late-between"),
+        ("mysql-row", "mysql", "lock-kill,late-commit,kill"),
+        ("mysql-for-update", "mysql", "lock-reset,pause,lost-reply"),
+        ("etcd-txn", "mysql", "store-kill,late-commit,lock-delay"),
+        ("etcd", "redis-sentinel", "store-failover,kill"),
+        ("etcd", "redis-cluster", "store-reshard,kill"),
+        ("fallback", "redis", "lock-kill,lock-pause,lost-reply"),
+        ("optimistic", "mysql", "kill,late-commit,store-reset"),
+    ],
+)
+def test_every_lock_keeps_what_it_promises(tmp_path: Path, lock: str, store: str, nemeses: str) -> None:
+    """The same for the other locks and the other stores, each held to what it declares."""
+    for server in SERVERS.get(lock.partition("-")[0], []) + SERVERS.get(store, []):
+        optional(server)
+    done = torture(tmp_path, *QUICK, "--lock", lock, "--store", store, "--nemesis", nemeses)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert broken(load(tmp_path / "history.jsonl")) == set()

@@ -1,0 +1,46 @@
+"""Each bug on demand can be planted: what it patches is still there."""
+
+import json
+import subprocess
+import sys
+
+from app.torture.bugs import BUGS
+from app.torture.nemesis import NAMES
+
+# One child for each, as nothing takes a bug out again; the imports are made once.
+_PLANT_EACH = """
+import json, os, sys
+from app.stock.redis.client import Script
+from app.torture.bugs import BUGS
+
+for name, bug in BUGS.items():
+    if not (child := os.fork()):
+        bug.plant()
+        shas = [Script(script).sha for script in ("prepare.lua", "commit.lua")]
+        print(json.dumps({name: shas}), flush=True)
+        os._exit(0)
+    os.waitpid(child, 0)
+"""
+
+
+def test_each_bug_can_be_planted() -> None:
+    """And one in the store's scripts gives them another digest: by the old one the servers would run the old text."""
+    done = subprocess.run([sys.executable, "-c", _PLANT_EACH], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stderr == ""
+    shas: dict[str, list[str]] = {}
+    for line in done.stdout.splitlines():
+        shas |= json.loads(line)
+    assert list(shas) == list(BUGS)
+    whole = shas["deaf"]
+    assert [name for name, found in shas.items() if found != whole] == [
+        "no-fence",
+        "fence-at-write-only",
+        "settles-without-a-fence",
+    ]
+
+
+def test_each_bug_says_what_it_is_and_what_shows_it() -> None:
+    """In a sentence, and by faults that there are."""
+    for bug in BUGS.values():
+        assert bug.what.endswith(".")
+        assert set(bug.nemeses) <= set(NAMES)
