@@ -1,0 +1,81 @@
+"""The model of the protocol, explored to its last state; and each mechanism is missed when it is left out."""
+
+from itertools import pairwise
+from xml.etree import ElementTree
+
+import pytest
+
+from app.model.picture import draw
+from app.model.protocol import MEANING, SCOPES, SMALLEST, Mechanism, Protocol, Scope, canonical
+from app.model.search import Found, TooManyStates, explore
+
+# What breaks without it, and in how many steps at least.
+BREAKS = {
+    Mechanism.LOCK: ("is refused while nothing is broken", 13),
+    Mechanism.LEASE: ("waits for ever", 6),
+    Mechanism.TOKENS: ("with a lower token", 17),
+    Mechanism.FENCE_AT_READ: ("two orders for one key", 18),
+    Mechanism.FENCE_AT_WRITE: ("was told “nothing was sold”, and has an order", 16),
+    Mechanism.COMPARE: ("the stock is -1", 9),
+    Mechanism.KEYS: ("was told “sold out”, and has an order", 15),
+    Mechanism.DOUBT: ("was told “nothing was sold”, and has an order", 11),
+    Mechanism.SETTLE: ("was told “nothing was sold”, and has an order", 16),
+    Mechanism.ANSWER_LAST: ("is told “sold”, and has no order", 7),
+    Mechanism.MARKS: ("have bought 1 unit", 18),
+}
+QUICK = {Mechanism.LEASE, Mechanism.COMPARE, Mechanism.DOUBT, Mechanism.ANSWER_LAST}  # some seconds in all
+
+
+def without(mechanism: Mechanism) -> tuple[Protocol, Found]:
+    protocol = Protocol(SMALLEST.get(mechanism, Scope()), without=frozenset({mechanism}))
+    return protocol, explore(protocol)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scope", SCOPES[:3], ids=str)
+def test_the_whole_protocol_keeps_every_promise(scope: Scope) -> None:
+    """In each state that can be reached with a fault of any kind."""
+    found = explore(Protocol(scope))
+    assert found.violation == "", found.history
+    assert found.states > 20_000
+
+
+def test_without_faults_every_promise_is_kept() -> None:
+    """In a second."""
+    assert explore(Protocol(Scope(faults=0))).violation == ""
+
+
+@pytest.mark.parametrize(
+    "mechanism", [pytest.param(one, marks=[] if one in QUICK else [pytest.mark.slow]) for one in Mechanism]
+)
+def test_each_mechanism_is_missed(mechanism: Mechanism) -> None:
+    """Left out by itself it lets a promise be broken: one that is not missed would be deleted."""
+    says, steps = BREAKS[mechanism]
+    _, found = without(mechanism)
+    assert says in found.violation
+    assert len(found.history) == steps
+
+
+def test_a_history_is_made_of_steps_that_there_are() -> None:
+    """Each of its states follows from the one before."""
+    protocol, found = without(Mechanism.DOUBT)
+    states = [protocol.start, *(state for _, state in found.history)]
+    for before, after in pairwise(states):
+        ways = (protocol.steps, protocol.deadlines, protocol.mishaps)
+        assert after in {canonical(state) for way in ways for _, state in way(before)}
+
+
+def test_a_picture_has_each_step_and_what_it_came_to() -> None:
+    """As SVG that a browser can read."""
+    protocol, found = without(Mechanism.LEASE)
+    picture = draw(protocol, found, Mechanism.LEASE, MEANING[Mechanism.LEASE])
+    texts = [element.text or "" for element in ElementTree.fromstring(picture).iter("{http://www.w3.org/2000/svg}text")]
+    assert "Without lease" in texts[0]
+    assert [text for text in texts if text.startswith("5. crashes")]
+    assert texts[-1] == "✗ Ann waits for ever"
+
+
+def test_too_many_states_are_said() -> None:
+    """And no verdict is given."""
+    with pytest.raises(TooManyStates, match="more than 1,000 states"):
+        explore(Protocol(Scope()), most=1000)
