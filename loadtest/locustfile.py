@@ -173,10 +173,11 @@ def _stock(environment: Environment) -> dict[str, int] | None:
         try:
             url = f"{host}/stock?sku={environment.parsed_options.sku}"
             with urllib.request.urlopen(url, timeout=10) as answer:
-                level: dict[str, int] = json.load(answer)
-                return level
+                level: Any = json.load(answer)
         except (OSError, ValueError):
             continue
+        if isinstance(level, dict) and {"stock", "lucky"} <= set(level):
+            return level
     return None
 
 
@@ -185,7 +186,9 @@ def _answer(response: Any) -> dict[str, Any]:
         body = json.loads(response.text or "")
     except ValueError:
         body = {}
-    if response.status_code == 200 and "outcome" in body:
+    if not isinstance(body, dict):  # somebody else's answer
+        body = {}
+    if response.status_code == 200 and {"outcome", "quantity"} <= set(body):
         return {"outcome": body["outcome"], "quantity": body["quantity"], "order": body.get("order"), "detail": None}
-    detail = body.get("detail") or str(response.error or "no answer")
+    detail = body.get("detail") or str(getattr(response, "error", None) or "this is not an answer of the sale")
     return {"outcome": "failed", "quantity": 0, "order": None, "detail": detail}

@@ -62,7 +62,7 @@ def test_the_locks_beside_their_peers(tmp_path: Path) -> None:
     ("argv", "said"),
     [
         (["loadtest.bench", "--only", "nobody"], "'nobody' is none of default, asgi-wait"),
-        (["app", "bench", "locks", "--only", "nobody"], "'nobody' is none of seckill etcd"),
+        (["app", "bench", "locks", "--only", "nobody"], "'nobody' is none of etcd"),
         (["app", "bench", "locks", "--processes", "two"], "'two' is not a list of numbers"),
     ],
 )
