@@ -9,8 +9,8 @@ from typing_extensions import override
 
 from app.telemetry.observer import Observer
 
-_GRANTS: Final = 12
-_EVENTS: Final = 24
+_GRANTS: Final = 2_000
+_EVENTS: Final = 40
 _WITHIN_S: Final = 1.0  # the same again so soon is the same event
 
 
@@ -56,9 +56,18 @@ class Journal(Observer):
         """The grants that this instance has now."""
         return list(self._held.values())
 
-    def note(self, kind: str, **facts: str | int | float) -> None:
-        """Remember an event; the same again within a second only counts."""
-        now = time.time()
+    def grants_since(self, at: float, *, least: int) -> list[GrantRecord]:
+        """Those that were over no earlier than that, in seconds since 1970, or that many if there were fewer."""
+        found: list[GrantRecord] = []
+        for one in reversed(self.grants):
+            if len(found) >= least and one.at + (one.held_s or 0.0) < at:
+                break
+            found.append(one)
+        return found[::-1]
+
+    def note(self, kind: str, *, at: float | None = None, **facts: str | int | float) -> None:
+        """Remember an event; the same again within a second only counts. `at`: when it was, if not now."""
+        now = time.time() if at is None else at
         last = self.events[-1] if self.events else None
         if last is not None and (last.kind, last.facts) == (kind, facts) and now - last.at < _WITHIN_S:
             last.times += 1

@@ -1,15 +1,17 @@
 """The picture of a sale: what all instances say of themselves, put together."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from app.dashboard.journal import Event, GrantRecord
 from app.locks import Contender, Guarantees
 from app.stock import Level
 
-_GRANTS: Final = 12
-_EVENTS: Final = 30
+SILENT_S: Final = 3.0  # an instance that was silent for longer is not counted on
+_GRANTS: Final = 300
+_EVENTS: Final = 60
+_SAME_S: Final = 3.0  # two instances that are looked at see the same
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +19,8 @@ class Report:
     """What an instance says of itself.
 
     `number` grows with each report; `units`: sold since it was started; `waiting`: buyers; `held`, `grants`: the grants
-    that it has, and the last that it had; `pausing`: its next write will be held back; `paused_s`: one is, for so long.
+    that it has, and the last that it had; `pausing`: its next write will be held back; `paused_s`: one is, for so long;
+    `lacks`: what it needs to sell, by the names of `/readyz`, and has not; `port`: where it listens, 0: not known.
     """
 
     instance: str
@@ -30,6 +33,8 @@ class Report:
     events: list[Event]
     pausing: bool
     paused_s: float
+    lacks: list[str] = field(default_factory=list)
+    port: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +43,11 @@ class InstanceState:
 
     report: Report
     silent_s: float
+
+    @property
+    def silent(self) -> bool:
+        """Whether it is not counted on."""
+        return self.silent_s > SILENT_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,4 +117,31 @@ def past_grants(instances: Iterable[InstanceState], lock: str) -> list[PastGrant
 def last_events(instances: Iterable[InstanceState]) -> list[InstanceEvent]:
     """The last events of all instances, the newest first."""
     every = [InstanceEvent(state.report.instance, event) for state in instances for event in state.report.events]
-    return sorted(every, key=lambda one: one.event.at, reverse=True)[:_EVENTS]
+    found: list[InstanceEvent] = []
+    told: dict[str, float] = {}  # what is about another instance, and when it was
+    for one in sorted(every, key=lambda one: one.event.at):
+        if "of" in one.event.facts:
+            what = f"{one.event.kind} {one.event.facts['of']} {one.event.facts.get('token')}"
+            if what in told and ("token" in one.event.facts or one.event.at - told[what] < _SAME_S):
+                continue
+            told[what] = one.event.at
+        found.append(one)
+    return found[: -_EVENTS - 1 : -1]
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What there was at a moment (`at`, in seconds since 1970): units left and sold, and what instances had sold."""
+
+    at: float
+    stock: int
+    lucky: int
+    units: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The last two minutes of an item, as far as one instance knows of them, the oldest first."""
+
+    samples: list[Sample]
+    grants: list[PastGrant]

@@ -10,30 +10,50 @@ import logging
 import math
 import secrets
 import time
-from collections import Counter
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
 from pydantic import FiniteFloat, TypeAdapter, ValidationError
 
 from app.dashboard.journal import Journal
-from app.dashboard.picture import InstanceState, Picture, Report, last_events, past_grants
+from app.dashboard.picture import (
+    SILENT_S,
+    History,
+    InstanceState,
+    PastGrant,
+    Picture,
+    Report,
+    Sample,
+    last_events,
+    past_grants,
+)
 from app.dashboard.stalling import StallingStore
+from app.dashboard.watch import Watch
 from app.errors import SeckillError, UnknownItem
 from app.forever import run_forever
+from app.locks import Scope
 from app.sale import Admin, Purchase, Shop
-from app.stock import Level
+from app.stock import DEFAULT_SKU, Level
 
 _log = logging.getLogger(__name__)
 
 _EVERY_S: Final = 0.5
-_SILENT_S: Final = 3.0  # an instance that was silent for longer is not counted on
 _STALE_S: Final = 60.0  # an entry that has not changed for longer is removed
+_KNOWN_WITHIN_S: Final = 3.0  # what was up when we came is known to be alive or silent after this
 _COMMAND_S: Final = 10.0  # how long a command is up
 _FRESH_S: Final = 3.0  # a command that is older is not obeyed; longer than the store's deadline
 _SLICE: Final = 100  # buyers of a rush who come without a pause for others
 _TOGETHER_S: Final = 1.0  # until a rush begins, so that all instances have heard of it
 _STALL_WITHIN_S: Final = 60.0
+_SAMPLE_EVERY_S: Final = 2.0
+_KEPT_S: Final = 120.0
+_GRANTS_KEPT: Final = 4_000
+_SKUS_KEPT: Final = 8  # of which samples are kept: those that were looked at last
+_GRANTS_TOLD_S: Final = 2.5  # a look comes once a second, and reports are half a second old
+_GRANTS_TOLD: Final = 12  # at the least
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +85,7 @@ class _Notice:
 class ControlRoom:
     """An instance's part in it: reports, obeys, and draws the picture. Lives on one event loop.
 
-    `lease_ttl_s`: of the locks' leases.
+    `lease_ttl_s`: of the locks' leases; `lacks()`: what keeps this instance from selling; `port`: where it listens.
     """
 
     def __init__(
@@ -77,6 +97,8 @@ class ControlRoom:
         *,
         instance: str,
         lease_ttl_s: float,
+        lacks: Callable[[], Awaitable[list[str]]],
+        port: int = 0,
     ) -> None:
         self._shop = shop
         self._admin = admin
@@ -84,6 +106,12 @@ class ControlRoom:
         self._stalling = stalling
         self._instance = instance
         self.lease_ttl_s = lease_ttl_s
+        self._lacks = lacks
+        self._port = port
+        self._lacking: list[str] = []
+        self._watch = Watch(journal)
+        self._samples: dict[str, deque[Sample]] = {DEFAULT_SKU: deque()}  # of the items that were looked at last
+        self._past: dict[str, dict[tuple[str, int, float], PastGrant]] = {}  # by lock: the grants that were seen
         self._number = 0
         self._mode = admin.mode
         self._board: dict[str, _Notice] = {}
@@ -94,10 +122,14 @@ class ControlRoom:
         self._tasks: set[asyncio.Task[None]] = set()
         self._pausing = 0
         self._paused_until = 0.0
+        self._knows = asyncio.Event()  # which reports are of instances that live
+        self._knows_at = math.inf
 
     def start(self) -> None:
         """Report, and listen to commands."""
         self._do(run_forever(self._exchange, every_s=_EVERY_S, log=_log, what="the control room"), "control room")
+        self._do(run_forever(self._sample, every_s=_SAMPLE_EVERY_S, log=_log, what="its samples"), "samples")
+        self._do(run_forever(self._look_inside, every_s=1.0, log=_log, what="its look inside"), "look inside")
 
     async def close(self) -> None:
         """End what was begun, and take our report down, so far as that can be done."""
@@ -111,8 +143,8 @@ class ControlRoom:
 
     # -- what an operator sees ---------------------------------------------------------------------------------------
 
-    async def picture(self, sku: str) -> Picture:
-        """How the sale of an item stands.
+    async def picture(self, sku: str, *, auditor: str | None = None) -> Picture:
+        """How the sale of an item stands. `auditor`: who looks after the books.
 
         While nobody looks, instances report only what is short: it takes them a second to tell of grants and events.
         """
@@ -121,19 +153,22 @@ class ControlRoom:
         for answer in (level, queue):
             if isinstance(answer, BaseException) and not isinstance(answer, SeckillError):
                 raise answer
-        now, lock = asyncio.get_running_loop().time(), self._shop.lock_name(sku)
-        states = {self._instance: InstanceState(self._report(), 0.0)}
-        for name, notice in self._board.items():
-            if name.startswith(_REPORT) and name != _REPORT + self._instance:
-                try:
-                    report = _reports.validate_json(notice.text)
-                except ValidationError:
-                    continue  # of another version
-                report = dataclasses.replace(report, instance=name.removeprefix(_REPORT))
-                states[report.instance] = InstanceState(report, now - notice.since)
-        instances = [states[name] for name in sorted(states)]
+        if isinstance(level, Level) and sku not in self._samples:
+            self._samples[sku] = deque()
+            if len(self._samples) > _SKUS_KEPT:
+                del self._samples[next(name for name in self._samples if name != DEFAULT_SKU)]
+        now, lock = time.time(), self._shop.lock_name(sku)
+        instances = self._instances()
+        grants = past_grants(instances, lock)
+        self._remember(lock, grants, now)
+        self._watch.reach("store", None if isinstance(level, Level | UnknownItem) else str(level))
+        self._watch.reach("lock", str(queue) if isinstance(queue, SeckillError) else None)
+        self._watch.hear(instances)
+        self._watch.audit(auditor)
+        if isinstance(queue, list) and self._admin.lock_system[1].scope is Scope.EVERYBODY:
+            self._watch.compare(lock, now, queue, instances, grants)
         return Picture(
-            at=time.time(),
+            at=now,
             instance=self._instance,
             sku=sku,
             lock=lock,
@@ -147,9 +182,55 @@ class ControlRoom:
             queue=queue if isinstance(queue, list) else [],
             lock_error=str(queue) if isinstance(queue, SeckillError) else None,
             instances=instances,
-            grants=past_grants(instances, lock),
-            events=last_events(instances),
+            grants=grants,
+            # With what has just been noted.
+            events=last_events([*(one for one in instances if one.report.instance != self._instance), self._self()]),
         )
+
+    def history(self, sku: str) -> History:
+        """What is known of the last two minutes, for who begins to look."""
+        seen = self._past.get(self._shop.lock_name(sku), {})
+        return History(list(self._samples.get(sku, [])), sorted(seen.values(), key=lambda past: past.grant.at))
+
+    def _instances(self) -> list[InstanceState]:
+        now = asyncio.get_running_loop().time()
+        states = {self._instance: self._self()}
+        for name, notice in self._board.items():
+            if name.startswith(_REPORT) and name != _REPORT + self._instance:
+                try:
+                    report = _reports.validate_json(notice.text)
+                except ValidationError:
+                    continue  # of another version
+                report = dataclasses.replace(report, instance=name.removeprefix(_REPORT))
+                states[report.instance] = InstanceState(report, now - notice.since)
+        return [states[name] for name in sorted(states)]
+
+    def _self(self) -> InstanceState:
+        return InstanceState(self._report(), 0.0)
+
+    def _remember(self, lock: str, grants: list[PastGrant], now: float) -> None:
+        seen = self._past.setdefault(lock, {})
+        for past in reversed(grants):
+            seen.setdefault((past.instance, past.grant.token, past.grant.at), past)
+        for key, past in list(seen.items()):
+            if past.grant.at > now - _KEPT_S and len(seen) <= _GRANTS_KEPT:
+                break
+            del seen[key]
+
+    async def _sample(self) -> None:
+        skus = list(self._samples)
+        levels = await self._shop.levels(skus)
+        now, units = time.time(), {state.report.instance: state.report.units for state in self._instances()}
+        for sku, samples in self._samples.items():
+            level = levels.get(sku)
+            if isinstance(level, Level):
+                samples.append(Sample(now, level.stock, level.lucky, units))
+            while samples and samples[0].at < now - _KEPT_S:
+                samples.popleft()
+
+    async def _look_inside(self) -> None:
+        if self._looked_lately():
+            self._lacking = await self._lacks()
 
     # -- what an operator says ---------------------------------------------------------------------------------------
 
@@ -158,6 +239,7 @@ class ControlRoom:
 
         Raises what the store raises; then the task is withdrawn, and an instance that reads it late does not obey.
         """
+        await self._get_to_know()
         names = self._present()
         share, more = divmod(buyers, len(names))
         each: dict[str, float] = {name: share + (place < more) for place, name in enumerate(names)}
@@ -170,18 +252,25 @@ class ControlRoom:
 
         Its leases are not renewed meanwhile: like a process that stands still at the worst moment.
         """
+        await self._get_to_know()
         queue = await self._admin.queue(sku)
         holder = next((str(one.owner.get("instance")) for one in queue if one.holds), self._instance)
         name = holder if holder in self._present() else self._instance
         await self._command(Command("pause", sku, {name: for_s}, time.time()))
         return name
 
+    async def _get_to_know(self) -> None:
+        """Wait until we know whose report is of one that is long gone: its share of a rush would come to nobody."""
+        with suppress(TimeoutError):  # the store says nothing: it says so again to what is done now
+            async with asyncio.timeout(_KNOWN_WITHIN_S):
+                await self._knows.wait()
+
     def _present(self) -> list[str]:
         now = asyncio.get_running_loop().time()
         others = {
             name.removeprefix(_REPORT)
             for name, notice in self._board.items()
-            if name.startswith(_REPORT) and now - notice.since < _SILENT_S
+            if name.startswith(_REPORT) and now - notice.since < SILENT_S
         }
         return sorted(others | {self._instance})
 
@@ -204,7 +293,7 @@ class ControlRoom:
         self._number += 1
         now = asyncio.get_running_loop().time()
         put = {_REPORT + self._instance: _reports.dump_json(self._report()).decode()}
-        if now - self._looked_at < _SILENT_S:
+        if now - self._looked_at < SILENT_S:
             put[_LOOK + self._instance] = str(self._number)
         withdrawn = set(self._withdrawn)
         old = [
@@ -215,10 +304,18 @@ class ControlRoom:
         found = await self._admin.notices(put, drop=[*old, *withdrawn])
         self._withdrawn -= withdrawn
         board = {}
+        # What was up before we came may be of one that is long gone: it has two turns to change.
+        if self._heard is None:
+            self._knows_at = now + 2 * _EVERY_S
+            since = self._knows_at - SILENT_S
+        else:
+            since = now
         for name, text in found.items():
             before = self._board.get(name)
-            board[name] = before if before is not None and before.text == text else _Notice(text, now)
+            board[name] = before if before is not None and before.text == text else _Notice(text, since)
         self._board = board
+        if now >= self._knows_at:
+            self._knows.set()
         commands = {name: text for name, text in found.items() if name.startswith(_COMMAND)}
         # What was said before we came was not meant for us.
         new = set() if self._heard is None else commands.keys() - self._heard - self._said
@@ -236,9 +333,8 @@ class ControlRoom:
                 _log.warning("a command came %.1f s late (or clocks are apart), and was not obeyed", late_s)
 
     def _report(self) -> Report:
-        now, journal = asyncio.get_running_loop().time(), self._journal
-        looks = [notice.since for name, notice in self._board.items() if name.startswith(_LOOK)]
-        looked_at = now - max([self._looked_at, *looks]) < _SILENT_S
+        now, journal, looked_at = asyncio.get_running_loop().time(), self._journal, self._looked_lately()
+        since = time.time() - _GRANTS_TOLD_S
         return Report(
             instance=self._instance,
             number=self._number,
@@ -246,11 +342,17 @@ class ControlRoom:
             waiting=self._shop.buyers_waiting,
             mode=self._admin.mode,
             held=journal.held,
-            grants=list(journal.grants) if looked_at else [],
+            grants=journal.grants_since(since, least=_GRANTS_TOLD) if looked_at else [],
             events=list(journal.events) if looked_at else [],
             pausing=self._pausing > 0,
             paused_s=max(0.0, self._paused_until - now),
+            lacks=self._lacking,
+            port=self._port,
         )
+
+    def _looked_lately(self) -> bool:
+        looks = [notice.since for name, notice in self._board.items() if name.startswith(_LOOK)]
+        return asyncio.get_running_loop().time() - max([self._looked_at, *looks]) < SILENT_S
 
     def _obey(self, command: Command) -> None:
         number = command.each.get(self._instance)
@@ -291,15 +393,18 @@ class ControlRoom:
     async def _pause(self, sku: str, for_s: float) -> None:
         loop = asyncio.get_running_loop()
 
-        def begins(token: int) -> None:
-            self._admin.pause_renewal(for_s)
-            self._paused_until = loop.time() + for_s
-            self._journal.note("paused", token=token, for_s=for_s)
+        def tell(what: str, token: int) -> None:
+            if what == "paused":
+                self._admin.pause_renewal(for_s)
+                self._paused_until = loop.time() + for_s
+                self._journal.note("paused", token=token, for_s=for_s)
+            else:
+                self._journal.note(what, token=token)
 
         self._pausing += 1
         try:
             await self._shop.level(sku)  # nothing is ever written of an item that isn't there
-            await self._stalling.stall(sku, for_s, begins, within_s=_STALL_WITHIN_S)
+            await self._stalling.stall(sku, for_s, tell, within_s=_STALL_WITHIN_S)
         except SeckillError as error:
             _log.warning("no pause: %s", error)
         finally:

@@ -13,7 +13,7 @@ from app.stock import Batch, Fence, StockStore
 class _Stall:
     sku: str
     for_s: float
-    begins: Callable[[int], None]
+    tell: Callable[[str, int], None]
     begun: "asyncio.Future[bool]"
 
 
@@ -41,20 +41,31 @@ class StallingStore:
         stall = self._stall
         if stall is not None and stall.sku in batches:
             self._stall = None
-            stall.begins(fence.token)
+            stall.tell("paused", fence.token)
             if not stall.begun.done():
                 stall.begun.set_result(True)
             await asyncio.sleep(stall.for_s)
-        return await self._store.commit(fence, batches)
+            stall.tell("woke", fence.token)
+        answers = await self._store.commit(fence, batches)
+        if stall is not None and stall.sku in batches and not isinstance(answers[stall.sku], StockError):
+            stall.tell("wrote", fence.token)
+        return answers
 
-    async def stall(self, sku: str, for_s: float, begins: Callable[[int], None], *, within_s: float) -> bool:
-        """Hold the next write that sells an item back for some seconds, after `begins(token)`.
+    async def stall(
+        self,
+        sku: str,
+        for_s: float,
+        tell: Callable[[str, int], None],
+        *,
+        within_s: float,
+    ) -> bool:
+        """Hold the next write that sells an item back for some seconds. Whether one came `within_s` seconds.
 
-        Whether one came `within_s` seconds.
+        `tell` hears "paused" and "woke", with the token of the write, and "wrote" if the store took it after all.
         """
         if self._stall is not None and not self._stall.begun.done():
             self._stall.begun.set_result(False)  # this one comes in its place
-        stall = self._stall = _Stall(sku, for_s, begins, asyncio.get_running_loop().create_future())
+        stall = self._stall = _Stall(sku, for_s, tell, asyncio.get_running_loop().create_future())
         try:
             async with asyncio.timeout(within_s):
                 return await stall.begun

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from sse_starlette import EventSourceResponse
 
 from app.audit import AuditVerdict
-from app.dashboard import Picture
+from app.dashboard.picture import History, InstanceState, PastGrant, Picture, Sample
 from app.locks import Contender, Scope
 from app.stock import DEFAULT_SKU
 from app.web.admin import ContenderView
@@ -26,6 +26,7 @@ router = APIRouter(
 
 _LOGIN: Final = "/control/login"
 _NOT_KEPT: Final = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}  # the token may be in the address
+_ITEMS_MAX: Final = 1_000
 _PAUSE_BEYOND_TTL_S: Final = 3.0  # time for the next in line to take over, and for us to see it
 
 
@@ -132,7 +133,31 @@ class InstanceView(BaseModel):
     pausing: bool = Field(description="its next write will be held back")
     paused_s: float = Field(description="so long a write of its will still be held back")
     token: str | None = Field(description="of the grant that it believes to have of this item's lock")
+    since: float | None = Field(description="when it got that, in seconds since 1970")
+    lacks: list[str] = Field(description="what keeps it from selling, as /readyz names it")
+    port: int = Field(description="where it listens; 0: not known")
     silent_s: float
+    silent: bool = Field(description="for so long that it is not counted on")
+
+    @classmethod
+    def of(cls, state: InstanceState, lock: str) -> "InstanceView":
+        """An instance, for JSON."""
+        report = state.report
+        held = next((one for one in report.held if one.lock == lock), None)
+        return cls(
+            instance=report.instance,
+            units=report.units,
+            waiting=report.waiting,
+            mode=report.mode,
+            pausing=report.pausing,
+            paused_s=report.paused_s,
+            token=str(held.token) if held else None,
+            since=held.at if held else None,
+            lacks=report.lacks,
+            port=report.port,
+            silent_s=state.silent_s,
+            silent=state.silent,
+        )
 
 
 class GrantView(BaseModel):
@@ -147,9 +172,28 @@ class GrantView(BaseModel):
     units: int
     handed_over_ms: float | None = Field(description="since the one before had ended, or since it was asked for")
 
+    @classmethod
+    def of(cls, past: PastGrant) -> "GrantView":
+        """A grant, for JSON."""
+        return cls(
+            instance=past.instance,
+            token=str(past.grant.token),
+            at=past.grant.at,
+            waited_ms=past.grant.waited_s * 1000,
+            held_ms=(past.grant.held_s or 0.0) * 1000,
+            purchases=past.grant.purchases,
+            units=past.grant.units,
+            handed_over_ms=None if past.handed_over_s is None else past.handed_over_s * 1000,
+        )
+
 
 class EventView(BaseModel):
-    """Something unusual: `fenced`, `lost`, `resolved`, `paused`, `rush` or `mode`, and the facts."""
+    """Something unusual, and the facts. `of`, if it is there, is whom or what it is about.
+
+    `paused`, `ran_out`, `overtaken`, `woke`, `wrote`, `fenced` and `lost` are of grants; `silent`, `back`, `came` and
+    `left` of instances, `away` and `reached` of the store or the lock system; beside `resolved`, `rush`, `mode` and
+    `auditor`.
+    """
 
     id: str
     instance: str
@@ -211,32 +255,8 @@ class PictureView(BaseModel):
             ),
             queue=queue,
             lock_error=picture.lock_error,
-            instances=[
-                InstanceView(
-                    instance=state.report.instance,
-                    units=state.report.units,
-                    waiting=state.report.waiting,
-                    mode=state.report.mode,
-                    pausing=state.report.pausing,
-                    paused_s=state.report.paused_s,
-                    token=next((str(one.token) for one in state.report.held if one.lock == picture.lock), None),
-                    silent_s=state.silent_s,
-                )
-                for state in picture.instances
-            ],
-            grants=[
-                GrantView(
-                    instance=past.instance,
-                    token=str(past.grant.token),
-                    at=past.grant.at,
-                    waited_ms=past.grant.waited_s * 1000,
-                    held_ms=(past.grant.held_s or 0.0) * 1000,
-                    purchases=past.grant.purchases,
-                    units=past.grant.units,
-                    handed_over_ms=None if past.handed_over_s is None else past.handed_over_s * 1000,
-                )
-                for past in picture.grants
-            ],
+            instances=[InstanceView.of(state, picture.lock) for state in picture.instances],
+            grants=[GrantView.of(past) for past in picture.grants],
             events=[
                 EventView(
                     id=f"{one.instance}/{one.event.number}",
@@ -263,6 +283,30 @@ async def picture(request: Request, sku: Sku = DEFAULT_SKU) -> PictureView:
     """The sale of an item, over all instances: what the page shows. Looked at once a second at most."""
     state = state_of(request)
     return _view(state, await state.pictures.at(sku))
+
+
+class HistoryView(BaseModel):
+    """The last two minutes, as far as this instance knows of them."""
+
+    samples: list[Sample]
+    grants: list[GrantView]
+
+    @classmethod
+    def of(cls, history: History) -> "HistoryView":
+        """For JSON."""
+        return cls(samples=history.samples, grants=[GrantView.of(past) for past in history.grants])
+
+
+@router.get("/history", responses=responses(422))
+async def history(request: Request, sku: Sku = DEFAULT_SKU) -> HistoryView:
+    """What one who begins to look has missed."""
+    return HistoryView.of(state_of(request).control.history(sku))
+
+
+@router.get("/items", responses=responses(503))
+async def items(request: Request) -> list[str]:
+    """The items that have a stock, a thousand at most."""
+    return sorted(await state_of(request).admin.items())[:_ITEMS_MAX]
 
 
 @router.get(

@@ -2,6 +2,7 @@
 
 import itertools
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -45,6 +46,9 @@ class Item:
         """How many there are."""
         answer = httpx.get(f"{self._url}/orders", params={"sku": self.sku, "limit": 1000}, headers=OPERATOR)
         return len(answer.raise_for_status().json()["orders"])
+
+
+HISTORY = "import(new URL('history.js', document.querySelector('script[type=module]').src))"  # what the page remembers
 
 
 @pytest.fixture(scope="module")
@@ -98,6 +102,23 @@ def events(page: Page) -> Locator:
     return page.get_by_role("region", name="Events").get_by_role("listitem")
 
 
+def drawn(page: Page, plot: str) -> set[str]:
+    """The colours on a chart, each as "red,green,blue"."""
+    found: list[str] = page.evaluate(
+        """(plot) => {
+          const canvas = document.querySelector(`#${plot} canvas`);
+          const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+          const found = new Set();
+          for (let at = 0; at < data.length; at += 4) {
+            if (data[at + 3] === 255) found.add(data.slice(at, at + 3).join());
+          }
+          return [...found];
+        }""",
+        plot,
+    )
+    return set(found)
+
+
 def sold_to(page: Page, item: Item, buyers: int) -> None:
     """Wait until so many were sold to; the figures say so, and the auditor agrees."""
     expect(figure(page, "lucky")).to_have_text(str(buyers), timeout=30_000)
@@ -114,7 +135,7 @@ def test_the_link_opens_it(pair: tuple[Instance, Instance], item: Item, visitors
     """It shows the item that the link names. No token is left where it could be read: in address, cookie or storage."""
     page = live(visitors.visit(item.link(pair[0])))
     assert page.url == f"{pair[0].url}/control?sku={item.sku}"
-    expect(page.get_by_role("textbox", name="Item")).to_have_value(item.sku)
+    expect(page.get_by_role("combobox", name="Item")).to_have_value(item.sku)
     expect(figure(page, "stock")).to_have_text("300")
     (cookie,) = page.context.cookies()
     assert cookie["httpOnly"]
@@ -263,8 +284,125 @@ def test_a_paused_holder_is_overtaken(
         expect(events(page).filter(has_text=lost)).to_have_count(1)
         expect(page.locator(".place[data-kind=ghost]")).to_have_count(0)
     expect(room.locator("#news")).not_to_be_empty()  # to those who can't see it
+    for page in (room, other):
+        tells = [
+            f"{paused.port} stands still for 5 s, just before it writes with token {token[1]}.",
+            "its lease, and it has run out. It does not know.",
+            f"{next_.port} has taken over",
+            f"{paused.port} has woken up, and sends its write with token {token[1]}.",
+            "The store refused it: a higher token was there already. Nothing was oversold. The guard worked.",
+        ]
+        expect(page.locator("#story li .words")).to_contain_text(tells)
+        expect(page.locator("#story")).to_have_attribute("data-result", "good")
+        expect(events(page).filter(has_text=f"{next_.port} took over from {paused.port}")).to_have_count(1)
+        visitors.forgive("willReadFrequently")  # the browser's advice to this test
+        # Lanes of both, and the shield.
+        eventually(
+            lambda page=page: {"29,95,209", "11,127,115", "29,125,63"} <= drawn(page, "lanes-plot"), "it is drawn"
+        )
+    expect(room.locator("#pause-said")).to_be_empty()  # it is not true any more
     sold_to(room, item, 240)
+    expect(room.locator("#rush-said")).to_be_empty()
+    room.locator("#story").get_by_role("button", name="Close").click()
+    expect(room.locator("#story")).to_be_hidden()
+    room.reload()
+    live(room)
+    expect(events(room).filter(has_text="took over")).to_have_count(1)
+    expect(room.locator("#story")).to_be_hidden()  # it has been read
+    expect(other.locator("#story")).to_be_visible()
     expect(room.get_by_role("region", name="Last grants").locator("[data-lost=true]")).to_have_count(0)  # long ago
+
+
+@pytest.fixture
+def bare(etcd: EtcdMember, visitors: Visitors) -> Iterator[Instance]:
+    """One of two instances of a store that nothing guards."""
+    options = {"lock_ttl_s": TTL_S, "guard": "none", "lock_prefix": "/bare/lock"}
+    with (
+        Valkey() as valkey,
+        Instance(etcd.endpoint, valkey.url, **options) as one,
+        Instance(etcd.endpoint, valkey.url, **options),
+    ):
+        yield one
+
+
+def test_without_a_guard_the_same_story_ends_badly(bare: Instance, visitors: Visitors) -> None:
+    """The store takes the late write; the page counts the units that are sold too often, and its light is red."""
+    item = Item(bare, 2000)
+    page = live(visitors.visit(item.link(bare), **DESK))
+    rush(page, 400, over_s=16)
+    pause(page)
+    expect(page.locator("#story")).to_have_attribute("data-result", "bad", timeout=30_000)
+    expect(page.locator("#story li .words").last).to_have_text(
+        re.compile(r"The store took it. Nothing guards it: \d+ units too many are sold, or will be.")
+    )
+    expect(events(page).filter(has_text="The store took the late write")).to_have_count(1)
+    expect(page.locator("#health")).to_have_text("The books don't add up", timeout=30_000)
+
+
+def test_who_had_the_lock(pair: tuple[Instance, Instance], item: Item, room: Page) -> None:
+    """Each grant is a bar that can be pointed at, also with keys; one can look closer, and go on."""
+    rush(room, 80, over_s=4)
+    sold_to(room, item, 80)
+    plot, said = room.locator("#lanes-plot"), room.locator("#lanes-said")
+    expect(plot).to_have_attribute("aria-label", re.compile(r"2 instances, \d\d+ grants in the last minute"))
+    grants = [grant.locator("th, td").all_text_contents() for grant in room.locator("#grants tr").all()]
+    newest = grants[0]
+    plot.focus()
+    room.keyboard.press("ArrowLeft")
+    expect(said).to_contain_text(f"{newest[0]} · token {newest[1]} · ")
+    expect(said).to_contain_text(re.compile(r"held for [\d.]+ ms · \d+ buyers?, \d+ units? · waited "))
+    room.keyboard.press("ArrowLeft")
+    expect(said).to_contain_text(f"token {grants[1][1]} · ")
+    room.keyboard.press("Escape")
+    expect(said).to_contain_text("Point at a bar")
+    back = room.locator("#lanes-live")
+    expect(back).to_be_hidden()
+    box = plot.bounding_box()
+    assert box is not None
+    room.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + 20)
+    room.mouse.down()
+    room.mouse.move(box["x"] + box["width"] * 0.9, box["y"] + 20, steps=5)
+    room.mouse.up()
+    expect(back).to_be_visible()
+    back.click()
+    expect(back).to_be_hidden()
+
+
+def test_to_the_shop_and_back(item: Item, room: Page) -> None:
+    """The same item, in the same language."""
+    room.get_by_role("link", name="Shop").click()
+    expect(room.locator("#left")).to_have_text("300")
+    room.get_by_role("link", name="Back to the control room").click()
+    live(room)
+    expect(room.get_by_role("combobox", name="Item")).to_have_value(item.sku)
+
+
+def test_what_was_before_is_told(pair: tuple[Instance, Instance], item: Item, room: Page) -> None:
+    """A page that is opened later shows the sale of before, in its curves and lanes."""
+    rush(room, 40, over_s=2)
+    sold_to(room, item, 40)
+    opened = room.evaluate("Date.now() / 1000")
+    room.reload()
+    live(room)
+    expect(room.locator("#lanes-plot")).to_have_attribute("aria-label", re.compile(r"2 instances, \d\d+ grants"))
+    assert room.evaluate(f"{HISTORY}.then(({{ levels }}) => levels()[0][0])") < opened
+
+
+def test_when_its_instance_is_gone_it_goes_on_with_another(
+    start: Start, pair: tuple[Instance, Instance], item: Item, visitors: Visitors
+) -> None:
+    """It was told where the others are."""
+    third = start(lock_ttl_s=TTL_S)
+    page = live(visitors.visit(item.link(third), **DESK))
+    expect(row(page, pair[0])).to_be_visible()
+    visitors.forgive(f"ERR_(CONNECTION_REFUSED|CONNECTION_RESET|INCOMPLETE_CHUNKED_ENCODING).*{third.port}/control/")
+    third.kill()
+    expect(page.locator("#connection")).to_contain_text(
+        re.compile(f"live, from ({pair[0].port}|{pair[1].port})"), timeout=30_000
+    )
+    assert f"/control?sku={item.sku}" in page.url
+    expect(figure(page, "stock")).to_have_text("300")
+    expect(row(page, third)).to_contain_text("silent for")  # rushes of other tests don't count on it
 
 
 @pytest.mark.parametrize(("reduced", "moves"), [("no-preference", True), ("reduce", False)])
@@ -351,8 +489,8 @@ def test_an_item_that_is_not_there(pair: tuple[Instance, Instance], visitors: Vi
     expect(figure(page, "stock")).to_have_text("300")
     expect(page.get_by_text("A restock makes it.")).to_be_hidden()
     visitors.forgive("status of 422")
-    page.get_by_role("textbox", name="Item").fill("<img src=x onerror=alert(1)>")
-    page.get_by_role("button", name="Look").click()
+    page.get_by_role("combobox", name="Item").fill("<img src=x onerror=alert(1)>")
+    page.keyboard.press("Enter")
     expect(page.get_by_text("There is no item “<img src=x")).to_be_visible()
     assert page.locator("img[src=x]").count() == 0
 
@@ -367,7 +505,7 @@ def test_an_instance_that_comes_back(
     visitors.forgive(f"ERR_(CONNECTION_REFUSED|CONNECTION_RESET|INCOMPLETE_CHUNKED_ENCODING).*{pair[0].port}/control/")
     rush(room, 30)
     expect(figure(room, "lucky")).to_have_text("30")
-    remembered = "import('/static/history.js').then(({ levels }) => levels()[0][0])"
+    remembered = f"{HISTORY}.then(({{ levels }}) => levels()[0][0])"
     since = room.evaluate(remembered)
     pair[0].kill()
     try:
@@ -379,7 +517,7 @@ def test_an_instance_that_comes_back(
     rush(room, 30)
     sold_to(room, item, 60)
     assert room.evaluate(remembered) == since
-    rates = room.evaluate("import('/static/history.js').then(({ rates, seen }) => rates(seen()).slice(1).flat())")
+    rates = room.evaluate(f"{HISTORY}.then(({{ rates, seen }}) => rates(seen()).slice(1).flat())")
     assert min(rate for rate in rates if rate is not None) == 0
     expect(row(room, pair[0]).get_by_role("cell").nth(0)).to_have_text("15")  # it counts from its start
 
@@ -399,14 +537,18 @@ def test_a_store_that_is_silent(own: tuple[Valkey, Instance], visitors: Visitors
     expect(figure(page, "stock")).to_have_text("50")
     valkey.pause()
     try:
-        expect(page.get_by_text("The store does not answer")).to_be_visible()
+        expect(page.locator("#store-trouble")).to_contain_text("The store does not answer")
         expect(figure(page, "stock")).to_be_hidden()
         expect(page.locator("#connection")).to_contain_text("live")
-        expect(row(page, instance)).to_contain_text("ready")
+        expect(row(page, instance)).to_contain_text("can't sell: the store")
+        expect(page.locator("#health")).to_have_text("Nothing is sold: the store is away")
     finally:
         valkey.resume()
+    expect(page.locator("#health")).to_have_text("Ready to sell")
     expect(figure(page, "stock")).to_have_text("50")
-    expect(page.get_by_text("The store does not answer")).to_be_hidden()
+    expect(page.locator("#store-trouble")).to_be_hidden()
+    expect(events(page).filter(has_text="The store does not answer")).to_have_count(1)
+    expect(events(page).filter(has_text="The store answers again")).to_have_count(1)
 
 
 def test_a_lock_system_that_is_silent(visitors: Visitors) -> None:
@@ -417,12 +559,14 @@ def test_a_lock_system_that_is_silent(visitors: Visitors) -> None:
         expect(page.get_by_text("Nobody holds the lock.")).to_be_visible()
         etcd.pause()
         try:
-            expect(page.get_by_text("The lock system does not answer")).to_be_visible()
+            expect(page.locator("#lock-trouble")).to_contain_text("The lock system does not answer")
+            expect(page.locator("#health")).to_have_text("Nothing is sold: waiting for etcd")
             expect(page.get_by_text("Nobody knows who holds the lock.")).to_be_visible()
             expect(figure(page, "stock")).to_have_text("50")
         finally:
             etcd.resume()
-        expect(page.get_by_text("The lock system does not answer")).to_be_hidden()
+        expect(page.locator("#lock-trouble")).to_be_hidden()
+        expect(page.locator("#health")).to_have_text("Ready to sell")
         page.goto("about:blank")
 
 
@@ -550,24 +694,36 @@ def test_the_light_may_change(room: Page, visitors: Visitors) -> None:
     visitors.forgive("willReadFrequently")  # the browser's advice to this test
     expect(room.locator("#levels canvas")).to_be_visible()
 
-    def colours() -> set[str]:
-        found: list[str] = room.evaluate(
-            """() => {
-              const canvas = document.querySelector("#levels canvas");
-              const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
-              const found = new Set();
-              for (let at = 0; at < data.length; at += 4) {
-                if (data[at + 3] === 255) found.add(data.slice(at, at + 3).join());
-              }
-              return [...found];
-            }"""
-        )
-        return set(found)
-
     light, dark = "200,20,47", "255,107,124"  # --stock
-    eventually(lambda: light in colours(), "the curve of the stock")
+    eventually(lambda: light in drawn(room, "levels"), "the curve of the stock")
     room.emulate_media(color_scheme="dark")
-    eventually(lambda: dark in colours() and light not in colours(), "the curve of the stock in other colours")
+    eventually(
+        lambda: dark in drawn(room, "levels") and light not in drawn(room, "levels"),
+        "the curve of the stock in other colours",
+    )
+
+
+def test_light_and_language_are_the_readers(room: Page) -> None:
+    """Switches at the top; what was chosen stays. A question mark explains the word beside it."""
+    ground = "getComputedStyle(document.body).backgroundColor"
+    light = room.evaluate(ground)
+    room.get_by_role("button", name="Auto").click()
+    assert room.evaluate(ground) == light
+    room.get_by_role("button", name="Light").click()
+    assert room.evaluate(ground) != light
+    room.reload()
+    live(room)
+    expect(room.get_by_role("button", name="Dark")).to_be_visible()
+    assert room.evaluate(ground) != light
+    room.get_by_role("button", name="What is a lease?").click()
+    expect(room.get_by_text("A grant ends by itself when its holder is not heard of")).to_be_visible()
+    room.keyboard.press("Escape")
+    expect(room.get_by_text("A grant ends by itself when its holder is not heard of")).to_be_hidden()
+    room.get_by_role("button", name="中文").click()
+    expect(room.locator("h1")).to_have_text("控制室")
+    room.get_by_role("button", name="English").click()
+    expect(room.locator("h1")).to_have_text("Control room")
+    assert "sku=" in room.url
 
 
 def test_all_at_one_glance(pair: tuple[Instance, Instance], item: Item, visitors: Visitors) -> None:
@@ -627,7 +783,7 @@ def test_all_of_it_in_chinese(pair: tuple[Instance, Instance], item: Item, visit
     page.locator("#rush button").click()
     page.locator("#pause button[type=submit]").click()
     expect(page.locator(".place[data-kind=waiter]").first).to_be_visible()
-    names = {"etcd", "seckill", "lock", "all"}
+    names = {"etcd", "seckill", "lock", "all", "Esc", "English"}
     assert words() <= names
     expect(page.locator(".place[data-kind=ghost]")).to_be_visible()
     assert words() <= names

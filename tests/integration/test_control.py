@@ -422,6 +422,19 @@ async def test_a_rush_is_sold_by_all_and_once(open_clients: OpenClients) -> None
     assert (await command(a, "rush", buyers=1))["instances"] == ["a"]  # one buyer comes to one
 
 
+async def test_no_buyer_is_sent_to_one_that_is_gone(
+    open_clients: OpenClients, etcd: EtcdMember, valkey: Valkey
+) -> None:
+    """One that was killed has left its report; an instance that starts then sends it no buyers."""
+    [http] = await open_clients()
+    report = json.dumps({"instance": "gone", "number": 1, "units": 0, "waiting": 0, "mode": "locked", "held": None})
+    async with board(etcd, valkey) as put:
+        await put({"report/gone": report})
+        async with client(etcd.endpoint, valkey.url, instance="d") as later:
+            assert (await command(later, "rush", buyers=30))["instances"] == ["a", "d"]
+            await eventually_async(lambda: lucky(http), "all are served", until=lambda found: found == 30)
+
+
 async def test_a_command_from_before_the_start_is_not_obeyed(
     open_clients: OpenClients, etcd: EtcdMember, valkey: Valkey
 ) -> None:
@@ -515,11 +528,48 @@ async def test_a_paused_holder_is_overtaken(open_clients: OpenClients) -> None:
     for kind in ("paused", "fenced", "lost"):
         (event,) = await events(b, kind)
         assert (event["instance"], event["facts"]["token"], event["times"]) == ("a", holder["token"], 1)
+    for kind in ("ran_out", "overtaken"):  # is noted by who is asked
+        (event,) = await events(b, kind)
+        assert (event["facts"]["of"], event["facts"]["token"]) == ("a", holder["token"])
+    assert event["facts"]["by"] == "b"
+    (woke,) = await events(b, "woke")
+    assert (woke["instance"], woke["facts"]["token"]) == ("a", holder["token"])
+    assert await events(b, "wrote") == []
     overtaken = next(one for one in (await look(b))["grants"] if one["token"] == holder["token"])
     assert overtaken["held_ms"] > 1000 * TTL_S
     assert overtaken["units"] == 0
     assert await lucky(a) == 2
     assert len((await a.get("/orders", headers=BEARER)).json()["orders"]) == 2
+
+
+async def test_what_was_before(open_clients: OpenClients) -> None:
+    """Who begins to look is told of the last two minutes: the levels, the units of each instance, the grants."""
+    a, _ = await open_clients(2)
+
+    async def levels() -> list[tuple[int, int]]:
+        history = (await a.get("/control/history", headers=BEARER)).json()
+        return [(one["stock"], one["lucky"]) for one in history["samples"]]
+
+    await eventually_async(levels, "before anybody has looked at a picture")
+    assert (await a.post("/stock/reduce")).headers["x-seckill-outcome"] == "sold"
+    sold = (await look(a))["level"]
+    assert sold["lucky"] == 1
+    seen = await eventually_async(levels, "the sale", until=lambda seen: (sold["stock"], 1) in seen)
+    assert seen.index((sold["stock"] + 1, 0)) < seen.index((sold["stock"], 1))
+    history = (await a.get("/control/history", headers=BEARER)).json()
+    assert history["samples"][-1]["units"] == {"a": 1, "b": 0}
+    assert [(one["instance"], one["units"]) for one in history["grants"] if one["purchases"]] == [("a", 1)]
+    other = (await a.get("/control/history", headers=BEARER, params={"sku": "other"})).json()
+    assert other["samples"] == []
+
+
+async def test_the_items_that_can_be_looked_at(open_clients: OpenClients) -> None:
+    """All that have a stock, by name."""
+    (a,) = await open_clients(1)
+    for sku in ("tablet", "mug"):
+        await restock(a, 5, sku)
+    assert (await a.get("/control/items", headers=BEARER)).json() == ["default", "mug", "tablet"]
+    assert (await a.get("/control/items")).status_code == 401
 
 
 async def test_the_holder_is_paused_whoever_is_asked(open_clients: OpenClients) -> None:

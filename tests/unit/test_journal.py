@@ -53,13 +53,24 @@ def test_locks_are_apart(clock: Clock) -> None:
 
 
 def test_only_the_last_grants_are_kept(clock: Clock) -> None:
-    """All units count for good, but only the last dozen grants are remembered."""
+    """All units count for good, but only the last two thousand grants are remembered."""
     journal = Journal()
-    for token in range(1, 51):
+    for token in range(1, 2051):
         journal.granted(LOCK, token, 0.0)
         journal.released(LOCK, token, 0.0, 1, 2)
-    assert [one.token for one in journal.grants] == list(range(39, 51))
-    assert journal.units == 100
+    assert [one.token for one in journal.grants] == list(range(51, 2051))
+    assert journal.units == 4100
+
+
+@pytest.mark.parametrize(("since_s", "least", "tokens"), [(-1.0, 0, []), (1.5, 0, [9, 10]), (1.5, 4, [7, 8, 9, 10])])
+def test_the_grants_of_late(clock: Clock, since_s: float, least: int, tokens: list[int]) -> None:
+    """Those that were over no longer ago than that; and if those are few, some more."""
+    journal = Journal()
+    for token in range(1, 11):
+        journal.granted(LOCK, token, 0.0)
+        clock.now += 1.0
+        journal.released(LOCK, token, 1.0, 1, 1)
+    assert [one.token for one in journal.grants_since(clock.now - since_s, least=least)] == tokens
 
 
 def test_the_same_again_within_a_second_is_one_event(clock: Clock) -> None:
@@ -83,11 +94,11 @@ def test_the_same_again_within_a_second_is_one_event(clock: Clock) -> None:
 
 
 def test_only_the_last_events_are_kept(clock: Clock) -> None:
-    """Two dozen are kept, and their numbers go on."""
+    """Forty are kept, and their numbers go on."""
     journal = Journal()
     for number in range(100):
         journal.note("rush", buyers=number)
-    assert [one.facts["buyers"] for one in journal.events] == list(range(76, 100))
+    assert [one.facts["buyers"] for one in journal.events] == list(range(60, 100))
     assert journal.events[-1].number == 100
 
 

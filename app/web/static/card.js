@@ -20,17 +20,17 @@ export function card() {
 }
 
 /** Put one who holds the lock, or waits, on a card. `place`: how many are ahead; `heldFor`: seconds. */
-export function showPlace(element, one, { place, heldFor, ttl, paused }) {
+export function showPlace(element, one, { place, heldFor, lock, paused }) {
   const parts = show(element, one, one.holds ? "holder" : "waiter");
   const stands = one.holds && paused > 0;
   element.dataset.paused = stands;
   write(parts.role, stands ? texts.standsStill(seconds(paused)) : one.holds ? texts.holds : texts.place(place));
   const span = one.holds ? (heldFor < 0.1 ? texts.justNow : texts.heldFor(seconds(heldFor))) : one.waited_s === null ? "" : texts.waitsFor(seconds(one.waited_s));
-  write(parts.facts, [texts.token(one.token), one.thread, span].filter(Boolean).join(" · "));
+  write(parts.facts, [texts.token(one.token), one.thread === lock.name ? "" : one.thread, span].filter(Boolean).join(" · "));
   write(parts.words, "");
   parts.lease.hidden = !one.holds || one.ttl_left_s === null;
   if (!parts.lease.hidden) {
-    parts.drain.style.transform = `scaleX(${Math.min(1, one.ttl_left_s / ttl)})`;
+    parts.drain.style.transform = `scaleX(${Math.min(1, one.ttl_left_s / lock.ttl_s)})`;
     write(parts.left, texts.leaseLeft(seconds(one.ttl_left_s)));
   }
 }

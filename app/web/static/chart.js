@@ -1,13 +1,31 @@
 // Curves over time.
 
 import uPlot from "./uplot-1.6.32.js";
-import { colour } from "./colour.js";
+import { colour, onLight } from "./colour.js";
 import { moment } from "./figure.js";
 import { span } from "./history.js";
+import { marks } from "./lanes.js";
 
 const charts = new Set();
-const light = matchMedia("(prefers-color-scheme: dark)");
-light.addEventListener("change", () => charts.forEach((chart) => chart.redraw()));
+onLight(() => charts.forEach((chart) => chart.redraw()));
+
+// The moments that matter, in each chart.
+function drawMarks(u) {
+  const { ctx, bbox } = u;
+  ctx.save();
+  ctx.lineWidth = 1.5 * devicePixelRatio;
+  ctx.setLineDash([4 * devicePixelRatio, 3 * devicePixelRatio]);
+  for (const { at, kind } of marks()) {
+    if (at < u.scales.x.min || at > u.scales.x.max) continue;
+    ctx.strokeStyle = colour(kind === "fenced" ? "--good-strong" : kind === "wrote" ? "--accent" : "--quiet");
+    const x = u.valToPos(at, "x", true);
+    ctx.beginPath();
+    ctx.moveTo(x, bbox.top);
+    ctx.lineTo(x, bbox.top + bbox.height);
+    ctx.stroke();
+  }
+  ctx.restore();
+}
 
 /**
  * A chart in an element. `top` says up to what value it goes, `value` how values are written.
@@ -26,8 +44,11 @@ export class Chart {
     new ResizeObserver(() => this.#plot?.setSize(this.#size())).observe(element);
   }
 
-  /** Have these curves: for each its `label`, its `colour` as a function, and that of the area below it, if any. */
-  draw(curves) {
+  /**
+   * Have these curves: for each its `label`, its `colour` as a function, and that of the area below it, if any; down to
+   * the next curve with `stacked`.
+   */
+  draw(curves, { stacked = false } = {}) {
     this.#plot?.destroy();
     const faint = () => colour("--edge");
     const quiet = () => colour("--quiet");
@@ -47,6 +68,8 @@ export class Chart {
           {},
           ...curves.map(({ label, colour: stroke, area: fill }) => ({ label, stroke, fill, width: 2, points: { show: false } })),
         ],
+        bands: stacked ? curves.slice(1).map((_, place) => ({ series: [place + 1, place + 2] })) : [],
+        hooks: { draw: [drawMarks] },
       },
       [[], ...curves.map(() => [])],
       this.#element,

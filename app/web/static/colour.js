@@ -15,9 +15,26 @@ export function introduce(instances) {
   instances.forEach(place);
 }
 
+const known = new Map();
+const light = matchMedia("(prefers-color-scheme: dark)");
+
+/** Have `change` called when it becomes light or dark. */
+export function onLight(change) {
+  light.addEventListener("change", change);
+  addEventListener("theme", change);
+}
+
+onLight(() => known.clear());
+
 /** A colour that is said in the style sheets, as it is now: it changes with the light. */
 export function colour(name) {
-  return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  if (!known.has(name)) {
+    const probe = document.body.appendChild(make("span", "unseen"));
+    probe.style.color = `var(${name})`;
+    known.set(name, getComputedStyle(probe).color);
+    probe.remove();
+  }
+  return known.get(name);
 }
 
 /** The colour of an instance, as it is now. */

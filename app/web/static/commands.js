@@ -7,11 +7,21 @@ import { command, toTheDoor } from "./session.js";
 
 const BEYOND_LEASE_S = 3; // so long a paused holder stands still after its lease: time to see what happens
 
+const RUSH_S = 20; // beyond the time over which its buyers come
+
 let level = null;
+let seen = 0; // when the last picture was
+const until = new Map(); // by the id of what was said: whether a picture says that it is not so any more
 
 function tell(id, kind, text) {
   part(id).dataset.kind = kind;
   write(part(id), text);
+  until.delete(id);
+}
+
+/** Take back what was said when `over(picture)`. */
+function tellUntil(id, over) {
+  until.set(id, over);
 }
 
 /** Have a form send its command, one at a time, and say what became of it. */
@@ -22,19 +32,22 @@ function wire(form, send) {
     if (button.getAttribute("aria-disabled") === "true") return;
     button.setAttribute("aria-disabled", "true"); // not disabled: the keyboard's focus stays here
     tell(said, "waiting", texts.oneMoment);
-    const { answer, problem } = await send();
+    const { answer, problem, over } = await send();
     button.removeAttribute("aria-disabled");
     if (problem !== undefined) tell(said, "problem", problem);
     else tell(said, "done", answer);
+    if (over) tellUntil(said, over);
   });
 }
 
 async function rush(sku) {
-  const { answer, problem } = await command("POST", `/control/rush?sku=${encodeURIComponent(sku)}`, {
-    buyers: part("buyers").valueAsNumber,
-    over_s: part("over").valueAsNumber || 0,
-  });
-  return { problem, answer: answer && texts.rushed(number(part("buyers").valueAsNumber), answer.instances.join(texts.and)) };
+  const wish = { buyers: part("buyers").valueAsNumber, over_s: part("over").valueAsNumber || 0 };
+  const { answer, problem } = await command("POST", `/control/rush?sku=${encodeURIComponent(sku)}`, wish);
+  if (problem !== undefined) return { problem };
+  const since = seen;
+  const there = (events) => events.filter(({ kind, at }) => kind === "rush" && at > since).length >= answer.instances.length;
+  const over = ({ at, events }) => there(events) || at > since + wish.over_s + RUSH_S;
+  return { over, answer: texts.rushed(number(wish.buyers), answer.instances.join(texts.and)) };
 }
 
 async function restock(sku) {
@@ -45,7 +58,9 @@ async function restock(sku) {
     new_sale: fresh,
   });
   if (answer) part("new-sale").checked = false;
-  return { problem, answer: answer && texts.restocked(number(answer.stock)) };
+  const over = (picture) => picture.level !== null && picture.at > since + 1.5 && picture.level.stock !== answer.stock;
+  const since = seen;
+  return { problem, over: answer && over, answer: answer && texts.restocked(number(answer.stock)) };
 }
 
 function confirmed() {
@@ -61,7 +76,11 @@ function confirmed() {
 async function pause(sku) {
   const wish = { for_s: part("pause-for").valueAsNumber };
   const { answer, problem } = await command("POST", `/control/pause?sku=${encodeURIComponent(sku)}`, wish);
-  return { problem, answer: answer && texts.pausing(answer.instance, seconds(answer.for_s)) };
+  const since = seen;
+  const over = ({ events, instances }) =>
+    events.some(({ kind, instance, at }) => kind === "paused" && instance === answer.instance && at > since) &&
+    instances.every(({ paused_s }) => paused_s === 0);
+  return { problem, over: answer && over, answer: answer && texts.pausing(answer.instance, seconds(answer.for_s)) };
 }
 
 async function leave() {
@@ -81,6 +100,8 @@ export function wireCommands(sku) {
 /** What the buttons would do now. */
 export function showCommands(picture) {
   level = picture.level;
+  seen = picture.at;
+  for (const [id, over] of until) if (over(picture)) tell(id, "", "");
   if (part("pause-for").value === "") part("pause-for").value = Math.ceil(picture.lock.ttl_s) + BEYOND_LEASE_S;
   part("nobody-buys").hidden = !picture.instances.some(({ pausing, waiting }) => pausing && waiting === 0);
 }

@@ -1,18 +1,22 @@
 // The control room: hands each picture of the sale to the parts of the page that show it.
 
+import "./theme.js";
 import { introduce } from "./colour.js";
 import { showCommands, wireCommands } from "./commands.js";
 import { texts } from "./control_texts.js";
 import { showCurves } from "./curves.js";
 import { part, write } from "./dom.js";
 import { showEvents } from "./events.js";
-import { number, seconds } from "./figure.js";
+import { age as sinceThen, number } from "./figure.js";
 import { showGrants } from "./grants.js";
-import { remember } from "./history.js";
+import { showHealth } from "./health.js";
+import { recall as recallCurves, remember } from "./history.js";
 import { showInstances } from "./instances.js";
+import { recall as recallLanes, showLanes, wireLanes } from "./lanes.js";
 import { follow } from "./picture.js";
 import { showQueue } from "./queue.js";
-import { furnish } from "./room.js";
+import { explain, furnish, wireRoom } from "./room.js";
+import { showStory, wireStory } from "./story.js";
 
 const NOBODY_LOOKS_S = 60; // a verdict that old is nobody's any more
 
@@ -46,17 +50,28 @@ function showVerdict({ at, audit }) {
   const kind = age > NOBODY_LOOKS_S ? "nobody" : audit.consistent ? "consistent" : "violated";
   part("verdict").dataset.kind = kind;
   write(part("verdict"), kind === "violated" ? texts.violations(number(audit.violations)) : texts.verdicts[kind]);
-  write(part("looked"), audit === null ? "" : texts.looked(number(audit.orders), seconds(Math.round(age))));
+  write(part("looked"), audit === null ? "" : texts.looked(number(audit.orders), sinceThen(age)));
 }
 
 furnish(sku);
+explain();
 wireCommands(sku);
+wireLanes();
+wireRoom(sku);
+wireStory();
 follow(sku, {
+  onHistory: (history) => {
+    recallCurves(history);
+    recallLanes(history);
+  },
   onPicture: (picture) => {
     serving = picture.instance;
     introduce(picture.instances.map(({ instance }) => instance));
     remember(picture);
+    showHealth(picture);
     showFigures(picture);
+    showLanes(picture);
+    showStory(picture);
     showVerdict(picture);
     showCurves(picture);
     showQueue(picture);

@@ -3,11 +3,13 @@
 import { dot } from "./colour.js";
 import { texts } from "./control_texts.js";
 import { keyed, make, part, write } from "./dom.js";
-import { moment, number } from "./figure.js";
+import { age, moment, number } from "./figure.js";
 
+const OLD_S = 300;
 const SAY_EVERY_MS = 5_000; // to people who listen: the last of it, now and then
 
 let newest = null; // when the newest that is known was; null before the first picture
+let now = 0;
 let unsaid = [];
 let timer = null;
 
@@ -17,16 +19,19 @@ function sentence({ instance, kind, facts }) {
   return words ? words(instance, facts) : `${instance}: ${kind} ${JSON.stringify(facts)}`;
 }
 
-function row({ instance, at, kind }) {
-  const when = make("time", "", moment(at));
+function row({ instance, at, kind, facts }) {
+  const when = make("time", "");
   when.dateTime = new Date(at * 1_000).toISOString();
-  const made = make("li", "fresh", when, dot(instance), make("span", "words"), make("span", "times"));
+  when.title = moment(at);
+  const made = make("li", "fresh", when, dot(facts.of && !["store", "lock"].includes(facts.of) ? facts.of : instance), make("span", "words"), make("span", "times"));
   made.dataset.kind = kind;
   return made;
 }
 
 function fill(made, event) {
-  const [, , words, times] = made.children;
+  const [when, , words, times] = made.children;
+  write(when, age(Math.max(0, now - event.at)));
+  made.dataset.old = now - event.at > OLD_S;
   write(words, sentence(event));
   write(times, event.times > 1 ? texts.times(number(event.times)) : "");
 }
@@ -34,7 +39,8 @@ function fill(made, event) {
 const rows = keyed(part("events"), ({ id, at }) => `${id}/${at}`, row, fill);
 
 /** Show them, newest first, and say what is new. */
-export function showEvents({ events }) {
+export function showEvents({ at: moment, events }) {
+  now = moment;
   part("no-events").hidden = events.length > 0;
   rows(events);
   if (newest !== null) unsaid.push(...events.filter(({ at }) => at > newest).reverse());

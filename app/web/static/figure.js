@@ -25,3 +25,7 @@ export const milliseconds = (value) =>
 
 /** A moment in seconds since 1970, as a time of day. */
 export const moment = (at) => clock.format(at * 1_000);
+
+/** How long ago something was, in one number. */
+export const age = (value) =>
+  value < 1.5 ? texts.justNow : texts.ago(value < 90 ? texts.seconds(whole.format(value)) : value < 5_400 ? texts.minutes(whole.format(value / 60)) : texts.hours(whole.format(value / 3_600)));

@@ -5,6 +5,8 @@ import { texts } from "./control_texts.js";
 import { keyed, make, part, write } from "./dom.js";
 import { milliseconds, number } from "./figure.js";
 
+const SHOWN = 12;
+
 function row() {
   const made = make("tr", "fresh");
   const head = make("th", "", nameplate());
@@ -35,5 +37,5 @@ export function showGrants({ grants, events }) {
   const lost = new Set(events.filter(({ kind }) => kind === "lost").map(({ instance, facts }) => `${instance}/${facts.token}`));
   part("no-grants").hidden = grants.length > 0;
   part("grants-table").hidden = grants.length === 0;
-  rows(grants.map((one) => ({ ...one, lost: lost.has(`${one.instance}/${one.token}`) })));
+  rows(grants.slice(0, SHOWN).map((one) => ({ ...one, lost: lost.has(`${one.instance}/${one.token}`) })));
 }

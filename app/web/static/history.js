@@ -32,11 +32,20 @@ function earlier(place) {
   return null;
 }
 
-/** Stock and lucky over time, as columns: moments, stock, lucky. */
+/** What was before this page was opened. */
+export function recall({ samples: before }) {
+  if (samples.length > 0) return;
+  for (const { at, stock, lucky, units } of before) {
+    const instances = Object.entries(units).map(([instance, sold]) => ({ instance, units: sold }));
+    remember({ at, level: { stock, lucky }, instances });
+  }
+}
+
+/** Stock and lucky over time, one on the other, as columns: moments, both together, lucky. */
 export function levels() {
   return [
     samples.map(({ at }) => at),
-    samples.map(({ level }) => level?.stock ?? null),
+    samples.map(({ level }) => (level === null ? null : level.stock + level.lucky)),
     samples.map(({ level }) => level?.lucky ?? null),
   ];
 }

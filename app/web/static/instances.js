@@ -4,8 +4,7 @@ import { engrave, nameplate } from "./colour.js";
 import { texts } from "./control_texts.js";
 import { keyed, make, part, write } from "./dom.js";
 import { number, seconds } from "./figure.js";
-
-const SILENT_S = 3; // as in the service: an instance that was silent for longer is not counted on
+import { named } from "./health.js";
 
 function row() {
   const made = make("tr", "");
@@ -15,15 +14,19 @@ function row() {
   return made;
 }
 
-function fill(made, { instance, units, waiting, mode, pausing, paused_s, silent_s, marks }) {
+function fill(made, { instance, units, waiting, mode, pausing, paused_s, silent_s, silent, lacks, marks }) {
   const [head, sold, buyers, how, state] = made.cells;
   engrave(head.firstChild, instance);
   write(head.lastChild, marks);
   write(sold, number(units));
   write(buyers, number(waiting));
   write(how, texts.modes[mode] ?? mode);
-  const kind = silent_s > SILENT_S ? "silent" : paused_s > 0 ? "paused" : pausing ? "pausing" : "ready";
-  const words = { silent: texts.silent(seconds(silent_s)), paused: texts.standsStill(seconds(paused_s)) };
+  const kind = silent ? "silent" : paused_s > 0 ? "paused" : pausing ? "pausing" : lacks.length > 0 ? "lacking" : "ready";
+  const words = {
+    silent: texts.silent(seconds(silent_s)),
+    paused: texts.standsStill(seconds(paused_s)),
+    lacking: texts.lacks(lacks.map(named).join(texts.comma)),
+  };
   state.dataset.kind = kind;
   write(state, words[kind] ?? texts.states[kind]);
 }
@@ -35,7 +38,7 @@ export function showInstances(picture) {
   rows(
     picture.instances.map((one) => ({
       ...one,
-      silent_s: picture.store_error === null || picture.missing ? one.silent_s : 0,
+      silent: one.silent && (picture.store_error === null || picture.missing),
       marks: [
         one.instance === picture.instance ? texts.thisOne : "",
         one.instance === picture.audit?.auditor ? texts.auditor : "",

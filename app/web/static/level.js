@@ -65,6 +65,7 @@ export function follow(sku, { onLevel, onMissing, onConnection }) {
       reached = answer.status < 500;
     } catch {
       reached = false;
+      streamAfter = 0; // whoever refused to tell us may have been about to go: the next one is asked again
       close(); // a line on which nothing can be asked may be dead, and not know it
     }
     if (!reached) clock.doubt();

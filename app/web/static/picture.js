@@ -4,17 +4,37 @@ import { toTheDoor } from "./session.js";
 
 const PATIENCE_MS = 6_000; // a picture comes twice a second, or, if the store is silent, every few seconds
 const AGAIN_MS = 2_000;
+const ELSEWHERE_MS = 5_000; // an instance that is restarted is given so long to come back
 
 /**
- * Look at the sale of an item. `onPicture` gets each picture, `onConnection` whether they come: "live", "lost", or
- * "never" where there can't be such an item.
+ * Look at the sale of an item. `onHistory` gets what was before, `onPicture` each picture, `onConnection` whether they
+ * come: "live", "lost", or "never" where there can't be such an item.
  *
  * A page whose token is not valid any more goes to the login page.
  */
-export function follow(sku, { onPicture, onConnection }) {
+export function follow(sku, { onHistory, onPicture, onConnection }) {
   const query = `?sku=${encodeURIComponent(sku)}`;
   let stream = null;
   let timer;
+  let last = null;
+  let heardAt = performance.now();
+
+  function seen(picture) {
+    last = picture;
+    heardAt = performance.now();
+    onPicture(picture);
+  }
+
+  // Where each instance has an address of its own, another one that was there goes on.
+  function elsewhere() {
+    const own = last?.instances.find(({ instance }) => instance === last.instance);
+    if (!own || String(own.port) !== location.port || performance.now() - heardAt < ELSEWHERE_MS) return;
+    const other = last.instances.find(({ port, silent }) => port > 0 && port !== own.port && !silent);
+    if (other === undefined) return;
+    const address = new URL(location.href);
+    address.port = other.port;
+    location.replace(address);
+  }
 
   function open() {
     stream?.close();
@@ -22,7 +42,7 @@ export function follow(sku, { onPicture, onConnection }) {
     stream.onmessage = ({ data }) => {
       expect(PATIENCE_MS);
       onConnection("live");
-      onPicture(JSON.parse(data));
+      seen(JSON.parse(data));
     };
     stream.onerror = () => {
       onConnection("lost"); // it tries again by itself, unless it was refused
@@ -50,12 +70,22 @@ export function follow(sku, { onPicture, onConnection }) {
         onConnection("never");
         return;
       }
-      if (answer.ok) onPicture(await answer.json());
+      if (answer.ok) seen(await answer.json());
     } catch {
-      // nobody is there
+      elsewhere();
     }
     open();
   }
 
-  open();
+  async function begin() {
+    try {
+      const answer = await fetch(`/control/history${query}`, { signal: AbortSignal.timeout(PATIENCE_MS) });
+      if (answer.ok) onHistory(await answer.json());
+    } catch {
+      // it begins with what comes
+    }
+    open();
+  }
+
+  begin();
 }

@@ -23,6 +23,17 @@ function buyer() {
   return name;
 }
 
+/** The same, as the service knows it: the name that is in the token. */
+export function buyerName() {
+  const said = buyer();
+  try {
+    const claims = said.split(".")[1].replaceAll("-", "+").replaceAll("_", "/");
+    return JSON.parse(atob(claims)).sub ?? said;
+  } catch {
+    return said;
+  }
+}
+
 /** The press that has no answer yet: "fresh", "old" (nobody waits for it any more), or null. */
 export function unanswered(sku) {
   const press = tab.get(`press.${sku}`);
@@ -33,22 +44,29 @@ export function unanswered(sku) {
 /**
  * Buy one unit. A press that has no answer yet is sent again, with its key; so is this one, a few times.
  *
- * Resolves with what the service answered: `{ outcome, order, replayed }`, or `{ problem }` with its words; or with
- * `{ outcome: "unknown" }`. `onRetry` is called before each further try, with its number and that of the last.
+ * Resolves with what the service answered: `{ outcome, order, replayed }`, or `{ problem }` with its type and status; or
+ * with the outcome "too_often" (nothing was bought) or "unknown". `onRetry` is called before each further try, with its
+ * number and that of the last, and whether the last one was refused because of too many.
  */
 export async function press(sku, onRetry) {
   const name = `press.${sku}`;
-  const { key } = tab.get(name) ?? { key: random(16) };
+  const before = tab.get(name);
+  const key = before?.key ?? random(16);
+  let refused = before === null; // each time, unheard
   tab.set(name, { key, at: Date.now() });
   for (let attempt = 1; ; attempt += 1) {
-    const { answer, pauseMs } = await send(sku, key);
+    const { answer, pauseMs, tooOften } = await send(sku, key);
     if (answer) {
       tab.remove(name);
       return answer;
     }
+    refused &&= tooOften;
     const wait = Math.max(pauseMs, FIRST_PAUSE_MS * 2 ** (attempt - 1)) * (1 + Math.random() / 4);
-    if (attempt === TRIES || wait > PATIENCE_MS) return { outcome: "unknown" };
-    onRetry(attempt + 1, TRIES);
+    if (attempt === TRIES || wait > PATIENCE_MS) {
+      if (refused) tab.remove(name);
+      return { outcome: refused ? "too_often" : "unknown" };
+    }
+    onRetry(attempt + 1, TRIES, tooOften);
     await new Promise((resolve) => setTimeout(resolve, wait));
   }
 }
@@ -64,11 +82,12 @@ async function send(sku, key) {
     });
     if (answer.ok) return { answer: await answer.json() };
     if (answer.status >= 500 || answer.status === 408 || answer.status === 429) {
-      return { pauseMs: 1_000 * (Number(answer.headers.get("Retry-After")) || 0) };
+      const pauseMs = 1_000 * (Number(answer.headers.get("Retry-After")) || 0);
+      return { pauseMs, tooOften: answer.status === 429 };
     }
-    const { detail } = await answer.json();
-    return { answer: { problem: detail } };
+    const said = await answer.json().catch(() => null); // it may be a proxy's, and no document
+    return { answer: { problem: { type: String(said?.type), status: answer.status } } };
   } catch {
-    return { pauseMs: 0 };
+    return { pauseMs: 0, tooOften: false };
   }
 }

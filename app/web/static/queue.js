@@ -58,7 +58,7 @@ function fill({ element, one }, place, { at, lock, instances }) {
   }
   const heldFor = one.held_s ?? at - (heldSince.get(one.key) ?? at);
   const paused = instances.find(({ instance }) => instance === one.instance)?.paused_s ?? 0;
-  showPlace(element, one, { place, heldFor, ttl: lock.ttl_s, paused });
+  showPlace(element, one, { place, heldFor, lock, paused });
 }
 
 function vacancy({ at, lock, grants }) {

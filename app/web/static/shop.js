@@ -1,38 +1,31 @@
 // The shop: shows what level.js hears, and what became of a press.
 
-import { browser } from "./keep.js";
 import { follow } from "./level.js";
-import { press, unanswered } from "./press.js";
+import { addressOf, ordersOf, shorten } from "./orders.js";
+import { copyButton, moment, nameOf, number, part, price, showPicture, write } from "./page.js";
+import { buyerName, press, unanswered } from "./press.js";
 import { texts } from "./texts.js";
 
 const REST_MS = 1_000; // after an outcome, before a press can be the next one
-const COPIED_MS = 2_000;
-const ORDERS_MAX = 50;
 const KNOWN_PHASES = ["before", "open", "sold_out", "ended"];
+const OVER = ["not_started", "sold_out", "limit_reached"]; // is no news any more when the button opens again
 
 const sku = new URLSearchParams(location.search).get("sku") ?? "default";
-const part = (id) => document.getElementById(id);
-const number = new Intl.NumberFormat(texts.locale);
-const moment = new Intl.DateTimeFormat(texts.locale, {
-  month: "short",
-  day: "numeric",
-  hour: "numeric",
-  minute: "2-digit",
-});
+const hour = new Intl.DateTimeFormat(texts.locale, { hour: "numeric", minute: "2-digit" });
 
 let level = null;
 let missing = false;
 let phase = null;
+let connection = null;
+let spoken = null; // the order of which is told below the button
+let listed = null; // the orders that are shown
 let pressed = false;
 let resting = false;
+let selling = false; // to this buyer
+let fullAt = null; // the limit at which the service said that this buyer has had it
 let timer;
 
 // -- what is shown ----------------------------------------------------------------------------------------------------
-
-// Nothing is written that is there already: that would be announced again, and drawn again.
-function write(id, text) {
-  if (part(id).textContent !== text) part(id).textContent = text;
-}
 
 function phaseNow() {
   if (missing) return "missing";
@@ -50,18 +43,20 @@ function show() {
   showLevel();
   showHours();
   showButton();
-  if (phase !== before && KNOWN_PHASES.includes(before)) showChange(before);
-}
-
-function showChange(before) {
-  write("news", texts.news[before === "sold_out" && phase === "open" ? "again" : phase]);
-  // What was said of a press is no news any more when the button opens again.
-  if (phase === "open" && ["not_started", "sold_out"].includes(part("outcome").dataset.kind)) tell("none", ["", texts.hint]);
+  if (phase !== before && KNOWN_PHASES.includes(before)) {
+    write("news", texts.news[before === "sold_out" && phase === "open" ? "again" : phase]);
+  }
 }
 
 function showLevel() {
   const total = level === null ? null : (level.initial ?? level.stock + level.lucky);
-  write("item", missing ? texts.noSuchItem : sku === "default" ? texts.item : sku);
+  const nothing = missing && unanswered(sku) === null;
+  part("sale").hidden = nothing;
+  part("absent").hidden = !nothing;
+  write("absent", nothing ? texts.mayCome : "");
+  write("item", missing ? texts.noSuchItem : nameOf(sku));
+  write("price", missing ? "" : (price ?? ""));
+  write("limit", level?.limit_per_buyer ? texts.limit(number.format(level.limit_per_buyer)) : "");
   document.title = `${part("item").textContent} · ${texts.title}`;
   write("left", level === null ? "–" : number.format(level.stock));
   part("left").style.setProperty("--letters", part("left").textContent.length);
@@ -73,7 +68,7 @@ function showHours() {
   clearTimeout(timer);
   const until = phase === "before" ? level.starts_at : phase === "open" ? level.ends_at : null;
   const left = until === null ? null : Math.max(0, until - shelf.clock.now);
-  write("phase", texts.phases[phase === "open" && until !== null ? "closing" : phase]);
+  write("phase", texts.phases[phase === "open" && until !== null ? "closing" : phase] ?? "");
   write("moment", until === null ? (texts.remarks[phase] ?? "") : moment.format(until * 1_000));
   part("countdown").hidden = left === null;
   write("countdown", left === null ? "" : countdown(Math.ceil(left)));
@@ -87,72 +82,89 @@ function countdown(seconds) {
   return days > 0 ? texts.days(days) + digits : digits;
 }
 
+/** Those that this buyer has, as far as this browser knows; another buyer may have used it, too. */
+function own() {
+  const kept = orders.all();
+  if (kept.length === 0) return []; // who never buys needs no name
+  const name = buyerName();
+  return kept.filter(({ gone, by = name }) => !gone && by === name);
+}
+
+/** Whether this buyer has had all that one may have. */
+function isFull() {
+  const limit = level?.limit_per_buyer;
+  return Boolean(limit) && (own().length >= limit || fullAt === limit);
+}
+
 // aria-disabled, not disabled: the keyboard's focus stays on the button.
 function showButton() {
-  const open = !pressed && !resting && (phase === "open" || unanswered(sku) !== null);
-  part("buy").setAttribute("aria-disabled", String(!open));
-  write("buy", texts.buttons[pressed ? "pressed" : unanswered(sku) ? "unanswered" : phase]);
+  const lost = unanswered(sku) !== null;
+  const before = selling;
+  selling = phase === "open" && !isFull();
+  part("buy").setAttribute("aria-disabled", String(pressed || resting || !(selling || lost)));
+  part("buy").classList.toggle("again", !pressed && !lost && own().length > 0);
+  write("buy", buttonText(lost));
+  if (selling && !before && OVER.includes(part("outcome").dataset.kind)) tell("none", [""]);
+  if (part("outcome").dataset.kind === "none") write("detail", selling ? texts.hint : "");
+}
+
+/** What a press would do now, or why there is none. */
+function buttonText(lost) {
+  const { buttons } = texts;
+  if (pressed) return buttons.pressed;
+  if (lost) return buttons.unanswered;
+  if (phase === "before") {
+    const [start, now] = [level.starts_at, shelf.clock.now].map((seconds) => new Date(seconds * 1_000));
+    const today = start.toDateString() === now.toDateString();
+    return buttons.before((today ? hour : moment).format(start), today);
+  }
+  if (phase !== "open") return buttons[phase] ?? "";
+  if (isFull()) return buttons.full(number.format(level.limit_per_buyer));
+  return own().length > 0 ? buttons.more(price) : buttons.open(price);
 }
 
 function tell(kind, [headline, detail = ""], order) {
   part("outcome").dataset.kind = kind;
+  spoken = order;
   write("headline", headline);
   write("detail", detail);
-  const [link, copy] = order ? orderNumber(order) : [];
-  part("order").replaceChildren(...(order ? [link] : []));
-  part("copy").replaceChildren(...(order ? [copy] : []));
+  part("order").replaceChildren(...(order ? [linkTo(order)] : []));
+  part("copy").replaceChildren(...(order ? [copyButton(order, short(order))] : []));
 }
 
 // -- orders -----------------------------------------------------------------------------------------------------------
 
-function orderNumber(order) {
-  const link = document.createElement("a");
-  link.href = `/orders/${encodeURIComponent(order)}`;
-  link.textContent = order;
-  const copy = document.createElement("button");
-  copy.type = "button";
-  copy.className = "copy";
-  copy.textContent = texts.copy;
-  copy.setAttribute("aria-label", texts.copyOrder(order));
-  copy.addEventListener("click", async () => {
-    await copyText(link, order);
-    copy.textContent = texts.copied;
-    write("news", "");
-    write("news", texts.news.copied);
-    setTimeout(() => (copy.textContent = texts.copy), COPIED_MS);
-  });
-  return [link, copy];
-}
+const short = (order) => shorten(order, orders.all().map((one) => one.order));
 
-// The clipboard is there on HTTPS only; what is selected can be copied anywhere.
-async function copyText(element, text) {
-  try {
-    await navigator.clipboard.writeText(text);
-  } catch {
-    getSelection().selectAllChildren(element);
-    document.execCommand("copy");
-  }
+function linkTo(order) {
+  const link = document.createElement("a");
+  link.href = addressOf(order);
+  link.textContent = short(order);
+  return link;
 }
 
 function showOrders() {
-  const orders = browser.get(`orders.${sku}`) ?? [];
-  part("orders").hidden = orders.length === 0;
+  const kept = orders.all();
+  const now = JSON.stringify(kept.map(({ order, at, gone }) => [order, at, gone]));
+  if (now === listed) return; // a link that has the focus keeps it
+  listed = now;
+  if (kept.some(({ order, gone }) => gone && order === spoken)) tell("none", [""]);
+  part("orders").hidden = kept.length === 0;
   part("orders-list").replaceChildren(
-    ...orders.map(({ order, at }) => {
+    ...kept.map(({ order, at, gone }) => {
       const row = document.createElement("li");
       const when = document.createElement("time");
       when.dateTime = new Date(at).toISOString();
       when.textContent = moment.format(at);
-      row.append(when, ...orderNumber(order));
+      row.append(linkTo(order), when);
+      if (gone) {
+        const mark = document.createElement("p");
+        mark.textContent = texts.gone;
+        row.append(mark);
+      }
       return row;
     }),
   );
-}
-
-function keepOrder(order) {
-  const others = (browser.get(`orders.${sku}`) ?? []).filter((one) => one.order !== order);
-  browser.set(`orders.${sku}`, [{ order, at: Date.now() }, ...others].slice(0, ORDERS_MAX));
-  showOrders();
 }
 
 // -- the button -------------------------------------------------------------------------------------------------------
@@ -163,9 +175,10 @@ async function buy() {
   show();
   const { outcome, order, replayed, problem } = await press(sku, (...tries) => tell("waiting", texts.retrying(...tries)));
   pressed = false;
-  if (problem) tell("problem", [...texts.outcomes.problem, problem]);
+  if (order) orders.add(order, buyerName());
+  if (outcome === "limit_reached") fullAt = level?.limit_per_buyer ?? null;
+  if (problem) tell("problem", [...texts.outcomes.problem, wordsOf(problem)]);
   else tell(outcome, texts.outcomes[outcome === "sold" && replayed ? "replayed" : outcome], order);
-  if (order) keepOrder(order);
   if (outcome === "not_started") shelf.clock.doubt();
   resting = true;
   setTimeout(() => {
@@ -174,6 +187,12 @@ async function buy() {
   }, REST_MS);
   show();
   if (!shelf.isLive() || outcome === "not_started") shelf.look();
+}
+
+/** An error in the buyer's language: what the service says of it in words is for those who run it. */
+function wordsOf({ type, status }) {
+  const kind = type.replace("urn:seckill:", "");
+  return Object.hasOwn(texts.problems, kind) ? texts.problems[kind] : texts.problem(status);
 }
 
 part("buy").addEventListener("click", (event) => {
@@ -189,11 +208,24 @@ part("buy").addEventListener("keydown", (event) => {
 document.documentElement.lang = texts.language;
 write("title", texts.title);
 write("orders-title", texts.orders);
-tell("none", ["", texts.hint]);
+write("back", texts.toControl);
+part("back").hidden = !new URLSearchParams(location.search).has("back"); // for whoever came from there
+part("back").href = `/control${location.search}`;
+showPicture();
+const orders = ordersOf(sku, () => {
+  showOrders();
+  show();
+});
 const shelf = follow(sku, {
   onLevel: (heard) => {
+    // What was sold stays sold, but for a new sale: it forgets all orders.
+    const anew = level !== null && heard.lucky < level.lucky;
     level = heard;
     missing = false;
+    if (anew) {
+      fullAt = null;
+      orders.check(true);
+    }
     show();
   },
   onMissing: () => {
@@ -202,12 +234,19 @@ const shelf = follow(sku, {
     show();
   },
   onConnection: (state) => {
+    const back = connection === "lost" && state !== "lost";
+    connection = state;
     part("connection").dataset.state = state;
     write("connection", texts.connection[state]);
+    if (!back) return;
+    orders.check();
+    if (!pressed && unanswered(sku) === "fresh") buy(); // it is still waited for
   },
 });
+tell("none", [""]);
 show();
 showOrders();
 part("shop").hidden = false;
+orders.check();
 if (unanswered(sku) === "fresh") buy();
 else if (unanswered(sku) === "old") tell("unknown", texts.outcomes.unknown);

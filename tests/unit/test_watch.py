@@ -1,0 +1,100 @@
+"""What nobody can tell of themselves: the control room of another instance notes it, once."""
+
+from dataclasses import replace
+
+import pytest
+
+from app.dashboard.journal import GrantRecord, Journal
+from app.dashboard.picture import InstanceState, PastGrant, Report
+from app.dashboard.watch import Watch
+from app.locks import Contender
+
+LOCK = "/lock"
+ONE, TWO = (Report(name, 1, 0, 0, "lock", [], [], [], False, 0.0) for name in ("one", "two"))
+
+
+def states(*reports: Report, silent_s: float = 0.0) -> list[InstanceState]:
+    """The first one has been silent for so long."""
+    return [InstanceState(report, 0.0 if place else silent_s) for place, report in enumerate(reports)]
+
+
+def holding(report: Report, token: int, *, paused_s: float = 0.0) -> Report:
+    return replace(report, held=[GrantRecord(LOCK, token, 1.0, 0.0)], paused_s=paused_s)
+
+
+def holder(name: str, token: int) -> Contender:
+    return Contender(key=name, token=token, owner={"instance": name}, holds=True, waited_s=None, ttl_left_s=1.0)
+
+
+def noted(journal: Journal) -> list[tuple[str, dict[str, str | int | float]]]:
+    return [(event.kind, event.facts) for event in journal.events]
+
+
+def test_who_was_overtaken_is_told_once() -> None:
+    """As soon as it is known to stand still: its lease is over, and somebody else has had the lock since."""
+    journal = Journal()
+    watch = Watch(journal)
+    still = states(holding(ONE, 7, paused_s=3.0), TWO)
+    watch.compare(LOCK, 10.0, [holder("one", 7)], still, [])
+    assert noted(journal) == []
+    watch.compare(LOCK, 11.0, [], still, [])
+    assert noted(journal) == [("ran_out", {"of": "one", "token": 7})]
+    later = [PastGrant("two", GrantRecord(LOCK, token, 10.0 + token / 10, 0.0, 0.01), None) for token in (9, 8)]
+    for at in (12.0, 13.0):
+        watch.compare(LOCK, at, [holder("two", 12)], still, later)
+    assert noted(journal)[1:] == [("overtaken", {"of": "one", "token": 7, "by": "two", "by_token": "8"})]
+    assert [event.at for event in journal.events] == [pytest.approx(11.0, abs=0.01), pytest.approx(10.8)]
+
+
+def test_a_grant_that_has_just_ended_is_no_mistake() -> None:
+    """What an instance says of itself is up to a second old."""
+    journal = Journal()
+    watch = Watch(journal)
+    for at, told in [(10.0, 0), (11.0, 0), (12.0, 1)]:
+        watch.compare(LOCK, at, [], states(holding(ONE, 7)), [])
+        assert len(journal.events) == told
+    journal.events.clear()
+    watch.compare(LOCK, 20.0, [], states(holding(ONE, 8)), [])
+    watch.compare(LOCK, 21.0, [holder("one", 8)], states(holding(ONE, 8)), [])
+    watch.compare(LOCK, 22.0, [], states(holding(ONE, 8)), [])
+    assert noted(journal) == []
+
+
+def test_who_comes_and_goes() -> None:
+    """Silent, back, come, left; of those that were there at the first look nothing is said."""
+    journal = Journal()
+    watch = Watch(journal)
+    watch.hear(states(ONE, TWO))
+    assert noted(journal) == []
+    watch.hear(states(ONE, TWO, silent_s=4.0))
+    watch.hear(states(ONE, TWO, silent_s=5.0))
+    watch.hear(states(ONE, TWO))
+    watch.hear(states(ONE))
+    watch.hear(states(ONE, TWO))
+    assert noted(journal) == [
+        ("silent", {"of": "one"}),
+        ("back", {"of": "one"}),
+        ("left", {"of": "two"}),
+        ("came", {"of": "two"}),
+    ]
+
+
+def test_nobody_is_silent_when_nobody_can_be_heard() -> None:
+    """Reports are in the store: while it is away, that is all that is said."""
+    journal = Journal()
+    watch = Watch(journal)
+    watch.hear(states(ONE, TWO))
+    for error in ("away", "away", None, None):
+        watch.reach("store", error)
+        watch.hear(states(ONE, TWO, silent_s=4.0 if error else 0.0))
+    watch.reach("lock", "away")
+    assert noted(journal) == [("away", {"of": "store"}), ("reached", {"of": "store"}), ("away", {"of": "lock"})]
+
+
+def test_another_auditor() -> None:
+    """The first one is no change."""
+    journal = Journal()
+    watch = Watch(journal)
+    for name in (None, "one", None, "one", "two"):
+        watch.audit(name)
+    assert noted(journal) == [("auditor", {"of": "two"})]
