@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 from app import locks
 from app.audit import Audit, Auditor, audit
 from app.audit.record import read_record
-from app.dashboard import ControlRoom, Journal, StallingStore
+from app.dashboard import ControlRoom, Journal, Picture, StallingStore
 from app.errors import ConfigurationError, StockError, StockUnavailable, UnknownItem
 from app.locks import LockBackend
 from app.locks.fallback import FallbackBackend
@@ -28,10 +28,11 @@ from app.stock import StockStore, Terms, registry
 from app.telemetry import logs
 from app.telemetry.metrics import Metrics
 from app.telemetry.observer import Observer, Observers
-from app.web import admin, dashboard, health, pages, ports, problems, purchase, purchase_route, stock
+from app.web import admin, catalogue, dashboard, health, pages, ports, problems, purchase, purchase_route, stock
 from app.web.admission import Admission
 from app.web.auth import AdminAuth
 from app.web.buyers import TOKEN_MAX, SignedBuyers
+from app.web.catalogue import Catalogue
 from app.web.headers import with_headers
 from app.web.limits import BodyLimit
 from app.web.looks import Cached
@@ -197,6 +198,14 @@ def rates_of(settings: Settings) -> Rates | None:
         )
 
 
+def catalogue_of(settings: Settings) -> Catalogue:
+    """What the shop says of what it sells."""
+    if settings.catalogue is None:
+        return catalogue.built_in()
+    with _about("SECKILL_CATALOGUE"):
+        return catalogue.read(settings.catalogue)
+
+
 def _methods(settings: Settings) -> tuple[str, ...]:
     return purchase.METHODS if settings.allow_get else ("POST",)
 
@@ -308,6 +317,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     check_together(settings)
     _traces(settings)
     signed, rates = signed_buyers(settings), rates_of(settings)
+    shown = catalogue_of(settings)
+    pages.load()
     logs.configure(level=settings.log_level, form=settings.log_format, instance=settings.instance_name)
     not_promised = warnings(settings)
     for line in (*unknown_variables(), *not_promised):
@@ -320,6 +331,16 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         lock, store = locks.name_of(lock.partition("://")[0]), registry.system_of(store)
         metrics.describe(name=settings.instance_name, version=_version(), lock=lock, store=store, guard=settings.guard)
         async with open_sale(settings, metrics, with_auditor=True) as sale:
+            ready = health.ready(sale.admin)
+
+            async def lacks() -> list[str]:
+                checks, _ = await ready.at()
+                return [name for name, check in checks.items() if check not in ("ok", "away")]
+
+            async def picture(sku: str) -> Picture:
+                verdict = sale.auditor.fresh_verdict if sale.auditor else None
+                return await room.picture(sku, auditor=verdict.auditor if verdict else None)
+
             room = ControlRoom(
                 sale.shop,
                 sale.admin,
@@ -327,6 +348,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
                 sale.stalling,
                 instance=settings.instance_name,
                 lease_ttl_s=settings.lock_ttl_s,
+                lacks=lacks,
+                port=settings.port,
             )
             room.start()
             _log.info("open, lock: %s, guard: %s", lock, settings.guard)
@@ -340,15 +363,16 @@ def create_app(settings: Settings | None = None) -> FastAPI:
                 buyer_max=TOKEN_MAX if signed else purchase.BUYER_MAX,
                 signed=signed,
                 rates=rates,
+                catalogue=shown,
                 auth=AdminAuth(settings.admin_token.get_secret_value() if settings.admin_token else None),
                 control=room,
                 buyers=Feeds(settings.listeners_max),
                 operators=Feeds(_OPERATORS_MAX),
                 looks=stock.looks_at(sale.shop, sale.auditor),
                 scrape=health.scrape(metrics),
-                ready=health.ready(sale.admin),
+                ready=ready,
                 locks=Cached(lambda _: sale.admin.contenders()),
-                pictures=Cached(room.picture),
+                pictures=Cached(picture),
                 warnings=not_promised,
                 auditor=sale.auditor,
             )

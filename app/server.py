@@ -139,4 +139,5 @@ def _listen(host: str, port: int, name: str) -> socket.socket:
     try:
         return socket.create_server((host, port), family=family, backlog=_BACKLOG)
     except OSError as error:
-        raise ConfigurationError(f"SECKILL_HOST, {name}: can't listen on {host}:{port}: {error.strerror}") from None
+        reason = str(error.strerror).partition(" (while ")[0]  # which Python adds, with the address once more
+        raise ConfigurationError(f"SECKILL_HOST, {name}: can't listen on {host}:{port}: {reason}") from None

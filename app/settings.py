@@ -5,6 +5,7 @@ import os
 import re
 import socket
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, Final, Self
 
 from dotenv import dotenv_values
@@ -177,6 +178,11 @@ class Settings(BaseSettings):
     )
     quantity_max: int = Field(100, ge=1, le=1_000_000, description="how many units one purchase may ask for")
     limit_per_buyer: int = Field(0, ge=0, le=1_000_000, description="how many units one buyer may have; 0: no limit")
+    catalogue: Path | None = Field(
+        None,
+        description="a TOML file with the name, price and picture of what the shop sells, for each item "
+        "(docs/operations.md); unset: the item `default` is a lamp",
+    )
     allow_get: bool = Field(
         True,
         description="a GET buys, too, as in the articles; false: only a POST, as browsers send GETs by themselves",
@@ -226,6 +232,7 @@ class Settings(BaseSettings):
         "operator_port",
         "sale_starts_at",
         "sale_ends_at",
+        "catalogue",
         "buyer_key",
         "rate_per_buyer",
         "rate_per_address",

@@ -1,14 +1,29 @@
 """The pages, and the files that they are made of. All else a browser does by itself, through everybody's API.
 
+A page asks each time whether it is still the same, and what it is made of is kept by the browser for good: the page
+names it by a digest of all of it. So a reload is one request.
+
 The page about the API is Swagger UI, from a package that brings it: nothing is loaded from elsewhere.
 """
 
+import hashlib
+import html
+import re
+from dataclasses import dataclass
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Final
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
+from starlette.exceptions import HTTPException
 from starlette.staticfiles import StaticFiles
+
+from app.stock import DEFAULT_SKU
+from app.web import files
+from app.web.catalogue import NOTHING, PICTURES
+from app.web.files import File
+from app.web.state import state_of
 
 router = APIRouter(include_in_schema=False)
 
@@ -22,30 +37,93 @@ _HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Opener-Policy": "same-origin",
-    "Cache-Control": "no-cache",  # ask each time whether it is still the same: a new version is seen at once
+}
+# A picture is somebody's file. Whoever opens it by itself sees it, and nothing in it runs or is loaded.
+_PICTURE_HEADERS: Final = _HEADERS | {
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; sandbox; frame-ancestors 'none'"
 }
 READING: Final = ["GET", "HEAD"]
-_files: Final = StaticFiles(directory=Path(__file__).parent / "static")
+_FOLDER: Final = Path(__file__).parent / "static"
+_DIGEST: Final = re.compile(r"[0-9a-f]{12}")
+_NO_ITEM: Final = f'<meta name="item" content="{html.escape(NOTHING)}">'
 _swagger: Final = StaticFiles(packages=[("fastapi_offline", "static")])
 _DOCS_HEADERS: Final = _HEADERS | {
     "Content-Security-Policy": _POLICY.replace("img-src 'self'", "img-src 'self' data:")  # its icons are in its styles
 }
 
 
+@dataclass(frozen=True, slots=True)
+class _Static:
+    """The folder `static`, as it was at the start. `digest`: of all of it, as parts of a page must go together."""
+
+    digest: str
+    files: dict[str, File]
+
+
+@cache
+def _static() -> _Static:
+    found = {path.name: path.read_bytes() for path in sorted(_FOLDER.iterdir()) if path.is_file()}
+    whole = hashlib.sha256()
+    for name, body in found.items():
+        whole.update(b"%s\0%d\0%s" % (name.encode(), len(body), body))
+    digest = whole.hexdigest()[:12]
+    for name, body in found.items():
+        if name.endswith(".html"):
+            found[name] = body.replace(b'"/static/', b'"/static/%s/' % digest.encode())
+    return _Static(digest, {name: File.of(name, body) for name, body in found.items()})
+
+
+def load() -> None:
+    """Read and pack all files now, and not when the first buyer comes."""
+    _static()
+
+
+def _named(name: str) -> File:
+    file = _static().files.get(name)
+    if file is None:
+        raise HTTPException(404)
+    return file
+
+
+@lru_cache(1000)
+def _about(name: str, told: str) -> File:
+    """A page that is told something of an item."""
+    text = _named(name).body.decode().replace(_NO_ITEM, f'<meta name="item" content="{html.escape(told)}">')
+    return File.of(name, text.encode())
+
+
 async def page(request: Request, name: str) -> Response:
-    """A file from `static`, with the headers that every page has; 304 to a browser that has it already.
+    """A page from `static`, with the headers that every page has; 304 to a browser that has it already.
 
     Raises `HTTPException` 404 if there is no such file.
     """
-    response = await _files.get_response(name, request.scope)
-    response.headers.update(_HEADERS)
-    return response
+    return _named(name).answer(request, keep=files.ASK_EACH_TIME, headers=_HEADERS)
+
+
+def _page_about(request: Request, name: str, sku: str) -> Response:
+    told = state_of(request).catalogue.told.get(sku, NOTHING)
+    return _about(name, told).answer(request, keep=files.ASK_EACH_TIME, headers=_HEADERS)
 
 
 @router.api_route("/", methods=READING)
 async def shop(request: Request) -> Response:
     """The shop, for buyers."""
-    return await page(request, "shop.html")
+    return _page_about(request, "shop.html", request.query_params.get("sku", DEFAULT_SKU))
+
+
+@router.api_route("/shop/order", methods=READING)
+async def order_page(request: Request) -> Response:
+    """An order, for people; an order's id begins with its item's name."""
+    return _page_about(request, "order.html", request.query_params.get("id", "").partition("~")[0])
+
+
+@router.api_route(PICTURES + "/{name}", methods=READING)
+async def picture(request: Request, name: str) -> Response:
+    """A picture of the catalogue's."""
+    file = state_of(request).catalogue.pictures.get(name)
+    if file is None:
+        raise HTTPException(404)
+    return file.answer(request, keep=files.FOR_GOOD, headers=_PICTURE_HEADERS)
 
 
 @router.api_route("/docs", methods=READING)
@@ -60,13 +138,28 @@ async def docs(request: Request) -> Response:
 async def swagger(request: Request, name: str) -> Response:
     """What that page is made of."""
     response = await _swagger.get_response(name, request.scope)
-    response.headers.update(_HEADERS)
+    response.headers.update(_HEADERS | {"Cache-Control": files.ASK_EACH_TIME})
     return response
 
 
+@router.api_route("/static/{digest}/{name}", methods=READING)
+async def static(request: Request, digest: str, name: str) -> Response:
+    """What the pages are made of.
+
+    During an upgrade a page of one release may ask an instance of another for its files. It gets that one's, as
+    most releases' files go together and a page without its script is none; but nobody keeps that answer, so that the
+    next reload after the upgrade is whole. (A redirect to the digest that we have could come to the other release
+    again, and would have a module be there twice, under both its names.)
+    """
+    if not _DIGEST.fullmatch(digest):
+        raise HTTPException(404)
+    keep = files.FOR_GOOD if digest == _static().digest else files.NOT_AT_ALL
+    return _named(name).answer(request, keep=keep, headers=_HEADERS)
+
+
 @router.api_route("/static/{name}", methods=READING)
-async def static(request: Request, name: str) -> Response:
-    """What the pages are made of."""
+async def static_by_name(request: Request, name: str) -> Response:
+    """The same for links from outside."""
     return await page(request, name)
 
 

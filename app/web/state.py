@@ -11,6 +11,7 @@ from app.dashboard import ControlRoom, Picture
 from app.locks import Contender
 from app.sale import Admin, Shop
 from app.web.auth import AdminAuth
+from app.web.catalogue import Catalogue
 from app.web.looks import Cached, Looks
 from app.web.rates import Rates
 from app.web.sse import Feeds
@@ -27,7 +28,7 @@ class State:
     """The parts that the routes use, and the settings that concern HTTP.
 
     `buying`: the methods that buy; `signed`: who reads buyers from tokens, if they are signed; `rates`: who refuses
-    those that try too often, if anybody is.
+    those that try too often, if anybody is; `catalogue`: what the shop says of what it sells.
 
     `buyers` and `operators` listen to what is live; from `looks` on things are made once for all who ask.
     """
@@ -41,6 +42,7 @@ class State:
     buyer_max: int
     signed: "SignedBuyers | None"
     rates: Rates | None
+    catalogue: Catalogue
     auth: AdminAuth
     control: ControlRoom
     buyers: Feeds

@@ -14,6 +14,12 @@ OPERATOR = {"Authorization": f"Bearer {TOKEN}"}
 OpenClient = Callable[..., Awaitable[httpx.AsyncClient]]
 
 
+@pytest.fixture(autouse=True)
+def no_sale_of_the_user(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A `seckill up` of whoever runs the tests is not found by them, nor one of theirs by the user's commands."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+
+
 @pytest.fixture
 async def open_client(etcd: EtcdMember, valkey: Valkey) -> AsyncIterator[OpenClient]:
     """Opens the service, with the settings that it is given and 5 units in stock; answers a client of it."""

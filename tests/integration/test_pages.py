@@ -1,6 +1,10 @@
 """The pages over HTTP: their files and headers. `tests/browser` looks at them as people do."""
 
+import gzip
+import html
+import json
 import mimetypes
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -9,6 +13,7 @@ import pytest
 
 from app.embedded import EtcdMember, Valkey
 from app.main import create_app
+from app.web.catalogue import built_in
 from tests.harness.shop import client, settings
 
 ROOT = Path(__file__).parents[2]
@@ -22,13 +27,34 @@ async def http(etcd: EtcdMember, valkey: Valkey) -> AsyncIterator[httpx.AsyncCli
         yield opened
 
 
-@pytest.mark.parametrize("path", ["/", "/?sku=%3Cscript%3E", *(f"/static/{file.name}" for file in STATIC.iterdir())])
-async def test_a_file_and_its_headers(http: httpx.AsyncClient, path: str) -> None:
-    """GET and HEAD send it, or 304 to a browser that has it; the headers say what a browser must not do with it."""
+async def digest_of(http: httpx.AsyncClient) -> str:
+    """By which the pages of this release name what they are made of."""
+    (digest,) = set(re.findall(r'"/static/([0-9a-f]{12})/[a-z0-9.]+"', (await http.get("/")).text))
+    return str(digest)
+
+
+async def test_files_and_their_headers(http: httpx.AsyncClient) -> None:
+    """GET and HEAD send them, or 304 to a browser that has them; headers say what a browser must not do with them."""
+    digest = await digest_of(http)
+    for path in ("/", "/?sku=%3Cscript%3E", "/shop/order", "/shop/order?id=default~1-1~abc"):
+        await judge(http, path, digest)
+    for file in STATIC.iterdir():
+        await judge(http, f"/static/{file.name}", digest)
+        await judge(http, f"/static/{digest}/{file.name}", digest)
+
+
+async def judge(http: httpx.AsyncClient, path: str, digest: str) -> None:
     answer = await http.get(path)
     assert answer.status_code == 200
     name = path.rpartition("/")[2] if path.startswith("/static/") else "shop.html"
-    assert answer.content == (STATIC / name).read_bytes()
+    name = "order.html" if path.startswith("/shop/order") else name
+    as_it_is = (STATIC / name).read_bytes()
+    if name.endswith(".html"):
+        as_it_is = as_it_is.replace(b'"/static/', f'"/static/{digest}/'.encode())
+    if path in ("/", "/shop/order?id=default~1-1~abc"):
+        told = html.escape(built_in().told["default"])
+        as_it_is = as_it_is.replace(b'content="{}"', f'content="{told}"'.encode())
+    assert answer.content == as_it_is
     assert answer.headers["content-type"].partition(";")[0] == mimetypes.guess_type(name)[0]
     policy = dict(part.split(" ", 1) for part in answer.headers["content-security-policy"].split("; "))
     assert policy["default-src"] == "'none'"
@@ -37,19 +63,86 @@ async def test_a_file_and_its_headers(http: httpx.AsyncClient, path: str) -> Non
     assert answer.headers["x-content-type-options"] == "nosniff"
     assert answer.headers["referrer-policy"] == "no-referrer"
     assert answer.headers["cross-origin-opener-policy"] == "same-origin"
-    assert answer.headers["cache-control"] == "no-cache"
+    keep = "public, max-age=31536000, immutable" if digest in path else "no-cache"
+    assert answer.headers["cache-control"] == keep
 
     head = await http.head(path)
     assert (head.status_code, head.content) == (200, b"")
+    assert head.headers["content-length"] == answer.headers["content-length"]
     assert head.headers["etag"] == answer.headers["etag"]
     known = await http.get(path, headers={"If-None-Match": answer.headers["etag"]})
     assert (known.status_code, known.content) == (304, b"")
     assert known.headers["content-security-policy"] == answer.headers["content-security-policy"]
+    assert known.headers["cache-control"] == keep
+
+
+@pytest.mark.parametrize("path", ["/", "/static/shop.js", "/static/common.css", "/static/lamp.svg"])
+async def test_what_is_sent_is_packed(http: httpx.AsyncClient, path: str) -> None:
+    """With gzip to who takes it, with a tag of its own; what is asked for all the time never is."""
+    plain = await http.get(path, headers={"Accept-Encoding": "identity"})
+    assert "content-encoding" not in plain.headers
+    for accepted in ("gzip", "gzip, deflate, br, zstd", "br;q=1.0, gzip;q=0.8, *;q=0.1"):
+        async with http.stream("GET", path, headers={"Accept-Encoding": accepted}) as answer:
+            packed = b"".join([part async for part in answer.aiter_raw()])
+        assert answer.headers["content-encoding"] == "gzip"
+        assert int(answer.headers["content-length"]) == len(packed) < len(plain.content)
+        assert gzip.decompress(packed) == plain.content
+        assert answer.headers["etag"] != plain.headers["etag"]
+        assert answer.headers["vary"] == plain.headers["vary"] == "Accept-Encoding"
+    for accepted in ("", "br", "gzip;q=0", "x-gzip2"):
+        assert "content-encoding" not in (await http.get(path, headers={"Accept-Encoding": accepted})).headers
+    for known in (f'"x", W/{plain.headers["etag"]}', plain.headers["etag"]):
+        again = await http.get(path, headers={"Accept-Encoding": "identity", "If-None-Match": known})
+        assert again.status_code == 304
+    other = await http.get(path, headers={"If-None-Match": plain.headers["etag"]})
+    assert other.status_code == 200
+    assert "content-encoding" not in (await http.get("/stock")).headers
+
+
+async def test_a_page_of_another_release(http: httpx.AsyncClient) -> None:
+    """During an upgrade an instance may be asked for another release's files: it helps out, and nobody keeps that."""
+    ours = await http.get(f"/static/{await digest_of(http)}/shop.js")
+    other = await http.get("/static/0123456789ab/shop.js")
+    assert (other.status_code, other.content) == (200, ours.content)
+    assert other.headers["cache-control"] == "no-store"
+    unknown = await http.get("/static/0123456789ab/of-the-next-release.js")
+    assert (unknown.status_code, unknown.headers["cache-control"]) == (404, "no-store")
+    missing = await http.get(f"/static/{await digest_of(http)}/nothing.js")
+    assert (missing.status_code, missing.headers["cache-control"]) == (404, "no-store")
+
+
+async def test_what_a_page_is_told_of_its_item(etcd: EtcdMember, valkey: Valkey, tmp_path: Path) -> None:
+    """The catalogue's words, whatever they are, in one attribute; its pictures for good, and nothing in them runs."""
+    name = """"><script>alert('&amp;')</script>"""
+    (tmp_path / "a.svg").write_text('<svg xmlns="http://www.w3.org/2000/svg"><script>alert(1)</script></svg>')
+    (tmp_path / "items.toml").write_text(f"[items.tea]\nname = {json.dumps(name)}\npicture = 'a.svg'\n")
+    async with client(etcd.endpoint, valkey.url, catalogue=tmp_path / "items.toml") as http:
+        pages = [(await http.get(path)).text for path in ("/?sku=tea", "/shop/order?id=tea~1-1~abc")]
+        nothing = [(await http.get(path)).text for path in ("/", "/?sku=coffee", "/shop/order?id=coffee~1-1~abc")]
+        for page in pages:
+            (told,) = re.findall('<meta name="item" content="([^"]*)">', page)
+            assert "<" not in told
+            item = json.loads(html.unescape(told))
+            assert item["name"]["zh"] == name
+        for page in nothing:
+            assert '<meta name="item" content="{}">' in page
+        picture = await http.get(item["picture"])
+        assert picture.content == (tmp_path / "a.svg").read_bytes()
+        assert picture.headers["content-type"] == "image/svg+xml"
+        assert picture.headers["cache-control"] == "public, max-age=31536000, immutable"
+        assert picture.headers["x-content-type-options"] == "nosniff"
+        policy = picture.headers["content-security-policy"].split("; ")
+        assert {"default-src 'none'", "sandbox"} < set(policy)
+        assert not any(part.startswith("script-src") for part in policy)
+        for path in ("nothing.svg", "..%2fitems.toml", "a.svg"):
+            answer = await http.get(f"/shop/pictures/{path}")
+            assert (answer.status_code, answer.headers["cache-control"]) == (404, "no-store")
 
 
 async def test_only_these_files_can_be_read(http: httpx.AsyncClient) -> None:
     """Other names, other folders and other methods get problem documents."""
-    for path in ("nothing.js", "..%2fpages.py", "%2e%2e/pages.py", "%2fetc%2fpasswd", "%00", "x" * 300, ""):
+    odd = ("nothing.js", "..%2fpages.py", "%2e%2e/pages.py", "%2fetc%2fpasswd", "%00", "x" * 300, "")
+    for path in (*odd, "0123456789ab/..%2fpages.py", "0123456789AB/shop.js", "0123456789ab/", "0123456789ab/a/shop.js"):
         answer = await http.get(f"/static/{path}")
         assert (answer.status_code, answer.headers["content-type"]) == (404, "application/problem+json"), path
     for path in ("/", "/static/shop.js"):
@@ -61,7 +154,7 @@ async def test_only_these_files_can_be_read(http: httpx.AsyncClient) -> None:
 def test_pages_are_no_part_of_the_api() -> None:
     """The OpenAPI document does not mention them."""
     app = create_app(settings("http://127.0.0.1:1", "redis://127.0.0.1:1"))
-    assert [path for path in app.openapi()["paths"] if path == "/" or path.startswith("/static")] == []
+    assert [path for path in app.openapi()["paths"] if path == "/" or path.startswith(("/static", "/shop"))] == []
 
 
 def test_pages_need_no_other_server() -> None:

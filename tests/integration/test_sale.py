@@ -381,6 +381,7 @@ async def test_unknown_items_leave_nothing_behind(etcd: EtcdMember, valkey: Valk
         answers = await asyncio.gather(*asked, return_exceptions=True)
         assert {type(answer) for answer in answers} == {UnknownItem}
         assert one.waiting_by_item == {}
+        assert dict(one.sale.store._watermarks) == {}  # or anybody could fill the memory, a name at a time
         await eventually_async(one.contenders, until=lambda queue: queue == [])
 
 

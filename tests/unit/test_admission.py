@@ -42,7 +42,7 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-async def test_more_than_the_bound_are_refused_at_once() -> None:
+async def test_more_than_the_bound_are_refused() -> None:
     """The bound counts those in hand; when one is answered there is room again."""
     app = App()
     admission = Admission(app, at_once=3)

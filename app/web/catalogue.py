@@ -1,0 +1,135 @@
+"""What the shop says of the things it sells, before anybody presses: name, price, picture. From a file, at the start.
+
+Whoever sells is the store's and the settings' affair; nothing here decides anything.
+"""
+
+import json
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError
+
+from app.errors import ConfigurationError
+from app.stock import SKU_PATTERN
+from app.web.files import File
+
+BUILT_IN: Final = Path(__file__).parent / "catalogue.toml"
+PICTURES: Final = "/shop/pictures"
+_PICTURE_MAX_BYTES: Final = 1024 * 1024
+# How a file of each type begins; an SVG may have a declaration and comments in front.
+_BEGINS: Final = {
+    ".svg": re.compile(rb"(?s)(?:\xef\xbb\xbf)?\s*<(?:svg[\s>]|[?!].*<svg[\s>])"),
+    ".png": re.compile(rb"\x89PNG\r\n\x1a\n"),
+    ".jpg": re.compile(rb"\xff\xd8\xff"),
+    ".jpeg": re.compile(rb"\xff\xd8\xff"),
+    ".webp": re.compile(rb"(?s)RIFF....WEBP"),
+}
+
+_Text = Annotated[str, StringConstraints(strict=True, strip_whitespace=True, min_length=1, max_length=200)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class _Names(_Strict):
+    en: _Text
+    zh: _Text
+
+
+def _in_each_language(name: Any) -> Any:
+    return {"en": name, "zh": name} if isinstance(name, str) else name
+
+
+class _Entry(_Strict):
+    name: Annotated[_Names, BeforeValidator(_in_each_language)]
+    price: Annotated[_Text, Field(max_length=40)] | None = None
+    picture: _Text | None = None
+
+
+class _File(_Strict):
+    items: dict[Annotated[str, StringConstraints(pattern=f"^{SKU_PATTERN}$")], _Entry] = Field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Catalogue:
+    """What is said of some items. Of others nothing is known but their sku.
+
+    `told`: of each item, what the page is told, as JSON; `pictures`: by their names below `PICTURES`, which have a
+    digest in them.
+    """
+
+    told: Mapping[str, str]
+    pictures: Mapping[str, File]
+
+
+NOTHING: Final = "{}"  # is told of any other item
+
+
+@cache
+def built_in() -> Catalogue:
+    """The catalogue of who has none."""
+    return read(BUILT_IN)
+
+
+def read(path: Path) -> Catalogue:
+    """The catalogue in a TOML file. Raises `ConfigurationError`, which names the file and what is wrong in it."""
+    try:
+        found = _File.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise ConfigurationError(f"{path} can't be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path} is not TOML: {error}") from None
+    except ValidationError as error:
+        raise ConfigurationError("\n".join(f"{path}: {_line(one)}" for one in error.errors())) from None
+    told: dict[str, str] = {}
+    pictures: dict[str, File] = {}
+    for sku, item in found.items.items():
+        address = None
+        if item.picture is not None:
+            picture = path.parent / item.picture
+            try:
+                name, file = _picture(picture)
+            except ConfigurationError as error:
+                raise ConfigurationError(f"{path}: items.{sku}.picture: {picture} {error}") from None
+            pictures[name] = file
+            address = f"{PICTURES}/{name}"
+        told[sku] = json.dumps(
+            {"name": item.name.model_dump(), "price": item.price, "picture": address}, ensure_ascii=False
+        )
+    return Catalogue(told, pictures)
+
+
+def _picture(path: Path) -> tuple[str, File]:
+    """A picture, and a name for it that no other picture has."""
+    ending = path.suffix.lower()
+    if ending not in _BEGINS:
+        raise ConfigurationError(f"is no picture that we can show: {', '.join(_BEGINS)}")
+    try:
+        with path.open("rb") as opened:
+            body = opened.read(_PICTURE_MAX_BYTES + 1)
+    except OSError as error:
+        raise ConfigurationError(f"can't be read: {error.strerror}") from None
+    if len(body) > _PICTURE_MAX_BYTES:
+        raise ConfigurationError("is larger than 1 MB")
+    if not _BEGINS[ending].match(body):
+        raise ConfigurationError(f"is not what its name says: {ending}")
+    file = File.of(f"picture{ending}", body)
+    return f"{file.digest}{ending}", file
+
+
+def _line(error: Any) -> str:
+    """One thing that is wrong, with the name of its field as one writes it in TOML."""
+    where = ".".join(str(part) for part in error["loc"] if part != "[key]")
+    if error["type"] == "extra_forbidden":
+        return f"{where}: there is no such field"
+    if error["type"] == "string_pattern_mismatch":
+        return f"{where}: not an item's name (letters, digits, '.', '_' and '-', 64 at most)"
+    if where.endswith(".name") and error["type"] in ("model_type", "model_attributes_type", "dict_type"):
+        return f"{where}: a text, or one for each language: {{ en = ..., zh = ... }}"
+    return f"{where}: {error['msg']}"

@@ -1,0 +1,100 @@
+// The orders of an item that this browser keeps, newest first, and which of them the service still knows.
+
+import { browser } from "./keep.js";
+
+const MOST = 50;
+const KNOWN_MS = 60_000; // so long what was heard of an order is believed
+const GONE_MS = 3_600_000; // an order that is gone seldom comes back
+const AGAIN_MS = 15_000; // when nobody could say
+const PATIENCE_MS = 10_000;
+const GROUP = 4; // characters of a short number
+
+const secretOf = (order) => order.slice(order.lastIndexOf("~") + 1);
+
+/** The item that an order is of: its number says so. */
+export const skuOf = (order) => order.slice(0, Math.max(0, order.indexOf("~")));
+
+/** As much of an order's number as tells it from these others, two groups at least. */
+export function shorten(order, others) {
+  const secret = secretOf(order);
+  const rest = others.filter((other) => other !== order).map(secretOf);
+  let length = 2 * GROUP;
+  while (length < secret.length && rest.some((other) => other.startsWith(secret.slice(0, length)))) length += GROUP;
+  return secret.slice(0, length).toUpperCase().match(/.{1,4}/gsu)?.join("-") ?? "";
+}
+
+/** The address of an order's page. The language goes along, and who the buyer is, if the shop in front has said so. */
+export function addressOf(order) {
+  return addressWith("/shop/order", { id: order });
+}
+
+/** The address of an item's shop. */
+export function shopOf(sku) {
+  return addressWith("/", sku === "default" ? {} : { sku });
+}
+
+function addressWith(path, fields) {
+  const language = new URLSearchParams(location.search).get("lang");
+  const query = new URLSearchParams(language === null ? fields : { ...fields, lang: language });
+  return `${path}${query.size > 0 ? "?" : ""}${query}${location.hash}`;
+}
+
+/** Ask for an order. Resolves with it, with `{ gone: true }` if there is none, or with null: nobody can say now. */
+export async function lookUp(order) {
+  if (skuOf(order) === "") return { gone: true };
+  try {
+    const answer = await fetch(`/orders/${encodeURIComponent(order)}`, {
+      cache: "no-store",
+      signal: AbortSignal.timeout(PATIENCE_MS),
+    });
+    const said = await answer.json();
+    if (answer.ok) return said;
+    return ["urn:seckill:http-404", "urn:seckill:invalid-request"].includes(said.type) ? { gone: true } : null;
+  } catch {
+    return null;
+  }
+}
+
+/** Those of an item; `onChange` is called when there is something new of them. */
+export function ordersOf(sku, onChange) {
+  const name = `orders.${sku}`;
+  let checking = false;
+  let wanted = false; // all of them, by who came meanwhile
+
+  /** `{ order, at, seen, gone, by }`: its number, when it was made, when it was last asked about, and its buyer. */
+  const all = () => browser.get(name) ?? [];
+
+  function write(orders) {
+    browser.set(name, orders.slice(0, MOST));
+    onChange();
+  }
+
+  function add(order, by) {
+    const at = all().find((one) => one.order === order)?.at ?? Date.now();
+    write([{ order, at, seen: Date.now(), gone: false, by }, ...all().filter((one) => one.order !== order)]);
+  }
+
+  /** Ask the service about those that nothing was heard of lately, or about all. */
+  async function check(each = false) {
+    wanted ||= checking && each;
+    if (checking) return;
+    checking = true;
+    for (const { order, seen = 0, gone } of all()) {
+      if (!each && Math.abs(Date.now() - seen) < (gone ? GONE_MS : KNOWN_MS)) continue;
+      const found = await lookUp(order);
+      if (found === null) {
+        setTimeout(() => check(each), AGAIN_MS);
+        break;
+      }
+      const now = { gone: found.gone === true, seen: Date.now() };
+      write(all().map((one) => (one.order === order ? { ...one, ...now } : one)));
+    }
+    checking = false;
+    if (!wanted) return;
+    wanted = false;
+    check(true);
+  }
+
+  addEventListener("storage", onChange); // another tab has bought
+  return { all, add, check };
+}

@@ -1,0 +1,81 @@
+// What the shop and an order's page do with the document, and what both say of the item.
+
+import { texts } from "./texts.js";
+
+const COPIED_MS = 2_000;
+
+export const part = (id) => document.getElementById(id);
+
+/** Nothing is written that is there already: that would be announced again, and drawn again. */
+export function write(id, text) {
+  if (part(id).textContent !== text) part(id).textContent = text;
+}
+
+export const number = new Intl.NumberFormat(texts.locale);
+export const moment = new Intl.DateTimeFormat(texts.locale, {
+  month: "short",
+  day: "numeric",
+  hour: "numeric",
+  minute: "2-digit",
+});
+
+// What the service says of the item came with the page.
+const told = JSON.parse(document.querySelector("meta[name=item]").content);
+
+/** What a unit costs, as the catalogue writes it; null if it doesn't. */
+export const price = told.price ?? null;
+
+/** The item's name; one that is not in the catalogue is called by its sku. */
+export function nameOf(sku) {
+  return told.name?.[texts.words] ?? sku;
+}
+
+/** The picture beside the name, which says what is on it. */
+export function showPicture() {
+  if (!told.picture) return;
+  const picture = document.createElement("img");
+  picture.alt = "";
+  picture.width = picture.height = 480;
+  picture.src = told.picture;
+  const hide = (hidden) => document.body.classList.toggle("pictured", !hidden);
+  picture.addEventListener("error", () => {
+    picture.remove(); // an instance of another release may not have it
+    hide(true);
+  });
+  part("picture").replaceChildren(picture);
+  hide(false);
+}
+
+/** A button that copies an order's whole number; `shown`: as much of it as is seen. */
+export function copyButton(order, shown) {
+  const copy = document.createElement("button");
+  copy.type = "button";
+  copy.className = "copy";
+  copy.textContent = texts.copy;
+  copy.setAttribute("aria-label", texts.copyOrder(shown));
+  copy.addEventListener("click", async () => {
+    if (!(await copyText(order))) return;
+    copy.textContent = texts.copied;
+    write("news", "");
+    write("news", texts.news.copied);
+    setTimeout(() => (copy.textContent = texts.copy), COPIED_MS);
+  });
+  return copy;
+}
+
+// The clipboard is there on HTTPS only; what is selected can be copied anywhere. Whether it was.
+async function copyText(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    const element = document.createElement("span");
+    element.className = "unseen";
+    element.textContent = text;
+    document.body.append(element);
+    getSelection().selectAllChildren(element);
+    const copied = document.execCommand("copy");
+    element.remove();
+    return copied;
+  }
+}

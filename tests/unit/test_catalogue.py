@@ -1,0 +1,101 @@
+"""The catalogue: a file that is read at the start, and what is said of one that is wrong."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from app.errors import ConfigurationError
+from app.main import catalogue_of
+from app.settings import Settings
+from app.web import catalogue
+
+SVG = b'<svg xmlns="http://www.w3.org/2000/svg"/>'
+PNG = b"\x89PNG\r\n\x1a\n and so on"
+
+
+def written(folder: Path, text: str) -> Path:
+    file = folder / "items.toml"
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def test_the_built_in_one() -> None:
+    """Without a file of one's own there is one thing, with all that can be said of it."""
+    found = catalogue_of(Settings(_env_file=None))
+    assert list(found.told) == ["default"]
+    told = json.loads(found.told["default"])
+    assert set(told["name"]) == {"en", "zh"}
+    assert told["price"]
+    assert told["picture"].removeprefix(f"{catalogue.PICTURES}/") in found.pictures
+
+
+def test_one_of_ones_own(tmp_path: Path) -> None:
+    """Names in one language or in each, prices as they are written, and pictures from beside the file."""
+    (tmp_path / "pictures").mkdir()
+    (tmp_path / "pictures" / "a.SVG").write_bytes(b'\xef\xbb\xbf<?xml version="1.0"?>\n<!-- mine -->\n' + SVG)
+    (tmp_path / "b.png").write_bytes(PNG)
+    (tmp_path / "c.webp").write_bytes(b"RIFF\0\0\0\nWEBPVP8 ")
+    (tmp_path / "d.jpeg").write_bytes(b"\xff\xd8\xff\xe0")
+    pictures = {"a": "pictures/a.SVG", "b": "b.png", "c": "c.webp", "d": "d.jpeg", "same": "b.png"}
+    items = "".join(f'[items.{sku}]\nname = "{sku}"\npicture = "{picture}"\n' for sku, picture in pictures.items())
+    text = items + '[items."e.1_-"]\nname = { en = "Tea", zh = "茶" }\nprice = "12,50 €"\n'
+    found = catalogue.read(written(tmp_path, text))
+    told = {sku: json.loads(text) for sku, text in found.told.items()}
+    assert told["e.1_-"] == {"name": {"en": "Tea", "zh": "茶"}, "price": "12,50 €", "picture": None}
+    assert told["a"]["name"] == {"en": "a", "zh": "a"}
+    types = {sku: found.pictures[told[sku]["picture"].rpartition("/")[2]].media_type for sku in pictures}
+    assert types == {
+        "a": "image/svg+xml",
+        "b": "image/png",
+        "c": "image/webp",
+        "d": "image/jpeg",
+        "same": "image/png",
+    }
+    assert len(found.pictures) == 4
+    assert catalogue.read(written(tmp_path, "")).told == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[items.a", "is not TOML"),
+        ("[items.a]\nname = 'x'\n[items.a]\n", "is not TOML"),
+        ("[goods.a]", "goods: there is no such field"),
+        ("[items.a]\nprice = '1'", "items.a.name: Field required"),
+        ("[items.a]\nname = ''", "items.a.name"),
+        ("[items.a]\nname = 7", "items.a.name: a text, or one for each language"),
+        ("[items.a]\nname = { en = 'x' }", "items.a.name.zh: Field required"),
+        ("[items.a]\nname = { en = 'x', zh = 'y', de = 'z' }", "items.a.name.de: there is no such field"),
+        ("[items.a]\nname = 'x'\nprice = 199", "items.a.price: Input should be a valid string"),
+        (f"[items.a]\nname = 'x'\nprice = '{'9' * 41}'", "items.a.price: String should have at most 40"),
+        ("[items.a]\nname = 'x'\ncolour = 'red'", "items.a.colour: there is no such field"),
+        ("[items.'a b']\nname = 'x'", "items.a b: not an item's name"),
+        ("items = 3", "items: Input should be a valid dictionary"),
+        (
+            "[items.a]\nname = 'x'\npicture = 'none.png'",
+            "items.a.picture: {folder}/none.png can't be read: No such file",
+        ),
+        ("[items.a]\nname = 'x'\npicture = 'items.toml'", "items.a.picture: {folder}/items.toml is no picture"),
+        ("[items.a]\nname = 'x'\npicture = 'not.png'", "items.a.picture: {folder}/not.png is not what its name says"),
+        ("[items.a]\nname = 'x'\npicture = 'page.svg'", "items.a.picture: {folder}/page.svg is not what its name says"),
+        ("[items.a]\nname = 'x'\npicture = 'big.png'", "items.a.picture: {folder}/big.png is larger than 1 MB"),
+    ],
+)
+def test_one_that_is_wrong(tmp_path: Path, text: str, words: str) -> None:
+    """The start ends with a line that names the setting, the file, the item and the field."""
+    (tmp_path / "not.png").write_bytes(SVG)
+    (tmp_path / "page.svg").write_bytes(b"<!doctype html><title>no svg</title>")
+    (tmp_path / "big.png").write_bytes(PNG + bytes(1024 * 1024))
+    file = written(tmp_path, text)
+    with pytest.raises(ConfigurationError) as error:
+        catalogue_of(Settings(_env_file=None, catalogue=file))
+    assert str(error.value).startswith(f"SECKILL_CATALOGUE: {file}")
+    assert words.format(folder=tmp_path) in str(error.value)
+
+
+def test_one_that_is_not_there(tmp_path: Path) -> None:
+    """So it is for a file that can't be read, and an empty variable means none."""
+    with pytest.raises(ConfigurationError, match="SECKILL_CATALOGUE: .*none.toml can't be read: No such file"):
+        catalogue_of(Settings(_env_file=None, catalogue=tmp_path / "none.toml"))
+    assert catalogue_of(Settings(_env_file=None, catalogue="")) == catalogue.built_in()
