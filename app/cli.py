@@ -3,7 +3,6 @@
 import asyncio
 import dataclasses
 import json
-import secrets
 import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -17,13 +16,13 @@ import typer
 from rich.console import Console
 
 from app.audit import Audit
-from app.commands import tables, terms
+from app.commands import tables, terms, whereabouts
 from app.commands.stage import LockName, StageOptions, StoreName
-from app.errors import ConfigurationError, LockError, LockTimeout, SeckillError
+from app.errors import ConfigurationError, LockError, LockTimeout, LockUnavailable, SeckillError, StockUnavailable
 from app.main import Sale, open_sale
-from app.settings import Guard, Settings, load
+from app.model.protocol import Mechanism
+from app.settings import PREFIX, Guard, Settings, load, unknown_variables
 from app.stock import DEFAULT_SKU, Level
-from app.stock.registry import REDIS, check_guard
 
 app = typer.Typer(
     help="A flash sale that never oversells, undersells or loses an order.",
@@ -119,8 +118,7 @@ def demo(
     from app.commands import compare as each
     from app.commands import demo as one
 
-    if report is not None and not report.absolute().parent.is_dir():
-        raise typer.BadParameter(f"there is no folder {report.absolute().parent}", param_hint="--report")
+    _check_file(report, "--report")
     compared = lock.value == _ALL
     options = one.DemoOptions(
         stock=stock,
@@ -155,6 +153,21 @@ def up(
     raise typer.Exit(run(StageOptions(stock, instances, _ports(ports), batch_max, lock, store, guard, ttl_s)))
 
 
+def _check_file(file: Path | None, option: str) -> None:
+    """Raise `typer.BadParameter` unless the file can be written: before the work, not after it."""
+    if file is None:
+        return
+    if not file.absolute().parent.is_dir():
+        raise typer.BadParameter(f"there is no folder {file.absolute().parent}", param_hint=option)
+    is_new = not file.exists()
+    try:
+        file.open("a").close()
+    except OSError as error:
+        raise typer.BadParameter(f"{file} can't be written: {error.strerror}", param_hint=option) from None
+    if is_new:
+        file.unlink()
+
+
 def _ports(text: str) -> tuple[int, ...]:
     try:
         wanted = tuple(int(port) for port in text.split(","))
@@ -167,7 +180,7 @@ def _ports(text: str) -> tuple[int, ...]:
 
 @app.command()
 def torture(
-    duration: Annotated[float, typer.Option(min=1, max=86_400, help="Seconds of selling under faults.")] = 150,
+    duration: Annotated[float, typer.Option(min=1, max=86_400, help="Seconds of selling under faults.")] = 240,
     instances: Instances = 3,
     ttl_s: TtlS = 2,
     nemesis: Annotated[
@@ -175,19 +188,32 @@ def torture(
     ] = "",
     every: Annotated[
         float | None,
-        typer.Option(min=1, max=3600, help="Seconds of calm after each fault.", show_default="TTL + 3"),
+        typer.Option(min=1, max=3600, help="Seconds of calm after each fault.", show_default="TTL + 5"),
     ] = None,
-    rate: Annotated[float, typer.Option(min=1, max=1000, help="Buyers a second.")] = 100,
+    rate: Annotated[float, typer.Option(min=1, max=1000, help="Buyers a second.")] = 60,
     seed: Annotated[
         int | None, typer.Option(min=0, help="Chooses faults, targets and purchases.", show_default="any")
     ] = None,
     stock: Annotated[
         int | None,
-        typer.Option(min=1, max=10**9, help="Units that exist.", show_default="a little less than is asked for"),
+        typer.Option(
+            min=1, max=10**9, help="Units of the default item.", show_default="a little less than is asked for"
+        ),
     ] = None,
+    lock: Annotated[str, typer.Option(help="The lock, by its short name, or `fallback`.")] = "etcd",
+    store: Annotated[
+        str, typer.Option(help="Where the stock is: redis, mysql (MariaDB), redis-sentinel or redis-cluster.")
+    ] = "redis",
     guard: Annotated[
-        Guard, typer.Option(help="What checks each write; with `none` the run must end with violations.")
-    ] = Guard.FENCE,
+        Guard | None,
+        typer.Option(help="What checks each write; with `none` the run must end with violations.", show_default="best"),
+    ] = None,
+    with_bug: Annotated[str, typer.Option(help="Switch a repair off; `--with-bug help` lists them.")] = "",
+    all_bugs: Annotated[bool, typer.Option("--all-bugs", help="Try all bugs: each must be found.")] = False,
+    upgrade_from: Annotated[
+        Path | None,
+        typer.Option(help="A checkout, with its .venv, of an earlier release, which the instances begin as."),
+    ] = None,
     report: Annotated[Path, typer.Option(help="Folder for the history, the time line and the instances' logs.")] = Path(
         "torture-report"
     ),
@@ -195,37 +221,63 @@ def torture(
     """Sell while things break: processes are paused and killed, paths are cut, locks are stolen. Then judge.
 
     Exit status 0 only if every promise was kept: nothing oversold, nothing undersold, no order lost; 1 if not, 3 if the
-    run itself failed.
+    run itself failed. With --all-bugs: 0 if each bug was found, 1 if one was not.
     """
-    from app.torture import nemesis as kinds
-    from app.torture import run as torturing
-
-    if nemesis == "help":
-        for name, kind in kinds.KINDS.items():
-            print(f"{name:12} {kind.what}")  # noqa: T201
-        print(f"{kinds.SEVERAL:12} two or three of them at once")  # noqa: T201
-        return
-    names = tuple(_names(nemesis, "--nemesis", kinds.NAMES))
     try:
-        check_guard(REDIS, guard)
-    except ConfigurationError as error:
-        raise typer.BadParameter(str(error), param_hint="--guard") from None
-    if report.exists() and not report.is_dir():
-        raise typer.BadParameter(f"{report} is not a folder", param_hint="--report")
-    options = torturing.TortureOptions(
+        from app.commands import torture as torturing
+    except ModuleNotFoundError as missing:
+        raise ConfigurationError(f"{missing.name} is missing; install it with: pip install 'seckill[demo]'") from None
+
+    arguments = torturing.TortureArguments(
         duration_s=duration,
         instances=instances,
         ttl_s=ttl_s,
-        nemeses=names,
-        every_s=ttl_s + 3 if every is None else every,
+        nemesis=nemesis,
+        every_s=every,
         rate=rate,
-        seed=secrets.randbelow(10**6) if seed is None else seed,
+        seed=seed,
         stock=stock,
+        lock=lock,
+        store=store,
         guard=guard,
+        with_bug=with_bug,
+        all_bugs=all_bugs,
         report=report,
+        upgrade_from=upgrade_from,
     )
-    raise typer.Exit(torturing.run(options))
+    try:
+        raise typer.Exit(torturing.torture(arguments))
+    except torturing.WrongOption as error:
+        raise typer.BadParameter(str(error), param_hint=error.option) from None
 
+
+@app.command()
+def model(
+    without: Annotated[
+        Mechanism | None, typer.Option(help="Leave out a mechanism, and see the shortest way to a broken promise.")
+    ] = None,
+    each: Annotated[bool, typer.Option("--each", help="Leave out one after the other.")] = False,
+    thorough: Annotated[bool, typer.Option("--thorough", help="Two faults in one history as well: minutes.")] = False,
+    picture: Annotated[Path | None, typer.Option(help="File for a picture of it (SVG); a folder with --each.")] = None,
+) -> None:
+    """Explore the protocol as a model: each state that a small sale can reach, whatever is late, lost, or dead.
+
+    Exit status 0 if no state breaks a promise; with --each, if each mechanism is missed.
+    """
+    from app.commands import model as exploring
+
+    if each and picture is not None and not picture.is_dir():
+        raise typer.BadParameter(f"{picture} is not a folder", param_hint="--picture")
+    if not each:
+        _check_file(picture, "--picture")
+    if each:
+        raise typer.Exit(exploring.each(picture))
+    if without is not None:
+        raise typer.Exit(exploring.without(without, picture))
+    raise typer.Exit(exploring.whole(thorough=thorough))
+
+
+_OURS = "seckill "  # what our locks' names begin with, beside their peers
 
 bench = typer.Typer(no_args_is_help=True, help="Measure side by side.")
 app.add_typer(bench, name="bench")
@@ -233,7 +285,13 @@ app.add_typer(bench, name="bench")
 
 @bench.command("locks")
 def bench_locks(
-    only: Annotated[str, typer.Option(help="Some of the locks, separated by commas.", show_default="all of them")] = "",
+    only: Annotated[
+        str,
+        typer.Option(
+            help="Some of them, separated by commas: ours by their short names, such as etcd, or peers, such as kazoo.",
+            show_default="all of them",
+        ),
+    ] = "",
     processes: Annotated[str, typer.Option(help="How many contend.")] = "1,2,4,8",
     hold_ms: Annotated[str, typer.Option(help="How long each holds the lock.")] = "0,5",
     seconds: Annotated[float, typer.Option(min=0.2, max=3600, help="Length of a heat.")] = 3,
@@ -244,6 +302,7 @@ def bench_locks(
 
     Exit status 1 if a lock of ours let two in at once, or left something behind.
     """
+    _check_file(report, "--report")
     benching = _bench_locks()
 
     names = _names(only, "--only", list(benching.CONTESTANTS))
@@ -263,11 +322,14 @@ def _bench_locks() -> Any:
 
 def _names(text: str, option: str, known: Sequence[str]) -> list[str]:
     """Those in the text, separated by commas; all that are known if it is empty."""
-    names = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip())) or list(known)
-    for name in names:
-        if name not in known:
-            raise typer.BadParameter(f"{name!r} is none of {', '.join(known)}", param_hint=option)
-    return names
+    names = []
+    for name in (part.strip() for part in text.split(",") if part.strip()):
+        found = next((one for one in (name, f"{_OURS}{name}") if one in known), None)
+        if found is None:
+            short = ", ".join(one.removeprefix(_OURS) for one in known)
+            raise typer.BadParameter(f"{name!r} is none of {short}", param_hint=option)
+        names.append(found)
+    return list(dict.fromkeys(names)) or list(known)
 
 
 def _numbers(text: str, option: str, *, least: float, most: float) -> list[float]:
@@ -283,7 +345,7 @@ def _numbers(text: str, option: str, *, least: float, most: float) -> list[float
 @app.command()
 def serve(
     host: Annotated[str | None, typer.Option(help="Address to listen on; SECKILL_HOST.")] = None,
-    port: Annotated[int | None, typer.Option(help="Port to listen on; SECKILL_PORT.")] = None,
+    port: Annotated[int | None, typer.Option(min=1, max=65535, help="Port to listen on; SECKILL_PORT.")] = None,
 ) -> None:
     """Run one instance against the servers that the environment or .env names."""
     from app import server
@@ -375,7 +437,8 @@ def stock_accept_loss(
     """
 
     async def accept(sale: Sale) -> Level:
-        for fault in await sale.admin.faults(sku):
+        faults = await sale.admin.faults(sku)
+        for fault in faults or [f"nothing is wrong with {sku!r}: no order is known to be lost"]:
             Console(stderr=True).print(fault, markup=False, highlight=False, soft_wrap=True)
         if not yes:
             typer.confirm(f"Are the lost orders of {sku!r} gone for good?", abort=True)
@@ -447,10 +510,33 @@ def _print_json(value: Any) -> None:
 
 
 def _with_sale(work: Callable[[Sale], Awaitable[Result]]) -> Result:
-    settings: Settings = load()
+    settings, hint = _settings()
+    for line in unknown_variables():
+        _say(line)
 
     async def run() -> Result:
         async with open_sale(settings) as sale:
             return await work(sale)
 
-    return asyncio.run(run())
+    try:
+        return asyncio.run(run())
+    except StockUnavailable as error:
+        raise SeckillError(f"{str(error).rstrip('.')}; {hint or f'{PREFIX}STORE says where it is'}") from None
+    except LockUnavailable as error:
+        raise SeckillError(f"{str(error).rstrip('.')}; {hint or f'{PREFIX}LOCK says where it is'}") from None
+
+
+def _settings() -> tuple[Settings, str]:
+    """The user's. Who has set neither lock nor store means the sale of a `seckill up`, if one runs.
+
+    And what to do if nobody answers there; empty if that is for a setting to say.
+    """
+    if whereabouts.leads_elsewhere():
+        return load(), ""
+    where = whereabouts.find(_say)
+    if where is None:
+        return load(), f"start a sale with `seckill up`, or set {PREFIX}LOCK and {PREFIX}STORE"
+    own = whereabouts.set_by_user()
+    return load(**{name: value for name, value in where.settings.items() if name.upper() not in own}), (
+        "look at what `seckill up` says"
+    )

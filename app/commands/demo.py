@@ -22,7 +22,10 @@ from app.commands.stage import LockName, Stage, StageOptions, set_up
 from app.commands.up import stay_up
 from app.embedded.process import Process, ProcessFailed
 from app.errors import ConfigurationError
+from app.locks import Scope
+from app.locks.registry import backend_class
 from app.sale import Shop
+from app.settings import Guard
 from app.stock import DEFAULT_SKU
 
 _POLL_S: Final = 0.05
@@ -107,6 +110,24 @@ def _show(options: DemoOptions, console: Console, stage: Stage, figures: Figures
         report = {"options": asked, "ports": stage.ports, **asdict(figures)}
         options.report.write_text(json.dumps(report, indent=2) + "\n")
         console.print(f"All figures are in {options.report}")
+    if figures.oversold and stage.guard is Guard.NONE:
+        console.print(_meant(options, figures.oversold), style="bold", highlight=False)
+
+
+def _meant(options: DemoOptions, oversold: int) -> str:
+    """Why a sale without a guard ended as it did: it was asked for."""
+    scope = backend_class(options.lock).guarantees.scope
+    many = f"{oversold:,} units were" if oversold > 1 else "one unit was"
+    if scope is Scope.EVERYBODY:
+        cause = "A holder that was late wrote all the same, as nothing guards the store"
+    elif scope is Scope.PROCESS:
+        cause = "Each instance has a lock of its own, and nothing guards the store"
+    else:
+        cause = "No lock keeps the buyers apart, and nothing guards the store"
+    return (
+        f"This is what you were meant to see. {cause}: {many} sold that did not exist. That is what a lock that all "
+        "instances share is for, and a store that checks its fencing token: `seckill demo` has both."
+    )
 
 
 async def _sell(options: DemoOptions, stage: Stage, steps: Progress) -> Figures:

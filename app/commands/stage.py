@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from rich.console import Console
+from rich.status import Status
 
 from app.embedded import LockServers, MariaDB, Valkey
 from app.embedded.process import Process, port_is_free
@@ -96,9 +97,19 @@ class Stage:
         """The servers, then the instances."""
         return [*dict.fromkeys((*self.locks.processes, self.store)), *self.instances]
 
+    @property
+    def settings(self) -> Settings:
+        """Those of a process beside the instances."""
+        return _settings({**self.variables, "INSTANCE": "stage"})
+
+    @property
+    def admin_token(self) -> str:
+        """What opens the operator's endpoints."""
+        return self.variables["ADMIN_TOKEN"]
+
     def open_sale(self) -> AbstractAsyncContextManager[Sale]:
         """A sale of this process on the same servers: it sells nothing, it sets the stock and audits."""
-        return open_sale(_settings({**self.variables, "INSTANCE": "stage"}))
+        return open_sale(self.settings)
 
     async def begin_sale(self, units: int) -> None:
         """Forget what was sold, and put new units of the default item on sale."""
@@ -129,13 +140,21 @@ def set_up(options: StageOptions, console: Console, variables: Mapping[str, str]
     env = {**os.environ, **{PREFIX + name: value for name, value in settings.items()}}
     with ExitStack() as running:
         running.callback(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, signal.default_int_handler))
-        with console.status(f"Starting the store and what the lock needs: {options.lock}") as status:
+        with console.status("") as status:
+            _say(console, status, f"Starting the store and what the lock needs: {options.lock}")
             running.enter_context(locks)
             if store not in locks.processes:
                 running.enter_context(store)
-            status.update(f"Starting {options.instances} instances")
+            _say(console, status, f"Starting {options.instances} instances")
             instances = [running.enter_context(Instance(port, env)) for port in _choose_ports(options, console)]
         yield Stage(guard, settings, locks, store, instances)
+
+
+def _say(console: Console, status: Status, what: str) -> None:
+    """A status shows on a terminal only; whoever reads a pipe or a file shall know, too."""
+    status.update(what)
+    if not console.is_terminal:
+        console.print(what, highlight=False)
 
 
 def _settings(variables: Mapping[str, str]) -> Settings:

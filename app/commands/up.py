@@ -1,15 +1,19 @@
 """`seckill up`: the sale on this machine, open until Ctrl-C."""
 
 import asyncio
+import contextlib
 import shlex
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 from rich.console import Console
 
+from app.commands import whereabouts
 from app.commands.stage import Stage, StageOptions, set_up
+from app.embedded.process import ProcessFailed
 from app.settings import PREFIX
 
 # The settings that lead to the servers, for other terminals.
@@ -31,28 +35,47 @@ def run(options: StageOptions) -> int:
 
 
 def stay_up(stage: Stage, console: Console) -> None:
-    """Say where everything is, and stay until Ctrl-C or SIGTERM; say so when a process ends before that."""
+    """Say where everything is, and stay until Ctrl-C or SIGTERM; say so when a process ends before that.
+
+    Raises `ProcessFailed` when no instance is left.
+    """
     try:
-        _say_where(stage, console)
-        watched = stage.processes
-        while True:
-            for process in [one for one in watched if not one.running]:
-                watched.remove(process)
-                console.print(
-                    f"{process.name} has ended:\n{process.last_lines(3)}",
-                    style="red",
-                    markup=False,
-                    highlight=False,
-                    soft_wrap=True,
-                )
-            time.sleep(_LOOK_EVERY_S)
+        with _told_to_others(stage, console) as file:
+            _say_where(stage, console, file)
+            watched = stage.processes
+            while True:
+                for process in [one for one in watched if not one.running]:
+                    watched.remove(process)
+                    console.print(
+                        f"{process.name} has ended:\n{process.last_lines(3)}",
+                        style="red",
+                        markup=False,
+                        highlight=False,
+                        soft_wrap=True,
+                    )
+                if not any(instance.running for instance in stage.instances):
+                    raise ProcessFailed("all instances have ended, so nothing can be sold any more")
+                time.sleep(_LOOK_EVERY_S)
     except KeyboardInterrupt:
         console.print("Stopping.")
 
 
-def _say_where(stage: Stage, console: Console) -> None:
+@contextlib.contextmanager
+def _told_to_others(stage: Stage, console: Console) -> Iterator[Path | None]:
+    """Keep the file by which other terminals find the sale; None if it can't be written, which is said."""
+    urls = [instance.url for instance in stage.instances]
+    with contextlib.ExitStack() as kept:
+        file = None
+        try:
+            file = kept.enter_context(whereabouts.told(whereabouts.of(stage.settings, urls)))
+        except OSError as error:
+            console.print(f"Other terminals won't find it by themselves: {error}", markup=False, soft_wrap=True)
+        yield file
+
+
+def _say_where(stage: Stage, console: Console, file: Path | None) -> None:
     """For people first, then for programs and other terminals. Nothing is wrapped: it is there to be copied."""
-    token = stage.variables["ADMIN_TOKEN"]
+    token = stage.admin_token
     first, *others = [instance.url for instance in stage.instances]
     places = [
         ("The shop", f"{first}/"),
@@ -60,19 +83,23 @@ def _say_where(stage: Stage, console: Console) -> None:
         ("The control room", f"{first}/control?token={token}"),
         ("The interface", f"{first}/docs"),
         ("The admin token", token),
+        ("The lock", stage.variables["LOCK"]),
+        ("The store", stage.variables["STORE"]),
+        *([("All of this", f"{file} (until the end)")] if file else []),
     ]
     console.print()
     for name, place in places:
         console.print(f"  [bold]{name:16}[/]  [cyan]{place}[/]", soft_wrap=True, highlight=False)
+    # They find it by themselves, unless the user has set something that leads elsewhere.
     leading = " ".join(
         f"{PREFIX}{name}={shlex.quote(value)}" for name, value in stage.variables.items() if name in _LEADING
     )
-    seckill = Path(sys.executable).with_name("seckill")
+    seckill = shlex.quote(str(Path(sys.executable).with_name("seckill")))
     lines = [
         "",
         "  To look into it, and to begin anew, in another terminal:",
         "",
-        f"  export {leading}",
+        *([f"  export {leading}"] if file is None or whereabouts.leads_elsewhere() else []),
         f"  {seckill} stock set 300 --new-sale",
         f"  {seckill} locks",
         f"  {seckill} check",

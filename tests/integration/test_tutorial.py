@@ -1,0 +1,193 @@
+"""The tutorial's commands, run in their order, show what it says that they show."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from app.embedded.process import free_port
+from tests.harness.waiting import eventually
+
+ROOT = Path(__file__).parents[2]
+ENGLISH, CHINESE = ROOT / "docs" / "tutorial.md", ROOT / "docs" / "tutorial.zh-CN.md"
+STEPS = 8
+_WITHIN_S = 150.0
+
+BLOCK = re.compile(r"^```(console|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Command:
+    """A line to type, in which terminal, and the lines that it shows."""
+
+    terminal: str
+    typed: str
+    shown: list[str]
+
+
+def blocks(page: Path) -> list[tuple[str, str]]:
+    return BLOCK.findall(page.read_text(encoding="utf-8"))
+
+
+def commands(block: str) -> list[Command]:
+    found: list[Command] = []
+    for line in block.splitlines():
+        if prompt := re.match(r"([12]?)\$ (.*)", line):
+            found.append(Command(prompt[1] or "2", prompt[2], []))
+        else:
+            found[-1].shown.append(line)
+    return found
+
+
+def plain(text: str) -> str:
+    """Without a table's frame, an order's random part, and figures that differ from run to run."""
+    text = re.sub(r"[\u2500-\u257f]", " ", text)
+    text = re.sub(r"\d{3,}", "0", text)
+    return " ".join(text.split())
+
+
+def pattern(line: str) -> str:
+    """What a shown line stands for: `…` is anything."""
+    return ".*?".join(re.escape(part.strip()) for part in plain(line).split("…")).replace(r"\ ", " ?")
+
+
+class Terminal:
+    """A shell that is told one line after the other."""
+
+    def __init__(self, folder: Path, env: dict[str, str]) -> None:
+        self._output = folder / "terminal"
+        self._count = 0
+        with self._output.open("wb") as file:
+            self._shell = subprocess.Popen(
+                ["bash"], cwd=folder, env=env, stdin=subprocess.PIPE, stdout=file, stderr=file, start_new_session=True
+            )
+
+    @property
+    def said(self) -> str:
+        return self._output.read_text(errors="replace")
+
+    def type(self, line: str) -> None:
+        """And wait until it is done; what is in the background goes on."""
+        self._count += 1
+        mark = f"-- done {self._count} --"
+        assert self._shell.stdin is not None
+        self._shell.stdin.write(f"{line}\necho '{mark}'\n".encode())
+        self._shell.stdin.flush()
+        eventually(lambda: mark in self.said, f"{line}: {self.said}", _WITHIN_S)
+
+    def close(self) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self._shell.pid, signal.SIGKILL)
+        self._shell.wait()
+        assert self._shell.stdin is not None
+        self._shell.stdin.close()
+
+
+class Standing:
+    """What runs in the first terminal, until Ctrl-C."""
+
+    def __init__(self, line: str, folder: Path, env: dict[str, str]) -> None:
+        self._output = folder / "first-terminal"
+        with self._output.open("wb") as file:
+            self._command = subprocess.Popen(
+                ["bash", "-c", f"exec {line}"], cwd=folder, env=env, stdout=file, stderr=file, start_new_session=True
+            )
+        eventually(lambda: "Ctrl-C ends it" in self.said or self._command.poll() is not None, "it stands", 60)
+
+    @property
+    def said(self) -> str:
+        return self._output.read_text()
+
+    def end(self) -> None:
+        self._command.send_signal(signal.SIGTERM)
+        self._command.wait(60)
+
+
+@contextmanager
+def terminals(folder: Path) -> Iterator[tuple[Terminal, list[Standing], dict[str, str]]]:
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("SECKILL_", "FENCELOCK_"))}
+    taken_out = folder / "site"
+    env |= {
+        "COLUMNS": "160",
+        "XDG_STATE_HOME": str(folder / "state"),
+        "PATH": os.pathsep.join([str(taken_out / "bin"), str(Path(sys.executable).parent), env["PATH"]]),
+        "PYTHONPATH": os.pathsep.join([str(taken_out), str(ROOT)]),
+    }
+    terminal, standing = Terminal(folder, env), list[Standing]()
+    try:
+        yield terminal, standing, env
+    finally:
+        terminal.close()
+        for one in standing:
+            one.end()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(not (shutil.which("curl") and shutil.which("bash")), reason="no bash, or no curl")
+def test_its_commands_show_what_it_says(tmp_path: Path) -> None:
+    """All of them, in their order. Ports, the token, the URL and the folder of the installed package are the test's."""
+    ports = {"8080": str(free_port()), "8090": str(free_port())}
+    with terminals(tmp_path) as (terminal, standing, env):
+        for kind, block in blocks(ENGLISH):
+            if kind == "python":
+                (tmp_path / "account.py").write_text(block)
+                continue
+            began = len(terminal.said)
+            for command in commands(block):
+                line = command.typed
+                for port, other in ports.items():
+                    line = line.replace(port, other)
+                if command.terminal == "1":
+                    for one in standing:
+                        one.end()
+                    line = line.replace("seckill up", f"seckill up --ports {','.join(ports.values())}")
+                    standing[:] = [Standing(line, tmp_path, env)]
+                else:
+                    told = standing[0].said if standing else ""
+                    terminal.type(typed(line, told, terminal.said[began:]))
+                    if line.endswith("&"):
+                        time.sleep(0.7)  # nobody types faster: it has begun
+                said = standing[0].said if command.terminal == "1" else terminal.said[began:]
+                for shown in command.shown:
+                    if shown != "...":
+                        expected = re.compile(pattern(shown))
+                        found = any(expected.search(plain(line)) for line in said.splitlines())
+                        assert found, f"{command.typed}\n{shown}\n\nis not in\n\n{said}"
+
+
+def typed(line: str, told: str, said: str) -> str:
+    """The line as a user here would type it. `told`: by the first terminal; `said`: in the second one."""
+    if line.startswith(". .venv"):
+        return "true"  # the test's own environment is on PATH
+    if line.startswith("pip install"):
+        folder = "site"
+        return f"python -m pip install --quiet --no-deps --target {folder} {ROOT / 'app' / 'locks'}"
+    if token := re.search(r"The admin token +(\S+)", told):
+        line = line.replace("the-admin-token", token[1])
+    if url := re.search(r"The lock +(\S+)", told):
+        line = line.replace("etcd://127.0.0.1:2379", url[1])
+    if pid := re.search(r" pid (\d+)", said):
+        line = line.replace("12345", pid[1])
+    return line
+
+
+def test_both_languages_have_the_same_commands() -> None:
+    """And show the same; the comments of the program are translated. Each has all steps."""
+
+    def without_comments(page: Path) -> list[tuple[str, str]]:
+        return [(kind, re.sub(r"^ *# .*\n", "", block, flags=re.MULTILINE)) for kind, block in blocks(page)]
+
+    assert without_comments(ENGLISH) == without_comments(CHINESE)
+    for page in (ENGLISH, CHINESE):
+        numbers = re.findall(r"^## (\d)\. ", page.read_text(encoding="utf-8"), re.MULTILINE)
+        assert numbers == [str(number) for number in range(1, STEPS + 1)]
