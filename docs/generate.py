@@ -1,5 +1,6 @@
 """Writes what must agree with the code (`make docs`): `.env.example`, and tables in docs."""
 
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,8 +11,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from pydantic import SecretStr
 
 from app.locks.registry import CLASSES, backend_class, scheme_of
+from app.model.protocol import MEANING, Mechanism
 from app.settings import PREFIX, Settings
 from app.telemetry.metrics import Metrics
+from app.torture.bugs import BUGS
+from app.torture.nemesis import KINDS, SEVERAL
 
 ROOT = Path(__file__).parents[1]
 TRANSLATIONS = ROOT / "docs" / "settings.zh-CN.toml"
@@ -107,14 +111,47 @@ def alerts() -> str:
 
 def locks() -> str:
     """What the locks guarantee, as a Markdown table."""
-    signs = ("fair", "fencing", "survives_silence", "survives_restart", "shows_queue", "elects", "permits")
+    signs = (
+        "fair",
+        "fencing",
+        "survives_silence",
+        "survives_restart",
+        "survives_cut",
+        "shows_queue",
+        "elects",
+        "permits",
+    )
     rows = []
     for name in CLASSES:
         has = backend_class(name).guarantees
         promised = " | ".join("yes" if getattr(has, sign) else "no" for sign in signs)
         rows.append(f"| [{name}](#{name}) | `{scheme_of(name)}://` | {has.scope} | {promised} |")
-    head = "| lock | URL | keeps apart | fair | fencing token | survives silence | survives a restart | shows the queue | elections | semaphores |"
-    return "\n".join([head, "|---" * 10 + "|", *rows])
+    head = "| lock | URL | keeps apart | fair | fencing token | survives silence | survives a restart | survives a cut | shows the queue | elections | semaphores |"
+    return "\n".join([head, "|---" * 11 + "|", *rows])
+
+
+def faults() -> str:
+    """The faults of `seckill torture`, as a Markdown table."""
+    rows = [f"| `{name}` | {kind.what} |" for name, kind in KINDS.items()]
+    return "\n".join(
+        ["| fault | what happens |", "|---|---|", *rows, f"| `{SEVERAL}` | two or three of them at once |"]
+    )
+
+
+def bugs() -> str:
+    """The bugs on demand, as a Markdown table."""
+    rows = [f"| `{name}` | {bug.what} | {', '.join(f'`{one}`' for one in bug.nemeses)} |" for name, bug in BUGS.items()]
+    return "\n".join(["| bug | what is switched off | under |", "|---|---|---|", *rows])
+
+
+def mechanisms() -> str:
+    """What can be left out of the model, and what breaks then, as a Markdown table."""
+    rows = []
+    for mechanism in Mechanism:
+        picture = f"model/without-{mechanism}.svg"
+        told = re.findall(r"✗ (.*?)</text>", (ROOT / "docs" / picture).read_text())
+        rows.append(f"| [`{mechanism}`]({picture}) | {MEANING[mechanism]} | {told[-1]} |")
+    return "\n".join(["| mechanism | what it means | without it |", "|---|---|---|", *rows])
 
 
 def documents() -> dict[Path, str]:
@@ -124,6 +161,8 @@ def documents() -> dict[Path, str]:
         "settings.zh-CN.md": {"settings": chinese_settings},
         "locks.md": {"guarantees": locks},
         "operations.md": {"metrics": metrics, "alerts": alerts},
+        "torture.md": {"faults": faults, "bugs": bugs},
+        "model.md": {"mechanisms": mechanisms},
     }
     found = {ROOT / ".env.example": env_example()}
     for name, parts in tables.items():

@@ -1,16 +1,19 @@
 """Takes the README's pictures of the shop and the control room (`make screenshots`), with a real sale behind them.
 
-Needs Chromium (on Debian: apt-get install chromium). The control room is shown at the moment that it is there for: an
-instance stood still with the lock in its hand, its lease has run out, and the next in line sells.
+Needs Chromium (on Debian: apt-get install chromium). The control room is shown in motion, at the moments that it is
+there for: an instance stands still with the lock in its hand, its lease runs out, the next in line sells, and the late
+write is refused.
 """
 
 import asyncio
+import io
 import shutil
 import sys
 import time
 from pathlib import Path
 
 import httpx
+from PIL import Image
 from playwright.sync_api import Browser, sync_playwright
 from rich.console import Console
 
@@ -18,6 +21,9 @@ from app.commands.stage import LockName, Stage, StageOptions, StoreName, set_up
 
 DOCS = Path(__file__).parent
 _WITHIN_S = 60.0
+_FRAME_S = 0.7
+_BEFORE_S = 5.0  # a bit of the sale
+_LAST_S = 4.0  # how long the end is shown
 
 
 def main() -> None:
@@ -49,24 +55,30 @@ def _control(browser: Browser, stage: Stage) -> None:
     token = stage.variables["ADMIN_TOKEN"]
     here = stage.instances[0].url
     with httpx.Client(base_url=here, headers={"Authorization": f"Bearer {token}"}) as operator:
-        page = browser.new_context(viewport={"width": 1280, "height": 900}, device_scale_factor=1.5).new_page()
+        page = browser.new_context(viewport={"width": 1280, "height": 800}).new_page()
         page.goto(f"{here}/control?token={token}")
         time.sleep(3)  # a bit of a curve before it falls
         operator.post("/control/rush", json={"buyers": 260, "over_s": 26}).raise_for_status()
-        time.sleep(8)
-        operator.post("/control/pause", json={}).raise_for_status()
-        until = time.monotonic() + _WITHIN_S
-        while not _overtaken(operator.get("/control/picture").json()) and time.monotonic() < until:
-            time.sleep(0.1)
-        time.sleep(1)
-        page.screenshot(path=DOCS / "control.png")
-
-
-def _overtaken(picture: dict[str, object]) -> bool:
-    """Whether somebody believes in a grant although another one has had the lock since."""
-    believed = [int(one["token"]) for one in picture["instances"] if one["token"]]  # type: ignore[index,attr-defined]
-    newest = max((int(one["token"]) for one in picture["grants"]), default=0)  # type: ignore[index,attr-defined]
-    return any(token < newest for token in believed)
+        frames: list[Image.Image] = []
+        began = time.monotonic()
+        paused = told = False
+        while not told and time.monotonic() < began + _WITHIN_S:
+            if not paused and time.monotonic() > began + _BEFORE_S:
+                operator.post("/control/pause", json={}).raise_for_status()
+                paused = True
+            frames.append(Image.open(io.BytesIO(page.screenshot())).convert("RGB"))
+            told = page.locator("#story[data-result=good]").is_visible()
+            time.sleep(max(0.0, began + len(frames) * _FRAME_S - time.monotonic()))
+        durations = [int(_FRAME_S * 1000)] * (len(frames) - 1) + [int(_LAST_S * 1000)]
+        frames[0].save(
+            DOCS / "control.webp",
+            save_all=True,
+            append_images=frames[1:],
+            duration=durations,
+            loop=0,
+            quality=60,
+            method=6,
+        )
 
 
 if __name__ == "__main__":
