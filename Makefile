@@ -41,7 +41,7 @@ bench: $(VENV)/.dev
 soak: $(VENV)/.dev
 	@$(BIN)/python -m loadtest.soak $(ARGS)
 
-PYTEST = $(BIN)/python -m pytest -n 4 --dist loadfile --durations 10
+PYTEST = $(BIN)/python -m pytest -n 5 --dist loadfile --durations 10
 
 test: $(VENV)/.dev
 	@$(PYTEST) -m "not slow" $(ARGS)
@@ -59,7 +59,7 @@ test-wheel: $(VENV)/.dev
 	@$(BIN)/python -m venv $(WHEEL)/venv
 	@$(WHEEL)/venv/bin/python -m pip install --quiet --disable-pip-version-check \
 	  "$$(ls $(WHEEL)/*.whl)[etcd,redis,zookeeper,mysql]" -r tests/wheel.txt
-	@TEST_THE_WHEEL=1 $(WHEEL)/venv/bin/python -m pytest -n 4 --dist loadfile -m "not slow" $(ARGS) \
+	@TEST_THE_WHEEL=1 $(WHEEL)/venv/bin/python -m pytest -n 5 --dist loadfile -m "not slow" $(ARGS) \
 	  $(SUITES:%=tests/contract/test_%.py)
 
 check: $(VENV)/.dev

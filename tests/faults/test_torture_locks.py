@@ -19,7 +19,6 @@ SERVERS: dict[str, list[Callable[[], object]]] = {"zookeeper": [ZooKeeper], "mys
     ("lock", "store", "nemeses"),
     [
         ("redis", "redis", "lock-cut,pause-holder,late-commit"),
-        ("redis", "redis", "lock-older"),
         ("redis-fair", "redis", "lock-kill,renewal,pause"),
         ("redlock", "redis", "lock-pause,lost-reply,kill"),
         ("zookeeper", "redis", "lock-silent,pause-holder,late-between"),
