@@ -98,8 +98,8 @@ class Picture:
     events: list[InstanceEvent]
 
 
-def past_grants(instances: Iterable[InstanceState], lock: str) -> list[PastGrant]:
-    """The last grants of a lock, of all instances, the newest first."""
+def past_grants(instances: Iterable[InstanceState], lock: str, *, most: int | None = _GRANTS) -> list[PastGrant]:
+    """The last grants of a lock, of all instances, the newest first; no more than `most` of them."""
     every = sorted(
         ((state.report.instance, grant) for state in instances for grant in state.report.grants if grant.lock == lock),
         key=lambda one: one[1].at,
@@ -111,7 +111,7 @@ def past_grants(instances: Iterable[InstanceState], lock: str) -> list[PastGrant
             free_since = max(before.at + before.held_s, grant.at - grant.waited_s)
             handed_over_s = grant.at - free_since if free_since <= grant.at else None
         found.append(PastGrant(instance, grant, handed_over_s))
-    return found[: -_GRANTS - 1 : -1]
+    return found[::-1][:most]
 
 
 def last_events(instances: Iterable[InstanceState]) -> list[InstanceEvent]:

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from pydantic import FiniteFloat, TypeAdapter, ValidationError
 
-from app.dashboard.journal import Journal
+from app.dashboard.journal import GrantRecord, Journal
 from app.dashboard.picture import (
     SILENT_S,
     History,
@@ -53,6 +53,7 @@ _KEPT_S: Final = 120.0
 _GRANTS_KEPT: Final = 4_000
 _SKUS_KEPT: Final = 8  # of which samples are kept: those that were looked at last
 _GRANTS_TOLD_S: Final = 2.5  # a look comes once a second, and reports are half a second old
+_TOLD_WHOLE_S: Final = 2.5  # for so long after somebody has begun to look all that is known is told
 _GRANTS_TOLD: Final = 12  # at the least
 
 
@@ -124,6 +125,7 @@ class ControlRoom:
         self._paused_until = 0.0
         self._knows = asyncio.Event()  # which reports are of instances that live
         self._knows_at = math.inf
+        self._looked_since = math.inf
 
     def start(self) -> None:
         """Report, and listen to commands."""
@@ -207,6 +209,11 @@ class ControlRoom:
 
     def _self(self) -> InstanceState:
         return InstanceState(self._report(), 0.0)
+
+    def _remember_all(self) -> None:
+        instances, now = self._instances(), time.time()
+        for lock in {self._shop.lock_name(sku) for sku in self._samples}:
+            self._remember(lock, past_grants(instances, lock, most=None), now)
 
     def _remember(self, lock: str, grants: list[PastGrant], now: float) -> None:
         seen = self._past.setdefault(lock, {})
@@ -316,6 +323,8 @@ class ControlRoom:
         self._board = board
         if now >= self._knows_at:
             self._knows.set()
+        if self._looked_lately():
+            self._remember_all()
         commands = {name: text for name, text in found.items() if name.startswith(_COMMAND)}
         # What was said before we came was not meant for us.
         new = set() if self._heard is None else commands.keys() - self._heard - self._said
@@ -334,7 +343,8 @@ class ControlRoom:
 
     def _report(self) -> Report:
         now, journal, looked_at = asyncio.get_running_loop().time(), self._journal, self._looked_lately()
-        since = time.time() - _GRANTS_TOLD_S
+        self._looked_since = min(self._looked_since, now) if looked_at else math.inf
+        new = now - self._looked_since < _TOLD_WHOLE_S
         return Report(
             instance=self._instance,
             number=self._number,
@@ -342,13 +352,18 @@ class ControlRoom:
             waiting=self._shop.buyers_waiting,
             mode=self._admin.mode,
             held=journal.held,
-            grants=journal.grants_since(since, least=_GRANTS_TOLD) if looked_at else [],
+            grants=self._grants(whole=new) if looked_at else [],
             events=list(journal.events) if looked_at else [],
             pausing=self._pausing > 0,
             paused_s=max(0.0, self._paused_until - now),
             lacks=self._lacking,
             port=self._port,
         )
+
+    def _grants(self, *, whole: bool) -> list[GrantRecord]:
+        """What we tell of our grants: the last ones, or (`whole`) all of the last two minutes."""
+        told_s = _KEPT_S if whole else _GRANTS_TOLD_S
+        return self._journal.grants_since(time.time() - told_s, least=_GRANTS_TOLD)
 
     def _looked_lately(self) -> bool:
         looks = [notice.since for name, notice in self._board.items() if name.startswith(_LOOK)]

@@ -358,7 +358,7 @@ async def test_an_instance_that_falls_silent(
     open_clients: OpenClients, etcd: EtcdMember, valkey: Valkey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The others show for how long it has been silent, send it no commands, and take its report down in the end."""
-    monkeypatch.setattr("app.dashboard.room._SILENT_S", 0.5)
+    monkeypatch.setattr("app.dashboard.room.SILENT_S", 0.5)
     monkeypatch.setattr("app.dashboard.room._STALE_S", 2.5)
     [http] = await open_clients()
     async with board(etcd, valkey) as put:
@@ -427,9 +427,8 @@ async def test_no_buyer_is_sent_to_one_that_is_gone(
 ) -> None:
     """One that was killed has left its report; an instance that starts then sends it no buyers."""
     [http] = await open_clients()
-    report = json.dumps({"instance": "gone", "number": 1, "units": 0, "waiting": 0, "mode": "locked", "held": None})
     async with board(etcd, valkey) as put:
-        await put({"report/gone": report})
+        await put({"report/gone": report("gone")})
         async with client(etcd.endpoint, valkey.url, instance="d") as later:
             assert (await command(later, "rush", buyers=30))["instances"] == ["a", "d"]
             await eventually_async(lambda: lucky(http), "all are served", until=lambda found: found == 30)
@@ -561,6 +560,32 @@ async def test_what_was_before(open_clients: OpenClients) -> None:
     assert [(one["instance"], one["units"]) for one in history["grants"] if one["purchases"]] == [("a", 1)]
     other = (await a.get("/control/history", headers=BEARER, params={"sku": "other"})).json()
     assert other["samples"] == []
+
+
+async def test_all_instances_tell_what_was_before(open_clients: OpenClients, etcd: EtcdMember, valkey: Valkey) -> None:
+    """Nobody has looked for long; who begins to look gets the grants of all, and not only the last dozen of each."""
+    a, b = await open_clients(2)
+    async with board(etcd, valkey) as put:
+
+        async def of_b(what: str) -> Any:
+            return json.loads((await put({}))["report/b"])[what]
+
+        async def untold() -> bool:
+            return not await of_b("grants")
+
+        assert (await b.post("/stock/reduce")).headers["x-seckill-outcome"] == "sold"
+        await eventually_async(lambda: of_b("grants"), "it tells of that")
+        await eventually_async(untold, "nobody looks any more")
+        for _ in range(19):
+            assert (await b.post("/stock/reduce")).headers["x-seckill-outcome"] == "sold"
+        await asyncio.sleep(3)  # of what is younger than that everybody tells
+
+        async def told() -> list[str]:
+            await look(a)
+            history = (await a.get("/control/history", headers=BEARER)).json()
+            return [one["instance"] for one in history["grants"] if one["purchases"]]
+
+        await eventually_async(told, "all are told of", until=lambda grants: grants == ["b"] * 20)
 
 
 async def test_the_items_that_can_be_looked_at(open_clients: OpenClients) -> None:

@@ -4,10 +4,11 @@ import { toTheDoor } from "./session.js";
 
 const PATIENCE_MS = 6_000; // a picture comes twice a second, or, if the store is silent, every few seconds
 const AGAIN_MS = 2_000;
+const TOLD_MS = 3_000; // when somebody begins to look, all instances tell what was before, within that
 const ELSEWHERE_MS = 5_000; // an instance that is restarted is given so long to come back
 
 /**
- * Look at the sale of an item. `onHistory` gets what was before, `onPicture` each picture, `onConnection` whether they
+ * Look at the sale of an item. `onHistory` gets what was before, twice, `onPicture` each picture, `onConnection` whether they
  * come: "live", "lost", or "never" where there can't be such an item.
  *
  * A page whose token is not valid any more goes to the login page.
@@ -77,15 +78,15 @@ export function follow(sku, { onHistory, onPicture, onConnection }) {
     open();
   }
 
-  async function begin() {
+  async function recall() {
     try {
       const answer = await fetch(`/control/history${query}`, { signal: AbortSignal.timeout(PATIENCE_MS) });
       if (answer.ok) onHistory(await answer.json());
     } catch {
       // it begins with what comes
     }
-    open();
   }
 
-  begin();
+  recall().then(open);
+  setTimeout(recall, TOLD_MS);
 }
