@@ -17,40 +17,39 @@ func main() {
 	if len(urls) == 0 {
 		urls = []string{"http://localhost:8080", "http://localhost:8090"}
 	}
-	random := make([]byte, 16)
-	rand.Read(random)
-	key := fmt.Sprintf("%x", random) // one for each press of the button: every retry has the same
-	client := http.Client{Timeout: 15 * time.Second}
+	key := rand.Text() // one for each press of the button: every retry has the same
 	for attempt := range 10 {
-		request, err := http.NewRequest("POST", urls[attempt%len(urls)]+"/stock/reduce?buyer=ann", nil)
-		if err != nil {
-			log.Fatal(err)
+		status, body, retryAfter := ask(urls[attempt%len(urls)]+"/stock/reduce?buyer=ann", key)
+		switch status {
+		case 200:
+			fmt.Println(body)
+			return
+		case 0, 429, 503: // 0 is a time-out, or a lost connection: sold or not, nobody has told us
+			seconds, _ := strconv.Atoi(retryAfter)
+			pause := time.Duration(max(seconds, 1)) * time.Second
+			log.Printf("%d %s; asking again in %.0f s", status, body, pause.Seconds())
+			time.Sleep(pause)
+		default:
+			log.Fatalf("refused: %s", body) // asking again would not help
 		}
-		request.Header.Set("Accept", "application/json")
-		request.Header.Set("Idempotency-Key", key)
-		pause, reason := 1, ""
-		if answer, err := client.Do(request); err != nil {
-			reason = err.Error() // a time-out, or a lost connection: sold or not, nobody has told us
-		} else {
-			body, err := io.ReadAll(answer.Body)
-			answer.Body.Close()
-			switch {
-			case err != nil:
-				reason = err.Error() // lost in the middle of the answer
-			case answer.StatusCode == 200:
-				fmt.Println(string(body))
-				return
-			case answer.StatusCode != 429 && answer.StatusCode != 503:
-				log.Fatalf("refused: %s", body) // asking again would not help
-			default:
-				reason = answer.Status
-				if seconds, err := strconv.Atoi(answer.Header.Get("Retry-After")); err == nil {
-					pause = seconds
-				}
-			}
-		}
-		log.Printf("%s; asking again in %d s", reason, pause)
-		time.Sleep(time.Duration(pause) * time.Second)
 	}
 	log.Fatalf("still not known; ask again with the key %s", key)
+}
+
+func ask(url, key string) (status int, body, retryAfter string) {
+	request, err := http.NewRequest("POST", url, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	request.Header = http.Header{"Accept": {"application/json"}, "Idempotency-Key": {key}}
+	answer, err := (&http.Client{Timeout: 15 * time.Second}).Do(request)
+	if err != nil {
+		return 0, err.Error(), ""
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	if err != nil { // lost in the middle of the answer
+		return 0, err.Error(), ""
+	}
+	return answer.StatusCode, string(text), answer.Header.Get("Retry-After")
 }
