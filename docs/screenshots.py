@@ -1,4 +1,4 @@
-"""Takes the README's pictures of the shop and the control room (`make screenshots`), with a real sale behind them.
+"""Takes the pictures of the shop, the control room and a torture's time line (`make screenshots`), of real sales.
 
 Needs Chromium (on Debian: apt-get install chromium). The control room is shown in motion, at the moments that it is
 there for: an instance stands still with the lock in its hand, its lease runs out, the next in line sells, and the late
@@ -8,7 +8,9 @@ write is refused.
 import asyncio
 import io
 import shutil
+import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -18,12 +20,14 @@ from playwright.sync_api import Browser, sync_playwright
 from rich.console import Console
 
 from app.commands.stage import LockName, Stage, StageOptions, StoreName, set_up
+from app.torture.run import PICTURE
 
 DOCS = Path(__file__).parent
 _WITHIN_S = 60.0
 _FRAME_S = 0.7
 _BEFORE_S = 5.0  # a bit of the sale
 _LAST_S = 4.0  # how long the end is shown
+_TORTURE = ("--duration", "24", "--nemesis", "pause,kill,lock-cut", "--ttl-s", "2", "--every", "6", "--seed", "3")
 
 
 def main() -> None:
@@ -39,6 +43,11 @@ def main() -> None:
             _shop(browser, stage)
             _control(browser, stage)
             browser.close()
+    with sync_playwright() as playwright, tempfile.TemporaryDirectory() as report:
+        _torture(Path(report))
+        browser = playwright.chromium.launch(executable_path=binary, chromium_sandbox=False)
+        _timeline(browser, Path(report) / PICTURE)
+        browser.close()
 
 
 def _shop(browser: Browser, stage: Stage) -> None:
@@ -56,7 +65,10 @@ def _control(browser: Browser, stage: Stage) -> None:
     here = stage.instances[0].url
     with httpx.Client(base_url=here, headers={"Authorization": f"Bearer {token}"}) as operator:
         page = browser.new_context(viewport={"width": 1280, "height": 800}).new_page()
-        page.goto(f"{here}/control?token={token}")
+        close = browser.new_context(viewport={"width": 1000, "height": 800}, device_scale_factor=2).new_page()
+        for one in (page, close):
+            one.goto(f"{here}/control?token={token}")
+        close.locator("#lanes-in").click()
         time.sleep(3)  # a bit of a curve before it falls
         operator.post("/control/rush", json={"buyers": 260, "over_s": 26}).raise_for_status()
         frames: list[Image.Image] = []
@@ -69,6 +81,7 @@ def _control(browser: Browser, stage: Stage) -> None:
             frames.append(Image.open(io.BytesIO(page.screenshot())).convert("RGB"))
             told = page.locator("#story[data-result=good]").is_visible()
             time.sleep(max(0.0, began + len(frames) * _FRAME_S - time.monotonic()))
+        close.locator("section.lanes").screenshot(path=DOCS / "lanes.png")
         durations = [int(_FRAME_S * 1000)] * (len(frames) - 1) + [int(_LAST_S * 1000)]
         frames[0].save(
             DOCS / "control.webp",
@@ -79,6 +92,18 @@ def _control(browser: Browser, stage: Stage) -> None:
             quality=60,
             method=6,
         )
+
+
+def _torture(report: Path) -> None:
+    """A short one, of faults that can be seen in its lanes."""
+    command = [sys.executable, "-m", "app", "torture", *_TORTURE, "--report", str(report)]
+    subprocess.run(command, check=True)
+
+
+def _timeline(browser: Browser, picture: Path) -> None:
+    page = browser.new_context(viewport={"width": 1100, "height": 800}, device_scale_factor=1.5).new_page()
+    page.goto(picture.as_uri())
+    page.locator("section").first.screenshot(path=DOCS / "timeline.png")
 
 
 if __name__ == "__main__":

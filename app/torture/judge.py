@@ -104,7 +104,7 @@ def branches(history: History) -> dict[str, int]:
 
 def _struck(history: History) -> str:
     struck = {fault.name for fault in history.faults if fault.struck}
-    return f"{len(struck)} kinds of faults"
+    return f"{len(struck)} kind{'s' if len(struck) != 1 else ''} of fault"
 
 
 def _tested(evidence: Evidence) -> Iterator[str]:

@@ -1,139 +1,176 @@
-"""The time line, one HTML page with inline SVG: faults, answers per second, and who believed to own what.
+"""The time line, one HTML page that needs nothing besides itself: who believed to own what while which fault lasted.
 
-No script, nothing loaded.
+Its lanes are the control room's. A page that is opened from a disk may load no modules, so they are in it.
 """
 
+import base64
+import json
 import re
 from collections import Counter
 from html import escape
-from typing import Final
+from importlib.resources import files
+from itertools import pairwise
+from string import Template
+from typing import Any, Final
 
-from app.torture.history import History
+from app.torture.history import Belief, History
 from app.torture.judge import Finding
 from app.torture.judge_service import recovery_s
 
 _BUCKET_S: Final = 0.25
-_WIDTH: Final = 1200
-_HEIGHT: Final = 320
-_LANE: Final = 18  # height of a fault's line above the curves
-_LEFT: Final = 120
-_GRANT_LANE: Final = 14
-_SERIES: Final = (
-    ("sold", "#1a7f37"),
-    ("sold out", "#8c959f"),
-    ("503, try again", "#d4a72c"),
-    ("no answer", "#cf222e"),
-)
+_BAND_ROWS: Final = 2  # neighbours' labels stand in turn on so many lines
+_ANSWERS: Final = {
+    "sold": "--good-strong",
+    "sold out": "--quiet",
+    "503, try again": "--instance-4",
+    "no answer": "--accent",
+}
+_STATIC: Final = files("app.web") / "static"
+_OF_THE_PAGES: Final = ("uplot-1.6.32.js", "colour.js", "dom.js", "lane_plot.js")
 
 
 def draw(history: History, findings: list[Finding]) -> str:
     """The page."""
     setup = history.setup
-    rows = "".join(
+    here = files("app.torture")
+    run = _run(history, findings)
+    facts = (
+        f"Seed {setup.seed}, lease TTL {setup.ttl_s:g} s, guard: {setup.guard}, faults: {', '.join(setup.nemeses)}. "
+        "A red frame is a grant that was lost while its holder believed in it, an arrow a lock that passed on so, "
+        "a shield a late write that the store refused, ▼ a holder that was killed."
+    )
+    violations = [text for one in findings for text in one.violations[:20]]
+    return Template((here / "timeline.html").read_text()).substitute(
+        seed=setup.seed,
+        style=(_STATIC / "uplot-1.6.32.css").read_text() + (_STATIC / "common.css").read_text(),
+        modules=_import_map(
+            {name: (_STATIC / name).read_text() for name in _OF_THE_PAGES}
+            | {"timeline.js": (here / "timeline.js").read_text()}
+        ),
+        title=escape(f"{setup.instances} instances, lock: {setup.lock}, store: {setup.store}"),
+        setup=escape(facts),
+        grants=f"{len(run['bars'])} grants",
+        key="".join(
+            f'<li style="--own: var({one["stroke"]})">{escape(one["label"])}</li>' for one in run["answers"]["series"]
+        ),
+        verdict="".join(_verdict(one) for one in findings),
+        violations=f"<ul>{''.join(f'<li>{escape(text)}</li>' for text in violations)}</ul>" if violations else "",
+        faults="".join(
+            f"<tr><td>{one.began_at:.1f} s</td><td>{escape(one.name)}</td><td>{escape(one.target)}</td>"
+            f"<td>{one.ended_at - one.began_at:.1f} s</td><td>{recovery_s(history, one):.2f} s</td></tr>"
+            for one in history.faults
+        ),
+        run=json.dumps(run, separators=(",", ":")).replace("<", "\\u003c"),
+    )
+
+
+def _import_map(modules: dict[str, str]) -> str:
+    """The modules in the page itself; they import each other by bare names, for a data URL has no neighbours."""
+
+    def url(text: str) -> str:
+        text = re.sub(r'^(import .* from )"\./', r'\1"', text, flags=re.MULTILINE)
+        return "data:text/javascript;charset=utf-8;base64," + base64.b64encode(text.encode()).decode()
+
+    return json.dumps({"imports": {name: url(text) for name, text in modules.items()}})
+
+
+def _verdict(one: Finding) -> str:
+    said = "kept" if one.holds else f"{len(one.violations)} violations"
+    return (
         f"<tr><td>{escape(one.invariant)}</td><td>{escape(one.promise)}</td><td>{escape(one.looked_at)}</td>"
-        f'<td class="{"kept" if one.holds else "broken"}">'
-        f"{'kept' if one.holds else f'{len(one.violations)} violations'}</td></tr>"
-        for one in findings
+        f'<td class="{"kept" if one.holds else "broken"}">{said}</td></tr>'
     )
-    violations = "".join(f"<li>{escape(text)}</li>" for one in findings for text in one.violations[:20])
-    faults = "".join(
-        f"<tr><td>{one.began_at:.1f} s</td><td>{escape(one.name)}</td><td>{escape(one.target)}</td>"
-        f"<td>{one.ended_at - one.began_at:.1f} s</td><td>{recovery_s(history, one):.2f} s</td></tr>"
-        for one in history.faults
-    )
-    return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>seckill torture, seed {setup.seed}</title>
-<style>
-body {{ font: 15px/1.4 system-ui, sans-serif; margin: 2em auto; max-width: {_WIDTH}px; padding: 0 1em; color: #1f2328 }}
-table {{ border-collapse: collapse; margin: 1em 0 }} td, th {{ padding: .2em .8em .2em 0; text-align: left }}
-.kept {{ color: #1a7f37 }} .broken {{ color: #cf222e; font-weight: bold }} svg {{ width: 100%; height: auto }}
-</style></head><body>
-<h1>{setup.instances} instances, lock: {setup.lock}, store: {setup.store}, guard: {escape(setup.guard)}</h1>
-<p>Seed {setup.seed}, lease TTL {setup.ttl_s:g} s, faults: {escape(", ".join(setup.nemeses))}</p>
-{_chart(history)}
-{_grants(history, findings)}
-<h2>Verdict</h2><table>{rows}</table>{f"<ul>{violations}</ul>" if violations else ""}
-<h2>Faults</h2><table><tr><th>at</th><th>fault</th><th>struck</th><th>lasted</th>
-<th>longest time without a sale</th></tr>{faults}</table>
-</body></html>
-"""
 
 
-def _chart(history: History) -> str:
+def _run(history: History, findings: list[Finding]) -> dict[str, Any]:
+    """What `timeline.js` draws: see `LanePlot.show`."""
     counts, last_s = _count(history)
-    buckets = range(int(last_s / _BUCKET_S) + 1)
-    highest = max((counts[name, bucket] for name, _ in _SERIES for bucket in buckets), default=0) or 1
-    lanes = _lanes(history)
-    top = (max(lanes, default=-1) + 1) * _LANE + 10
-    bottom = top + _HEIGHT
+    several = len({one.lock for one in history.beliefs}) > 1
 
-    def x(at_s: float) -> str:
-        return f"{_LEFT + at_s / max(last_s, _BUCKET_S) * (_WIDTH - _LEFT - 10):.1f}"
+    def lane(instance: str, lock: str) -> str:
+        return f"{instance} {lock.rpartition('/')[2]}" if several else instance
 
-    def y(count: int) -> str:
-        return f"{bottom - count / highest * _HEIGHT:.1f}"
+    lanes = sorted({(one.instance, one.lock) for one in history.beliefs})
+    moments = [bucket * _BUCKET_S for bucket in range(int(last_s / _BUCKET_S) + 1)]
+    return {
+        "until": max(last_s, _BUCKET_S),
+        "lanes": [
+            {"id": lane(instance, lock), "name": lane(instance, lock), "instance": instance} for instance, lock in lanes
+        ],
+        "bars": [
+            {
+                "key": number,
+                "lane": lane(one.instance, one.lock),
+                "name": lane(one.instance, one.lock),
+                "token": str(one.token),
+                "from": one.since,
+                "until": one.until,
+                "lost": one.lost,
+                "ended": one.ended,
+                "waited": one.waited_s,
+            }
+            for number, one in enumerate(history.beliefs)
+        ],
+        "marks": [
+            *({"at": one.since, "kind": "left", "lane": lane(one.instance, one.lock)} for one in _killed(history)),
+            *(
+                {
+                    "at": later.since,
+                    "kind": "overtaken",
+                    "lane": lane(before.instance, before.lock),
+                    "to": lane(later.instance, later.lock),
+                }
+                for before, later in _overtaken(history)
+            ),
+            *(
+                {"at": one.at, "kind": "fenced", "lane": lane(one.instance, lock)}
+                for one in history.counts
+                if one.name.startswith("fenced")
+                for lock in sorted({belief.lock for belief in history.beliefs if belief.instance == one.instance})[:1]
+            ),
+        ],
+        "bands": [
+            *(
+                {
+                    "from": one.began_at,
+                    "until": one.ended_at,
+                    "label": one.name if one.struck else f"({one.name} missed)",
+                    "row": number % _BAND_ROWS,
+                    "bad": False,
+                }
+                for number, one in enumerate(history.faults)
+            ),
+            *(
+                {"from": at_s, "until": at_s, "label": f"✗ {at_s:.1f} s", "row": _BAND_ROWS, "bad": True}
+                for at_s in _moments(findings)
+            ),
+        ],
+        "answers": {
+            "moments": moments,
+            "series": [
+                {"label": name, "stroke": stroke, "rates": rates}
+                for name, stroke in _ANSWERS.items()
+                if any(rates := [counts[name, bucket] / _BUCKET_S for bucket in range(len(moments))])
+            ],
+        },
+    }
 
-    parts = [f'<svg viewBox="0 0 {_WIDTH} {bottom + 50}" role="img" aria-label="answers per second and faults">']
-    labels = []
-    for fault, lane in zip(history.faults, lanes, strict=True):
-        left, right = float(x(fault.began_at)), float(x(fault.ended_at))
-        name = fault.name if fault.struck else f"({fault.name} missed)"
-        width = max(2.0, right - left)
-        parts.append(
-            f'<rect x="{left}" y="{lane * _LANE + 12}" width="{width:.1f}" height="{bottom - lane * _LANE - 12:.1f}" '
-            f'fill="#ddf4ff"/>'
-        )
-        labels.append(f'<text x="{left}" y="{lane * _LANE + 10}" font-size="11">{escape(name)}</text>')
-    parts += labels  # above all the bands
-    for level in (0, highest // 2, highest):
-        parts.append(
-            f'<line x1="{_LEFT}" x2="{_WIDTH}" y1="{y(level)}" y2="{y(level)}" stroke="#d0d7de"/>'
-            f'<text x="0" y="{y(level)}" font-size="11">{level / _BUCKET_S:.0f}/s</text>'
-        )
-    for second in range(0, int(last_s) + 1, max(1, int(last_s / 12))):
-        parts.append(f'<text x="{x(second)}" y="{bottom + 16}" font-size="11">{second} s</text>')
-    drawn = [(name, colour) for name, colour in _SERIES if any(counts[name, bucket] for bucket in buckets)]
-    for name, colour in drawn:
-        line = " ".join(f"{x(bucket * _BUCKET_S)},{y(counts[name, bucket])}" for bucket in buckets)
-        parts.append(f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="1.5"/>')
-    for number, (name, colour) in enumerate(drawn):
-        parts.append(f'<text x="{_LEFT + number * 140}" y="{bottom + 40}" font-size="13" fill="{colour}">{name}</text>')
-    return "".join(parts) + "</svg>"
+
+def _killed(history: History) -> list[Belief]:
+    return [one for one in history.beliefs if not one.ended]
 
 
-def _grants(history: History, findings: list[Finding]) -> str:
-    """A lane for each instance and lock: its grants, the lost ones in red; and where the violations were."""
-    last_s = max((one.done_at for one in history.attempts), default=0.0) or 1.0
-    scale = (_WIDTH - _LEFT - 10) / last_s
-    rows = sorted({(one.lock, one.instance) for one in history.beliefs})
-    height = len(rows) * _GRANT_LANE + 30
-    parts = [f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="grants of each instance">']
-    for fault in history.faults:
-        left, width = _LEFT + fault.began_at * scale, max(2.0, (fault.ended_at - fault.began_at) * scale)
-        parts.append(f'<rect x="{left:.1f}" y="0" width="{width:.1f}" height="{height - 20}" fill="#ddf4ff"/>')
-    for number, (lock, instance) in enumerate(rows):
-        y = number * _GRANT_LANE
-        own = [one for one in history.beliefs if (one.lock, one.instance) == (lock, instance)]
-        short = lock.rpartition("/")[2]
-        parts.append(f'<text x="0" y="{y + 10}" font-size="9">{escape(instance[-12:])} {escape(short)}</text>')
-        drawn = -1.0  # several grants in one pixel are one mark
-        for one in sorted(own, key=lambda belief: belief.since):
-            left, width = _LEFT + one.since * scale, max(1.0, (one.until - one.since) * scale)
-            if left + width <= drawn and not one.lost:
-                continue
-            drawn = left + width
-            colour = "#cf222e" if one.lost else "#8250df" if one.ended else "#bc4c00"
-            text = f"token {one.token}, {one.since:.3f} to {one.until:.3f} s{', lost' if one.lost else ''}"
-            parts.append(
-                f'<rect x="{left:.1f}" y="{y + 2}" width="{width:.1f}" height="{_GRANT_LANE - 4}" fill="{colour}">'
-                f"<title>{escape(text)}</title></rect>"
-            )
-    for at_s in _moments(findings):
-        x = _LEFT + at_s * scale
-        ends = f'x1="{x:.1f}" x2="{x:.1f}" y1="0" y2="{height - 16}"'
-        parts.append(f'<line {ends} stroke="#cf222e" stroke-dasharray="3 2"/>')
-        parts.append(f'<text x="{x:.1f}" y="{height - 6}" font-size="10" fill="#cf222e">✗ {at_s:.1f} s</text>')
-    return "".join(parts) + "</svg>"
+def _overtaken(history: History) -> list[tuple[Belief, Belief]]:
+    """Grants that came to no good end, each with the next one of its lock if another instance had that."""
+    found = []
+    for lock in {one.lock for one in history.beliefs}:
+        grants = sorted((one for one in history.beliefs if one.lock == lock), key=lambda one: one.since)
+        found += [
+            (before, later)
+            for before, later in pairwise(grants)
+            if (before.lost or not before.ended) and later.instance != before.instance
+        ]
+    return found
 
 
 def _moments(findings: list[Finding]) -> list[float]:
@@ -156,8 +193,3 @@ def _count(history: History) -> tuple[Counter[tuple[str, int]], float]:
             name = "no answer" if attempt.status == 0 else "503, try again"
         counts[name, int(attempt.done_at / _BUCKET_S)] += 1
     return counts, last_s
-
-
-def _lanes(history: History) -> list[int]:
-    """Names in turn on four lines, so that neighbours can be read."""
-    return [number % 4 for number in range(len(history.faults))]

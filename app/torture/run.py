@@ -36,6 +36,8 @@ from app.torture.stage import CLUSTER, REPLICAS, SENTINEL, Actor, Stage
 
 RECOVERY_S: Final = 2.0  # beyond the TTL
 PICTURE: Final = "timeline.html"
+_HISTORY: Final = "history.jsonl"
+_EARLIER: Final = "earlier"
 _UNEXPLAINED: Final = "linearizability.html"
 _PEACE_S: Final = 1.0
 _OPERATOR: Final = "operator"
@@ -77,7 +79,7 @@ def run(options: TortureOptions) -> int:
     """Run it; the exit status: 0 if every promise was kept, 1 if not, 3 if the run failed and proves nothing."""
     check_pace(options)
     console = Console()
-    console.print(f"Seed {options.seed}; what happens is written to {options.report}/history.jsonl", highlight=False)
+    console.print(f"Seed {options.seed}; what happens is written to {options.report / _HISTORY}", highlight=False)
     if options.bug:
         console.print(f"With a bug that must be found, {options.bug}: {BUGS[options.bug].what}", highlight=False)
     try:
@@ -112,9 +114,7 @@ def check_pace(options: TortureOptions) -> None:
 
 def run_once(options: TortureOptions, console: Console) -> tuple[History, list[Finding]]:
     """Have it happen, and judge it."""
-    options.report.mkdir(parents=True, exist_ok=True)
-    for old in (*options.report.glob("*.log"), options.report / PICTURE, options.report / _UNEXPLAINED):
-        old.unlink(missing_ok=True)
+    _make_room(options.report)
     with ExitStack() as servers, _progress(console) as progress:
         try:
             history = _run(options, servers, progress)
@@ -123,6 +123,19 @@ def run_once(options: TortureOptions, console: Console) -> tuple[History, list[F
     findings = [*judge(history), _explained(history, options.report / _UNEXPLAINED)]
     (options.report / PICTURE).write_text(draw(history, findings))
     return history, findings
+
+
+def _make_room(report: Path) -> None:
+    """Lay the report of the run before aside, for this one may be stopped before there is another."""
+    report.mkdir(parents=True, exist_ok=True)
+    if not (report / _HISTORY).exists():
+        return
+    earlier = report / _EARLIER
+    shutil.rmtree(earlier, ignore_errors=True)
+    earlier.mkdir()
+    for old in (*report.glob("*.log"), *(report / name for name in (_HISTORY, PICTURE, _UNEXPLAINED))):
+        if old.exists():
+            old.rename(earlier / old.name)
 
 
 def _explained(history: History, picture: Path) -> Finding:
@@ -155,7 +168,7 @@ def _run(options: TortureOptions, servers: ExitStack, progress: Progress) -> His
     stage.start(lambda what: progress.update(step, description=what))
     setup = _setup(options)
     stage.skus = tuple(item.sku for item in setup.items)
-    with (options.report / "history.jsonl").open("w") as file:
+    with (options.report / _HISTORY).open("w") as file:
         recorder = Recorder(History(setup), file)
         asyncio.run(_sell(options, stage, recorder, progress))
     return recorder.history

@@ -11,7 +11,7 @@ from playwright.sync_api import Locator, Page, expect
 
 from app.embedded import EtcdMember, Valkey
 from tests.browser.conftest import Start
-from tests.harness.browser import Visitors, contrasts, fits
+from tests.harness.browser import Visitors, contrasts, drawn, fits
 from tests.harness.shop import TOKEN, Instance
 from tests.harness.waiting import eventually
 
@@ -100,23 +100,6 @@ def pause(page: Page) -> None:
 
 def events(page: Page) -> Locator:
     return page.get_by_role("region", name="Events").get_by_role("listitem")
-
-
-def drawn(page: Page, plot: str) -> set[str]:
-    """The colours on a chart, each as "red,green,blue"."""
-    found: list[str] = page.evaluate(
-        """(plot) => {
-          const canvas = document.querySelector(`#${plot} canvas`);
-          const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
-          const found = new Set();
-          for (let at = 0; at < data.length; at += 4) {
-            if (data[at + 3] === 255) found.add(data.slice(at, at + 3).join());
-          }
-          return [...found];
-        }""",
-        plot,
-    )
-    return set(found)
 
 
 def sold_to(page: Page, item: Item, buyers: int) -> None:

@@ -69,6 +69,23 @@ def fits(page: Page) -> bool:
     return bool(max(page.evaluate(_ENDS)) <= page.viewport_size["width"])
 
 
+def drawn(page: Page, plot: str) -> set[str]:
+    """The colours on a chart, each as "red,green,blue"."""
+    found: list[str] = page.evaluate(
+        """(plot) => {
+          const canvas = document.querySelector(`#${plot} canvas`);
+          const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+          const found = new Set();
+          for (let at = 0; at < data.length; at += 4) {
+            if (data[at + 3] === 255) found.add(data.slice(at, at + 3).join());
+          }
+          return [...found];
+        }""",
+        plot,
+    )
+    return set(found)
+
+
 class Visitors:
     """People who look at pages, each with a browser profile of their own; what their pages complain about is kept."""
 

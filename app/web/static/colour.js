@@ -1,4 +1,4 @@
-// Each instance has a colour of its own, the same wherever it is shown. Which colours there are is said in control.css.
+// Each instance has a colour of its own, the same wherever it is shown. Which colours there are is said in common.css.
 
 import { make, write } from "./dom.js";
 
