@@ -5,6 +5,7 @@ import { colour, colourOf, onLight } from "./colour.js";
 
 const NEAR_PX = 6;
 const BRIEF_S = 0.25; // the lease of a shorter grant is not drawn
+const HEAD = 1.5; // lanes' room above them, where labels of bands stand
 const CLOSEST_S = 0.01;
 const SIGNS = { fenced: "✕", wrote: "!", came: "▲", left: "▼", silent: "…", back: "▲" };
 
@@ -93,6 +94,10 @@ export class LanePlot {
     this.#plot?.setData([this.#how.whole(), [null, null]]);
   }
 
+  #head() {
+    return this.#what.bands.length > 0 ? HEAD : 0;
+  }
+
   #size() {
     return { width: this.#element.clientWidth, height: this.#element.clientHeight };
   }
@@ -102,7 +107,7 @@ export class LanePlot {
   #draw() {
     this.#plot?.destroy();
     const { lanes } = this.#what;
-    this.#element.style.setProperty("--lanes", lanes.length);
+    this.#element.style.setProperty("--lanes", lanes.length + this.#head());
     const axis = { stroke: () => colour("--quiet"), font: "11px system-ui, sans-serif", ticks: { show: false } };
     const longest = Math.max(0, ...lanes.map(({ name }) => name.length));
     this.#plot = new uPlot(
@@ -112,7 +117,7 @@ export class LanePlot {
         legend: { show: false },
         cursor: { sync: { key: "control" }, drag: { x: true, y: false, setScale: false }, y: false, points: { show: false } },
         select: { show: true },
-        scales: { x: { range: () => this.#shown(), time: false }, y: { range: () => [0, lanes.length], dir: -1 } },
+        scales: { x: { range: () => this.#shown(), time: false }, y: { range: () => [-this.#head(), lanes.length], dir: -1 } },
         axes: [
           { ...axis, size: 22, gap: 2, space: 72, grid: { stroke: () => colour("--edge"), width: 1 }, values: (_, moments) => moments.map(this.#how.moment) },
           { ...axis, scale: "y", side: 3, size: Math.max(58, 12 + longest * 7), gap: 6, grid: { show: false }, splits: () => lanes.map((_, lane) => lane + 0.5), values: () => lanes.map(({ name }) => name), font: "600 12px system-ui, sans-serif" },
@@ -134,12 +139,12 @@ export class LanePlot {
     const { ctx } = u;
     const { left, top, width, height } = u.bbox;
     const scale = devicePixelRatio;
-    const tall = height / lanes.length;
+    const tall = height / (lanes.length + this.#head());
     const pen = {
       ctx,
       scale,
       x: (at) => u.valToPos(at, "x", true),
-      y: (lane) => top + lane * tall,
+      y: (lane) => top + (lane + this.#head()) * tall,
       thick: Math.min(26 * scale, tall * 0.62),
       laneOf: new Map(lanes.map(({ id }, lane) => [id, lane])),
     };
@@ -213,7 +218,7 @@ export class LanePlot {
   #point({ left, top }) {
     if (this.#plot === null || left < 0 || top < 0) return;
     const { lanes, bars } = this.#what;
-    const lane = lanes[Math.floor((top / this.#plot.over.clientHeight) * lanes.length)]?.id;
+    const lane = lanes[Math.floor(this.#plot.posToVal(top, "y"))]?.id;
     const at = this.#plot.posToVal(left, "x");
     const near = this.#plot.posToVal(left + NEAR_PX, "x") - at;
     const found = bars
