@@ -48,7 +48,7 @@ test: $(VENV)/.dev
 
 test-all: test
 	@$(PYTEST) -m slow --ignore-glob='*/test_torture*.py' $(ARGS)
-	@$(PYTEST) -n 3 --dist worksteal -m slow tests/faults/test_torture*.py $(ARGS) || [ $$? -eq 5 ] # none is chosen
+	@$(PYTEST) -n 2 --dist worksteal -m slow tests/faults/test_torture*.py $(ARGS) || [ $$? -eq 5 ] # none is chosen
 
 WHEEL = $(VENV)/wheel
 SUITES = etcd_lock redis_locks zookeeper_lock mysql_locks local_lock toy_lock election session fallback

@@ -1,5 +1,6 @@
 """What the judge demands of the service: sales go on soon after a fault, and nobody waits in peace."""
 
+from collections import defaultdict
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Final
@@ -73,33 +74,49 @@ def nobody_waits(evidence: Evidence) -> tuple[str, Iterator[str]]:
 
 
 def goes_on(history: History) -> Iterator[str]:
-    """There is no stretch without a decided purchase that is longer than it may be."""
+    """There is no stretch without a decided purchase of an item that is longer than it may be.
+
+    Of each item by itself: a lock that is stuck stops the items that it guards, and no others.
+    """
     watched_until = max((fault.watched_until for fault in history.faults), default=0.0)  # and buyers came until then
-    decisions = _decisions(history)
-    if decisions and decisions[-1] < watched_until:
-        decisions.append(watched_until)
-    for before, after in pairwise(decisions):
-        broken = [fault for fault in history.faults if fault.began_at < after and fault.free_from > before]
-        excused = sum(min(after, fault.free_from) - max(before, fault.began_at) for fault in broken)
-        if after - before - excused > history.setup.recovery_s:
-            blamed = [fault for fault in history.faults if fault.began_at < after][-1:]
-            names = "".join(f", after {fault.name} ({fault.target})" for fault in blamed)
-            yield f"at {before:.1f} s: no sale for {after - before:.1f} s{names}"
+    asked_at: dict[str, float] = {}
+    for one in history.attempts:
+        asked_at[one.sku] = min(one.sent_at, asked_at.get(one.sku, one.sent_at))
+    decided_at = _decisions(history)
+    for sku, first in asked_at.items():
+        moments = [first, *decided_at[sku]]
+        if moments[-1] < watched_until:
+            moments.append(watched_until)
+        for before, after in pairwise(moments):
+            broken = [fault for fault in history.faults if fault.began_at < after and fault.free_from > before]
+            excused = sum(min(after, fault.free_from) - max(before, fault.began_at) for fault in broken)
+            if after - before - excused > history.setup.recovery_s:
+                blamed = [fault for fault in history.faults if fault.began_at < after][-1:]
+                names = "".join(f", after {fault.name} ({fault.target})" for fault in blamed)
+                yield f"at {before:.1f} s: no sale of {sku} for {after - before:.1f} s{names}"
 
 
-def _decisions(history: History) -> list[float]:
-    # Not who asks again: those are answered where nothing can be sold.
-    first: dict[str, float] = {}
+def _decisions(history: History) -> dict[str, list[float]]:
+    # Of each item. Not who asks again: those are answered where nothing can be sold.
+    first: dict[str, tuple[str, float]] = {}
     for one in history.attempts:
         if one.status == 200:
-            first[one.wish] = min(one.done_at, first.get(one.wish, one.done_at))
-    return sorted(first.values())
+            _, at = first.get(one.wish, (one.sku, one.done_at))
+            first[one.wish] = one.sku, min(one.done_at, at)
+    found: dict[str, list[float]] = defaultdict(list)
+    for sku, at in sorted(first.values(), key=lambda one: one[1]):
+        found[sku].append(at)
+    return found
 
 
 def recovery_s(history: History, fault: Fault) -> float:
-    """The longest time without a decided purchase, from when the sale could go on until the fault's watch is over."""
-    moments = [at for at in _decisions(history) if fault.free_from <= at <= fault.watched_until]
-    return max(after - before for before, after in pairwise([fault.free_from, *moments, fault.watched_until]))
+    """The longest time without a decided purchase of an item, from when it could go on until its watch is over."""
+    longest_s = 0.0
+    for decisions in _decisions(history).values():
+        moments = [at for at in decisions if fault.free_from <= at <= fault.watched_until]
+        around = pairwise([fault.free_from, *moments, fault.watched_until])
+        longest_s = max(longest_s, *(after - before for before, after in around))
+    return longest_s
 
 
 def each_sells_again(history: History) -> Iterator[str]:

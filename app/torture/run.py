@@ -293,7 +293,7 @@ async def _let_loose(
 
     def told(fault: Fault) -> None:
         recorder.note(fault)
-        took = f"; longest time without a sale {recovery_s(recorder.history, fault):.1f} s" if fault.struck else ""
+        took = f"; longest time without a sale of an item {recovery_s(recorder.history, fault):.1f} s" if fault.struck else ""
         progress.console.print(
             f"{fault.began_at:6.1f} s  {fault.name}: {fault.target}{took}",
             highlight=False,

@@ -51,7 +51,7 @@ def test_without_the_guard_it_is_caught(tmp_path: Path) -> None:
     # The commit that came late wrote a stock from before the others' sales, with a token from before theirs.
     assert broken(history) >= {"I1", "I7, I8"}
     assert "violations" in done.stdout
-    # What it was paused for: a pause of the holder stops the sale until its lease is over.
+    # What it was paused for: a pause of the holder stops the sale of what its lock guards until its lease is over.
     assert max(recovery_s(history, fault) for fault in history.faults) > 1
 
 

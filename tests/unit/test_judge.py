@@ -272,6 +272,16 @@ def silence_over_several_faults(made: History) -> None:
     made.attempts.append(attempt("e", "sold_out", at=15.0))
 
 
+def silence_of_one_item(made: History) -> None:
+    made.attempts += [attempt(f"e{n}", "sold_out", at=8.5 + n) for n in range(1, 8)]
+    made.faults = [Fault("pause", "one", True, 9.0, 9.1, 9.0, 14.0)]
+
+
+def an_item_that_nobody_gets(made: History) -> None:
+    made.attempts.append(attempt("e", None, at=1.0, status=503, sku="cup"))
+    made.attempts.append(attempt("e", "sold_out", at=8.4, sku="cup"))
+
+
 def an_instance_that_stays_silent(made: History) -> None:
     made.attempts += [replace(attempt("e", None, at=5.0 + n, status=503), instance="two") for n in range(1, 8)]
     made.attempts += [attempt("e", "sold_out", at=5.0 + n) for n in range(1, 8)]
@@ -444,6 +454,8 @@ def another_fault_that_was_asked_for(made: History) -> None:
         (silence_after_a_fault, "sales go on"),
         (silence_that_ends_after_the_watch, "sales go on"),
         (silence_over_several_faults, "sales go on"),
+        (silence_of_one_item, "sales go on"),
+        (an_item_that_nobody_gets, "sales go on"),
         (an_instance_that_stays_silent, "each sells again"),
         (refused_what_was_sold_later, "left unsold"),
         (said_before_it_was_so, "what is seen"),
