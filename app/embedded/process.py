@@ -34,6 +34,16 @@ _given: Final[set[int]] = set()
 _claims: Final[deque[int]] = deque()
 _CLAIMS_MAX: Final = 64
 _STOPPED_WITHIN_S: Final = 5.0
+_AGREED_WITHIN_S: Final = 30.0
+
+
+def until(holds: Callable[[], bool], what: str) -> None:
+    """Wait until servers have come to something, for 30 s at most. Raises `ProcessFailed`, which names it."""
+    deadline = time.monotonic() + _AGREED_WITHIN_S
+    while not holds():
+        if time.monotonic() > deadline:
+            raise ProcessFailed(f"not within {_AGREED_WITHIN_S:.0f} s: {what}")
+        time.sleep(0.02)
 
 
 def free_port() -> int:
@@ -189,10 +199,10 @@ class Process:
         self.signal(signal.SIGSTOP)
         if self._child is not None and hasattr(os, "waitid"):  # macOS has it from Python 3.13 on
             # The last of its threads may go on for a while; whether it has ended is left for `subprocess` to see.
-            until = time.monotonic() + _STOPPED_WITHIN_S
+            deadline = time.monotonic() + _STOPPED_WITHIN_S
             states = os.WSTOPPED | os.WEXITED | os.WNOWAIT | os.WNOHANG
             with contextlib.suppress(ChildProcessError):
-                while os.waitid(os.P_PID, self._child.pid, states) is None and time.monotonic() < until:
+                while os.waitid(os.P_PID, self._child.pid, states) is None and time.monotonic() < deadline:
                     time.sleep(0.001)
 
     def resume(self) -> None:

@@ -1,15 +1,12 @@
 """A Redis Cluster of three primaries, whose slots can be moved while clients use them."""
 
-import time
 from contextlib import ExitStack
 from typing import Final, Self
 
-from app.embedded.process import ProcessFailed, free_port
+from app.embedded.process import ProcessFailed, free_port, until
 from app.embedded.valkey import Valkey
 
 _SLOTS: Final = 16384
-_WITHIN_S: Final = 30.0
-_AGAIN_S: Final = 0.02
 _MOVED_WITHIN_MS: Final = 5000
 
 
@@ -44,11 +41,10 @@ class RedisCluster:
             node.ask("CLUSTER", "SET-CONFIG-EPOCH", str(number + 1))  # before they meet; else two may have the same
         for node, bus in zip(self.nodes[1:], self._buses[1:], strict=True):
             self.nodes[0].ask("CLUSTER", "MEET", "127.0.0.1", str(node.port), str(bus))
-        deadline = time.monotonic() + _WITHIN_S
-        while not all("cluster_state:ok" in node.ask("CLUSTER", "INFO").split() for node in self.nodes):
-            if time.monotonic() > deadline:
-                raise ProcessFailed(f"the nodes have formed no cluster within {_WITHIN_S:.0f} s")
-            time.sleep(_AGAIN_S)
+        until(
+            lambda: all("cluster_state:ok" in node.ask("CLUSTER", "INFO").split() for node in self.nodes),
+            "the nodes have formed a cluster",
+        )
 
     def slot_of(self, key: str) -> int:
         """The slot in which a key lies."""

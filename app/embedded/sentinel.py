@@ -1,17 +1,14 @@
 """A Sentinel set: a primary, its replicas, and those who watch over them."""
 
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, Self
 
-from app.embedded.process import Process, ProcessFailed, free_port
+from app.embedded.process import Process, free_port, until
 from app.embedded.valkey import Valkey, ask, valkey_binary
 
 _NAME: Final = "shop"
-_WITHIN_S: Final = 30.0
-_AGAIN_S: Final = 0.02
 
 
 class SentinelSet:
@@ -47,7 +44,7 @@ class SentinelSet:
         with ExitStack() as starting:
             for server in (self.primary, *self.replicas):
                 starting.enter_context(server)
-            _until(lambda: all(map(_follows, self.replicas, self._ways)), "the replicas are in sync")
+            until(lambda: all(map(_follows, self.replicas, self._ways)), "the replicas are in sync")
             for port in self._ports:
                 starting.enter_context(self._sentinel(port))
             self._stack = starting.pop_all()
@@ -60,7 +57,7 @@ class SentinelSet:
         """Kill the primary of this moment, wait until the others follow the next one, and answer which is dead."""
         dead = self._primary_now()
         dead.kill()
-        _until(lambda: self._primary_now() is not dead and self._all_follow(but=dead), "another one is the primary")
+        until(lambda: self._primary_now() is not dead and self._all_follow(but=dead), "another one is the primary")
         return dead
 
     def bring_back(self, dead: Valkey) -> None:
@@ -68,7 +65,7 @@ class SentinelSet:
         dead.start()
         # Sentinel would see to that, too, some ten seconds later.
         dead.ask("REPLICAOF", "127.0.0.1", str(self._primary_now().port))
-        _until(self._all_follow, "the replicas are in sync")
+        until(self._all_follow, "the replicas are in sync")
 
     def _primary_now(self) -> Valkey:
         port = int(ask(self._ports[0], "SENTINEL", "GET-MASTER-ADDR-BY-NAME", _NAME)[1])
@@ -114,11 +111,3 @@ def _follows(replica: Valkey, port: int) -> bool:
     except OSError:
         return False
     return f"master_port:{port}" in said and "master_link_status:up" in said
-
-
-def _until(holds: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + _WITHIN_S
-    while not holds():
-        if time.monotonic() > deadline:
-            raise ProcessFailed(f"not within {_WITHIN_S:.0f} s: {what}")
-        time.sleep(_AGAIN_S)

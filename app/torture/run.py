@@ -293,7 +293,9 @@ async def _let_loose(
 
     def told(fault: Fault) -> None:
         recorder.note(fault)
-        took = f"; longest time without a sale of an item {recovery_s(recorder.history, fault):.1f} s" if fault.struck else ""
+        took = ""
+        if fault.struck:
+            took = f"; longest time without a sale of an item {recovery_s(recorder.history, fault):.1f} s"
         progress.console.print(
             f"{fault.began_at:6.1f} s  {fault.name}: {fault.target}{took}",
             highlight=False,
