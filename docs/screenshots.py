@@ -1,8 +1,8 @@
 """Takes the pictures of the shop, the control room and a torture's time line (`make screenshots`), of real sales.
 
-Needs Chromium (on Debian: apt-get install chromium). The control room is shown in motion, at the moments that it is
-there for: an instance stands still with the lock in its hand, its lease runs out, the next in line sells, and the late
-write is refused.
+Needs Chromium and a font with Chinese (on Debian: apt-get install chromium fonts-noto-cjk). The control room is shown
+in motion, at the moments that it is there for: an instance stands still with the lock in its hand, its lease runs out,
+the next in line sells, and the late write is refused.
 """
 
 import asyncio
@@ -64,7 +64,7 @@ def _control(browser: Browser, stage: Stage) -> None:
     token = stage.variables["ADMIN_TOKEN"]
     here = stage.instances[0].url
     with httpx.Client(base_url=here, headers={"Authorization": f"Bearer {token}"}) as operator:
-        page = browser.new_context(viewport={"width": 1280, "height": 800}).new_page()
+        page = browser.new_context(viewport={"width": 1280, "height": 880}).new_page()
         close = browser.new_context(viewport={"width": 1000, "height": 800}, device_scale_factor=2).new_page()
         for one in (page, close):
             one.goto(f"{here}/control?token={token}")
@@ -81,6 +81,8 @@ def _control(browser: Browser, stage: Stage) -> None:
             frames.append(Image.open(io.BytesIO(page.screenshot())).convert("RGB"))
             told = page.locator("#story[data-result=good]").is_visible()
             time.sleep(max(0.0, began + len(frames) * _FRAME_S - time.monotonic()))
+        time.sleep(1.5)  # its lock was lost; it takes the next one
+        frames.append(Image.open(io.BytesIO(page.screenshot())).convert("RGB"))
         close.locator("section.lanes").screenshot(path=DOCS / "lanes.png")
         durations = [int(_FRAME_S * 1000)] * (len(frames) - 1) + [int(_LAST_S * 1000)]
         frames[0].save(

@@ -3,7 +3,7 @@
 import itertools
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 import httpx
 import pytest
@@ -709,23 +709,33 @@ def test_light_and_language_are_the_readers(room: Page) -> None:
     assert "sku=" in room.url
 
 
-def test_all_at_one_glance(pair: tuple[Instance, Instance], item: Item, visitors: Visitors) -> None:
-    """On a small laptop all that is important is seen without scrolling, while a holder is overtaken, too."""
-    page = live(visitors.visit(item.link(pair[0]), **DESK))
+ONE_GLANCE: Final = "section, .side, form, .plot, .place, output"
+FIRST_GLANCE: Final = ".figures, .lanes, .queue, .place, #story-steps, #rush, #pause, #restock button"
+
+
+@pytest.mark.parametrize(("width", "height", "what"), [(1440, 900, ONE_GLANCE), (1280, 720, FIRST_GLANCE)])
+def test_all_at_one_glance(
+    pair: tuple[Instance, Instance], item: Item, visitors: Visitors, width: int, height: int, what: str
+) -> None:
+    """On a laptop nothing has to be scrolled, on a small one nothing of what matters: overtaken holders, too."""
+    page = live(visitors.visit(item.link(pair[0]), viewport={"width": width, "height": height}))
 
     def seen() -> None:
-        assert page.evaluate("[document.documentElement.scrollHeight, document.documentElement.scrollWidth]") == [
-            800,
-            1280,
-        ]
         # In one step: places come and go.
-        below = "all => all.filter(one => one.getBoundingClientRect().bottom > 800).map(one => one.outerHTML)"
-        assert page.locator("section, form, .plot, .place, output").evaluate_all(below) == []
+        below = f"all => all.filter(one => one.getBoundingClientRect().bottom > {height}).map(one => one.outerHTML)"
+        assert page.locator(what).evaluate_all(below) == []
+        assert fits(page)
+        assert page.locator(".instances .scroll").evaluate("one => one.scrollHeight <= one.clientHeight")
+        assert page.locator(".instances .scroll").evaluate("one => one.scrollWidth <= one.clientWidth")
 
     seen()
     rush(page, 100, over_s=6)
     pause(page)
     expect(page.locator(".place[data-kind=ghost]")).to_be_visible()
+    seen()
+    if what == ONE_GLANCE:
+        assert page.evaluate("document.documentElement.scrollHeight") == height
+    expect(page.locator("#story[data-result=good]")).to_be_visible()
     seen()
     sold_to(page, item, 100)
 

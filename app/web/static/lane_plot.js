@@ -113,7 +113,7 @@ export class LanePlot {
     this.#plot = new uPlot(
       {
         ...this.#size(),
-        padding: [4, 12, 0, 0],
+        padding: [4, 30, 0, 0],
         legend: { show: false },
         cursor: { sync: { key: "control" }, drag: { x: true, y: false, setScale: false }, y: false, points: { show: false } },
         select: { show: true },
