@@ -14,7 +14,7 @@ import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -688,7 +688,7 @@ class LockContract(TaskContract, PermitContract):
 
     @pytest.mark.slow
     def test_a_child_holds_like_any_other_process(
-        self, steady_backend: LockBackend, lock: DistributedLock[Any], name: str
+        self, steady_backend: LockBackend, system: LockSystem, name: str
     ) -> None:
         """With what its parent made before the fork a child gets the lock, is renewed for, and keeps its parent out."""
 
@@ -705,15 +705,17 @@ class LockContract(TaskContract, PermitContract):
         child = Forked(hold)
         token = child.answer()
         assert token > before or not self.guarantees.fencing
-        until = time.monotonic() + 1.5 * STEADY_S
-        while time.monotonic() < until:
-            assert (lock.try_acquire() is None) == (self.guarantees.scope is Scope.EVERYBODY)
-            if lock.held_by_me:
-                lock.release()
-        child.tell("enough")
-        assert child.result()
-        lock.acquire(wait_s=WITHIN_S)
-        lock.release()
+        with closing(system.open(CALM_S)) as calm:
+            lock = calm.lock(name)
+            until = time.monotonic() + 1.5 * STEADY_S
+            while time.monotonic() < until:
+                assert (lock.try_acquire() is None) == (self.guarantees.scope is Scope.EVERYBODY)
+                if lock.held_by_me:
+                    lock.release()
+            child.tell("enough")
+            assert child.result()
+            lock.acquire(wait_s=WITHIN_S)
+            lock.release()
 
     @pytest.mark.parametrize("how", ["exits", "closes"])
     @pytest.mark.slow
