@@ -131,8 +131,6 @@ def server() -> Iterator[MariaDB]:
 
 
 class _MySqlContract(LockContract):
-    can_be_taken = False
-
     kind: type[MySqlSystem]
 
     @pytest.fixture

@@ -17,7 +17,7 @@ from .. import fork
 from ..compat import override
 from ..errors import ConfigurationError, FencelockError
 from ..loop_thread import LoopEnded, LoopThread
-from ..steps import Step, in_thread
+from ..steps import Step, in_thread, on_loop
 from .address import Address
 from .link import Link, find, open_socket
 from .session import MIN_CALL_S, Answer, Refused, Session, text_of
@@ -245,9 +245,16 @@ class MySqlClient:
 
     async def kill(self, session_id: int, timeout_s: float) -> None:
         """End a session of ours on the server, so far as that can be done."""
-        with suppress(Refused, self._unavailable):
-            kill = f"KILL {session_id}"
-            await self.call(lambda call: call.run(kill, tell=(_NO_THREAD,)), timeout_s=timeout_s, tell=(_NO_THREAD,))
+        with suppress(self._unavailable):
+            await on_loop(self.end(session_id, timeout_s=timeout_s))
+
+    async def end(self, session_id: int, *, timeout_s: float | None = None) -> bool:
+        """End a session on the server, as a step; False if there is none of that number."""
+        try:
+            await self.ask(f"KILL {session_id}", timeout_s=timeout_s, tell=(_NO_THREAD,))
+        except Refused:
+            return False
+        return True
 
     # -- connections -------------------------------------------------------------------------------------------------
 

@@ -52,8 +52,7 @@ class MySqlForUpdateLock(DistributedLock["MySqlForUpdateBackend"]):
     @override
     async def _queue(self) -> list[Contender]:
         """The holder; MySQL doesn't show its queue."""
-        backend = self._backend
-        return await holders(backend.client, f"{_SHOW} name = %s", (self._key,), backend.lookers)
+        return await self._backend.holders_of(self.name)
 
 
 class _Attempt(Attempt["MySqlForUpdateBackend"]):
@@ -272,3 +271,14 @@ class MySqlForUpdateBackend(MySqlBackend):
         return await holders(
             self.client, f"{_SHOW} name >= %s AND name < %s ORDER BY name", under(prefix), self.lookers
         )
+
+    @override
+    async def holders_of(self, name: str) -> list[Contender]:
+        return await holders(self.client, f"{_SHOW} name = %s", (key(name),), self.lookers)
+
+    @override
+    async def end(self, name: bytes, holder: str) -> bool:
+        """Ends the session that has the row, which the server allows to its user, and to who may end all of them."""
+        sql = "SELECT session FROM fencelock_rows WHERE name = %s AND holder = %s"
+        found = await self.client.ask(sql, (name, holder), sessions=self.lookers)
+        return bool(found.rows) and await self.client.end(found.rows[0][0])

@@ -47,7 +47,7 @@ class MySqlRowLock(DistributedLock["MySqlRowBackend"]):
 
     @override
     async def _queue(self) -> list[Contender]:
-        return await holders(self._backend.client, f"{_SHOW} name = %s", (self._key,))
+        return await self._backend.holders_of(self.name)
 
 
 class _Attempt(Attempt["MySqlRowBackend"]):
@@ -160,3 +160,12 @@ class MySqlRowBackend(MySqlBackend):
     @override
     async def queues(self, prefix: str) -> list[Contender]:
         return await holders(self.client, f"{_SHOW} name >= %s AND name < %s ORDER BY name", under(prefix))
+
+    @override
+    async def holders_of(self, name: str) -> list[Contender]:
+        return await holders(self.client, f"{_SHOW} name = %s", (key(name),))
+
+    @override
+    async def end(self, name: bytes, holder: str) -> bool:
+        sql = f"DELETE FROM fencelock_locks WHERE name = %s AND holder = %s AND expires_at > {NOW}"  # noqa: S608
+        return (await self.client.ask(sql, (name, holder))).matched == 1

@@ -21,7 +21,8 @@ _TAKE: Final = Script("take.lua")
 _RENEW: Final = Script("renew.lua")
 _RELEASE: Final = Script("release.lua")
 _TAKE_AWAY: Final = Script("take_away.lua")
-_TAKEN: Final = "fencelock_taken:"
+TAKEN: Final = "fencelock_taken:"
+TAKEN_KEPT_S: Final = 30 * 24 * 3600
 TOKENS: Final = "fencelock_tokens"  # one counter for all locks: their tokens can be compared
 OWNER: Final = "fencelock_owner:"
 _SHORTEST_PAUSE_S: Final = 0.005
@@ -129,9 +130,9 @@ class RedisBackend(LockBackend):
 
     @override
     async def taken_away(self, name: str, by: str, why: str) -> Contender | None:
-        keys = [name, OWNER + name, _TAKEN + name, redisson("redisson_lock_queue", name)]
+        keys = [name, OWNER + name, TAKEN + name, redisson("redisson_lock_queue", name)]
         channel = redisson("redisson_lock__channel", name)
-        found = await self.client.run(_TAKE_AWAY, keys, [taken(by, why).decode(), channel])
+        found = await self.client.run(_TAKE_AWAY, keys, [taken(by, why).decode(), channel, TAKEN_KEPT_S])
         if not found:
             return None
         owner, text, token = found
@@ -140,7 +141,7 @@ class RedisBackend(LockBackend):
 
     @override
     async def taken_record(self, name: str) -> dict[str, Any]:
-        return parse_owner(await self.client.do("get", _TAKEN + name))[0]
+        return parse_owner(await self.client.do("get", TAKEN + name))[0]
 
     @override
     async def queues(self, prefix: str) -> list[Contender]:

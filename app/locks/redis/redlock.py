@@ -18,7 +18,7 @@ from ..attempt import Attempt
 from ..backend import Guarantees, LockBackend, Options
 from ..backoff import Backoff
 from ..compat import override
-from ..contender import Contender, describe, parse_owner
+from ..contender import Contender, describe, parse_owner, taken
 from ..errors import ConfigurationError, LockUnavailable
 from ..grant import Grant
 from ..lease import Lease
@@ -27,7 +27,7 @@ from ..steps import Step, in_thread, on_loop
 from ..url import LockUrl
 from ..waiting import Wait
 from .client import RedisClient, Script
-from .lock import names_under
+from .lock import TAKEN, TAKEN_KEPT_S, names_under
 
 _EXTEND: Final = Script("redlock_extend.lua")
 _RELEASE: Final = Script("redlock_release.lua")
@@ -219,18 +219,23 @@ async def _look(client: RedisClient, names: Sequence[str]) -> list[tuple[str, st
     return found
 
 
-async def _holders(servers: _Servers, look: Question) -> list[Contender]:
-    """The owner that a majority of the servers names."""
+async def _agreed(servers: _Servers, look: Question) -> list[tuple[str, str, int]]:
+    """What a majority of the servers says, of what `_look` finds."""
     seen = [one for answer in await servers.ask(look) for one in answer]
     left_ms = {(name, value): left for name, value, left in seen}
-    found = []
-    for (name, value), count in Counter((name, value) for name, value, _ in seen).items():
-        owner, waited_s = parse_owner(value)
-        if count >= servers.majority:
-            left_s = max(0, left_ms[name, value]) / 1000
-            key = f"{name}/{owner.pop('id', value)}"  # another program's value is its name
-            found.append(Contender(key, 0, owner, waited_s, left_s, holds=True))
-    return sorted(found, key=lambda one: one.key)
+    counted = Counter((name, value) for name, value, _ in seen).items()
+    return [(*one, left_ms[one]) for one, count in counted if count >= servers.majority]
+
+
+async def _holders(servers: _Servers, look: Question) -> list[Contender]:
+    """The owner that a majority of the servers names."""
+    return sorted((_holder(*one) for one in await _agreed(servers, look)), key=lambda one: one.key)
+
+
+def _holder(name: str, value: str, left_ms: int) -> Contender:
+    owner, waited_s = parse_owner(value)
+    key = f"{name}/{owner.pop('id', value)}"  # another program's value is its name
+    return Contender(key, 0, owner, waited_s, max(0, left_ms) / 1000, holds=True)
 
 
 class RedlockBackend(LockBackend):
@@ -262,6 +267,22 @@ class RedlockBackend(LockBackend):
     @override
     def lock(self, name: str, *, ttl_s: float | None = None) -> RedlockLock:
         return RedlockLock(self, name, ttl_s)
+
+    @override
+    async def taken_away(self, name: str, by: str, why: str) -> Contender | None:
+        found = await _agreed(self.servers, lambda client: _look(client, [name]))
+        if not found:
+            return None
+        had, record = found[0][1], taken(by, why).decode()
+        await self.servers.ask_majority(lambda client: client.run(_RELEASE, [name], [had]))
+        await self.servers.ask_majority(lambda client: client.do("set", TAKEN + name, record, ex=TAKEN_KEPT_S))
+        return _holder(*found[0])
+
+    @override
+    async def taken_record(self, name: str) -> dict[str, Any]:
+        answers = await self.servers.ask(lambda client: client.do("get", TAKEN + name))
+        records = [parse_owner(answer)[0] for answer in answers if answer]
+        return max(records, key=lambda one: float(one.get("since", 0)), default={})  # not all heard of the last one
 
     @override
     async def queues(self, prefix: str) -> list[Contender]:
