@@ -12,6 +12,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -20,12 +21,13 @@ from app.errors import ConfigurationError
 _HERE: Final = Path(__file__).parent
 _QUINT: Final = _HERE.parents[1] / "docs" / "model" / "package.json"
 _CACHE: Final = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "seckill-interop"
+_NO_GO: Final = "the Go clients need Go 1.26 or newer, which is not on PATH; see go.dev/doc/install"
 _WITHIN_S: Final = 900  # the first build on a machine downloads what it needs
 
 
 def go_program() -> Path:
     """The contender in Go. Raises `ConfigurationError` without Go."""
-    _need("go", "the Go clients need Go 1.26 or newer, which is not on PATH; see go.dev/doc/install")
+    _need("go", _NO_GO)
     return _built("go", _HERE / "go", _build_go) / "interop"
 
 
@@ -36,6 +38,12 @@ def java_folder() -> Path:
     return _built("java", _HERE / "java", _build_java)
 
 
+def etcd_server(version: str) -> Path:
+    """An etcd that no package has: "3.6" or "3.7", from its own modules. Raises `ConfigurationError` without Go."""
+    _need("go", _NO_GO)
+    return _built(f"etcd-{version}", _HERE / "etcd", partial(_build_etcd, version)) / "etcd"
+
+
 def quint_program() -> Path:
     """The command `quint`. Raises `ConfigurationError` without npm."""
     _need("npx", "Quint needs Node.js 18 or newer with npm, which is not on PATH; on Debian: apt-get install npm")
@@ -44,6 +52,11 @@ def quint_program() -> Path:
 
 def _build_go(sources: Path, into: Path) -> None:
     _run(["go", "build", "-trimpath", "-o", str(into / "interop"), "."], sources)
+
+
+def _build_etcd(version: str, sources: Path, into: Path) -> None:
+    modules = f"-modfile=v{version.replace('.', '_')}.mod"
+    _run(["go", "build", "-trimpath", modules, "-o", str(into / "etcd"), "."], sources)
 
 
 def _build_java(sources: Path, into: Path) -> None:

