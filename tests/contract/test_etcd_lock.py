@@ -881,8 +881,8 @@ def test_idle_leases_are_given_back(etcd: EtcdMember, monkeypatch: pytest.Monkey
 
 @pytest.mark.slow
 async def test_a_crowd_of_tasks_is_served(etcd: EtcdMember) -> None:
-    """Five hundred tasks that come at once all get the lock, in little memory, and not late."""
-    locks = EtcdBackend([etcd.endpoint], ttl_s=CALM_S).aio
+    """Five hundred tasks that come at once all get the lock."""
+    locks = EtcdBackend([etcd.endpoint], ttl_s=CALM_S, timeout_s=CALM_S).aio
     lock, inside, served = locks.lock("/test/crowd"), 0, 0
 
     async def once() -> None:
