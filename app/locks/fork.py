@@ -55,6 +55,14 @@ def close_copy(sock: Any) -> None:
             os.close(sock.detach())
 
 
+def blind_copy(descriptor: int) -> None:
+    """The same for one that somebody in the child will close: its number stands for nothing from here on."""
+    with contextlib.suppress(OSError):
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nothing, descriptor)
+        os.close(nothing)
+
+
 class Threads(ThreadPoolExecutor):
     """A pool of threads that is new in a child."""
 

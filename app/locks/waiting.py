@@ -97,6 +97,16 @@ class Wake:
             with suppress(RuntimeError):  # its loop is closed
                 task[0].call_soon_threadsafe(_wake, task[1])
 
+    def set_on(self, loop: asyncio.AbstractEventLoop | None) -> None:
+        """The same, by what runs on `loop`: a task there needs nothing that wakes its loop."""
+        task = self._task
+        if task is None or task[0] is not loop:
+            self.set()
+            return
+        with suppress(RuntimeError):
+            self._nothing.release()
+        _wake(task[1])
+
     def wait(self, timeout_s: float) -> "Woken":
         """A step: whether it was set within that time. The waiter looks at what it waits for *after* that."""
         return Woken(self, timeout_s)

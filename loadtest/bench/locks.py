@@ -25,6 +25,8 @@ from app.locks.bench import PEERS, Heat, heat_of, is_installed, medians, race
 from app.locks.mysql.backend import SCHEMA as LOCK_TABLES
 from app.locks.mysql.client import MySqlClient
 from app.locks.registry import CLASSES, scheme_of
+from app.locks.steps import in_thread
+from app.locks.zookeeper.client import ZooKeeperClient
 
 _COLUMNS: Final = ("lock", "of", "grants/s", "hand-off", "wait", "turns", "overlaps", "left")
 
@@ -92,25 +94,12 @@ def _left_in_redis(addresses: str) -> set[str]:
 
 
 def _left_in_zookeeper(address: str) -> set[str]:
-    from kazoo.client import KazooClient
-
-    client = KazooClient(hosts=address)
-    client.start()
+    client = ZooKeeperClient(address, session_s=10, timeout_s=10, auth=None)
     try:
-        folders = [f"{top}/{name}" for top in ("/bench", "/bench-kazoo") for name in _children(client, top)]
-        return {f"{folder}/{node}" for folder in folders for node in _children(client, folder)}
+        left = [one for top in ("/bench/", "/bench-kazoo/") for one in in_thread(client.under(top, deep=True))]
+        return {one.path for one in left}
     finally:
-        client.stop()
         client.close()
-
-
-def _children(client: Any, folder: str) -> list[str]:
-    from kazoo.exceptions import NoNodeError
-
-    try:
-        return list(client.get_children(folder))
-    except NoNodeError:
-        return []
 
 
 def _left_in_mysql(address: str) -> set[str]:
@@ -126,7 +115,7 @@ SERVERS: Final = {
     "etcd": Server("etcd3", "seckill", _start_etcd, _left_in_etcd),
     "redis": Server("redis", "seckill", _start_redis, _left_in_redis),
     "redlock": Server("redis", "seckill", _start_redlock, _left_in_redis),
-    "zookeeper": Server("kazoo", "seckill[zookeeper]", _start_zookeeper, _left_in_zookeeper),
+    "zookeeper": Server("app.locks.zookeeper", "seckill", _start_zookeeper, _left_in_zookeeper),
     "mysql": Server("asyncmy", "seckill[mysql]", _start_mysql, _left_in_mysql),
 }
 

@@ -1,5 +1,6 @@
 """The ZooKeeper lock keeps the contract; and what is ZooKeeper's alone: Curator in the queue, a session for all."""
 
+import asyncio
 import contextlib
 import os
 import random
@@ -26,8 +27,8 @@ from app.errors import ConfigurationError, LockLost, LockTimeout, LockUnavailabl
 from app.locks import DistributedLock, Grant
 from app.locks.clock import now
 from app.locks.steps import in_thread
-from app.locks.zookeeper import client as zookeeper_client
 from app.locks.zookeeper import lock as zookeeper
+from app.locks.zookeeper import session as zookeeper_session
 from app.locks.zookeeper.lock import ZooKeeperBackend
 from app.torture.proxy import Proxy
 from tests.contract.lock_contract import TTL_S, InThread, LockContract, LockSystem
@@ -59,8 +60,8 @@ def close_session(server: ZooKeeper, client_id: tuple[int, bytes]) -> None:
 
 def client_id(backend: ZooKeeperBackend) -> tuple[int, bytes] | None:
     """Its session, and the password of that."""
-    session = backend.client._session
-    return None if session is None else session._kazoo.client_id
+    session = backend.client._threads.session
+    return None if session is None else (session.id.number, session.id.password)
 
 
 class ZooKeeperSystem(LockSystem):
@@ -85,8 +86,8 @@ class ZooKeeperSystem(LockSystem):
 
     def end_lease(self, grant: Grant) -> None:
         session = self._client.exists(grant.key).ephemeralOwner
-        ids = [client_id(each) for each in self._opened]
-        close_session(self.server, next(one for one in ids if one is not None and one[0] == session))
+        ids = {each.id.number: each.id.password for backend in self._opened for each in backend.client._sessions}
+        close_session(self.server, (session, ids[session]))
 
     def leftovers(self) -> list[str]:
         return below(self._client, "/test")
@@ -206,13 +207,51 @@ def test_a_container_that_vanished_is_made_anew(server: ZooKeeper, backend: ZooK
     assert grants[0].token < grants[1].token < grants[2].token
 
 
+def test_names_that_are_used_once_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Folders are containers, as Curator makes them: the server removes what is empty."""
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-Dznode.container.checkIntervalMs=100")  # a minute otherwise
+    with optional(ZooKeeper) as server, raw(server) as client:
+        backend = ZooKeeperBackend(server.hosts, ttl_s=TTL_S)
+        with backend.lock("/test/used/once"):
+            assert client.get_children("/test/used") == ["once"]
+        eventually(lambda: client.exists("/test/used") is None, "nothing is left of it")
+        with backend.lock("/test/used/once"):  # again
+            pass
+        backend.close()
+
+
+@pytest.mark.usefixtures("only_watches_tell")
+def test_a_waiter_that_was_thrown_out_has_no_turn(server: ZooKeeper, backend: ZooKeeperBackend) -> None:
+    """Its node is deleted by hand together with the holder's: the next one has the lock, and it queues anew."""
+    name = f"/test/{uuid.uuid4().hex}"
+    lock = backend.lock(name)
+    with raw(server) as client:
+        theirs = queue_up(client, name)
+        thrown_out = InThread(lambda: lock.acquire(owner="me"))
+        place = eventually(lambda: keys(lock)[1:], "it is in the queue")[0]
+        eventually(lambda: watches(server) >= 2, "it watches both")
+        next_in_line = InThread(lambda: lock.acquire(owner="you"))
+        eventually(lambda: len(keys(lock)) == 3, "there is somebody behind it")
+        both = client.transaction()
+        both.delete(place)
+        both.delete(theirs)
+        both.commit()
+        grant = next_in_line.result()
+        assert thrown_out.thread.is_alive()
+        lock.release(owner="you")
+        again = thrown_out.result()
+        assert again.key != place
+        assert again.token > grant.token
+        lock.release(owner="me")
+
+
 def test_numbers_that_are_used_up_are_no_lock(
     backend: ZooKeeperBackend, server: ZooKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After 2147483647 a server counts on below zero, which sorts into no order: nobody queues there any more."""
     name = f"/test/{uuid.uuid4().hex}"
     # As it would look to us: a name of which nobody can tell where it belongs.
-    monkeypatch.setattr(zookeeper_client, "sequence", lambda name: None)
+    monkeypatch.setattr(zookeeper_session, "sequence", lambda name: None)
     with pytest.raises(LockUnavailable, match=f"no more numbers for {name}"):
         backend.lock(name).acquire()
     eventually(lambda: not leftovers(server), "nothing is left on the server")
@@ -303,6 +342,25 @@ def test_many_who_come_at_once_share_a_session(server: ZooKeeper) -> None:
     backend.close()
 
 
+def test_threads_have_a_session_and_each_loop_has_one(server: ZooKeeper) -> None:
+    """A loop that leaves ends its own, and takes nothing from the others."""
+    backend = ZooKeeperBackend(server.hosts, ttl_s=TTL_S)
+    held = backend.lock("/test/threads").acquire()
+
+    async def work() -> Grant:
+        grant = await backend.aio.lock("/test/loop").acquire()
+        assert len({session.id.number for session in backend.client._sessions}) == 2
+        await backend.leave_loop()
+        assert grant.lost
+        return grant
+
+    asyncio.run(work())
+    assert not held.lost
+    with backend.lock("/test/loop"):  # nobody else has it any more
+        pass
+    backend.close()
+
+
 def test_a_short_silence_costs_nobody_the_lock(server: ZooKeeper) -> None:
     """A server that is frozen for 40 % of the session's timeout: the lease is believed in meanwhile, then renewed."""
     backend = ZooKeeperBackend(server.hosts, ttl_s=3)
@@ -318,7 +376,7 @@ def test_a_short_silence_costs_nobody_the_lock(server: ZooKeeper) -> None:
 
 
 def test_a_frozen_server_is_noticed_at_the_deadline(server: ZooKeeper) -> None:
-    """A holder is told when its lease has run out, though it never stops asking, which keeps kazoo from pinging."""
+    """A holder is told when its lease has run out, though it never stops asking."""
     backend = ZooKeeperBackend(server.hosts, ttl_s=TTL_S, timeout_s=0.3)
     backend.ping(WITHIN_S)
     lock = backend.lock("/test/frozen")
@@ -406,7 +464,7 @@ def test_a_connection_that_is_not_answered_is_made_again(server: ZooKeeper) -> N
     [
         b"\0\0\0\4junk",
         b"HTTP/1.1 400 Bad Request\r\n\r\n",
-        struct.pack(">iiiqi", 20, 0, 4000, 1, -1),  # a session without a password, which ends kazoo's thread
+        struct.pack(">iiiqi", 20, 0, 4000, 1, -1),  # a session without a password
     ],
     ids=["short", "http", "no password"],
 )
@@ -752,7 +810,7 @@ def test_login(server: ZooKeeper) -> None:
             assert client.get_acls(grant.key)[0] == acl
             with raw(server) as stranger, pytest.raises(NoAuthError):
                 stranger.get(grant.key)
-            session = friend.client._session
+            session = friend.client._threads.session
             assert session is not None
             session.end("it is over")
             assert grant.lost
@@ -797,10 +855,3 @@ def test_an_odd_address_is_refused() -> None:
         with pytest.raises(ValueError, match="path"):
             backend.lock(name)
     backend.close()
-
-
-def test_without_kazoo(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It says what to install."""
-    monkeypatch.setattr(zookeeper_client, "KazooClient", None)
-    with pytest.raises(ConfigurationError, match=re.escape("pip install kazoo")):
-        ZooKeeperBackend("127.0.0.1")

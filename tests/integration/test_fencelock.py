@@ -92,7 +92,7 @@ def test_it_brings_nothing_but_the_client(python: Path) -> None:
 
 def test_a_lock_without_its_client_says_what_to_install(python: Path) -> None:
     """And names a package that is really called so."""
-    for scheme, package in {"redis": "redis", "zookeeper": "kazoo", "mysql+row": "sqlalchemy"}.items():
+    for scheme, package in {"redis": "redis", "mysql+row": "sqlalchemy"}.items():
         program = f"from fencelock import connect; connect('{scheme}://a:b@127.0.0.1/c')"
         done = subprocess.run([str(python), "-c", program], capture_output=True, text=True, cwd="/")
         assert "ConfigurationError" in done.stderr, done.stderr

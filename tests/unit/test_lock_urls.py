@@ -218,7 +218,7 @@ def imported_by(module: str) -> set[str]:
 
 
 # What each kind of lock needs of others' packages.
-CLIENTS = {"grpc", "redis", "kazoo", "asyncmy", "sqlalchemy"}
+CLIENTS = {"grpc", "redis", "asyncmy", "sqlalchemy"}
 
 
 @pytest.mark.parametrize(
@@ -227,7 +227,7 @@ CLIENTS = {"grpc", "redis", "kazoo", "asyncmy", "sqlalchemy"}
         ("app.locks.redis.lock", {"redis"}),
         ("app.locks.redis.redlock", {"redis"}),
         ("app.locks.etcd.backend", {"grpc"}),
-        ("app.locks.zookeeper.lock", {"kazoo"}),
+        ("app.locks.zookeeper.lock", set()),
         ("app.locks.mysql.row", {"asyncmy", "sqlalchemy"}),
         ("app.locks.local", set()),
         ("app.locks", set()),

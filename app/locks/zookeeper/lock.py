@@ -12,12 +12,14 @@ from ..compat import override
 from ..contender import Contender, describe, parse_owner, taken
 from ..errors import ConfigurationError, LockUnavailable
 from ..grant import Grant
-from ..lease import Lease, Watchdog
+from ..lease import Lease
 from ..lock import DistributedLock
 from ..url import LockUrl
 from ..waiting import Wait
-from .client import Created, Found, Session, ZooKeeperClient, beside, sequence
+from .client import Found, ZooKeeperClient, beside
+from .session import Created, Session, Watch, sequence
 
+_BOTH: Final = 2  # the node ahead, and our own
 _LOOK_AGAIN_S: Final = 5.0  # at the latest, whatever a watch tells
 
 
@@ -79,7 +81,7 @@ class _Place(Attempt["ZooKeeperBackend"]):
         self._client = backend.client_for(ttl_s)
         self._node: _Node
         self._source = ""
-        self._forget: Callable[[], None] = lambda: None
+        self._watch: Watch | None = None
         self.cleanup.callback(self._unwatch)
 
     @override
@@ -87,7 +89,10 @@ class _Place(Attempt["ZooKeeperBackend"]):
         timeout_s = wait.call_s(self.backend.timeout_s)
         lease = self.lease
         if lease is None:
+            self._unwatch()
             lease, names = await self._enter(wait)
+        elif self._only_one_was_ahead():
+            return Grant(self._node.path, self._node.czxid, self._source, lease)
         else:
             names = await self._node.session.children(self.name, timeout_s)
         ahead = self._node.ahead(names)
@@ -98,10 +103,20 @@ class _Place(Attempt["ZooKeeperBackend"]):
         self._unwatch()
         if self._permits > 1:
             # Any of them may be the one who ends: so each end wakes all who wait.
-            now, self._forget = await self._node.session.watch_children(self.name, self.wake.set, timeout_s)
-            return self._look_again_s if set(ahead) <= set(now) else 0.0
-        there, self._forget = await self._node.session.watch(f"{self.name}/{ahead[-1]}", self.wake.set, timeout_s)
-        return self._look_again_s if there else 0.0
+            watch = self._watch = await self._node.session.watch_children(self.wake.set, timeout_s, self.name)
+            return self._look_again_s if watch.there and set(ahead) <= set(watch.found[0]) else 0.0
+        watched = [f"{self.name}/{ahead[-1]}"] if len(ahead) > 1 else [f"{self.name}/{ahead[0]}", self._node.path]
+        watch = self._watch = await self._node.session.watch(self.wake.set, timeout_s, *watched)
+        return self._look_again_s if watch.there else 0.0
+
+    def _only_one_was_ahead(self) -> bool:
+        """Whether that one has gone and our node has not: then it is our turn, and there is nothing to ask.
+
+        Who comes later has a higher number. Our own node is watched as well: it may be deleted by hand, and what is
+        deleted before is told before.
+        """
+        watch = self._watch
+        return watch is not None and len(watch.paths) == _BOTH and watch.deleted == watch.paths[:1]
 
     @property
     def _look_again_s(self) -> float:
@@ -128,14 +143,13 @@ class _Place(Attempt["ZooKeeperBackend"]):
         lease.on_lost(node.lost)
         lease.on_lost(self.wake.set)
         self.renewer.keep(lease)
-        if self.renewer is not self.backend.renewer:
-            # kazoo's thread keeps the session alive: a loop that hangs would have the lock for ever.
-            node.unwatched = Watchdog(lease).watched_by(self.backend.renewer)
         self.answered = True  # an outage from here on is waited for
         return lease, created.names
 
     def _unwatch(self) -> None:
-        self._forget()
+        if self._watch is not None:
+            self._watch.forget()
+            self._watch = None
 
 
 class _Node:
@@ -146,7 +160,6 @@ class _Node:
         self.path = created.path
         self.czxid = created.czxid
         self.forget: Callable[[], None] = lambda: None  # the end of the session
-        self.unwatched: Callable[[], None] = lambda: None  # by the watchdog
 
     def ahead(self, names: Sequence[str]) -> list[str]:
         """The names of the nodes ahead of ours, in order; `PlaceLost` if ours is not there any more."""
@@ -163,7 +176,6 @@ class _Node:
     async def end(self, timeout_s: float) -> None:
         """Delete it."""
         self.forget()
-        self.unwatched()
         await self.session.delete(self.path, timeout_s)
 
     def lost(self) -> None:
@@ -202,7 +214,7 @@ def _contenders(nodes: Sequence[Found]) -> list[Contender]:
 
 
 class ZooKeeperBackend(LockBackend):
-    """One session with ZooKeeper, made at first use, and one renewal thread, for all locks of a process.
+    """One session with ZooKeeper for all threads of a process and one for each loop, made at first use.
 
     `hosts`: "host:port,host:port", and "/folder" after that for a part of the tree, which must be there. `auth`:
     "user:password" for ZooKeeper's digest scheme, for which alone our nodes are then. For the rest see `Options`;
@@ -267,3 +279,8 @@ class ZooKeeperBackend(LockBackend):
     def _disconnect(self) -> None:
         for client in (self.client, *self._others.values()):
             client.close()
+
+    @override
+    async def _disconnect_loop(self) -> None:
+        for client in (self.client, *self._others.values()):
+            await client.close_on_loop()

@@ -1,0 +1,256 @@
+"""A session's connection: a thread's, with a socket that blocks, or a loop's. It tries the servers until one answers.
+
+What is said over it is the session's affair (`Talk`). A link sees to the bytes and to the clock, and lives as long as
+its session: that is over when the connection is.
+"""
+
+import asyncio
+import random
+import selectors
+import socket
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import cycle
+from typing import Any, Final, Protocol
+from urllib.parse import urlsplit
+
+from .. import fork
+from ..errors import ConfigurationError
+
+PORT: Final = 2181
+_AGAIN_S: Final = 0.1
+_READ_BYTES: Final = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """Where they are, which part of their tree is ours ("" or "/folder"), and how long they may take to answer."""
+
+    addresses: tuple[tuple[str, int], ...]
+    folder: str
+    timeout_s: float
+
+    @classmethod
+    def parse(cls, hosts: str, timeout_s: float) -> "Servers":
+        """Of "host:port,host:port/folder". Raises `ConfigurationError`."""
+        text, _, folder = hosts.partition("/")
+        try:
+            addresses = tuple(_address(one) for one in text.split(","))
+        except ValueError:
+            # Never quoted: somebody may have put a password there.
+            raise ConfigurationError(
+                "not ZooKeeper's hosts: say host:port,host:port and, for a part of its tree, /folder after that"
+            ) from None
+        folder = folder.strip("/")
+        return cls(addresses, f"/{folder}" if folder else "", timeout_s)
+
+    def in_turn(self) -> Iterator[tuple[str, int]]:
+        """Their addresses for ever, in an order of chance."""
+        return cycle(random.sample(self.addresses, len(self.addresses)))
+
+
+def _address(text: str) -> tuple[str, int]:
+    parts = urlsplit(f"//{text.strip()}")
+    (parts.hostname or "").encode("idna")
+    if not parts.hostname or parts.username is not None or parts.port == 0:
+        raise ValueError
+    return parts.hostname, PORT if parts.port is None else parts.port
+
+
+class Talk(Protocol):
+    """What a link tells a session, always in the link's thread or on its loop."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether a server has answered, and the session is not over."""
+
+    @property
+    def over(self) -> str | None:
+        """Why it is over."""
+
+    def begin(self) -> bytes:
+        """There is a connection: what to say first."""
+
+    def heard(self, data: bytes) -> None:
+        """What came."""
+
+    def look(self) -> float:
+        """Do what is due by the clock; seconds until the next look."""
+
+    def broken(self) -> None:
+        """There is no connection any more. That ends it, if it was ready."""
+
+
+class Link(ABC):
+    """Begun when it is made, in the background."""
+
+    loop: asyncio.AbstractEventLoop | None = None  # whose it is
+
+    @abstractmethod
+    def send(self, data: bytes) -> None:
+        """Send it, if there is a connection. Any thread may call that."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Have no connection any more. Any thread may call that."""
+
+    @abstractmethod
+    def forget(self) -> None:
+        """In a forked child: close its copy of the parent's connection."""
+
+
+class ThreadLink(Link):
+    """One that has a thread for what comes; whoever sends does so in their own."""
+
+    def __init__(self, talk: Talk, servers: Servers) -> None:
+        self._talk = talk
+        self._servers = servers
+        self._socket: socket.socket | None = None
+        self._sending = threading.Lock()
+        self._closed = threading.Event()
+        threading.Thread(target=self._run, name="fencelock-zookeeper", daemon=True).start()
+
+    def _run(self) -> None:
+        for address in self._servers.in_turn():
+            with suppress(OSError), socket.create_connection(address, self._servers.timeout_s) as connection:
+                self._converse(connection)
+            self._socket = None
+            self._talk.broken()
+            if self._talk.over is not None or self._closed.wait(_AGAIN_S):
+                return
+
+    def _converse(self, connection: socket.socket) -> None:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket = connection
+        with selectors.DefaultSelector() as selector:
+            selector.register(connection, selectors.EVENT_READ)
+            connection.sendall(self._talk.begin())
+            ready, wait_s = False, self._servers.timeout_s
+            while not self._closed.is_set():
+                came = selector.select(wait_s)
+                data = connection.recv(_READ_BYTES) if came else b""
+                if came and not data:
+                    return
+                if data:
+                    self._talk.heard(data)
+                ready = ready or self._talk.ready
+                if not ready and not came:
+                    return  # ZOOKEEPER-5051: who connects while the server opens its port never gets an answer
+                wait_s = self._talk.look() if ready else self._servers.timeout_s
+
+    def send(self, data: bytes) -> None:
+        """Blocks for `timeout_s` at most: what was not taken by then breaks the connection."""
+        with self._sending:
+            connection = self._socket
+            if connection is None:
+                return
+            try:
+                connection.sendall(data)
+            except OSError:  # a part of it may have gone
+                _shut(connection)
+
+    def close(self) -> None:
+        """The thread ends."""
+        self._closed.set()
+        connection = self._socket
+        if connection is not None:
+            _shut(connection)
+
+    def forget(self) -> None:
+        """Nothing is sent."""
+        fork.close_copy(self._socket)
+
+
+def _shut(connection: socket.socket) -> None:
+    with suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)  # wakes who reads from it
+
+
+class LoopLink(Link, asyncio.Protocol):
+    """One on the running loop. It has no task once it is connected: who cancels all tasks ends no session by that."""
+
+    def __init__(self, talk: Talk, servers: Servers) -> None:
+        self._talk = talk
+        self._servers = servers
+        self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self._transport: asyncio.Transport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+        self._welcome: asyncio.Future[None] = self.loop.create_future()
+        self._connecting = self.loop.create_task(self._connect())
+
+    async def _connect(self) -> None:
+        for host, port in self._servers.in_turn():
+            self._welcome = self.loop.create_future()
+            with suppress(OSError, TimeoutError):
+                async with asyncio.timeout(self._servers.timeout_s):
+                    await self.loop.create_connection(lambda: self, host, port)
+                    await self._welcome
+                if self._talk.ready:
+                    return
+            if self._transport is not None:
+                self._transport.abort()
+            if self._talk.over is not None:
+                return
+            await asyncio.sleep(_AGAIN_S)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Say hello."""
+        self._transport = transport  # type: ignore[assignment]
+        if self._closed:
+            transport.abort()  # type: ignore[attr-defined]
+            return
+        self._transport.write(self._talk.begin())  # type: ignore[union-attr]
+
+    def data_received(self, data: bytes) -> None:
+        """The session hears it."""
+        self._talk.heard(data)
+        if not self._welcome.done() and (self._talk.ready or self._talk.over is not None):
+            self._welcome.set_result(None)
+            self._look()
+
+    def _look(self) -> None:
+        if self._talk.ready:
+            self._timer = self.loop.call_later(self._talk.look(), self._look)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """The session hears of that, too."""
+        self._transport = None
+        if self._timer is not None:
+            self._timer.cancel()
+        self._talk.broken()
+        if not self._welcome.done():
+            self._welcome.set_result(None)
+
+    def send(self, data: bytes) -> None:
+        """What is sent elsewhere goes by way of the loop."""
+        if threading.get_ident() == self._thread:
+            self._write(data)
+        else:
+            with suppress(RuntimeError):  # the loop is closed
+                self.loop.call_soon_threadsafe(self._write, data)
+
+    def _write(self, data: bytes) -> None:
+        if self._transport is not None:
+            self._transport.write(data)
+
+    def close(self) -> None:
+        """On the loop, soon."""
+        with suppress(RuntimeError):  # it is closed
+            self.loop.call_soon_threadsafe(self._close)
+
+    def _close(self) -> None:
+        self._closed = True
+        self._connecting.cancel()
+        if self._transport is not None:
+            self._transport.abort()
+
+    def forget(self) -> None:
+        """Its number stays taken: the child's copy of the loop has it, too."""
+        connected: Any = None if self._transport is None else self._transport.get_extra_info("socket")
+        if connected is not None:
+            fork.blind_copy(connected.fileno())

@@ -1,0 +1,84 @@
+"""ZooKeeper's protocol: messages come in any pieces, and what is none is told as such, whatever it is."""
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.locks.zookeeper import wire
+from app.locks.zookeeper.link import Link, Servers
+from app.locks.zookeeper.session import Session
+
+WELCOME = struct.pack(">iiqi", 0, 4000, 7, 16) + bytes(16) + b"\0"
+
+
+def sized(message: bytes) -> bytes:
+    return struct.pack(">i", len(message)) + message
+
+
+@given(st.lists(st.binary(max_size=40), max_size=8), st.integers(1, 20))
+def test_messages_come_in_any_pieces(messages: list[bytes], piece: int) -> None:
+    """Whatever a connection makes of them, the same come out."""
+    data = b"".join(map(sized, messages))
+    stream = wire.Stream()
+    cut = [data[begin : begin + piece] for begin in range(0, len(data), piece)]
+    assert [message for some in cut for message in stream.messages(some)] == messages
+
+
+class _Nowhere(Link):
+    """Sends nothing, and is never closed: what comes is told by the test."""
+
+    def __init__(self, *_: object) -> None:
+        self.sent: list[bytes] = []
+
+    def send(self, data: bytes) -> None:
+        self.sent.append(data)
+
+    def close(self) -> None:
+        pass
+
+    def forget(self) -> None:
+        pass
+
+
+def session() -> Session:
+    return Session(Servers((), "", 1.0), 4.0, None, _Nowhere)
+
+
+@given(st.lists(st.binary(max_size=60), min_size=1, max_size=6), st.booleans())
+def test_nothing_that_comes_is_an_unexpected_error(messages: list[bytes], after_a_welcome: bool) -> None:
+    """It is understood, or it is the end of the session, which says why."""
+    one = session()
+    one.begin()
+    if after_a_welcome:
+        one.heard(sized(WELCOME))
+        assert one.ready
+    for message in messages:
+        one.heard(sized(message))
+    if one.over is not None:
+        assert "does not speak ZooKeeper's protocol" in one.over
+
+
+@pytest.mark.parametrize("length", [-1, 2**30])
+def test_a_length_that_no_message_has(length: int) -> None:
+    """Nobody waits for a gigabyte that never comes."""
+    with pytest.raises(wire.Malformed):
+        list(wire.Stream().messages(struct.pack(">i", length)))
+
+
+def test_an_answer_to_nothing_is_none() -> None:
+    """A server that answers what was not asked is not believed in anything."""
+    one = session()
+    one.heard(sized(WELCOME))
+    one.heard(sized(struct.pack(">iqi", 3, 1, 0)))
+    assert one.over is not None
+
+
+@pytest.mark.parametrize(
+    ("request_", "path"),
+    [(wire.children("/"), b"/part"), (wire.children("/lock"), b"/part/lock"), (wire.delete("/a/b"), b"/part/a/b")],
+)
+def test_all_is_asked_within_the_folder(request_: wire.Request[object], path: bytes) -> None:
+    """The tree's root is the folder."""
+    assert request_.frame(1, "/part")[12:].startswith(struct.pack(">i", len(path)) + path)
