@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from importlib.resources import files
 from typing import Any, Final
 
+import hiredis
 import redis
 import redis.asyncio
 from redis.asyncio.retry import Retry as AsyncRetry
@@ -75,10 +76,7 @@ class RedisClient:
         self._brief = self._redis if self._brief_s is None else _connect(url, min(self._brief_s, timeout_s))
         self._pings: dict[float, Any] = {}  # a client for each deadline that pings were asked with
         self._listener = _Listener(_connect(url, timeout_s))
-        brief_s = timeout_s if self._brief_s is None else min(self._brief_s, timeout_s)
-        self._on_loops = PerLoop(
-            lambda _: (_connect(url, timeout_s, redis.asyncio), _connect(url, brief_s, redis.asyncio))
-        )
+        self._on_loops = PerLoop(lambda _: _connect(url, timeout_s, redis.asyncio))
 
     def _begin_in_child(self) -> None:
         for client in (self._redis, self._brief, self._listener.client, *self._pings.values()):
@@ -95,16 +93,19 @@ class RedisClient:
     async def run(self, script: Script, keys: Sequence[str], args: Sequence[str | int], *, brief: bool = False) -> Any:
         """Run a script; a server that has forgotten it is told it again."""
         try:
-            return await self.do("evalsha", script.sha, len(keys), *keys, *args, brief=brief)
+            return await self._ask(_Raw(self, ("EVALSHA", script.sha, len(keys), *keys, *args), brief=brief))
         except NoScriptError:
-            return await self.do("eval", script.source, len(keys), *keys, *args, brief=brief)
+            return await self._ask(_Raw(self, ("EVAL", script.source, len(keys), *keys, *args), brief=brief))
 
     async def do(self, command: str, *arguments: Any, brief: bool = False, **options: Any) -> Any:
         """A method of redis-py's client, with the deadline."""
+        return await self._ask(_Command(self, command, arguments, options, brief=brief))
+
+    async def _ask(self, step: Step[Any]) -> Any:
         if self._closed:
             raise LockUnavailable("the connection to Redis is closed")
         try:
-            return await _Command(self, command, arguments, options, brief=brief)
+            return await step
         except NoScriptError:
             raise
         except (RedisError, OSError) as error:
@@ -116,10 +117,13 @@ class RedisClient:
         """redis-py's client for threads."""
         return self._brief if brief else self._redis
 
-    def client_on_loop(self, *, brief: bool) -> Any:
-        """redis-py's client for the running loop."""
-        usual, quick = self._on_loops.here()
-        return quick if brief else usual
+    def client_on_loop(self) -> Any:
+        """redis-py's client for the running loop, which has no deadline of its own for an answer."""
+        return self._on_loops.here()
+
+    def deadline_s(self, *, brief: bool) -> float:
+        """How long a call may take, in seconds."""
+        return self.timeout_s if self._brief_s is None or not brief else min(self._brief_s, self.timeout_s)
 
     async def ping(self, timeout_s: float) -> None:
         """Raise `LockUnavailable` unless the server answers within `timeout_s` seconds."""
@@ -156,7 +160,9 @@ class RedisClient:
 
     async def close_on_loop(self) -> None:
         """Close the connections of the running loop."""
-        await _close_all(self._on_loops.pop() or ())
+        client = self._on_loops.pop()
+        if client is not None:
+            await client.aclose()
 
     def close(self) -> None:
         """Close the connections. Calls under way end with `LockUnavailable`."""
@@ -167,9 +173,9 @@ class RedisClient:
         self._listener.join()
         for client in (self._redis, self._brief, *self._pings.values()):
             client.close()
-        for loop, clients in self._on_loops.clear():
+        for loop, client in self._on_loops.clear():
             with contextlib.suppress(RuntimeError):  # the loop is closed
-                asyncio.run_coroutine_threadsafe(_close_all(clients), loop)
+                asyncio.run_coroutine_threadsafe(client.aclose(), loop)
 
 
 class _Command(Step[Any]):
@@ -193,7 +199,38 @@ class _Command(Step[Any]):
 
     async def on_loop(self) -> Any:
         """Let others go on."""
-        return await self._begin(self._client.client_on_loop(brief=self._brief))
+        async with asyncio.timeout(self._client.deadline_s(brief=self._brief)):
+            return await self._begin(self._client.client_on_loop())
+
+
+class _Raw(Step[Any]):
+    """A command as it is sent, and the answer as it comes: what redis-py does besides costs as much as these."""
+
+    def __init__(self, client: RedisClient, words: tuple[str | int, ...], *, brief: bool) -> None:
+        self._client = client
+        self._words = words
+        self._brief = brief
+
+    def in_thread(self) -> Any:
+        """Block."""
+        pool = self._client.client(brief=self._brief).connection_pool
+        connection = pool.get_connection()
+        try:
+            connection.send_command(*self._words)
+            return connection.read_response()
+        finally:
+            pool.release(connection)  # which an error has closed
+
+    async def on_loop(self) -> Any:
+        """Let others go on."""
+        async with asyncio.timeout(self._client.deadline_s(brief=self._brief)):
+            pool = self._client.client_on_loop().connection_pool
+            connection = await pool.get_connection()
+            try:
+                await connection.send_packed_command(hiredis.pack_command(self._words))  # type: ignore[arg-type]
+                return await connection.read_response()
+            finally:
+                await pool.release(connection)
 
 
 class _Ping(Step[None]):
@@ -211,7 +248,7 @@ class _Ping(Step[None]):
         """Let others go on."""
         try:
             async with asyncio.timeout(self._timeout_s):
-                await self._client.client_on_loop(brief=False).ping()
+                await self._client.client_on_loop().ping()
         except TimeoutError as error:
             raise RedisError(f"no answer within {self._timeout_s:g} s") from error
 
@@ -306,22 +343,18 @@ class _Listener:
                 wake()
 
 
-async def _close_all(clients: Sequence[Any]) -> None:
-    for client in clients:
-        await client.aclose()
-
-
 def _connect(url: str, timeout_s: float, made_by: Any = redis) -> Any:
     if "+cluster" in url.partition("://")[0]:
         raise ConfigurationError(
             "the locks can't be in a Redis Cluster: a lock and the counter of its tokens would have to be in one slot"
         )
+    on_loop = made_by is redis.asyncio
     return made_by.Redis.from_url(
         url,
         decode_responses=True,
-        socket_timeout=timeout_s,
+        socket_timeout=None if on_loop else timeout_s,  # a task for each call: the whole of it has a deadline there
         socket_connect_timeout=timeout_s,
-        retry=(AsyncRetry if made_by is redis.asyncio else Retry)(NoBackoff(), 0),
+        retry=(AsyncRetry if on_loop else Retry)(NoBackoff(), 0),
         protocol=2,
         max_connections=1024,
     )
