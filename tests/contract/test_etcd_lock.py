@@ -38,6 +38,7 @@ from tests.harness.servers import (
     leases_in_use,
     optional_server,
     watchers,
+    where_installed,
 )
 from tests.harness.waiting import WITHIN_S, eventually
 
@@ -78,12 +79,19 @@ class EtcdTxnSystem(EtcdSystem):
 
 
 def _binary(which: str) -> Path:
+    if which == "newest":
+        from tests.interop import builds
+
+        return where_installed(lambda: builds.etcd_server("3.7"))
     return etcd_binary() if which == "embedded" else optional_server("etcd", "etcd-server")
 
 
-@pytest.fixture(scope="module", params=["embedded", pytest.param("debian", marks=pytest.mark.slow)])
+_OTHERS = [pytest.param(which, marks=pytest.mark.slow) for which in ("debian", "newest")]
+
+
+@pytest.fixture(scope="module", params=["embedded", *_OTHERS])
 def version(request: pytest.FixtureRequest) -> str:
-    """etcd 3.5 as it is embedded, and 3.4 as Debian has it."""
+    """etcd 3.5 as it is embedded, 3.4 as Debian has it, and 3.7, which Go builds."""
     _binary(request.param)
     return str(request.param)
 
