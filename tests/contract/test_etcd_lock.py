@@ -21,7 +21,7 @@ from app.embedded import EtcdCluster, EtcdMember, etcd_binary
 from app.embedded.process import free_port
 from app.errors import ConfigurationError, LockError, LockLost, LockUnavailable
 from app.locks import Contender, DistributedLock, Grant
-from app.locks.etcd import lender, lookout
+from app.locks.etcd import lender, lookout, watch
 from app.locks.etcd.backend import EtcdBackend
 from app.locks.etcd.txn import EtcdTxnBackend
 from app.locks.etcd.watch import WatchStream
@@ -306,6 +306,58 @@ def test_one_of_three_members_dies(victim: int, how: str) -> None:
 def only_watches_tell(monkeypatch: pytest.MonkeyPatch) -> None:
     """No second look each second: a waiter that gets the lock was told by its watch, or by the end of it."""
     monkeypatch.setattr(lookout, "_LOOK_AGAIN_S", 3600.0)
+
+
+@pytest.fixture
+def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A waiter looks by itself for a moment only: whatever it learns later a watch has told it."""
+    monkeypatch.setattr(lookout, "_LOOK_AGAIN_S", 3600.0)
+    monkeypatch.setattr(lookout, "_WATCH_IS_PROMPT_S", 0.0)
+
+
+@pytest.mark.usefixtures("quiet")
+def test_a_watch_is_kept_for_the_next_wait() -> None:
+    """In a line of the same processes each waits for the same key each time, whose watch tells it each time."""
+    with (
+        EtcdMember(options=QUICK_ETCD) as member,
+        closing(EtcdBackend([member.endpoint], ttl_s=TTL_S)) as ahead,
+        closing(EtcdBackend([member.endpoint], ttl_s=TTL_S)) as behind,
+    ):
+        first, second = ahead.lock("/test/kept"), behind.lock("/test/kept")
+        keys = set()
+        for number in range(3):
+            keys.add(first.acquire(owner="first").key)
+            waiting = InThread(lambda: second.acquire(owner="second"))
+            eventually(lambda: len(first.contenders()) == 2 and watchers(member) == 1, "it watches")
+            first.release(owner="first")
+            waiting.result()
+            assert watchers(member) == 1, f"the one of round {number} is kept"
+            second.release(owner="second")
+        assert len(keys) == 1
+        # Nobody waits, and the key comes and goes: that would be told for nothing, again and again.
+        with first:
+            pass
+        eventually(lambda: watchers(member) == 0, "a watch that tells what nobody asked for is ended")
+        with first:
+            waiting = InThread(lambda: hold_and_release(second))
+            eventually(lambda: len(first.contenders()) == 2 and watchers(member) == 1, "it watches anew")
+        waiting.result()
+
+
+def test_few_watches_are_kept() -> None:
+    """A process that waits for many keys, once for each, does not watch them for ever."""
+    with (
+        EtcdMember(options=QUICK_ETCD) as member,
+        closing(EtcdBackend([member.endpoint], ttl_s=TTL_S)) as ahead,
+        closing(EtcdBackend([member.endpoint], ttl_s=TTL_S)) as behind,
+    ):
+        for number in range(watch._IDLE_MAX + 4):
+            lock = behind.lock(f"/test/few/{number}")
+            with ahead.lock(lock.name):
+                waiting = InThread(lambda lock=lock: hold_and_release(lock))
+                eventually(lambda lock=lock: len(lock.contenders()) == 2 and watchers(member) > 0, "it waits")
+            waiting.result()
+        eventually(lambda: watchers(member) <= watch._IDLE_MAX, "the oldest are ended")
 
 
 @contextmanager

@@ -42,10 +42,15 @@ _PING_TTL_S: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class KeyWatch:
-    """A watch. `will_tell`: whether it will still be told; `close`: watch no longer."""
+    """A watch. `will_tell`: whether it will still be told; `close`: watch no longer; `made_at`: see `Watch`.
+
+    `kept`: it was there before it was asked for, so nothing can have happened between.
+    """
 
     will_tell: Callable[[], bool]
     close: Callable[[], None]
+    made_at: float
+    kept: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,13 +370,17 @@ class EtcdClient:
         try:
             with GATE.inside():
                 stream = await endpoint.watches(timeout_s)
-            watch = await stream.add(key, wake, timeout_s, end=_end_of(key) if below else None)
+            found = None if below else stream.kept(key, wake)
+            watch = found or await stream.add(key, wake, timeout_s, end=_end_of(key) if below else None)
         except (LockUnavailable, grpc.RpcError, ValueError) as error:
             self._next(endpoint)
             raise LockUnavailable(f"etcd at {endpoint.url} takes no watch: {_text(error)}") from error
         # A watch on a member that calls no longer go to may be one that is frozen, and would tell nothing.
         return KeyWatch(
-            lambda: watch.alive and self._endpoints[self._current] is endpoint, lambda: stream.remove(watch)
+            will_tell=lambda: watch.alive and self._endpoints[self._current] is endpoint,
+            close=lambda: stream.keep(watch),
+            made_at=watch.made_at,
+            kept=found is not None,
         )
 
     @property

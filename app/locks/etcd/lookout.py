@@ -31,9 +31,9 @@ class Lookout:
     async def pause_s(self, key: str, timeout_s: float, *, below: bool = False) -> float:
         """For how many seconds to sleep before the next look at `key`, unless woken by its watch.
 
-        0 if the watch was made just now, within `timeout_s`: what happened before must be found by looking. A watch is
-        only there to be quick: where etcd takes none, look. `below`: of anything that happens to any key that begins
-        so.
+        0 if the watch was made just now, within `timeout_s`: what happened before must be found by looking. (One that
+        was kept was there when `key` was seen to be there, and would have told of its end since.) A watch is only there
+        to be quick: where etcd takes none, look. `below`: of anything that happens to any key that begins so.
         """
         if self._watch is not None and self._key == key and self._watch.will_tell():
             return next(self._pauses)
@@ -42,8 +42,8 @@ class Lookout:
             self._watch = await self._client.watch(key, self._wake.set, timeout_s, below=below)
         except LockUnavailable:
             return _WITHOUT_WATCH_S
-        self._key, self._pauses = key, self._looks()
-        return 0.0
+        self._key, self._pauses = key, self._looks(self._watch.made_at)
+        return next(self._pauses) if self._watch.kept else 0.0
 
     def close(self) -> None:
         """Watch no longer."""
@@ -51,10 +51,9 @@ class Lookout:
             self._watch.close()
             self._watch = None
 
-    def _looks(self) -> Iterator[float]:
-        began = time.monotonic()
+    def _looks(self, made_at: float) -> Iterator[float]:
         pause_s = _FIRST_LOOK_S * self._shutdown.crowd
         while True:
-            prompt = time.monotonic() - began > _WATCH_IS_PROMPT_S
+            prompt = time.monotonic() - made_at > _WATCH_IS_PROMPT_S
             yield _LOOK_AGAIN_S * self._shutdown.crowd if prompt else pause_s
             pause_s *= 2

@@ -8,6 +8,7 @@ again".
 import logging
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
@@ -23,13 +24,23 @@ _log = logging.getLogger(__name__)
 _DELETIONS: Final = [etcdrpc.WatchCreateRequest.FilterType.Value("NOPUT")]
 
 
+# Watches that nobody waits for now. A process has its lease lent again and again, so in a line of the same processes
+# each has the same key ahead of it every time: the watch on it need not be made anew.
+_IDLE_MAX: Final = 8
+
+
 class Watch:
-    """One key's watch. `alive`: deletions of the key are told; once False it never is again."""
+    """One key's watch. `alive`: deletions of the key are told; once False it never is again.
 
-    __slots__ = ("alive", "answered", "id", "unwanted", "wake")
+    `made_at`: when etcd had confirmed it, on the clock `time.monotonic`.
+    """
 
-    def __init__(self, wake: Callable[[], None]) -> None:
+    __slots__ = ("alive", "answered", "id", "key", "made_at", "unwanted", "wake")
+
+    def __init__(self, key: str, wake: Callable[[], None]) -> None:
+        self.key = key
         self.wake = wake
+        self.made_at = 0.0
         self.id: int | None = None
         self.alive = False
         self.unwanted = False
@@ -44,11 +55,20 @@ class WatchStream:
         self._requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._unanswered: deque[Watch] = deque()  # etcd answers in the order of the requests
         self._watches: dict[int, Watch] = {}
+        self._idle: dict[str, Watch] = {}  # by key; the one that was used last comes last
         self.broken = False
         GATE.streams.add(self)
         self._call = stub.Watch(iter(self._requests.get, None), metadata=metadata)
         self._reader = threading.Thread(target=self._read, name="fencelock-etcd-watch", daemon=True)
         self._reader.start()
+
+    def kept(self, key: str, wake: Callable[[], None]) -> Watch | None:
+        """The watch on a key's deletion that was there all the time, and has told nothing since it was last used."""
+        with self._mutex:
+            watch = self._idle.pop(key, None)
+            if watch is not None:
+                watch.wake = wake
+            return watch
 
     async def add(self, key: str, wake: Callable[[], None], timeout_s: float, *, end: bytes | None = None) -> Watch:
         """Watch a key for its deletion from now on; raises `LockUnavailable` when etcd does not confirm it in time.
@@ -58,7 +78,7 @@ class WatchStream:
         The watch begins with the next revision, not with a past one: etcd puts a watch from the past into a group that
         it visits every 100 ms, and a deletion that follows closely would be told that late.
         """
-        watch = Watch(wake)
+        watch = Watch(key if end is None else "", wake)
         create = (
             etcdrpc.WatchCreateRequest(key=key.encode(), filters=_DELETIONS)
             if end is None
@@ -82,9 +102,22 @@ class WatchStream:
             raise LockUnavailable("etcd ended the stream of watches")
         return watch
 
+    def keep(self, watch: Watch) -> None:
+        """Nobody waits for it any more: keep it for whoever wants the same one next. Never blocks."""
+        with self._mutex:
+            if not watch.alive or not watch.key or watch.key in self._idle:
+                self.remove(watch)
+                return
+            watch.wake = lambda: self.remove(watch)  # one that tells something without being asked for is a burden
+            self._idle[watch.key] = watch
+            if len(self._idle) > _IDLE_MAX:
+                self.remove(next(iter(self._idle.values())))
+
     def remove(self, watch: Watch) -> None:
         """Watch no longer. Never blocks."""
         with self._mutex:
+            if self._idle.get(watch.key) is watch:
+                del self._idle[watch.key]
             watch.alive = False
             watch.unwanted = True
             if watch.id is not None and self._watches.pop(watch.id, None) is not None:
@@ -109,6 +142,7 @@ class WatchStream:
                 orphans = [*self._watches.values(), *self._unanswered]
                 self._watches.clear()
                 self._unanswered.clear()
+                self._idle.clear()
                 for watch in orphans:
                     watch.alive = False
             self._requests.put(None)
@@ -128,6 +162,7 @@ class WatchStream:
                     self._cancel(response.watch_id)
                 else:
                     watch.id = response.watch_id
+                    watch.made_at = time.monotonic()
                     self._watches[response.watch_id] = watch
                 watch.answered.set()
                 return
