@@ -489,6 +489,57 @@ def test_what_does_not_speak_zookeepers_protocol(server: ZooKeeper, stray: bytes
         backend.close()
 
 
+@pytest.mark.parametrize("stray", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n"], ids=["reset", "http"])
+def test_a_loop_connects_anew(server: ZooKeeper, stray: bytes) -> None:
+    """A task is told that its lock is lost with the connection, and the next one has it over a new one."""
+
+    async def work() -> None:
+        backend = ZooKeeperBackend(f"127.0.0.1:{proxy.port}", ttl_s=TTL_S, timeout_s=0.5)
+        lock, told = backend.aio.lock("/test/loop"), asyncio.Event()
+        grant = await lock.acquire()
+        grant.on_lost(told.set)
+        if stray:
+            proxy.answer_with(stray)
+        proxy.reset()
+        async with asyncio.timeout(WITHIN_S):
+            await told.wait()
+            with pytest.raises(LockLost):
+                await lock.release()
+            proxy.restore()
+            while True:
+                with contextlib.suppress(LockUnavailable):
+                    async with lock as again:
+                        assert again.token > grant.token
+                        break
+        await backend.close_on_loop()
+
+    with Proxy(server.port) as proxy:
+        asyncio.run(work())
+    eventually(lambda: not leftovers(server), "nothing is left on the server")
+
+
+def test_a_silent_server_is_left_by_a_loop(server: ZooKeeper) -> None:
+    """One that says nothing any more, though its connection stays: the lease runs out, and the session with it."""
+
+    async def work() -> None:
+        backend = ZooKeeperBackend(f"127.0.0.1:{proxy.port}", ttl_s=TTL_S, timeout_s=0.3)
+        lock, told = backend.aio.lock("/test/loop"), asyncio.Event()
+        grant = await lock.acquire()
+        grant.on_lost(told.set)
+        (session,) = backend.client._sessions
+        proxy.stall()
+        async with asyncio.timeout(WITHIN_S):
+            await told.wait()
+            while session.over is None:
+                await asyncio.sleep(0.01)
+        proxy.restore()
+        await backend.close_on_loop()
+
+    with Proxy(server.port) as proxy:
+        asyncio.run(work())
+    eventually(lambda: not leftovers(server), "nothing is left on the server")
+
+
 def test_a_node_whose_answer_comes_too_late_is_deleted(server: ZooKeeper) -> None:
     """It was created, but we were not told in time: it is deleted as soon as we are; the session goes on."""
     with Proxy(server.port) as proxy:

@@ -168,7 +168,7 @@ class Session:
         if self.id.number != wire.NO_SESSION:
             for address in self._servers.in_turn():
                 left_s = until - time.monotonic()
-                if left_s <= 0 or _ended(address, self.id, left_s):
+                if left_s <= 0 or _ended(address, self.id, min(left_s, self._servers.timeout_s)):
                     break
                 time.sleep(_AGAIN_S)
         self._link.close()
@@ -234,7 +234,7 @@ class Session:
 
     def _answered(self, xid: int, error: int, answer: wire.Reader) -> None:
         with self._mutex:
-            call = self._calls.pop(xid, None)
+            call = self._calls.get(xid)
             if call is None:
                 if self.over is None:
                     raise wire.Malformed("an answer to nothing")
@@ -244,6 +244,7 @@ class Session:
                 call.answer = call.request.read(answer)
             call.answered = True
             late = call.late
+            del self._calls[xid]
         if call.last:
             call.done.set_on(self._link.loop)
         if late is not None and not error:
