@@ -107,16 +107,21 @@ class _Place(Attempt["ZooKeeperBackend"]):
             return self._look_again_s if watch.there and set(ahead) <= set(watch.found[0]) else 0.0
         watched = [f"{self.name}/{ahead[-1]}"] if len(ahead) > 1 else [f"{self.name}/{ahead[0]}", self._node.path]
         watch = self._watch = await self._node.session.watch(self.wake.set, timeout_s, *watched)
+        if self._only_one_was_ahead():  # who has gone meanwhile
+            return Grant(self._node.path, self._node.czxid, self._source, lease)
         return self._look_again_s if watch.there else 0.0
 
     def _only_one_was_ahead(self) -> bool:
         """Whether that one has gone and our node has not: then it is our turn, and there is nothing to ask.
 
-        Who comes later has a higher number. Our own node is watched as well: it may be deleted by hand, and what is
-        deleted before is told before.
+        Who comes later has a higher number. Our own node is looked at and watched as well, after the other one: it may
+        be deleted by hand, and what is deleted before is told before.
         """
         watch = self._watch
-        return watch is not None and len(watch.paths) == _BOTH and watch.deleted == watch.paths[:1]
+        if watch is None or len(watch.paths) != _BOTH:
+            return False
+        ahead, own = watch.paths
+        return watch.has_gone(ahead) and not watch.has_gone(own)
 
     @property
     def _look_again_s(self) -> float:

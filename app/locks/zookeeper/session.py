@@ -427,7 +427,7 @@ class Session:
 class Watch:
     """What is told of some nodes, until it is to be forgotten. `found`: what they were like when it began.
 
-    `deleted`: those that have been since. In the order in which that happened, as ZooKeeper tells it.
+    `deleted`: those that have been since; ZooKeeper tells of that in the order in which it happened.
     """
 
     def __init__(self, wake: Callable[[], None], paths: list[str], forget: Callable[["Watch"], None]) -> None:
@@ -441,6 +441,10 @@ class Watch:
     def there(self) -> bool:
         """Whether all were there."""
         return not any(isinstance(one, Fault) for one in self.found)
+
+    def has_gone(self, path: str) -> bool:
+        """Whether a node was not there, or has been deleted since."""
+        return path in self.deleted or isinstance(self.found[self.paths.index(path)], Fault)
 
     def forget(self) -> None:
         """Be told no more."""
