@@ -21,7 +21,7 @@ CLASSES: Final[dict[str, str]] = {
     "none": ".none:NoBackend",
 }
 # What the clients are called where packages are.
-_CLIENTS: Final = {"etcd3": "cslab-etcd3", "grpc": "grpcio", "redis": "redis"}
+_CLIENTS: Final = {"etcd3": "cslab-etcd3", "grpc": "grpcio", "redis": "redis", "hiredis": "'redis[hiredis]'"}
 # Other ways to reach the same server: over TLS, through a socket file.
 _ALSO: Final = {"etcds": "etcd", "rediss": "redis", "unix": "redis", "redlocks": "redlock"}
 

@@ -32,6 +32,9 @@ class _Nowhere(Link):
     def __init__(self, *_: object) -> None:
         self.sent: list[bytes] = []
 
+    def start(self) -> None:
+        pass
+
     def send(self, data: bytes) -> None:
         self.sent.append(data)
 

@@ -83,11 +83,18 @@ class Talk(Protocol):
     def broken(self) -> None:
         """There is no connection any more. That ends it, if it was ready."""
 
+    def end(self, why: str) -> None:
+        """It is over."""
+
 
 class Link(ABC):
-    """Begun when it is made, in the background."""
+    """One session's connection."""
 
     loop: asyncio.AbstractEventLoop | None = None  # whose it is
+
+    @abstractmethod
+    def start(self) -> None:
+        """Connect, in the background."""
 
     @abstractmethod
     def send(self, data: bytes) -> None:
@@ -111,9 +118,18 @@ class ThreadLink(Link):
         self._socket: socket.socket | None = None
         self._sending = threading.Lock()
         self._closed = threading.Event()
+
+    def start(self) -> None:
+        """In a thread, which never asks again once it was connected."""
         threading.Thread(target=self._run, name="fencelock-zookeeper", daemon=True).start()
 
     def _run(self) -> None:
+        try:
+            self._connect()
+        finally:
+            self._talk.end("the connection to ZooKeeper was given up")  # whatever ended this thread: nobody listens
+
+    def _connect(self) -> None:
         for address in self._servers.in_turn():
             with suppress(OSError), socket.create_connection(address, self._servers.timeout_s) as connection:
                 self._converse(connection)
@@ -181,6 +197,10 @@ class LoopLink(Link, asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
         self._welcome: asyncio.Future[None] = self.loop.create_future()
+        self._connecting: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """In a task, which ends when it is connected."""
         self._connecting = self.loop.create_task(self._connect())
 
     async def _connect(self) -> None:
@@ -245,7 +265,8 @@ class LoopLink(Link, asyncio.Protocol):
 
     def _close(self) -> None:
         self._closed = True
-        self._connecting.cancel()
+        if self._connecting is not None:
+            self._connecting.cancel()
         if self._transport is not None:
             self._transport.abort()
 

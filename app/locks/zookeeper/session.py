@@ -101,10 +101,11 @@ class Session:
         self._stream = wire.Stream()
         self._xid = 0
         self._calls: dict[int, _Call] = {}
-        self._sent_at = self._heard_at = 0.0
+        self._sent_at = 0.0
         self._silent_since: float | None = None
         self._watching: dict[str, list[Watch]] = {}
         self._link = link(self, servers)
+        self._link.start()
 
     @property
     def session_s(self) -> float:
@@ -152,7 +153,8 @@ class Session:
             self._ending = threading.Thread(
                 target=self._close, args=(told,), name="fencelock-zookeeper-end", daemon=True
             )
-            self._ending.start()
+            with contextlib.suppress(RuntimeError):  # the interpreter ends, and the session at its timeout
+                self._ending.start()
         self._on_connected.fire()
         for call in calls.values():
             call.done.set()
@@ -175,7 +177,7 @@ class Session:
 
     def join(self) -> None:
         """Wait a little for the end to have come to ZooKeeper."""
-        if self._ending is not None:
+        if self._ending is not None and self._ending.is_alive():
             self._ending.join(_END_S)
 
     def forget(self) -> None:
@@ -210,7 +212,7 @@ class Session:
         welcome = wire.read_welcome(message)
         if welcome is None:
             raise wire.Malformed("a new session that is over")
-        self._sent_at = self._heard_at = time.monotonic()
+        self._sent_at = time.monotonic()
         if self._auth:
             self._link.send(wire.log_in(self._auth))
         with self._mutex:
@@ -229,8 +231,7 @@ class Session:
         if xid >= 0:
             self._answered(xid, error, answer)
         with self._mutex:
-            self._heard_at = time.monotonic()
-            self._silent_since = self._heard_at if self._calls else None
+            self._silent_since = time.monotonic() if self._calls else None
 
     def _answered(self, xid: int, error: int, answer: wire.Reader) -> None:
         with self._mutex:
