@@ -104,6 +104,14 @@ def _parser() -> argparse.ArgumentParser:
 
     race = commands.add_parser("bench", parents=[common], help="how often a lock changes hands there")
     race.add_argument("--peers", action="store_true", help="also other packages for the same system, if installed")
+    race.add_argument(
+        "--peer",
+        action="append",
+        default=[],
+        type=_peer,
+        metavar="NAME=COMMAND",
+        help="also this program; the {url} or its {hosts} and the lock's {name} are filled in; see fencelock.bench",
+    )
     race.add_argument("--contenders", type=_counts, default=[2, 8], help="processes that contend (2,8)")
     race.add_argument("--hold-ms", type=_holds, default=[0.0], help="how long each has the lock, in ms (0)")
     race.add_argument("--seconds", type=_seconds, default=2.0, help="length of a heat (2)")
@@ -111,6 +119,13 @@ def _parser() -> argparse.ArgumentParser:
     race.add_argument("--json", action="store_true", help="all heats as JSON, a line for each")
     race.set_defaults(run=_bench)
     return parser
+
+
+def _peer(text: str) -> bench.Contestant:
+    try:
+        return bench.program(text)
+    except ValueError as wrong:
+        raise argparse.ArgumentTypeError(str(wrong)) from None
 
 
 def _seconds(text: str) -> float:
@@ -246,6 +261,7 @@ def _bench(locks: Any, options: argparse.Namespace) -> int:
         seconds=options.seconds,
         rounds=options.rounds,
         peers=options.peers,
+        programs=options.peer,
     )
     for line in [json.dumps(asdict(heat)) for heat in heats] if options.json else bench.table(heats):
         print(line)  # noqa: T201

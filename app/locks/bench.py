@@ -1,68 +1,65 @@
 """`fencelock bench`: how often a lock changes hands, how long one waits for it, and how evenly it is given.
 
 Each contestant is taken and given back by several processes that do nothing else. Contestants take turns within each
-round, so that a machine that slows down hits all alike.
+round, so that a machine that slows down hits all alike. A contestant is a program, in any language:
+
+    it says              "ready", when it is connected
+    it is told           "race LENGTH HOLD FILE": take the lock and give it back for so long, and have it for HOLD each
+                         time, both in microseconds
+    it says              "raced TURNS", and has written a line "ASKED GOT GAVE" to the file for each turn: when it asked
+                         for the lock, when it had it, when it began to give it back, in microseconds since 1970
+
+It is told that several times, and ends with its input. Anything else that it says is taken for a failure.
 """
 
-import asyncio
 import contextlib
 import importlib.util
 import itertools
-import multiprocessing
+import os
 import queue
+import shlex
 import signal
 import statistics
-import time
+import subprocess
+import sys
+import tempfile
+import threading
 import uuid
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from multiprocessing.queues import Queue
-from multiprocessing.synchronize import Barrier
-from typing import Any, Final
+from pathlib import Path
+from typing import IO, Final, cast
 
 from .interrupt import uninterrupted
-from .registry import connect
 
 _START_WITHIN_S: Final = 30.0  # all processes of a heat are there, and connected
-_END_WITHIN_S: Final = 60.0
-_TTL_S: Final = 5
-_TIMEOUT_S: Final = 30.0  # a crowd on a small machine is no outage
+_END_WITHIN_S: Final = 60.0  # the last turn
+_GO_WITHIN_S: Final = 15.0
+_WARM_S: Final = 0.3  # leases, watches and compilers are there when it begins
 _LINE: Final = "{:20} {:>3} {:>5} {:>9} {:>11} {:>13} {:>11} {:>9}"
-_POLL_S: Final = 0.01  # of those peers that wait by asking
-
-
-@dataclass(frozen=True, slots=True)
-class Handle:
-    """A lock in the hand of one process: blocks until it is taken; gives it back; ends the connection."""
-
-    take: Callable[[], object]
-    give: Callable[[], object]
-    close: Callable[[], object] = lambda: None
-
-
-@dataclass(frozen=True, slots=True)
-class AsyncHandle:
-    """The same, of a lock for tasks."""
-
-    take: Callable[[], Awaitable[object]]
-    give: Callable[[], Awaitable[object]]
-    close: Callable[[], Awaitable[object]]
 
 
 @dataclass(frozen=True, slots=True)
 class Contestant:
-    """A lock that takes part. `system`: the first word of the URLs that it understands, or nothing if it is ours.
+    """A lock that takes part. `words`: its command line, with places for {url}, {hosts} and the lock's {name}.
 
-    `in_thread` or `on_loop`, with a server's URL and the lock's name, connects. `module`: what has to be installed; it
-    comes with `package`.
+    `system`: the first word of the URLs that it understands, or nothing if it is ours. `module`: what has to be
+    installed; it comes with `package`.
     """
 
     name: str
+    words: Sequence[str]
     system: str = ""
     module: str = "asyncio"
     package: str = ""
-    in_thread: Callable[[str, str], Handle] | None = None
-    on_loop: Callable[[str, str], AsyncHandle] | None = None
+
+    def command(self, url: str, name: str) -> list[str]:
+        """The command line for the lock of that name on the server of that URL."""
+        places = {"{url}": url, "{hosts}": url.partition("://")[2].partition("/")[0], "{name}": name}
+        words = list(self.words)
+        for place, value in places.items():
+            words = [word.replace(place, value) for word in words]
+        return words
 
 
 def is_installed(module: str) -> bool:
@@ -73,112 +70,30 @@ def is_installed(module: str) -> bool:
         return False
 
 
-# -- the contestants ---------------------------------------------------------------------------------------------------
+def program(text: str) -> Contestant:
+    """A contestant by "NAME=COMMAND", as a shell has it. Raises ValueError if that is none."""
+    name, _, command = text.partition("=")
+    words = shlex.split(command)
+    if not name or not words or not any("{name}" in word for word in words):
+        raise ValueError(f"must be NAME=COMMAND with a place for the lock's {{name}}, not {text!r}")
+    return Contestant(name, words)
 
 
-def _threads(url: str, name: str) -> Handle:
-    backend = connect(url, ttl_s=_TTL_S, timeout_s=_TIMEOUT_S)
-    lock = backend.lock(f"/bench/{name}")
-    return Handle(lock.acquire, lock.release, backend.close)
+def _python(name: str, system: str = "", module: str = "asyncio", package: str = "") -> Contestant:
+    words = (sys.executable, "-P", "-m", f"{__package__}.racer", name, "{url}", "{name}")
+    return Contestant(name, words, system, module, package)
 
 
-def _asyncio(url: str, name: str) -> AsyncHandle:
-    backend = connect(url, ttl_s=_TTL_S, timeout_s=_TIMEOUT_S)
-    lock = backend.aio.lock(f"/bench/{name}")
-
-    async def close() -> None:
-        await backend.leave_loop()
-        await asyncio.to_thread(backend.close)
-
-    return AsyncHandle(lock.acquire, lock.release, close)
-
-
-def _python_etcd3(url: str, name: str) -> Handle:
-    import etcd3
-
-    host, port = _host_and_port(url)
-    client = etcd3.client(host=host, port=port)
-    lock: Any = etcd3.Lock(f"bench/{name}", ttl=_TTL_S, etcd_client=client)
-    return Handle(lambda: lock.acquire(timeout=None), lock.release, client.close)
-
-
-def _aetcd(url: str, name: str) -> AsyncHandle:
-    import aetcd  # type: ignore[import-not-found] # a peer
-
-    host, port = _host_and_port(url)
-    client: Any = aetcd.Client(host=host, port=port)
-    lock: Any = client.lock(f"bench-aetcd/{name}".encode(), ttl=_TTL_S)
-    return AsyncHandle(lambda: lock.acquire(timeout=_END_WITHIN_S), lock.release, client.close)
-
-
-def _etcd3aio(url: str, name: str) -> AsyncHandle:
-    import etcd3aio  # type: ignore[import-not-found] # a peer
-
-    client: Any = etcd3aio.Etcd3Client([url.partition("://")[2]])
-    found: list[Any] = []
-
-    async def take() -> None:
-        if not found:
-            await client.connect()
-            found.append(client.lock(f"/bench-etcd3aio/{name}", ttl=_TTL_S))
-        await found[0].acquire()
-
-    async def give() -> None:
-        await found[0].release()
-
-    return AsyncHandle(take, give, client.close)
-
-
-def _redis_py(url: str, name: str) -> Handle:
-    import redis
-
-    client = redis.Redis.from_url(url)
-    lock = client.lock(f"bench:{name}", timeout=_TTL_S, sleep=_POLL_S)
-    return Handle(lock.acquire, lock.release, client.close)
-
-
-def _redis_py_asyncio(url: str, name: str) -> AsyncHandle:
-    import redis.asyncio
-
-    client: Any = redis.asyncio.Redis.from_url(url)
-    lock = client.lock(f"bench:{name}", timeout=_TTL_S, sleep=_POLL_S)
-    return AsyncHandle(lock.acquire, lock.release, client.aclose)
-
-
-def _python_redis_lock(url: str, name: str) -> Handle:
-    import redis
-    import redis_lock
-
-    client = redis.Redis.from_url(url)
-    lock: Any = redis_lock.Lock(client, f"bench:{name}", expire=_TTL_S)
-    return Handle(lock.acquire, lock.release, client.close)
-
-
-def _kazoo(url: str, name: str) -> Handle:
-    from kazoo.client import KazooClient
-
-    client = KazooClient(hosts=url.partition("://")[2], timeout=_TTL_S)
-    client.start()
-    lock: Any = client.Lock(f"/bench-kazoo/{name}")
-    return Handle(lock.acquire, lock.release, client.stop)
-
-
-def _host_and_port(url: str) -> tuple[str, int]:
-    host, _, port = url.partition("://")[2].partition(",")[0].rpartition(":")
-    return host, int(port)
-
-
-OURS: Final = (Contestant("threads", in_thread=_threads), Contestant("asyncio", on_loop=_asyncio))
+OURS: Final = (_python("threads"), _python("asyncio"))
 PEERS: Final = (
-    Contestant("python-etcd3", "etcd", "etcd3", "cslab-etcd3", in_thread=_python_etcd3),
-    Contestant("aetcd", "etcd", "aetcd", "aetcd", on_loop=_aetcd),
-    Contestant("etcd3aio", "etcd", "etcd3aio", "etcd3aio", on_loop=_etcd3aio),
-    Contestant("redis-py", "redis", "redis", "redis", in_thread=_redis_py),
-    Contestant("redis-py on asyncio", "redis", "redis.asyncio", "redis", on_loop=_redis_py_asyncio),
-    Contestant("python-redis-lock", "redis", "redis_lock", "python-redis-lock", in_thread=_python_redis_lock),
-    Contestant("kazoo", "zookeeper", "kazoo", "kazoo", in_thread=_kazoo),
+    _python("python-etcd3", "etcd", "etcd3", "cslab-etcd3"),
+    _python("aetcd", "etcd", "aetcd", "aetcd"),
+    _python("etcd3aio", "etcd", "etcd3aio", "etcd3aio"),
+    _python("redis-py", "redis", "redis", "redis"),
+    _python("redis-py on asyncio", "redis", "redis.asyncio", "redis"),
+    _python("python-redis-lock", "redis", "redis_lock", "python-redis-lock"),
+    _python("kazoo", "zookeeper", "kazoo", "kazoo"),
 )
-_KNOWN: Final = {one.name: one for one in (*OURS, *PEERS)}
 
 
 def peers_of(url: str) -> list[Contestant]:
@@ -198,7 +113,7 @@ def url_for_peers(url: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One turn of one process; moments of the machine's monotonic clock, in seconds."""
+    """One turn of one process; moments of the wall clock, in seconds."""
 
     asked_at: float
     got_at: float
@@ -225,99 +140,118 @@ class Heat:
     overlaps: int
 
 
-def race(name: str, url: str, processes: int, hold_ms: float, seconds: float) -> list[list[Turn]]:
-    """Let so many processes have the contestant of that name in turn, for some seconds; the turns of each.
+def race(one: Contestant, url: str, processes: int, hold_ms: float, seconds: float) -> tuple[list[list[Turn]], str]:
+    """Let so many processes have a lock in turn, for some seconds: the turns of each, and what went wrong or nothing.
 
-    A process that fails or hangs has no turns, and is ended.
+    `url`: of the server, as ours have it. A process that fails or hangs has no turns, and is ended.
     """
-    spawn = multiprocessing.get_context("spawn")  # gRPC does not survive a fork
-    turns: Queue[list[Turn]] = spawn.Queue()
-    together = spawn.Barrier(processes)
-    lock_name = uuid.uuid4().hex
-    crowd = [
-        spawn.Process(target=_contend, args=(name, url, lock_name, together, seconds, hold_ms, turns), daemon=True)
-        for _ in range(processes)
-    ]
-    found: list[list[Turn]] = []
+    command = one.command(url if one in OURS else url_for_peers(url), f"/bench/{uuid.uuid4().hex}")
+    crowd: list[_Racer] = []
     try:
-        with uninterrupted(), _deaf_to_ctrl_c():
-            for process in crowd:
-                process.start()
-        end = time.monotonic() + _START_WITHIN_S + seconds + _END_WITHIN_S
-        with contextlib.suppress(queue.Empty):
-            while len(found) < processes:
-                found.append(turns.get(timeout=max(0.0, end - time.monotonic())))
+        with tempfile.TemporaryDirectory() as folder:
+            files = [Path(folder) / str(number) for number in range(processes)]
+            for file in files:
+                with uninterrupted():
+                    crowd.append(_Racer(command, file.with_suffix(".errors")))
+            for racer in crowd:
+                racer.hear("ready", _START_WITHIN_S)
+            for length_s in (_WARM_S, seconds):
+                for racer, file in zip(crowd, files, strict=True):
+                    racer.tell(f"race {length_s * 1e6:.0f} {hold_ms * 1e3:.0f} {file}")
+                for racer in crowd:
+                    racer.hear("raced", length_s + _END_WITHIN_S)
+            turns = [[] if racer.failed else _turns(file) for racer, file in zip(crowd, files, strict=True)]
+            for racer in crowd:
+                racer.hang_up()
+            for racer in crowd:
+                racer.wait()
+    except OSError as error:  # there is no such program
+        return [[]] * processes, str(error)
     finally:  # also after a Ctrl-C: left to the end of this process, they would miss what it has removed by then
-        for process in crowd:
-            if process.pid is not None:
-                if len(found) < processes:
-                    process.kill()
-                process.join()
-    return found + [[]] * (processes - len(found))
+        for racer in crowd:
+            racer.end()
+    idle = turns.count([])
+    why = next((racer.failed for racer in crowd if racer.failed), "they never got the lock")
+    return turns, f"{idle} of {processes} processes had no turn: {why}" if idle else ""
 
 
-@contextlib.contextmanager
-def _deaf_to_ctrl_c() -> Iterator[None]:
-    """Processes that are started in it never hear a Ctrl-C, not even in their imports."""
-    if not hasattr(signal, "pthread_sigmask"):  # Windows
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+def _turns(file: Path) -> list[Turn]:
+    return [Turn(*(int(word) / 1e6 for word in line.split())) for line in file.read_text().splitlines()]
 
 
-def _contend(
-    name: str, url: str, lock_name: str, together: Barrier, seconds: float, hold_ms: float, turns: "Queue[list[Turn]]"
-) -> None:
-    own: list[Turn] = []
-    contestant = _KNOWN[name]
-    try:
-        if contestant.in_thread is not None:
-            _take_turns(contestant.in_thread(url, lock_name), together, seconds, hold_ms / 1000, own)
-        if contestant.on_loop is not None:
-            asyncio.run(_take_turns_on_loop(contestant.on_loop, url, lock_name, together, seconds, hold_ms / 1000, own))
-    finally:
-        turns.put(own)
+class _Racer:
+    """A process of a contestant. It never hears a Ctrl-C, as it is in a process group of its own."""
 
+    def __init__(self, command: Sequence[str], errors: Path) -> None:
+        self.failed = ""  # or why
+        self._errors = errors
+        with errors.open("w") as stderr:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                text=True,
+                bufsize=1,
+                process_group=0,
+            )
+        self._input, self._output = cast(IO[str], self._process.stdin), cast(IO[str], self._process.stdout)
+        self._said: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
-def _take_turns(handle: Handle, together: Barrier, seconds: float, hold_s: float, own: list[Turn]) -> None:
-    together.wait(_START_WITHIN_S)
-    end = time.monotonic() + seconds
-    while (asked_at := time.monotonic()) < end:
-        handle.take()
-        got_at = time.monotonic()
-        if hold_s:
-            time.sleep(hold_s)
-        gave_at = time.monotonic()
-        handle.give()
-        own.append(Turn(asked_at, got_at, gave_at))
-    handle.close()
+    def _read(self) -> None:
+        for line in self._output:
+            self._said.put(line.strip())
+        self._said.put("")
 
+    def tell(self, line: str) -> None:
+        if not self.failed:
+            with contextlib.suppress(OSError):  # it is gone, which is heard
+                self._input.write(f"{line}\n")
 
-async def _take_turns_on_loop(
-    open_it: Callable[[str, str], AsyncHandle],
-    url: str,
-    lock_name: str,
-    together: Barrier,
-    seconds: float,
-    hold_s: float,
-    own: list[Turn],
-) -> None:
-    handle = open_it(url, lock_name)
-    together.wait(_START_WITHIN_S)
-    end = time.monotonic() + seconds
-    while (asked_at := time.monotonic()) < end:
-        await handle.take()
-        got_at = time.monotonic()
-        if hold_s:
-            await asyncio.sleep(hold_s)
-        gave_at = time.monotonic()
-        await handle.give()
-        own.append(Turn(asked_at, got_at, gave_at))
-    await handle.close()
+    def hear(self, word: str, within_s: float) -> None:
+        """Wait until it says that, or note that it failed."""
+        if self.failed:
+            return
+        try:
+            line = self._said.get(timeout=within_s)
+        except queue.Empty:
+            self.failed = f"it was silent for {within_s:g} s"
+        else:
+            if line.partition(" ")[0] != word:
+                self.failed = line or self._last_words()
+        if self.failed:
+            self._kill()
+
+    def _last_words(self) -> str:
+        self._process.wait()
+        lines = self._errors.read_text(errors="replace").strip().splitlines()
+        return lines[-1] if lines else f"it ended with status {self._process.returncode}"
+
+    def hang_up(self) -> None:
+        """Let it end, and give back what it has at the server."""
+        with contextlib.suppress(OSError):
+            self._input.close()
+
+    def wait(self) -> None:
+        """Until it has ended, within reason."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_GO_WITHIN_S)
+
+    def end(self) -> None:
+        """Kill it, and what it has started, if it is still there."""
+        self._kill()
+        self._process.wait()
+        self._reader.join()
+        self.hang_up()
+        self._output.close()
+
+    def _kill(self) -> None:
+        if self._process.poll() is None and os.name == "posix":
+            os.killpg(self._process.pid, signal.SIGKILL)
+        else:
+            self._process.kill()
 
 
 def heat_of(name: str, hold_ms: float, turns: Sequence[Sequence[Turn]]) -> Heat | None:
@@ -359,12 +293,13 @@ def compare(
     seconds: float,
     rounds: int,
     peers: bool,
+    programs: Sequence[Contestant] = (),
 ) -> tuple[list[Heat], list[str]]:
-    """Race ours, and with `peers` the others of its system, on the server of that URL.
+    """Race ours, with `peers` the other packages for that system, and these programs, on the server of that URL.
 
     The heats, and why there is none of some.
     """
-    everybody = [*OURS, *(peers_of(url) if peers else ())]
+    everybody = [*OURS, *(peers_of(url) if peers else ()), *programs]
     heats: list[Heat] = []
     missing = {
         one.name: f"{one.name} did not take part: pip install {one.package}"
@@ -374,12 +309,12 @@ def compare(
     for _, hold_ms, many, one in itertools.product(range(rounds), holds_ms, contenders, everybody):
         if one.name in missing:
             continue
-        turns = race(one.name, url_for_peers(url) if one.system else url, many, hold_ms, seconds)
+        turns, wrong = race(one, url, many, hold_ms, seconds)
         heat = heat_of(one.name, hold_ms, turns)
         if heat is not None:
             heats.append(heat)
-        if not all(turns):
-            missing.setdefault(one.name, f"{one.name} with {many} processes: one of them got no turn")
+        if wrong:
+            missing[one.name] = f"{one.name}: {wrong}"
     return heats, list(missing.values())
 
 

@@ -45,7 +45,7 @@ def test_how_cost_grows(tmp_path: Path) -> None:
 def test_the_locks_beside_their_peers(tmp_path: Path) -> None:
     """Two processes take each lock in turns; ours keep them apart, and leave nothing behind."""
     report = tmp_path / "locks.json"
-    options = ["--rounds", "1", "--seconds", "0.5", "--processes", "2", "--hold-ms", "0,5", "--report", str(report)]
+    options = ["--rounds", "1", "--seconds", "0.3", "--processes", "2", "--hold-ms", "0,5", "--report", str(report)]
     done = bench("app", "bench", "locks", *options)
     assert done.returncode == 0, done.stdout + done.stderr
     heats = json.loads(report.read_text())

@@ -5,8 +5,8 @@
     loop ROUNDS REST_MS ID COUNTER JOURNAL
                          "looped ROUNDS"; in each round one has the lock, writes "in ID" to the journal, reads the
                          counter, pauses, writes one more there, writes "out ID", gives the lock back, and rests
-    race MS FILE         "raced ROUNDS"; takes the lock and gives it back for so long, and writes down when it had it
-    race-on-loop MS FILE the same, with the face for tasks (ours)
+    race LENGTH HOLD FILE
+                         "raced TURNS"; what the contestants of `fencelock bench` do (Go, Java): see app/locks/bench.py
     campaign VALUE       "elected"
     resign               "resigned"
     interrupt MS         "interrupted"; waits, is interrupted, and does nothing about what that leaves behind (Java)
@@ -43,11 +43,6 @@ _JAVA_OPTIONS: Final = (
 def ours(url: str, name: str, ttl_s: float) -> list[str]:
     """The command line of one of ours."""
     return [sys.executable, "-m", "tests.interop.ours", url, name, f"{ttl_s:g}"]
-
-
-def peer(contestant: str, url: str, name: str, ttl_s: float) -> list[str]:
-    """Another package's, by its name in `app.locks.bench`."""
-    return [sys.executable, "-m", "tests.interop.peer", contestant, url, name, f"{ttl_s:g}"]
 
 
 def go(kind: str, servers: str, name: str, ttl_s: float) -> list[str]:

@@ -1,11 +1,9 @@
 """One of ours: `python -m tests.interop.ours URL NAME TTL_S`. The protocol is in client.py."""
 
-import asyncio
 import sys
 import time
-from pathlib import Path
 
-from app.locks import LockBackend, LockTimeout, connect
+from app.locks import LockTimeout, connect
 from tests.interop.contender import micros, obey, step
 
 
@@ -15,7 +13,7 @@ def main() -> None:
     lock = locks.lock(name)
     leaderships = []
 
-    def do(told: list[str]) -> str:  # noqa: PLR0911 - one for each command
+    def do(told: list[str]) -> str:
         match told:
             case ["acquire", wait_ms]:
                 try:
@@ -33,16 +31,6 @@ def main() -> None:
                         step(*rest)
                     time.sleep(int(rest_ms) / 1000)
                 return f"looped {rounds}"
-            case ["race", ms, file]:
-                turns = []
-                end = time.monotonic() + int(ms) / 1000
-                while time.monotonic() < end:
-                    lock.acquire()
-                    turns.append((micros(), micros()))
-                    lock.release()
-                return _raced(turns, file)
-            case ["race-on-loop", ms, file]:
-                return _raced(asyncio.run(_race(locks, name, int(ms) / 1000)), file)
             case ["campaign", value]:
                 leaderships.append(locks.election(name).campaign(value))
                 return "elected"
@@ -53,21 +41,6 @@ def main() -> None:
                 raise ValueError(told)
 
     obey(do)
-
-
-async def _race(locks: LockBackend, name: str, length_s: float) -> list[tuple[int, int]]:
-    lock, turns = locks.aio.lock(name), []
-    end = time.monotonic() + length_s
-    while time.monotonic() < end:
-        async with lock:
-            turns.append((micros(), micros()))
-    await locks.leave_loop()
-    return turns
-
-
-def _raced(turns: list[tuple[int, int]], file: str) -> str:
-    Path(file).write_text("".join(f"{got} {gave}\n" for got, gave in turns))
-    return f"raced {len(turns)}"
 
 
 if __name__ == "__main__":

@@ -1,8 +1,39 @@
 """What the benchmark of the locks makes of turns: the numbers that `fencelock bench` prints."""
 
+import sys
+from pathlib import Path
+
 import pytest
 
-from app.locks.bench import Turn, heat_of, peers_of, table, url_for_peers
+from app.locks.bench import Contestant, Turn, heat_of, peers_of, program, race, table, url_for_peers
+
+# A contestant that is not ours; "with" is its lock.
+PROGRAM = """
+import contextlib, fcntl, sys, time
+
+def micros():
+    return time.time_ns() // 1000
+
+@contextlib.contextmanager
+def alone():
+    with open(sys.argv[1], "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+everybody = contextlib.nullcontext
+print("ready", flush=True)
+for line in sys.stdin:
+    _, length, hold, file = line.split()
+    end, turns = micros() + int(length), []
+    while (asked := micros()) < end:
+        with LOCK():
+            got = micros()
+            time.sleep(int(hold) / 1e6)
+            turns.append(f"{asked} {got} {micros()}\\n")
+        time.sleep(0.001)
+    open(file, "w").writelines(turns)
+    print("raced", len(turns), flush=True)
+"""
 
 
 def test_turns_of_two_processes_at_once_are_counted_as_overlaps() -> None:
@@ -39,3 +70,42 @@ def test_of_a_single_turn_there_is_nothing_to_tell() -> None:
 def test_peers_hear_of_a_server_and_not_of_our_kinds_of_lock(url: str, theirs: str, system: str) -> None:
     assert url_for_peers(url) == theirs
     assert {one.system for one in peers_of(url)} == {system}
+
+
+@pytest.mark.parametrize(("lock", "excludes"), [("alone", True), ("everybody", False)])
+def test_a_program_of_others_races_and_is_found_out(lock: str, excludes: bool, tmp_path: Path) -> None:
+    source = PROGRAM.replace("LOCK()", f"{lock}()")
+    one = Contestant("flock", (sys.executable, "-c", source, str(tmp_path / "lock"), "{name}"))
+    turns, wrong = race(one, "local://", 3, hold_ms=2, seconds=0.5)
+    assert not wrong
+    heat = heat_of("flock", 2, turns)
+    assert heat is not None
+    assert (heat.processes, heat.fewest > 0, heat.overlaps == 0) == (3, True, excludes)
+    assert all(turn.gave_at - turn.got_at >= 0.002 and turn.asked_at <= turn.got_at for own in turns for turn in own)
+
+
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        ("/nowhere/peer {name}", "No such file or directory: '/nowhere/peer'"),
+        ("false {name}", "2 of 2 processes had no turn: it ended with status 1"),
+        ("""sh -c 'echo "no such server" >&2; exit 3' {name}""", "2 of 2 processes had no turn: no such server"),
+        ("sh -c 'echo ready; read line; echo error it is not there; sleep 1000' {name}", "error it is not there"),
+    ],
+)
+def test_a_program_that_fails_says_why(command: str, why: str) -> None:
+    turns, wrong = race(program(f"it={command}"), "local://", 2, hold_ms=0, seconds=0.1)
+    assert why in wrong
+    assert turns == [[], []]
+
+
+def test_a_program_is_told_the_server_and_the_lock() -> None:
+    one = program("Go's=go run ./peer --to={hosts} {url} '{name} x'")
+    assert one.name == "Go's"
+    assert one.command("etcd://h:1,i:2/a", "/l") == ["go", "run", "./peer", "--to=h:1,i:2", "etcd://h:1,i:2/a", "/l x"]
+
+
+@pytest.mark.parametrize("text", ["", "x", "x=", "={name}", "x=command", "x='{name}"])
+def test_a_program_that_is_not_given_the_lock_is_no_contestant(text: str) -> None:
+    with pytest.raises(ValueError, match=r"NAME=COMMAND|quotation"):
+        program(text)

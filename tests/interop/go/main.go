@@ -151,7 +151,7 @@ func do(lock locker, election *concurrency.Election, told []string) (string, err
 		}
 		return fmt.Sprintf("looped %d", rounds), nil
 	case "race":
-		return race(lock, time.Duration(number(told[1]))*time.Millisecond, told[2])
+		return race(lock, micros(told[1]), micros(told[2]), told[3])
 	case "campaign":
 		return "elected", election.Campaign(context.Background(), told[1])
 	case "resign":
@@ -160,16 +160,20 @@ func do(lock locker, election *concurrency.Election, told []string) (string, err
 	return "", errors.New("no such command: " + told[0])
 }
 
-// race takes the lock and gives it back for so long, and writes down when it had it, in microseconds.
-func race(lock locker, length time.Duration, file string) (string, error) {
+// race takes the lock and gives it back for so long, and writes down when it asked for it, had it and gave it back.
+func race(lock locker, length, hold time.Duration, file string) (string, error) {
 	var turns strings.Builder
 	count := 0
 	for end := time.Now().Add(length); time.Now().Before(end); count++ {
+		asked := time.Now().UnixMicro()
 		if _, err := lock.acquire(context.Background()); err != nil {
 			return "", err
 		}
 		got := time.Now().UnixMicro()
-		fmt.Fprintf(&turns, "%d %d\n", got, time.Now().UnixMicro())
+		if hold > 0 {
+			time.Sleep(hold)
+		}
+		fmt.Fprintf(&turns, "%d %d %d\n", asked, got, time.Now().UnixMicro())
 		if err := lock.release(); err != nil {
 			return "", err
 		}
@@ -206,6 +210,8 @@ func within(ms int) (context.Context, context.CancelFunc) {
 	}
 	return context.WithTimeout(context.Background(), time.Duration(ms)*time.Millisecond)
 }
+
+func micros(text string) time.Duration { return time.Duration(number(text)) * time.Microsecond }
 
 func number(text string) int {
 	value, err := strconv.Atoi(text)

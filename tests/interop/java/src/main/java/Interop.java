@@ -209,7 +209,7 @@ public final class Interop {
                 }
                 return "looped " + told[1];
             case "race":
-                return "raced " + race(lock, Long.parseLong(told[1]), Path.of(told[2]));
+                return "raced " + race(lock, Long.parseLong(told[1]), Long.parseLong(told[2]), Path.of(told[3]));
             case "interrupt": // wait for the lock as a program does that does not clean up behind an interrupt
                 interruptMeIn(Long.parseLong(told[1]));
                 try {
@@ -229,14 +229,18 @@ public final class Interop {
         }
     }
 
-    /** Take the lock and give it back for so long, and write down when one had it, in microseconds. */
-    private static int race(Locker lock, long lengthMs, Path file) throws Exception {
+    /** Take the lock and give it back for so long, and write down when one asked for it, had it and gave it back. */
+    private static int race(Locker lock, long lengthMicros, long holdMicros, Path file) throws Exception {
         StringBuilder turns = new StringBuilder();
         int count = 0;
-        for (long end = System.nanoTime() + lengthMs * 1_000_000; System.nanoTime() < end; count++) {
+        for (long end = nowMicros() + lengthMicros; nowMicros() < end; count++) {
+            long asked = nowMicros();
             lock.acquire(-1);
             long got = nowMicros();
-            turns.append(got).append(' ').append(nowMicros()).append('\n');
+            if (holdMicros > 0) {
+                TimeUnit.MICROSECONDS.sleep(holdMicros);
+            }
+            turns.append(asked).append(' ').append(got).append(' ').append(nowMicros()).append('\n');
             lock.release();
         }
         Files.writeString(file, turns);
