@@ -15,6 +15,7 @@ from app.telemetry.observer import Observer
 _ITEMS_KEPT: Final = 10_000  # items that nobody waits for, and of which something may be known
 _SHOWN_MAX: Final = 1000
 _SWEEP_S: Final = 0.01
+_TURNS_FIRST: Final = 4  # of the loop, before buyers are told: in these, a lock that is given back gets on its way
 _ERROR_COUNTS_S: Final = 5.0
 
 
@@ -64,9 +65,12 @@ class Item:
 
 
 class Entry:
-    """A buyer who is not answered yet. `deadline`: by the loop's clock; `came_at`: in seconds since 1970."""
+    """A buyer who is in the queue. `deadline`: by the loop's clock; `came_at`: in seconds since 1970.
 
-    __slots__ = ("came_at", "deadline", "future", "gone", "item", "purchase", "state")
+    `answered`: it has left the queue, and is told in a moment if it has not been told yet.
+    """
+
+    __slots__ = ("answered", "came_at", "deadline", "future", "gone", "item", "purchase", "state")
 
     def __init__(
         self,
@@ -83,11 +87,12 @@ class Entry:
         self.came_at = time.time()
         self.gone = gone
         self.state = State.WAITING
+        self.answered = False
 
     @property
     def wanted(self) -> bool:
         """Whether the buyer still waits to be told; with a key they may ask again."""
-        return not self.future.done() and (self.purchase.key is not None or not self.gone())
+        return not (self.answered or self.future.done()) and (self.purchase.key is not None or not self.gone())
 
     def too_late(self, reason: str) -> SaleError:
         """The error for a buyer whose time is up."""
@@ -109,6 +114,7 @@ class Queue:
         self._on_work = on_work
         self._entries: OrderedDict[Entry, None] = OrderedDict()
         self._timer: asyncio.TimerHandle | None = None
+        self._to_tell: list[tuple[Entry, Answer | Exception]] = []
         self._items: dict[str, Item] = {}
         self._forget_at = _ITEMS_KEPT
 
@@ -178,8 +184,25 @@ class Queue:
                 entry.state = State.WAITING
 
     def answer(self, entry: Entry, answer: Answer | Exception) -> None:
-        """Tell a buyer, unless they have been told."""
+        """Tell a buyer, unless they have been told: a few turns of the loop later.
+
+        To tell a batch takes longer than to commit it, and nobody else can sell before the lock is given back.
+        """
         self._remove(entry)
+        entry.answered = True
+        if not self._to_tell:
+            asyncio.get_running_loop().call_soon(self._tell_all, _TURNS_FIRST)
+        self._to_tell.append((entry, answer))
+
+    def _tell_all(self, turns_first: int) -> None:
+        if turns_first:
+            asyncio.get_running_loop().call_soon(self._tell_all, turns_first - 1)
+            return
+        to_tell, self._to_tell = self._to_tell, []
+        for entry, answer in to_tell:
+            self._tell(entry, answer)
+
+    def _tell(self, entry: Entry, answer: Answer | Exception) -> None:
         if entry.future.done():
             return
         if isinstance(answer, Exception):
@@ -243,10 +266,12 @@ class Queue:
         if sku in self._items:
             self._items[sku].refuse(None, 0.0, limited=False)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Tell everybody who is left."""
         for entry in list(self._entries):
             self.answer(entry, entry.too_late("this instance is shutting down"))
+        while self._to_tell:
+            await asyncio.sleep(0)
         for timer in (self._timer, *(item.parked for item in self._items.values())):
             if timer is not None:
                 timer.cancel()

@@ -1,6 +1,8 @@
 """What is known of an item that could not be sold, and of purchases that nobody waits for any more."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any, cast
 
 import pytest
@@ -106,6 +108,48 @@ async def test_only_the_item_itself_is_forgotten() -> None:
     waiting = queue.join(Purchase(), deadline)
     queue.forget(first.item)
     assert queue.waiting_by_item == {DEFAULT_SKU: 1}
-    queue.close()
+    await queue.close()
     with pytest.raises(NotDecided):
         await waiting
+
+
+async def test_who_is_told_that_nothing_was_sold_is_not_sold_to() -> None:
+    """A buyer is told a few turns of the loop after the decision, and is in no batch meanwhile."""
+    queue = Queue(limit=10, observer=Observer(), on_work=lambda: None)
+    told = queue.join(Purchase(), asyncio.get_running_loop().time() + 60)
+    [entry] = queue.take(1)
+    queue.answer(entry, entry.too_late("it took too long"))
+    assert not told.done() and not entry.wanted
+    queue.put_back([entry])
+    assert queue.take(1) == []
+    with pytest.raises(NotDecided):
+        await told
+
+
+class SlowlyReleased(VirtualLock):
+    """Its release takes some turns of the loop to be on its way, as a call over a network does."""
+
+    def __init__(self, events: list[str]) -> None:
+        super().__init__()
+        self._events = events
+
+    @asynccontextmanager
+    async def holding(self, *, wait_s: float, hold_max_s: float) -> AsyncIterator[Any]:
+        async with super().holding(wait_s=wait_s, hold_max_s=hold_max_s) as grant:
+            yield grant
+            for _ in range(3):
+                await asyncio.sleep(0)
+            self._events.append("released")
+
+
+async def test_the_lock_is_given_back_before_the_buyers_are_told() -> None:
+    """To tell them takes longer than to serve them, and other instances wait for the lock."""
+    events: list[str] = []
+    store = MemoryStockStore(MemoryServer(lambda: 1e9))
+    await store.set_stock(DEFAULT_SKU, Fence(1, "virtual"), 5)
+    worker = Worker(cast(Any, SlowlyReleased(events)), store, Rules(), Observer())
+    told = worker.queue.join(Purchase(), asyncio.get_running_loop().time() + 60)
+    told.add_done_callback(lambda _: events.append("told"))
+    assert (await told).outcome is Outcome.SOLD
+    await worker.drain(1)
+    assert events == ["released", "told"]
