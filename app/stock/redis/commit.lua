@@ -3,7 +3,7 @@
 --
 -- KEYS: of each item
 -- Request: source, token, batch, instance, refusal_ttl_ms; items: stock (as it was read), sold (of each order: quantity,
--- buyer, key, secret, what its key stands for), refused (keys, and what each stands for)
+-- buyer, key, secret; "" for none), refused (keys, and what each stands for)
 -- Answers for each item {"ok", first order, generation}, or {reason, ...}. The other orders' ids follow the first one.
 
 -- Why an item's part can't be written, else nothing. A script that fails half-way is not undone, so look first at
@@ -18,7 +18,7 @@ local function refuse(key, item, fence)
   local orders = redis.call("TYPE", key.orders).ok
   if orders ~= "stream" and orders ~= "none" then return {"corrupt", key.orders} end
   for _, sold in ipairs(item.sold) do
-    if sold.buyer ~= "" and not whole(redis.pcall("HGET", key.buyers, sold.buyer) or "0") then
+    if sold[2] ~= "" and not whole(redis.pcall("HGET", key.buyers, sold[2]) or "0") then
       return {"corrupt", key.buyers}
     end
   end
@@ -48,31 +48,36 @@ end
 -- In an order in which a half is noticed, and sells nothing twice: the units first, the note that they were sold last.
 local function write(key, item, fence)
   local units, lucky = 0, nil
-  for _, sold in ipairs(item.sold) do units = units + tonumber(sold.quantity) end
+  for _, sold in ipairs(item.sold) do units = units + tonumber(sold[1]) end
   if units > 0 then
     lucky = redis.call("INCRBY", key.lucky, units)
     redis.call("DECRBY", key.stock, units)
   end
-  local first, last, ms, seq = "", nil, nil, nil
+  local first, last, ms, seq, settled = "", nil, nil, nil, {}
   for i, sold in ipairs(item.sold) do
+    local quantity, buyer, name, secret = unpack(sold)
     -- The first id is the store's clock, the others follow it, so that the first one tells them all.
     last = redis.call("XADD", key.orders, ms and (ms .. "-" .. string.format("%.0f", seq + i - 1)) or "*",
-      "quantity", sold.quantity, "buyer", sold.buyer, "key", sold.key, "secret", sold.secret,
+      "quantity", quantity, "buyer", buyer, "key", name, "secret", secret,
       "instance", request.instance, "token", request.token, "batch", request.batch, "epoch", fence.epoch or "0")
     if i == 1 then
       first = last
       ms, seq = string.match(last, "^(%d+)%-(%d+)$")
       seq = tonumber(seq)
     end
-    if sold.buyer ~= "" then redis.call("HINCRBY", key.buyers, sold.buyer, sold.quantity) end
-    if sold.key ~= "" then redis.call("HSET", key.settled, sold.key, last .. " " .. sold.settled) end
+    if buyer ~= "" then redis.call("HINCRBY", key.buyers, buyer, quantity) end
+    if name ~= "" then
+      settled[#settled + 1] = name
+      settled[#settled + 1] = last .. " " .. stands_for(quantity, buyer, secret)
+    end
   end
+  if #settled > 0 then redis.call("HSET", key.settled, unpack(settled)) end
   if #item.refused > 0 then remember(key, fence, item.refused) end
   lucky = lucky or redis.call("GET", key.lucky) or "0"
   -- One command, so that "sold" is about this batch.
   local note = {"batch", request.batch, "first", first, "sold", string.format("%.0f", lucky) .. " " .. request.batch}
   if last then  -- quicker to read here than at the end of a stream
-    for _, text in ipairs({"last", last, "tag", tag_of(item.sold[#item.sold].secret)}) do note[#note + 1] = text end
+    for _, text in ipairs({"last", last, "tag", tag_of(item.sold[#item.sold][4])}) do note[#note + 1] = text end
   end
   redis.call("HSET", key.fence, unpack(note))
   return {"ok", first, fence.generation}

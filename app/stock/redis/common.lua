@@ -69,6 +69,12 @@ local function now_ms()
   return now[1] * 1000 + math.floor(now[2] / 1000)
 end
 
+-- What the key of an order stands for, in JSON: see `keys.py`.
+local function stands_for(quantity, buyer, secret)
+  local of = buyer ~= "" and '"buyer":' .. cjson.encode(buyer) .. "," or ""
+  return '{"outcome":"sold","quantity":' .. quantity .. "," .. of .. '"secret":"' .. secret .. '"}'
+end
+
 -- What tells an order from another one with its id, if a store was set back: the beginning of a digest of its secret.
 local function tag_of(secret)
   return string.sub(redis.sha1hex(secret), 1, 8)

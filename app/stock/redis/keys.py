@@ -143,27 +143,15 @@ def snapshot_of(
     )
 
 
-def pack(settled: Settled, secret: str | None = None) -> str:
-    """What a key stands for, behind the entry of its order or the generation; `secret`: of the order's id."""
+def pack(settled: Settled) -> str:
+    """What a key stands for that was refused. (What an order's key stands for is written by commit.lua.)"""
     fields = {name: value for name, value in asdict(settled).items() if value is not None}
-    return json.dumps(fields | ({"secret": secret} if secret else {}), separators=(",", ":"))
+    return json.dumps(fields, separators=(",", ":"))
 
 
-def pack_sold(sold: Sold) -> dict[str, str]:
+def pack_sold(sold: Sold) -> tuple[str, str, str, str]:
     """An order as the scripts take it."""
-    # What its key stands for; nobody asks without a key.
-    # By hand: for a batch of 500 it is a third of what the commit costs this process.
-    settled = ""
-    if sold.key is not None:
-        buyer = "" if sold.buyer is None else f'"buyer":{json.dumps(sold.buyer)},'
-        settled = f'{{"outcome":"sold","quantity":{sold.quantity},{buyer}"secret":"{sold.secret}"}}'
-    return {
-        "quantity": str(sold.quantity),
-        "buyer": sold.buyer or "",
-        "key": sold.key or "",
-        "secret": sold.secret,
-        "settled": settled,
-    }
+    return str(sold.quantity), sold.buyer or "", sold.key or "", sold.secret
 
 
 def unpack(sku: str, text: str) -> Settled:
