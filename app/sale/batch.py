@@ -6,7 +6,7 @@ from typing import Final
 
 from app.sale.decision import Answer, Decision, Outcome, Purchase, decide, outside
 from app.sale.queue import Entry, Item, State
-from app.stock import Ask, Batch, Refused, Settled, Snapshot, Sold, Terms
+from app.stock import Ask, Batch, Refused, Settled, Snapshot, Sold, Terms, new_secrets
 
 _ABOUT_NOBODY: Final = Ask()
 
@@ -76,17 +76,20 @@ def decide_part(item: Item, batch_id: str, snapshot: Snapshot, entries: Sequence
     closed = [outside(terms, entry.came_at) for entry in entries] if terms.starts_at or terms.ends_at else []
     decisions = decide(snapshot, purchases, limit_per_buyer=terms.limit_per_buyer or 0, closed=closed)
     decided = list(zip(purchases, decisions, strict=True))
-    units = sum(purchase.quantity for purchase, decision in decided if decision.outcome is Outcome.SOLD)
+    served = [purchase for purchase, decision in decided if decision.outcome is Outcome.SOLD]
+    units = sum(purchase.quantity for purchase in served)
     # That nothing is left takes no room in the store: the answer is the same again, as long as nothing is. That the
     # sale has not begun is no last word; but "ended" is, as the same purchase may still wait at another instance.
     lasting = {Outcome.LIMIT_REACHED, Outcome.ENDED} | ({Outcome.SOLD_OUT} if units < snapshot.stock else set())
-    sold: list[Sold] = []
-    refused: list[Refused] = []
-    for purchase, decision in decided:
-        if decision.outcome is Outcome.SOLD:
-            sold.append(Sold(purchase.quantity, purchase.buyer, purchase.key))
-        elif decision.outcome in lasting and purchase.key is not None:
-            refused.append(Refused(purchase.key, Settled(decision.outcome, purchase.quantity, purchase.buyer)))
+    sold = [
+        Sold(one.quantity, one.buyer, one.key, secret)
+        for one, secret in zip(served, new_secrets(len(served)), strict=True)
+    ]
+    refused = [
+        Refused(one.key, Settled(decision.outcome, one.quantity, one.buyer))
+        for one, decision in decided
+        if decision.outcome in lasting and one.key is not None
+    ]
     write = Batch(batch_id, snapshot.stock, sold, refused, snapshot.last_entry, snapshot.version)
     return Part(item, write, units, entries, decisions, terms)
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 from app.errors import BuyerRequired, KeyReused, SeckillError, StockCorrupt
 from app.stock import DEFAULT_SKU, Settled, Snapshot, Terms
@@ -19,8 +19,8 @@ class Outcome(StrEnum):
     ENDED = "ended"
 
 
-@dataclass(frozen=True, slots=True)
-class Purchase:
+# Of these two there is one for each buyer: named tuples, as they are made in half the time.
+class Purchase(NamedTuple):
     """A buyer's wish. Two purchases of one item with the same `key` are one."""
 
     quantity: int = 1
@@ -29,8 +29,7 @@ class Purchase:
     key: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     """What a buyer is told. `replayed`: this is the answer that the same idempotency key got before."""
 
     outcome: Outcome

@@ -266,12 +266,11 @@ class Queue:
         if sku in self._items:
             self._items[sku].refuse(None, 0.0, limited=False)
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Tell everybody who is left."""
         for entry in list(self._entries):
             self.answer(entry, entry.too_late("this instance is shutting down"))
-        while self._to_tell:
-            await asyncio.sleep(0)
+        self._tell_all(0)
         for timer in (self._timer, *(item.parked for item in self._items.values())):
             if timer is not None:
                 timer.cancel()

@@ -144,7 +144,7 @@ class Worker:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self.queue.close()
+        self.queue.close()
 
     # -- what it does ------------------------------------------------------------------------------------------------
 

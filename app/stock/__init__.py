@@ -17,6 +17,7 @@ from app.stock.store import (
     StockStore,
     Terms,
     TermsChange,
+    new_secrets,
 )
 
 __all__ = [
@@ -36,4 +37,5 @@ __all__ = [
     "StockStore",
     "Terms",
     "TermsChange",
+    "new_secrets",
 ]

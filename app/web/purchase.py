@@ -4,7 +4,6 @@ It is plain ASGI: the framework's routing, validation and middleware cost more t
 (docs/performance.md). For OpenAPI it is a route of FastAPI's as well: `purchase_route`.
 """
 
-import dataclasses
 import json
 import re
 from collections.abc import Iterable, Mapping
@@ -79,7 +78,7 @@ def read(state: State, query: bytes, headers: Iterable[tuple[bytes, bytes]]) -> 
     """The purchase that a request is, and whether it asks for JSON. Raises what `parse` does, or `BuyerNotSigned`."""
     wish, as_json = parse(query, headers, quantity_max=state.quantity_max, buyer_max=state.buyer_max)
     if state.signed is not None:
-        wish = dataclasses.replace(wish, buyer=state.signed.read(wish.buyer))
+        wish = wish._replace(buyer=state.signed.read(wish.buyer))
     return wish, as_json
 
 

@@ -108,7 +108,7 @@ async def test_only_the_item_itself_is_forgotten() -> None:
     waiting = queue.join(Purchase(), deadline)
     queue.forget(first.item)
     assert queue.waiting_by_item == {DEFAULT_SKU: 1}
-    await queue.close()
+    queue.close()
     with pytest.raises(NotDecided):
         await waiting
 
