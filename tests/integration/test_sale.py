@@ -1,7 +1,6 @@
 """The sale under its lock, against real servers: the rush, keys, limits, queues and deadlines."""
 
 import asyncio
-import dataclasses
 import itertools
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -112,7 +111,7 @@ async def test_a_key_has_its_answer_before_the_start_too(etcd: EtcdMember, valke
     ):
         await ahead.set_stock("default", 5)
         first = await ahead.buy(Purchase(key="k"))
-        assert await behind.buy(Purchase(key="k")) == dataclasses.replace(first, replayed=True)
+        assert await behind.buy(Purchase(key="k")) == first._replace(replayed=True)
         assert await behind.buy(Purchase(key="new")) == Answer(Outcome.NOT_STARTED, 1)
         assert (await ahead.buy(Purchase(key="new"))).outcome is Outcome.SOLD  # that was no last word
 
@@ -261,7 +260,7 @@ async def test_after_the_sale_has_ended(etcd: EtcdMember, valkey: Valkey) -> Non
         first = await one.buy(Purchase(key="in time"))
         assert await ended.buy(Purchase()) == Answer(Outcome.ENDED, 1)
         assert await ended.buy(Purchase(key="late")) == Answer(Outcome.ENDED, 1)
-        assert await ended.buy(Purchase(key="in time")) == dataclasses.replace(first, replayed=True)
+        assert await ended.buy(Purchase(key="in time")) == first._replace(replayed=True)
         assert await one.buy(Purchase(key="late")) == Answer(Outcome.ENDED, 1, replayed=True)
         assert (await one.buy(Purchase(key="new"))).outcome is Outcome.SOLD  # the end was put off
         assert (await one.audit("default")).lucky == 2
