@@ -253,13 +253,17 @@ class Queue:
         if self._items.get(item.sku) is item and not item.waiting:
             del self._items[item.sku]
 
-    def refusal(self, purchase: Purchase) -> Outcome | None:
-        """What a purchase is told without having to wait, as it is known from a moment ago.
+    def knows(self, sku: str) -> bool:
+        """Whether somebody has asked for that item, and it was not forgotten since."""
+        return sku in self._items
+
+    def refusal(self, purchase: Purchase, now: float) -> Outcome | None:
+        """What a purchase is told without having to wait, as it is known from a moment ago; `now`: by the loop's clock.
 
         None for one with a key: it has to be looked up all the same, as it may be a repeat of one that was sold to.
         """
         item = self._items.get(purchase.sku) if purchase.key is None else None
-        return item.refusal(purchase, asyncio.get_running_loop().time()) if item is not None else None
+        return item.refusal(purchase, now) if item is not None else None
 
     def look_again(self, sku: str) -> None:
         """An item's stock was changed: what was known of it is no longer true."""

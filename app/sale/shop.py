@@ -60,13 +60,13 @@ class Shop:
         """The same, without waiting: the answer, if it is known already, or a future that gets it."""
         if self.closing:
             raise Closing("this instance is shutting down; nothing was sold")
-        self._store.check(purchase.sku)
-        queue = self._worker(purchase.sku).queue
-        if refusal := queue.refusal(purchase):
+        queue, now = self._worker(purchase.sku).queue, asyncio.get_running_loop().time()
+        if not queue.knows(purchase.sku):
+            self._store.check(purchase.sku)
+        elif refusal := queue.refusal(purchase, now):
             self._observer.answered(refusal)
             return Answer(refusal, purchase.quantity)
-        deadline = asyncio.get_running_loop().time() + self._rules.purchase_timeout_s
-        return queue.join(purchase, deadline, gone=gone)
+        return queue.join(purchase, now + self._rules.purchase_timeout_s, gone=gone)
 
     def turned_away(self, error: TurnedAway) -> None:
         """A purchase was refused at the door: it is counted with those that were not."""

@@ -32,6 +32,7 @@ from app.errors import (
 from app.locks import Grant
 from app.locks.lease import Lease
 from app.sale import Answer, Outcome, Purchase, Rules
+from app.sale.queue import Entry
 from app.sale.worker import Worker
 from app.stock import Ask, Batch, Fence, Snapshot, StockStore, Terms
 from app.telemetry.observer import Observer
@@ -187,7 +188,8 @@ class Histories(RuleBasedStateMachine):
         self.tasks: list[asyncio.Task[None]] = []
         self.told: list[tuple[Purchase, Answer | Exception]] = []
         self.restocks_begun = self.restocks_over = 0
-        self.restocks: list[tuple[int, int]] = []  # begun and over, when an answer was told
+        self.restocks: list[tuple[int, int]] = []  # begun and over, when an answer was given
+        self.given: dict[asyncio.Future[Answer], tuple[int, int]] = {}  # the same, of those that are not told yet
         self.strangers = 0
 
     @initialize(units=UNITS)
@@ -200,7 +202,15 @@ class Histories(RuleBasedStateMachine):
 
     def _new_worker(self, number: int) -> Worker:
         rules = Rules(batch_max=6, terms=Terms(LIMIT), queue_max=12)
-        return Worker(cast(Any, self.lock), cast(StockStore, self.paths[number]), rules, Heard())
+        worker = Worker(cast(Any, self.lock), cast(StockStore, self.paths[number]), rules, Heard())
+        give = worker.queue.answer
+
+        def note(entry: Entry, answer: Answer | Exception) -> None:
+            self.given.setdefault(entry.future, (self.restocks_begun, self.restocks_over))
+            give(entry, answer)
+
+        worker.queue.answer = note  # type: ignore[method-assign]
+        return worker
 
     def _after(self, for_s: float, call: Callable[[], Awaitable[object]]) -> None:
         async def later() -> None:
@@ -229,14 +239,18 @@ class Histories(RuleBasedStateMachine):
 
     def _buy(self, number: int, purchase: Purchase) -> None:
         async def buy() -> None:
+            told: Answer | Exception
+            given = self.restocks_begun, self.restocks_over
             try:
-                answer = await self.workers[number].queue.join(purchase, self.loop.time() + PATIENCE_S)
+                waiting = self.workers[number].queue.join(purchase, self.loop.time() + PATIENCE_S)
+                try:
+                    told = await waiting
+                finally:
+                    given = self.given.pop(waiting)
             except (SaleError, StockError) as error:
-                self.told.append((purchase, error))
-                self.restocks.append((self.restocks_begun, self.restocks_over))
-            else:
-                self.told.append((purchase, answer))
-                self.restocks.append((self.restocks_begun, self.restocks_over))
+                told = error
+            self.told.append((purchase, told))
+            self.restocks.append(given)
 
         self.tasks.append(self.loop.create_task(buy()))
         self._pass(0)
