@@ -506,7 +506,7 @@ def _print_levels(levels: list[Level], as_json: bool) -> None:
 
 
 def _print_json(value: Any) -> None:
-    print(json.dumps(value, indent=2))  # noqa: T201
+    print(json.dumps(value, indent=2, allow_nan=False))  # noqa: T201
 
 
 def _with_sale(work: Callable[[Sale], Awaitable[Result]]) -> Result:

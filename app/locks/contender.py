@@ -52,28 +52,39 @@ def taken(by: str, why: str) -> bytes:
     return json.dumps(fields, separators=(",", ":")).encode()
 
 
-def _refuse(constant: str) -> Any:
-    raise ValueError(constant)
+def _finite(number: str) -> float:
+    """A JSON number. Raises `ValueError` for one that a float can't hold (1e999), and for NaN and its kind."""
+    found = float(number)
+    if not math.isfinite(found):
+        raise ValueError(number)
+    return found
 
 
 def parse_owner(text: str | bytes | None) -> tuple[dict[str, Any], float | None]:
-    """What `describe` has written, and for how many seconds that has been there; others write what they like."""
+    """What `describe` has written, and for how many seconds that has been there; others write what they like.
+
+    Whatever that is, the answer can be written down as JSON, in any encoding of Unicode.
+    """
     try:
-        # Numbers that JSON doesn't have (NaN) are nobody's who speaks it.
-        owner = json.loads(text or "", parse_constant=_refuse) if len(text or "") <= _OWNER_MAX else None
+        # NaN is no JSON, and 1e999 would become a number that is none either.
+        owner = (
+            json.loads(text or "", parse_constant=_finite, parse_float=_finite)
+            if len(text or "") <= _OWNER_MAX
+            else None
+        )
+        # JSON can spell halves of characters, at any depth, which no encoding has.
+        owner = json.loads(json.dumps(owner, ensure_ascii=False).encode(errors="replace"))
     except (ValueError, RecursionError):
         owner = None
     owner = owner if isinstance(owner, dict) else {}
-    # JSON can spell halves of characters, which no other encoding can.
-    owner = {
-        name: value.encode(errors="replace").decode() if isinstance(value, str) else value
-        for name, value in owner.items()
-    }
-    since = owner.get("since")
-    if not isinstance(since, int | float) or isinstance(since, bool) or not math.isfinite(since):
-        owner.pop("since", None)
+    since = owner.pop("since", None)
+    if type(since) not in (int, float):
         return owner, None
-    return owner, max(0.0, time.time() - since)
+    try:
+        waited_s = max(0.0, time.time() - since)
+    except OverflowError:  # whole numbers have no end
+        return owner, None
+    return owner | {"since": since}, waited_s
 
 
 def printable(text: str) -> str:

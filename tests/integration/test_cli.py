@@ -24,8 +24,9 @@ from app.commands.stage import LockName
 from app.embedded import EtcdMember, Valkey, mariadb_binary
 from app.embedded.process import Process, free_port, port_is_free
 from app.locks.etcd.backend import EtcdBackend
-from tests.harness.servers import optional
+from tests.harness.servers import etcdctl, optional
 from tests.harness.shop import Instance, lock_url
+from tests.harness.strangers import STRANGERS, strict_json
 from tests.harness.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
@@ -111,6 +112,23 @@ def test_locks_shows_the_queue(env: dict[str, str], etcd: EtcdMember) -> None:
         assert [(one["key"], one["token"], one["holds"]) for one in found] == [(grant.key, grant.token, True)]
         assert 0 < found[0]["ttl_left_s"] <= 30
     backend.close()
+
+
+def test_whatever_a_stranger_calls_itself_is_shown(env: dict[str, str], etcd: EtcdMember) -> None:
+    """It breaks no list, is never markup or a command to the terminal, and the JSON stays JSON."""
+    keys = [f"/seckill/lock/all/{number}" for number in range(len(STRANGERS))]
+    for key, (owner, _) in zip(keys, STRANGERS.values(), strict=True):
+        etcdctl(etcd.endpoint, "put", key, owner)
+    try:
+        told, table = seckill("locks", "--json", env=env), seckill("locks", env=env)
+    finally:
+        etcdctl(etcd.endpoint, "del", "--prefix", "/seckill/lock/all/")
+    assert told.returncode == table.returncode == 0, told.stderr + table.stderr
+    assert [one["key"] for one in strict_json(told.stdout)] == keys
+    assert "\x1b" not in table.stdout
+    for key, (what, (_, shown)) in zip(keys, STRANGERS.items(), strict=True):
+        [row] = [line for line in table.stdout.splitlines() if key in line]
+        assert (shown or "not one of ours") in row, what
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,8 @@ import pytest
 
 from app.embedded import EtcdMember
 from app.locks import connect
+from tests.harness.servers import etcdctl
+from tests.harness.strangers import STRANGERS, strict_json
 from tests.harness.waiting import WITHIN_S, eventually
 
 ROOT = Path(__file__).parents[2]
@@ -144,6 +146,22 @@ def test_a_command_whose_lock_is_taken_away_is_killed(python: Path, etcd: EtcdMe
             shown = fencelock("show", "/cli/c").stdout
         assert "by me: it\\x1b[31m hangs" in shown
     assert fencelock("take-away", "/cli/c").returncode == 1
+
+
+def test_show_prints_whatever_a_stranger_calls_itself(fencelock: Run, etcd: EtcdMember) -> None:
+    """One of them hides no other queue; nothing is a command to the terminal; and each line of JSON is JSON."""
+    for number, (owner, _) in enumerate(STRANGERS.values()):
+        etcdctl(etcd.endpoint, "put", f"/cli/strangers/{number}/x", owner)
+    try:
+        told, shown = fencelock("show", "--json", "/cli/strangers/"), fencelock("show", "/cli/strangers/")
+    finally:
+        etcdctl(etcd.endpoint, "del", "--prefix", "/cli/strangers/")
+    assert told.returncode == shown.returncode == 0, told.stderr + shown.stderr
+    found = [strict_json(line) for line in told.stdout.splitlines()]
+    assert [one["key"] for one in found] == [f"/cli/strangers/{number}/x" for number in range(len(STRANGERS))]
+    assert "\x1b" not in shown.stdout
+    for line, (what, (_, text)) in zip(shown.stdout.splitlines(), STRANGERS.items(), strict=True):
+        assert (text or "another program") in line, what
 
 
 @pytest.mark.slow
