@@ -226,7 +226,7 @@ def torture(
     try:
         from app.commands import torture as torturing
     except ModuleNotFoundError as missing:
-        raise ConfigurationError(f"{missing.name} is missing; install it with: pip install 'seckill[demo]'") from None
+        raise ConfigurationError(f"{missing.name} is missing; in the checkout: pip install '.[demo]'") from None
 
     arguments = torturing.TortureArguments(
         duration_s=duration,

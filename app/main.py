@@ -225,7 +225,9 @@ def _traces(settings: Settings) -> list[Observer]:
     try:
         from app.telemetry.traces import Traces
     except ImportError:
-        raise ConfigurationError("SECKILL_TRACES needs OpenTelemetry: install the extra `traces`") from None
+        raise ConfigurationError(
+            "SECKILL_TRACES needs OpenTelemetry; in the checkout: pip install '.[traces]'"
+        ) from None
     return [Traces(instance=settings.instance_name)]
 
 

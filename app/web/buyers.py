@@ -21,7 +21,7 @@ class SignedBuyers:
         try:
             import jwt
         except ImportError:
-            raise ConfigurationError("signed buyers need PyJWT: install the extra `buyers`") from None
+            raise ConfigurationError("signed buyers need PyJWT: pip install 'PyJWT[crypto]'") from None
         self._jwt = jwt
         self._key: Any = key
         self._algorithms = ["HS256"]

@@ -22,7 +22,7 @@ def rate(text: str) -> Any:
     try:
         from limits import parse
     except ImportError:
-        raise ConfigurationError("rates need the limits library: install the extra `buyers`") from None
+        raise ConfigurationError("rates need the limits library: pip install limits") from None
     try:
         return parse(text)
     except ValueError:

@@ -35,7 +35,8 @@ _COLUMNS: Final = ("lock", "of", "grants/s", "hand-off", "wait", "turns", "overl
 class Server:
     """What locks run on. `start` answers its address, as it is in a lock's URL; `left`: what locks have left there.
 
-    Our locks talk to it with `module`, which comes with `package`.
+    Our locks talk to it with `module`, which comes with `package`, as one says it to pip: never a name of
+    ours, which in an index of packages may be anybody's.
     """
 
     module: str
@@ -111,11 +112,11 @@ def _left_in_mysql(address: str) -> set[str]:
 
 # By the first word of our locks' names.
 SERVERS: Final = {
-    "etcd": Server("etcd3", "seckill", _start_etcd, _left_in_etcd),
-    "redis": Server("redis", "seckill", _start_redis, _left_in_redis),
-    "redlock": Server("redis", "seckill", _start_redlock, _left_in_redis),
-    "zookeeper": Server("app.locks.zookeeper", "seckill", _start_zookeeper, _left_in_zookeeper),
-    "mysql": Server("asyncmy", "seckill[mysql]", _start_mysql, _left_in_mysql),
+    "etcd": Server("etcd3", "cslab-etcd3", _start_etcd, _left_in_etcd),
+    "redis": Server("redis", "'redis[hiredis]'", _start_redis, _left_in_redis),
+    "redlock": Server("redis", "'redis[hiredis]'", _start_redlock, _left_in_redis),
+    "zookeeper": Server("app.locks.zookeeper", "", _start_zookeeper, _left_in_zookeeper),
+    "mysql": Server("asyncmy", "'sqlalchemy[asyncio]' asyncmy cryptography", _start_mysql, _left_in_mysql),
 }
 
 

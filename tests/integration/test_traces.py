@@ -212,4 +212,4 @@ def test_traces_need_their_extra() -> None:
     environment = os.environ | {"SECKILL_TRACES": "true"}
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
-    assert done.stderr == "seckill: SECKILL_TRACES needs OpenTelemetry: install the extra `traces`\n"
+    assert done.stderr == "seckill: SECKILL_TRACES needs OpenTelemetry; in the checkout: pip install '.[traces]'\n"
