@@ -99,18 +99,20 @@ class AsyncLocks:
 
     def election(self, name: str) -> "AsyncElection":
         """The election of that name. Raises `LockError` where there are none."""
+        election = self.backend.election(name)  # first: where there are none, etcd's client may be missing
         from .etcd.aio import AsyncElection
 
-        return AsyncElection(self.backend.election(name))
+        return AsyncElection(election)
 
     @asynccontextmanager
     async def session(
         self, *, ttl_s: float | None = None, lease_id: int | None = None
     ) -> AsyncIterator["AsyncSession"]:
-        """A lease for several locks and elections, where there are sessions; see `fencelock.etcd.session`."""
+        """A lease for several locks and elections; see `LockBackend.session`."""
+        beginning = self.backend.begin_session(self.backend.loop_renewers.here(), ttl_s=ttl_s, lease_id=lease_id)
         from .etcd.aio import AsyncSession
 
-        session = await AsyncSession.open(self.backend, ttl_s=ttl_s, lease_id=lease_id)
+        session = await AsyncSession.open(self.backend, beginning, borrowed=lease_id is not None)
         try:
             yield session
         finally:

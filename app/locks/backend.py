@@ -4,7 +4,7 @@ import asyncio
 import math
 import socket
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, Self, TypedDict, Unpack
@@ -23,6 +23,7 @@ from .waiting import Shutdown
 
 if TYPE_CHECKING:
     from .etcd.election import Election
+    from .etcd.session import Session
     from .lock import DistributedLock
 
 
@@ -164,6 +165,19 @@ class LockBackend(ABC):
     def election(self, name: str) -> "Election":
         """The election of that name. Raises `LockError` where there are none."""
         raise LockError(f"{self.name} has no elections")
+
+    def session(self, *, ttl_s: float | None = None, lease_id: int | None = None) -> "Session":
+        """A lease for several locks and elections; see `fencelock.etcd.session`. Raises `LockUnavailable`, `LockLost`.
+
+        `LockError` where there are none.
+        """
+        return in_thread(self.begin_session(self.renewer, ttl_s=ttl_s, lease_id=lease_id))
+
+    def begin_session(
+        self, renewer: Renewer, *, ttl_s: float | None = None, lease_id: int | None = None
+    ) -> "Coroutine[Any, Any, Session]":
+        """What `session` does, in steps; `renewer`: who keeps it. Raises `LockError` at once where there are none."""
+        raise LockError(f"{self.name} has no sessions")
 
     def checked_ttl(self, ttl_s: float | None) -> float:
         """The TTL of a lock's leases in seconds. Raises `ValueError`."""

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
@@ -32,6 +32,7 @@ from .waiting import Cancel, Wait
 
 if TYPE_CHECKING:
     from .etcd.election import Election
+    from .etcd.session import Session
 
 _log = logging.getLogger(__name__)
 
@@ -246,6 +247,12 @@ class FallbackBackend(LockBackend):
     @override
     def election(self, name: str) -> "Election":
         return self._backend.election(name)
+
+    @override
+    def begin_session(
+        self, renewer: Renewer, *, ttl_s: float | None = None, lease_id: int | None = None
+    ) -> "Coroutine[Any, Any, Session]":
+        return self._backend.begin_session(renewer, ttl_s=ttl_s, lease_id=lease_id)
 
     @override
     def close(self) -> None:

@@ -1,6 +1,7 @@
 """Semaphores and several locks at once, where there are such. A part of `LockContract`."""
 
 import asyncio
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -153,6 +154,27 @@ class PermitContract:
         else:
             with pytest.raises(LockError, match="several"):
                 backend.several([name])
+
+    # -- what only some have -----------------------------------------------------------------------------------------
+
+    has_sessions = False
+
+    async def test_where_there_are_no_elections_and_no_sessions_it_is_said(
+        self, backend: LockBackend, name: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """To threads and tasks alike, also where etcd's client is not installed."""
+        if not self.has_sessions:
+            monkeypatch.setitem(sys.modules, "app.locks.etcd.aio", None)
+            with pytest.raises(LockError, match=r"no sessions$"):
+                backend.session()
+            with pytest.raises(LockError, match=r"no sessions$"):
+                async with backend.aio.session(ttl_s=5):
+                    pass
+        if not self.guarantees.elects:
+            for locks in (backend, backend.aio):
+                with pytest.raises(LockError, match=r"no elections$"):
+                    locks.election(name)
+        await backend.leave_loop()
 
     # -- taken away by force -----------------------------------------------------------------------------------------
 

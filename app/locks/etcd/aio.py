@@ -1,13 +1,12 @@
 """etcd's elections and sessions, for tasks."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, cast
 
 from ..aio import AsyncLock, give_up, whole
 from ..contender import Contender
-from ..errors import LockError
 from ..lease import Leased
 from ..steps import on_loop
 from ..waiting import Cancel, Wait
@@ -128,20 +127,16 @@ class AsyncSession(Leased):
 
     @classmethod
     async def open(
-        cls, backend: "LockBackend", *, ttl_s: float | None = None, lease_id: int | None = None
+        cls, backend: "LockBackend", beginning: Coroutine[Any, Any, Session], *, borrowed: bool
     ) -> "AsyncSession":
-        """A session; see `AsyncLocks.session`. Raises `LockError` where there are none."""
-        begin: Any = getattr(backend, "begin_session", None)
-        if begin is None:
-            raise LockError(f"{backend.name} has no sessions")
-        renewer = backend.loop_renewers.here()
-        opening = asyncio.create_task(on_loop(begin(renewer, ttl_s=ttl_s, lease_id=lease_id)))
+        """A session that begins (`LockBackend.begin_session`); `borrowed`: under a lease of another program's."""
+        opening = asyncio.create_task(on_loop(beginning))
 
         async def undo(session: Session) -> None:
-            if lease_id is None:
-                await on_loop(session.ended())
+            if borrowed:
+                session.orphan()
             else:
-                session.orphan()  # it is another program's
+                await on_loop(session.ended())
 
         try:
             return cls(backend, await asyncio.shield(opening))

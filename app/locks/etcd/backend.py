@@ -10,7 +10,6 @@ from ..contender import Contender, parse_owner, taken
 from ..errors import ConfigurationError
 from ..lock import DistributedLock
 from ..renewer import Renewer
-from ..steps import in_thread
 from ..url import LockUrl
 from .client import EtcdClient
 from .election import Election
@@ -109,14 +108,10 @@ class EtcdBackend(LockBackend):
     def election(self, name: str) -> Election:
         return Election(self, name)
 
-    def session(self, *, ttl_s: float | None = None, lease_id: int | None = None) -> Session:
-        """A lease for several locks and elections; see `Session`. Raises `LockUnavailable`, `LockLost`."""
-        return in_thread(self.begin_session(self.renewer, ttl_s=ttl_s, lease_id=lease_id))
-
+    @override
     async def begin_session(
         self, renewer: Renewer, *, ttl_s: float | None = None, lease_id: int | None = None
     ) -> Session:
-        """What `session` does, in steps; `renewer`: who keeps it."""
         return await Session.begin(self, renewer, ttl_s=ttl_s, lease_id=lease_id)
 
     @override
