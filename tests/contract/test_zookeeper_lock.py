@@ -20,13 +20,14 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError, NoNodeError
 from kazoo.protocol.serialization import Close, Connect
-from kazoo.security import make_digest_acl
+from kazoo.security import make_acl, make_digest_acl
 
 from app.embedded import ZooKeeper
 from app.errors import ConfigurationError, LockLost, LockTimeout, LockUnavailable
 from app.locks import DistributedLock, Grant
 from app.locks.clock import now
 from app.locks.steps import in_thread
+from app.locks.zookeeper import client as zookeeper_client
 from app.locks.zookeeper import lock as zookeeper
 from app.locks.zookeeper import session as zookeeper_session
 from app.locks.zookeeper.lock import ZooKeeperBackend
@@ -94,14 +95,10 @@ class ZooKeeperSystem(LockSystem):
 
 
 def below(client: KazooClient, path: str) -> list[str]:
-    """Ephemeral nodes, and texts; folders stay, what tells one ensemble from another, and who took a lock away."""
+    """Ephemeral nodes, and texts; folders stay for a while."""
     try:
         data, stat = client.get(path)
-        here = (
-            [path]
-            if stat.ephemeralOwner or (data and not path.rpartition("/")[2].startswith(("~id", "~taken")))
-            else []
-        )
+        here = [path] if stat.ephemeralOwner or data else []
         return here + [left for name in client.get_children(path) for left in below(client, f"{path}/{name}")]
     except NoNodeError:
         return []
@@ -218,6 +215,35 @@ def test_names_that_are_used_once_do_not_pile_up(monkeypatch: pytest.MonkeyPatch
         with backend.lock("/test/used/once"):  # again
             pass
         backend.close()
+
+
+def test_nor_do_names_that_begin_differently(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What tells the ensemble from others is there once; and who took a lock away keeps none of its folders."""
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-Dznode.container.checkIntervalMs=100")  # a minute otherwise
+    with (
+        optional(ZooKeeper) as server,
+        raw(server) as client,
+        ZooKeeperBackend(server.hosts, ttl_s=TTL_S) as backend,
+    ):
+
+        def take_away(name: str) -> None:
+            with contextlib.suppress(LockLost), backend.lock(name):
+                assert backend.take_away(name, by="me") is not None
+
+        sources = set()
+        for name in ("/order-1", "/order-2/paid", "/order-3/paid/twice"):
+            with backend.lock(name) as grant:
+                sources.add(grant.source)
+        assert sources == {f"zookeeper:{client.get('/~id')[0].decode()}"}
+        take_away("/order-4/paid")
+        left = {"zookeeper", "~id", "~taken"}
+        eventually(lambda: set(client.get_children("/")) == left, "no folder is left")
+        assert backend.taken_from("/order-4/paid")["by"] == "me"
+        assert backend.contenders("/") == []
+        monkeypatch.setattr(zookeeper_client, "_RECORDS_KEPT_S", 0.001)
+        take_away("/order-5")
+        assert backend.taken_from("/order-4/paid") == {}
+        eventually(lambda: client.exists("/order-5") is None, "no folder is left")
 
 
 @pytest.mark.usefixtures("only_watches_tell")
@@ -816,6 +842,51 @@ def test_another_ensemble_is_another_source() -> None:
         backend.close()
     assert sources[0] == sources[1] != sources[2]
     assert all(re.fullmatch("zookeeper:[0-9a-f]{16}", source) for source in sources)
+
+
+def test_the_source_of_before_goes_on() -> None:
+    """Earlier builds had an id in the first part of a lock's name: it counts, so that no fence meets a stranger."""
+    with optional(ZooKeeper) as server, raw(server) as client:
+        client.create("/before/~id", b"0123456789abcdef", makepath=True)
+        with ZooKeeperBackend(server.hosts, ttl_s=TTL_S) as backend:
+            with backend.lock("/other/lock") as other, backend.lock("/before/lock") as grant:
+                assert grant.source == "zookeeper:0123456789abcdef"
+                assert other.source == f"zookeeper:{client.get('/~id')[0].decode()}"
+            assert client.get_children("/before") == ["~id", "lock"]
+
+
+def test_who_may_not_write_to_the_root() -> None:
+    """Has its own folder, made by somebody who may, and in it all that there is of a lock; all agree on the source."""
+    with optional(ZooKeeper) as server, raw(server, auth_data=[("digest", "root:r00t")]) as client:
+        client.create("/shop")
+        client.create("/late")
+        client.set_acls("/", [make_acl("world", "anyone", read=True), make_digest_acl("root", "r00t", all=True)])
+        with (
+            ZooKeeperBackend(server.hosts, ttl_s=TTL_S) as user,
+            ZooKeeperBackend(server.hosts, ttl_s=TTL_S) as another,
+            ZooKeeperBackend(server.hosts, ttl_s=TTL_S, auth="root:r00t") as admin,
+        ):
+            locks = [backend.lock("/shop/lock") for backend in (user, another, admin)]
+            sources = set()
+            for lock in locks[:2]:
+                with lock as grant:
+                    sources.add(grant.source)
+            assert client.exists("/~id") is None
+            with admin.lock("/admin") as grant:  # whose id is at the root, from now on
+                assert grant.source not in sources
+            client.create("/shop/lock/a-stranger-lock-0000000000", ephemeral=True)
+            with pytest.raises(LockTimeout):
+                locks[2].acquire(wait_s=0)
+            assert locks[2].contenders()[0].owner == {}
+            assert user.take_away("/shop/lock", by="me") is not None
+            assert {backend.taken_from("/shop/lock")["by"] for backend in (user, admin)} == {"me"}
+            with locks[2] as grant:
+                sources.add(grant.source)
+            assert sources == {f"zookeeper:{client.get('/shop/~id')[0].decode()}"}
+            with user.lock("/late/lock") as grant:
+                assert grant.source == f"zookeeper:{client.get('/~id')[0].decode()}"
+            with pytest.raises(LockUnavailable, match="no right"):
+                user.lock("/alone").acquire()
 
 
 def _answers(backend: ZooKeeperBackend, within_s: float = 1) -> bool:

@@ -16,7 +16,7 @@ from ..lease import Lease
 from ..lock import DistributedLock
 from ..url import LockUrl
 from ..waiting import Wait
-from .client import Found, ZooKeeperClient, beside
+from .client import Found, ZooKeeperClient
 from .session import Created, Session, Watch, sequence
 
 _BOTH: Final = 2  # the node ahead, and our own
@@ -189,10 +189,6 @@ class _Node:
         self.session.delete_soon(self.path)
 
 
-def _record(name: str) -> str:
-    return beside(name, "taken" + name.replace("/", "%"))
-
-
 def _order(name: str) -> str:
     return sequence(name) or ""
 
@@ -265,12 +261,12 @@ class ZooKeeperBackend(LockBackend):
 
     @override
     async def taken_away(self, name: str, by: str, why: str) -> Contender | None:
-        first = await self.client.take_first(name, _record(name), taken(by, why))
+        first = await self.client.take_first(name, taken(by, why))
         return None if first is None else _contenders([first])[0]
 
     @override
     async def taken_record(self, name: str) -> dict[str, Any]:
-        return parse_owner(await self.client.read(_record(name)))[0]
+        return parse_owner(await self.client.record(name))[0]
 
     @override
     async def queues(self, prefix: str) -> list[Contender]:

@@ -40,6 +40,10 @@ class Created:
     names: list[str]
 
 
+class NotAllowed(LockUnavailable):
+    """We lack a right, so asking again is no use; perhaps there is another place."""
+
+
 class _Call:
     """A request under way. `error`: ZooKeeper's, 0 for none; `late`: for an answer that nobody waits for any more."""
 
@@ -89,7 +93,7 @@ class Session:
         self, servers: Servers, session_s: float, auth: str | None, link: Callable[["Session", Servers], Link]
     ) -> None:
         self.over: str | None = None
-        self.sources: dict[str, str] = {}
+        self.sources: dict[str, str] = {}  # see `ZooKeeperClient.source`
         self.id = wire.new_session(session_s)
         self._servers = servers
         self._auth = auth
@@ -349,16 +353,22 @@ class Session:
     def _delete_created(self, created: tuple[str, int]) -> None:
         self.delete_soon(created[0].removeprefix(self._servers.folder))
 
-    def created(self, path: str, data: bytes, kind: Kind) -> Request[tuple[str, int]]:
-        """The request for a node, with the rights of those who are logged in alike."""
+    def created(self, path: str, data: bytes, kind: Kind, *, readable: bool = False) -> Request[tuple[str, int]]:
+        """The request for a node, with the rights of those who are logged in alike; `readable`: by all others, too."""
         # Whoever is not could delete it otherwise.
-        return wire.create(path, data, kind, logged_in=self._auth is not None)
+        return wire.create(path, data, kind, logged_in=self._auth is not None, readable=readable)
 
     async def make_folder(self, path: str, timeout_s: float) -> None:
         """Have a node with all its parents: containers, as Curator makes them, which the server removes when empty."""
         parts = path.split("/")[1:]
         folders = ["/" + "/".join(parts[: number + 1]) for number in range(len(parts))]
-        await self.ask(timeout_s, *(self.created(folder, b"", Kind.CONTAINER) for folder in folders))
+        try:
+            await self.ask(timeout_s, *(self.created(folder, b"", Kind.CONTAINER) for folder in folders))
+        except NotAllowed:
+            # So it says even of one that is there, if we may not write to what it is in.
+            there = await self.ask(timeout_s, *map(wire.exists, folders))
+            if any(isinstance(one, Fault) for one in there):
+                raise
 
     async def present(self, path: str, czxid: int, timeout_s: float) -> bool:
         """Whether a contender's node is there, as far as the leader knows.
@@ -458,7 +468,7 @@ def _outcome(call: _Call) -> Any:
     with contextlib.suppress(ValueError):
         return Fault(call.error)
     if call.error == wire.NO_AUTH:
-        raise LockUnavailable("ZooKeeper does not allow that: the log-in is missing or has no right to it (NoAuth)")
+        raise NotAllowed("ZooKeeper does not allow that: the log-in is missing or has no right to it (NoAuth)")
     raise LockUnavailable(f"ZooKeeper refuses that: {wire.name_of(call.error)}")
 
 

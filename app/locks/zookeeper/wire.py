@@ -16,7 +16,7 @@ Answer = TypeVar("Answer")
 _INT: Final = struct.Struct(">i")
 _LONG: Final = struct.Struct(">q")
 _HEAD: Final = struct.Struct(">iqi")  # of an answer: xid, zxid, error
-_STAT: Final = struct.Struct(">qqqqiiiqiiq")  # of a node: czxid first
+_STAT: Final = struct.Struct(">qqqqiiiqiiq")  # of a node: czxid, mzxid, ctime, mtime, ...
 _MESSAGE_MAX_BYTES: Final = 64 << 20  # a list of half a million contenders
 
 EVENT_XID: Final = -1
@@ -36,6 +36,7 @@ _AUTH: Final = 100
 _CLOSE: Final = -11
 _ANY_VERSION: Final = _INT.pack(-1)
 _ALL_RIGHTS: Final = 31
+_READ: Final = 1
 _NODE_DELETED: Final = 2
 
 
@@ -73,10 +74,11 @@ class Kind(Enum):
 
 
 class Node(NamedTuple):
-    """A node, and the number of the transaction that created it."""
+    """A node, the number of the transaction that created it, and when it was written, in ms since 1970."""
 
     text: bytes
     czxid: int
+    written_ms: int
 
 
 class Reader:
@@ -118,9 +120,18 @@ class Reader:
         """A list of texts."""
         return [self.text() for _ in range(self.integer())]
 
+    def stat(self) -> tuple[int, int]:
+        """A node's `Stat`, of which only that matters here: czxid and mtime."""
+        czxid, _, _, mtime, *_ = self.unpack(_STAT)
+        return int(czxid), int(mtime)
+
     def czxid(self) -> int:
-        """A node's `Stat`, of which only that matters here."""
-        return int(self.unpack(_STAT)[0])
+        """Of a node's `Stat`."""
+        return self.stat()[0]
+
+    def written_ms(self) -> int:
+        """Of a node's `Stat`."""
+        return self.stat()[1]
 
     def nothing(self) -> None:
         """Whatever there is."""
@@ -140,10 +151,16 @@ class Request(Generic[Answer]):
         return _frame(xid, self.opcode, _text(folder + self.path if self.path != "/" else folder or "/") + self.rest)
 
 
-def create(path: str, text: bytes, kind: Kind, *, logged_in: bool) -> Request[tuple[str, int]]:
-    """A node, for whoever is logged in alike, or for all: its path, and its czxid (0 of a persistent one)."""
-    scheme, who = ("auth", "") if logged_in else ("world", "anyone")
-    rights = _INT.pack(1) + _INT.pack(_ALL_RIGHTS) + _text(scheme) + _text(who)
+def create(path: str, text: bytes, kind: Kind, *, logged_in: bool, readable: bool = False) -> Request[tuple[str, int]]:
+    """A node, for whoever is logged in alike, or for all: its path, and its czxid (0 of a persistent one).
+
+    `readable`: all others can read it.
+    """
+    anyone = _text("world") + _text("anyone")
+    given = [_INT.pack(_ALL_RIGHTS) + (_text("auth") + _text("") if logged_in else anyone)]
+    if logged_in and readable:
+        given.append(_INT.pack(_READ) + anyone)
+    rights = _INT.pack(len(given)) + b"".join(given)
     opcode, flags = kind.value
     read = _path if opcode == _CREATE else _path_and_czxid
     return Request(opcode, path, _buffer(text) + rights + _INT.pack(flags), read)
@@ -167,9 +184,14 @@ def exists(path: str) -> Request[int]:
     return Request(_EXISTS, path, b"\0", Reader.czxid)
 
 
+def written(path: str) -> Request[int]:
+    """When it was written, in ms since 1970. Needs no right, as `exists`."""
+    return Request(_EXISTS, path, b"\0", Reader.written_ms)
+
+
 def get(path: str, *, watch: bool = False) -> Request[Node]:
     """What is in it. `watch`: be told of its next change or end."""
-    return Request(_GET, path, bytes([watch]), lambda answer: Node(answer.buffer(), answer.czxid()))
+    return Request(_GET, path, bytes([watch]), lambda answer: Node(answer.buffer(), *answer.stat()))
 
 
 def write(path: str, text: bytes) -> Request[None]:
