@@ -5,7 +5,7 @@ class Hook:
     """Told what happens to the locks of a backend; a subclass overrides what it wants to hear.
 
     Called by the thread or task that acquires and releases; `lost` by whoever finds out. Must be quick, and not raise.
-    Times are in seconds. docs/locks.md has Prometheus and OpenTelemetry in ten lines each.
+    Times are in seconds. The package's README has Prometheus and OpenTelemetry in ten lines each.
     """
 
     def granted(self, name: str, token: int, waited_s: float) -> None:

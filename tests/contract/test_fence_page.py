@@ -1,4 +1,8 @@
-"""The programs of docs/fence.md do what they say: each runs as it stands, but for the addresses of the servers."""
+"""The programs of docs/fence.md do what they say: each runs as it stands, but for the addresses of the servers.
+
+They import `fencelock`, as its users do. Here the same modules are in `app.locks`: tests/integration/test_fencelock.py
+has the package itself.
+"""
 
 import re
 from collections.abc import Iterator
@@ -22,6 +26,8 @@ def run(heading: str, number: int, *addresses: tuple[str, str]) -> dict[str, Any
     for printed, ours in addresses:
         assert printed in program
         program = program.replace(printed, ours)
+    assert "app.locks" not in program
+    program = re.sub(r"^from fencelock\b", "from app.locks", program, flags=re.MULTILINE)
     left: dict[str, Any] = {}
     exec(program, left)
     return left

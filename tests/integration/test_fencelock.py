@@ -92,6 +92,38 @@ def test_it_brings_nothing_but_the_client(python: Path) -> None:
     assert not names & {"fastapi", "starlette", "typer", "rich", "pydantic", "redis", "kazoo", "pymysql", "seckill"}
 
 
+def test_what_is_about_it_is_in_it(python: Path) -> None:
+    """The licence; and a README whose links don't lead to pages that only the repository has."""
+    program = (
+        "import json; from importlib.metadata import distribution as of; it = of('fencelock')\n"
+        "licences = [one.read_text() for one in it.files if one.name == 'LICENSE']\n"
+        "print(json.dumps([licences, it.metadata.get_payload(), [str(one) for one in it.files]]))"
+    )
+    said = subprocess.check_output([str(python), "-c", program], text=True, cwd="/")
+    licences, readme, files = json.loads(said)
+    assert licences == [(ROOT / "LICENSE").read_text()]
+    assert readme.strip() == (LOCKS / "README.md").read_text().strip()
+    links = re.findall(r"\]\(([^)]*)\)", re.sub(r"```.*?```", "", readme, flags=re.DOTALL))
+    assert not [link for link in links if not link.startswith(("https://", "#"))]
+    assert {one.split("/")[0].partition("-")[0] for one in files if "bin" not in one} == {"fencelock"}
+
+
+def test_the_programs_about_the_fence_import_what_there_is(python: Path) -> None:
+    """Those of docs/fence.md import what the package has, by the names that it has there."""
+    page = (ROOT / "docs" / "fence.md").read_text()
+    programs = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    imported = [re.findall(r"^from (fencelock[\w.]*) import (.*)$", program, re.MULTILINE) for program in programs]
+    assert len(programs) == sum("fencelock.fence" in dict(one) for one in imported) == 5
+    names = {f"{module}:{name}" for one in imported for module, them in one for name in them.split(", ")}
+    # Not imported: what is behind them is what this environment has not.
+    program = (
+        "from importlib import import_module; import sys\n"
+        "for one in sys.argv[1:]: assert one.split(':')[1] in import_module(one.split(':')[0]).__all__, one"
+    )
+    done = subprocess.run([str(python), "-c", program, *names], capture_output=True, text=True, timeout=60, cwd="/")
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_lock_without_its_client_says_what_to_install(python: Path) -> None:
     """And names a package that is really called so."""
     for scheme, package in {"redis": "redis", "mysql+row": "sqlalchemy"}.items():

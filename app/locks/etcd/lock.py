@@ -33,10 +33,10 @@ class EtcdLock(DistributedLock["EtcdBackend"]):
 
     Follows etcd's Go `concurrency.Mutex`. The layout is its own and that of etcd's Lock service, `<name>/<lease id in
     hex>`, so that `etcdctl lock <name>`, Go's Mutex and jetcd stand in the same line with us; as there, a name must not
-    be a folder of another one ("/jobs" beside "/jobs/nightly"). Differs where Go's has been hurt: a lease of its own
-    for each acquire (two threads are two contenders; a release can't delete another one's key), no watch from a past
-    revision (which can be told 100 ms late), and a waiter whose own key vanished queues again instead of waiting for
-    ever.
+    be a folder of another one ("/jobs" beside "/jobs/nightly"). Differs where Go's has been hurt: a lease that no other
+    acquire has at the same time (two threads are two contenders; a release can't delete another one's key), no watch
+    from a past revision (which can be told 100 ms late), and a waiter whose own key vanished queues again instead of
+    waiting for ever.
 
     >>> with connect("etcd://127.0.0.1:2379").lock("/locks/phone") as grant:
     ...     store.write(..., token=grant.token)

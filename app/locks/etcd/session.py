@@ -23,9 +23,9 @@ _DELETES_MAX: Final = 16  # at a renewal, which must not be late for them
 class Session(Leased):
     """As etcd's Go `concurrency.Session`: a lease that is kept renewed, and all that is locked under it.
 
-    Locks without a session have a lease each, which is the safer choice: a deleted key loses that lock only. A session
-    is for those who hold many locks for long, or locks that are worth nothing without each other. Two threads of a
-    session are two contenders, other than in Go.
+    Locks without a session share no lease while they are held, which is the safer choice: one that ends loses that lock
+    only. A session is for those who hold many locks for long, or locks that are worth nothing without each other. Two
+    threads of a session are two contenders, other than in Go.
 
     >>> with backend.session(ttl_s=10) as session:
     ...     with session.lock("/jobs/nightly"), session.lock("/jobs/weekly"):
