@@ -13,15 +13,17 @@ import pytest
 import redis
 
 from app.embedded import Valkey
-from app.errors import ConfigurationError, LockLost, LockTimeout, LockUnavailable
-from app.locks import DistributedLock, Grant, LockBackend
+from app.errors import ConfigurationError, LockCancelled, LockLost, LockTimeout, LockUnavailable
+from app.locks import Cancel, DistributedLock, Grant, LockBackend, connect
 from app.locks.redis import lock as redis_lock
 from app.locks.redis.fair import RedisFairBackend
 from app.locks.redis.lock import RedisBackend
 from app.locks.redis.redlock import RedlockBackend
+from app.locks.url import LockUrl
 from app.torture.proxy import Proxy
 from tests.contract.lock_contract import TTL_S, InThread, LockContract, LockSystem
 from tests.harness.waiting import WITHIN_S, eventually
+from tests.harness.worker import Worker
 
 
 class RedisSystem(LockSystem):
@@ -217,6 +219,82 @@ def test_a_waiter_of_theirs_that_is_dead_is_passed_over(raw: Any, backend: Redis
         raw.zadd("redisson_lock_timeout:{/test/shared}", {THEIRS: time.time() * 1000 - 1})
     with backend.lock("/test/shared") as grant:
         assert grant.token > 0
+
+
+def test_those_who_left_and_the_dead_cost_a_ttl_together(raw: Any, shared_server: Valkey) -> None:
+    """However many there were. The holder is theirs and has 30 s, so nothing else is waited for."""
+    name, ttl_s = "/test/dead", 2 * TTL_S
+    queue, scores = f"redisson_lock_queue:{{{name}}}", f"redisson_lock_timeout:{{{name}}}"
+    system = RedisSystem(shared_server, RedisFairBackend)
+    raw.hset(name, THEIRS, 1)
+    raw.pexpire(name, 30_000)
+    with ExitStack() as stack:
+        backend = stack.enter_context(system.open(ttl_s))
+        dead = [stack.enter_context(Worker(system.backend, system.options(ttl_s), name)) for _ in range(3)]
+        calm, cancel = [], Cancel()
+        for number in range(8):
+            calm.append(InThread(lambda: backend.lock(name).acquire(owner="calm", cancel=cancel)))
+            eventually(lambda number=number: raw.llen(queue) == number + 1, "it waits")
+        for number, one in enumerate(dead):
+            one.tell("acquire")
+            eventually(lambda number=number: raw.llen(queue) == number + 9, "it waits")
+        lock = backend.lock(name)
+        behind = InThread(lambda: lock.acquire(owner="me"))
+        eventually(lambda: raw.llen(queue) == 12, "we are behind them")
+        cancel.set()
+        for one in calm:
+            with pytest.raises(LockCancelled):
+                one.result()
+        for one in dead:
+            one.kill()
+        killed = time.monotonic()
+        # That is how long it stands in Redisson's way, too.
+        first = raw.lindex(queue, 0)
+        assert raw.zscore(scores, first) / 1000 <= time.time() + ttl_s
+        raw.delete(name)
+        assert behind.result().token > 0
+        assert time.monotonic() - killed < 2 * ttl_s
+        lock.release(owner="me")
+
+
+@pytest.mark.parametrize(("option", "wait_s"), [("", 300), ("?redisson_wait_s=1.5", 1.5)])
+def test_what_redisson_takes_off_our_time_was_added(
+    raw: Any, shared_server: Valkey, option: str, wait_s: float
+) -> None:
+    """A wait for each of theirs that is ahead, however old; so ours live for a TTL when theirs have gone."""
+    name, ttl_s = "/test/behind", 60
+    queue, scores = f"redisson_lock_queue:{{{name}}}", f"redisson_lock_timeout:{{{name}}}"
+    before = time.time()
+    raw.hset(name, THEIRS, 1)
+    raw.rpush(queue, "theirs:1", "theirs:2")
+    raw.zadd(scores, {"theirs:1": (before + 20) * 1000, "theirs:2": (before + 20 + wait_s) * 1000})
+    with connect(f"{shared_server.url.replace('redis:', 'redis+fair:')}{option}", ttl_s=ttl_s) as backend:
+        lock, cancel = backend.lock(name), Cancel()
+        waiting = [InThread(lambda number=number: lock.acquire(owner=number, cancel=cancel)) for number in range(2)]
+        eventually(lambda: raw.llen(queue) == 4, "we wait")
+        assert all(0 < (one.ttl_left_s or 0) <= ttl_s + 1 for one in lock.contenders()[-2:])
+        for ours in raw.lrange(queue, 2, 3):
+            lives_until = raw.zscore(scores, ours) / 1000 - 2 * wait_s
+            assert before + ttl_s - 1 <= lives_until <= time.time() + ttl_s
+        cancel.set()
+        for one in waiting:
+            with pytest.raises(LockCancelled):
+                one.result()
+
+
+def test_redis_py_is_told_its_own_options_only() -> None:
+    """Those that it does not know it refuses."""
+    for query in ("redisson_wait_s=30&health_check_interval=7", "health_check_interval=7&redisson_wait_s=30"):
+        with RedisFairBackend.from_url(LockUrl.parse(f"redis+fair://:secret@localhost/3?{query}")) as backend:
+            asked = backend.client.client(brief=False).connection_pool.connection_kwargs
+            assert (backend.redisson_wait_s, asked["db"], asked["health_check_interval"]) == (30, 3, 7)
+
+
+@pytest.mark.parametrize("wait", ["soon", "0", "-1", "nan", "1e999"])
+def test_a_wait_that_can_not_be_is_named(wait: str) -> None:
+    """At once."""
+    with pytest.raises(ConfigurationError, match="redisson_wait_s"):
+        connect(f"redis+fair://localhost?redisson_wait_s={wait}")
 
 
 @pytest.mark.parametrize("kind", [RedisBackend, RedisFairBackend])

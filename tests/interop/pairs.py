@@ -69,7 +69,8 @@ def redisson(server: Valkey) -> Pair:
 
 def redisson_fair(server: Valkey, wait_s: float = FAIR_WAIT_S) -> Pair:
     theirs = partial(client.java, "redisson-fair", server.url, fair_wait_s=wait_s)
-    return Pair(server.url.replace("redis:", "redis+fair:"), theirs, _in_line)
+    url = f"{server.url.replace('redis:', 'redis+fair:')}?redisson_wait_s={wait_s:g}"
+    return Pair(url, theirs, _in_line)
 
 
 def redsync(servers: list[Valkey]) -> Pair:

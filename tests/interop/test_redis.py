@@ -1,13 +1,16 @@
 """Redis: Redisson's RLock and RFairLock, and redsync over several servers, share their locks with ours."""
 
+import time
+from pathlib import Path
+
 import pytest
 from redis import Redis
 
 from app.embedded import Valkey
 from tests.harness.servers import where_installed
 from tests.interop import builds, pairs
-from tests.interop.pairs import Pair
-from tests.interop.together import Crowd, InLine, Shown, Together, either, marks
+from tests.interop.pairs import TTL_S, Pair
+from tests.interop.together import SLACK_S, Crowd, InLine, Journal, Shown, Together, either, marks
 
 pytestmark = marks
 
@@ -26,6 +29,45 @@ class TestRedissonFair(InLine):
         # Theirs show no sign of life while they wait: only this tells that one of them is dead.
         dies = "dead_waiter" in request.node.name
         return pairs.redisson_fair(valkey, wait_s=1 if dies else pairs.FAIR_WAIT_S)
+
+    @pytest.mark.parametrize(
+        ("before_s", "behind_s"),
+        [(0, 3.5 * TTL_S), (3.5 * TTL_S, 0)],
+        ids=["we wait for long", "it has waited for long"],
+    )
+    @either
+    def test_we_keep_our_places_behind_theirs(
+        self, crowd: Crowd, tmp_path: Path, kind: str, other: str, before_s: float, behind_s: float
+    ) -> None:
+        """Theirs takes its whole wait off our time when it gets the lock, and gives it back before we look again."""
+        journal = Journal(tmp_path)
+        kinds = ["theirs", "ours", "ours", other, "ours", "theirs"]
+        holder, *line, newcomer = crowd.start(kind, *kinds, "ours")
+        names = [f"{kind}-{place}" for place, kind in enumerate(kinds)]
+        assert holder.ask("acquire", -1)[0] == "granted"
+        for who, contender in zip(names, line, strict=True):
+            crowd.arrive(contender, "loop", 1, 0, who, journal.counter, journal.file)
+            if who == names[0]:
+                time.sleep(before_s)
+        time.sleep(behind_s)
+        assert holder.ask("release")[0] == "released"
+        newcomer.tell("loop", 1, 0, "newcomer", journal.counter, journal.file)
+        for contender in (*line, newcomer):
+            assert contender.answer() == ["looped", "1"]
+        assert journal.served() == [*names, "newcomer"]
+
+    def test_a_dead_one_of_ours_behind_theirs_costs_a_ttl(self, crowd: Crowd) -> None:
+        """Also if none of ours is left to notice: what theirs take off for their waits is all that we had added."""
+        holder, theirs, ours, behind = crowd.start("theirs", "theirs", "ours", "theirs")
+        assert holder.ask("acquire", -1)[0] == "granted"
+        for contender in (theirs, ours, behind):
+            crowd.arrive(contender, "acquire", -1)
+        time.sleep(1.5 * TTL_S)
+        ours.kill()
+        assert holder.ask("release")[0] == "released"
+        assert theirs.answer()[0] == "granted"
+        assert theirs.ask("release")[0] == "released"
+        assert behind.answer(TTL_S + SLACK_S)[0] == "granted"
 
 
 class TestRedsync(Together):

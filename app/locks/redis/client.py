@@ -37,10 +37,10 @@ _IDLE_MAX: Final = 100  # patterns: a program may have a lock for each of its or
 
 
 class Script:
-    """A Lua script that lies beside this file."""
+    """A Lua script that lies beside this file, in one piece or several."""
 
-    def __init__(self, name: str) -> None:
-        self.source = files(__package__ or "").joinpath(name).read_text()
+    def __init__(self, *names: str) -> None:
+        self.source = "\n".join(files(__package__ or "").joinpath(name).read_text() for name in names)
         self.sha = hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest()
 
 

@@ -1,20 +1,29 @@
 """The fair Redis lock: a queue beside the key, in the layout of Redisson's RFairLock."""
 
-from typing import Any, Final
+import math
+import re
+from typing import Any, Final, Self, Unpack
 
-from ..backend import Guarantees
+from ..backend import Guarantees, Options
 from ..compat import override
 from ..contender import Contender, parse_owner
+from ..errors import ConfigurationError
+from ..url import LockUrl
 from .client import Script
 from .lock import OWNER, TOKENS, RedisAttempt, RedisBackend, RedisLock, literally, redisson
 
-_TAKE: Final = Script("fair_take.lua")
-_LEAVE: Final = Script("fair_leave.lua")
+_TAKE: Final = Script("fair_line.lua", "fair_take.lua")
+_LEAVE: Final = Script("fair_line.lua", "fair_leave.lua")
 _WAITING: Final = "fencelock_waiting:"
+_OURS: Final = re.compile(r"(\d{1,15}) (.*)", re.ASCII | re.DOTALL)
+_OPTION: Final = "redisson_wait_s"
+_REDISSON_WAIT_S: Final = 300.0  # Redisson's default
 
 
 class RedisFairLock(RedisLock):
     """The Redis lock whose contenders get it in the order of their arrival. Only the first of them is woken."""
+
+    _backend: "RedisFairBackend"
 
     @override
     def _attempt(self) -> "_FairAttempt":
@@ -24,9 +33,14 @@ class RedisFairLock(RedisLock):
 class _FairAttempt(RedisAttempt):
     """Each try is also the sign of life without which a waiter loses its place."""
 
+    def __init__(self, backend: "RedisFairBackend", name: str, ttl_s: float) -> None:
+        super().__init__(backend, name, ttl_s)
+        self._redisson_wait_ms = math.ceil(backend.redisson_wait_s * 1000)
+
     @override
     async def _ask(self, claim: list[str | int]) -> Any:
-        return await self._client.run(_TAKE, [self.name, TOKENS, OWNER + self.name, *_queue(self.name)], claim)
+        keys = [self.name, TOKENS, OWNER + self.name, *_queue(self.name)]
+        return await self._client.run(_TAKE, keys, [*claim, self._redisson_wait_ms])
 
     @override
     def _refused(self) -> None:
@@ -50,12 +64,35 @@ class _FairAttempt(RedisAttempt):
 
 
 class RedisFairBackend(RedisBackend):
-    """As `RedisBackend`, with a queue."""
+    """As `RedisBackend`, with a queue.
+
+    `redisson_wait_s`: the `fairLockWaitTimeout` of Redisson's clients that use the same locks, in seconds (300). Behind
+    one of theirs with a longer one, ours may lose their places; see fair_line.lua.
+    """
 
     name = "redis-fair"
     guarantees = Guarantees(
         fair=True, fencing=True, survives_silence=True, survives_restart=True, survives_cut=True, shows_queue=True
     )
+
+    def __init__(self, url: str, *, redisson_wait_s: float = _REDISSON_WAIT_S, **options: Unpack[Options]) -> None:
+        super().__init__(url, **options)
+        if not 0 < redisson_wait_s < math.inf:
+            raise ConfigurationError(f"{_OPTION} is a number of seconds above 0")
+        self.redisson_wait_s = redisson_wait_s
+
+    @classmethod
+    @override
+    def from_url(cls, url: LockUrl, **options: Unpack[Options]) -> Self:
+        rest, _, query = url.rest.partition("?")
+        ours = f"{_OPTION}="
+        theirs = "&".join(one for one in query.split("&") if not one.startswith(ours))  # redis-py's
+        try:
+            wait_s = float(url.options.get(_OPTION, _REDISSON_WAIT_S))
+        except ValueError:
+            wait_s = math.nan
+        server = f"{url.scheme.partition('+')[0]}://{rest}" + (f"?{theirs}" if theirs else "")
+        return cls(server, redisson_wait_s=wait_s, **options)
 
     @override
     def lock(self, name: str, *, ttl_s: float | None = None) -> RedisFairLock:
@@ -71,9 +108,11 @@ class RedisFairBackend(RedisBackend):
         now_ms = seconds * 1000 + micros // 1000
         found = await super().queue(name)
         for owner in owners:
-            until_ms = await do("zscore", until, owner)
+            # Of ours: until when it lives, and who it is. Others write what they like.
+            ours = _OURS.fullmatch(await do("hget", waiting, owner) or "")
+            until_ms = int(ours[1]) if ours else await do("zscore", until, owner)
             if until_ms is not None and until_ms > now_ms:
-                described, waited_s = parse_owner(await do("hget", waiting, owner))
+                described, waited_s = parse_owner(ours[2] if ours else None)
                 found.append(
                     Contender(
                         key=f"{name}/{owner}",

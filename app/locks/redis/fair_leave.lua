@@ -1,6 +1,7 @@
--- Give the lock back if it is ours, or our place in the queue, and tell the first of those who wait that it is free.
+-- Give the lock back if it is ours, or our place in the line, and tell the first of those who wait that it is free
+-- (fair_line.lua comes before this).
 --
--- KEYS: 1 lock, 2 name of the owner, 3 queue, 4 deadlines, 5 names of the waiters
+-- KEYS: 1 lock, 2 name of the owner, 3 line, 4 times, 5 names of ours in the line
 -- ARGV: 1 owner, 2 channel, to which each waiter adds ":" and its own name
 -- Answers 1 if the lock was ours, else 0.
 
@@ -9,6 +10,6 @@ if held == 1 then redis.call("DEL", KEYS[2]) end
 redis.call("LREM", KEYS[3], 0, ARGV[1])
 redis.call("ZREM", KEYS[4], ARGV[1])
 redis.call("HDEL", KEYS[5], ARGV[1])
-local first = redis.call("EXISTS", KEYS[1]) == 0 and redis.call("LINDEX", KEYS[3], 0)
-if first then redis.call("PUBLISH", ARGV[2] .. ":" .. first, "0") end
+local first = first_alive(KEYS[3], KEYS[4], KEYS[5])
+if first and redis.call("EXISTS", KEYS[1]) == 0 then redis.call("PUBLISH", ARGV[2] .. ":" .. first, "0") end
 return held
