@@ -1,6 +1,8 @@
 """The Redis locks keep the contract; and what is theirs alone: Redisson's layout, and servers that forget."""
 
+import asyncio
 import contextlib
+import os
 import re
 import threading
 import time
@@ -13,7 +15,7 @@ import pytest
 import redis
 
 from app.embedded import Valkey
-from app.errors import ConfigurationError, LockCancelled, LockLost, LockTimeout, LockUnavailable
+from app.errors import ConfigurationError, LockCancelled, LockError, LockLost, LockTimeout, LockUnavailable
 from app.locks import Cancel, DistributedLock, Grant, LockBackend, connect
 from app.locks.redis import lock as redis_lock
 from app.locks.redis.fair import RedisFairBackend
@@ -36,8 +38,8 @@ class RedisSystem(LockSystem):
     def options(self, ttl_s: float) -> dict[str, Any]:
         return {"url": self.server.url, "ttl_s": ttl_s}
 
-    def open(self, ttl_s: float) -> LockBackend:
-        return self.kind(**self.options(ttl_s))
+    def open(self, ttl_s: float, **more: Any) -> LockBackend:
+        return self.kind(**self.options(ttl_s), **more)
 
     def delete_key(self, key: str) -> None:
         """A mark, or a contender's `<name>/<owner>`."""
@@ -96,8 +98,8 @@ class RedlockSystem(LockSystem):
     def options(self, ttl_s: float) -> dict[str, Any]:
         return {"urls": [server.url for server in self.servers], "ttl_s": ttl_s}
 
-    def open(self, ttl_s: float) -> LockBackend:
-        return RedlockBackend(**self.options(ttl_s))
+    def open(self, ttl_s: float, **more: Any) -> LockBackend:
+        return RedlockBackend(**self.options(ttl_s), **more)
 
     def delete_key(self, key: str) -> None:
         assert sum(client.delete(key.rpartition("/")[0]) for client in self.clients) >= 2
@@ -295,6 +297,76 @@ def test_a_wait_that_can_not_be_is_named(wait: str) -> None:
     """At once."""
     with pytest.raises(ConfigurationError, match="redisson_wait_s"):
         connect(f"redis+fair://localhost?redisson_wait_s={wait}")
+
+
+def test_a_name_that_something_else_uses_is_said(raw: Any, backend: RedisBackend) -> None:
+    """A string under the lock's name, as redis-py's own lock leaves one: at once an error that says so, and no wait."""
+    with raw.lock("/test/shared", timeout=60):
+        lock = backend.lock("/test/shared")
+        began = time.monotonic()
+        with pytest.raises(LockError, match="something else uses that name") as error:
+            lock.acquire(wait_s=WITHIN_S)
+        with pytest.raises(LockError, match="something else uses that name"):
+            lock.try_acquire()
+        with pytest.raises(LockError, match="something else uses that name"):
+            lock.contenders()
+        assert time.monotonic() - began < 1
+        assert not isinstance(error.value, LockUnavailable)
+        assert raw.keys("*") == ["/test/shared"]  # nothing of ours beside it
+    with lock as grant:
+        assert grant.token > 0
+
+
+async def test_a_name_that_something_else_uses_is_said_to_tasks(raw: Any, backend: RedisBackend) -> None:
+    """The same on a loop."""
+    raw.set("/test/shared", "a text")
+    async with asyncio.timeout(1):
+        with pytest.raises(LockError, match="something else uses that name"):
+            await backend.aio.lock("/test/shared").acquire()
+    await backend.leave_loop()
+
+
+def test_a_lock_that_something_else_wrote_over(
+    raw: Any, shared_server: Valkey, backend: RedisBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its holder is told as of any loss, those who wait are told why, and what was written stays."""
+    monkeypatch.setattr(redis_lock, "_LOOK_AGAIN_S", 0.1)  # no message tells of it
+    brief = type(backend)(shared_server.url, ttl_s=60, renew_ratio=0.01)
+    lock = brief.lock("/test/shared")
+    grant = lock.acquire()
+    waiting = InThread(lambda: brief.lock("/test/shared").acquire())
+    fair = isinstance(backend, RedisFairBackend)
+    eventually(lambda: raw.pubsub_numpat() >= 1 and (not fair or len(lock.contenders()) == 2), "it waits")
+    raw.set("/test/shared", "a text")
+    eventually(lambda: grant.lost, "its holder is told")
+    with pytest.raises(LockLost):
+        lock.release()
+    with pytest.raises(LockError, match="something else uses that name"):
+        waiting.result()
+    assert raw.get("/test/shared") == "a text"
+    assert raw.exists("redisson_lock_queue:{/test/shared}") == 0
+    brief.close()
+
+
+def test_a_lock_that_was_unlocked_by_force(raw: Any, backend: RedisBackend) -> None:
+    """Redisson's `forceUnlock` deletes the lock, and not what we say of its holder: that is said of nobody else."""
+    lock = backend.lock("/test/shared")
+    grant = lock.acquire(owner="me")
+    assert [one.owner["pid"] for one in lock.contenders()] == [os.getpid()]
+    raw.delete("/test/shared")
+    assert lock.contenders() == []
+    raw.hset("/test/shared", THEIRS, 1)
+    raw.pexpire("/test/shared", 600_000)
+    for queue in (lock.contenders(), backend.contenders("/test/")):
+        assert [(one.key, one.owner, one.token, one.holds) for one in queue] == [
+            (f"/test/shared/{THEIRS}", {}, 0, True)
+        ]
+    taken = backend.take_away("/test/shared", by="a test")
+    assert taken is not None
+    assert (taken.key, taken.owner, taken.token) == (f"/test/shared/{THEIRS}", {}, 0)
+    with backend.lock("/test/shared") as next_one:
+        assert next_one.token > grant.token
+        assert [one.token for one in lock.contenders()] == [next_one.token]
 
 
 @pytest.mark.parametrize("kind", [RedisBackend, RedisFairBackend])

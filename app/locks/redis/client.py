@@ -36,6 +36,10 @@ _LISTEN_S: Final = 1.0  # after at most so long the listening thread looks wheth
 _IDLE_MAX: Final = 100  # patterns: a program may have a lock for each of its orders
 
 
+class NoLock(LockError):
+    """Something else uses a lock's name."""
+
+
 class Script:
     """A Lua script that lies beside this file, in one piece or several."""
 
@@ -110,7 +114,7 @@ class RedisClient:
             raise
         except (RedisError, OSError) as error:
             if "WRONGTYPE" in str(error):
-                raise LockError("something else uses that name in Redis: its key is no lock of this kind") from error
+                raise NoLock("something else uses that name in Redis: its key is no lock of this kind") from error
             raise LockUnavailable(f"Redis can't be asked: {error}") from error
 
     def client(self, *, brief: bool) -> Any:

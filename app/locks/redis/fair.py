@@ -2,6 +2,7 @@
 
 import math
 import re
+from contextlib import suppress
 from typing import Any, Final, Self, Unpack
 
 from ..backend import Guarantees, Options
@@ -9,7 +10,7 @@ from ..compat import override
 from ..contender import Contender, parse_owner
 from ..errors import ConfigurationError
 from ..url import LockUrl
-from .client import Script
+from .client import NoLock, Script
 from .lock import OWNER, TOKENS, RedisAttempt, RedisBackend, RedisLock, literally, redisson
 
 _TAKE: Final = Script("fair_line.lua", "fair_take.lua")
@@ -60,7 +61,8 @@ class _FairAttempt(RedisAttempt):
     async def end(self, timeout_s: float) -> None:
         """Give the lock back, if it is still ours, or the place."""
         keys = [self.name, OWNER + self.name, *_queue(self.name)]
-        await self._client.run(_LEAVE, keys, [self._owner, self._channel], brief=True)
+        with suppress(NoLock):
+            await self._client.run(_LEAVE, keys, [self._owner, self._channel], brief=True)
 
 
 class RedisFairBackend(RedisBackend):

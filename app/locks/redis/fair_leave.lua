@@ -5,7 +5,7 @@
 -- ARGV: 1 owner, 2 channel, to which each waiter adds ":" and its own name
 -- Answers 1 if the lock was ours, else 0.
 
-local held = redis.call("HDEL", KEYS[1], ARGV[1])
+local held = redis.pcall("HDEL", KEYS[1], ARGV[1])  -- an error if something else was written over the lock
 if held == 1 then redis.call("DEL", KEYS[2]) end
 redis.call("LREM", KEYS[3], 0, ARGV[1])
 redis.call("ZREM", KEYS[4], ARGV[1])

@@ -3,6 +3,7 @@
 import math
 import re
 import uuid
+from contextlib import suppress
 from typing import Any, Final, Self, Unpack
 
 from ..attempt import Attempt
@@ -15,7 +16,7 @@ from ..lease import Lease
 from ..lock import DistributedLock
 from ..url import LockUrl
 from ..waiting import Wait
-from .client import RedisClient, Script
+from .client import NoLock, RedisClient, Script
 
 _TAKE: Final = Script("take.lua")
 _RENEW: Final = Script("renew.lua")
@@ -98,11 +99,15 @@ class RedisAttempt(Attempt["RedisBackend"]):
     async def renew(self, timeout_s: float) -> bool:
         """Another TTL, if it is still ours."""
         keys = [self.name, OWNER + self.name]
-        return bool(await self._client.run(_RENEW, keys, [self._ttl_ms, self._owner], brief=True))
+        try:
+            return bool(await self._client.run(_RENEW, keys, [self._ttl_ms, self._owner], brief=True))
+        except NoLock:  # it was written over
+            return False
 
     async def end(self, timeout_s: float) -> None:
         """Give it back, if it is still ours."""
-        await self._client.run(_RELEASE, [self.name, OWNER + self.name], [self._owner, self._channel], brief=True)
+        with suppress(NoLock):
+            await self._client.run(_RELEASE, [self.name, OWNER + self.name], [self._owner, self._channel], brief=True)
 
 
 class RedisBackend(LockBackend):
