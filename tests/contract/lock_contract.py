@@ -27,7 +27,7 @@ from app.locks.clock import now
 from app.locks.waiting import Wake
 from app.torture.proxy import Proxy
 from tests.contract.permit_contract import PermitContract
-from tests.contract.task_contract import TaskContract, promise
+from tests.contract.task_contract import OFTEN, Losses, TaskContract, promise
 from tests.harness.forked import Forked
 from tests.harness.waiting import WITHIN_S, eventually
 from tests.harness.worker import Worker
@@ -52,8 +52,8 @@ class LockSystem(ABC):
         """What the backend's class is opened with; plain values, to be sent to other processes."""
 
     @abstractmethod
-    def open(self, ttl_s: float) -> LockBackend:
-        """The backend, in this process."""
+    def open(self, ttl_s: float, **more: Any) -> LockBackend:
+        """The backend, in this process; `more` of what all backends take."""
 
     @abstractmethod
     def delete_key(self, key: str) -> None:
@@ -357,6 +357,31 @@ class LockContract(TaskContract, PermitContract):
                 assert InThread(lock.try_acquire).result() is None
         in_vain = [("LockTimeout", name)] if self.guarantees.scope is not Scope.NOBODY else []
         assert told == [("granted", name), *in_vain, ("released", name)]
+
+    @promise("leases")
+    def test_the_hook_is_told_of_renewals_and_of_losses(
+        self, system: LockSystem, backend: LockBackend, name: str
+    ) -> None:
+        """It hears of renewals; of each loss once, with its reason; and of a lock that was released nothing more."""
+        told = Losses()
+        with closing(system.open(CALM_S, hook=told, renew_ratio=OFTEN)) as hooked:
+            lock = hooked.lock(name)
+            with lock:
+                eventually(lambda: "renewed" in told.renewals, "it is renewed")
+            grant = lock.acquire()
+            system.end_lease(grant)
+            eventually(lambda: told.losses and "lost" in told.renewals, "the loss is told")
+            assert told.losses == [(name, grant.token, grant.lease.reason)]
+            with pytest.raises(LockLost):
+                lock.release()
+            left = hooked.lock(name)
+            token = InThread(lambda: left.acquire().token).result()
+            eventually(lambda: len(told.losses) > 1, "the end of an owner is told")
+            assert told.losses[1:] == [(name, token, "its owner ended without releasing it")]
+            with hooked.lock(name).holding(wait_s=WITHIN_S):
+                pass
+        assert "abandoned" in told.renewals
+        assert len(told.losses) == 2
 
     # -- owners ------------------------------------------------------------------------------------------------------
 

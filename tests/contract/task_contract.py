@@ -11,6 +11,7 @@ import pytest
 from app.locks import (
     DistributedLock,
     Guarantees,
+    Hook,
     LockBackend,
     LockLost,
     LockNotHeld,
@@ -24,10 +25,26 @@ from tests.harness.forked import Forked
 from tests.harness.waiting import WITHIN_S, eventually_async
 from tests.harness.worker import Worker
 
+OFTEN = 0.03  # a renewal ratio, for who waits for renewals and not for a TTL
+
 
 def promise(name: str) -> Any:
     """A test for backends that guarantee this; for the others it is left out when tests are collected."""
     return pytest.mark.promise(name)
+
+
+class Losses(Hook):
+    """What a hook heard of renewals, and of losses."""
+
+    def __init__(self) -> None:
+        self.renewals: list[str] = []
+        self.losses: list[tuple[str, int, str]] = []
+
+    def renewal(self, event: str) -> None:
+        self.renewals.append(event)
+
+    def lost(self, name: str, token: int, reason: str) -> None:
+        self.losses.append((name, token, reason))
 
 
 class TaskContract:
@@ -287,6 +304,28 @@ class TaskContract:
         await asyncio.create_task(brief_tasks_lock.acquire())
         async with brief_tasks_lock.holding(wait_s=WITHIN_S) as grant:
             assert not grant.lost
+
+    @promise("leases")
+    async def test_the_hook_is_told_of_what_tasks_lose(self, system: Any, backend: LockBackend, name: str) -> None:
+        """Of renewals by the loop, and of each loss once, with its reason; of a lock that was released nothing more."""
+        told = Losses()
+        async with system.open(10, hook=told, renew_ratio=OFTEN).aio as hooked:
+            lock = hooked.lock(name)
+            async with lock:
+                await eventually_async(lambda: "renewed" in told.renewals, "it is renewed")
+            grant = await lock.acquire()
+            await asyncio.to_thread(system.end_lease, grant)
+            await eventually_async(lambda: told.losses and "lost" in told.renewals, "the loss is told")
+            assert told.losses == [(name, grant.token, grant.lease.reason)]
+            with pytest.raises(LockLost):
+                await lock.release()
+            token = (await asyncio.create_task(lock.acquire())).token
+            await eventually_async(lambda: len(told.losses) > 1, "the end of a task is told")
+            assert told.losses[1:] == [(name, token, "its owner ended without releasing it")]
+            async with lock.holding(wait_s=WITHIN_S):
+                pass
+        assert "abandoned" in told.renewals
+        assert len(told.losses) == 2
 
     # -- what it costs, and its end ----------------------------------------------------------------------------------
 

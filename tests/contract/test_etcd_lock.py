@@ -53,8 +53,8 @@ class EtcdSystem(LockSystem):
     def options(self, ttl_s: float) -> dict[str, Any]:
         return {"endpoints": [self.server.endpoint], "ttl_s": ttl_s}
 
-    def open(self, ttl_s: float) -> EtcdBackend:
-        return EtcdBackend(**self.options(ttl_s))
+    def open(self, ttl_s: float, **more: Any) -> EtcdBackend:
+        return EtcdBackend(**self.options(ttl_s), **more)
 
     def delete_key(self, key: str) -> None:
         assert etcdctl(self.server.endpoint, "del", key).strip() == "1"
@@ -70,8 +70,8 @@ class EtcdSystem(LockSystem):
 class EtcdTxnSystem(EtcdSystem):
     backend = "app.locks.etcd.txn:EtcdTxnBackend"
 
-    def open(self, ttl_s: float) -> EtcdBackend:
-        return EtcdTxnBackend(**self.options(ttl_s))
+    def open(self, ttl_s: float, **more: Any) -> EtcdBackend:
+        return EtcdTxnBackend(**self.options(ttl_s), **more)
 
     def end_lease(self, grant: Grant) -> None:
         answer = gateway(self.server, "kv/range", key=base64.b64encode(grant.key.encode()).decode())

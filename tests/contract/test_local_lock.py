@@ -16,8 +16,8 @@ class LocalSystem(LockSystem):
     def options(self, ttl_s: float) -> dict[str, Any]:
         return {"ttl_s": ttl_s}
 
-    def open(self, ttl_s: float) -> LockBackend:
-        return LocalBackend(**self.options(ttl_s))
+    def open(self, ttl_s: float, **more: Any) -> LockBackend:
+        return LocalBackend(**self.options(ttl_s), **more)
 
     def delete_key(self, key: str) -> None:
         queue = local._queues[key.rpartition("/")[0]]

@@ -56,8 +56,8 @@ class MySqlSystem(LockSystem):
     def options(self, ttl_s: float) -> dict[str, Any]:
         return {"url": self.server.url, "ttl_s": ttl_s}
 
-    def open(self, ttl_s: float) -> MySqlBackend:
-        return self.kind(**self.options(ttl_s))
+    def open(self, ttl_s: float, **more: Any) -> MySqlBackend:
+        return self.kind(**self.options(ttl_s), **more)
 
     def delete_key(self, key: str) -> None:
         self.delete_holder(key.rpartition("/")[2])

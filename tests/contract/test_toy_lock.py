@@ -26,8 +26,8 @@ class ToySystem(LockSystem):
     def options(self, ttl_s: float) -> dict[str, Any]:
         return {"file": str(self._file), "ttl_s": ttl_s}
 
-    def open(self, ttl_s: float) -> LockBackend:
-        return connect(f"toy://{self._file}", ttl_s=ttl_s)
+    def open(self, ttl_s: float, **more: Any) -> LockBackend:
+        return connect(f"toy://{self._file}", ttl_s=ttl_s, **more)
 
     def delete_key(self, key: str) -> None:
         async def delete() -> None:

@@ -77,8 +77,8 @@ class ZooKeeperSystem(LockSystem):
     def options(self, ttl_s: float) -> dict[str, Any]:
         return {"hosts": self.server.hosts, "ttl_s": ttl_s}
 
-    def open(self, ttl_s: float) -> ZooKeeperBackend:
-        backend = ZooKeeperBackend(**self.options(ttl_s))
+    def open(self, ttl_s: float, **more: Any) -> ZooKeeperBackend:
+        backend = ZooKeeperBackend(**self.options(ttl_s), **more)
         self._opened.add(backend)
         return backend
 
