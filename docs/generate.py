@@ -120,14 +120,15 @@ def locks() -> str:
         "shows_queue",
         "elects",
         "permits",
+        "several",
     )
     rows = []
     for name in CLASSES:
         has = backend_class(name).guarantees
         promised = " | ".join("yes" if getattr(has, sign) else "no" for sign in signs)
         rows.append(f"| [{name}](#{name}) | `{scheme_of(name)}://` | {has.scope} | {promised} |")
-    head = "| lock | URL | keeps apart | fair | fencing token | survives silence | survives a restart | survives a cut | shows the queue | elections | semaphores |"
-    return "\n".join([head, "|---" * 11 + "|", *rows])
+    head = "| lock | URL | keeps apart | fair | fencing token | survives silence | survives a restart | survives a cut | shows the queue | elections | semaphores | several at once |"
+    return "\n".join([head, "|---" * 12 + "|", *rows])
 
 
 def faults() -> str:

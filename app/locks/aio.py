@@ -82,7 +82,7 @@ class AsyncLocks:
         return AsyncLock(self.backend, self.backend.lock(name, ttl_s=ttl_s))
 
     def several(self, names: Sequence[str], *, ttl_s: float | None = None) -> AsyncSeveralLocks:
-        """Several locks, to be had all or none. Raises `LockError` where locks are not fair, or have no tokens."""
+        """Several locks, to be had all or none. Raises `LockError` where there are none."""
         return AsyncSeveralLocks([self.lock(name, ttl_s=ttl_s) for name in checked(self.backend, names)])
 
     def semaphore(self, name: str, permits: int, *, ttl_s: float | None = None) -> "AsyncLock":

@@ -49,7 +49,7 @@ class Guarantees:
     `survives_cut`: neither do connections that are cut; without, the next one may have it a moment before its holder
     is told;
     `shows_queue`: `contenders` shows the waiters, not only the holder; `elects`: there are elections; `permits`: there
-    are semaphores.
+    are semaphores; `several`: several locks can be had at once, all or none, which needs turns and tokens.
     """
 
     scope: Scope = Scope.EVERYBODY
@@ -62,6 +62,7 @@ class Guarantees:
     shows_queue: bool = False
     elects: bool = False
     permits: bool = False
+    several: bool = False
 
 
 class Options(TypedDict, total=False):
@@ -116,7 +117,7 @@ class LockBackend(ABC):
         """The lock of that name; each call makes an object of its own. `ttl_s`: of its leases, in seconds."""
 
     def several(self, names: Sequence[str], *, ttl_s: float | None = None) -> SeveralLocks:
-        """Several locks, to be had all or none. Raises `LockError` where locks are not fair, or have no tokens."""
+        """Several locks, to be had all or none. Raises `LockError` where there are none (`Guarantees.several`)."""
         return SeveralLocks([self.lock(name, ttl_s=ttl_s) for name in checked(self, names)])
 
     def semaphore(self, name: str, permits: int, *, ttl_s: float | None = None) -> "DistributedLock[Any]":

@@ -145,7 +145,15 @@ class FallbackBackend(LockBackend):
         super().__init__(ttl_s=backend.ttl_s, timeout_s=backend.timeout_s, instance=backend.instance, hook=backend.hook)
         self.name = backend.name
         # What is promised must hold without the lock, too.
-        self.guarantees = replace(backend.guarantees, scope=Scope.NOBODY, leases=False, fair=False, fencing=False)
+        self.guarantees = replace(
+            backend.guarantees,
+            scope=Scope.NOBODY,
+            leases=False,
+            fair=False,
+            fencing=False,
+            permits=False,
+            several=False,
+        )
         self.renewer = backend.renewer
         self.loop_renewers = backend.loop_renewers
         self.watcher = ThreadRenewer()  # of grants without a lock; the other one may hang on a server that is silent
@@ -239,6 +247,15 @@ class FallbackBackend(LockBackend):
             self.ensure_open()
             self.open_circuit(error)
             return []
+
+    @override
+    async def taken_away(self, name: str, by: str, why: str) -> Contender | None:
+        """What has a lock can be taken away; a grant without one can't, and is not waited for by anybody."""
+        return await self._backend.taken_away(name, by, why)
+
+    @override
+    async def taken_record(self, name: str) -> dict[str, Any]:
+        return await self._backend.taken_record(name)
 
     @override
     async def pinged(self, timeout_s: float) -> None:

@@ -115,7 +115,7 @@ class LocalBackend(LockBackend):
     """The locks of this process."""
 
     name = "local"
-    guarantees = Guarantees(scope=Scope.PROCESS, leases=False, fair=True, fencing=True, shows_queue=True)
+    guarantees = Guarantees(scope=Scope.PROCESS, leases=False, fair=True, fencing=True, shows_queue=True, several=True)
 
     @override
     def lock(self, name: str, *, ttl_s: float | None = None) -> LocalLock:

@@ -109,9 +109,9 @@ class AsyncSeveralLocks:
 
 def checked(backend: "LockBackend", names: Sequence[str]) -> Sequence[str]:
     """The names of locks that can be had together. Raises `ValueError`, and `LockError` where there are no such."""
-    if not (backend.guarantees.fair and backend.guarantees.fencing):
+    if not backend.guarantees.several:
         # Without turns one who wants much would hardly ever get all of it.
-        raise LockError(f"{backend.name} gives no several locks at once: it is not fair, or has no tokens")
+        raise LockError(f"{backend.name} gives no several locks at once: it promises no turns, or no tokens")
     if not names or len(set(names)) < len(names):
         raise ValueError("several locks need names, each of them once")
     return names

@@ -88,8 +88,7 @@ class PermitContract:
 
     # -- several at once ---------------------------------------------------------------------------------------------
 
-    @promise("fair")
-    @promise("fencing")
+    @promise("several")
     async def test_several_locks_are_had_all_or_none(
         self, backend: LockBackend, name: str, workers: Callable[..., Worker]
     ) -> None:
@@ -112,8 +111,7 @@ class PermitContract:
         assert await backend.aio.contenders(name) == []
         await backend.leave_loop()
 
-    @promise("fair")
-    @promise("fencing")
+    @promise("several")
     def test_who_wants_the_same_locks_in_another_order_does_not_block(self, backend: LockBackend, name: str) -> None:
         """Two that want two locks each, named in opposite orders, both get on."""
         orders = [[f"{name}-a", f"{name}-b"], [f"{name}-b", f"{name}-a"]]
@@ -130,8 +128,7 @@ class PermitContract:
             thread.join(2 * WITHIN_S)
             assert not thread.is_alive()
 
-    @promise("fair")
-    @promise("fencing")
+    @promise("several")
     @promise("leases")
     def test_one_that_is_lost_is_a_loss_of_all(self, brief_backend: LockBackend, name: str, system: Any) -> None:
         """`ensure_held` is about all of them, and the block's end tells of the loss."""
@@ -146,8 +143,10 @@ class PermitContract:
                 grants.ensure_held()
 
     def test_several_need_names_and_turns(self, backend: LockBackend, name: str) -> None:
-        """No name, or one twice, is the caller's mistake; without turns or tokens there are no several locks."""
-        if self.guarantees.fair and self.guarantees.fencing:
+        """No name, or one twice, is the caller's mistake; without turns and tokens there are no several locks."""
+        if self.guarantees.several:
+            assert self.guarantees.fair
+            assert self.guarantees.fencing
             for names in ([], [name, name]):
                 with pytest.raises(ValueError, match="names"):
                     backend.several(names)

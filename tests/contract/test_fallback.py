@@ -2,13 +2,15 @@
 
 import queue
 from collections.abc import Iterator
+from contextlib import suppress
 from multiprocessing.connection import Connection
 
 import pytest
 
-from app.embedded import Valkey
-from app.errors import LockCancelled, LockLost, LockTimeout, LockUnavailable
+from app.embedded import EtcdMember, Valkey
+from app.errors import LockCancelled, LockError, LockLost, LockTimeout, LockUnavailable
 from app.locks import Cancel, Grant, Scope
+from app.locks.etcd.backend import EtcdBackend
 from app.locks.fallback import FallbackBackend
 from app.locks.redis.lock import RedisBackend
 from tests.contract.lock_contract import InThread
@@ -47,6 +49,51 @@ def test_what_it_promises(backend: FallbackBackend) -> None:
     """It promises neither exclusion nor tokens: the store has to see to it."""
     assert backend.guarantees.scope is Scope.NOBODY
     assert not backend.guarantees.fencing
+
+
+def test_what_it_promises_of_more_than_a_lock() -> None:
+    """Semaphores and several locks at once it has not, whatever the lock has that is behind it; and says so."""
+    inner = EtcdBackend("127.0.0.1:1")  # which nobody asks
+    assert inner.guarantees.permits
+    assert inner.guarantees.several
+    backend = FallbackBackend(inner)
+    assert not backend.guarantees.permits
+    assert not backend.guarantees.several
+    for locks in (backend, backend.aio):
+        with pytest.raises(LockError, match="no semaphores"):
+            locks.semaphore(NAME, 2)
+        with pytest.raises(LockError, match="several"):
+            locks.several([NAME])
+    backend.close()
+
+
+def test_a_session_is_one_of_the_lock_system(backend: FallbackBackend, etcd: EtcdMember) -> None:
+    """There is none without it: nobody gets one that is worth nothing."""
+    with pytest.raises(LockError, match="redis has no sessions"):
+        backend.session()
+    with (
+        FallbackBackend(EtcdBackend(etcd.endpoint, ttl_s=10)) as other,
+        other.session() as session,
+        session.lock(NAME) as grant,
+    ):
+        assert not unlocked(grant)
+
+
+def test_a_lock_can_be_taken_away(backend: FallbackBackend, server: Valkey) -> None:
+    """From who has it, and that is written down; while the lock system is away there is nothing to take."""
+    lock = backend.lock(NAME)
+    grant = lock.acquire()
+    had = backend.take_away(NAME, by="me", why="it hangs")
+    assert had is not None
+    assert had.token == grant.token
+    assert backend.taken_from(NAME)["why"] == "it hangs"
+    with backend.lock(NAME).holding(wait_s=WITHIN_S) as after:
+        assert after.token > grant.token
+    server.kill()
+    with pytest.raises(LockUnavailable):
+        backend.take_away(NAME, by="me")
+    with suppress(LockLost):
+        lock.release()
 
 
 def test_a_lock_while_it_can_be_had(backend: FallbackBackend) -> None:

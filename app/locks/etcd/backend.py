@@ -37,6 +37,7 @@ class EtcdBackend(LockBackend):
         shows_queue=True,
         elects=True,
         permits=True,
+        several=True,
     )
 
     def __init__(

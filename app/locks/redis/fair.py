@@ -74,7 +74,13 @@ class RedisFairBackend(RedisBackend):
 
     name = "redis-fair"
     guarantees = Guarantees(
-        fair=True, fencing=True, survives_silence=True, survives_restart=True, survives_cut=True, shows_queue=True
+        fair=True,
+        fencing=True,
+        survives_silence=True,
+        survives_restart=True,
+        survives_cut=True,
+        shows_queue=True,
+        several=True,
     )
 
     def __init__(self, url: str, *, redisson_wait_s: float = _REDISSON_WAIT_S, **options: Unpack[Options]) -> None:

@@ -224,7 +224,9 @@ class ZooKeeperBackend(LockBackend):
 
     name = "zookeeper"
     # Not a restart: a connection that breaks ends every lock that is held through it, however soon it is back.
-    guarantees = Guarantees(fair=True, fencing=True, survives_silence=True, shows_queue=True, permits=True)
+    guarantees = Guarantees(
+        fair=True, fencing=True, survives_silence=True, shows_queue=True, permits=True, several=True
+    )
 
     def __init__(self, hosts: Sequence[str] | str, *, auth: str | None = None, **options: Unpack[Options]) -> None:
         super().__init__(**options)
