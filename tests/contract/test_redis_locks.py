@@ -24,7 +24,7 @@ from app.locks.redis.redlock import RedlockBackend
 from app.locks.url import LockUrl
 from app.torture.proxy import Proxy
 from tests.contract.lock_contract import TTL_S, InThread, LockContract, LockSystem
-from tests.harness.waiting import WITHIN_S, eventually
+from tests.harness.waiting import WITHIN_S, eventually, eventually_async
 from tests.harness.worker import Worker
 
 
@@ -391,6 +391,32 @@ def test_a_try_whose_answer_was_lost_is_not_in_our_own_way(
         lock.release(owner="me")
         assert raw.exists("/test/lost") == 0
         backend.close()
+
+
+async def test_only_the_first_of_a_process_is_woken(raw: Any, shared_server: Valkey) -> None:
+    """A hundred tasks in line cost a few calls a grant, and not one for each of them; each is woken in its turn."""
+    many = 100
+    raw.config_resetstat()
+    async with RedisFairBackend(shared_server.url, ttl_s=60).aio as locks:
+
+        async def once() -> None:
+            async with locks.lock("/test/crowd"):
+                pass
+
+        async with locks.lock("/test/crowd"):
+            waiting = [asyncio.create_task(once()) for _ in range(many)]
+            await eventually_async(lambda: raw.llen("redisson_lock_queue:{/test/crowd}") == many, "all wait")
+            # Each looks once more when it listens, and then sleeps.
+            await eventually_async(lambda: calls(raw) >= 2 * many, "all sleep")
+            before = calls(raw)
+        async with asyncio.timeout(WITHIN_S):  # less than they would need that look by themselves
+            await asyncio.gather(*waiting)
+        assert calls(raw) - before < 5 * many
+
+
+def calls(raw: Any) -> int:
+    """How many scripts the server has been asked for."""
+    return int(raw.info("commandstats")["cmdstat_evalsha"]["calls"])
 
 
 def test_names_that_nobody_waits_for_are_listened_to_no_more(raw: Any, backend: RedisBackend) -> None:

@@ -145,22 +145,23 @@ class RedisClient:
             self._pings[timeout_s] = _connect(self._url, timeout_s / 2)  # to connect, and to answer
         return self._pings[timeout_s]
 
-    async def listen(self, pattern: str, wake: Callable[[], None]) -> Callable[[], None]:
+    async def listen(self, pattern: str, wake: Callable[[], None], *, only: str = "") -> Callable[[], None]:
         """Have `wake` called at each message of such channels, and when the connection is lost; the answer ends that.
 
-        What was published before this returns must be found by looking. Raises `LockUnavailable`.
+        `only`: one of these channels, if the others are none of its business. What was published before this returns
+        must be found by looking. Raises `LockUnavailable`.
         """
         heard = Wake()
         try:
-            if not self._listener.add(pattern, wake, heard):
+            if not self._listener.add(pattern, wake, heard, only):
                 # So that it looks what is wanted.
                 await self.do("publish", self._listener.control, "")
                 if not await heard.wait(self.timeout_s) or not self._listener.hears(pattern):
                     raise LockUnavailable(f"Redis did not take a subscription within {self.timeout_s:g} s")
         except BaseException:
-            self._listener.remove(pattern, wake)
+            self._listener.remove(pattern, wake, only)
             raise
-        return lambda: self._listener.remove(pattern, wake)
+        return lambda: self._listener.remove(pattern, wake, only)
 
     async def close_on_loop(self) -> None:
         """Close the connections of the running loop."""
@@ -269,15 +270,15 @@ class _Listener:
         self._said = ""  # why it hears nothing
         self.client = client
         self._mutex = threading.Lock()
-        self._wakes: dict[str, list[Callable[[], None]]] = {}
+        self._wakes: dict[str, list[tuple[str, Callable[[], None]]]] = {}  # with the one channel that wakes, or ""
         self._heard: dict[str, list[Wake]] = {}  # who waits for a subscription
         self._subscribed: set[str] = set()
         self._thread: threading.Thread | None = None
 
-    def add(self, pattern: str, wake: Callable[[], None], heard: Wake) -> bool:
+    def add(self, pattern: str, wake: Callable[[], None], heard: Wake, only: str) -> bool:
         """Whether it is subscribed to already; else `heard` is set when it is."""
         with self._mutex:
-            self._wakes.setdefault(pattern, []).append(wake)
+            self._wakes.setdefault(pattern, []).append((only, wake))
             subscribed = pattern in self._subscribed
             if not subscribed:
                 self._heard.setdefault(pattern, []).append(heard)
@@ -286,9 +287,9 @@ class _Listener:
                 self._thread.start()
         return subscribed
 
-    def remove(self, pattern: str, wake: Callable[[], None]) -> None:
+    def remove(self, pattern: str, wake: Callable[[], None], only: str) -> None:
         with self._mutex:
-            self._wakes[pattern].remove(wake)
+            self._wakes[pattern].remove((only, wake))
 
     def hears(self, pattern: str) -> bool:
         return pattern in self._subscribed
@@ -308,7 +309,7 @@ class _Listener:
                     _log.warning("Redis tells of no releases, waiters look by themselves: %s", error)
                 with self._mutex:
                     self._subscribed.clear()
-                    wakes = [wake for one in self._wakes.values() for wake in one]
+                    wakes = [wake for one in self._wakes.values() for _, wake in one]
                 for wake in wakes:
                     wake()  # no message comes any more: they look by themselves
                 time.sleep(_AWAY_PAUSE_S)
@@ -340,7 +341,8 @@ class _Listener:
                 if message["type"] == "psubscribe" and message["channel"] in asked:
                     self._subscribed.add(message["channel"])
                     heard = self._heard.pop(message["channel"], [])
-                wakes = list(self._wakes.get(message["pattern"], ()))
+                told = self._wakes.get(message["pattern"], ())
+                wakes = [wake for only, wake in told if only in ("", message["channel"])]
             for one in heard:
                 one.set()
             for wake in wakes:

@@ -58,6 +58,10 @@ class _FairAttempt(RedisAttempt):
         return f"{literally(mine)}*"
 
     @override
+    def _only(self) -> str:
+        return f"{self._channel}:{self._owner}"
+
+    @override
     async def end(self, timeout_s: float) -> None:
         """Give the lock back, if it is still ours, or the place."""
         keys = [self.name, OWNER + self.name, *_queue(self.name)]

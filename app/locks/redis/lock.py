@@ -74,7 +74,7 @@ class RedisAttempt(Attempt["RedisBackend"]):
         self._refused()
         if not self._listening and wait.left_s:
             try:
-                self.cleanup.callback(await self._client.listen(self._pattern(), self.wake.set))
+                self.cleanup.callback(await self._client.listen(self._pattern(), self.wake.set, only=self._only()))
             except LockUnavailable:
                 return _DEAF_S  # messages only make it quicker
             self._listening = True
@@ -95,6 +95,10 @@ class RedisAttempt(Attempt["RedisBackend"]):
     def _pattern(self) -> str:
         """The channels where we are told that it is free."""
         return literally(self._channel)
+
+    def _only(self) -> str:
+        """The one of them that tells us, and not others of this process."""
+        return ""
 
     async def renew(self, timeout_s: float) -> bool:
         """Another TTL, if it is still ours."""

@@ -1,0 +1,24 @@
+"""What a crowd of tasks costs that wait for one lock: next to nothing."""
+
+import pytest
+
+from app.embedded import EtcdMember, Valkey
+from tests.harness.waiters import crowd
+
+COUNT = 1000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("system", ["etcd", "redis-fair"])
+def test_a_thousand_tasks_that_wait(system: str, request: pytest.FixtureRequest) -> None:
+    """They cost less than 50 MB together and no thread more than one of them does; and each gets the lock."""
+    if system == "etcd":
+        member: EtcdMember = request.getfixturevalue("etcd")
+        url = f"etcd://127.0.0.1:{member.client_port}"
+    else:
+        valkey: Valkey = request.getfixturevalue("valkey")
+        url = valkey.url.replace("redis:", "redis+fair:")
+    found = crowd(url, "/test/many-waiters", COUNT)
+    assert found.of_all.rss_mb - found.of_one.rss_mb < 50
+    assert found.of_all.threads <= found.of_one.threads
+    assert sorted(found.served) == list(range(COUNT))

@@ -1,0 +1,78 @@
+"""Very many tasks that wait for one lock, in a process of their own: `python -m tests.harness.waiters URL NAME COUNT`.
+
+It says what the process costs when one task waits, and when all do; then each has the lock for a moment.
+"""
+
+import asyncio
+import gc
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+
+import psutil
+
+from app.locks import aio
+from tests.harness.waiting import eventually_async
+
+WITHIN_S = 120.0
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of the process: its memory, in MB, and its threads, those of libraries too."""
+
+    rss_mb: float
+    threads: int
+
+
+@dataclass(frozen=True)
+class Crowd:
+    """What it cost; `served`: the numbers of those who had the lock, in their order."""
+
+    of_one: Cost
+    of_all: Cost
+    served: list[int]
+
+
+def crowd(url: str, name: str, count: int) -> Crowd:
+    """So many tasks wait for a lock that another one has until all do."""
+    argv = [sys.executable, "-m", "tests.harness.waiters", url, name, str(count)]
+    done = subprocess.run(argv, stdout=subprocess.PIPE, text=True, timeout=2 * WITHIN_S, check=True)
+    of_one, of_all, served = json.loads(done.stdout)
+    return Crowd(Cost(*of_one), Cost(*of_all), served)
+
+
+def _cost() -> tuple[float, int]:
+    gc.collect()
+    process = psutil.Process()
+    return process.memory_info().rss / 1e6, process.num_threads()
+
+
+async def _main(url: str, name: str, count: int) -> None:
+    served: list[int] = []
+    async with aio.connect(url, ttl_s=10, timeout_s=30) as locks:
+
+        async def wait(number: int) -> None:
+            async with locks.lock(name):
+                served.append(number)
+
+        async def in_line(number: int) -> None:
+            await eventually_async(
+                lambda: locks.contenders(name), f"{number} in line", WITHIN_S, until=lambda line: len(line) == number
+            )
+
+        async with locks.lock(name):
+            waiting = [asyncio.create_task(wait(0))]
+            await in_line(2)
+            of_one = _cost()
+            waiting += [asyncio.create_task(wait(number)) for number in range(1, count)]
+            await in_line(count + 1)
+            of_all = _cost()
+        async with asyncio.timeout(WITHIN_S):
+            await asyncio.gather(*waiting)
+    print(json.dumps([of_one, of_all, served]))  # noqa: T201
+
+
+if __name__ == "__main__":
+    asyncio.run(_main(sys.argv[1], sys.argv[2], int(sys.argv[3])))
