@@ -258,7 +258,12 @@ def test_ctrl_c_in_the_benchmark_leaves_no_trace(tmp_path: Path) -> None:
 
 
 def contending(bench: subprocess.Popen[bytes]) -> list[psutil.Process]:
-    return [one for one in psutil.Process(bench.pid).children() if "spawn_main" in " ".join(one.cmdline())]
+    found = []
+    for one in psutil.Process(bench.pid).children():
+        with contextlib.suppress(psutil.NoSuchProcess):  # it has ended since
+            if "spawn_main" in " ".join(one.cmdline()):
+                found.append(one)
+    return found
 
 
 def test_servers_that_are_away_are_one_line() -> None:
@@ -416,7 +421,9 @@ def test_ending_it_leaves_nothing_behind(number: signal.Signals, after: str) -> 
         assert "The admin token" in running.last_lines(50)
     running.signal(number)
     eventually(lambda: not running.running, "the demo has ended", 60)
-    assert "Traceback" not in running.last_lines(100)
+    said = running.last_lines(100)
+    # That Python itself had hardly begun is its own affair: no program can say anything then.
+    assert "Traceback" not in said or "Fatal Python error: init" in said
     eventually(lambda: not marked(mark), "no process is left")
     assert all(port_is_free(port) for port in ports)
     running.stop()
