@@ -51,14 +51,15 @@ test-all: test
 	@$(PYTEST) -n 2 --dist worksteal -m slow tests/faults/test_torture*.py $(ARGS) || [ $$? -eq 5 ] # none is chosen
 
 WHEEL = $(VENV)/wheel
-SUITES = etcd_lock redis_locks zookeeper_lock mysql_locks local_lock toy_lock election session fallback
+SUITES = etcd_lock redis_locks zookeeper_lock mysql_locks local_lock toy_lock election session etcd_tasks fallback \
+  fence_redis fence_sql fence_http fence_page
 
 test-wheel: $(VENV)/.dev
 	@rm -rf $(WHEEL)
 	@$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps ./app/locks -w $(WHEEL)
 	@$(BIN)/python -m venv $(WHEEL)/venv
 	@$(WHEEL)/venv/bin/python -m pip install --quiet --disable-pip-version-check \
-	  "$$(ls $(WHEEL)/*.whl)[etcd,redis,zookeeper,mysql]" -r tests/wheel.txt
+	  "$$(ls $(WHEEL)/*.whl)[etcd,redis,zookeeper,mysql,fence]" -r tests/wheel.txt
 	@TEST_THE_WHEEL=1 $(WHEEL)/venv/bin/python -m pytest -n 5 --dist loadfile -m "not slow" $(ARGS) \
 	  $(SUITES:%=tests/contract/test_%.py)
 
