@@ -14,7 +14,6 @@ from rich.table import Table
 
 from app.embedded import EtcdMember, Valkey, ZooKeeper
 from tests.interop import pairs
-from tests.interop.client import Client
 from tests.interop.pairs import Pair
 from tests.interop.together import Crowd
 
@@ -40,18 +39,10 @@ def main() -> None:
                 ours.ask("acquire", -1)
                 to_theirs, to_ours = [], []
                 for _ in range(times):
-                    to_theirs.append(_hand_over(crowd, ours, theirs))
-                    to_ours.append(_hand_over(crowd, theirs, ours))
+                    to_theirs.append(1000 * crowd.hand_over(ours, theirs))
+                    to_ours.append(1000 * crowd.hand_over(theirs, ours))
             table.add_row(name, *(f"{statistics.median(one):.1f}" for one in (to_theirs, to_ours)))
     Console().print(table)
-
-
-def _hand_over(crowd: Crowd, holder: Client, waiter: Client) -> float:
-    """In milliseconds."""
-    crowd.arrive(waiter, "acquire", -1)
-    _, began = holder.ask("release")
-    _, _, got = waiter.answer()
-    return (int(got) - int(began)) / 1000
 
 
 if __name__ == "__main__":

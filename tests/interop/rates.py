@@ -23,13 +23,15 @@ def main() -> None:
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 4.0
     with ExitStack() as stack:
         etcd, zookeeper = stack.enter_context(EtcdMember()), stack.enter_context(ZooKeeper())
-        valkey = stack.enter_context(Valkey())
+        valkeys = [stack.enter_context(Valkey(f"valkey-{number}")) for number in (1, 2, 3)]
         go, jetcd, curator = pairs.go_etcd(etcd), pairs.jetcd(etcd), pairs.curator(zookeeper)
-        redisson, fair = pairs.redisson(valkey), pairs.redisson_fair(valkey)
+        redisson, fair = pairs.redisson(valkeys[0]), pairs.redisson_fair(valkeys[0])
+        redsync = pairs.redsync(valkeys)
         systems = {
             "etcd": (go.url, {"Go, Mutex": go.theirs, "jetcd": jetcd.theirs}),
             "redis": (redisson.url, {"Redisson, RLock": redisson.theirs}),
             "redis-fair": (fair.url, {"Redisson, RFairLock": fair.theirs}),
+            "redlock": (redsync.url, {"Go, redsync": redsync.theirs}),
             "zookeeper": (curator.url, {"Curator": curator.theirs}),
         }
         for system in sys.argv[2:] or systems:

