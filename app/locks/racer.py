@@ -72,7 +72,7 @@ def _python_etcd3(url: str, name: str) -> Handle:
 
 
 def _aetcd(url: str, name: str) -> AsyncHandle:
-    import aetcd  # type: ignore[import-not-found] # a peer
+    import aetcd
 
     host, port = _host_and_port(url)
     client: Any = aetcd.Client(host=host, port=port)
@@ -81,7 +81,7 @@ def _aetcd(url: str, name: str) -> AsyncHandle:
 
 
 def _etcd3aio(url: str, name: str) -> AsyncHandle:
-    import etcd3aio  # type: ignore[import-not-found] # a peer
+    import etcd3aio
 
     client: Any = etcd3aio.Etcd3Client([url.partition("://")[2]])
     found: list[Any] = []
