@@ -1,7 +1,7 @@
 """etcd's elections and sessions, for tasks."""
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, cast
 
@@ -105,8 +105,8 @@ class AsyncElection:
         """What a leader has written down last, whoever leads now; None if none has. Raises `LockUnavailable`."""
         return await on_loop(self._election.read())
 
-    async def observe(self) -> AsyncIterator[Leader | None]:
-        """The leader now, and then each change: see `Election.observe`."""
+    async def observe(self) -> AsyncGenerator[Leader | None, None]:
+        """The leader now, and then each change: see `Election.observe`. Whoever ends it before may `aclose` it."""
         watching = Observation(self._election, Cancel())
         try:
             while (found := await on_loop(watching.next())) is not END:
