@@ -630,3 +630,28 @@ def test_the_picture_shows_faults_and_verdict() -> None:
     assert "lease 1 is still there" in page
     assert "<script>one" not in page
     assert not re.search(r"""(src|href|url)\s*[=(]\s*["']?(?!data:)""", page)
+
+
+TAKEN = Fault("holder-key", "one, a holder", True, 4.1, 4.2, 4.2, 8.45, hit_at=4.2)
+
+
+@pytest.mark.parametrize(
+    ("late", "promise"),
+    [
+        (Belief("one", SALE, 3, 5.0, 5.2, waited_s=0.9), "token is higher"),
+        (Belief("one", SALE, 3, 4.85, 4.95, waited_s=0.7), "two never believe"),
+    ],
+)
+def test_a_grant_whose_key_was_taken_before_its_holder_heard_of_it(late: Belief, promise: str) -> None:
+    """It may be believed in late: only if its key was taken away in just that time, and no other fault explains it."""
+    made = history()
+    made.beliefs.append(late)
+    made.faults.append(TAKEN)
+    assert promise not in " ".join(verdicts(made))
+    made.faults[-1] = replace(TAKEN, struck=False)
+    assert promise in " ".join(verdicts(made))
+    made.faults[-1] = replace(TAKEN, name="renewal")
+    assert promise in " ".join(verdicts(made))
+    made.faults[-1] = TAKEN
+    made.beliefs[-1] = replace(late, waited_s=0.1)
+    assert promise in " ".join(verdicts(made))
