@@ -199,18 +199,9 @@ class Queue:
             asyncio.get_running_loop().call_soon(self._tell_all, turns_first - 1)
             return
         to_tell, self._to_tell = self._to_tell, []
-        for entry, answer in to_tell:
-            self._tell(entry, answer)
-
-    def _tell(self, entry: Entry, answer: Answer | Exception) -> None:
-        if entry.future.done():
-            return
-        if isinstance(answer, Exception):
-            self._observer.answered(type(answer).__name__)
-            entry.future.set_exception(answer)
-        else:
-            self._observer.answered(answer.outcome)
-            entry.future.set_result(answer)
+        told = [answer for entry, answer in to_tell if _told(entry.future, answer)]
+        for answer in told:  # last: whatever goes wrong in counting them, they have been told
+            self._observer.answered(type(answer).__name__ if isinstance(answer, Exception) else answer.outcome)
 
     def _remove(self, entry: Entry) -> None:
         if self._entries.pop(entry, entry) is None:
@@ -278,3 +269,14 @@ class Queue:
         for timer in (self._timer, *(item.parked for item in self._items.values())):
             if timer is not None:
                 timer.cancel()
+
+
+def _told(future: "asyncio.Future[Answer]", answer: Answer | Exception) -> bool:
+    """Tell a buyer; whether they were still there to be told."""
+    if future.done():
+        return False
+    if isinstance(answer, Exception):
+        future.set_exception(answer)
+    else:
+        future.set_result(answer)
+    return True

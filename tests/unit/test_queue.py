@@ -153,3 +153,21 @@ async def test_the_lock_is_given_back_before_the_buyers_are_told() -> None:
     assert (await told).outcome is Outcome.SOLD
     await worker.drain(1)
     assert events == ["released", "told"]
+
+
+class Uncounted(Observer):
+    """Fails at each buyer."""
+
+    def answered(self, outcome: str) -> None:
+        raise RuntimeError(outcome)
+
+
+async def test_who_can_not_be_counted_is_told() -> None:
+    """All of a batch: they have left the queue, and no deadline would tell them any more."""
+    queue = Queue(limit=10, observer=Uncounted(), on_work=lambda: None)
+    deadline = asyncio.get_running_loop().time() + 60
+    told = [queue.join(Purchase(), deadline) for _ in range(3)]
+    for entry in queue.take(3):
+        queue.answer(entry, Answer(Outcome.SOLD_OUT, 1))
+    asyncio.get_running_loop().set_exception_handler(lambda *_: None)  # it is logged
+    assert [answer.outcome for answer in await asyncio.gather(*told)] == [Outcome.SOLD_OUT] * 3

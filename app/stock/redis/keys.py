@@ -144,7 +144,7 @@ def snapshot_of(
 
 
 def pack(settled: Settled) -> str:
-    """What a key stands for that was refused. (What an order's key stands for is written by commit.lua.)"""
+    """What a key stands for that was refused. (What an order's key stands for the scripts write: common.lua.)"""
     fields = {name: value for name, value in asdict(settled).items() if value is not None}
     return json.dumps(fields, separators=(",", ":"))
 
