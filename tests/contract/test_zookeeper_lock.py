@@ -110,6 +110,18 @@ def leftovers(server: ZooKeeper) -> list[str]:
         return below(client, "/test")
 
 
+def lasting(server: ZooKeeper) -> str:
+    """The name of a new lock whose nodes can be counted by their numbers.
+
+    Its folder is there already and stays: the server removes a container that it finds empty, and the next one begins
+    with 0.
+    """
+    name = f"/test/{uuid.uuid4()}"
+    with raw(server) as client:
+        client.create(name, makepath=True)
+    return name
+
+
 @pytest.fixture(scope="module")
 def server() -> Iterator[ZooKeeper]:
     with optional(ZooKeeper) as server:
@@ -571,7 +583,7 @@ def test_a_node_whose_answer_comes_too_late_is_deleted(server: ZooKeeper) -> Non
     with Proxy(server.port) as proxy:
         backend = ZooKeeperBackend(f"127.0.0.1:{proxy.port}", ttl_s=60, timeout_s=0.3)
         backend.ping(WITHIN_S)
-        lock = backend.lock("/test/late")
+        lock = backend.lock(lasting(server))
         with lock as before:
             session = client_id(backend)
         proxy.stall_at(b"-lock-")
@@ -591,7 +603,7 @@ def test_a_node_whose_answer_was_lost_goes_with_its_session(server: ZooKeeper) -
     """It was created, and the connection broke before we were told: who wanted it starts again, and nothing is left."""
     with Proxy(server.port) as proxy:
         backend = ZooKeeperBackend(f"127.0.0.1:{proxy.port}", ttl_s=60)
-        lock = backend.lock("/test/doubt")
+        lock = backend.lock(lasting(server))
         with lock as before:
             pass
         proxy.lose_answer_to(b"-lock-")
@@ -625,7 +637,7 @@ def test_what_was_given_up_is_not_sent_later(server: ZooKeeper) -> None:
     with Proxy(server.port) as proxy:
         backend = ZooKeeperBackend(f"127.0.0.1:{proxy.port}", ttl_s=10, timeout_s=0.3)
         backend.ping(WITHIN_S)
-        lock = backend.lock("/test/away")
+        lock = backend.lock(lasting(server))
         with lock as before:
             pass
         proxy.cut()
