@@ -33,7 +33,7 @@ async def open_clients(etcd: EtcdMember, valkey: Valkey) -> AsyncIterator[OpenCl
         async def open_them(instances: int = 1, **others: Any) -> list[httpx.AsyncClient]:
             opened = [
                 await stack.enter_async_context(
-                    client(etcd.endpoint, valkey.url, instance=name, lock_ttl_s=TTL_S, **others)
+                    client(etcd.endpoint, valkey.url, instance=name, **{"lock_ttl_s": TTL_S, **others})
                 )
                 for name in "abc"[:instances]
             ]
@@ -503,8 +503,9 @@ async def test_what_a_stranger_calls_itself(open_clients: OpenClients, etcd: Etc
 
 async def test_a_paused_holder_is_overtaken(open_clients: OpenClients) -> None:
     """The holder believes in its grant, the other one sells on, the late write is refused; each buyer gets one unit."""
-    a, b = await open_clients(2)
-    assert await command(a, "pause", for_s=TTL_S + 3) == {"instance": "a", "for_s": TTL_S + 3}
+    ttl_s = 2 * TTL_S  # a report and a picture, a second each, have to come before it is over
+    a, b = await open_clients(2, lock_ttl_s=ttl_s)
+    assert await command(a, "pause", for_s=ttl_s + 3) == {"instance": "a", "for_s": ttl_s + 3}
     assert (await state(a, "a"))["pausing"]  # until somebody buys
     stuck = asyncio.create_task(a.post("/stock/reduce"))
     # All in one picture: the next one comes a second later, and the lease may have run out by then.
@@ -535,7 +536,7 @@ async def test_a_paused_holder_is_overtaken(open_clients: OpenClients) -> None:
     assert (woke["instance"], woke["facts"]["token"]) == ("a", holder["token"])
     assert await events(b, "wrote") == []
     overtaken = next(one for one in (await look(b))["grants"] if one["token"] == holder["token"])
-    assert overtaken["held_ms"] > 1000 * TTL_S
+    assert overtaken["held_ms"] > 1000 * ttl_s
     assert overtaken["units"] == 0
     assert await lucky(a) == 2
     assert len((await a.get("/orders", headers=BEARER)).json()["orders"]) == 2
