@@ -248,8 +248,10 @@ def test_ctrl_c_in_the_benchmark_leaves_no_trace(tmp_path: Path) -> None:
             running = subprocess.Popen(argv, stdout=output, stderr=output, start_new_session=True)
             try:
                 eventually(lambda of=running, many=many: len(contending(of)) >= many, "they start", 60)
+                racing = contending(running)
                 os.killpg(running.pid, signal.SIGINT)  # as a terminal does
                 assert running.wait(60) == 130
+                assert not [one for one in racing if one.is_running()]
             finally:
                 running.kill()
                 running.wait()
@@ -261,7 +263,7 @@ def contending(bench: subprocess.Popen[bytes]) -> list[psutil.Process]:
     found = []
     for one in psutil.Process(bench.pid).children():
         with contextlib.suppress(psutil.NoSuchProcess):  # it has ended since
-            if "spawn_main" in " ".join(one.cmdline()):
+            if "app.locks.racer" in one.cmdline():
                 found.append(one)
     return found
 
