@@ -81,7 +81,8 @@ async def disturbed(
 ) -> AsyncIterator[tuple[Any, Answers]]:
     """A sale at two instances and its answers; the first instance is disturbed when it is seen with the lock.
 
-    Buyers keep coming until then, however long a busy machine needs for a look, and once more afterwards.
+    Until then, crowds of buyers are let in together: while they are served, one by one, there is time to look, also on
+    a busy machine. One more crowd comes afterwards.
     """
     others = {"batch_max": 1, "lock_ttl_s": TTL_S, "purchase_timeout_ms": 60_000}
     with (
@@ -89,19 +90,31 @@ async def disturbed(
         Instance(etcd.endpoint, valkey.url, **others) as second,
     ):
         async with shop(etcd.endpoint, valkey.url) as one:
-
-            async def in_mid_sale() -> None:
-                await eventually_async(one.contenders, until=lambda queue: queue and _is_of(queue[0], first))
-                await disturb(one, first)
-
             await one.set_stock("default", stock)
-            disturbing = asyncio.create_task(in_mid_sale())
             answers: Answers = []
-            while not disturbing.done():
-                answers += await rush([first.url, second.url], 100)
-            await disturbing
+            seen = False
+            while not seen:
+                async with one_holds_it(etcd):
+                    buying = asyncio.create_task(rush([first.url, second.url], 100))
+                    for instance in (first, second):
+                        await eventually_async(lambda of=instance: 'sku="default"} 50.0' in str(of.get("/metrics")[1]))
+                while not (seen or buying.done()):
+                    queue = await one.contenders()
+                    seen = bool(queue) and _is_of(queue[0], first)
+                if seen:
+                    await disturb(one, first)
+                answers += await buying
             answers += await rush([first.url, second.url], 100)
             yield one, answers
+
+
+@asynccontextmanager
+async def one_holds_it(etcd: EtcdMember) -> AsyncIterator[None]:
+    """While somebody else has the lock of all items."""
+    backend = EtcdBackend([etcd.endpoint], ttl_s=30)
+    async with backend.aio.lock("/seckill/lock/all"):
+        yield
+    backend.close()
 
 
 def _is_of(contender: Contender, instance: Instance) -> bool:
@@ -169,10 +182,9 @@ async def test_sigterm_while_the_lock_is_elsewhere(etcd: EtcdMember, valkey: Val
     """Those who can't be served before the drain is over are told so (503, try again): no 500, no broken connection."""
 
     with Instance(etcd.endpoint, valkey.url, drain_timeout_s=1, purchase_timeout_ms=60_000) as instance:
-        backend = EtcdBackend([etcd.endpoint], ttl_s=30)
         async with shop(etcd.endpoint, valkey.url) as one:
             await one.set_stock("phone", 5)
-            async with backend.aio.lock("/seckill/lock/all"):
+            async with one_holds_it(etcd):
                 answering = asyncio.create_task(rush([instance.url], 20, sku="phone"))
                 queued = 'seckill_queue_buyers{sku="phone"} 20.0'
                 await eventually_async(lambda: queued in str(instance.get("/metrics")[1]))
@@ -185,7 +197,6 @@ async def test_sigterm_while_the_lock_is_elsewhere(etcd: EtcdMember, valkey: Val
                     assert answer.json()["type"] == "urn:seckill:not-decided"
                 eventually(lambda: not instance.running, "the instance has left")
             assert (await one.level("phone")).lucky == 0
-        backend.close()
 
 
 async def test_each_instance_is_replaced_while_selling(etcd: EtcdMember, valkey: Valkey) -> None:
