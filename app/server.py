@@ -120,7 +120,7 @@ def _calm_garbage_collection() -> None:
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(100_000, 50, 100)
+    gc.set_threshold(10_000, 50, 100)
 
 
 def raise_file_limit() -> int:

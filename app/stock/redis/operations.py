@@ -5,8 +5,9 @@ import json
 import re
 import secrets
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
 from typing_extensions import Unpack, override
@@ -109,44 +110,63 @@ class RedisOperations(StockStore):
         writes: bool = True,
     ) -> "dict[str, Answer | StockError]":
         """Run a script for some items, in one call where one server has them all; `made` turns an answer into ours."""
+        run = partial(self._run_together, script, fence, request, made, writes)
         found: dict[str, Answer | StockError] = {}
-
-        async def run(skus: Sequence[str]) -> None:
-            keys = [key for sku in skus for key in parts[sku].keys]
-            argument = json.dumps({**request, "items": [parts[sku].request for sku in skus]}, separators=(",", ":"))
+        if self._client.clustered:  # no script can reach two hash slots
+            found = await self._one_by_one(run, parts)
+        elif parts:
             try:
-                # What is read of earlier sales is told to their buyers, too, so that is durable as well.
-                answers = await self._client.run(script, keys, argument, durable=writes)
-            except StockError as error:
-                if not writes:
-                    # One item that can't be read at all would hide the others.
-                    if len(skus) > 1:
-                        for sku in skus:
-                            await run([sku])
-                    else:
-                        found[skus[0]] = error
-                    return
+                found = await run(parts)
+            except StockError:  # one item that can't be read at all would hide the others
+                found = await self._one_by_one(run, parts)
+        raise_if_none_was_reached(found)
+        return found
+
+    async def _run_together(
+        self,
+        script: Script,
+        fence: Fence | None,
+        request: Mapping[str, object],
+        made: "Callable[[str, Sequence[Any]], Answer]",
+        writes: bool,
+        parts: Mapping[str, Part],
+    ) -> "dict[str, Answer | StockError]":
+        # A function that called itself from here would keep the whole batch until the next collection of garbage.
+        keys = [key for part in parts.values() for key in part.keys]
+        argument = json.dumps({**request, "items": [part.request for part in parts.values()]}, separators=(",", ":"))
+        try:
+            # What is read of earlier sales is told to their buyers, too, so that is durable as well.
+            answers = await self._client.run(script, keys, argument, durable=writes)
+        except StockError as error:
+            if writes:
                 # The server's own error, not an answer of the script's: who knows how far it came?
                 unknown = error if isinstance(error, StockUnavailable) else StockUnavailable(str(error))
-                found.update(dict.fromkeys(skus, unknown))
-                return
-            for sku, answer in zip(skus, answers, strict=True):
-                try:
-                    found[sku] = made(sku, answer[1:]) if answer[0] == "ok" else refusal_of(sku, fence, answer)
-                except StockError as error:
-                    found[sku] = error
+                return dict.fromkeys(parts, unknown)
+            if len(parts) == 1:
+                return dict.fromkeys(parts, error)
+            raise
+        found: dict[str, Answer | StockError] = {}
+        for sku, answer in zip(parts, answers, strict=True):
+            try:
+                found[sku] = made(sku, answer[1:]) if answer[0] == "ok" else refusal_of(sku, fence, answer)
+            except StockError as error:
+                found[sku] = error
+        return found
 
-        if self._client.clustered:  # no script can reach two hash slots
-            at_once = asyncio.Semaphore(self._connections)
+    async def _one_by_one(
+        self,
+        run: "Callable[[Mapping[str, Part]], Awaitable[dict[str, Answer | StockError]]]",
+        parts: Mapping[str, Part],
+    ) -> "dict[str, Answer | StockError]":
+        at_once = asyncio.Semaphore(self._connections)
 
-            async def run_one(sku: str) -> None:
-                async with at_once:
-                    await run([sku])
+        async def run_one(sku: str, part: Part) -> dict[str, Answer | StockError]:
+            async with at_once:
+                return await run({sku: part})
 
-            await asyncio.gather(*(run_one(sku) for sku in parts))
-        elif parts:
-            await run(list(parts))
-        raise_if_none_was_reached(found)
+        found: dict[str, Answer | StockError] = {}
+        for one in await asyncio.gather(*(run_one(sku, part) for sku, part in parts.items())):
+            found |= one
         return found
 
     @override
