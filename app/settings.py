@@ -169,7 +169,7 @@ class Settings(BaseSettings):
     batch_max: int = Field(
         1000, ge=1, le=100_000, description="how many purchases one grant serves at most (the articles: 1)"
     )
-    max_hold_ms: int = Field(20, ge=1, le=10_000, description="a grant starts no new batch after this time")
+    max_hold_ms: int = Field(10, ge=1, le=10_000, description="a grant starts no new batch after this time")
     queue_max: int = Field(
         20_000, ge=1, le=1_000_000, description="how many buyers may wait for one lock in this instance; more get 503"
     )

@@ -17,7 +17,7 @@ class Rules:
     """
 
     batch_max: int = 1000
-    max_hold_s: float = 0.02
+    max_hold_s: float = 0.01
     queue_max: int = 20_000
     purchase_timeout_s: float = 10.0
     sold_out_ttl_s: float = 0.0

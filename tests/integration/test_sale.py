@@ -1,6 +1,7 @@
 """The sale under its lock, against real servers: the rush, keys, limits, queues and deadlines."""
 
 import asyncio
+import gc
 import itertools
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -52,6 +53,22 @@ async def test_the_rush(etcd: EtcdMember, valkey: Valkey, instances: int, batch_
         assert audit.consistent, audit.violations
         assert (audit.stock, audit.lucky, audit.orders) == (0, 300, 300)
         assert {order.id for order in await shops[0].orders("default", limit=1000)} == told
+
+
+async def test_a_sale_leaves_little_to_the_garbage_collector(etcd: EtcdMember, valkey: Valkey) -> None:
+    """What a purchase was made of goes when it is over: a collection stops all buyers, and mostly under the lock."""
+    async with shop(etcd.endpoint, valkey.url) as one:
+        await one.set_stock("default", 1000)
+        await buy(one, 10)  # what stays is there
+        gc.collect()
+        gc.disable()
+        try:
+            answers = await buy(one, 500)
+            assert outcomes(answers) == {"sold": 500}
+            del answers
+            assert gc.collect() < 250
+        finally:
+            gc.enable()
 
 
 async def test_quantities(etcd: EtcdMember, valkey: Valkey) -> None:
