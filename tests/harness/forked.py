@@ -1,12 +1,14 @@
 """A forked child with something to do, and a deadline for it."""
 
+import faulthandler
 import multiprocessing
 import os
+import signal
 import threading
 import warnings
 from collections.abc import Callable
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -38,6 +40,7 @@ class Forked:
 
     def _run(self) -> None:
         answer: tuple[Any, BaseException | None]
+        faulthandler.register(signal.SIGUSR1)
         try:
             answer = self._function(self._there), None
         except BaseException as error:
@@ -52,8 +55,9 @@ class Forked:
     def answer(self) -> Any:
         """What the function has sent."""
         if not self._here.poll(3 * WITHIN_S):
+            os.kill(cast(int, self._child.pid), signal.SIGUSR1)
             self._end()
-            raise AssertionError("the child does not answer")
+            raise AssertionError("the child does not answer; where it stands is in what it has printed")
         try:
             return self._here.recv()
         except EOFError:
