@@ -146,6 +146,19 @@ class TestRedlock(LockContract):
             yield RedlockSystem([servers.enter_context(Valkey(f"own-{number}", durable=True)) for number in range(3)])
 
 
+async def test_many_tasks_ask_each_of_redlocks_servers_a_few_at_a_time(three_servers: list[Valkey]) -> None:
+    """Those that come at once have no more than 16 connections to a server, so that all are made in time."""
+    before = [server.ask("CLIENT", "LIST").count("\n") for server in three_servers]
+    async with RedlockBackend([server.url for server in three_servers], ttl_s=10).aio as locks:
+        lock = locks.lock("/test/crowd")
+        async with lock:
+            waiting = [asyncio.create_task(lock.acquire(wait_s=1)) for _ in range(60)]
+            ended = await asyncio.gather(*waiting, return_exceptions=True)
+            assert {type(one) for one in ended} == {LockTimeout}
+            after = [server.ask("CLIENT", "LIST").count("\n") for server in three_servers]
+        assert all(now - was <= 16 for was, now in zip(before, after, strict=True)), (before, after)
+
+
 # -- Redisson's layout -------------------------------------------------------------------------------------------------
 
 

@@ -23,6 +23,7 @@ from ..errors import ConfigurationError, LockUnavailable
 from ..grant import Grant
 from ..lease import Lease
 from ..lock import DistributedLock
+from ..per_loop import PerLoop
 from ..steps import Step, in_thread, on_loop
 from ..url import LockUrl
 from ..waiting import Wait
@@ -253,6 +254,8 @@ class RedlockBackend(LockBackend):
         urls = urls.split(",") if isinstance(urls, str) else urls
         if len(urls) < _SERVERS_MIN:
             raise ConfigurationError(f"a majority that can be lost needs {_SERVERS_MIN} servers at least")
+        # Each attempt asks all servers: more at once, and all are late where connections have yet to be made.
+        self.turns = PerLoop(lambda _: asyncio.Semaphore(_CALLS_MAX))
         brief_s = self.ttl_s * options.get("renew_ratio", 1 / 3) / 2
         self.servers = _Servers(urls, min(self.timeout_s, _LONGEST_CALL_S, brief_s))
 
