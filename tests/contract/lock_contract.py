@@ -732,11 +732,13 @@ class LockContract(TaskContract, PermitContract):
         assert token > before or not self.guarantees.fencing
         with closing(system.open(CALM_S)) as calm:
             lock = calm.lock(name)
-            until = time.monotonic() + 1.5 * STEADY_S
+            lease_is_over, answered_at = time.monotonic() + STEADY_S, 0.0
             try:
-                while time.monotonic() < until:
-                    with suppress(LockUnavailable):  # a server that is slow for a moment says nothing of who has it
+                # A server that is slow for a moment says nothing of who has it. But the last answer is of long after.
+                while time.monotonic() < lease_is_over + STEADY_S / 2 or answered_at < lease_is_over:
+                    with suppress(LockUnavailable):
                         assert (lock.try_acquire() is None) == (self.guarantees.scope is Scope.EVERYBODY)
+                        answered_at = time.monotonic()
                     if lock.held_by_me:
                         lock.release()
             finally:
