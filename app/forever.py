@@ -5,7 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Never
 
-from app.errors import SeckillError
+from app.errors import EXPECTED
 
 
 async def run_forever(
@@ -15,7 +15,7 @@ async def run_forever(
     while True:
         try:
             await step()
-        except SeckillError as error:
+        except EXPECTED as error:
             log.debug("%s: %s", what, error)
         except Exception:
             log.exception("unexpected error in %s", what)

@@ -15,13 +15,11 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 from starlette.types import Receive, Scope, Send
 
-from app import locks
+import fencelock
 from app.audit import Audit, Auditor, audit
 from app.audit.record import read_record
 from app.dashboard import ControlRoom, Journal, Picture, StallingStore
 from app.errors import ConfigurationError, StockError, StockUnavailable, UnknownItem
-from app.locks import LockBackend
-from app.locks.fallback import FallbackBackend
 from app.sale import Admin, Rules, Shop
 from app.settings import Guard, Settings, load, unknown_variables
 from app.stock import StockStore, Terms, registry
@@ -33,12 +31,15 @@ from app.web.admission import Admission
 from app.web.auth import AdminAuth
 from app.web.buyers import TOKEN_MAX, SignedBuyers
 from app.web.catalogue import Catalogue
+from app.web.dashboard import Control
 from app.web.headers import with_headers
 from app.web.limits import BodyLimit
 from app.web.looks import Cached
 from app.web.rates import Rates, rate
 from app.web.sse import Feeds
 from app.web.state import State
+from fencelock import LockBackend
+from fencelock.fallback import FallbackBackend
 
 _log = logging.getLogger(__name__)
 
@@ -54,7 +55,7 @@ class Sale:
     admin: Admin
     store: StockStore
     journal: Journal
-    stalling: StallingStore
+    stalling: StallingStore | None
     auditor: Auditor | None
 
     async def audit(self, sku: str) -> Audit:
@@ -77,7 +78,7 @@ class Sale:
             yield page
 
 
-class _Renewals(locks.Hook):
+class _Renewals(fencelock.Hook):
     def __init__(self, observer: Observer) -> None:
         self.renewal = observer.renewal  # type: ignore[method-assign]
 
@@ -85,7 +86,7 @@ class _Renewals(locks.Hook):
 def open_backend(settings: Settings, observer: Observer) -> LockBackend:
     """The lock backend that the settings name. Doesn't connect yet."""
     with _about("SECKILL_LOCK"):
-        backend = locks.connect(
+        backend = fencelock.connect(
             settings.lock.get_secret_value(),
             ttl_s=settings.lock_ttl_s,
             renew_ratio=settings.lock_renew_ratio,
@@ -94,7 +95,7 @@ def open_backend(settings: Settings, observer: Observer) -> LockBackend:
             hook=_Renewals(observer),
         )
     if settings.lock_fallback:
-        if backend.guarantees.scope is not locks.Scope.EVERYBODY:
+        if backend.guarantees.scope is not fencelock.Scope.EVERYBODY:
             raise ConfigurationError(f"SECKILL_LOCK_FALLBACK: the lock {backend.name} is never away")
         return FallbackBackend(backend, most=settings.lock_fallback_max, on_change=observer.fallback)
     return backend
@@ -125,7 +126,7 @@ def check_together(settings: Settings) -> None:
     with _about("SECKILL_STORE"):
         best = best_guard(promised, registry.system_of(settings.store.get_secret_value()))
     tokenless = guard is Guard.FENCE and not promised.fencing
-    alone = guard is Guard.COMPARE and promised.scope is locks.Scope.NOBODY
+    alone = guard is Guard.COMPARE and promised.scope is fencelock.Scope.NOBODY
     if tokenless or alone:
         raise ConfigurationError(f"SECKILL_LOCK: the lock {backend.name} needs SECKILL_GUARD={best}")
 
@@ -162,13 +163,13 @@ def _addresses(url: str) -> set[tuple[str, int]]:
     return found
 
 
-def best_guard(promised: locks.Guarantees, system: str) -> Guard:
+def best_guard(promised: fencelock.Guarantees, system: str) -> Guard:
     """What checks writes as well as a lock with these guarantees, and a store in that system, allow."""
     if promised.fencing:
         return Guard.FENCE
     if system == registry.MYSQL:
         return Guard.VERSION
-    return Guard.NONE if promised.scope is locks.Scope.NOBODY else Guard.COMPARE
+    return Guard.NONE if promised.scope is fencelock.Scope.NOBODY else Guard.COMPARE
 
 
 def signed_buyers(settings: Settings) -> SignedBuyers | None:
@@ -215,7 +216,7 @@ def _about(variable: str) -> Iterator[None]:
     """Name the setting that is wrong; the parts know nothing of settings."""
     try:
         yield
-    except ConfigurationError as error:
+    except (ConfigurationError, fencelock.ConfigurationError) as error:
         raise ConfigurationError(f"{variable}: {error}") from None
 
 
@@ -252,8 +253,10 @@ async def open_sale(
     )
     backend = open_backend(settings, observer)
     try:
-        stalling = StallingStore(open_store(settings))
-        store = stalling.as_store
+        store = open_store(settings)
+        # The pause of the control room: only where there is a token that opens one.
+        stalling = StallingStore(store) if settings.admin_token else None
+        store = stalling.as_store if stalling else store
         try:
             learn, auditor = _auditing(settings, backend, store, observer, lambda: shop.buyers_waiting > 0)
             shop = Shop(
@@ -330,7 +333,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     async def lifespan(_: FastAPI) -> AsyncIterator[dict[str, Any]]:
         metrics = Metrics()
         lock, store = settings.lock.get_secret_value(), settings.store.get_secret_value()
-        lock, store = locks.name_of(lock.partition("://")[0]), registry.system_of(store)
+        lock, store = fencelock.name_of(lock.partition("://")[0]), registry.system_of(store)
         metrics.describe(name=settings.instance_name, version=_version(), lock=lock, store=store, guard=settings.guard)
         async with open_sale(settings, metrics, with_auditor=True) as sale:
             ready = health.ready(sale.admin)
@@ -367,19 +370,17 @@ def create_app(settings: Settings | None = None) -> FastAPI:
                 rates=rates,
                 catalogue=shown,
                 auth=AdminAuth(settings.admin_token.get_secret_value() if settings.admin_token else None),
-                control=room,
                 buyers=Feeds(settings.listeners_max),
                 operators=Feeds(_OPERATORS_MAX),
                 looks=stock.looks_at(sale.shop, sale.auditor),
                 scrape=health.scrape(metrics),
                 ready=ready,
                 locks=Cached(lambda _: sale.admin.contenders()),
-                pictures=Cached(picture),
                 warnings=not_promised,
                 auditor=sale.auditor,
             )
             try:
-                yield {"seckill": state}
+                yield {"seckill": state, "control": Control(room, Cached(picture))}
             finally:
                 state.close_feeds()
                 await room.close()

@@ -10,12 +10,12 @@ from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import SecretStr
 
-from app.locks.registry import CLASSES, backend_class, scheme_of
-from app.model.protocol import MEANING, Mechanism
 from app.settings import PREFIX, Settings
 from app.telemetry.metrics import Metrics
-from app.torture.bugs import BUGS
-from app.torture.nemesis import KINDS, SEVERAL
+from fencelock.registry import CLASSES, backend_class, scheme_of
+from lab.model.protocol import MEANING, Mechanism
+from lab.torture.bugs import BUGS
+from lab.torture.nemesis import KINDS, SEVERAL
 
 ROOT = Path(__file__).parents[1]
 TRANSLATIONS = ROOT / "docs" / "settings.zh-CN.toml"

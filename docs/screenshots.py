@@ -19,8 +19,8 @@ from PIL import Image
 from playwright.sync_api import Browser, sync_playwright
 from rich.console import Console
 
-from app.commands.stage import LockName, Stage, StageOptions, StoreName, set_up
-from app.torture.run import PICTURE
+from lab.demo.stage import LockName, Stage, StageOptions, StoreName, set_up
+from lab.torture.run import PICTURE
 
 DOCS = Path(__file__).parent
 _WITHIN_S = 60.0

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 from hypothesis.configuration import set_hypothesis_home_dir
 
-from app.embedded import EtcdMember, Valkey
-from app.locks import Scope
+from fencelock import Scope
+from lab.servers import EtcdMember, Valkey
 from tests.harness.servers import QUICK_ETCD
 from tests.harness.waiting import eventually
 

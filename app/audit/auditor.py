@@ -11,22 +11,15 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from app.audit.ledger import Audit, Ledger
 from app.audit.record import Record, read_record
-from app.errors import (
-    LockLost,
-    LockUnavailable,
-    SeckillError,
-    StockBehind,
-    StockError,
-    StockUnavailable,
-    UnknownItem,
-)
+from app.errors import EXPECTED, StockBehind, StockError, StockUnavailable, UnknownItem
 from app.stock import Level, Order, StockStore
 from app.stock.refusals import behind
 from app.telemetry import logs
 from app.telemetry.observer import Observer
+from fencelock import LockLost, LockUnavailable
 
 if TYPE_CHECKING:
-    from app.locks.etcd.aio import AsyncElection, AsyncLeadership
+    from fencelock.etcd.aio import AsyncElection, AsyncLeadership
 
 _log = logging.getLogger(__name__)
 
@@ -242,7 +235,7 @@ class Auditor:
                 await record.write(self._store.marks())
             except LockLost:
                 return
-            except SeckillError as error:
+            except EXPECTED as error:
                 _log.debug("not looked whether orders are missing: %s", error)
             except Exception:
                 _log.exception("unexpected error in looking for missing orders")
@@ -282,7 +275,7 @@ class Auditor:
             await self._tell(verdict)
         except LockLost:
             raise
-        except SeckillError as error:
+        except EXPECTED as error:
             _log.log(logging.DEBUG if self._failures else logging.WARNING, "no audit: %s", error)
             self._failures += 1
             self._observer.audited("failed")

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from app.dashboard.journal import Event, GrantRecord
-from app.locks import Contender, Guarantees
 from app.stock import Level
+from fencelock import Contender, Guarantees
 
 SILENT_S: Final = 3.0  # an instance that was silent for longer is not counted on
 _GRANTS: Final = 300

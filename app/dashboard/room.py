@@ -32,11 +32,11 @@ from app.dashboard.picture import (
 )
 from app.dashboard.stalling import StallingStore
 from app.dashboard.watch import Watch
-from app.errors import SeckillError, UnknownItem
+from app.errors import EXPECTED, UnknownItem
 from app.forever import run_forever
-from app.locks import Scope
 from app.sale import Admin, Purchase, Shop
 from app.stock import DEFAULT_SKU, Level
+from fencelock import Scope
 
 _log = logging.getLogger(__name__)
 
@@ -94,7 +94,7 @@ class ControlRoom:
         shop: Shop,
         admin: Admin,
         journal: Journal,
-        stalling: StallingStore,
+        stalling: StallingStore | None,
         *,
         instance: str,
         lease_ttl_s: float,
@@ -140,7 +140,7 @@ class ControlRoom:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         try:
             await self._admin.notices({}, drop=[_REPORT + self._instance, _LOOK + self._instance])
-        except SeckillError as error:
+        except EXPECTED as error:
             _log.debug("the report stays up: %s", error)
 
     # -- what an operator sees ---------------------------------------------------------------------------------------
@@ -153,7 +153,7 @@ class ControlRoom:
         self._looked_at = asyncio.get_running_loop().time()
         level, queue = await asyncio.gather(self._shop.level(sku), self._admin.queue(sku), return_exceptions=True)
         for answer in (level, queue):
-            if isinstance(answer, BaseException) and not isinstance(answer, SeckillError):
+            if isinstance(answer, BaseException) and not isinstance(answer, EXPECTED):
                 raise answer
         if isinstance(level, Level) and sku not in self._samples:
             self._samples[sku] = deque()
@@ -164,7 +164,7 @@ class ControlRoom:
         grants = past_grants(instances, lock)
         self._remember(lock, grants, now)
         self._watch.reach("store", None if isinstance(level, Level | UnknownItem) else str(level))
-        self._watch.reach("lock", str(queue) if isinstance(queue, SeckillError) else None)
+        self._watch.reach("lock", str(queue) if isinstance(queue, EXPECTED) else None)
         self._watch.hear(instances)
         self._watch.audit(auditor)
         if isinstance(queue, list) and self._admin.lock_system[1].scope is Scope.EVERYBODY:
@@ -180,9 +180,9 @@ class ControlRoom:
             lease_ttl_s=self.lease_ttl_s,
             level=level if isinstance(level, Level) else None,
             missing=isinstance(level, UnknownItem),
-            store_error=str(level) if isinstance(level, SeckillError) else None,
+            store_error=str(level) if isinstance(level, EXPECTED) else None,
             queue=queue if isinstance(queue, list) else [],
-            lock_error=str(queue) if isinstance(queue, SeckillError) else None,
+            lock_error=str(queue) if isinstance(queue, EXPECTED) else None,
             instances=instances,
             grants=grants,
             # With what has just been noted.
@@ -286,7 +286,7 @@ class ControlRoom:
         self._said.add(name)
         try:
             await self._admin.notices({name: _commands.dump_json(command).decode()})
-        except SeckillError:
+        except EXPECTED:
             self._withdrawn.add(name)
             raise
         self._obey(command)
@@ -392,7 +392,7 @@ class ControlRoom:
             await asyncio.sleep(command.over_s * number / buyers)
             try:
                 answer = await self._shop.buy(Purchase(1, command.sku, f"rush-{rush}-{number}"))
-            except SeckillError as error:
+            except EXPECTED as error:
                 return type(error).__name__
             return answer.outcome
 
@@ -406,6 +406,8 @@ class ControlRoom:
         self._journal.note("rush", buyers=buyers, **{str(name): count for name, count in told.items()})
 
     async def _pause(self, sku: str, for_s: float) -> None:
+        if self._stalling is None:
+            return  # another instance's control room asked, and this one has none
         loop = asyncio.get_running_loop()
 
         def tell(what: str, token: int) -> None:
@@ -420,7 +422,7 @@ class ControlRoom:
         try:
             await self._shop.level(sku)  # nothing is ever written of an item that isn't there
             await self._stalling.stall(sku, for_s, tell, within_s=_STALL_WITHIN_S)
-        except SeckillError as error:
+        except EXPECTED as error:
             _log.warning("no pause: %s", error)
         finally:
             self._pausing -= 1

@@ -5,7 +5,7 @@ from typing import Any, Final, TypeVar
 
 from app.dashboard.journal import Journal
 from app.dashboard.picture import InstanceState, PastGrant
-from app.locks import Contender
+from fencelock import Contender
 
 _MISTAKEN_S: Final = 1.5  # what an instance says is up to a second old: who believes for longer is mistaken
 _KEPT: Final = 100

@@ -9,11 +9,11 @@ from typing import Final
 
 from typing_extensions import Unpack
 
-from app.errors import HoursNotPossible, LockError, SeckillError, StockCorrupt, StockError, UnknownItem
-from app.locks import AsyncLocks, Contender, Guarantees
+from app.errors import EXPECTED, HoursNotPossible, StockCorrupt, StockError, UnknownItem
 from app.sale.shop import Shop
 from app.stock import Fence, Level, Order, Restock, StockStore, TermsChange
 from app.stock.refusals import foreign, superseded
+from fencelock import AsyncLocks, Contender, Guarantees, LockError
 
 _log = logging.getLogger(__name__)
 
@@ -202,7 +202,7 @@ def _faults(sku: str, seen: Fence | StockError | None, ours: Fence) -> list[str]
 async def _well(name: str, check: Awaitable[None]) -> str:
     try:
         await check
-    except SeckillError as error:
+    except EXPECTED as error:
         _log.warning("not ready, %s: %s", name, error)
         return "not available"
     return "ok"

@@ -8,9 +8,9 @@ from enum import Enum, auto
 from typing import Final
 
 from app.errors import NotDecided, OutcomeUnknown, QueueFull, SaleError
-from app.locks.backoff import Backoff
 from app.sale.decision import Answer, Outcome, Purchase
 from app.telemetry.observer import Observer
+from fencelock.backoff import Backoff
 
 _ITEMS_KEPT: Final = 10_000  # items that nobody waits for, and of which something may be known
 _SHOWN_MAX: Final = 1000

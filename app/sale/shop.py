@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from app.errors import Closing, StockError, TurnedAway
-from app.locks import AsyncLocks, Scope
 from app.sale.decision import Answer, Purchase
 from app.sale.rules import Rules
 from app.sale.worker import Halted, Worker
 from app.stock import Level, Order, StockStore, Terms
 from app.telemetry.observer import Observer
+from fencelock import AsyncLocks, Scope
 
 _TASKS_WITHOUT_LOCK: Final = 64  # as many requests at a time as a thread pool of a web server would
 

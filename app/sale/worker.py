@@ -8,20 +8,7 @@ from collections.abc import Callable, Sequence
 from contextvars import Context
 from typing import Final
 
-from app.errors import (
-    FenceRefused,
-    LockError,
-    LockLost,
-    LockTimeout,
-    SeckillError,
-    StockBehind,
-    StockChanged,
-    StockError,
-    StockUnavailable,
-    UnknownItem,
-)
-from app.locks import AsyncLock, Grant
-from app.locks.backoff import Backoff
+from app.errors import FenceRefused, SeckillError, StockBehind, StockChanged, StockError, StockUnavailable, UnknownItem
 from app.sale.batch import Part, ask, by_item, decide_part
 from app.sale.decision import Outcome, outside
 from app.sale.in_doubt import InDoubt
@@ -30,6 +17,8 @@ from app.sale.rules import Rules
 from app.stock import Fence, StockStore
 from app.telemetry import logs
 from app.telemetry.observer import Observer
+from fencelock import AsyncLock, Grant, LockError, LockLost, LockTimeout
+from fencelock.backoff import Backoff
 
 _log = logging.getLogger(__name__)
 
@@ -101,7 +90,7 @@ class Worker:
         return self.queue.has_work or self._in_doubt.has_work
 
     async def _work(self, backoff: Backoff) -> None:
-        reason: SeckillError
+        reason: SeckillError | LockError
         try:
             if self._store_is_away:
                 # An instance that can't reach the store must not stand in others' way: no lock until it answers.

@@ -5,12 +5,12 @@ from typing import Annotated, Final, cast
 from fastapi import APIRouter, Header, Query, Request, Response
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from app.locks import Contender
 from app.stock import DEFAULT_SKU, TermsChange
 from app.web.auth import OPERATOR
 from app.web.problems import invalid_field, responses
 from app.web.state import state_of
 from app.web.stock import ItemView, OrderView, Sku, etag
+from fencelock import Contender
 
 router = APIRouter(tags=["operator"], dependencies=[OPERATOR], responses=responses(401, 403, 503))
 

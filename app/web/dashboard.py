@@ -1,5 +1,6 @@
 """The control room: a page for the operator, what it shows, and what its buttons do."""
 
+from dataclasses import dataclass
 from typing import Annotated, Final
 from urllib.parse import parse_qs
 
@@ -9,15 +10,17 @@ from pydantic import BaseModel, ConfigDict, Field
 from sse_starlette import EventSourceResponse
 
 from app.audit import AuditVerdict
+from app.dashboard import ControlRoom
 from app.dashboard.picture import History, InstanceState, PastGrant, Picture, Sample
-from app.locks import Contender, Scope
 from app.stock import DEFAULT_SKU
 from app.web.admin import ContenderView
 from app.web.auth import OPERATOR
+from app.web.looks import Cached
 from app.web.pages import READING, page
 from app.web.problems import responses
 from app.web.state import State, state_of
 from app.web.stock import AuditView, LevelView, Sku
+from fencelock import Contender, Scope
 
 pages = APIRouter(include_in_schema=False)
 router = APIRouter(
@@ -28,6 +31,20 @@ _LOGIN: Final = "/control/login"
 _NOT_KEPT: Final = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}  # the token may be in the address
 _ITEMS_MAX: Final = 1_000
 _PAUSE_BEYOND_TTL_S: Final = 3.0  # time for the next in line to take over, and for us to see it
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """What the routes of the control room work with, beside `State`; buyers need none of it."""
+
+    room: ControlRoom
+    pictures: Cached[Picture]
+
+
+def control_of(request: Request) -> Control:
+    """The control room of the app that serves this request."""
+    control: Control = request.state.control
+    return control
 
 
 # -- the page --------------------------------------------------------------------------------------------------------
@@ -282,7 +299,7 @@ def _view(state: State, picture: Picture) -> PictureView:
 async def picture(request: Request, sku: Sku = DEFAULT_SKU) -> PictureView:
     """The sale of an item, over all instances: what the page shows. Looked at once a second at most."""
     state = state_of(request)
-    return _view(state, await state.pictures.at(sku))
+    return _view(state, await control_of(request).pictures.at(sku))
 
 
 class HistoryView(BaseModel):
@@ -300,7 +317,7 @@ class HistoryView(BaseModel):
 @router.get("/history", responses=responses(422))
 async def history(request: Request, sku: Sku = DEFAULT_SKU) -> HistoryView:
     """What one who begins to look has missed."""
-    return HistoryView.of(state_of(request).control.history(sku))
+    return HistoryView.of(control_of(request).room.history(sku))
 
 
 @router.get("/items", responses=responses(503))
@@ -319,12 +336,13 @@ async def live(request: Request, sku: Sku = DEFAULT_SKU) -> Response:
     state = state_of(request)
     state.operators.ensure_room()
     since = state.operators.number
-    first = await state.pictures.at(sku)
+    pictures = control_of(request).pictures
+    first = await pictures.at(sku)
     last = first
 
     async def look() -> str | None:
         nonlocal last
-        before, last = last, await state.pictures.at(sku)
+        before, last = last, await pictures.at(sku)
         return None if last is before else _view(state, last).model_dump_json()
 
     return state.operators.open(sku, _view(state, first).model_dump_json(), look, since=since)
@@ -366,7 +384,7 @@ class PauseView(BaseModel):
 @router.post("/rush", responses=responses(408, 413, 422, 503))
 async def rush(request: Request, wish: Rush, sku: Sku = DEFAULT_SKU) -> RushView:
     """Send buyers."""
-    return RushView(instances=await state_of(request).control.rush(sku, wish.buyers, over_s=wish.over_s))
+    return RushView(instances=await control_of(request).room.rush(sku, wish.buyers, over_s=wish.over_s))
 
 
 @router.post("/pause", responses=responses(400, 408, 413, 422, 503))
@@ -375,6 +393,6 @@ async def pause(request: Request, wish: Pause, sku: Sku = DEFAULT_SKU) -> PauseV
 
     If nobody holds it, this instance does so when it is its turn, if that is within a minute.
     """
-    control = state_of(request).control
+    control = control_of(request).room
     for_s = wish.for_s or control.lease_ttl_s + _PAUSE_BEYOND_TTL_S
     return PauseView(instance=await control.pause(sku, for_s), for_s=for_s)

@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
 from app import errors
+from fencelock import FencelockError, LockError
 
 _log = logging.getLogger(__name__)
 
@@ -22,7 +23,7 @@ _METHODS: Final = ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT")
 RETRY_AFTER: Final = {"Retry-After": {"description": "seconds", "required": True, "schema": {"type": "integer"}}}
 
 # By the most special class that matches: status, and a title that never changes for its type.
-_STATUSES: Final[dict[type[errors.SeckillError], tuple[int, str]]] = {
+_STATUSES: Final[dict[type[Exception], tuple[int, str]]] = {
     errors.UnknownItem: (404, "No such item"),
     errors.ItemNotPossible: (400, "Not an item that this store can hold"),
     errors.BuyerRequired: (400, "Buyer required"),
@@ -39,15 +40,16 @@ _STATUSES: Final[dict[type[errors.SeckillError], tuple[int, str]]] = {
     errors.FenceRefused: (503, "Refused by the stock's fence"),
     errors.StockBehind: (503, "Stock is being looked into"),
     errors.StockError: (503, "Stock not available"),
-    errors.LockError: (503, "Lock not available"),
+    LockError: (503, "Lock not available"),
     errors.HoursNotPossible: (422, "Not possible hours"),
     errors.StockNotAsExpected: (412, "The stock is not as expected"),
     errors.TooManyListeners: (503, "Too many listeners at the moment"),
     errors.Overloaded: (503, "Too many requests at the moment"),
     errors.SeckillError: (503, "Not available"),
+    FencelockError: (503, "Not available"),
 }
 # The field of the request that an error is about.
-_FIELDS: Final[dict[type[errors.SeckillError], str]] = {
+_FIELDS: Final[dict[type[Exception], str]] = {
     errors.UnknownItem: "sku",
     errors.HoursNotPossible: "ends_at",
     errors.ItemNotPossible: "sku",
@@ -59,7 +61,7 @@ _FIELDS: Final[dict[type[errors.SeckillError], str]] = {
 _said: dict[tuple[str, type[Exception]], float] = {}
 _SILENCE_S: Final = 1.0
 # These say how our machines are called and set up; buyers are told the title.
-_INTERNAL: Final = (errors.LockError, errors.StockUnavailable, errors.FenceRefused, errors.StockBehind)
+_INTERNAL: Final = (LockError, errors.StockUnavailable, errors.FenceRefused, errors.StockBehind)
 
 
 class FieldError(BaseModel):
@@ -134,7 +136,8 @@ def install(app: FastAPI) -> None:
     """Answer every error of the app with a problem document, and none with a stack trace."""
 
     @app.exception_handler(errors.SeckillError)
-    async def ours(request: Request, error: errors.SeckillError) -> Response:
+    @app.exception_handler(FencelockError)
+    async def expected(request: Request, error: Exception) -> Response:
         return of(error, request.method, _route(request))
 
     @app.exception_handler(RequestValidationError)
@@ -165,7 +168,7 @@ def of(error: Exception, method: str, route: str) -> Response:
         ]
         detail = "; ".join(f"{field.field}: {field.message}" for field in invalid)
         return problem(422, "invalid-request", "Invalid request", detail, fields=invalid)
-    if not isinstance(error, errors.SeckillError):
+    if not isinstance(error, errors.EXPECTED):
         _log.error("%s %s failed", method, route, exc_info=error)
         return problem(500, "internal-error", "Internal error", "an error of ours; it was logged")
     kind = next(kind for kind in type(error).__mro__ if kind in _STATUSES)

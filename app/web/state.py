@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING
 from fastapi import Request
 
 from app.audit import Auditor
-from app.dashboard import ControlRoom, Picture
-from app.locks import Contender
 from app.sale import Admin, Shop
 from app.web.auth import AdminAuth
 from app.web.catalogue import Catalogue
 from app.web.looks import Cached, Looks
 from app.web.rates import Rates
 from app.web.sse import Feeds
+from fencelock import Contender
 
 if TYPE_CHECKING:
     from app.web.buyers import SignedBuyers
@@ -44,14 +43,12 @@ class State:
     rates: Rates | None
     catalogue: Catalogue
     auth: AdminAuth
-    control: ControlRoom
     buyers: Feeds
     operators: Feeds
     looks: "Looks[StockText]"
     scrape: Cached[bytes]
     ready: Cached[Ready]
     locks: Cached[list[Contender]]
-    pictures: Cached[Picture]
     warnings: list[str]
     auditor: Auditor | None = None
 

@@ -23,7 +23,7 @@ from fastapi import FastAPI, Header, Query, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import PlainTextResponse, Response
 
-from app import locks
+import fencelock
 from app.stock import DEFAULT_SKU, SKU_PATTERN
 
 Sku = Annotated[str, Query(pattern=f"^{SKU_PATTERN}$")]
@@ -92,11 +92,11 @@ def lua() -> FastAPI:
 def articles() -> FastAPI:
     """A lock and a lease for each request, in a thread, and a bare read-decrement-write."""
     store = redis.Redis.from_url(os.environ["BENCH_STORE"])
-    backend = locks.connect(os.environ["BENCH_LOCK"], ttl_s=30, timeout_s=30)
+    backend = fencelock.connect(os.environ["BENCH_LOCK"], ttl_s=30, timeout_s=30)
 
     def sell(sku: str, quantity: int) -> None:
         with backend.lock(f"/bench/articles/{sku}"):
-            stock = int(store.get(f"{sku}:stock") or 0)  # type: ignore[arg-type]
+            stock = int(store.get(f"{sku}:stock") or 0)
             if stock > 0:
                 store.set(f"{sku}:stock", stock - quantity)
                 store.incrby(f"{sku}:lucky", quantity)

@@ -92,7 +92,7 @@ async def _ask(servers: Sequence[SplitResult], path: str, per_s: float, told: Co
                 connections += 1
                 reader = _Reader(requests[at], free[at], told, path)
                 host, port = servers[at].hostname, servers[at].port
-                task = loop.create_task(loop.create_connection(lambda reader=reader: reader, host, port))
+                task = loop.create_task(loop.create_connection(lambda reader=reader: reader, host, port))  # type: ignore[misc, arg-type]
                 connecting.add(task)
                 task.add_done_callback(connecting.discard)
             else:
@@ -108,7 +108,8 @@ async def _listen(servers: Sequence[SplitResult], listeners: int, items: int, to
         heard: asyncio.Future[str] = loop.create_future()
         request = f"GET {path} HTTP/1.1\r\nHost: {server.netloc}\r\n\r\n".encode()
         async with places:
-            transport, _ = await loop.create_connection(lambda: _Listener(request, heard), server.hostname, server.port)
+            host, port = str(server.hostname), server.port or 80
+            transport, _ = await loop.create_connection(lambda: _Listener(request, heard), host, port)
             told[f"/stock/live {await heard}"] += 1
         return transport
 

@@ -172,7 +172,7 @@ async def _drive(urls: list[str], connections: int, seconds: float, paths: Seque
         own = requests[number % len(urls)]
         turns = (next(one) for one in itertools.cycle(own[begin:] + own[:begin]))
         buyer = _Buyer(turns, latencies_s, statuses)
-        await loop.create_connection(lambda buyer=buyer: buyer, url.hostname, url.port)  # type: ignore[misc]
+        await loop.create_connection(lambda buyer=buyer: buyer, url.hostname, url.port)  # type: ignore[misc, arg-type]
         buyers.append(buyer)
     began = time.perf_counter()
     for buyer in buyers:
@@ -208,7 +208,8 @@ def _wrk(program: str, urls: list[str], connections: int, seconds: float, reques
             running.append(subprocess.Popen(given, stdout=subprocess.PIPE, text=True))
         said = [one.communicate()[0] for one in running]
     requests, took_s, failed, lost = 0, 0.0, 0, 0
-    p50_s, p99_s = [], []
+    p50_s: list[float] = []
+    p99_s: list[float] = []
     for text in said:
         found = re.search(r"(\d+) requests in ([\d.]+)(us|ms|s|m)", text)
         if found is None:

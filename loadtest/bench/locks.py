@@ -1,4 +1,4 @@
-"""`seckill bench locks`: every lock of ours and its peers from PyPI, side by side on the same servers.
+"""`python -m loadtest.bench.locks`: every lock of ours and its peers from PyPI, side by side on the same servers.
 
 Each contestant is taken and given back by several processes that do nothing else, with nothing and with 5 ms of work in
 between. A lock is judged by how often it changes hands, how long one waits for it, how evenly it is given, whether it
@@ -8,25 +8,29 @@ excludes at all, and what it leaves behind.
 import itertools
 import json
 import statistics
+import sys
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
+import typer
 from rich import box
 from rich.console import Console
 from rich.table import Column, Table
 
-from app.embedded import EtcdMember, MariaDB, Valkey, ZooKeeper
-from app.errors import ConfigurationError, LockUnavailable
-from app.locks.bench import OURS, PEERS, Contestant, Heat, heat_of, is_installed, medians, race
-from app.locks.mysql.backend import SCHEMA as LOCK_TABLES
-from app.locks.mysql.client import MySqlClient
-from app.locks.registry import CLASSES, scheme_of
-from app.locks.steps import in_thread
-from app.locks.zookeeper.client import ZooKeeperClient
+from app.errors import EXPECTED, ConfigurationError
+from fencelock import LockUnavailable
+from fencelock.clients.mysql import MySqlClient
+from fencelock.mysql.backend import SCHEMA as LOCK_TABLES
+from fencelock.registry import CLASSES, scheme_of
+from fencelock.steps import in_thread
+from fencelock.zookeeper.client import ZooKeeperClient
+from lab.cli import check_file
+from lab.servers import EtcdMember, MariaDB, Valkey, ZooKeeper
+from loadtest.bench.race import OURS, PEERS, Contestant, Heat, heat_of, is_installed, medians, race
 
 _COLUMNS: Final = ("lock", "of", "grants/s", "hand-off", "wait", "turns", "overlaps", "left")
 
@@ -115,7 +119,7 @@ SERVERS: Final = {
     "etcd": Server("etcd3", "cslab-etcd3", _start_etcd, _left_in_etcd),
     "redis": Server("redis", "'redis[hiredis]'", _start_redis, _left_in_redis),
     "redlock": Server("redis", "'redis[hiredis]'", _start_redlock, _left_in_redis),
-    "zookeeper": Server("app.locks.zookeeper", "", _start_zookeeper, _left_in_zookeeper),
+    "zookeeper": Server("fencelock.zookeeper", "", _start_zookeeper, _left_in_zookeeper),
     "mysql": Server("asyncmy", "'sqlalchemy[asyncio]' asyncmy cryptography", _start_mysql, _left_in_mysql),
 }
 
@@ -142,7 +146,7 @@ def _ours() -> Iterator[tuple[str, Entry]]:
             yield f"seckill {lock}", Entry(OURS[0], name, scheme_of(lock), server.module, server.package)
 
 
-# A lock of ours joins by being registered (app/locks/registry.py), a peer by being added in `app.locks.bench`.
+# A lock of ours joins by being registered (fencelock/registry.py), a peer by being added in `loadtest.bench.race`.
 CONTESTANTS: Final[dict[str, Entry]] = dict(_ours()) | {
     one.name: Entry(one, one.system, one.system, one.module, one.package) for one in PEERS
 }
@@ -238,3 +242,63 @@ def _print(console: Console, options: BenchOptions, report: _Report) -> None:
                 left = statistics.median(heat.left_behind for heat in heats)
                 table.add_row(name, str(processes), *medians(heats), f"{left:.0f}")
         console.print(table)
+
+
+_OURS = "seckill "  # what our locks' names begin with, beside their peers
+
+app = typer.Typer(pretty_exceptions_enable=False)
+
+
+@app.command()
+def bench(
+    only: Annotated[
+        str,
+        typer.Option(
+            help="Some of them, separated by commas: ours by their short names, such as etcd, or peers, such as kazoo.",
+            show_default="all of them",
+        ),
+    ] = "",
+    processes: Annotated[str, typer.Option(help="How many contend.")] = "1,2,4,8",
+    hold_ms: Annotated[str, typer.Option(help="How long each holds the lock.")] = "0,5",
+    seconds: Annotated[float, typer.Option(min=0.2, max=3600, help="Length of a heat.")] = 3,
+    rounds: Annotated[int, typer.Option(min=1, max=100, help="Rounds; in each of them everybody takes part.")] = 3,
+    report: Annotated[Path | None, typer.Option(help="File for all figures, as JSON.")] = None,
+) -> None:
+    """Each lock, taken and given back by several processes: how fast, how evenly, and how many keys it leaves behind.
+
+    Exit status 1 if a lock of ours let two in at once, or left something behind.
+    """
+    check_file(report, "--report")
+    names = _names(only, "--only", list(CONTESTANTS))
+    counts = [int(one) for one in _numbers(processes, "--processes", least=1, most=64)]
+    options = BenchOptions(names, counts, _numbers(hold_ms, "--hold-ms", least=0, most=1000), seconds, rounds, report)
+    raise typer.Exit(run(options))
+
+
+def _names(text: str, option: str, known: Sequence[str]) -> list[str]:
+    """Those in the text, separated by commas; all that are known if it is empty."""
+    names = []
+    for name in (part.strip() for part in text.split(",") if part.strip()):
+        found = next((one for one in (name, f"{_OURS}{name}") if one in known), None)
+        if found is None:
+            short = ", ".join(one.removeprefix(_OURS) for one in known)
+            raise typer.BadParameter(f"{name!r} is none of {short}", param_hint=option)
+        names.append(found)
+    return list(dict.fromkeys(names)) or list(known)
+
+
+def _numbers(text: str, option: str, *, least: float, most: float) -> list[float]:
+    try:
+        found = [float(part) for part in text.split(",")]
+    except ValueError:
+        found = []
+    if not found or not all(least <= one <= most for one in found):
+        raise typer.BadParameter(f"{text!r} is not a list of numbers from {least:g} to {most:g}", param_hint=option)
+    return found
+
+
+if __name__ == "__main__":
+    try:
+        app()
+    except EXPECTED as error:
+        sys.exit(f"bench: {error}")

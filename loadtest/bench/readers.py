@@ -22,8 +22,8 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
-from app.embedded.process import Process, ProcessFailed
 from app.server import raise_file_limit
+from lab.servers.process import Process, ProcessFailed
 from loadtest.bench.generator import Load, drive
 from loadtest.bench.stand import ROOT, Contender, Running, Stand
 

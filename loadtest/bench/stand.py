@@ -13,12 +13,12 @@ from typing import Final, Self
 import psutil
 import redis
 
-from app.embedded import EtcdMember, Valkey
-from app.embedded.process import Process, ProcessFailed, free_port
-from app.locks import aio, connect
 from app.main import Sale, open_sale
 from app.settings import PREFIX, load
 from app.stock import DEFAULT_SKU, Fence
+from fencelock import aio, connect
+from lab.servers import EtcdMember, Valkey
+from lab.servers.process import Process, ProcessFailed, free_port
 
 ROOT: Final = Path(__file__).parents[2]
 PLENTY: Final = 10**9
@@ -196,7 +196,7 @@ class Stand:
     def cpu_s(self, running: Running) -> float:
         """CPU time that a contender's instances and the servers have taken so far, in seconds."""
         times = [psutil.Process(one.pid).cpu_times() for one in (*running.processes, self.etcd, self.store)]
-        return sum(one.user + one.system for one in times)
+        return float(sum(one.user + one.system for one in times))
 
     def calls(self) -> tuple[int, int]:
         """How many calls etcd and the store have served so far, streams and inspection left out."""

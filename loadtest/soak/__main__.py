@@ -23,10 +23,10 @@ from typing import Final
 
 from rich.console import Console
 
-from app.commands.stage import LockName, Stage, StageOptions, StoreName, set_up
-from app.embedded.process import ProcessFailed, free_port
-from app.errors import SeckillError
+from app.errors import EXPECTED
 from app.server import raise_file_limit
+from lab.demo.stage import LockName, Stage, StageOptions, StoreName, set_up
+from lab.servers.process import ProcessFailed, free_port
 from loadtest.soak.crowd import ITEMS, Crowd
 from loadtest.soak.faults import Fault, strike
 from loadtest.soak.flatness import SHARE, flatness
@@ -108,7 +108,7 @@ def main() -> int:
     except KeyboardInterrupt:
         console.print(f"Stopped; what was seen until now is in {options.report / 'soak.csv'}.")
         return 130
-    except SeckillError as error:
+    except EXPECTED as error:
         console.print(str(error), style="red", markup=False, highlight=False)
         return 1
     return _conclude(run, options, console)

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from app.commands.stage import Stage
-from app.embedded.process import Process
+from lab.demo.stage import Stage
+from lab.servers.process import Process
 
 _BEYOND_TTL_S: Final = 2.0  # an instance stands still for so much longer than its leases last
 _AWAY_S: Final = 1.0  # a server, between its end and its start

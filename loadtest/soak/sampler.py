@@ -14,11 +14,11 @@ import psutil
 import redis.asyncio
 from redis.exceptions import RedisError
 
-from app.commands.stage import Stage
-from app.embedded import EtcdMember
-from app.embedded.process import ProcessFailed
 from app.settings import Settings
 from app.stock.redis.keys import keys_of
+from lab.demo.stage import Stage
+from lab.servers import EtcdMember
+from lab.servers.process import ProcessFailed
 
 Sample = dict[str, float | None]
 

@@ -8,7 +8,7 @@ import pytest
 import redis
 from playwright.sync_api import Browser, expect
 
-from app.embedded import EtcdMember, Valkey
+from lab.servers import EtcdMember, Valkey
 from tests.harness.browser import Visitors, chromium
 from tests.harness.shop import Instance
 from tests.harness.waiting import WITHIN_S

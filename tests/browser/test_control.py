@@ -9,7 +9,7 @@ import httpx
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from app.embedded import EtcdMember, Valkey
+from lab.servers import EtcdMember, Valkey
 from tests.browser.conftest import Start
 from tests.harness.browser import Visitors, contrasts, drawn, fits
 from tests.harness.shop import TOKEN, Instance

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from app.torture.history import Attempt, Belief, Count, Fault, History, Item, Setup
-from app.torture.judge import Finding
-from app.torture.picture import draw
+from lab.torture.history import Attempt, Belief, Count, Fault, History, Item, Setup
+from lab.torture.judge import Finding
+from lab.torture.picture import draw
 from tests.harness.browser import Visitors, contrasts, drawn
 
 pytestmark = pytest.mark.slow  # a browser

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from app.locks.fence import FenceRefused
+from fencelock.fence import FenceRefused
 
 OURS, OTHER, OLD = "lock:ours", "lock:other", "lock:old"
 

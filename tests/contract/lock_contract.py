@@ -21,11 +21,24 @@ from typing import Any
 
 import pytest
 
-from app.errors import LockCancelled, LockError, LockLost, LockNotHeld, LockTimeout, LockUnavailable
-from app.locks import Cancel, DistributedLock, Grant, Guarantees, Hook, LockBackend, Scope
-from app.locks.clock import now
-from app.locks.waiting import Wake
-from app.torture.proxy import Proxy
+from fencelock import (
+    Cancel,
+    DistributedLock,
+    Grant,
+    Guarantees,
+    Hook,
+    LockBackend,
+    LockCancelled,
+    LockError,
+    LockLost,
+    LockNotHeld,
+    LockTimeout,
+    LockUnavailable,
+    Scope,
+)
+from fencelock.clock import now
+from fencelock.waiting import Wake
+from lab.torture.proxy import Proxy
 from tests.contract.permit_contract import PermitContract
 from tests.contract.task_contract import OFTEN, Losses, TaskContract, promise
 from tests.harness.forked import Forked

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from app.locks import Guarantees, LockBackend, LockError, LockLost, LockTimeout
-from app.locks.aio import AsyncLock
+from fencelock import Guarantees, LockBackend, LockError, LockLost, LockTimeout
+from fencelock.aio import AsyncLock
 from tests.contract.task_contract import promise
 from tests.harness.waiting import WITHIN_S, eventually, eventually_async
 from tests.harness.worker import Worker
@@ -163,7 +163,7 @@ class PermitContract:
     ) -> None:
         """To threads and tasks alike, also where etcd's client is not installed."""
         if not self.has_sessions:
-            monkeypatch.setitem(sys.modules, "app.locks.etcd.aio", None)
+            monkeypatch.setitem(sys.modules, "fencelock.etcd.aio", None)
             with pytest.raises(LockError, match=r"no sessions$"):
                 backend.session()
             with pytest.raises(LockError, match=r"no sessions$"):

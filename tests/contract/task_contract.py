@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from app.locks import (
+from fencelock import (
     DistributedLock,
     Guarantees,
     Hook,
@@ -19,8 +19,8 @@ from app.locks import (
     LockUnavailable,
     Scope,
 )
-from app.locks.aio import AsyncLock
-from app.locks.waiting import Wake
+from fencelock.aio import AsyncLock
+from fencelock.waiting import Wake
 from tests.harness.forked import Forked
 from tests.harness.waiting import WITHIN_S, eventually_async
 from tests.harness.worker import Worker

@@ -8,14 +8,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from app.embedded import EtcdMember, etcd_binary
-from app.errors import LockCancelled, LockError, LockLost, LockTimeout, LockUnavailable
-from app.locks import Cancel
-from app.locks.etcd import lookout
-from app.locks.etcd.backend import EtcdBackend
-from app.locks.etcd.election import Election, Leader, Leadership
-from app.locks.local import LocalBackend
-from app.torture.proxy import Proxy
+from fencelock import Cancel, LockCancelled, LockError, LockLost, LockTimeout, LockUnavailable
+from fencelock.etcd import lookout
+from fencelock.etcd.backend import EtcdBackend
+from fencelock.etcd.election import Election, Leader, Leadership
+from fencelock.local import LocalBackend
+from lab.servers import EtcdMember, etcd_binary
+from lab.torture.proxy import Proxy
 from tests.contract.lock_contract import CALM_S, TTL_S, InThread
 from tests.contract.test_etcd_lock import EtcdSystem
 from tests.harness.forked import Forked

@@ -17,15 +17,15 @@ from urllib.error import HTTPError
 import pytest
 import trustme
 
-from app.embedded import EtcdCluster, EtcdMember, etcd_binary
-from app.embedded.process import free_port
-from app.errors import ConfigurationError, LockError, LockLost, LockUnavailable
-from app.locks import Contender, DistributedLock, Grant
-from app.locks.etcd import lender, lookout, watch
-from app.locks.etcd.backend import EtcdBackend
-from app.locks.etcd.txn import EtcdTxnBackend
-from app.locks.etcd.watch import WatchStream
-from app.torture.proxy import Proxy
+from fencelock import Contender, DistributedLock, Grant, LockError, LockLost, LockUnavailable
+from fencelock.errors import ConfigurationError
+from fencelock.etcd import lender, lookout, watch
+from fencelock.etcd.backend import EtcdBackend
+from fencelock.etcd.txn import EtcdTxnBackend
+from fencelock.etcd.watch import WatchStream
+from lab.servers import EtcdCluster, EtcdMember, etcd_binary
+from lab.servers.process import free_port
+from lab.torture.proxy import Proxy
 from tests.contract.lock_contract import CALM_S, TTL_S, InThread, LockContract, LockSystem, hold_and_release
 from tests.harness.forked import Forked
 from tests.harness.servers import (
@@ -44,7 +44,7 @@ from tests.harness.waiting import WITHIN_S, eventually
 
 
 class EtcdSystem(LockSystem):
-    backend = "app.locks.etcd.backend:EtcdBackend"
+    backend = "fencelock.etcd.backend:EtcdBackend"
     ttl_s = 1
 
     def __init__(self, member: EtcdMember) -> None:
@@ -68,7 +68,7 @@ class EtcdSystem(LockSystem):
 
 
 class EtcdTxnSystem(EtcdSystem):
-    backend = "app.locks.etcd.txn:EtcdTxnBackend"
+    backend = "fencelock.etcd.txn:EtcdTxnBackend"
 
     def open(self, ttl_s: float, **more: Any) -> EtcdBackend:
         return EtcdTxnBackend(**self.options(ttl_s), **more)

@@ -8,13 +8,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from app.embedded import EtcdMember
-from app.errors import LockError, LockLost, LockTimeout, LockUnavailable
-from app.locks import AsyncLocks
-from app.locks.etcd import lookout
-from app.locks.etcd.aio import AsyncElection, AsyncSession
-from app.locks.etcd.backend import EtcdBackend
-from app.locks.local import LocalBackend
+from fencelock import AsyncLocks, LockError, LockLost, LockTimeout, LockUnavailable
+from fencelock.etcd import lookout
+from fencelock.etcd.aio import AsyncElection, AsyncSession
+from fencelock.etcd.backend import EtcdBackend
+from fencelock.local import LocalBackend
+from lab.servers import EtcdMember
 from tests.contract.lock_contract import CALM_S, TTL_S
 from tests.contract.test_etcd_lock import EtcdSystem
 from tests.harness.servers import end_leases, etcdctl, leases, watchers

@@ -7,12 +7,11 @@ from multiprocessing.connection import Connection
 
 import pytest
 
-from app.embedded import EtcdMember, Valkey
-from app.errors import LockCancelled, LockError, LockLost, LockTimeout, LockUnavailable
-from app.locks import Cancel, Grant, Scope
-from app.locks.etcd.backend import EtcdBackend
-from app.locks.fallback import FallbackBackend
-from app.locks.redis.lock import RedisBackend
+from fencelock import Cancel, Grant, LockCancelled, LockError, LockLost, LockTimeout, LockUnavailable, Scope
+from fencelock.etcd.backend import EtcdBackend
+from fencelock.fallback import FallbackBackend
+from fencelock.redis.lock import RedisBackend
+from lab.servers import EtcdMember, Valkey
 from tests.contract.lock_contract import InThread
 from tests.harness.forked import Forked
 from tests.harness.waiting import WITHIN_S, eventually

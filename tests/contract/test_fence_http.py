@@ -13,8 +13,8 @@ import httpx
 import pytest
 from redis.asyncio import Redis
 
-from app.embedded import Valkey
-from app.locks.fence import FenceMiddleware, FenceRefused, Fences, Fencing, MemoryFences, RedisFences, fencing_header
+from fencelock.fence import FenceMiddleware, FenceRefused, Fences, Fencing, MemoryFences, RedisFences, fencing_header
+from lab.servers import Valkey
 from tests.contract.fence_contract import OLD, OTHER, OURS, FenceContract, FencedThing
 from tests.harness.asgi import serving
 from tests.harness.waiting import WITHIN_S, eventually

@@ -10,9 +10,9 @@ import redis
 from redis.asyncio import Redis as AsyncRedis
 from redis.exceptions import ResponseError
 
-from app.embedded import Valkey
-from app.embedded.process import free_port
-from app.locks.fence import FENCE_LUA, AsyncRedisFence, FenceRefused, Fencing, RedisFence, fencing
+from fencelock.fence import FENCE_LUA, AsyncRedisFence, FenceRefused, Fencing, RedisFence, fencing
+from lab.servers import Valkey
+from lab.servers.process import free_port
 from tests.contract.fence_contract import OTHER, OURS, FenceContract, FencedThing
 from tests.harness.servers import optional_server
 from tests.harness.waiting import eventually

@@ -24,8 +24,8 @@ from sqlalchemy.exc import InvalidRequestError, OperationalError
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
-from app.embedded import MariaDB
-from app.locks.fence import FenceRefused, Fencing, SqlFence, fence_columns
+from fencelock.fence import FenceRefused, Fencing, SqlFence, fence_columns
+from lab.servers import MariaDB
 from tests.contract.fence_contract import OURS, FenceContract, FencedThing
 from tests.contract.lock_contract import InThread
 from tests.harness.servers import ask, optional

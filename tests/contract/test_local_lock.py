@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
-from app.locks import Grant, LockBackend, local
-from app.locks.local import LocalBackend
+from fencelock import Grant, LockBackend, local
+from fencelock.local import LocalBackend
 from tests.contract.lock_contract import TTL_S, LockContract, LockSystem
 from tests.harness.worker import Worker
 
 
 class LocalSystem(LockSystem):
-    backend = "app.locks.local:LocalBackend"
+    backend = "fencelock.local:LocalBackend"
 
     def options(self, ttl_s: float) -> dict[str, Any]:
         return {"ttl_s": ttl_s}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.embedded import EtcdMember, Valkey
+from lab.servers import EtcdMember, Valkey
 from tests.harness.waiters import crowd
 
 COUNT = 1000

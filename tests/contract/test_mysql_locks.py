@@ -25,17 +25,17 @@ from cryptography.hazmat.primitives.asymmetric.padding import MGF1, OAEP
 from cryptography.hazmat.primitives.hashes import SHA1
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from app.embedded import MariaDB
-from app.embedded.process import free_port
-from app.errors import ConfigurationError, LockCancelled, LockTimeout, LockUnavailable
-from app.locks import Cancel, Grant
-from app.locks.mysql import client as mysql_client
-from app.locks.mysql import row
-from app.locks.mysql.backend import MySqlBackend, Tokens
-from app.locks.mysql.for_update import MySqlForUpdateBackend
-from app.locks.mysql.row import MySqlRowBackend
-from app.locks.steps import in_thread
-from app.torture.proxy import Proxy
+from fencelock import Cancel, Grant, LockCancelled, LockTimeout, LockUnavailable
+from fencelock.clients.mysql import client as mysql_client
+from fencelock.errors import ConfigurationError
+from fencelock.mysql import row
+from fencelock.mysql.backend import MySqlBackend, Tokens
+from fencelock.mysql.for_update import MySqlForUpdateBackend
+from fencelock.mysql.row import MySqlRowBackend
+from fencelock.steps import in_thread
+from lab.servers import MariaDB
+from lab.servers.process import free_port
+from lab.torture.proxy import Proxy
 from tests.contract.lock_contract import STEADY_S, TTL_S, InThread, LockContract, LockSystem, hold_and_release
 from tests.harness.forked import Forked
 from tests.harness.servers import ask, optional

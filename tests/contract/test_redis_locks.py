@@ -14,15 +14,26 @@ from typing import Any
 import pytest
 import redis
 
-from app.embedded import Valkey
-from app.errors import ConfigurationError, LockCancelled, LockError, LockLost, LockTimeout, LockUnavailable
-from app.locks import Cancel, DistributedLock, Grant, LockBackend, connect
-from app.locks.redis import lock as redis_lock
-from app.locks.redis.fair import RedisFairBackend
-from app.locks.redis.lock import RedisBackend
-from app.locks.redis.redlock import RedlockBackend
-from app.locks.url import LockUrl
-from app.torture.proxy import Proxy
+from fencelock import (
+    Cancel,
+    DistributedLock,
+    Grant,
+    LockBackend,
+    LockCancelled,
+    LockError,
+    LockLost,
+    LockTimeout,
+    LockUnavailable,
+    connect,
+)
+from fencelock.errors import ConfigurationError
+from fencelock.redis import lock as redis_lock
+from fencelock.redis.fair import RedisFairBackend
+from fencelock.redis.lock import RedisBackend
+from fencelock.redis.redlock import RedlockBackend
+from fencelock.url import LockUrl
+from lab.servers import Valkey
+from lab.torture.proxy import Proxy
 from tests.contract.lock_contract import TTL_S, InThread, LockContract, LockSystem
 from tests.harness.waiting import WITHIN_S, eventually, eventually_async
 from tests.harness.worker import Worker
@@ -89,7 +100,7 @@ class TestRedisFairLock(_RedisContract):
 class RedlockSystem(LockSystem):
     """Three servers. What befalls "the server" befalls two of them: a majority."""
 
-    backend = "app.locks.redis.redlock:RedlockBackend"
+    backend = "fencelock.redis.redlock:RedlockBackend"
     ttl_s = 1.2  # each of its calls has a sixth of that
 
     def __init__(self, servers: list[Valkey]) -> None:

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from app.embedded import EtcdMember
-from app.errors import LockLost, LockTimeout
-from app.locks.clock import now
-from app.locks.etcd.backend import EtcdBackend
-from app.locks.etcd.client import EtcdClient
-from app.locks.etcd.session import Session
-from app.torture.proxy import Proxy
+from fencelock import LockLost, LockTimeout
+from fencelock.clock import now
+from fencelock.etcd.backend import EtcdBackend
+from fencelock.etcd.client import EtcdClient
+from fencelock.etcd.session import Session
+from lab.servers import EtcdMember
+from lab.torture.proxy import Proxy
 from tests.contract.lock_contract import TTL_S, InThread, hold_and_release
 from tests.contract.test_etcd_lock import EtcdSystem
 from tests.harness.forked import Forked

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 import redis
 
-from app.embedded import MariaDB, Valkey
 from app.stock import StockStore
 from app.stock.mysql.guards import MySqlStockStore, TimestampedStockStore, VersionedStockStore
 from app.stock.redis.store import RedisStockStore
+from lab.servers import MariaDB, Valkey
 from tests.contract.store_contract import FencedStoreContract, StoreContract, StoreSystem
 from tests.harness.memory_store import MemoryServer, MemoryStockStore
 from tests.harness.servers import ask, optional, optional_server

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from app.locks import Grant, LockBackend, connect
-from app.locks.registry import CLASSES
-from app.locks.steps import in_thread
+from fencelock import Grant, LockBackend, connect
+from fencelock.registry import CLASSES
+from fencelock.steps import in_thread
 from tests.contract.lock_contract import LockContract, LockSystem
 from tests.contract.toy_lock import ToyBackend
 

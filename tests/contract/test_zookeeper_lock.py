@@ -22,16 +22,16 @@ from kazoo.exceptions import NoAuthError, NoNodeError
 from kazoo.protocol.serialization import Close, Connect
 from kazoo.security import make_acl, make_digest_acl
 
-from app.embedded import ZooKeeper
-from app.errors import ConfigurationError, LockLost, LockTimeout, LockUnavailable
-from app.locks import DistributedLock, Grant
-from app.locks.clock import now
-from app.locks.steps import in_thread
-from app.locks.zookeeper import client as zookeeper_client
-from app.locks.zookeeper import lock as zookeeper
-from app.locks.zookeeper import session as zookeeper_session
-from app.locks.zookeeper.lock import ZooKeeperBackend
-from app.torture.proxy import Proxy
+from fencelock import DistributedLock, Grant, LockLost, LockTimeout, LockUnavailable
+from fencelock.clock import now
+from fencelock.errors import ConfigurationError
+from fencelock.steps import in_thread
+from fencelock.zookeeper import client as zookeeper_client
+from fencelock.zookeeper import lock as zookeeper
+from fencelock.zookeeper import session as zookeeper_session
+from fencelock.zookeeper.lock import ZooKeeperBackend
+from lab.servers import ZooKeeper
+from lab.torture.proxy import Proxy
 from tests.contract.lock_contract import TTL_S, InThread, LockContract, LockSystem
 from tests.harness.servers import optional
 from tests.harness.waiting import WITHIN_S, eventually
@@ -66,7 +66,7 @@ def client_id(backend: ZooKeeperBackend) -> tuple[int, bytes] | None:
 
 
 class ZooKeeperSystem(LockSystem):
-    backend = "app.locks.zookeeper.lock:ZooKeeperBackend"
+    backend = "fencelock.zookeeper.lock:ZooKeeperBackend"
     ttl_s = 1  # of a session, whose grain is a tick of 0.2 s
 
     def __init__(self, server: ZooKeeper, client: KazooClient) -> None:

@@ -15,17 +15,17 @@ from typing import Any, Self
 
 from typing_extensions import Unpack, override
 
-from app.errors import LockUnavailable
-from app.locks.attempt import Attempt
-from app.locks.backend import Guarantees, LockBackend, Options
-from app.locks.clock import now
-from app.locks.contender import Contender, describe, parse_owner
-from app.locks.grant import Grant
-from app.locks.lease import Lease
-from app.locks.lock import DistributedLock
-from app.locks.steps import Pause
-from app.locks.url import LockUrl
-from app.locks.waiting import Wait
+from fencelock import LockUnavailable
+from fencelock.attempt import Attempt
+from fencelock.backend import Guarantees, LockBackend, Options
+from fencelock.clock import now
+from fencelock.contender import Contender, describe, parse_owner
+from fencelock.grant import Grant
+from fencelock.lease import Lease
+from fencelock.lock import DistributedLock
+from fencelock.steps import Pause
+from fencelock.url import LockUrl
+from fencelock.waiting import Wait
 
 _PAUSE_S = 0.01  # between two looks: a file tells nobody that it has changed
 

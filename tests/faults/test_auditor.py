@@ -16,15 +16,15 @@ import redis
 
 from app.audit import Auditor, AuditVerdict
 from app.audit import auditor as auditor_module
-from app.embedded import EtcdMember, Valkey
-from app.errors import LockUnavailable
-from app.locks.etcd.election import Leadership
-from app.locks.steps import Pause
 from app.main import open_sale
 from app.stock.redis.keys import Keys
 from app.stock.watermark import tag_of
 from app.telemetry.metrics import Metrics
-from app.torture.proxy import Proxy
+from fencelock import LockUnavailable
+from fencelock.etcd.election import Leadership
+from fencelock.steps import Pause
+from lab.servers import EtcdMember, Valkey
+from lab.torture.proxy import Proxy
 from tests.harness.shop import TOKEN, Counter, Instance, buy, settings
 from tests.harness.waiting import WITHIN_S, eventually, eventually_async
 

@@ -12,14 +12,14 @@ import httpx
 import pytest
 import redis.asyncio
 
-from app.embedded import EtcdMember, Valkey
 from app.errors import FenceRefused, NotDecided, OutcomeUnknown, StockError, StockUnavailable
-from app.locks.etcd.backend import EtcdBackend
 from app.sale import Answer, Outcome, Purchase
 from app.stock import Batch, Fence, Sold
 from app.stock.redis.client import RedisClient, Script
 from app.stock.redis.store import RedisStockStore
-from app.torture.proxy import Proxy
+from fencelock.etcd.backend import EtcdBackend
+from lab.servers import EtcdMember, Valkey
+from lab.torture.proxy import Proxy
 from tests.contract.store_contract import commit, prepare
 from tests.harness.servers import etcdctl
 from tests.harness.shop import Instance, buy, client, shop

@@ -9,10 +9,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from app.embedded import EtcdMember, LockServers, Valkey
 from app.sale import Outcome, Purchase
 from app.stock.redis.client import Script
-from app.torture.proxy import Proxy
+from lab.servers import EtcdMember, LockServers, Valkey
+from lab.torture.proxy import Proxy
 from tests.harness.servers import optional
 from tests.harness.shop import TOKEN, Instance, shop
 from tests.harness.waiting import eventually, eventually_async

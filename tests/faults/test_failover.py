@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from app.embedded import EtcdMember
 from app.errors import NotDecided, OutcomeUnknown, UnknownItem
 from app.sale import Answer, Outcome, Purchase
+from lab.servers import EtcdMember
 from tests.harness.sentinel import SentinelSet
 from tests.harness.servers import optional_server
 from tests.harness.shop import Counter, shop

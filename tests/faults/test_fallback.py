@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.embedded import MariaDB, Valkey
+from lab.servers import MariaDB, Valkey
 from tests.harness.servers import optional
 from tests.harness.shop import Instance, shop
 from tests.harness.waiting import WITHIN_S, eventually_async

@@ -13,11 +13,11 @@ from typing import Any
 import httpx
 import pytest
 
-from app.embedded import EtcdMember, Valkey
-from app.embedded.process import Process, free_port
-from app.locks import Contender
-from app.locks.etcd.backend import EtcdBackend
-from app.torture.proxy import Proxy
+from fencelock import Contender
+from fencelock.etcd.backend import EtcdBackend
+from lab.servers import EtcdMember, Valkey
+from lab.servers.process import Process, free_port
+from lab.torture.proxy import Proxy
 from tests.harness.shop import Instance, lock_url, shop
 from tests.harness.waiting import WITHIN_S, eventually, eventually_async
 

@@ -20,13 +20,14 @@ import redis
 from app.audit import Auditor
 from app.audit import auditor as auditor_module
 from app.audit import record as record_module
-from app.embedded import EtcdMember, Valkey
-from app.errors import LockUnavailable, NotDecided, StockBehind, StockUnavailable
-from app.locks.etcd.backend import EtcdBackend
-from app.locks.etcd.election import Leadership
+from app.errors import NotDecided, StockBehind, StockUnavailable
 from app.sale import Answer, Outcome, Purchase
 from app.stock.redis.keys import Keys, mark_of
-from app.torture.proxy import Proxy
+from fencelock import LockUnavailable
+from fencelock.etcd.backend import EtcdBackend
+from fencelock.etcd.election import Leadership
+from lab.servers import EtcdMember, Valkey
+from lab.torture.proxy import Proxy
 from tests.harness.shop import Counter, Instance, buy, shop
 from tests.harness.waiting import eventually, eventually_async
 

@@ -16,11 +16,11 @@ import httpx
 import psutil
 import pytest
 
-from app.embedded import EtcdMember, Valkey
-from app.embedded.process import Process, free_port
-from app.locks.etcd.backend import EtcdBackend
 from app.web.connection import HEAD_MAX_BYTES
 from app.web.limits import BODY_MAX_BYTES
+from fencelock.etcd.backend import EtcdBackend
+from lab.servers import EtcdMember, Valkey
+from lab.servers.process import Process, free_port
 from tests.harness.crowd import Crowd
 from tests.harness.shop import TOKEN, Instance, shop
 from tests.harness.waiting import WITHIN_S, eventually

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from app.embedded import EtcdMember, Valkey
-from app.embedded.process import Process
 from app.errors import NotDecided, StockBehind
-from app.locks.etcd.backend import EtcdBackend
 from app.sale import Outcome, Purchase
 from app.settings import PREFIX
+from fencelock.etcd.backend import EtcdBackend
+from lab.servers import EtcdMember, Valkey
+from lab.servers.process import Process
 from tests.harness.shop import Counter, buy, lock_url, shop
 from tests.harness.waiting import eventually_async
 

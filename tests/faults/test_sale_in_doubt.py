@@ -17,13 +17,14 @@ from typing import Any
 import pytest
 
 from app.audit.auditor import audit
-from app.embedded import Valkey
-from app.errors import LockLost, NotDecided, OutcomeUnknown, StockUnavailable
+from app.errors import NotDecided, OutcomeUnknown, StockUnavailable
 from app.sale import Answer, Outcome, Purchase, Rules
 from app.sale.worker import Worker
 from app.stock import Fence, Order, StockStore, Terms
 from app.stock.redis.store import RedisStockStore
 from app.telemetry.observer import Observer
+from fencelock import LockLost
+from lab.servers import Valkey
 from tests.harness.waiting import WITHIN_S
 
 _SOURCE = "etcd:1"

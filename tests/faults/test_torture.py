@@ -9,11 +9,11 @@ import psutil
 import pytest
 
 import app
-from app.torture.bugs import BUGS
-from app.torture.history import load
-from app.torture.judge import judge
-from app.torture.judge_service import recovery_s
-from app.torture.nemesis import NAMES
+from lab.torture.bugs import BUGS
+from lab.torture.history import load
+from lab.torture.judge import judge
+from lab.torture.judge_service import recovery_s
+from lab.torture.nemesis import NAMES
 from tests.harness.torture import QUICK, broken, torture
 from tests.harness.waiting import eventually
 
@@ -59,9 +59,10 @@ def test_instances_are_upgraded_in_mid_sale(tmp_path: Path) -> None:
     """They begin as an earlier release, whose program is another one, and end as this one."""
     release, report = tmp_path / "release", tmp_path / "report"
     root = Path(app.__file__).parents[1]
-    shutil.copytree(root / "app", release / "app", ignore=shutil.ignore_patterns("__pycache__"))
+    for house in ("app", "fencelock", "lab"):
+        shutil.copytree(root / house, release / house, ignore=shutil.ignore_patterns("__pycache__"))
     (release / ".venv").symlink_to(sys.prefix)
-    program = release / "app" / "torture" / "instance.py"
+    program = release / "lab" / "torture" / "instance.py"
     program.write_text(f"{program.read_text()}".replace("def main(", 'print("an earlier release")\n\n\ndef main('))
     done = torture(report, *QUICK, "--upgrade-from", str(release), "--nemesis", "upgrade")
     assert done.returncode == 0, done.stdout + done.stderr

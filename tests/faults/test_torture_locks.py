@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from app.embedded import MariaDB, ZooKeeper
-from app.torture.history import load
+from lab.servers import MariaDB, ZooKeeper
+from lab.torture.history import load
 from tests.harness.servers import optional
 from tests.harness.torture import QUICK, broken, torture
 

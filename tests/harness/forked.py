@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from app.locks import LockError
+from fencelock import LockError
 from tests.harness.waiting import WITHIN_S
 
 _REFUSED = "can't be used in this forked process"

@@ -5,15 +5,15 @@ from typing import Any, TypeVar
 
 from typing_extensions import override
 
-from app.locks import clock
-from app.locks.attempt import Attempt
-from app.locks.backend import Guarantees, LockBackend
-from app.locks.contender import Contender
-from app.locks.grant import Grant
-from app.locks.lease import Lease
-from app.locks.lock import DistributedLock
-from app.locks.steps import Step
-from app.locks.waiting import Wait
+from fencelock import clock
+from fencelock.attempt import Attempt
+from fencelock.backend import Guarantees, LockBackend
+from fencelock.contender import Contender
+from fencelock.grant import Grant
+from fencelock.lease import Lease
+from fencelock.lock import DistributedLock
+from fencelock.steps import Step
+from fencelock.waiting import Wait
 
 Result = TypeVar("Result")
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from app.embedded.process import Process, free_port
+from lab.servers.process import Process, free_port
 from tests.harness.servers import optional_server
 
 ROOT = Path(__file__).parents[2]

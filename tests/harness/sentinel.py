@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import Self
 
-import app.embedded
-from app.torture.proxy import Proxy
+import lab.servers
+from lab.torture.proxy import Proxy
 
 
-class SentinelSet(app.embedded.SentinelSet):
+class SentinelSet(lab.servers.SentinelSet):
     """`binary` is a redis-server or valkey-server, which is a Sentinel, too. The set is called "shop"."""
 
     def __init__(self, binary: Path, *, replicas: int = 1, sentinels: int = 3) -> None:

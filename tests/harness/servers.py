@@ -18,9 +18,9 @@ from urllib.parse import urlsplit
 import pymysql
 import pytest
 
-from app.embedded import EtcdCluster, EtcdMember, MariaDB, etcd_binary
-from app.embedded.process import free_port
 from app.errors import ConfigurationError
+from lab.servers import EtcdCluster, EtcdMember, MariaDB, etcd_binary
+from lab.servers.process import free_port
 
 Server = TypeVar("Server")
 
@@ -136,7 +136,7 @@ def optional_server(name: str, package: str) -> Path:
 
 
 def optional(server: Callable[[], Server]) -> Server:
-    """A server that `app.embedded` finds or doesn't: skips with what it says, and fails in CI."""
+    """A server that `lab.servers` finds or doesn't: skips with what it says, and fails in CI."""
     try:
         return server()
     except ConfigurationError as missing:

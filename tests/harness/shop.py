@@ -12,10 +12,10 @@ from typing import Any
 
 import httpx
 
-from app.embedded.process import Process, free_port
 from app.main import Sale, create_app, open_sale
 from app.sale import Answer, Purchase
 from app.settings import PREFIX, Settings
+from lab.servers.process import Process, free_port
 
 TOKEN = "open-sesame"
 

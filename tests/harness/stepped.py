@@ -2,7 +2,7 @@
 
 A step is an access of the code under test to what others may share: an attribute, an element. Locks, events, sleep and
 the clock are replaced by ones that know of the schedule: so a deadlock is found at once, and time passes only when
-everybody waits for it. Nothing outside of `app.locks` is touched.
+everybody waits for it. Nothing outside of `fencelock` is touched.
 """
 
 import ast
@@ -19,7 +19,7 @@ from typing import Any, Final, Self, TypeVar
 
 import pytest
 
-from app.locks import attempt, callbacks, fork, lease, lock, owners, per_loop, renewer, steps, waiting
+from fencelock import attempt, callbacks, fork, lease, lock, owners, per_loop, renewer, steps, waiting
 from tests.harness.explorer import Schedule
 from tests.harness.virtual import let_locks_count_on
 

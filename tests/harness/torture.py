@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from app.torture.history import History
-from app.torture.judge import judge
+from lab.torture.history import History
+from lab.torture.judge import judge
 
 QUICK: Final = ("--duration", "20", "--rate", "40", "--ttl-s", "3", "--every", "6", "--seed", "1")
 

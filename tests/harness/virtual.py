@@ -7,10 +7,10 @@ from typing import Any, TypeVar
 
 import pytest
 
-from app.locks import clock
-from app.locks.lease import Lease
-from app.locks.renewer import Renewer, ThreadRenewer
-from app.locks.waiting import Wait
+from fencelock import clock
+from fencelock.lease import Lease
+from fencelock.renewer import Renewer, ThreadRenewer
+from fencelock.waiting import Wait
 
 Result = TypeVar("Result")
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import psutil
 
-from app.locks import aio
+from fencelock import aio
 from tests.harness.waiting import eventually_async
 
 WITHIN_S = 120.0

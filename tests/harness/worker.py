@@ -16,8 +16,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, Self
 
-from app.errors import LockError
-from app.locks import DistributedLock, LockBackend
+from fencelock import DistributedLock, LockBackend, LockError
 
 
 class Worker:

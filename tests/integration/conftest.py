@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.embedded import EtcdMember, Valkey
+from lab.servers import EtcdMember, Valkey
 from tests.harness.shop import TOKEN, client
 
 OPERATOR = {"Authorization": f"Bearer {TOKEN}"}

@@ -46,7 +46,7 @@ def test_the_locks_beside_their_peers(tmp_path: Path) -> None:
     """Two processes take each lock in turns; ours keep them apart, and leave nothing behind."""
     report = tmp_path / "locks.json"
     options = ["--rounds", "1", "--seconds", "0.3", "--processes", "2", "--hold-ms", "0,5", "--report", str(report)]
-    done = bench("app", "bench", "locks", *options)
+    done = bench("loadtest.bench.locks", *options)
     assert done.returncode == 0, done.stdout + done.stderr
     heats = json.loads(report.read_text())
     absent = {name for name in CONTESTANTS if f"{name} did not take part" in done.stdout}
@@ -61,8 +61,8 @@ def test_the_locks_beside_their_peers(tmp_path: Path) -> None:
     ("argv", "said"),
     [
         (["loadtest.bench", "--only", "nobody"], "'nobody' is none of default, asgi-wait"),
-        (["app", "bench", "locks", "--only", "nobody"], "'nobody' is none of etcd"),
-        (["app", "bench", "locks", "--processes", "two"], "'two' is not a list of numbers"),
+        (["loadtest.bench.locks", "--only", "nobody"], "'nobody' is none of etcd"),
+        (["loadtest.bench.locks", "--processes", "two"], "'two' is not a list of numbers"),
     ],
 )
 def test_wrong_options_are_named(argv: list[str], said: str) -> None:

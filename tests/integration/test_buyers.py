@@ -14,12 +14,12 @@ import redis.asyncio
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from app.embedded import EtcdMember, Valkey
-from app.embedded.process import free_port
-from app.embedded.valkey import valkey_binary
 from app.errors import ConfigurationError
 from app.main import create_app
 from app.web.rates import _network
+from lab.servers import EtcdMember, Valkey
+from lab.servers.process import free_port
+from lab.servers.valkey import valkey_binary
 from tests.harness.clients import BUYERS
 from tests.harness.sentinel import SentinelSet
 from tests.harness.shop import Instance, client, settings

@@ -20,10 +20,10 @@ import psutil
 import pytest
 import redis
 
-from app.commands.stage import LockName
-from app.embedded import EtcdMember, Valkey, mariadb_binary
-from app.embedded.process import Process, free_port, port_is_free
-from app.locks.etcd.backend import EtcdBackend
+from fencelock.etcd.backend import EtcdBackend
+from lab.demo.stage import LockName
+from lab.servers import EtcdMember, Valkey, mariadb_binary
+from lab.servers.process import Process, free_port, port_is_free
 from tests.harness.servers import etcdctl, optional
 from tests.harness.shop import Instance, lock_url
 from tests.harness.strangers import STRANGERS, strict_json
@@ -189,7 +189,6 @@ def test_a_file_that_cannot_be_written_is_named_before_the_work() -> None:
         ["torture", "--report", "/dev/null/x"],
         ["torture", "--all-bugs", "--report", "/dev/null/x"],
         ["model", "--without", "lock", "--picture", "/dev/null/x.svg"],
-        ["bench", "locks", "--report", "/dev/null/x"],
     ):
         done = seckill(*command, within_s=30)
         assert done.returncode == 2, done.stdout + done.stderr
@@ -220,7 +219,8 @@ def test_what_is_not_installed_is_named(command: str, package: str, hint: str) -
 
 def test_a_lock_of_the_benchmark_goes_by_its_short_name() -> None:
     """Ours need no surname; of a wrong one all are listed."""
-    done = seckill("bench", "locks", "--only", "etcd,redis-fair,kazoo,nothing")
+    argv = [sys.executable, "-m", "loadtest.bench.locks", "--only", "etcd,redis-fair,kazoo,nothing"]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, env=os.environ | {"COLUMNS": "200"})
     assert done.returncode == 2
     assert re.search(r"'nothing' is none of\W+etcd,\W+etcd-txn", done.stderr), done.stderr
 
@@ -244,7 +244,7 @@ def test_ctrl_c_in_the_benchmark_leaves_no_trace(tmp_path: Path) -> None:
     """Whenever it comes: the processes that contend never hear it, not even while they import."""
     for many in (1, 4, 8):
         with (tmp_path / "output").open("w+") as output:
-            argv = [sys.executable, "-m", "app", "bench", "locks", "--only", "redis", "--processes", "8"]
+            argv = [sys.executable, "-m", "loadtest.bench.locks", "--only", "redis", "--processes", "8"]
             running = subprocess.Popen(argv, stdout=output, stderr=output, start_new_session=True)
             try:
                 eventually(lambda of=running, many=many: len(contending(of)) >= many, "they start", 60)
@@ -263,7 +263,7 @@ def contending(bench: subprocess.Popen[bytes]) -> list[psutil.Process]:
     found = []
     for one in psutil.Process(bench.pid).children():
         with contextlib.suppress(psutil.NoSuchProcess):  # it has ended since
-            if "app.locks.racer" in one.cmdline():
+            if "loadtest.bench.racer" in one.cmdline():
                 found.append(one)
     return found
 

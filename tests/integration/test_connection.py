@@ -12,11 +12,11 @@ import jwt
 import pytest
 import uvicorn
 
-from app import locks
-from app.embedded import EtcdMember, Valkey
+import fencelock
 from app.main import create_app
 from app.server import Server
 from app.web.connection import Connection
+from lab.servers import EtcdMember, Valkey
 from tests.harness.clients import BUYERS, FOREIGN_PAGES
 from tests.harness.shop import TOKEN, lock_url, settings
 from tests.harness.waiting import WITHIN_S, eventually_async
@@ -209,7 +209,7 @@ async def test_a_connection_that_is_not_used_is_closed(etcd: EtcdMember, valkey:
 async def test_who_sends_no_more_is_answered_and_who_has_gone_is_not_sold_to(etcd: EtcdMember, valkey: Valkey) -> None:
     """They look the same until something is sent. (Those without a key: with one they can ask again.)"""
     requests = [f"GET /stock/reduce{query} HTTP/1.1\r\nHost: x\r\n\r\n".encode() for query in ("", "?sku=none")]
-    with locks.connect(lock_url(etcd.endpoint)) as backend:
+    with fencelock.connect(lock_url(etcd.endpoint)) as backend:
         async with served(etcd, valkey, Connection) as one:
             await fill(one)
             for request, status in zip(requests, (b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 404 "), strict=True):

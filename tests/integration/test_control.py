@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.embedded import EtcdMember, Valkey
+from lab.servers import EtcdMember, Valkey
 from tests.harness.servers import etcdctl, gateway
 from tests.harness.shop import TOKEN, Instance, client, shop
 from tests.harness.waiting import eventually_async

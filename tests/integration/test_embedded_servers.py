@@ -15,9 +15,9 @@ import pymysql
 import pytest
 from kazoo.client import KazooClient
 
-from app.embedded import MariaDB, ZooKeeper
-from app.embedded.process import ProcessFailed
 from app.errors import ConfigurationError
+from lab.servers import MariaDB, ZooKeeper
+from lab.servers.process import ProcessFailed
 from tests.harness.servers import ask, optional
 from tests.harness.waiting import eventually
 
@@ -152,7 +152,7 @@ def test_stop_leaves_no_process_and_no_folder(kind: Kind) -> None:
 def test_it_dies_with_its_parent(kind: Kind) -> None:
     """However the parent ends, its server and the folder go with it."""
     script = (
-        "import time; from app.embedded import *\n"
+        "import time; from lab.servers import *\n"
         f"server = {kind.__name__}().start(); print(server.pid, server.directory, flush=True); time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as parent:
@@ -165,7 +165,7 @@ def test_it_dies_with_its_parent(kind: Kind) -> None:
 
 def test_a_missing_server_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """The error says what to install."""
-    monkeypatch.setattr("app.embedded.mariadb._FOLDERS", ())
+    monkeypatch.setattr("lab.servers.mariadb._FOLDERS", ())
     monkeypatch.setenv("PATH", "/nonexistent")
     with pytest.raises(ConfigurationError, match="apt-get install mariadb-server-core"):
         MariaDB()
@@ -173,7 +173,7 @@ def test_a_missing_server_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> N
         ZooKeeper()
     monkeypatch.undo()
     optional(ZooKeeper)  # Java, at least
-    monkeypatch.setattr("app.embedded.zookeeper._DEBIAN_JARS", (Path("/nonexistent.jar"),))
+    monkeypatch.setattr("lab.servers.zookeeper._DEBIAN_JARS", (Path("/nonexistent.jar"),))
     with pytest.raises(ConfigurationError, match="apt-get install libzookeeper-java"):
         ZooKeeper()
 

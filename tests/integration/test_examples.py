@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from app.embedded import EtcdMember, Valkey
-from app.embedded.process import free_port
 from app.errors import ConfigurationError
-from app.torture.proxy import Proxy
+from lab.servers import EtcdMember, Valkey
+from lab.servers.process import free_port
+from lab.torture.proxy import Proxy
 from tests.harness.servers import optional
 from tests.harness.shop import Instance
 from tests.integration.test_cli import seckill

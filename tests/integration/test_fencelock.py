@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
-from app.embedded import EtcdMember
-from app.locks import connect
+from fencelock import connect
+from lab.servers import EtcdMember
 from tests.harness.servers import etcdctl
 from tests.harness.strangers import STRANGERS, strict_json
 from tests.harness.waiting import WITHIN_S, eventually
 
 ROOT = Path(__file__).parents[2]
-LOCKS = ROOT / "app" / "locks"
+LOCKS = ROOT / "fencelock"
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
@@ -201,26 +201,6 @@ def test_show_prints_whatever_a_stranger_calls_itself(fencelock: Run, etcd: Etcd
     assert "\x1b" not in shown.stdout
     for line, (what, (_, text)) in zip(shown.stdout.splitlines(), STRANGERS.items(), strict=True):
         assert (text or "another program") in line, what
-
-
-@pytest.mark.slow
-def test_bench_races_both_faces_beside_what_is_installed(fencelock: Run) -> None:
-    """Each has its turns, nobody overlaps, and a peer that is not installed is named."""
-    done = fencelock("bench", "--peers", "--contenders", "2", "--rounds", "1", "--seconds", "0.5", "--json", "/")
-    assert done.returncode == 2, "it takes no name"
-    done = fencelock("bench", "--peers", "--contenders", "2", "--rounds", "1", "--seconds", "0.5", "--json")
-    assert done.returncode == 0, done.stderr
-    heats = {heat["contestant"]: heat for heat in map(json.loads, done.stdout.splitlines())}
-    assert {"threads", "asyncio", "python-etcd3"} <= set(heats)
-    assert all(heats[face]["fewest"] > 0 and heats[face]["overlaps"] == 0 for face in ("threads", "asyncio"))
-    for peer in {"aetcd", "etcd3aio"} - set(heats):
-        assert f"{peer} did not take part: pip install {peer}" in done.stderr
-    table = fencelock("bench", "--contenders", "2", "--rounds", "1", "--seconds", "0.2", "--hold-ms", "0,5")
-    assert [line.split()[:3] for line in table.stdout.splitlines()[1:]] == [
-        [face, "2", hold] for hold in ("0", "5") for face in ("threads", "asyncio")
-    ]
-    wrong = fencelock("bench", "--contenders", "2,none")
-    assert (wrong.returncode, "--contenders" in wrong.stderr) == (2, True)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has processes that die with their parent")

@@ -8,8 +8,8 @@ from collections import Counter
 import httpx
 import pytest
 
-from app.embedded import EtcdMember, Valkey
-from app.embedded.process import Process, free_port
+from lab.servers import EtcdMember, Valkey
+from lab.servers.process import Process, free_port
 from tests.harness.shop import lock_url, shop
 
 pytestmark = pytest.mark.slow

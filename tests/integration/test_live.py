@@ -16,10 +16,10 @@ from typing import Any
 import httpx
 import pytest
 
-from app.embedded import EtcdMember, Valkey
 from app.errors import StockUnavailable, TooManyListeners
 from app.web import sse
 from app.web.sse import Feeds
+from lab.servers import EtcdMember, Valkey
 from tests.harness.shop import TOKEN, Instance, shop
 from tests.harness.waiting import WITHIN_S, eventually, eventually_async
 from tests.integration.test_web import is_problem

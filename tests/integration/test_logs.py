@@ -11,8 +11,8 @@ import httpx
 import pytest
 import redis
 
-from app.embedded import EtcdMember, Valkey
 from app.stock.redis.keys import Keys
+from lab.servers import EtcdMember, Valkey
 from tests.harness.shop import TOKEN, Instance
 from tests.harness.waiting import eventually
 
@@ -129,4 +129,4 @@ def test_the_lock_says_whose_grant_it_could_not_give_back(lonely_etcd: EtcdMembe
         stuck = eventually(lambda: about(instance, "could not be given back"))[0]
         lonely_etcd.resume()
         grant = eventually(lambda: about(instance, " served, ")[1:])[0]
-        assert (stuck["logger"], stuck["token"]) == ("app.locks.renewer", grant["token"])
+        assert (stuck["logger"], stuck["token"]) == ("fencelock.renewer", grant["token"])

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from app.embedded import EtcdMember, MariaDB
 from app.errors import ConfigurationError, StockBehind, StockChanged, StockUnavailable
-from app.locks.mysql import client as mysql_client
 from app.sale import Answer, Outcome, Purchase
 from app.stock import Level, Refused, Settled, Sold, StockStore
 from app.stock.mysql.guards import MySqlStockStore, TimestampedStockStore, VersionedStockStore
-from app.torture.proxy import Proxy
+from fencelock.clients.mysql import client as mysql_client
+from lab.servers import EtcdMember, MariaDB
+from lab.torture.proxy import Proxy
 from tests.contract.store_contract import commit, decided, fence, prepare, resolve, sell
 from tests.harness.servers import ask, connected, optional
 from tests.harness.shop import buy, lock_url, shop

@@ -16,8 +16,8 @@ from schemathesis.checks import load_all_checks
 from schemathesis.config import SchemathesisConfig
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
-from app.embedded import EtcdMember, Valkey
 from app.main import create_app
+from lab.servers import EtcdMember, Valkey
 from tests.harness.shop import TOKEN, Instance, settings
 
 PLENTY = 1_000_000

@@ -11,9 +11,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from app.embedded import EtcdMember, Valkey
 from app.main import create_app
 from app.web.catalogue import built_in
+from lab.servers import EtcdMember, Valkey
 from tests.harness.shop import client, settings
 
 ROOT = Path(__file__).parents[2]

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from app.embedded import EtcdMember, Valkey
+from lab.servers import EtcdMember, Valkey
 from tests.harness.monitoring import ALERTS, CONFIG, DASHBOARD, Prometheus, expressions, generate, panels, used
 from tests.harness.shop import TOKEN, Instance
 from tests.harness.waiting import eventually

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from app.embedded import EtcdMember
+from lab.servers import EtcdMember
 from tests.harness.shop import lock_url
 
 README = Path(__file__).parents[2] / "README.md"

@@ -13,17 +13,17 @@ from typing import Any
 import pytest
 import redis.asyncio
 
-from app.embedded import EtcdMember, Valkey
 from app.errors import BuyerRequired, Closing, KeyReused, NotDecided, QueueFull, StockCorrupt, UnknownItem
-from app.locks import AsyncLock, Grant
-from app.locks.etcd.backend import EtcdBackend
-from app.locks.none import NoBackend
 from app.sale import Answer, Outcome, Purchase, Rules
 from app.sale import queue as queue_module
 from app.sale.worker import Worker
 from app.stock import Fence
 from app.stock.redis.bare import BareStockStore
 from app.telemetry.observer import Observer
+from fencelock import AsyncLock, Grant
+from fencelock.etcd.backend import EtcdBackend
+from fencelock.none import NoBackend
+from lab.servers import EtcdMember, Valkey
 from tests.harness.shop import buy, shop
 from tests.harness.waiting import WITHIN_S, eventually_async
 

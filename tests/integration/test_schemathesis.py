@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from app.embedded import EtcdMember, Valkey
+from lab.servers import EtcdMember, Valkey
 from tests.harness.shop import TOKEN, Instance
 
 # These never end, or what they begin goes on after their answer.

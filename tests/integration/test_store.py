@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 import redis.asyncio
 
-from app.embedded import Valkey, valkey_binary
-from app.embedded.process import free_port
 from app.errors import (
     ConfigurationError,
     FenceRefused,
@@ -24,7 +22,9 @@ from app.errors import (
 from app.stock import Ask, Batch, Fence, Level, Refused, Settled, Snapshot, Sold, TermsChange
 from app.stock.redis.bare import BareStockStore
 from app.stock.redis.store import RedisStockStore
-from app.torture.proxy import Proxy
+from lab.servers import Valkey, valkey_binary
+from lab.servers.process import free_port
+from lab.torture.proxy import Proxy
 from tests.contract.store_contract import commit, fence, fenced_at_the_read_too, prepare, sell
 from tests.harness.sentinel import SentinelSet
 from tests.harness.servers import optional_server

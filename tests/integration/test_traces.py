@@ -18,13 +18,13 @@ import pytest
 import redis
 
 from app.dashboard import Journal
-from app.embedded import EtcdMember, Valkey
-from app.embedded.process import free_port
 from app.stock.redis.client import Script
 from app.telemetry.metrics import Metrics
 from app.telemetry.observer import Observers
 from app.telemetry.traces import Traces
-from app.torture.proxy import Proxy
+from lab.servers import EtcdMember, Valkey
+from lab.servers.process import free_port
+from lab.torture.proxy import Proxy
 from tests.harness.collector import Collector, Received, collector
 from tests.harness.shop import TOKEN, Instance
 from tests.harness.waiting import WITHIN_S

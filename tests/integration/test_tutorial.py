@@ -14,10 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from app.embedded.process import free_port
+from lab.servers.process import free_port
 from tests.harness.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
+LOCKS = ROOT / "fencelock"
 ENGLISH, CHINESE = ROOT / "docs" / "tutorial.md", ROOT / "docs" / "tutorial.zh-CN.md"
 STEPS = 8
 _WITHIN_S = 150.0
@@ -171,7 +172,7 @@ def typed(line: str, told: str, said: str) -> str:
         return "true"  # the test's own environment is on PATH
     if line.startswith("pip install"):
         folder = "site"
-        return f"python -m pip install --quiet --no-deps --target {folder} {ROOT / 'app' / 'locks'}"
+        return f"python -m pip install --quiet --no-deps --target {folder} {LOCKS}"
     if token := re.search(r"The admin token +(\S+)", told):
         line = line.replace("the-admin-token", token[1])
     if url := re.search(r"The lock +(\S+)", told):

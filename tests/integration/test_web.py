@@ -12,11 +12,11 @@ import pytest
 import redis.asyncio
 from prometheus_client.parser import text_string_to_metric_families
 
-from app.embedded import EtcdMember, Valkey
-from app.embedded.process import free_port
-from app.locks.etcd.backend import EtcdBackend
 from app.main import create_app
 from app.sale import Shop
+from fencelock.etcd.backend import EtcdBackend
+from lab.servers import EtcdMember, Valkey
+from lab.servers.process import free_port
 from tests.harness.shop import TOKEN, client, settings
 from tests.harness.waiting import WITHIN_S, eventually_async
 from tests.integration.conftest import OPERATOR, OpenClient

@@ -6,7 +6,7 @@
                          "looped ROUNDS"; in each round one has the lock, writes "in ID" to the journal, reads the
                          counter, pauses, writes one more there, writes "out ID", gives the lock back, and rests
     race LENGTH HOLD FILE
-                         "raced TURNS"; what the contestants of `fencelock bench` do (Go, Java): see app/locks/bench.py
+                         "raced TURNS"; what contestants do (Go, Java): see loadtest/bench/race.py
     campaign VALUE       "elected"
     resign               "resigned"
     interrupt MS         "interrupted"; waits, is interrupted, and does nothing about what that leaves behind (Java)
@@ -28,8 +28,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Self
 
-from app.embedded import etcd_binary
-from app.embedded.zookeeper import java_binary
+from lab.servers import etcd_binary
+from lab.servers.zookeeper import java_binary
 from tests.interop.builds import go_program, java_folder
 
 ANSWER_S: Final = 60.0  # for what nobody holds up, beside three other tests on two cores

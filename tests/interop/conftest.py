@@ -5,7 +5,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from app.embedded import Valkey, ZooKeeper
+from lab.servers import Valkey, ZooKeeper
 from tests.harness.servers import optional
 
 pytest.register_assert_rewrite("tests.interop.together", "tests.interop.client")

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from rich.console import Console
 from rich.table import Table
 
-from app.embedded import EtcdMember, Valkey, ZooKeeper
+from lab.servers import EtcdMember, Valkey, ZooKeeper
 from tests.interop import pairs
 from tests.interop.pairs import Pair
 from tests.interop.together import Crowd

@@ -3,7 +3,7 @@
 import sys
 import time
 
-from app.locks import LockTimeout, connect
+from fencelock import LockTimeout, connect
 from tests.interop.contender import micros, obey, step
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from redis import Redis
 
-from app.embedded import EtcdMember, Valkey, ZooKeeper
-from app.locks import LockBackend, connect
+from fencelock import LockBackend, connect
+from lab.servers import EtcdMember, Valkey, ZooKeeper
 from tests.interop import client
 
 TTL_S = 3  # of all contenders, if nothing else is said; and of Redisson's watchdog

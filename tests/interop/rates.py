@@ -1,4 +1,4 @@
-"""How often a lock changes hands among so many contenders, ours and theirs: `fencelock bench --peers`, Go and Java too.
+"""How often a lock changes hands among so many contenders, ours and theirs, Go's and Java's, too.
 
     python -m tests.interop.rates [SECONDS [SYSTEM ...]]
 
@@ -10,8 +10,8 @@ import sys
 from contextlib import ExitStack
 from typing import Final
 
-from app.embedded import EtcdMember, Valkey, ZooKeeper
-from app.locks.bench import Contestant, compare, table
+from lab.servers import EtcdMember, Valkey, ZooKeeper
+from loadtest.bench.race import Contestant, compare, table
 from tests.interop import pairs
 
 ROUNDS: Final = 3

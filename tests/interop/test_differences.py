@@ -9,7 +9,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from app.embedded import EtcdMember, Valkey, ZooKeeper
+from lab.servers import EtcdMember, Valkey, ZooKeeper
 from tests.harness.servers import where_installed
 from tests.harness.waiting import eventually
 from tests.interop import builds, pairs

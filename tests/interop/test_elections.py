@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from app.embedded import EtcdMember, etcd_binary
+from lab.servers import EtcdMember, etcd_binary
 from tests.harness.servers import where_installed
 from tests.harness.waiting import eventually
 from tests.interop import builds, pairs

@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.embedded import EtcdMember
+from lab.servers import EtcdMember
 from tests.harness.servers import where_installed
 from tests.interop import builds, pairs
 from tests.interop.pairs import Pair

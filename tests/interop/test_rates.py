@@ -1,7 +1,7 @@
-"""`fencelock bench` races programs in any language beside ours: the real clients, in one run."""
+"""`python -m loadtest.bench.race` races programs in any language beside ours: the real clients, in one run."""
 
-from app.embedded import EtcdMember
-from app.locks.bench import Contestant, compare
+from lab.servers import EtcdMember
+from loadtest.bench.race import Contestant, compare
 from tests.harness.servers import where_installed
 from tests.interop import builds, pairs
 from tests.interop.together import marks

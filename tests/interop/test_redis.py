@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from app.embedded import Valkey
+from lab.servers import Valkey
 from tests.harness.servers import where_installed
 from tests.interop import builds, pairs
 from tests.interop.pairs import TTL_S, Pair

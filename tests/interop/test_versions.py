@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from app.embedded import EtcdMember, Valkey, ZooKeeper, etcd_binary
+from lab.servers import EtcdMember, Valkey, ZooKeeper, etcd_binary
 from tests.harness.servers import QUICK_ETCD, optional, optional_server, where_installed
 from tests.interop import builds, pairs
 from tests.interop.pairs import Pair

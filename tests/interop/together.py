@@ -10,7 +10,7 @@ from typing import Self
 
 import pytest
 
-from app.locks import Contender
+from fencelock import Contender
 from tests.harness.waiting import eventually
 from tests.interop.client import Client
 from tests.interop.pairs import TTL_S, Pair

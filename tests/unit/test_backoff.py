@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.errors import LockUnavailable, StockUnavailable
-from app.locks.backoff import Backoff
+from app.errors import StockUnavailable
+from fencelock import LockUnavailable
+from fencelock.backoff import Backoff
 
 
 def pauses(backoff: Backoff, count: int) -> list[float]:

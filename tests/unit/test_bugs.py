@@ -4,14 +4,14 @@ import json
 import subprocess
 import sys
 
-from app.torture.bugs import BUGS
-from app.torture.nemesis import NAMES
+from lab.torture.bugs import BUGS
+from lab.torture.nemesis import NAMES
 
 # One child for each, as nothing takes a bug out again; the imports are made once.
 _PLANT_EACH = """
 import json, os, sys
 from app.stock.redis.client import Script
-from app.torture.bugs import BUGS
+from lab.torture.bugs import BUGS
 
 for name, bug in BUGS.items():
     if not (child := os.fork()):

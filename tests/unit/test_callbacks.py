@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from app.locks.callbacks import Callbacks
+from fencelock.callbacks import Callbacks
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from app.locks.url import LockUrl
 from app.main import check_together
 from app.settings import PREFIX, Settings
+from fencelock.url import LockUrl
 
 ROOT = Path(__file__).parents[2]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())

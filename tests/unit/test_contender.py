@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from app.locks.contender import describe, parse_owner
+from fencelock.contender import describe, parse_owner
 from tests.harness.strangers import STRANGERS
 
 

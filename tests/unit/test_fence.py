@@ -4,8 +4,8 @@ import pickle
 import subprocess
 import sys
 
-import app.locks.fence
-from app.locks.fence import FenceRefused, Fencing
+import fencelock.fence
+from fencelock.fence import FenceRefused, Fencing
 
 
 def test_a_refusal_says_what_was_seen() -> None:
@@ -21,9 +21,9 @@ def test_a_refusal_says_what_was_seen() -> None:
 
 def test_each_name_is_there() -> None:
     """Also those that are imported only when they are wanted."""
-    assert all(getattr(app.locks.fence, name) is not None for name in app.locks.fence.__all__)
-    assert dir(app.locks.fence) == sorted(app.locks.fence.__all__)
-    assert not hasattr(app.locks.fence, "nothing")
+    assert all(getattr(fencelock.fence, name) is not None for name in fencelock.fence.__all__)
+    assert dir(fencelock.fence) == sorted(fencelock.fence.__all__)
+    assert not hasattr(fencelock.fence, "nothing")
 
 
 def test_no_library_is_imported_before_it_is_wanted() -> None:
@@ -31,7 +31,7 @@ def test_no_library_is_imported_before_it_is_wanted() -> None:
     program = """
 import sys
 sys.modules["redis"] = sys.modules["sqlalchemy"] = None  # an import of these fails
-from app.locks.fence import FenceMiddleware, FenceRefused, MemoryFences, fencing_header
+from fencelock.fence import FenceMiddleware, FenceRefused, MemoryFences, fencing_header
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr

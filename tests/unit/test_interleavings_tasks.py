@@ -16,7 +16,6 @@ from typing import Any, cast
 import pytest
 
 from app.errors import Closing, NotDecided, OutcomeUnknown, SeckillError, StockError, StockUnavailable
-from app.locks.backoff import Backoff
 from app.sale import Answer, Outcome, Purchase, Rules
 from app.sale.batch import Part
 from app.sale.in_doubt import InDoubt
@@ -25,6 +24,7 @@ from app.sale.shop import Shop
 from app.sale.worker import Worker
 from app.stock import DEFAULT_SKU, Ask, Batch, Fence, Snapshot, StockStore
 from app.telemetry.observer import Observer
+from fencelock.backoff import Backoff
 from tests.harness.chosen_loop import ChosenLoop, When
 from tests.harness.explorer import BrokenPromise, Schedule, explore
 from tests.harness.memory_locks import MemoryLocks, MemoryLockServer, Wire

@@ -12,15 +12,28 @@ from typing import Any
 
 import pytest
 
-from app.errors import LockCancelled, LockError, LockLost, LockNotHeld, LockTimeout, LockUnavailable
-from app.locks import attempt, callbacks, fork, lease, owners, renewer, waiting
-from app.locks.callbacks import Callbacks
-from app.locks.grant import Grant
-from app.locks.lease import Lease
-from app.locks.owners import Owners
-from app.locks.renewer import ThreadRenewer
-from app.locks.steps import in_thread
-from app.locks.waiting import Cancel
+from fencelock import (
+    LockCancelled,
+    LockError,
+    LockLost,
+    LockNotHeld,
+    LockTimeout,
+    LockUnavailable,
+    attempt,
+    callbacks,
+    fork,
+    lease,
+    owners,
+    renewer,
+    waiting,
+)
+from fencelock.callbacks import Callbacks
+from fencelock.grant import Grant
+from fencelock.lease import Lease
+from fencelock.owners import Owners
+from fencelock.renewer import ThreadRenewer
+from fencelock.steps import in_thread
+from fencelock.waiting import Cancel
 from tests.harness.explorer import BrokenPromise, Schedule, explore
 from tests.harness.memory_locks import MemoryLocks, MemoryLockServer, Wire
 from tests.harness.stepped import Stage, Thread, put_on_stage

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from app.torture.history import (
+from lab.torture.history import (
     Attempt,
     Belief,
     Count,
@@ -25,8 +25,8 @@ from app.torture.history import (
     load,
     parse,
 )
-from app.torture.judge import judge
-from app.torture.picture import draw
+from lab.torture.judge import judge
+from lab.torture.picture import draw
 
 
 def attempt(

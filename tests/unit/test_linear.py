@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from app.torture.history import Attempt, History, Look
-from app.torture.judge_sale import Evidence
-from app.torture.linear import Linearity, check
+from lab.torture.history import Attempt, History, Look
+from lab.torture.judge_sale import Evidence
+from lab.torture.linear import Linearity, check
 from tests.harness.servers import where_installed
 from tests.unit.test_judge import at_end, attempt, history
 

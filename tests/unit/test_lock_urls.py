@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.errors import ConfigurationError
-from app.locks import connect
-from app.locks.backend import LockBackend
-from app.locks.redis.redlock import RedlockBackend
-from app.locks.registry import CLASSES, backend_class, name_of, scheme_of
-from app.locks.url import LockUrl
+from fencelock import connect
+from fencelock.backend import LockBackend
+from fencelock.errors import ConfigurationError
+from fencelock.redis.redlock import RedlockBackend
+from fencelock.registry import CLASSES, backend_class, name_of, scheme_of
+from fencelock.url import LockUrl
 
 # -- its parts ---------------------------------------------------------------------------------------------------------
 
@@ -224,13 +224,13 @@ CLIENTS = {"grpc", "redis", "asyncmy", "sqlalchemy"}
 @pytest.mark.parametrize(
     ("module", "needed"),
     [
-        ("app.locks.redis.lock", {"redis"}),
-        ("app.locks.redis.redlock", {"redis"}),
-        ("app.locks.etcd.backend", {"grpc"}),
-        ("app.locks.zookeeper.lock", set()),
-        ("app.locks.mysql.row", {"asyncmy", "sqlalchemy"}),
-        ("app.locks.local", set()),
-        ("app.locks", set()),
+        ("fencelock.redis.lock", {"redis"}),
+        ("fencelock.redis.redlock", {"redis"}),
+        ("fencelock.etcd.backend", {"grpc"}),
+        ("fencelock.zookeeper.lock", set()),
+        ("fencelock.mysql.row", {"asyncmy", "sqlalchemy"}),
+        ("fencelock.local", set()),
+        ("fencelock", set()),
     ],
 )
 def test_a_lock_imports_no_other_locks_client(module: str, needed: set[str]) -> None:

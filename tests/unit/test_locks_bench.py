@@ -1,11 +1,11 @@
-"""What the benchmark of the locks makes of turns: the numbers that `fencelock bench` prints."""
+"""What the benchmark of the locks makes of turns: the numbers that `python -m loadtest.bench.race` prints."""
 
 import sys
 from pathlib import Path
 
 import pytest
 
-from app.locks.bench import Contestant, Turn, heat_of, peers_of, program, race, table, url_for_peers
+from loadtest.bench.race import Contestant, Turn, heat_of, peers_of, program, race, table, url_for_peers
 
 # A contestant that is not ours; "with" is its lock.
 PROGRAM = """

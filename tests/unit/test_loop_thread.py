@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from app.locks.loop_thread import LoopEnded, LoopThread
+from fencelock.loop_thread import LoopEnded, LoopThread
 from tests.harness.forked import Forked
 from tests.harness.waiting import WITHIN_S, eventually
 

@@ -5,9 +5,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from app.model.picture import draw
-from app.model.protocol import MEANING, SCOPES, SMALLEST, Mechanism, Protocol, Scope, canonical
-from app.model.search import Found, TooManyStates, explore
+from lab.model.picture import draw
+from lab.model.protocol import MEANING, SCOPES, SMALLEST, Mechanism, Protocol, Scope, canonical
+from lab.model.search import Found, TooManyStates, explore
 
 # What breaks without it, and in how many steps at least.
 BREAKS = {

@@ -6,12 +6,12 @@ import sys
 
 import pytest
 
-from app.embedded import process
-from app.embedded.process import Process, free_port
+from lab.servers import process
+from lab.servers.process import Process, free_port
 
 ANOTHER_PROCESS = """
 import random
-from app.embedded.process import free_port
+from lab.servers.process import free_port
 first = {port}
 numbers = iter([first, first + 1, first + 2, first + 3])
 random.randrange = lambda *_: next(numbers)

@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 import pytest
 
-from app.errors import LockLost, LockUnavailable
-from app.locks.lease import Lease
-from app.locks.renewer import ThreadRenewer
+from fencelock import LockLost, LockUnavailable
+from fencelock.lease import Lease
+from fencelock.renewer import ThreadRenewer
 
 
 class Clock:

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from app.commands.stage import LockName, StageOptions, StoreName
 from app.errors import ConfigurationError
-from app.locks.registry import CLASSES, name_of
 from app.main import check_together
 from app.settings import _REPLACED, PREFIX, Guard, Settings, load, unknown_variables
 from app.stock.registry import system_of
+from fencelock.registry import CLASSES, name_of
+from lab.demo.stage import LockName, StageOptions, StoreName
 from tests.unit.test_lock_urls import URLS
 
 MYSQL = "mysql://shop:secret@127.0.0.1/shop"

@@ -5,8 +5,8 @@ import subprocess
 import sys
 import time
 
-from app.locks.steps import on_loop
-from app.locks.waiting import Wake
+from fencelock.steps import on_loop
+from fencelock.waiting import Wake
 from tests.harness.waiting import WITHIN_S
 
 
@@ -18,7 +18,7 @@ def test_a_signal_handler_may_wake_its_own_thread() -> None:
 # In a process of its own, as the timer of signals is pytest's.
 _INTERRUPTED = """
 import random, signal
-from app.locks.waiting import Wake
+from fencelock.waiting import Wake
 
 wake, chance = Wake(), random.Random(1)
 signal.signal(signal.SIGALRM, lambda *_: wake.set())

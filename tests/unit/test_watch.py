@@ -7,7 +7,7 @@ import pytest
 from app.dashboard.journal import GrantRecord, Journal
 from app.dashboard.picture import InstanceState, PastGrant, Report
 from app.dashboard.watch import Watch
-from app.locks import Contender
+from fencelock import Contender
 
 LOCK = "/lock"
 ONE, TWO = (Report(name, 1, 0, 0, "lock", [], [], [], False, 0.0) for name in ("one", "two"))

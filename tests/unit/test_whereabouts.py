@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from app.commands import whereabouts
-from app.commands.whereabouts import Whereabouts
 from app.settings import Settings
+from lab.demo import whereabouts
+from lab.demo.whereabouts import Whereabouts
 
 SETTINGS = Settings(
     _env_file=None, lock="etcd://a:1", store="mysql://u:s3cret@b:2/c", guard="version", lock_prefix="/mine"

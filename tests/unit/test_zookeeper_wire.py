@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.locks.zookeeper import wire
-from app.locks.zookeeper.link import Link, Servers
-from app.locks.zookeeper.session import Session
+from fencelock.zookeeper import wire
+from fencelock.zookeeper.link import Link, Servers
+from fencelock.zookeeper.session import Session
 
 WELCOME = struct.pack(">iiqi", 0, 4000, 7, 16) + bytes(16) + b"\0"
 

@@ -10,12 +10,12 @@ from typing import Any, ClassVar
 from typing_extensions import override
 
 from app.errors import FenceRefused, ForeignFence, StockError
-from app.locks.mysql.client import Call
 from app.stock.mysql import tables
 from app.stock.mysql.store import LARGEST, TransactionalStockStore
 from app.stock.mysql.tables import Item
 from app.stock.refusals import foreign, superseded
 from app.stock.store import Batch, Fence
+from fencelock.clients.mysql import Call
 
 
 class MySqlStockStore(TransactionalStockStore):

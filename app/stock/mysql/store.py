@@ -12,7 +12,9 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from typing_extensions import Unpack, override
 
+import fencelock.clients.mysql as fencelock_mysql
 from app.errors import (
+    ConfigurationError,
     FenceRefused,
     StockBehind,
     StockChanged,
@@ -22,7 +24,6 @@ from app.errors import (
     StockUnavailable,
     UnknownItem,
 )
-from app.locks.mysql.client import Call, MySqlClient
 from app.stock.mysql import tables
 from app.stock.mysql.sweeper import Sweeper
 from app.stock.mysql.tables import Item, Written
@@ -45,6 +46,7 @@ from app.stock.store import (
     refuse_odd_name,
 )
 from app.stock.watermark import Watermark, tag_of
+from fencelock.clients.mysql import Call, MySqlClient
 
 Result = TypeVar("Result")
 Position = tuple[int, int, str]  # of an order: its generation, its number, the tag of its secret ("": any)
@@ -73,9 +75,12 @@ class TransactionalStockStore(StockStore):
         instance: str = "python",
         refusal_ttl_s: float = 3600,
     ) -> None:
-        self._client = MySqlClient(
-            url, timeout_s=timeout_s, unavailable=StockUnavailable, schema=tables.SCHEMA, made_once=True
-        )
+        try:
+            self._client = MySqlClient(
+                url, timeout_s=timeout_s, unavailable=StockUnavailable, schema=tables.SCHEMA, made_once=True
+            )
+        except fencelock_mysql.ConfigurationError as error:
+            raise ConfigurationError(str(error)) from None
         self._sessions = self._client.sessions(
             # In whole seconds. A wait for somebody else's transaction leaves the connection usable.
             f"SET SESSION innodb_lock_wait_timeout = {max(1, int(timeout_s / 2))}, time_zone = '+00:00'",

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from functools import partial
 
 from app.errors import StockUnavailable
-from app.locks.mysql.client import MySqlClient, Sessions
 from app.stock.mysql import tables
 from app.stock.mysql.tables import Item
+from fencelock.clients.mysql import MySqlClient, Sessions
 
 _log = logging.getLogger(__name__)
 

@@ -7,10 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from app.locks.mysql import client as mysql_client
-from app.locks.mysql.client import DUPLICATE, Call
 from app.stock.store import Ask, Batch, Fence, Order, Settled
 from app.stock.watermark import tag_of
+from fencelock.clients.mysql import DUPLICATE, Call, Refused
 
 NAME_BYTES: Final = 1020  # 255 characters of utf8mb4
 
@@ -207,7 +206,7 @@ async def write_keys(call: Call, item: Item, first_entry: int, batch: Batch, ref
         await call.run(
             f"INSERT INTO seckill_keys VALUES {values}", [arg for row in rows for arg in row], tell=(DUPLICATE,)
         )
-    except mysql_client.Refused as refusal:
+    except Refused as refusal:
         if refusal.code != DUPLICATE:
             raise
         return False

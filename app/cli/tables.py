@@ -1,0 +1,82 @@
+"""What the operator's commands show, for people: stock, audits, lock queues."""
+
+from typing import Final
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Column, Table
+
+from app.audit import Audit
+from app.cli import terms
+from app.stock import Level
+from fencelock import Contender
+from fencelock.contender import printable
+
+_SHOWN_MAX: Final = 200
+
+
+def print_levels(levels: list[Level]) -> None:
+    """Units left and sold of each item."""
+    table = Table("item", "stock", "lucky", "at the start", "own terms")
+    for level in levels:
+        table.add_row(
+            level.sku,
+            str(level.stock),
+            str(level.lucky),
+            "not recorded" if level.initial is None else str(level.initial),
+            terms.shown(level.terms),
+        )
+    Console().print(table)
+
+
+def print_audits(audits: list[Audit]) -> None:
+    """The numbers of each item, and under them what is wrong; of very many only those with which something is."""
+    console = Console()
+    if len(audits) > _SHOWN_MAX:
+        wrong = [one for one in audits if not one.consistent]
+        console.print(
+            f"{len(audits):,} items, {sum(one.orders for one in audits):,} orders: {len(wrong):,} NOT consistent"
+        )
+        if not wrong:
+            return
+        audits = wrong
+    table = Table("item", "stock", "lucky", "at the start", "orders", "units ordered", "", title="Audit")
+    for one in audits:
+        start = "not recorded" if one.initial is None else str(one.initial)
+        verdict = "[green]consistent[/]" if one.consistent else "[red]NOT consistent[/]"
+        table.add_row(one.sku, str(one.stock), str(one.lucky), start, str(one.orders), str(one.units_ordered), verdict)
+    console.print(table if audits else "There is no item; set one's stock with: seckill stock set 300")
+    for one in audits:
+        for violation in one.violations:
+            console.print(f"[red]{_foreign(f'{one.sku}: {violation}')}[/]")
+        if one.initial is None:
+            console.print(f"{one.sku}: the stock was not set with `seckill stock set`, so its sum can't be checked")
+
+
+def _foreign(text: str) -> str:
+    """What others have written: no markup of ours, and no command to a terminal."""
+    return escape(printable(text))
+
+
+def print_queues(contenders: list[Contender]) -> None:
+    """The holder of each lock, and its waiters in their order."""
+    if not contenders:
+        Console().print("Nobody holds a lock or waits for one.")
+        return
+    table = Table("", Column("key", overflow="fold"), "token", "owner", "for", "TTL left", title="Lock queues")
+    for contender in contenders:
+        owner = contender.owner
+        who = (
+            f"{owner.get('instance', '?')} pid {owner.get('pid', '?')} {owner.get('thread', '')}"
+            if owner
+            else "not one of ours"
+        )
+        table.add_row(
+            "holds" if contender.holds else "waits",
+            _foreign(contender.key),
+            str(contender.token),
+            _foreign(who),
+            "?" if contender.waited_s is None else f"{contender.waited_s:.1f} s",
+            "none" if contender.ttl_left_s is None else f"{contender.ttl_left_s:.0f} s",
+        )
+    Console().print(table)

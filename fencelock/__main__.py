@@ -1,0 +1,211 @@
+"""`fencelock`: run a command under a lock, look at the queues, take a lock away from who hangs."""
+
+import argparse
+import getpass
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from typing import Any, Final
+
+from .contender import Contender, printable
+from .errors import ConfigurationError, FencelockError, LockError, LockTimeout
+from .lock import DistributedLock
+from .registry import connect
+
+# As in sysexits.h.
+_UNAVAILABLE: Final = 69
+_NOT_HAD: Final = 75
+_LOST: Final = 76
+_USAGE: Final = 2
+_NOT_FOUND: Final = 127
+_DEFAULT: Final = "etcd://127.0.0.1:2379"
+# Replaces itself by the command, in a group of its own, and dies with us: killed, we could not end it.
+_LAUNCHER: Final = (
+    "import ctypes, os, signal, sys\n"
+    "getattr(ctypes.CDLL(None), 'prctl', lambda *_: 0)(1, signal.SIGKILL)\n"
+    "os.getppid() == int(sys.argv[1]) or sys.exit(1)\n"
+    "try: os.execvp(sys.argv[2], sys.argv[2:])\n"
+    "except OSError as error: sys.exit(f'fencelock: {sys.argv[2]}: {error.strerror}' if error.errno != 2 else 127)\n"
+)
+EPILOG: Final = f"""\
+The lock system: --url, or FENCELOCK_URL; without either {_DEFAULT}.
+
+exit status of `run`: that of the command (128 + the signal's number if one ended it);
+  {_NOT_HAD}  the lock was not free within --wait seconds
+  {_LOST}  the lock was lost, and the command was killed
+  {_UNAVAILABLE}  the lock system can't be reached
+  {_NOT_FOUND} there is no such command
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The program `fencelock`."""
+    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """What `main` does; the exit status."""
+    options = _parser().parse_args(arguments)
+    try:
+        with connect(options.url, ttl_s=options.ttl) as locks:
+            status: int = options.run(locks, options)
+            return status
+    except ConfigurationError as error:
+        _say(error)
+        return _USAGE
+    except FencelockError as error:
+        _say(error)
+        return _UNAVAILABLE
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+
+
+def _parser() -> argparse.ArgumentParser:
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--url", default=os.environ.get("FENCELOCK_URL", _DEFAULT), help="the lock system")
+    common.add_argument("--ttl", type=_seconds, default=5.0, help="seconds that a dead holder costs (5)")
+    parser = argparse.ArgumentParser(
+        "fencelock",
+        description="Distributed locks with fencing tokens.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    one = commands.add_parser(
+        "run",
+        parents=[common],
+        help="run a command while one has a lock",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    one.add_argument("--wait", type=_seconds, help="seconds to wait at most (as long as it takes); 0: not at all")
+    one.add_argument("name", help="of the lock, such as /jobs/nightly")
+    one.add_argument("command", nargs=argparse.REMAINDER, help="-- and what to run; it has FENCELOCK_TOKEN")
+    one.set_defaults(run=_run)
+
+    show = commands.add_parser("show", parents=[common], help="who has locks, and who waits")
+    show.add_argument("prefix", nargs="?", default="/", help="names of locks begin so (/)")
+    show.add_argument("--json", action="store_true", help="as JSON, a line for each")
+    show.set_defaults(run=_show)
+
+    away = commands.add_parser("take-away", parents=[common], help="take a lock from whoever has it, for good")
+    away.add_argument("name", help="of the lock")
+    away.add_argument("--why", default="", help="for the record")
+    away.add_argument("--by", default=_user(), help="who does it, for the record (you)")
+    away.set_defaults(run=_take_away)
+
+    return parser
+
+
+def _seconds(text: str) -> float:
+    number = float(text)
+    if not 0 <= number < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be a number of seconds, not {text}")
+    return number
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "somebody"
+
+
+# -- run -------------------------------------------------------------------------------------------------------------
+
+
+def _run(locks: Any, options: argparse.Namespace) -> int:
+    command = options.command[1:] if options.command[:1] == ["--"] else options.command
+    if not command:
+        _say("what shall be run? fencelock run NAME -- COMMAND ...")
+        return _USAGE
+    lock: DistributedLock[Any] = locks.lock(options.name)
+    try:
+        grant = lock.acquire(wait_s=options.wait)
+    except LockTimeout as error:
+        _say(error)
+        return _NOT_HAD
+    about = {"NAME": options.name, "TOKEN": str(grant.token), "SOURCE": grant.source}
+    environment = os.environ | {f"FENCELOCK_{name}": value for name, value in about.items()}
+    children: list[subprocess.Popen[bytes]] = []  # the command, once it runs
+
+    def stop(*_: object) -> None:
+        _signal(children, signal.SIGSTOP)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        # We go on, after a while: does the lock?
+        _signal(children, signal.SIGKILL if grant.lost else signal.SIGCONT)
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda number, _: _signal(children, number))
+    signal.signal(signal.SIGTSTP, stop)
+    try:
+        launched = [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid()), *command]
+        children.append(subprocess.Popen(launched, env=environment, start_new_session=True))
+        grant.on_lost(lambda: _signal(children, signal.SIGKILL))
+        status = children[0].wait()
+    finally:
+        _signal(children, signal.SIGKILL)  # all of it, before anybody else has the lock
+        for child in children:
+            child.wait()
+        lost = grant.lost
+        try:
+            lock.release()
+        except LockError as error:
+            _say(error)
+    if lost:
+        return _LOST
+    if status == _NOT_FOUND:
+        _say(f"there is no command {command[0]!r}, or it ended with {_NOT_FOUND}")
+    return status if status >= 0 else 128 - status
+
+
+def _signal(children: "list[subprocess.Popen[bytes]]", number: int) -> None:
+    for child in children:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(child.pid, number)
+
+
+# -- show, take-away -------------------------------------------------------------------------------------------------
+
+
+def _show(locks: Any, options: argparse.Namespace) -> int:
+    queue: list[Contender] = locks.contenders(options.prefix)
+    records = {name: locks.taken_from(name) for name in dict.fromkeys(one.key.rpartition("/")[0] for one in queue)}
+    for one in queue:
+        if options.json:
+            print(json.dumps(asdict(one), allow_nan=False))  # noqa: T201
+            continue
+        name, _, _ = one.key.rpartition("/")
+        who = " ".join(f"{what}={value}" for what, value in one.owner.items() if what != "since") or "another program"
+        waited = "" if one.waited_s is None else f" for {one.waited_s:.1f} s"
+        left = "" if one.ttl_left_s is None else f", {one.ttl_left_s:.1f} s left"
+        token = f" token {one.token}" if one.token else ""
+        print(printable(f"{name}: {who} {'holds' if one.holds else 'waits'}{waited}{token}{left}"))  # noqa: T201
+        if one.holds and (record := records[name]):
+            print(printable(f"  taken away before, by {record.get('by')}: {record.get('why') or 'no reason given'}"))  # noqa: T201
+    if not queue and not options.json:
+        print(f"Nobody holds or waits for a lock under {options.prefix}")  # noqa: T201
+    return 0
+
+
+def _take_away(locks: Any, options: argparse.Namespace) -> int:
+    had: Contender | None = locks.take_away(options.name, by=options.by, why=options.why)
+    if had is None:
+        print(f"Nobody has {options.name}")  # noqa: T201
+        return 1
+    print(printable(f"taken from {had.key} (token {had.token}); it is told at its next renewal"))  # noqa: T201
+    return 0
+
+
+def _say(what: object) -> None:
+    print(printable(f"fencelock: {what}"), file=sys.stderr)  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,19 @@
+"""A client of MySQL and MariaDB that knows nothing of what its connections are for."""
+
+from ...errors import ConfigurationError
+from .client import DEADLOCK, DUPLICATE, NO_TABLE, Answer, Call, Lent, MySqlClient, Native, Refused, Session, Sessions
+
+__all__ = [
+    "DEADLOCK",
+    "DUPLICATE",
+    "NO_TABLE",
+    "Answer",
+    "Call",
+    "ConfigurationError",
+    "Lent",
+    "MySqlClient",
+    "Native",
+    "Refused",
+    "Session",
+    "Sessions",
+]

@@ -1,0 +1,54 @@
+"""Where a database is, and how one gets in: what a URL says."""
+
+import ssl
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from ...errors import ConfigurationError
+
+_URL: Final = "mysql://user:password@host:3306/database, percent-escaped, and ?ssl_ca=/path/to/ca.pem for TLS"
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A database, and the account that uses it. Without `ssl_ca` there is no TLS."""
+
+    host: str
+    port: int
+    user: str
+    password: str = field(repr=False)
+    database: str
+    ssl_ca: str | None
+
+    @classmethod
+    def parse(cls, url: str) -> "Address":
+        """What a URL says. Raises `ConfigurationError`."""
+        # What is wrong is never quoted: with an unescaped "/" or "@" a password is anywhere, the port included.
+        try:
+            parts = urlsplit(url)
+            port = parts.port or 3306
+            options = parse_qs(parts.query, strict_parsing=True) if parts.query else {}
+            address = cls(
+                host=parts.hostname or "",
+                port=port,
+                user=unquote(parts.username or ""),
+                password=unquote(parts.password or ""),
+                database=unquote(parts.path[1:]),
+                ssl_ca=options["ssl_ca"][-1] if options else None,
+            )
+        except (ValueError, KeyError):
+            raise ConfigurationError(f"not a MySQL URL; it looks like {_URL}") from None
+        whole = address.host and address.user and address.database and parts.scheme in ("mysql", "mariadb")
+        if not whole or options.keys() - {"ssl_ca"} or parts.fragment or "/" in parts.path[1:] or "@" in parts.path:
+            raise ConfigurationError(f"not a MySQL URL; it looks like {_URL}")
+        return address
+
+    def tls(self) -> ssl.SSLContext | None:
+        """What checks the server's certificate. Raises `ConfigurationError`."""
+        if self.ssl_ca is None:
+            return None
+        try:
+            return ssl.create_default_context(cafile=self.ssl_ca)
+        except OSError as error:
+            raise ConfigurationError(f"ssl_ca of the MySQL URL can't be read: {error}") from None

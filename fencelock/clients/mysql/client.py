@@ -1,0 +1,363 @@
+"""MySQL and MariaDB: connections that are shared out, transactions with a deadline, errors of ours.
+
+SQLAlchemy keeps the connections: an engine for each loop and each set of settings. Threads have a loop of the client's
+own, on which the same coroutines run. It knows nothing of what the connections are for.
+"""
+
+import asyncio
+import math
+import threading
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+from typing_extensions import override
+
+from ... import fork
+from ...errors import ConfigurationError
+from ...loop_thread import LoopEnded, LoopThread
+from ...steps import Step, in_thread, on_loop
+from .address import Address
+from .link import Link, find, open_socket
+from .session import MIN_CALL_S, Answer, Refused, Session, text_of
+from .sessions import Lent, Sessions
+
+Result = TypeVar("Result")
+
+try:
+    import asyncmy
+    from asyncmy.constants import CLIENT
+    from sqlalchemy.exc import SQLAlchemyError
+    from sqlalchemy.ext.asyncio import AsyncEngine
+except ImportError:  # an extra: said when a client is made
+    asyncmy = None  # type: ignore[assignment]
+
+__all__ = [
+    "DEADLOCK",
+    "DUPLICATE",
+    "NO_TABLE",
+    "Answer",
+    "Call",
+    "Lent",
+    "MySqlClient",
+    "Refused",
+    "Session",
+    "Sessions",
+]
+
+DEADLOCK: Final = 1213
+DUPLICATE: Final = 1062
+NO_TABLE: Final = 1146
+_NO_THREAD: Final = 1094
+_TABLE_EXISTS: Final = 1050
+_TRIES: Final = 5  # of a statement that was chosen to end a deadlock
+_SILENT_S: Final = 60.0
+_DISPOSE_S: Final = 1.0
+_OUR_PORT: Final = "SELECT HOST FROM information_schema.PROCESSLIST WHERE ID = CONNECTION_ID()"
+
+
+class Call:
+    """Statements over one session, with one deadline for all of them (of `time.monotonic`)."""
+
+    def __init__(self, session: Session, deadline: float) -> None:
+        self._session = session
+        self._deadline = deadline
+        self._begun = False
+
+    async def run(self, sql: str, args: Sequence[Any] = (), *, tell: Sequence[int] = ()) -> Answer:
+        """As `Session.run`; without a transaction that was begun each statement is one."""
+        left_s = max(MIN_CALL_S, self._deadline - time.monotonic())
+        return await self._session.run(sql, args, timeout_s=left_s, tell=(*tell, DEADLOCK, NO_TABLE))
+
+    async def begin(self) -> None:
+        """Begin a transaction, unless there is one."""
+        if not self._begun:
+            await self.run("START TRANSACTION")
+            self._begun = True
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._begun and error is None:
+            await self.run("COMMIT")
+        elif self._begun and self._session.open:
+            await self.run("ROLLBACK")
+
+
+class Native(Step[Result]):
+    """A coroutine of the client's: on the loop that awaits the step, or, for a thread, on the client's own."""
+
+    def __init__(self, client: "MySqlClient", work: Callable[[], Coroutine[Any, Any, Result]]) -> None:
+        self._client = client
+        self._work = work
+
+    @override
+    def in_thread(self) -> Result:
+        try:
+            return self._client.thread.run(self._work())
+        except LoopEnded:
+            raise self._client.is_closed() from None
+
+    @override
+    async def on_loop(self) -> Result:
+        return await self._work()
+
+
+class MySqlClient:
+    """Sessions to one database, for threads and for tasks.
+
+    `url`: see `Address`; without `ssl_ca` there is no TLS. `timeout_s`: deadline of a call. `unavailable`: what is
+    raised when the server can't be reached or refuses us. `schema`: statements that create tables, for when one is
+    missing; `made_once`: only before the first call, as what is missing later has been lost.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        timeout_s: float,
+        unavailable: type[Exception],
+        schema: Sequence[str] = (),
+        made_once: bool = False,
+    ) -> None:
+        if asyncmy is None:
+            raise ConfigurationError(
+                "MySQL needs SQLAlchemy and asyncmy: pip install 'sqlalchemy[asyncio]' asyncmy cryptography"
+            )
+        self.timeout_s = timeout_s
+        self._address = Address.parse(url)
+        self._tls = self._address.tls()  # once: it takes tens of milliseconds
+        self._unavailable = unavailable
+        self._schema = schema
+        self._made_once = made_once
+        self._made = False
+        self._links: dict[Any, Link] = {}
+        # Before anything else is told of a fork: what is dropped then may want to close its connections.
+        self._begin()
+        fork.in_child(self._begin)
+        self.thread = LoopThread("fencelock-mysql")
+        self.closed = False
+        self._pools: list[Sessions] = []
+        # 1 s, the shortest that there is: these statements wait for nothing but each other.
+        self._sessions = self.sessions("SET SESSION innodb_lock_wait_timeout = 1")
+
+    def _begin(self) -> None:
+        self._mutex = threading.Lock()
+        links, self._links = self._links, {}
+        self.live: set[Session] = set()
+        for link in links.values():  # of a parent
+            link.forget()
+
+    def sessions(self, *settings: str, silent_s: float = _SILENT_S, autocommit: bool = True) -> Sessions:
+        """A pool of sessions with these settings. `silent_s`: the server ends a session that is idle for longer."""
+        common = (
+            # Locks of rows that a statement looked at and did not want are let go, and no gaps are locked.
+            "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
+            # Whatever the server's default: an overlong value is an error, and a backslash escapes.
+            # `net_read_timeout`: for the rest of a statement whose beginning has come.
+            f"SET SESSION sql_mode = 'STRICT_ALL_TABLES', wait_timeout = {math.ceil(silent_s)}, "
+            f"net_read_timeout = {math.ceil(silent_s)}",
+        )
+        pool = Sessions(self, (*common, *settings), autocommit=autocommit)
+        self._pools.append(pool)
+        return pool
+
+    def lent(self) -> Lent:
+        """One session for several calls in a row."""
+        return Lent(self._sessions)
+
+    # -- statements --------------------------------------------------------------------------------------------------
+
+    def run(self, sql: str, args: Sequence[Any] = (), **how: Any) -> Answer:
+        """What `ask` does, for a thread."""
+        return in_thread(self.ask(sql, args, **how))
+
+    async def ask(
+        self,
+        sql: str,
+        args: Sequence[Any] = (),
+        *,
+        timeout_s: float | None = None,
+        tell: Sequence[int] = (),
+        sessions: Sessions | Lent | None = None,
+    ) -> Answer:
+        """Run one statement, a transaction of its own, as a step. As for missing tables see `call`."""
+        how: dict[str, Any] = {"timeout_s": timeout_s, "tell": tell, "sessions": sessions}
+        return await Native(self, lambda: self.call(lambda call: call.run(sql, args, tell=tell), **how))
+
+    async def call(
+        self,
+        work: Callable[[Call], Awaitable[Result]],
+        *,
+        timeout_s: float | None = None,
+        tell: Sequence[int] = (),
+        sessions: Sessions | Lent | None = None,
+    ) -> Result:
+        """Run some statements over one session. Missing tables are created first, or named (see `made_once`).
+
+        A transaction that they have begun is committed in the end, or rolled back if they raise. What was chosen to end
+        a deadlock wrote nothing, and is run again: `work` must bear that.
+        """
+        timeout_s = self.timeout_s if timeout_s is None else timeout_s
+        sessions = sessions or self._sessions
+        deadline = time.monotonic() + timeout_s
+        for attempt in range(_TRIES):
+            session = await sessions.take(deadline - time.monotonic() if attempt else timeout_s)
+            try:
+                try:
+                    if self._made_once and not self._made:
+                        await self._make_missing_tables(session)
+                    async with Call(session, deadline) as call:
+                        return await work(call)
+                except Refused as refusal:
+                    if refusal.code in tell or attempt == _TRIES - 1:
+                        raise
+                    if refusal.code == NO_TABLE:
+                        if self._made_once:
+                            raise
+                        await self._create_tables(session)
+            except Refused as refusal:
+                if refusal.code in tell:
+                    raise
+                raise self.failed(refusal) from refusal
+            finally:
+                await sessions.give(session)
+        raise AssertionError("unreachable")
+
+    async def _make_missing_tables(self, session: Session) -> None:
+        # Looked for, and not just created unless they exist: who only uses them needs no right to create any.
+        names = [statement.split()[2] for statement in self._schema]  # CREATE TABLE name
+        places = ", ".join(["%s"] * len(names))
+        where = f"TABLE_SCHEMA = DATABASE() AND TABLE_NAME IN ({places})"
+        sql = f"SELECT COUNT(*) FROM information_schema.TABLES WHERE {where}"  # noqa: S608
+        if (await session.run(sql, names, timeout_s=self.timeout_s)).rows[0][0] < len(names):
+            await self._create_tables(session)
+        self._made = True
+
+    async def _create_tables(self, session: Session) -> None:
+        for statement in self._schema:
+            with suppress(Refused):  # it was there, or somebody else made it at the same moment
+                await session.run(statement, timeout_s=self.timeout_s, tell=(_TABLE_EXISTS, DEADLOCK))
+
+    async def kill(self, session_id: int, timeout_s: float) -> None:
+        """End a session of ours on the server, so far as that can be done."""
+        with suppress(self._unavailable):
+            await on_loop(self.end(session_id, timeout_s=timeout_s))
+
+    async def end(self, session_id: int, *, timeout_s: float | None = None) -> bool:
+        """End a session on the server, as a step; False if there is none of that number."""
+        try:
+            await self.ask(f"KILL {session_id}", timeout_s=timeout_s, tell=(_NO_THREAD,))
+        except Refused:
+            return False
+        return True
+
+    # -- connections -------------------------------------------------------------------------------------------------
+
+    async def dial(self, settings: Sequence[str], autocommit: bool) -> Any:
+        """A new connection of the driver's, for an engine. Takes about a millisecond without TLS."""
+        at = self._address
+        way: dict[str, Any] = {"ssl": self._tls} if self._tls else {"sock": await open_socket(at.host, at.port)}
+        try:
+            driver = await asyncmy.connect(
+                host=at.host,
+                port=at.port,
+                user=at.user,
+                password=at.password.encode(),
+                database=at.database,
+                charset="utf8mb4",
+                autocommit=autocommit,
+                client_flag=CLIENT.FOUND_ROWS,  # else an update that changes nothing says that it found nothing
+                connect_timeout=math.ceil(max(self.timeout_s, _SILENT_S)),  # ours is over everything, and shorter
+                **way,
+            )
+        except (asyncmy.errors.Error, OSError):
+            raise
+        except Exception as error:  # it stumbles over a server that speaks something else
+            raise self.failed(f"it doesn't speak MySQL: {type(error).__name__}") from error
+        try:
+            async with driver.cursor() as cursor:
+                for statement in settings:
+                    await cursor.execute(statement)
+                if self._tls is None:
+                    number = way["sock"].fileno()
+                else:  # the driver goes on over a copy of the socket
+                    await cursor.execute(_OUR_PORT)
+                    ours = str((await cursor.fetchone() or ("",))[0]).rpartition(":")[2]
+                    number = find(int(ours), at.port) if ours.isdecimal() else None
+            self._remember(Link(driver, number))
+            self.ensure_open()
+        except BaseException:
+            driver.close()
+            raise
+        return driver
+
+    def _remember(self, link: Link) -> None:
+        """And forget those that have ended, if only with a loop that nobody has left."""
+        with self._mutex:
+            over = [one for one in self._links.values() if one.over]
+            self._links = {one.driver: one for one in self._links.values() if not one.over} | {link.driver: link}
+        for one in over:
+            one.cut()
+        self.live -= {session for session in list(self.live) if session.loop.is_closed()}
+
+    def session_of(self, connection: Any) -> Session:
+        """A connection of a pool's, in somebody's hands."""
+        session = Session(connection, self._links[connection.sync_connection.connection.driver_connection], self.failed)
+        self.live.add(session)
+        return session
+
+    def ensure_open(self) -> None:
+        """Raise what is raised when the server can't be reached, once it is closed."""
+        if self.closed:
+            raise self.is_closed()
+
+    def is_closed(self) -> Exception:
+        """What is raised then."""
+        return self._unavailable("the connection to MySQL is closed")
+
+    async def leave_loop(self) -> None:
+        """End all sessions of the running loop."""
+        loop = asyncio.get_running_loop()
+        for session in list(self.live):
+            if session.loop is loop:
+                session.before_end()
+        self._cut(loop)
+        await self._dispose([engine for pool in self._pools if (engine := pool.engines.pop()) is not None])
+
+    def close(self) -> None:
+        """End all sessions. Calls under way end with an error."""
+        self.closed = True
+        self._cut(None)
+        with suppress(LoopEnded, TimeoutError):
+            if self.thread.begun:
+                self.thread.run(self.leave_loop(), 2 * _DISPOSE_S)
+        self.thread.close()
+        for pool in self._pools:
+            for loop, engine in pool.engines.clear():
+                disposing = self._dispose([engine])
+                try:
+                    asyncio.run_coroutine_threadsafe(disposing, loop)
+                except RuntimeError:  # it has been closed in the meantime
+                    disposing.close()
+
+    def _cut(self, loop: asyncio.AbstractEventLoop | None) -> None:
+        for link in list(self._links.values()):
+            if loop in (None, link.loop):
+                link.cut()
+
+    async def _dispose(self, engines: "Sequence[AsyncEngine]") -> None:
+        with suppress(TimeoutError, SQLAlchemyError, OSError):
+            async with asyncio.timeout(_DISPOSE_S):
+                for engine in engines:
+                    await engine.dispose()
+
+    def failed(self, why: object) -> Exception:
+        """Our error for one of the driver's, which never have the password."""
+        at = self._address
+        return self._unavailable(f"MySQL at {at.host}:{at.port}: {text_of(why)}")

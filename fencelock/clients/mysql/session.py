@@ -1,0 +1,182 @@
+"""One connection in somebody's hands: each statement with a deadline, errors of ours."""
+
+import asyncio
+import os
+import ssl
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ...steps import settled
+from .link import Link
+
+try:
+    from asyncmy.errors import Error as DriverError
+    from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+    from sqlalchemy.ext.asyncio import AsyncConnection
+except ImportError:  # an extra: said when a client is made
+    pass
+
+# The server says this and hangs up: shutting down, killed, idle for too long. 2000 and above are the driver's own.
+_FAREWELLS: Final = {1053, 1152, 1159, 1160, 1161, 1927, 3169, 4031}
+MIN_CALL_S: Final = 0.001
+
+
+class Refused(Exception):
+    """The server's refusal of a statement, with a code that the caller had asked to be told. The session is well."""
+
+    def __init__(self, code: int, text: object) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a statement gave. `matched`: rows found or written; `last_id`: what LAST_INSERT_ID was set to."""
+
+    rows: tuple[tuple[Any, ...], ...]
+    matched: int
+    last_id: int
+
+
+class Session:
+    """A connection, for one at a time, on the loop on which it was made.
+
+    `before_end`: called when the client ends it, by leaving the loop; `link`: to be cut by any thread.
+    """
+
+    def __init__(self, connection: "AsyncConnection", link: Link, failed: Callable[[object], Exception]) -> None:
+        self.connection = connection
+        self.link = link
+        self.id = int(link.driver.thread_id())
+        self.loop = link.loop
+        self.open = True  # as far as we know
+        self.before_end: Callable[[], None] = lambda: None
+        self._failed = failed
+        self._ping: asyncio.Future[Any] | None = None
+
+    async def run(
+        self, sql: str, args: Sequence[Any] = (), *, timeout_s: float | None, tell: Sequence[int] = ()
+    ) -> Answer:
+        """Run a statement; `timeout_s`: None waits as long as it takes. Refusals in `tell` are raised as `Refused`.
+
+        After any other error that leaves the outcome open, or if it is cancelled, the connection is ended.
+        """
+        if not self.open:  # SQLAlchemy would connect anew, which is another session
+            raise self._failed("the connection is lost")
+        try:
+            async with asyncio.timeout(None if timeout_s is None else max(MIN_CALL_S, timeout_s)):
+                result = await self.connection.exec_driver_sql(sql, tuple(args))
+            rows = tuple(map(tuple, result.fetchall())) if result.returns_rows else ()
+            return Answer(rows, result.rowcount, result.lastrowid or 0)
+        except TimeoutError:
+            await self.end()
+            raise self._failed(late(timeout_s)) from None
+        except DBAPIError as error:
+            code = code_of(error)
+            if code is None or code >= 2000 or code < 1000 or code in _FAREWELLS:
+                await self.end()
+            elif code in tell:
+                raise Refused(code, text_of(error)) from None
+            raise self._failed(error) from error
+        except SQLAlchemyError as error:
+            await self.end()
+            raise self._failed(error) from error
+        except BaseException:
+            await self.end()  # cancelled in mid-protocol: the next answer would be the last question's
+            raise
+
+    async def rollback(self, timeout_s: float) -> None:
+        """End the transaction that the statements since the last one have made, of a session without autocommit."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self.connection.rollback()
+        except TimeoutError:
+            await self.end()
+            raise self._failed(late(timeout_s)) from None
+        except SQLAlchemyError as error:
+            await self.end()
+            raise self._failed(error) from error
+        except BaseException:
+            await self.end()
+            raise
+
+    async def ping(self, timeout_s: float) -> bool:
+        """Whether the session lives on the server. Raises when there is no answer in time; then one may ask again.
+
+        (`run` would have to give the connection up: the answer could still come.)
+        """
+        deadline = time.monotonic() + timeout_s
+        if self._ping is not None:
+            await self._pong(deadline)  # an answer to that says nothing of now
+        if self.open:
+            self._ping = asyncio.ensure_future(self.connection.exec_driver_sql("DO 0"))
+            await self._pong(deadline)
+        return self.open
+
+    @property
+    def in_step(self) -> bool:
+        """Whether no answer is outstanding, so that `run` may be used."""
+        return self.open and self._ping is None
+
+    async def _pong(self, deadline: float) -> None:
+        ping = self._ping
+        if ping is None:
+            return
+        await asyncio.wait({ping}, timeout=max(MIN_CALL_S, deadline - time.monotonic()))
+        if not ping.done():
+            raise self._failed("it doesn't answer")
+        self._ping = None
+        if ping.cancelled() or ping.exception() is not None:
+            await self.end()
+
+    async def settle(self, timeout_s: float) -> None:
+        """Wait a little for an answer that is outstanding."""
+        with suppress(Exception):
+            await self._pong(time.monotonic() + timeout_s)
+
+    async def end(self) -> None:
+        """Close the connection, without a word; the server rolls back what was not committed."""
+        if self.open:
+            self.open = False
+            self.link.cut()
+            self.link.driver.close()
+            await settled(asyncio.ensure_future(self._end()))
+
+    async def _end(self) -> None:
+        ping, self._ping = self._ping, None
+        if ping is not None:
+            ping.cancel()
+            await asyncio.wait({ping})
+            _ = ping.cancelled() or ping.exception()
+        # One after the other, whatever the first one says: the pool has to learn of it.
+        for tell_pool in (self.connection.invalidate, self.connection.close):
+            with suppress(SQLAlchemyError, OSError):
+                await tell_pool()
+
+
+def late(timeout_s: float | None) -> str:
+    """What is said of a server that says nothing."""
+    return "it does not answer" if timeout_s is None else f"it did not answer within {timeout_s:.2g} s"
+
+
+def code_of(error: BaseException) -> int | None:
+    """The server's or the driver's number for an error."""
+    cause = getattr(error, "orig", error)
+    return cause.args[0] if cause.args and isinstance(cause.args[0], int) else None
+
+
+def text_of(why: object) -> str:
+    """What an error says: never the statement, of which nobody knows what is in it."""
+    if isinstance(why, DBAPIError):
+        why = why.orig
+    if isinstance(why, DriverError) and isinstance(why.__cause__, OSError):
+        why = why.__cause__
+    if isinstance(why, OSError):
+        plain = why.errno is not None and why.errno > 0 and not isinstance(why, ssl.SSLError)
+        return os.strerror(why.errno) if plain and why.errno else str(why.strerror or why)
+    if isinstance(why, BaseException) and why.args:
+        why = why.args[-1]
+    return str(why or "the connection is lost")

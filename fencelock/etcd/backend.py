@@ -1,0 +1,137 @@
+"""The etcd backend: one connection for the locks, the elections and the sessions of a process."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self, Unpack
+
+from typing_extensions import override
+
+from ..backend import Guarantees, LockBackend, Options
+from ..contender import Contender, parse_owner, taken
+from ..errors import ConfigurationError
+from ..lock import DistributedLock
+from ..renewer import Renewer
+from ..url import LockUrl
+from .client import EtcdClient
+from .election import Election
+from .lender import Lender
+from .lock import EtcdLock, EtcdSemaphore, contenders
+from .session import Session
+
+
+class EtcdBackend(LockBackend):
+    """One connection to etcd and one renewal thread, for all locks of a process.
+
+    `endpoints`: URLs of the members (`http://host:port`, `https://` with TLS), in a list or separated by commas. `user`
+    and `password`: etcd's log-in. `ca_file`: PEM of the CA that signed the members' certificates; `cert_file`,
+    `key_file`: our own certificate, if etcd asks for one. For the rest see `Options`; `ttl_s` is rounded up to whole
+    seconds, and etcd has a minimum (2 by its defaults).
+    """
+
+    name = "etcd"
+    guarantees = Guarantees(
+        fair=True,
+        fencing=True,
+        survives_silence=True,
+        survives_restart=True,
+        survives_cut=True,
+        shows_queue=True,
+        elects=True,
+        permits=True,
+        several=True,
+    )
+
+    def __init__(
+        self,
+        endpoints: Sequence[str] | str,
+        *,
+        user: str | None = None,
+        password: str | None = None,
+        ca_file: Path | None = None,
+        cert_file: Path | None = None,
+        key_file: Path | None = None,
+        **options: Unpack[Options],
+    ) -> None:
+        super().__init__(**options)
+        self.client = EtcdClient(
+            endpoints,
+            timeout_s=self.timeout_s,
+            user=user,
+            password=password,
+            ca_file=ca_file,
+            cert_file=cert_file,
+            key_file=key_file,
+        )
+        self.lender = Lender(self.client)
+
+    @classmethod
+    @override
+    def from_url(cls, url: LockUrl, **options: Unpack[Options]) -> Self:
+        url.refuse_options("ca_file", "cert_file", "key_file")
+        if url.path.strip("/"):
+            raise ConfigurationError("etcd's URL has no path: etcd://host:2379,host:2379")
+        files = {name: Path(file) for name, file in url.options.items()}
+        scheme = "https" if url.secure else "http"
+        return cls(
+            [f"{scheme}://{host}" for host in url.hosts],
+            user=url.user,
+            password=url.password,
+            ca_file=files.get("ca_file"),
+            cert_file=files.get("cert_file"),
+            key_file=files.get("key_file"),
+            **options,
+        )
+
+    @override
+    def lock(self, name: str, *, ttl_s: float | None = None) -> DistributedLock["EtcdBackend"]:
+        return EtcdLock(self, name, ttl_s)
+
+    @override
+    def semaphore(self, name: str, permits: int, *, ttl_s: float | None = None) -> DistributedLock["EtcdBackend"]:
+        return EtcdSemaphore(self, name, permits, ttl_s)
+
+    @override
+    async def taken_away(self, name: str, by: str, why: str) -> Contender | None:
+        return await self._take_first(f"{name}/", name, by, why)
+
+    async def _take_first(self, prefix: str, name: str, by: str, why: str) -> Contender | None:
+        # Beside the queue, so that it is none of the contenders.
+        first = await self.client.take_first(prefix, f"{name}!taken", taken(by, why))
+        if first is None:
+            return None
+        owner, waited_s = parse_owner(first.value)
+        return Contender(first.key, first.create_revision, owner, waited_s, None, holds=True)
+
+    @override
+    async def taken_record(self, name: str) -> dict[str, Any]:
+        return parse_owner(await self.client.get(f"{name}!taken"))[0]
+
+    @override
+    def election(self, name: str) -> Election:
+        return Election(self, name)
+
+    @override
+    async def begin_session(
+        self, renewer: Renewer, *, ttl_s: float | None = None, lease_id: int | None = None
+    ) -> Session:
+        return await Session.begin(self, renewer, ttl_s=ttl_s, lease_id=lease_id)
+
+    @override
+    async def queues(self, prefix: str) -> list[Contender]:
+        return await contenders(self.client, prefix)
+
+    @override
+    async def pinged(self, timeout_s: float) -> None:
+        await self.client.ping(timeout_s)
+
+    @override
+    async def _give_up_idle(self, renewer: Renewer | None) -> None:
+        await self.lender.give_up(renewer, self.timeout_s / 2)
+
+    @override
+    def _disconnect(self) -> None:
+        self.client.close()
+
+    @override
+    async def _disconnect_loop(self) -> None:
+        await self.client.close_on_loop()

@@ -1,0 +1,197 @@
+"""A lease: a grant on a server that expires unless it is renewed, and when one must stop believing in it."""
+
+import asyncio
+import math
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from . import clock, fork
+from .callbacks import Callbacks
+from .errors import LockLost
+
+if TYPE_CHECKING:
+    from .renewer import Renewer
+
+
+class Hold(Protocol):
+    """What a contender has on the lock's server: a key, a row, a node, an open transaction. Its methods are steps."""
+
+    async def renew(self, timeout_s: float) -> bool:
+        """Ask for another TTL. False: it is not there any more. Raises `LockUnavailable`: nobody knows."""
+
+    async def end(self, timeout_s: float) -> None:
+        """Give it back, and nothing else; nothing happens if it is gone. Raises `LockUnavailable`."""
+
+
+class Watchdog:
+    """The hold of a lease by which the renewal thread looks after one that a loop must renew.
+
+    Whoever is to hear of the loss (`on_lost`) hears of it even if the loop hangs, or was closed.
+    """
+
+    def __init__(self, lease: "Lease") -> None:
+        self._lease = lease
+
+    async def renew(self, timeout_s: float) -> bool:
+        """Whether the other one is not lost."""
+        return not self._lease.lost
+
+    async def end(self, timeout_s: float) -> None:
+        """There is nothing to end."""
+
+    def watched_by(self, renewer: "Renewer") -> Callable[[], None]:
+        """Begin; the answer ends it."""
+        own = Lease(self._lease.name, self, self._lease.ttl_s, asked_at=self._lease.deadline - self._lease.ttl_s)
+        own.idle = True
+        renewer.keep(own)
+        return lambda: renewer.drop(own)
+
+
+class Leased:
+    """What is worth as much as the lease that it rests on: a grant, a session."""
+
+    __slots__ = ("lease",)
+
+    def __init__(self, lease: "Lease") -> None:
+        self.lease = lease
+
+    @property
+    def deadline(self) -> float:
+        """When it ends if it is not renewed, on the clock of `fencelock.now`."""
+        return self.lease.deadline
+
+    @property
+    def lost(self) -> bool:
+        """Whether one must stop believing in it."""
+        return self.lease.lost
+
+    def ensure_held(self) -> None:
+        """Raise `LockLost` if the deadline has passed or a renewal was refused. Call it before every write."""
+        self.lease.ensure_held()
+
+    def on_lost(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Have `callback` called when it is lost (now, if it is); the answer takes that back. It must not block."""
+        return self.lease.on_lost(callback)
+
+
+class Lease:
+    """Ours until `deadline`, a moment on the clock `now`, unless it is renewed before or lost.
+
+    `name`: for people; `hold`: what it keeps alive on the server; `ttl_s`: seconds from a renewal to its end;
+    `asked_at`: when the server was asked for it. A lease `under` another one lasts as long as that at most.
+
+    The deadline counts from *before* the request was sent: the server starts to count later than we do, so we stop
+    believing in the lease before the server gives it to somebody else, as long as both clocks run at the same rate.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        hold: Hold,
+        ttl_s: float,
+        *,
+        asked_at: float | None = None,
+        under: "Lease | None" = None,
+        clock: Callable[[], float] = clock.now,
+    ) -> None:
+        self.name = name
+        self.hold = hold
+        self.ttl_s = ttl_s
+        self.idle = False  # in nobody's use: its end is no loss
+        self.owner: object = None  # set by the lock, once somebody owns it
+        self.keeper: Renewer | None = None  # who renews it
+        self.renew_until = math.inf  # on the same clock: whatever its owner does, it ends a TTL after that
+        self._generation = fork.generation
+        self._clock = clock
+        self._deadline = (clock() if asked_at is None else asked_at) + ttl_s
+        self._under = under
+        self._mutex = threading.Lock()
+        self._reason: str | None = None
+        self._given_up = False
+        self._on_lost = Callbacks()
+
+    @property
+    def deadline(self) -> float:
+        """When the lease ends if nobody renews it, on the clock `now`."""
+        return self._deadline if self._under is None else min(self._deadline, self._under.deadline)
+
+    @property
+    def inherited(self) -> bool:
+        """Whether it was made before a fork: then it is the parent's, and nothing may be done about it here."""
+        return self._generation != fork.generation
+
+    @property
+    def abandoned(self) -> bool:
+        """Whether its owner was a thread or a task that has ended: nobody can release it any more."""
+        match self.owner:
+            case threading.Thread() as thread:
+                return not thread.is_alive()
+            case asyncio.Task() as task:
+                return task.done()
+        return False
+
+    @property
+    def overdue(self) -> bool:
+        """Whether it must not be renewed any more, although it has an owner: it was held for as long as it may be."""
+        return self._clock() > self.renew_until
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until the deadline; 0 when lost."""
+        return 0.0 if self._reason is not None else max(0.0, self.deadline - self._clock())
+
+    @property
+    def lost(self) -> bool:
+        """Whether one must stop believing in it. Never turns back to False."""
+        if self.inherited:
+            self._reason = "it is the parent process's, from before a fork"  # nobody here is told: see `on_lost`
+        elif self._reason is None:
+            if self._under is not None and self._under.lost:
+                self.lose(self._under.reason)
+            elif self._clock() >= self._deadline:
+                self.lose(f"not renewed within its {self.ttl_s:g} s")
+        return self._reason is not None
+
+    @property
+    def reason(self) -> str:
+        """Why it is lost; empty while that was not noticed."""
+        return self._reason or ""
+
+    def ensure_held(self) -> None:
+        """Raise `LockLost`, with the reason, if the lease is lost."""
+        if self.lost:
+            raise LockLost(f"{self.name} is lost: {self._reason}")
+
+    def renewed(self, asked_at: float) -> None:
+        """The server gave another TTL to a request sent at `asked_at`. Too late for a lease that is lost already."""
+        if not self.lost:
+            self._deadline = max(self._deadline, asked_at + self.ttl_s)
+
+    def lose(self, reason: str) -> None:
+        """Stop believing in it and tell all subscribers. Only the first reason counts."""
+        if self.inherited:
+            return
+        with self._mutex:
+            if self._reason is not None:
+                return
+            self._reason = reason
+            wanted = not self._given_up
+        if wanted:
+            self._on_lost.fire()
+
+    def give_up(self) -> None:
+        """Its owner wants it no longer: from now on its end is no loss, and nobody is told of it."""
+        with self._mutex:
+            self._given_up = True
+
+    def on_lost(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Have `callback` called once when the lease is lost (now, if it is); the answer takes that back.
+
+        It is called on whatever thread finds out, mostly the renewal thread: it must be quick and must not block.
+        It is not called in a child that is forked afterwards: the loss there is none of the parent's.
+        """
+        if self.inherited:
+            callback()
+            return lambda: None
+        return self._on_lost.subscribe(callback)

@@ -1,0 +1,129 @@
+"""A lock of one process: right for one instance, wrong for two."""
+
+import json
+import socket
+import threading
+import time
+from collections import deque
+from typing import Any
+
+from typing_extensions import override
+
+from . import clock, fork
+from .attempt import Attempt
+from .backend import Guarantees, LockBackend, Scope
+from .contender import Contender, describe
+from .grant import Grant
+from .lease import Lease
+from .lock import DistributedLock
+from .waiting import Wait
+
+_mutex = threading.Lock()
+_queues: "dict[str, deque[_Place]]" = {}  # of the whole process: a lock's name is what makes two objects one lock
+_last_token = 0
+# The tokens go on after a restart of the process, and can be compared with those of another one on this machine: so a
+# store that checks them refuses what a second instance would spoil.
+_SOURCE = f"local:{socket.gethostname()}"
+
+
+def _forget_all() -> None:
+    global _mutex  # noqa: PLW0603
+    _mutex = threading.Lock()
+    _queues.clear()
+
+
+fork.in_child(_forget_all)  # those who queue there are the parent's
+
+
+class LocalLock(DistributedLock["LocalBackend"]):
+    """Fair, re-entrant, and blind to other processes."""
+
+    @override
+    def _attempt(self) -> "_Place":
+        return _Place(self._backend, self.name, self.ttl_s)
+
+    @override
+    async def _queue(self) -> list[Contender]:
+        return _contenders(self.name)
+
+
+class _Place(Attempt["LocalBackend"]):
+    """A contender's place in a queue; the first owns the lock."""
+
+    def __init__(self, backend: "LocalBackend", name: str, ttl_s: float) -> None:
+        super().__init__(backend, name, ttl_s)
+        self.key = f"{name}/{id(self):x}"
+        self.token = 0
+        self.owner: dict[str, Any] = json.loads(describe(backend.instance))
+
+    @override
+    async def take(self, wait: Wait) -> Grant | float:
+        if self.lease is None:
+            # Nothing runs out here by itself; the renewer finds a lock whose owner has ended.
+            self.lease = Lease(self.key, self, self.ttl_s)
+            self.lease.on_lost(self._leave)
+            with _mutex:
+                _queues.setdefault(self.name, deque()).append(self)
+        if not self._is_first():
+            return self.ttl_s
+        self.token = _next_token()
+        self.lease.renewed(clock.now())
+        self.renewer.keep(self.lease)
+        return Grant(self.key, self.token, _SOURCE, self.lease)
+
+    async def renew(self, timeout_s: float) -> bool:
+        """Whether it is still ours."""
+        return self._is_first()
+
+    def _is_first(self) -> bool:
+        with _mutex:
+            queue = _queues.get(self.name)
+            return queue is not None and queue[0] is self
+
+    async def end(self, timeout_s: float) -> None:
+        """Leave the queue."""
+        self._leave()
+
+    def _leave(self) -> None:
+        with _mutex:
+            queue = _queues.get(self.name, deque())
+            if self in queue:
+                queue.remove(self)
+            if queue:
+                queue[0].wake.set()
+            else:
+                _queues.pop(self.name, None)
+
+
+def _next_token() -> int:
+    global _last_token  # noqa: PLW0603
+    with _mutex:
+        _last_token = max(_last_token + 1, time.time_ns() // 1000)
+        return _last_token
+
+
+def _contenders(name: str) -> list[Contender]:
+    with _mutex:
+        places = list(_queues.get(name, ()))
+    now = time.time()
+    return [
+        Contender(place.key, place.token, place.owner, max(0.0, now - place.owner["since"]), None, number == 0)
+        for number, place in enumerate(places)
+    ]
+
+
+class LocalBackend(LockBackend):
+    """The locks of this process."""
+
+    name = "local"
+    guarantees = Guarantees(scope=Scope.PROCESS, leases=False, fair=True, fencing=True, shows_queue=True, several=True)
+
+    @override
+    def lock(self, name: str, *, ttl_s: float | None = None) -> LocalLock:
+        return LocalLock(self, name, ttl_s)
+
+    @override
+    async def queues(self, prefix: str) -> list[Contender]:
+        with _mutex:
+            names = sorted(name for name in _queues if name.startswith(prefix))
+        return [one for name in names for one in _contenders(name)]

@@ -1,0 +1,172 @@
+"""The lock of a MySQL row: an insert of the row with the lock's name owns it, and its owner pushes its end on."""
+
+import os
+import secrets
+from typing import Any, Final
+
+from typing_extensions import override
+
+from .. import clock
+from ..attempt import Attempt
+from ..backend import Guarantees
+from ..backoff import Backoff
+from ..clients.mysql import DUPLICATE, Lent, MySqlClient, Native, Refused
+from ..contender import Contender, whoami
+from ..grant import Grant
+from ..lease import Lease
+from ..lock import DistributedLock
+from ..steps import on_loop
+from ..waiting import Wait
+from .backend import NOW, OWNER_COLUMNS, MySqlBackend, holders, key, short, under
+
+# A waiter looks this often, growing from one to the other, and at the moment at which the row would expire.
+_FIRST_PAUSE_S: Final = 0.005
+_LAST_PAUSE_S: Final = 0.05
+_SHOW: Final = (
+    f"SELECT {OWNER_COLUMNS}, TIMESTAMPDIFF(MICROSECOND, {NOW}, expires_at) / 1000000 FROM fencelock_locks "  # noqa: S608
+    f"WHERE expires_at > {NOW} AND token IS NOT NULL AND "
+)
+
+
+class MySqlRowLock(DistributedLock["MySqlRowBackend"]):
+    """A row while the lock is owned, with an end by the server's clock; not fair; fenced by a counter.
+
+    Every statement is a transaction of its own, on one row: there is nothing that a paused process could keep locked,
+    and no deadlock.
+
+    >>> with connect("mysql+row://shop:secret@db/shop").lock("/locks/phone") as grant:
+    ...     store.write(..., token=grant.token)
+    """
+
+    def __init__(self, backend: "MySqlRowBackend", name: str, ttl_s: float | None = None) -> None:
+        super().__init__(backend, name, ttl_s)
+        self._key = key(name)
+
+    @override
+    def _attempt(self) -> "_Attempt":
+        return _Attempt(self._backend, self.name, self.ttl_s)
+
+    @override
+    async def _queue(self) -> list[Contender]:
+        return await self._backend.holders_of(self.name)
+
+
+class _Attempt(Attempt["MySqlRowBackend"]):
+    def __init__(self, backend: "MySqlRowBackend", name: str, ttl_s: float) -> None:
+        super().__init__(backend, name, ttl_s)
+        self._client = backend.client
+        self._key = key(name)
+        self._backoff = Backoff(_FIRST_PAUSE_S, _LAST_PAUSE_S, jitter=True)
+        self._owner = (short(backend.instance), os.getpid(), short(whoami()))
+        self._lent: Lent | None = None
+
+    @override
+    async def take(self, wait: Wait) -> Grant | float:
+        # As one step, over one session: a thread goes to the client's loop once, and the pool pings once.
+        return await Native(self._client, lambda: self._over_one_session(wait))
+
+    async def _over_one_session(self, wait: Wait) -> Grant | float:
+        async with self._client.lent() as self._lent:
+            return await on_loop(self._take(wait))
+
+    async def _take(self, wait: Wait) -> Grant | float:
+        left_s = await self._look(wait)
+        if left_s is not None and left_s > 0:
+            return min(left_s, self._backoff.next_s())
+        grant = await self._try(left_s is not None, wait)
+        if grant is None:
+            await self.leave()
+            return 0.0  # another one was first: look what it has
+        return grant
+
+    async def _look(self, wait: Wait) -> float | None:
+        """Seconds that the owner's row has left by the server's clock; None if there is no row."""
+        sql = f"SELECT TIMESTAMPDIFF(MICROSECOND, {NOW}, expires_at) FROM fencelock_locks WHERE name = %s"  # noqa: S608
+        timeout_s = wait.call_s(self.backend.timeout_s)
+        rows = (await self._client.ask(sql, (self._key,), timeout_s=timeout_s, sessions=self._lent)).rows
+        return int(rows[0][0]) / 1_000_000 if rows else None
+
+    async def _try(self, dead: bool, wait: Wait) -> Grant | None:
+        """Insert the row, or take over the one of a dead owner; None if another one was first."""
+        row = _Row(self._client, self._key, self.ttl_s)
+        lease = self.lease = Lease(f"{self.name}/{row.holder}", row, self.ttl_s)
+        if not await row.own(self._owner, dead, wait.call_s(self.backend.timeout_s), self._lent):
+            self.lease = None
+            return None
+        source, token = await self.backend.tokens.next(wait.call_s(self.backend.timeout_s), self._lent)
+        asked_at = clock.now()
+        # Not ours any more, if all that took longer than a TTL: then the token may be greater than that of the one who
+        # came after us, and must not be used.
+        if not await row.sign(token, wait.call_s(self.backend.timeout_s), self._lent):
+            return None
+        lease.renewed(asked_at)
+        self.renewer.keep(lease)
+        return Grant(lease.name, token, source, lease)
+
+
+class _Row:
+    """One try at the row of a lock."""
+
+    def __init__(self, client: MySqlClient, name: bytes, ttl_s: float) -> None:
+        self.holder = secrets.token_hex(16)
+        self._client = client
+        self._name = name
+        self._end = f"expires_at = {NOW} + INTERVAL {round(ttl_s * 1_000_000)} MICROSECOND"
+
+    async def own(self, owner: tuple[str, int, str], dead: bool, timeout_s: float, lent: Lent | None) -> bool:
+        """Insert it, or take over that of a dead owner. Its end is the server's business, which has one clock."""
+        values = f"holder = %s, token = NULL, host = %s, process = %s, thread = %s, since = {NOW}, {self._end}"
+        how: dict[str, Any] = {"timeout_s": timeout_s, "sessions": lent}
+        if dead:
+            sql = f"UPDATE fencelock_locks SET {values} WHERE name = %s AND expires_at < {NOW}"  # noqa: S608
+            answer = await self._client.ask(sql, (self.holder, *owner, self._name), **how)
+            return answer.matched == 1
+        sql = f"INSERT INTO fencelock_locks SET name = %s, {values}"
+        try:
+            await self._client.ask(sql, (self._name, self.holder, *owner), tell=(DUPLICATE,), **how)
+        except Refused:
+            return False
+        return True
+
+    async def sign(self, token: int, timeout_s: float, lent: Lent | None) -> bool:
+        """As `renew`, with the token that we counted."""
+        return await self._write(f"token = %s, {self._end}", (token,), timeout_s, lent)
+
+    async def renew(self, timeout_s: float) -> bool:
+        """Push its end on, if it is ours and has not ended yet."""
+        return await self._write(self._end, (), timeout_s)
+
+    async def _write(self, what: str, args: tuple[int, ...], timeout_s: float, lent: Lent | None = None) -> bool:
+        sql = f"UPDATE fencelock_locks SET {what} WHERE name = %s AND holder = %s AND expires_at > {NOW}"  # noqa: S608
+        how: dict[str, Any] = {"timeout_s": timeout_s, "sessions": lent}
+        answer = await self._client.ask(sql, (*args, self._name, self.holder), **how)
+        return answer.matched == 1
+
+    async def end(self, timeout_s: float) -> None:
+        """Delete it; nobody else has our `holder`, which is made for this try."""
+        sql = "DELETE FROM fencelock_locks WHERE name = %s AND holder = %s"
+        await self._client.ask(sql, (self._name, self.holder), timeout_s=timeout_s)
+
+
+class MySqlRowBackend(MySqlBackend):
+    """Locks that are rows of the table fencelock_locks."""
+
+    name = "mysql-row"
+    guarantees = Guarantees(fencing=True, survives_silence=True, survives_restart=True, survives_cut=True)
+
+    @override
+    def lock(self, name: str, *, ttl_s: float | None = None) -> MySqlRowLock:
+        return MySqlRowLock(self, name, ttl_s)
+
+    @override
+    async def queues(self, prefix: str) -> list[Contender]:
+        return await holders(self.client, f"{_SHOW} name >= %s AND name < %s ORDER BY name", under(prefix))
+
+    @override
+    async def holders_of(self, name: str) -> list[Contender]:
+        return await holders(self.client, f"{_SHOW} name = %s", (key(name),))
+
+    @override
+    async def end(self, name: bytes, holder: str) -> bool:
+        sql = f"DELETE FROM fencelock_locks WHERE name = %s AND holder = %s AND expires_at > {NOW}"  # noqa: S608
+        return (await self.client.ask(sql, (name, holder))).matched == 1

@@ -1,0 +1,143 @@
+"""The fair Redis lock: a queue beside the key, in the layout of Redisson's RFairLock."""
+
+import math
+import re
+from contextlib import suppress
+from typing import Any, Final, Self, Unpack
+
+from typing_extensions import override
+
+from ..backend import Guarantees, Options
+from ..contender import Contender, parse_owner
+from ..errors import ConfigurationError
+from ..url import LockUrl
+from .client import NoLock, Script
+from .lock import OWNER, TOKENS, RedisAttempt, RedisBackend, RedisLock, literally, redisson
+
+_TAKE: Final = Script("fair_line.lua", "fair_take.lua")
+_LEAVE: Final = Script("fair_line.lua", "fair_leave.lua")
+_WAITING: Final = "fencelock_waiting:"
+_OURS: Final = re.compile(r"(\d{1,15}) (.*)", re.ASCII | re.DOTALL)
+_OPTION: Final = "redisson_wait_s"
+_REDISSON_WAIT_S: Final = 300.0  # Redisson's default
+
+
+class RedisFairLock(RedisLock):
+    """The Redis lock whose contenders get it in the order of their arrival. Only the first of them is woken."""
+
+    _backend: "RedisFairBackend"
+
+    @override
+    def _attempt(self) -> "_FairAttempt":
+        return _FairAttempt(self._backend, self.name, self.ttl_s)
+
+
+class _FairAttempt(RedisAttempt):
+    """Each try is also the sign of life without which a waiter loses its place."""
+
+    def __init__(self, backend: "RedisFairBackend", name: str, ttl_s: float) -> None:
+        super().__init__(backend, name, ttl_s)
+        self._redisson_wait_ms = math.ceil(backend.redisson_wait_s * 1000)
+
+    @override
+    async def _ask(self, claim: list[str | int]) -> Any:
+        keys = [self.name, TOKENS, OWNER + self.name, *_queue(self.name)]
+        return await self._client.run(_TAKE, keys, [*claim, self._redisson_wait_ms])
+
+    @override
+    def _refused(self) -> None:
+        pass  # our place is on the server
+
+    @override
+    def _pause_s(self, left_ms: int) -> float:
+        return min(super()._pause_s(left_ms), self.ttl_s / 3)
+
+    @override
+    def _pattern(self) -> str:
+        # One for all waiters of this process, so that a wait needs no subscription of its own.
+        mine = f"{self._channel}:{self._owner.rpartition(':')[0]}:"
+        return f"{literally(mine)}*"
+
+    @override
+    def _only(self) -> str:
+        return f"{self._channel}:{self._owner}"
+
+    @override
+    async def end(self, timeout_s: float) -> None:
+        """Give the lock back, if it is still ours, or the place."""
+        keys = [self.name, OWNER + self.name, *_queue(self.name)]
+        with suppress(NoLock):
+            await self._client.run(_LEAVE, keys, [self._owner, self._channel], brief=True)
+
+
+class RedisFairBackend(RedisBackend):
+    """As `RedisBackend`, with a queue.
+
+    `redisson_wait_s`: the `fairLockWaitTimeout` of Redisson's clients that use the same locks, in seconds (300). Behind
+    one of theirs with a longer one, ours may lose their places; see fair_line.lua.
+    """
+
+    name = "redis-fair"
+    guarantees = Guarantees(
+        fair=True,
+        fencing=True,
+        survives_silence=True,
+        survives_restart=True,
+        survives_cut=True,
+        shows_queue=True,
+        several=True,
+    )
+
+    def __init__(self, url: str, *, redisson_wait_s: float = _REDISSON_WAIT_S, **options: Unpack[Options]) -> None:
+        super().__init__(url, **options)
+        if not 0 < redisson_wait_s < math.inf:
+            raise ConfigurationError(f"{_OPTION} is a number of seconds above 0")
+        self.redisson_wait_s = redisson_wait_s
+
+    @classmethod
+    @override
+    def from_url(cls, url: LockUrl, **options: Unpack[Options]) -> Self:
+        rest, _, query = url.rest.partition("?")
+        ours = f"{_OPTION}="
+        theirs = "&".join(one for one in query.split("&") if not one.startswith(ours))  # redis-py's
+        try:
+            wait_s = float(url.options.get(_OPTION, _REDISSON_WAIT_S))
+        except ValueError:
+            wait_s = math.nan
+        server = f"{url.scheme.partition('+')[0]}://{rest}" + (f"?{theirs}" if theirs else "")
+        return cls(server, redisson_wait_s=wait_s, **options)
+
+    @override
+    def lock(self, name: str, *, ttl_s: float | None = None) -> RedisFairLock:
+        return RedisFairLock(self, name, ttl_s)
+
+    @override
+    async def queue(self, name: str) -> list[Contender]:
+        """The holder, then the waiters, as far as they are believed to be alive."""
+        order, until, waiting = _queue(name)
+        do = self.client.do
+        owners = await do("lrange", order, 0, -1)
+        seconds, micros = await do("time")
+        now_ms = seconds * 1000 + micros // 1000
+        found = await super().queue(name)
+        for owner in owners:
+            # Of ours: until when it lives, and who it is. Others write what they like.
+            ours = _OURS.fullmatch(await do("hget", waiting, owner) or "")
+            until_ms = int(ours[1]) if ours else await do("zscore", until, owner)
+            if until_ms is not None and until_ms > now_ms:
+                described, waited_s = parse_owner(ours[2] if ours else None)
+                found.append(
+                    Contender(
+                        key=f"{name}/{owner}",
+                        token=0,
+                        owner=described,
+                        waited_s=waited_s,
+                        ttl_left_s=(until_ms - now_ms) / 1000,
+                        holds=False,
+                    )
+                )
+        return found
+
+
+def _queue(name: str) -> list[str]:
+    return [redisson("redisson_lock_queue", name), redisson("redisson_lock_timeout", name), _WAITING + name]

@@ -1,0 +1,217 @@
+"""The Redis lock: a key with a TTL, in the layout of Redisson's RLock, so that Java services share it."""
+
+import math
+import re
+import uuid
+from contextlib import suppress
+from typing import Any, Final, Self, Unpack
+
+from typing_extensions import override
+
+from ..attempt import Attempt
+from ..backend import Guarantees, LockBackend, Options
+from ..contender import Contender, describe, parse_owner, taken
+from ..errors import LockUnavailable
+from ..grant import Grant
+from ..lease import Lease
+from ..lock import DistributedLock
+from ..url import LockUrl
+from ..waiting import Wait
+from .client import NoLock, RedisClient, Script
+
+_TAKE: Final = Script("take.lua")
+_RENEW: Final = Script("renew.lua")
+_RELEASE: Final = Script("release.lua")
+_TAKE_AWAY: Final = Script("take_away.lua")
+TAKEN: Final = "fencelock_taken:"
+TAKEN_KEPT_S: Final = 30 * 24 * 3600
+TOKENS: Final = "fencelock_tokens"  # one counter for all locks: their tokens can be compared
+OWNER: Final = "fencelock_owner:"
+_SHORTEST_PAUSE_S: Final = 0.005
+_LOOK_AGAIN_S: Final = 1.0  # for what no message tells: a lock that was deleted by hand
+_DEAF_S: Final = 0.1
+_MANY: Final = 1000
+
+
+class RedisLock(DistributedLock["RedisBackend"]):
+    """Re-entrant, fenced by a counter, not fair: when it is given back all waiters try at once.
+
+    Waiters subscribe to Redisson's channel for it. A failover to a replica that did not have it yet, or a server that
+    lost its last second, gives it twice: that is what the token is for.
+
+    >>> with connect("redis://127.0.0.1:6379").lock("orders") as grant:
+    ...     store.write(..., token=grant.token)
+    """
+
+    @override
+    def _attempt(self) -> "RedisAttempt":
+        return RedisAttempt(self._backend, self.name, self.ttl_s)
+
+    @override
+    async def _queue(self) -> list[Contender]:
+        return await self._backend.queue(self.name)
+
+
+class RedisAttempt(Attempt["RedisBackend"]):
+    """Take it if it is free, else wait for the message of its release. Its hold is what it has on the server."""
+
+    def __init__(self, backend: "RedisBackend", name: str, ttl_s: float) -> None:
+        super().__init__(backend, name, ttl_s)
+        self._client = backend.client
+        self._owner = self._client.new_owner()
+        self._channel = redisson("redisson_lock__channel", name)
+        self._ttl_ms = math.ceil(ttl_s * 1000)
+        self._who = describe(backend.instance)
+        self._listening = False
+
+    @override
+    async def take(self, wait: Wait) -> Grant | float:
+        lease = self.lease = Lease(f"{self.name}/{self._owner}", self, self.ttl_s)
+        claim: list[str | int] = [self._ttl_ms, self._owner, self._who, uuid.uuid4().hex]
+        token, left_or_source = await self._ask(claim)
+        if token:
+            self.renewer.keep(lease)
+            return Grant(lease.name, int(token), f"redis:{left_or_source}", lease)
+        self._refused()
+        if not self._listening and wait.left_s:
+            try:
+                self.cleanup.callback(await self._client.listen(self._pattern(), self.wake.set, only=self._only()))
+            except LockUnavailable:
+                return _DEAF_S  # messages only make it quicker
+            self._listening = True
+            return 0.0  # it may have been given back before we listened
+        return self._pause_s(int(left_or_source))
+
+    async def _ask(self, claim: list[str | int]) -> Any:
+        return await self._client.run(_TAKE, [self.name, TOKENS, OWNER + self.name], claim)
+
+    def _refused(self) -> None:
+        self.lease = None  # nothing of ours is on the server
+
+    def _pause_s(self, left_ms: int) -> float:
+        """Until we look again by ourselves, when the lease of the holder has so much left (below 0: for ever)."""
+        again_s = _LOOK_AGAIN_S * self.backend.shutdown.crowd
+        return max(_SHORTEST_PAUSE_S, min(again_s, left_ms / 1000)) if left_ms >= 0 else again_s
+
+    def _pattern(self) -> str:
+        """The channels where we are told that it is free."""
+        return literally(self._channel)
+
+    def _only(self) -> str:
+        """The one of them that tells us, and not others of this process."""
+        return ""
+
+    async def renew(self, timeout_s: float) -> bool:
+        """Another TTL, if it is still ours."""
+        keys = [self.name, OWNER + self.name]
+        try:
+            return bool(await self._client.run(_RENEW, keys, [self._ttl_ms, self._owner], brief=True))
+        except NoLock:  # it was written over
+            return False
+
+    async def end(self, timeout_s: float) -> None:
+        """Give it back, if it is still ours."""
+        with suppress(NoLock):
+            await self._client.run(_RELEASE, [self.name, OWNER + self.name], [self._owner, self._channel], brief=True)
+
+
+class RedisBackend(LockBackend):
+    """One pool of connections, a listening one, and one renewal thread, for all locks of a process.
+
+    `url`: `redis://`, `rediss://` or `unix://`, as redis-py has it. For the rest see `Options`.
+    """
+
+    name = "redis"
+    guarantees = Guarantees(fencing=True, survives_silence=True, survives_restart=True, survives_cut=True)
+
+    def __init__(self, url: str, **options: Unpack[Options]) -> None:
+        super().__init__(**options)
+        brief_s = self.ttl_s * options.get("renew_ratio", 1 / 3) / 2
+        self.client = RedisClient(url, timeout_s=self.timeout_s, brief_s=brief_s)
+
+    @classmethod
+    @override
+    def from_url(cls, url: LockUrl, **options: Unpack[Options]) -> Self:
+        return cls(f"{url.scheme.partition('+')[0]}://{url.rest}", **options)
+
+    @override
+    def lock(self, name: str, *, ttl_s: float | None = None) -> RedisLock:
+        return RedisLock(self, name, ttl_s)
+
+    @override
+    async def taken_away(self, name: str, by: str, why: str) -> Contender | None:
+        keys = [name, OWNER + name, TAKEN + name, redisson("redisson_lock_queue", name)]
+        channel = redisson("redisson_lock__channel", name)
+        found = await self.client.run(_TAKE_AWAY, keys, [taken(by, why).decode(), channel, TAKEN_KEPT_S])
+        if not found:
+            return None
+        owner, text, token = found
+        described, waited_s = parse_owner(text)
+        return Contender(f"{name}/{owner}", int(token), described, waited_s, None, holds=True)
+
+    @override
+    async def taken_record(self, name: str) -> dict[str, Any]:
+        return parse_owner(await self.client.do("get", TAKEN + name))[0]
+
+    @override
+    async def queues(self, prefix: str) -> list[Contender]:
+        """As `LockBackend` says. Looks at all keys of the server."""
+        found: list[Contender] = []
+        for name in await names_under(self.client, prefix, "hash"):
+            found += await self.queue(name)
+        return sorted(found, key=lambda one: one.key.rpartition("/")[0])
+
+    async def queue(self, name: str) -> list[Contender]:
+        """The holder, if there is one. The waiters are not known to the server."""
+        do = self.client.do
+        owner = next(iter(await do("hkeys", name)), None)
+        if owner is None:
+            return []
+        text, token, holder = await do("hmget", OWNER + name, "who", "token", "holder")
+        if holder != owner:  # of one who had it before: Redisson's users don't delete that
+            text, token = None, None
+        left_ms = await do("pttl", name)
+        described, waited_s = parse_owner(text)  # nothing, of a lock that Redisson took
+        return [
+            Contender(
+                key=f"{name}/{owner}",
+                token=int(token or 0),
+                owner=described,
+                waited_s=waited_s,
+                ttl_left_s=left_ms / 1000 if left_ms >= 0 else None,
+                holds=True,
+            )
+        ]
+
+    @override
+    async def pinged(self, timeout_s: float) -> None:
+        await self.client.ping(timeout_s)
+
+    @override
+    def _disconnect(self) -> None:
+        self.client.close()
+
+    @override
+    async def _disconnect_loop(self) -> None:
+        await self.client.close_on_loop()
+
+
+async def names_under(client: RedisClient, prefix: str, kind: str) -> list[str]:
+    """The keys of a kind whose names begin so. Looks at all keys of the server."""
+    names: set[str] = set()
+    cursor = 0
+    while True:
+        cursor, page = await client.do("scan", cursor, literally(prefix) + "*", _MANY, _type=kind)
+        names.update(page)
+        if not cursor:
+            return sorted(names)
+
+
+def redisson(what: str, name: str) -> str:
+    """What Redisson calls the things that belong to a lock."""
+    return f"{what}:{name}" if "{" in name else f"{what}:{{{name}}}"
+
+
+def literally(text: str) -> str:
+    """A pattern that means just this text."""
+    return re.sub(r"([*?\[\]\\])", r"\\\1", text)

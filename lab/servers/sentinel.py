@@ -1,0 +1,113 @@
+"""A Sentinel set: a primary, its replicas, and those who watch over them."""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final, Self
+
+from lab.servers.process import Process, free_port, until
+from lab.servers.valkey import Valkey, ask, valkey_binary
+
+_NAME: Final = "shop"
+
+
+class SentinelSet:
+    """The set is called "shop". All of its servers have each write on disk before they answer.
+
+    `binary`: a valkey-server or redis-server, which is a Sentinel, too; `path`: the port by which a replica reaches
+    that of the primary; `down_after_ms`: for so long a server must be silent before it is taken for dead.
+    """
+
+    def __init__(
+        self,
+        *,
+        replicas: int = 2,
+        sentinels: int = 3,
+        binary: Path | None = None,
+        path: Callable[[int], int] = lambda port: port,
+        down_after_ms: int = 1000,
+    ) -> None:
+        self._stack = ExitStack()
+        self._binary = binary or valkey_binary()
+        self._quorum = sentinels // 2 + 1
+        self._down_after_ms = down_after_ms
+        self.primary = self._server("primary")  # at the beginning
+        self._ways = [path(self.primary.port) for _ in range(replicas)]
+        self.replicas = [
+            self._server(f"replica-{number}", "--replicaof", "127.0.0.1", str(way))
+            for number, way in enumerate(self._ways)
+        ]
+        self._ports = [free_port() for _ in range(sentinels)]
+        self.url = f"redis+sentinel://{','.join(f'127.0.0.1:{port}' for port in self._ports)}/{_NAME}/0"
+
+    def __enter__(self) -> Self:
+        with ExitStack() as starting:
+            for server in (self.primary, *self.replicas):
+                starting.enter_context(server)
+            until(lambda: all(map(_follows, self.replicas, self._ways)), "the replicas are in sync")
+            for port in self._ports:
+                starting.enter_context(self._sentinel(port))
+            self._stack = starting.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def fail_over(self) -> Valkey:
+        """Kill the primary of this moment, wait until the others follow the next one, and answer which is dead."""
+        dead = self._primary_now()
+        dead.kill()
+        until(lambda: self._primary_now() is not dead and self._all_follow(but=dead), "another one is the primary")
+        return dead
+
+    def bring_back(self, dead: Valkey) -> None:
+        """Start it as a replica, and wait until all replicas have what the primary has."""
+        dead.start()
+        # Sentinel would see to that, too, some ten seconds later.
+        dead.ask("REPLICAOF", "127.0.0.1", str(self._primary_now().port))
+        until(self._all_follow, "the replicas are in sync")
+
+    def _primary_now(self) -> Valkey:
+        port = int(ask(self._ports[0], "SENTINEL", "GET-MASTER-ADDR-BY-NAME", _NAME)[1])
+        return next(server for server in (self.primary, *self.replicas) if server.port == port)
+
+    def _all_follow(self, *, but: Valkey | None = None) -> bool:
+        primary = self._primary_now()
+        others = [server for server in (self.primary, *self.replicas) if server not in (primary, but)]
+        return all(_follows(server, primary.port) for server in others)
+
+    def _server(self, name: str, *options: str) -> Valkey:
+        own = ["--repl-diskless-sync-delay", "0", *options]
+        return Valkey(name, durable=True, binary=self._binary, options=own)
+
+    def _sentinel(self, port: int) -> Process:
+        def argv(folder: Path) -> list[str]:
+            config = folder / "sentinel.conf"
+            config.write_text(
+                f"port {port}\nbind 127.0.0.1\ndir {folder}\n"
+                f"sentinel monitor {_NAME} 127.0.0.1 {self.primary.port} {self._quorum}\n"
+                f"sentinel down-after-milliseconds {_NAME} {self._down_after_ms}\n"
+                f"sentinel failover-timeout {_NAME} {4 * self._down_after_ms}\n"
+            )
+            return [str(self._binary), str(config), "--sentinel"]
+
+        def knows_all() -> bool:
+            try:
+                replicas = ask(port, "SENTINEL", "REPLICAS", _NAME)
+                others = ask(port, "SENTINEL", "SENTINELS", _NAME)
+            except OSError:
+                return False
+            last = port == self._ports[-1]  # before it was started nobody knew all
+            return len(replicas) == len(self.replicas) and (not last or len(others) >= len(self._ports) - 1)
+
+        sentinel = Process(f"sentinel-{port}", argv, ready=knows_all)
+        sentinel.graceful = False
+        return sentinel
+
+
+def _follows(replica: Valkey, port: int) -> bool:
+    try:
+        said = replica.ask("INFO", "replication").split()
+    except OSError:
+        return False
+    return f"master_port:{port}" in said and "master_link_status:up" in said

@@ -1,0 +1,372 @@
+"""Bugs on demand: each switches one repair off in the instances of a run, which the judge must then find broken.
+
+`seckill torture --with-bug NAME` plants one; `--all-bugs` tries all of them. They are patches that an instance of the
+torture applies to itself: the service has no switch for any of this. etcd keeps such a list by hand, of the bugs that
+its tests would have found (tests/robustness/README.md there).
+"""
+
+import asyncio
+import hashlib
+import random
+import time
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from app.errors import QueueFull, StockError, StockUnavailable
+from app.sale import batch, decision, worker
+from app.sale.decision import Decision, Outcome, Purchase
+from app.sale.queue import Item, State
+from app.sale.shop import Shop
+from app.stock import Batch, Fence, Snapshot
+from app.stock.redis.client import Script
+from app.stock.redis.store import RedisStockStore
+from app.web.connection import Connection
+from fencelock import clock
+from fencelock.etcd.client import EtcdClient
+from fencelock.etcd.lock import Place
+from fencelock.etcd.lookout import Lookout
+from fencelock.grant import Grant
+from fencelock.lease import Lease
+from fencelock.renewer import Renewer
+
+_PATIENCE_S: Final = 0.3
+_REFUSED_OF_EACH_S: Final = (60.0, 45.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Bug:
+    """What is switched off, the faults that expose it, and how it is planted in this process.
+
+    `lock`: with which it can be seen; `store_options`: what the store is started with, for a bug that is not in the
+    instances.
+    """
+
+    what: str
+    nemeses: tuple[str, ...]
+    plant: Callable[[], None] = lambda: None
+    lock: str = "etcd"
+    store_options: tuple[str, ...] = ()
+
+
+# -- of the locks ------------------------------------------------------------------------------------------------------
+
+
+def _waits_300ms() -> None:
+    """Whoever has waited for 300 ms takes itself for the owner."""
+    take, since = Place.take, dict[int, float]()
+
+    async def patched(self: Place, wait: Any) -> Grant | float:
+        found = await take(self, wait)
+        began = since.setdefault(id(self), clock.now())
+        if isinstance(found, Grant):
+            return found
+        if clock.now() - began < _PATIENCE_S or self.lease is None:
+            return min(found, _PATIENCE_S / 2)
+        self._key.granted = True
+        return Grant(self._key.name, self._key.revision, self._client.source, self.lease)
+
+    Place.take = patched  # type: ignore[method-assign]
+
+
+def _nobody_waits() -> None:
+    """Whoever is in the queue takes itself for the owner."""
+    take = Place.take
+
+    async def patched(self: Place, wait: Any) -> Grant | float:
+        found = await take(self, wait)
+        if isinstance(found, Grant) or self.lease is None:
+            return found
+        self._key.granted = True
+        return Grant(self._key.name, self._key.revision, self._client.source, self.lease)
+
+    Place.take = patched  # type: ignore[method-assign]
+
+
+def _deaf() -> None:
+    """No watch tells a waiter anything: it looks again after a second."""
+
+    async def pause_s(self: Lookout, key: str, timeout_s: float, *, below: bool = False) -> float:
+        return 1.0
+
+    Lookout.pause_s = pause_s  # type: ignore[method-assign]
+
+
+def _believes_for_ever() -> None:
+    """Nobody looks at a lease's deadline, and nobody hears of its end."""
+    Lease.lost = property(lambda self: False)  # type: ignore[assignment, method-assign]
+    Lease.ensure_held = lambda self: None  # type: ignore[method-assign]
+
+
+def _believes_from_the_answer() -> None:
+    """A lease's TTL is counted from the answer: it is believed in to the last millisecond, and a little longer."""
+    renewed = Lease.renewed
+
+    def patched(self: Lease, asked_at: float) -> None:
+        renewed(self, clock.now())
+
+    Lease.renewed = patched  # type: ignore[method-assign]
+
+
+def _never_renews() -> None:
+    """The renewal does nothing."""
+
+    async def renew(self: Renewer, lease: Lease, job: Any) -> None:
+        job.due = clock.now() + 0.5
+        if lease.lost:
+            self._forget(lease, "lost")
+
+    Renewer._renew = renew  # type: ignore[method-assign]
+
+
+def _leaves_its_keys() -> None:
+    """Who gives up waiting leaves its place in the queue behind, until its lease ends."""
+
+    async def delete_own(self: EtcdClient, key: str, create_revision: int, timeout_s: float | None = None) -> None:
+        if random.random() > 0.02:  # noqa: S311 - no secret
+            await original(self, key, create_revision, timeout_s)
+
+    original = EtcdClient.delete_own
+    EtcdClient.delete_own = delete_own  # type: ignore[method-assign]
+
+
+# -- of the guard ------------------------------------------------------------------------------------------------------
+
+_STALE: Final = (
+    "if fence.token ~= request.token or fence.prepared ~= request.batch then "
+    'return {"stale", fence.token or "none"} end'
+)
+_CHANGED: Final = 'if stock ~= item.stock then return {"changed", stock or "none"} end'
+_RAISE: Final = 'redis.call("HSET", key.fence, unpack(prepared))\n  local generation'
+
+
+def _in_lua(script: str, *changes: tuple[str, str]) -> Callable[[], None]:
+    """Replace something in a script, which must be there."""
+
+    def plant() -> None:
+        init = Script.__init__
+
+        def patched(self: Script, name: str) -> None:
+            init(self, name)
+            if name == script:
+                for old, new in changes:
+                    if old not in self.source:
+                        raise ValueError(f"{name} has no {old!r} any more")
+                    self.source = self.source.replace(old, new)
+                # Else the servers would run the script that they know.
+                self.sha = hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest()
+
+        Script.__init__ = patched  # type: ignore[method-assign]
+
+    return plant
+
+
+def _fence_at_write_only() -> None:
+    """As most texts have it: the write is refused if a higher token has written. The read raises nothing."""
+    _in_lua("prepare.lua", (_RAISE, "local generation"))()
+    highest = 'if tonumber(fence.token or "0") > tonumber(request.token) then return {"stale", fence.token} end'
+    raised = ' redis.call("HSET", key.fence, "source", request.source, "token", request.token)'
+    absolute = 'redis.call("SET", key.stock, string.format("%.0f", tonumber(item.stock) - units))'
+    _in_lua(
+        "commit.lua",
+        (_STALE, highest + raised),
+        (_CHANGED, ""),
+        ('redis.call("DECRBY", key.stock, units)', absolute),
+    )()
+
+
+# -- of the sale -------------------------------------------------------------------------------------------------------
+
+
+def _no_batch_id() -> None:
+    """A batch that was not answered can't be found again: it is taken for one that was not written."""
+
+    async def find(self: RedisStockStore, sku: str, batch: Batch) -> None:
+        return None
+
+    RedisStockStore._find = find  # type: ignore[method-assign]
+
+
+def _retries_blindly() -> None:
+    """A commit that was not answered is served once more, at once."""
+    commit = worker.Worker._commit
+
+    async def patched(self: worker.Worker, fence: Fence, parts: Sequence[batch.Part]) -> Any:
+        try:
+            return await commit(self, fence, parts)
+        except StockUnavailable:
+            self._in_doubt._commits.clear()
+            for part in parts:
+                part.mark(State.TAKEN)
+            raise
+
+    worker.Worker._commit = patched  # type: ignore[method-assign]
+
+
+def _answers_before_the_commit() -> None:
+    """Buyers are told "sold" when the commit was sent, whether or not it was answered."""
+    commit = RedisStockStore.commit
+
+    async def patched(self: RedisStockStore, fence: Fence, batches: Mapping[str, Batch]) -> Any:
+        answers: dict[str, Any]
+        try:
+            answers = await commit(self, fence, batches)
+        except StockUnavailable:
+            answers = dict.fromkeys(batches, StockUnavailable("no answer"))
+        for sku, written in batches.items():
+            if isinstance(answers[sku], StockError):
+                now_ms = int(time.time() * 1000)
+                answers[sku] = [f"{sku}~{now_ms}-{n}~{one.secret}" for n, one in enumerate(written.sold)]
+        return answers
+
+    RedisStockStore.commit = patched  # type: ignore[method-assign]
+
+
+def _settles_without_a_fence() -> None:
+    """What is in doubt is looked for, but nothing keeps it from being written later on."""
+
+    async def resolve(self: RedisStockStore, fence: Fence, batches: Mapping[str, Batch]) -> Any:
+        return {sku: await self._find(sku, written) for sku, written in batches.items()}
+
+    RedisStockStore.resolve = resolve  # type: ignore[method-assign, assignment]
+    _in_lua("prepare.lua", (_RAISE, "local generation"))()
+    _in_lua("commit.lua", (_STALE, ""))()
+
+
+def _repeat_is_sold_out() -> None:
+    """Who asks again with the key of an order is told that nothing is left."""
+    repeat = decision._repeat
+
+    def patched(snapshot: Snapshot, purchases: Any, seen: Any, purchase: Purchase) -> Decision | None:
+        found = repeat(snapshot, purchases, seen, purchase)
+        return Decision(Outcome.SOLD_OUT) if found is not None and found.settled is not None else found
+
+    decision._repeat = patched
+
+
+def _forgets_keys() -> None:
+    """Idempotency keys are not looked at."""
+    decision._repeat = lambda snapshot, purchases, seen, purchase: None
+
+
+def _buys_twice_without_key() -> None:
+    """A purchase without a key is written twice."""
+    decide_part = batch.decide_part
+
+    def patched(item: Item, batch_id: str, snapshot: Snapshot, entries: Any, *, everywhere: Any) -> batch.Part:
+        part = decide_part(item, batch_id, snapshot, entries, everywhere=everywhere)
+        again = [replace(one, secret=one.secret[::-1]) for one in part.write.sold if one.key is None]
+        part.write = replace(part.write, sold=[*part.write.sold, *again])
+        return part
+
+    worker.decide_part = patched  # type: ignore[attr-defined]
+
+
+def _no_limit() -> None:
+    """What a buyer has bought at another instance doesn't count."""
+    decide = decision.decide
+
+    def patched(snapshot: Snapshot, purchases: Any, **terms: Any) -> list[Decision]:
+        return decide(replace(snapshot, bought={}), purchases, **terms)
+
+    batch.decide = patched  # type: ignore[attr-defined]
+
+
+def _sold_out_for_ever() -> None:
+    """An instance that has once sold the last unit of an item tells everybody so, whatever comes."""
+    join, gone = Shop.join, set[str]()
+
+    def patched(self: Shop, purchase: Purchase, **how: Any) -> Any:
+        if purchase.sku in gone:
+            return decision.Answer(Outcome.SOLD_OUT, purchase.quantity)
+        told = join(self, purchase, **how)
+        if isinstance(told, asyncio.Future):
+
+            def note(done: "asyncio.Future[Any]") -> None:
+                if not done.cancelled() and done.exception() is None and done.result().outcome is Outcome.SOLD_OUT:
+                    gone.add(purchase.sku)
+
+            told.add_done_callback(note)
+        return told
+
+    Shop.join = patched  # type: ignore[method-assign]
+
+
+# -- of the service ----------------------------------------------------------------------------------------------------
+
+
+def _drops_connections() -> None:
+    """Three requests of ten get no answer, as their connection is cut."""
+    received = Connection.data_received
+
+    def patched(self: Connection, data: bytes) -> None:
+        if random.random() < 0.3 and b"/stock/reduce" in data:  # noqa: S311 - no secret
+            self.transport.abort()
+        else:
+            received(self, data)
+
+    Connection.data_received = patched  # type: ignore[method-assign]
+
+
+def _refuses(whom: Callable[[Purchase], bool]) -> Callable[[], None]:
+    def plant() -> None:
+        join = Shop.join
+
+        def patched(self: Shop, purchase: Purchase, **how: Any) -> Any:
+            if whom(purchase):
+                raise QueueFull("come back later")
+            return join(self, purchase, **how)
+
+        Shop.join = patched  # type: ignore[method-assign]
+
+    return plant
+
+
+def _is_unlucky(purchase: Purchase) -> bool:
+    each_s, refused_s = _REFUSED_OF_EACH_S
+    return zlib.crc32((purchase.buyer or "").encode()) % 10 == 0 and time.time() % each_s < refused_s
+
+
+def _most(purchase: Purchase) -> bool:
+    return random.random() < 0.9  # noqa: S311 - no secret
+
+
+def _bug(plant: Callable[[], None], *nemeses: str, **more: Any) -> Bug:
+    return Bug((plant.__doc__ or "").strip(), nemeses, plant, **more)
+
+
+BUGS: Final[dict[str, Bug]] = {
+    "waits-300ms": _bug(_waits_300ms, "pause-holder"),
+    "nobody-waits": _bug(_nobody_waits, "lost-commit"),
+    "deaf": _bug(_deaf, "lost-commit"),
+    "believes-for-ever": _bug(_believes_for_ever, "pause-holder"),
+    "believes-from-the-answer": _bug(_believes_from_the_answer, "lock-cut", lock="redis"),
+    "never-renews": _bug(_never_renews, "lost-commit"),
+    "leaves-its-keys": _bug(_leaves_its_keys, "lost-commit"),
+    "no-fence": Bug(
+        "The store checks no token and no batch, only that the stock is what was read.",
+        ("late-restocked",),
+        _in_lua("commit.lua", (_STALE, "")),
+    ),
+    "fence-at-write-only": _bug(_fence_at_write_only, "late-between"),
+    "no-batch-id": _bug(_no_batch_id, "lost-reply"),
+    "retries-blindly": _bug(_retries_blindly, "lost-answer"),
+    "answers-before-the-commit": _bug(_answers_before_the_commit, "lost-commit"),
+    "settles-without-a-fence": _bug(_settles_without_a_fence, "late-restocked"),
+    "repeat-is-sold-out": _bug(_repeat_is_sold_out, "lost-commit"),
+    "forgets-keys": _bug(_forgets_keys, "lost-answer"),
+    "buys-twice-without-key": _bug(_buys_twice_without_key, "lost-commit"),
+    "no-limit": _bug(_no_limit, "lost-commit"),
+    "sold-out-for-ever": _bug(_sold_out_for_ever, "lost-commit"),
+    "drops-connections": _bug(_drops_connections, "lost-commit"),
+    "some-wait-45s": Bug(
+        "One buyer in ten is refused for 45 s of each minute.", ("lost-commit",), _refuses(_is_unlucky)
+    ),
+    "refuses-most": Bug("Nine purchases of ten are refused.", ("lost-commit",), _refuses(_most)),
+    "no-fsync": Bug(
+        "The store answers before its writes are on disk (`appendfsync no`).",
+        ("store-power",),
+        store_options=("--appendfsync", "no"),
+    ),
+}

@@ -1,0 +1,191 @@
+"""The buyers: they come whether or not they are served, try again as a real client would, and ask again afterwards.
+
+Three kinds come to three items. Most have an idempotency key. Some have none: they can't ask again when no answer came.
+And some come again and again for the item of which each buyer may have a few units only.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import httpx
+
+from lab.torture.history import UNKNOWN, Attempt, Item
+from lab.torture.stage import Actor
+
+_AGAIN_S: Final = 0.2  # after a connection that failed
+_ONCE_MORE_S: Final = 1.5  # within that long who was told asks again
+_KEYLESS: Final = 0.25  # of those who come
+_REGULARS: Final = 0.15
+_REGULARS_AT_ONCE: Final = 8
+_PURCHASES_OF_A_REGULAR: Final = 6
+UNITS_PER_PURCHASE: Final = 1.75  # on the average, see `Crowd.come`
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a buyer wants. A key makes it safe to ask again. `patience_s`: then the same is asked elsewhere."""
+
+    name: str
+    key: str | None
+    buyer: str
+    sku: str
+    quantity: int
+    patience_s: float
+
+
+class Crowd:
+    """Buyers, each a task: asks one of the instances, and on 503 or a lost connection another one, until told.
+
+    `patience_s`: how long they wait for an answer. Some wait longer than an instance lets them, others less.
+    """
+
+    def __init__(
+        self,
+        actors: Sequence[Actor],
+        items: Sequence[Item],
+        seed: int,
+        clock: Callable[[], float],
+        told: Callable[[Attempt], None],
+        *,
+        patience_s: tuple[float, ...],
+    ) -> None:
+        self._actors = actors
+        self._free = [item.sku for item in items if not item.limit]
+        self._limited = [item.sku for item in items if item.limit]
+        self._wishes = random.Random(seed)  # noqa: S311 - what is wanted and when: the same for the same seed
+        self._ways = random.Random(seed)  # noqa: S311 - whom they ask: that depends on the answers
+        self._clock = clock
+        self._told = told
+        self._patience_s = patience_s
+        self._http = httpx.AsyncClient(
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=50, keepalive_expiry=5),
+            trust_env=False,
+        )
+        self._buying: set[asyncio.Task[None]] = set()
+        self._failure: BaseException | None = None
+        self._count = 0
+        self._over = False
+        self._name = f"{self._wishes.getrandbits(32):08x}"
+
+    async def come(self, per_s: float) -> None:
+        """Come at random moments, `rate` a second on the average, until cancelled."""
+        while True:
+            kind, quantity = self._wishes.random(), self._wishes.choice((1, 1, 2, 3))
+            sku = self._wishes.choice(self._free)
+            if kind < _KEYLESS:
+                self._send(sku, quantity, keyless=True)
+            elif kind < _KEYLESS + _REGULARS and self._limited:
+                newest = self._count // (_PURCHASES_OF_A_REGULAR * _REGULARS_AT_ONCE)
+                number = newest * _REGULARS_AT_ONCE + self._wishes.randrange(_REGULARS_AT_ONCE)
+                sku = self._wishes.choice(self._limited)
+                self._send(sku, min(2, quantity), buyer=f"regular-{self._name}-{number}")
+            else:
+                self._send(sku, quantity)
+            await asyncio.sleep(self._wishes.expovariate(per_s))
+
+    def send(self, sku: str, quantity: int) -> "asyncio.Task[None]":
+        """Send one buyer with a key."""
+        return self._send(sku, quantity)
+
+    def _send(
+        self, sku: str, quantity: int, *, keyless: bool = False, buyer: str | None = None
+    ) -> "asyncio.Task[None]":
+        self._count += 1
+        name = f"{self._name}-{self._count}"
+        patience_s = self._patience_s[self._count % len(self._patience_s)]
+        wish = Wish(name, None if keyless else name, buyer or f"buyer-{name}", sku, quantity, patience_s)
+        return self._begin(self._buy(wish))
+
+    def _begin(self, buying: Coroutine[None, None, None]) -> "asyncio.Task[None]":
+        task = asyncio.create_task(buying)
+        self._buying.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, buying: "asyncio.Task[None]") -> None:
+        self._buying.discard(buying)
+        if not buying.cancelled() and (failure := buying.exception()) is not None:
+            self._failure = self._failure or failure
+
+    async def all_told(self, within_s: float) -> None:
+        """Wait until every buyer was told; those who were not in that time give up. Raises what went wrong here."""
+        self._over = True
+        if self._buying:
+            await asyncio.wait(self._buying, timeout=within_s)
+        late = list(self._buying)
+        for buying in late:
+            buying.cancel()
+        await asyncio.gather(*late, return_exceptions=True)
+        if self._failure is not None:
+            raise self._failure
+
+    async def close(self) -> None:
+        """Send everybody home."""
+        try:
+            await self.all_told(0)
+        finally:
+            await self._http.aclose()
+
+    async def _buy(self, wish: Wish) -> None:
+        actor = await self._until_told(wish)
+        if actor is not None and wish.key is not None:
+            # Whoever was told asks once more, elsewhere: the answer must be the same.
+            await asyncio.sleep(0 if self._over else self._ways.uniform(0, _ONCE_MORE_S))
+            await self._until_told(wish, self._another(actor))
+
+    async def _until_told(self, wish: Wish, actor: Actor | None = None) -> Actor | None:
+        """The instance that told; None if there is nobody to ask any more."""
+        actor = actor or self._ways.choice(self._actors)
+        while True:
+            attempt = await self._ask(actor, wish)
+            if attempt.status not in (0, 503):
+                return actor
+            if wish.key is None and (attempt.status == 0 or attempt.error == UNKNOWN):
+                return None  # it may have been sold: to ask again could buy twice
+            pause_s = float(attempt.retry_after or _AGAIN_S)
+            await asyncio.sleep(pause_s * self._ways.uniform(0.5, 1.0))
+            actor = self._another(actor)
+
+    def _another(self, actor: Actor) -> Actor:
+        others = [other for other in self._actors if other is not actor]
+        return self._ways.choice(others or self._actors)
+
+    async def _ask(self, actor: Actor, wish: Wish) -> Attempt:
+        sent_at = self._clock()
+
+        def told(status: int, **fields: object) -> Attempt:
+            at = {"sent_at": round(sent_at, 4), "done_at": round(self._clock(), 4)}
+            given: dict[str, object] = {"wish": wish.name, "key": wish.key, "sku": wish.sku, "buyer": wish.buyer}
+            given |= {"quantity": wish.quantity, "instance": actor.name}
+            attempt = Attempt(**given | at | {"status": status} | fields)  # type: ignore[arg-type]
+            self._told(attempt)
+            return attempt
+
+        try:
+            answer = await self._http.post(
+                f"{actor.url}/stock/reduce",
+                params={"sku": wish.sku, "quantity": wish.quantity, "buyer": wish.buyer},
+                headers={"Accept": "application/json"} | ({"Idempotency-Key": wish.key} if wish.key else {}),
+                timeout=httpx.Timeout(wish.patience_s, connect=1.0),
+            )
+        except httpx.HTTPError as error:
+            return told(0, error=type(error).__name__)
+        except asyncio.CancelledError:
+            told(0, error="the run was over")
+            raise
+        try:
+            body = answer.json()
+            if answer.status_code == 200:
+                return told(
+                    200,
+                    outcome=body["outcome"],
+                    granted=body["quantity"],
+                    order=body.get("order"),
+                    replayed=body["replayed"],
+                )
+            return told(answer.status_code, retry_after=answer.headers.get("retry-after"), error=body["type"])
+        except (ValueError, KeyError, TypeError):
+            return told(answer.status_code, error="not an answer of ours")

@@ -1,0 +1,220 @@
+"""`seckill torture`: what the command line asks for, put into words that the run understands."""
+
+import secrets
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import httpx
+from rich.console import Console
+from rich.table import Table
+
+from app.errors import EXPECTED, ConfigurationError, SeckillError
+from app.main import best_guard
+from app.settings import Guard
+from app.stock.registry import MYSQL, REDIS, check_guard
+from fencelock.registry import CLASSES, backend_class
+from lab.torture import run as torturing
+from lab.torture.bugs import BUGS
+from lab.torture.cable import why_not
+from lab.torture.judge import Finding
+from lab.torture.nemesis import CABLE, KINDS, SEVERAL, names_for
+from lab.torture.stage import STORES, python_of, system_of
+
+FALLBACK: Final = "fallback"  # a lock in Redis that is done without while it is away, as the articles have it
+OPTIMISTIC: Final = "optimistic"  # no lock: of several that decide at once the first one writes
+LOCKS: Final = (*(name for name in CLASSES if name not in ("local", "none")), FALLBACK, OPTIMISTIC)
+_CALM_S: Final = 5.0  # after each fault, beyond the TTL
+_BUG_DURATION_S: Final = 24.0  # of a run with a bug, and its faults strike again and again in it
+_RUNS_WITH_A_BUG: Final = 2  # a bug shows when its moment comes, which may not be in the first one
+_HELP: Final = "help"
+
+
+class WrongOption(SeckillError):
+    """An option of the command line that can't be; `option` names it."""
+
+    def __init__(self, option: str, text: str) -> None:
+        super().__init__(text)
+        self.option = option
+
+
+@dataclass(frozen=True, slots=True)
+class TortureArguments:
+    """What the command line says."""
+
+    duration_s: float
+    instances: int
+    ttl_s: int
+    nemesis: str
+    every_s: float | None
+    rate: float
+    seed: int | None
+    stock: int | None
+    lock: str
+    store: str
+    guard: Guard | None
+    with_bug: str
+    all_bugs: bool
+    report: Path
+    upgrade_from: Path | None
+
+
+def torture(arguments: TortureArguments) -> int:
+    """Do what was asked for; the exit status. Raises `WrongOption`, and `ConfigurationError`."""
+    if arguments.nemesis == _HELP:
+        for name, kind in KINDS.items():
+            print(f"{name:15} {kind.what}")  # noqa: T201
+        print(f"{SEVERAL:15} two or three of them at once")  # noqa: T201
+        return 0
+    if arguments.with_bug == _HELP:
+        for name, bug in BUGS.items():
+            print(f"{name:25} {bug.what}")  # noqa: T201
+        return 0
+    if arguments.with_bug and arguments.with_bug not in BUGS:
+        raise WrongOption("--with-bug", f"there is no bug {arguments.with_bug!r}; there are {', '.join(BUGS)}")
+    if release := arguments.upgrade_from:
+        for needed in (release / "lab" / "torture" / "instance.py", python_of(release)):
+            if not needed.exists():
+                raise WrongOption("--upgrade-from", f"no checkout of a release: there is no {needed}")
+    options = _options(arguments)
+    _make_folder(arguments.report)
+    if arguments.all_bugs:
+        return try_all_bugs(options)
+    if arguments.with_bug:
+        options = with_bug(options, arguments.with_bug)
+        if arguments.nemesis:
+            options = replace(options, nemeses=_nemeses(arguments, options.nemeses))
+    status = torturing.run(options)
+    if said := _what_was_meant(options, status):
+        Console().print(said, style="bold", highlight=False)
+    return status
+
+
+def _make_folder(report: Path) -> None:
+    if report.exists() and not report.is_dir():
+        raise WrongOption("--report", f"{report} is not a folder")
+    try:
+        report.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise WrongOption("--report", f"the folder {report} can't be made: {error.strerror}") from None
+
+
+def _what_was_meant(options: torturing.TortureOptions, status: int) -> str:
+    """A run that is broken on purpose is to end with violations; empty for one that isn't, or was stopped."""
+    if options.bug:
+        return {
+            0: "The bug was not found: its moment may not have come. Run it once more, or for longer.",
+            1: f"This is what you were meant to see: {options.bug} was put in, and the judge has found that something "
+            "is wrong. Without the bug the same run ends with every promise kept.",
+        }.get(status, "")
+    if options.guard is Guard.NONE:
+        return {
+            0: "Nothing has gone wrong this time, and nothing would have kept it from going wrong: no guard.",
+            1: "This is what you were meant to see: nothing guards the store, so whoever comes too late writes all the "
+            "same. That is what the fence is for: without `--guard none` the same run ends with every promise kept.",
+        }.get(status, "")
+    return ""
+
+
+def _options(arguments: TortureArguments) -> torturing.TortureOptions:
+    lock, store, guard = arguments.lock, arguments.store, arguments.guard
+    if lock not in LOCKS and lock != "none":
+        raise WrongOption("--lock", f"there is no lock {lock!r} to torture; there are {', '.join(LOCKS)}")
+    if store not in STORES:
+        raise WrongOption("--store", f"there is no store {store!r}; there are {', '.join(STORES)}")
+    fallback = lock == FALLBACK
+    if lock in (FALLBACK, OPTIMISTIC):
+        lock, store, guard = "redis" if fallback else "none", MYSQL, guard or Guard.VERSION
+    promised = backend_class(lock).guarantees
+    system = system_of(store)
+    guard = guard or best_guard(promised, system)
+    try:
+        check_guard(system, guard)
+        if guard is Guard.FENCE and not promised.fencing:
+            raise ConfigurationError(
+                f"--lock {lock} gives no fencing tokens; say --guard {best_guard(promised, system)}"
+            )
+    except ConfigurationError as error:
+        raise WrongOption("--guard", str(error)) from None
+    return torturing.TortureOptions(
+        duration_s=arguments.duration_s,
+        instances=arguments.instances,
+        ttl_s=arguments.ttl_s,
+        nemeses=_nemeses(
+            arguments, names_for(lock, store, guard, promised, upgraded=arguments.upgrade_from is not None)
+        ),
+        every_s=arguments.ttl_s + _CALM_S if arguments.every_s is None else arguments.every_s,
+        rate=arguments.rate,
+        seed=secrets.randbelow(10**6) if arguments.seed is None else arguments.seed,
+        stock=arguments.stock,
+        lock=lock,
+        store=store,
+        guard=guard,
+        fallback=fallback,
+        bug="",
+        report=arguments.report,
+        upgrade_from=arguments.upgrade_from and arguments.upgrade_from.absolute(),
+    )
+
+
+def _nemeses(arguments: TortureArguments, possible: tuple[str, ...]) -> tuple[str, ...]:
+    if not arguments.nemesis:
+        return possible
+    wanted = tuple(dict.fromkeys(name.strip() for name in arguments.nemesis.split(",")))
+    for name in wanted:
+        if name not in (*KINDS, SEVERAL):
+            raise WrongOption("--nemesis", f"there is no {name!r}; there are {', '.join((*KINDS, SEVERAL))}")
+        if name == CABLE and (reason := why_not()):
+            raise WrongOption("--nemesis", f"{name} is not possible here: {reason}")
+        if name not in possible and not arguments.with_bug:
+            raise WrongOption(
+                "--nemesis", f"{name} strikes what this sale doesn't have; there are {', '.join(possible)}"
+            )
+    return wanted
+
+
+def with_bug(options: torturing.TortureOptions, name: str) -> torturing.TortureOptions:
+    """A run that has this bug, and what exposes it."""
+    bug = BUGS[name]
+    return replace(
+        options,
+        bug=name,
+        lock=bug.lock,
+        store=REDIS,
+        guard=Guard.FENCE,
+        nemeses=bug.nemeses,
+        duration_s=min(options.duration_s, _BUG_DURATION_S),
+    )
+
+
+def try_all_bugs(options: torturing.TortureOptions) -> int:
+    """A run with each bug; 0 if all were found."""
+    console, missed = Console(), []
+    table = Table("bug", "found", "after", "what it did to the sale")
+    for number, (name, bug) in enumerate(BUGS.items(), 1):
+        console.print(f"{number} of {len(BUGS)}, {name}: {bug.what}", highlight=False)
+        own = with_bug(replace(options, report=options.report / name), name)
+        began = time.monotonic()
+        broken: list[Finding] = []
+        for seed in range(own.seed, own.seed + _RUNS_WITH_A_BUG):
+            try:
+                _, findings = torturing.run_once(replace(own, seed=seed), console)
+            except KeyboardInterrupt:
+                console.print("Stopped.")
+                return 130
+            except (*EXPECTED, OSError, httpx.HTTPError) as error:
+                did = f"the run itself has failed: {error!r}"
+                break
+            broken = [finding for finding in findings if not finding.holds]
+            did = "\n".join(f"{one.promise}: {one.violations[0]}" for one in broken[:2]) or "nothing that was noticed"
+            if broken:
+                break
+        took_s = time.monotonic() - began
+        if not broken:
+            missed.append(name)
+        table.add_row(name, "[green]yes[/]" if broken else "[red]no[/]", f"{took_s:.0f} s", did)
+    console.print(table)
+    if missed:
+        console.print(f"Not found: {', '.join(missed)}", style="red")
+    return 1 if missed else 0

@@ -1,0 +1,46 @@
+"""An instance that can be hurt, and is watched: `python -m lab.torture.instance FOLDER [BUG]`.
+
+SIGUSR1 stops its renewal for two TTLs, SIGUSR2 its event loop for three. FOLDER is for what it believes of its locks;
+BUG is one of `lab.torture.bugs`. Nothing of this is in the service itself; here it is `seckill serve` with all that.
+"""
+
+import signal
+import sys
+import time
+from pathlib import Path
+
+from app.server import prepare
+from app.settings import Settings, load
+from app.web.state import State
+from lab.torture import beliefs, bugs, long_hold
+
+
+def main(folder: Path, bug: str = "") -> None:
+    """Serve as the environment says."""
+    settings = load()
+    with beliefs.watch(folder / beliefs.FILE, settings.instance_name):
+        if bug:
+            bugs.BUGS[bug].plant()
+        _serve(settings, folder)
+
+
+def _serve(settings: Settings, folder: Path) -> None:
+    server, listeners = prepare(settings)
+    pause_long_holds = long_hold.begin(settings, folder)
+
+    def stop_renewing(number: int, frame: object) -> None:
+        state = server.lifespan.state.get("seckill")
+        if isinstance(state, State):
+            state.admin.pause_renewal(2 * settings.lock_ttl_s)
+        pause_long_holds(2 * settings.lock_ttl_s)
+
+    def hang(number: int, frame: object) -> None:
+        time.sleep(3 * settings.lock_ttl_s)
+
+    signal.signal(signal.SIGUSR1, stop_renewing)
+    signal.signal(signal.SIGUSR2, hang)
+    server.run(listeners)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), *sys.argv[2:])

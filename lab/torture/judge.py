@@ -1,0 +1,128 @@
+"""The judge: does a history keep the invariants? Pure: it sees the history and nothing else.
+
+Each check has a line in the verdict, with the invariant of the design that it stands for, and answers with sentences,
+one for each violation. A history that no check refuses is one in which nothing was oversold, undersold or lost.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from lab.torture import judge_locks, judge_sale, judge_service
+from lab.torture.history import UNKNOWN, History
+from lab.torture.judge_sale import Evidence
+
+# Whatever else these strike, some instance must have missed an answer, or been refused.
+_HARM_COMMITS: Final = {"pause", "late-commit", "lost-commit", "lost-answer"}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one check found. `looked_at` says what it had to judge by: a check of nothing proves nothing."""
+
+    invariant: str
+    promise: str
+    looked_at: str
+    violations: tuple[str, ...]
+
+    @property
+    def holds(self) -> bool:
+        """Whether the promise was kept."""
+        return not self.violations
+
+
+def judge(history: History) -> list[Finding]:
+    """All checks of a run. Raises `ValueError` for one that did not come to its end."""
+    if history.end is None:
+        raise ValueError("the history has no end: the run was not finished, so there is nothing to judge")
+    evidence = Evidence(history, history.end)
+    counts = Counter("sold" if one[0].outcome == "sold" else "refused" for one in evidence.told.values())
+    orders = f"{len(history.end.orders)} orders"
+    answers = f"{len(history.attempts)} requests"
+    purchases = f"{counts['sold']} sold, {counts['refused']} refused"
+    looks = f"{len(history.looks)} looks, {len(history.restocks)} restocks"
+    within = f"{history.setup.recovery_s:g} s"
+    struck = [fault for fault in history.faults if fault.struck]
+    grants = f"{len(history.beliefs)} grants"
+    excused = [name for name in history.setup.known if any(fault.name == name for fault in struck)]
+    but = f"{grants}, not after {', '.join(excused)}" if excused else grants
+    long = f"{grants}, {judge_locks.long_holds(history)} longer than a TTL"
+    calm = f"{judge_service.peace_s(history):.0f} s of peace"
+
+    def finding(invariant: str, promise: str, looked_at: str, violations: Iterator[str]) -> Finding:
+        return Finding(invariant, promise, looked_at, tuple(violations))
+
+    return [
+        finding("I1", "stock + lucky changes only when units are added", looks, judge_sale.adds_up(evidence)),
+        finding("I1, I4", "what is seen is not behind what was said", looks, judge_sale.seen_after_told(evidence)),
+        finding("I2", "lucky is what the orders add up to; a key has one", orders, judge_sale.orders_agree(evidence)),
+        finding("I2", "nobody has more than the limit", orders, judge_sale.limits_kept(evidence)),
+        finding("I3", "nothing is left unsold to those who wanted it", purchases, judge_sale.nothing_unsold(evidence)),
+        finding("I4", 'who was told "sold" has that order; nobody else', purchases, judge_sale.answers_kept(evidence)),
+        finding("I4", "who asks again hears the same; no answer was untrue", *judge_sale.asked_again(evidence)),
+        finding("I4", "no order without a request", orders, judge_sale.wanted(evidence)),
+        finding("I5", "two never believe that they own one lock", but, judge_locks.exclusive(history)),
+        finding("I5", "a grant's token is higher than the one before", grants, judge_locks.tokens_grow(history)),
+        finding("I6", "in peace nobody loses a lock", long, judge_locks.kept_in_peace(history)),
+        finding("I6", "nothing is left in the queue, and no lease", "the end", judge_locks.left_nothing(evidence)),
+        finding("I7, I8", "tokens never decrease from order to order", orders, judge_locks.orders_in_order(evidence)),
+        finding(
+            "I7", "an order has a grant, a grant one instance", orders, judge_locks.grants_are_one_instances(evidence)
+        ),
+        finding("I7", "in peace nobody is fenced off", calm, judge_service.not_fenced_in_peace(history)),
+        finding("", "answers are 200 or 503; in the end all are decided", answers, judge_sale.decided(evidence)),
+        finding("", "in peace no connection is cut", calm, judge_service.not_cut_in_peace(history)),
+        finding("", "in peace nobody waits for long", *judge_service.nobody_waits(evidence)),
+        finding("", f"sales go on within {within} of a fault", f"{len(struck)} faults", judge_service.goes_on(history)),
+        finding(
+            "", f"each sells again within {within}", f"{len(struck)} faults", judge_service.each_sells_again(history)
+        ),
+        finding("", "the run was a test of all this", _struck(history), _tested(evidence)),
+    ]
+
+
+def branches(history: History) -> dict[str, int]:
+    """How often the rare ways through the program were gone; 0 says that this run proves nothing about one."""
+    counted: Counter[str] = Counter()
+    for one in history.counts:
+        counted[one.name] += one.count
+    attempts = history.attempts
+    lost = sum(one.lost or not one.ended for one in history.beliefs)
+    return {
+        "taken over": lost,
+        "refused by the fence": sum(n for name, n in counted.items() if name.startswith("fenced")),
+        "in doubt, committed": counted['batches_resolved_total{result="committed"}'],
+        "in doubt, not committed": counted['batches_resolved_total{result="not_committed"}'],
+        "expired in the queue": sum(one.error == "urn:seckill:not-decided" for one in attempts),
+        "outcome unknown": sum(one.error == UNKNOWN for one in attempts),
+        "sold out": sum(one.outcome == judge_sale.SOLD_OUT for one in attempts),
+        "limit reached": sum(one.outcome == judge_sale.LIMIT_REACHED for one in attempts),
+        "told again": sum(one.replayed for one in attempts),
+    }
+
+
+def _struck(history: History) -> str:
+    struck = {fault.name for fault in history.faults if fault.struck}
+    return f"{len(struck)} kind{'s' if len(struck) != 1 else ''} of fault"
+
+
+def _tested(evidence: Evidence) -> Iterator[str]:
+    history = evidence.history
+    struck = {fault.name for fault in history.faults if fault.struck}
+    for name in history.setup.nemeses:
+        if name not in struck:
+            why = next((fault.target for fault in history.faults if fault.name == name), "the run was over before")
+            yield f"{name} was asked for and has never struck: {why}"
+    if not history.looks:
+        yield "nobody looked at the stock"
+    if not any(answers[0].outcome == judge_sale.SOLD for answers in evidence.told.values()):
+        yield "nothing was sold"
+    if not any(len(answers) > 1 for answers in evidence.told.values()):
+        yield "nobody asked again"
+    if not judge_locks.long_holds(history) and "everybody" in history.setup.promises:
+        yield "no lock was held for longer than a TTL"
+    harmed = [fault for fault in history.faults if fault.struck and fault.name in _HARM_COMMITS]
+    noticed = [one for one in history.counts if one.name.startswith(("fenced", "batches_resolved"))]
+    if harmed and not noticed and history.setup.guard == "fence":
+        yield f"{len(harmed)} commits came late or were lost, and no instance has noticed"

@@ -1,0 +1,155 @@
+"""What the judge demands of the locks, of what each of them has promised."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from typing import Final
+
+from lab.torture.history import Belief, Fault, History
+from lab.torture.judge_sale import Evidence
+from lab.torture.judge_service import peace
+
+# After these a grant may be believed in beside another one, until its holder is told or writes.
+_TAKE_AWAY: Final = frozenset({"holder-key"})
+# A server that was killed, for a lock that doesn't promise to survive that; and the same for a silent one, and for
+# connections that were cut.
+_RESTARTS: Final = {"lock-kill", "lock-older"}
+_SILENCES: Final = {"lock-pause"}
+_CUTS: Final = {"lock-reset", "lock-silent"}
+# The lock's servers have forgotten what they granted after the backup, and give the same tokens again.
+_OLDER: Final = "lock-older"
+
+
+def exclusive(history: History) -> Iterator[str]:
+    """No two beliefs in one lock at a time."""
+    promises = history.setup.promises
+    if "everybody" not in promises:
+        return
+    broken = _TAKE_AWAY | set(history.setup.known)
+    broken |= set() if "survives_restart" in promises else _RESTARTS
+    broken |= set() if "survives_silence" in promises else _SILENCES
+    broken |= set() if "survives_cut" in promises else _CUTS
+    excuses = [fault for fault in history.faults if _names(fault) & broken]
+    for lock, beliefs in _by_lock(history).items():
+        last: Belief | None = None
+        for one in sorted(beliefs, key=lambda belief: (belief.since, belief.until)):
+            excused = last is not None and (
+                _excused(excuses, last)
+                or _forgotten(history, last, one)
+                or _taken_before_it_knew(history, last)
+                or _taken_before_it_knew(history, one)
+            )
+            if last is not None and one.since < last.until and not excused:
+                both_s = min(one.until, last.until) - one.since
+                yield (
+                    f"{lock}: {one.instance} owned it from {one.since:.3f} s (token {one.token}) while {last.instance} "
+                    f"(token {last.token}) believed that it did until {last.until:.3f} s: {both_s:.3f} s of both"
+                )
+            if last is None or one.until > last.until:
+                last = one
+
+
+def _names(fault: Fault) -> set[str]:
+    # Of several at once the target says which.
+    return {fault.name} | {part.strip().split(",")[0] for part in fault.target.split(";")}
+
+
+def _excused(faults: Iterable[Fault], belief: Belief) -> bool:
+    return any(fault.struck and fault.began_at <= belief.until and fault.ended_at >= belief.since for fault in faults)
+
+
+def _set_back(history: History) -> list[Fault]:
+    return [fault for fault in history.faults if fault.struck and _OLDER in _names(fault)]
+
+
+def _forgotten(history: History, before: Belief, after: Belief) -> bool:
+    # Of a grant that its servers have forgotten the holder hears at its deadline.
+    return any(
+        before.since <= fault.hit_at <= after.since and before.until <= fault.hit_at + history.setup.ttl_s
+        for fault in _set_back(history)
+    )
+
+
+def _taken_before_it_knew(history: History, grant: Belief) -> bool:
+    # It had the lock, and its key was deleted before it heard of it: on a busy machine its loop was late. Others had
+    # the lock meanwhile; what it writes the fence refuses.
+    return any(
+        fault.struck and _names(fault) & _TAKE_AWAY and grant.since - grant.waited_s <= fault.hit_at <= grant.since
+        for fault in history.faults
+    )
+
+
+def tokens_grow(history: History) -> Iterator[str]:
+    """Each grant of a lock has a higher token than the one before."""
+    if "fencing" not in history.setup.promises:
+        return
+    for lock, beliefs in _by_lock(history).items():
+        for before, after in pairwise(sorted(beliefs, key=lambda one: one.since)):
+            anew = any(before.since <= fault.hit_at <= after.since for fault in _set_back(history))
+            excused = anew or _taken_before_it_knew(history, after)
+            if after.token <= before.token and after.since > before.until and not excused:
+                yield f"{lock}: token {after.token} of {after.instance} came after {before.token} of {before.instance}"
+
+
+def kept_in_peace(history: History) -> Iterator[str]:
+    """Nobody loses a grant while nothing is broken, however long it is held."""
+    calm = peace(history)
+    for one in history.beliefs:
+        if one.lost and any(begin <= one.since and one.until <= end for begin, end in calm):
+            held_s = one.until - one.since
+            yield f"{one.instance} lost {one.lock} at {one.until:.1f} s, {held_s:.1f} s after its grant, in peace"
+
+
+def long_holds(history: History) -> int:
+    """Grants that were needed for longer than a TTL, and were."""
+    return sum(one.until - one.since > history.setup.ttl_s for one in history.beliefs if not one.lost)
+
+
+def _by_lock(history: History) -> dict[str, list[Belief]]:
+    found: dict[str, list[Belief]] = defaultdict(list)
+    for belief in history.beliefs:
+        found[belief.lock].append(belief)
+    return found
+
+
+def orders_in_order(evidence: Evidence) -> Iterator[str]:
+    """Tokens never decrease from order to order of an item, until it is unfenced: once each time there is cause."""
+    causes = len(_set_back(evidence.history))
+    for sku, orders in evidence.orders.items():
+        for before, after in pairwise(orders):
+            if (after.epoch, after.token) < (before.epoch, before.token):
+                yield f"order {after.id} was written with token {after.token} after {before.token}"
+        epoch = max((order.epoch for order in orders), default=0)
+        if epoch > causes:
+            yield f"{sku}: tokens have begun anew {epoch} times, and the lock came back older {causes} times"
+
+
+def grants_are_one_instances(evidence: Evidence) -> Iterator[str]:
+    """Every order was written under a grant, and a grant is one instance's."""
+    owners: dict[int, set[str]] = defaultdict(set)
+    grants: dict[str, int] = {}
+    fenced = evidence.history.setup.guard == "fence"
+    once = 1 + len(_set_back(evidence.history))  # each time the lock comes back older it may give a token once more
+    granted = {(belief.token, belief.instance) for belief in evidence.history.beliefs}
+    for order in evidence.end.orders:
+        if not fenced:
+            continue
+        if order.token <= 0:
+            yield f"order {order.id} was written without a grant"
+        others = owners[order.token] - {order.instance}
+        owners[order.token].add(order.instance)
+        in_turn = len(others) < once and all((order.token, one) in granted for one in owners[order.token])
+        if others and not in_turn:
+            names = " and by ".join([*sorted(others), order.instance])
+            yield f"the grant with token {order.token} was used by {names}"
+        token = grants.setdefault(order.batch, order.token)
+        if token != order.token:
+            yield f"batch {order.batch} was written under the grants {token} and {order.token}"
+
+
+def left_nothing(evidence: Evidence) -> Iterator[str]:
+    """Nothing is left in the lock's queue, and no lease."""
+    for key in evidence.end.queue:
+        yield f"{key} is still in the queue"
+    for lease in evidence.end.leases:
+        yield f"lease {lease} is still there"

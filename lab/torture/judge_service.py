@@ -1,0 +1,132 @@
+"""What the judge demands of the service: sales go on soon after a fault, and nobody waits in peace."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Final
+
+from lab.torture.history import Fault, History
+from lab.torture.judge_sale import Evidence
+
+_HELD_UP_TTLS: Final = 1.0  # a buyer waits for no longer than this while nothing is broken
+# What httpx says of a connection that was cut, and not of a buyer's own patience.
+_CUT: Final = {"ConnectError", "ReadError", "WriteError", "RemoteProtocolError", "CloseError"}
+
+
+def peace(history: History) -> list[tuple[float, float]]:
+    """When nothing was broken, and all had had the time to get over what was."""
+    ends = [0.0, *(fault.ended_at + history.setup.recovery_s for fault in history.faults)]
+    begins = [*(fault.began_at for fault in history.faults), float("inf")]
+    return [(end, begin) for end, begin in zip(ends, begins, strict=True) if end < begin]
+
+
+def peace_s(history: History) -> float:
+    """How long that was."""
+    last = max((attempt.done_at for attempt in history.attempts), default=0.0)
+    return sum(max(0.0, min(end, last) - begin) for begin, end in peace(history))
+
+
+def not_fenced_in_peace(history: History) -> Iterator[str]:
+    """Nobody was fenced off while nothing was broken: the lock excludes by itself, the fence is for the rest."""
+    calm = peace(history)
+    for one in history.counts:
+        if one.name.startswith("fenced") and any(begin <= one.since and one.at <= end for begin, end in calm):
+            yield f"{one.instance} was fenced off {one.count} times at {one.at:.1f} s, when nothing was broken"
+
+
+def not_cut_in_peace(history: History) -> Iterator[str]:
+    """No connection is cut while nothing is broken."""
+    calm = peace(history)
+    for one in history.attempts:
+        if one.error in _CUT and any(begin <= one.sent_at and one.done_at <= end for begin, end in calm):
+            yield f"{one.buyer} had no answer from {one.instance} at {one.done_at:.1f} s, in peace: {one.error}"
+
+
+def waits(evidence: Evidence) -> list[float]:
+    """For how long each buyer waited for the first answer, in seconds, without the time in which something was broken.
+
+    Nor the time that faults take to be over.
+    """
+    history = evidence.history
+    faults = [(fault.began_at, fault.ended_at + history.setup.recovery_s) for fault in history.faults]
+    found = []
+    for attempts in evidence.asked.values():
+        begin = attempts[0].sent_at
+        end = next((one.done_at for one in attempts if one.status == 200), attempts[-1].done_at)
+        found.append(end - begin - _overlap_s(begin, end, faults))
+    return found
+
+
+def _overlap_s(begin: float, end: float, spans: list[tuple[float, float]]) -> float:
+    covered, until = 0.0, begin
+    for first, last in spans:  # in the order of their beginnings
+        covered += max(0.0, min(end, last) - max(until, first))
+        until = max(until, min(end, last))
+    return covered
+
+
+def nobody_waits(evidence: Evidence) -> tuple[str, Iterator[str]]:
+    """No buyer waits long while nothing is broken."""
+    found, longest_s = waits(evidence), _HELD_UP_TTLS * evidence.history.setup.ttl_s
+    return f"longest {max(found, default=0.0):.1f} s", (
+        f"a buyer waited {wait_s:.1f} s while nothing was broken" for wait_s in found if wait_s > longest_s
+    )
+
+
+def goes_on(history: History) -> Iterator[str]:
+    """There is no stretch without a decided purchase of an item that is longer than it may be.
+
+    Of each item by itself: a lock that is stuck stops the items that it guards, and no others.
+    """
+    watched_until = max((fault.watched_until for fault in history.faults), default=0.0)  # and buyers came until then
+    asked_at: dict[str, float] = {}
+    for one in history.attempts:
+        asked_at[one.sku] = min(one.sent_at, asked_at.get(one.sku, one.sent_at))
+    decided_at = _decisions(history)
+    for sku, first in asked_at.items():
+        moments = [first, *decided_at[sku]]
+        if moments[-1] < watched_until:
+            moments.append(watched_until)
+        for before, after in pairwise(moments):
+            broken = [fault for fault in history.faults if fault.began_at < after and fault.free_from > before]
+            excused = sum(min(after, fault.free_from) - max(before, fault.began_at) for fault in broken)
+            if after - before - excused > history.setup.recovery_s:
+                blamed = [fault for fault in history.faults if fault.began_at < after][-1:]
+                names = "".join(f", after {fault.name} ({fault.target})" for fault in blamed)
+                yield f"at {before:.1f} s: no sale of {sku} for {after - before:.1f} s{names}"
+
+
+def _decisions(history: History) -> dict[str, list[float]]:
+    # Of each item. Not who asks again: those are answered where nothing can be sold.
+    first: dict[str, tuple[str, float]] = {}
+    for one in history.attempts:
+        if one.status == 200:
+            _, at = first.get(one.wish, (one.sku, one.done_at))
+            first[one.wish] = one.sku, min(one.done_at, at)
+    found: dict[str, list[float]] = defaultdict(list)
+    for sku, at in sorted(first.values(), key=lambda one: one[1]):
+        found[sku].append(at)
+    return found
+
+
+def recovery_s(history: History, fault: Fault) -> float:
+    """The longest time without a decided purchase of an item, from when it could go on until its watch is over."""
+    longest_s = 0.0
+    for decisions in _decisions(history).values():
+        moments = [at for at in decisions if fault.free_from <= at <= fault.watched_until]
+        around = pairwise([fault.free_from, *moments, fault.watched_until])
+        longest_s = max(longest_s, *(after - before for before, after in around))
+    return longest_s
+
+
+def each_sells_again(history: History) -> Iterator[str]:
+    """Each instance sells again soon after a fault."""
+    names = sorted({attempt.instance for attempt in history.attempts})
+    limit_s = history.setup.recovery_s
+    for fault in history.faults:
+        for name in names:
+            asked = [one for one in history.attempts if one.instance == name and one.sent_at >= fault.ended_at]
+            in_time = [one for one in asked if one.sent_at <= fault.watched_until - limit_s]
+            served = min((one.done_at for one in asked if one.status == 200), default=float("inf"))
+            if in_time and served > fault.watched_until:
+                yield f"{name} sold nothing from the end of {fault.name} at {fault.ended_at:.1f} s on"

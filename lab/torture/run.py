@@ -1,0 +1,459 @@
+"""`seckill torture`: sets the stage, lets buyers and nemesis loose, heals, lets the sale finish, and has it judged."""
+
+import asyncio
+import contextlib
+import random
+import shutil
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Final
+
+import httpx
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from app.errors import EXPECTED, ConfigurationError, StockError, StockUnavailable
+from app.main import Sale, open_sale
+from app.settings import Guard, load
+from app.stock import DEFAULT_SKU, TermsChange
+from fencelock.backend import Scope
+from fencelock.clock import now
+from fencelock.registry import backend_class
+from lab.torture import beliefs, linear, long_hold
+from lab.torture.bugs import BUGS
+from lab.torture.buyers import UNITS_PER_PURCHASE, Crowd
+from lab.torture.history import Count, End, Fault, History, Item, Left, Look, Recorder, Setup, SoldOrder
+from lab.torture.judge import Finding, branches, judge
+from lab.torture.judge_sale import Evidence
+from lab.torture.judge_service import recovery_s
+from lab.torture.nemesis import CABLE, Nemesis, World
+from lab.torture.picture import draw
+from lab.torture.restocks import Restocks
+from lab.torture.stage import CLUSTER, REPLICAS, SENTINEL, Actor, Stage
+
+RECOVERY_S: Final = 2.0  # beyond the TTL
+PICTURE: Final = "timeline.html"
+_HISTORY: Final = "history.jsonl"
+_EARLIER: Final = "earlier"
+_UNEXPLAINED: Final = "linearizability.html"
+_PEACE_S: Final = 1.0
+_OPERATOR: Final = "operator"
+_LOCK_GROUPS: Final = 2
+_REFUSAL_TTL_S: Final = 36_000  # a clock that jumps by an hour must not end it
+_LOOK_EVERY_S: Final = 0.05
+_FINISH_WITHIN_S: Final = 60.0
+_LAST_AT_ONCE: Final = 16  # more of them would wait for each other, however well it goes
+_COUNT_EVERY_S: Final = 0.25
+_PURCHASE_TIMEOUT_TTLS: Final = 1.5  # longer than a dead holder stands in the way, shorter than most faults last
+_BUYERS_PER_INSTANCE: Final = 5.0  # a second, at least: else one can't tell silence from nobody asking
+_PAGE: Final = 1000
+# The embedded etcd is 3.5.1: a leader that was frozen ends live leases as it wakes up (etcd issue 15247).
+_KNOWN: Final = {"etcd": ("lock-pause",), "etcd-txn": ("lock-pause",)}
+
+
+@dataclass(frozen=True, slots=True)
+class TortureOptions:
+    """What the command line says. `stock` None: a little less than will be asked for; `bug`: see `lab.torture.bugs`."""
+
+    duration_s: float
+    instances: int
+    ttl_s: int
+    nemeses: tuple[str, ...]
+    every_s: float
+    rate: float
+    seed: int
+    stock: int | None
+    lock: str
+    store: str
+    guard: Guard
+    fallback: bool
+    bug: str
+    report: Path
+    upgrade_from: Path | None
+
+
+def run(options: TortureOptions) -> int:
+    """Run it; the exit status: 0 if every promise was kept, 1 if not, 3 if the run failed and proves nothing."""
+    check_pace(options)
+    console = Console()
+    console.print(f"Seed {options.seed}; what happens is written to {options.report / _HISTORY}", highlight=False)
+    if options.bug:
+        console.print(f"With a bug that must be found, {options.bug}: {BUGS[options.bug].what}", highlight=False)
+    try:
+        history, findings = run_once(options, console)
+    except KeyboardInterrupt:
+        console.print("Stopped.")
+        return 130
+    except Exception as error:  # whatever it is: it is no violation
+        console.print(f"The run itself has failed, so there is nothing to judge: {error!r}", style="red", markup=False)
+        if not isinstance(error, (*EXPECTED, OSError, httpx.HTTPError)):
+            console.print_exception()
+        return 3
+    _print(console, history, findings)
+    console.print(f"The time line is in {options.report / PICTURE}", highlight=False)
+    return 0 if all(finding.holds for finding in findings) else 1
+
+
+def check_pace(options: TortureOptions) -> None:
+    """Raise `ConfigurationError` if nothing could be seen at that pace."""
+    if options.every_s < options.ttl_s + RECOVERY_S + _PEACE_S:
+        raise ConfigurationError(
+            f"--every {options.every_s:g} is too often: whether sales go on within a TTL and {RECOVERY_S:g} s "
+            f"({options.ttl_s + RECOVERY_S:g} s), and nobody is hurt after that, can't be seen if the next fault comes "
+            f"before {options.ttl_s + RECOVERY_S + _PEACE_S:g} s"
+        )
+    if options.rate < _BUYERS_PER_INSTANCE * options.instances:
+        raise ConfigurationError(
+            f"--rate {options.rate:g} is too low for {options.instances} instances: whether each of them sells can be "
+            f"seen only if buyers come often, {_BUYERS_PER_INSTANCE * options.instances:g} a second or more"
+        )
+
+
+def run_once(options: TortureOptions, console: Console) -> tuple[History, list[Finding]]:
+    """Have it happen, and judge it."""
+    _make_room(options.report)
+    with ExitStack() as servers, _progress(console) as progress:
+        try:
+            history = _run(options, servers, progress)
+        finally:
+            progress.stop()
+    findings = [*judge(history), _explained(history, options.report / _UNEXPLAINED)]
+    (options.report / PICTURE).write_text(draw(history, findings))
+    return history, findings
+
+
+def _make_room(report: Path) -> None:
+    """Lay the report of the run before aside, for this one may be stopped before there is another."""
+    report.mkdir(parents=True, exist_ok=True)
+    if not (report / _HISTORY).exists():
+        return
+    earlier = report / _EARLIER
+    shutil.rmtree(earlier, ignore_errors=True)
+    earlier.mkdir()
+    for old in (*report.glob("*.log"), *(report / name for name in (_HISTORY, PICTURE, _UNEXPLAINED))):
+        if old.exists():
+            old.rename(earlier / old.name)
+
+
+def _explained(history: History, picture: Path) -> Finding:
+    promise = "one order of events explains all answers"
+    assert history.end is not None  # noqa: S101 - it was judged
+    try:
+        found = linear.check(Evidence(history, history.end), picture)
+    except linear.NoChecker as reason:
+        return Finding("I1-I4", promise, f"not asked: {reason}", ())
+    looked_at = f"porcupine: {found.operations} operations on {found.parts} items and keys"
+    violations = found.violations and [*found.violations, f"porcupine's picture is in {picture}"]
+    return Finding("I1-I4", promise, looked_at, tuple(violations))
+
+
+def _run(options: TortureOptions, servers: ExitStack, progress: Progress) -> History:
+    step = progress.add_task("", total=None)
+    bug_options = BUGS[options.bug].store_options if options.bug else ()
+    stage = Stage(
+        options.lock,
+        options.store,
+        options.instances,
+        _variables(options),
+        bug=options.bug,
+        store_options=bug_options,
+        cabled=CABLE in options.nemeses,
+        release=options.upgrade_from,
+    )
+    servers.callback(stage.stop)
+    servers.callback(_keep_logs, stage, options.report)
+    stage.start(lambda what: progress.update(step, description=what))
+    setup = _setup(options)
+    stage.skus = tuple(item.sku for item in setup.items)
+    with (options.report / _HISTORY).open("w") as file:
+        recorder = Recorder(History(setup), file)
+        asyncio.run(_sell(options, stage, recorder, progress))
+    return recorder.history
+
+
+def _setup(options: TortureOptions) -> Setup:
+    units = int(options.rate * UNITS_PER_PURCHASE * options.duration_s)
+    stock = options.stock or int(0.4 * units)
+    promised = backend_class(options.lock).guarantees
+    promises = [field.name for field in fields(promised) if getattr(promised, field.name) is True]
+    if options.fallback:
+        promises = []  # while it is away everybody sells without it
+    elif promised.scope is Scope.EVERYBODY:
+        promises.append("everybody")
+    # One that lasts nearly to the end, one that is sold out again and again, one with a limit.
+    first = "phone" if options.store == CLUSTER else DEFAULT_SKU  # whose keys lie in two slots
+    items = (Item(first, stock), Item("tablet", max(1, stock // 20)), Item("mug", units, limit=6))
+    return Setup(
+        items=items,
+        instances=options.instances,
+        ttl_s=options.ttl_s,
+        recovery_s=options.ttl_s + RECOVERY_S,
+        lock=options.lock,
+        store=options.store,
+        guard=options.guard.value,
+        seed=options.seed,
+        nemeses=options.nemeses,
+        promises=tuple(promises),
+        known=_KNOWN.get(options.lock, ()),
+        bug=options.bug,
+    )
+
+
+def _variables(options: TortureOptions) -> dict[str, str]:
+    timeout_ms = str(options.ttl_s * 500)  # below the TTL: an instance that is cut off must notice in time
+    return {
+        "GUARD": options.guard.value,
+        "LOCK_TTL_S": str(options.ttl_s),
+        "LOCK_GROUPS": str(_LOCK_GROUPS),
+        "LOCK_FALLBACK": str(options.fallback).lower(),
+        "PURCHASE_TIMEOUT_MS": str(int(options.ttl_s * _PURCHASE_TIMEOUT_TTLS * 1000)),
+        "LOCK_TIMEOUT_MS": timeout_ms,
+        "STORE_TIMEOUT_MS": timeout_ms,
+        "STORE_WAIT_REPLICAS": str(_wait_replicas(options)),
+        "REFUSAL_TTL_S": str(_REFUSAL_TTL_S),
+    }
+
+
+def _wait_replicas(options: TortureOptions) -> int:
+    return REPLICAS if options.store == SENTINEL else 0
+
+
+async def _sell(options: TortureOptions, stage: Stage, recorder: Recorder, progress: Progress) -> None:
+    direct = load(
+        lock=stage.locks.url,
+        store=stage.store.url,
+        guard=options.guard,
+        store_wait_replicas=_wait_replicas(options),
+        instance=_OPERATOR,
+        lock_ttl_s=options.ttl_s,
+        lock_groups=_LOCK_GROUPS,
+        lock_fallback=options.fallback,
+    )
+    setup = recorder.history.setup
+    with beliefs.watch(stage.folder / beliefs.FILE, _OPERATOR):
+        async with open_sale(direct) as sale:
+            for item in setup.items:
+                terms: TermsChange = {"limit_per_buyer": item.limit} if item.limit else {}
+                await sale.admin.set_stock(item.sku, item.initial, new_sale=True, terms=terms)
+            began = now()
+
+            def clock() -> float:
+                return now() - began
+
+            # Some ask elsewhere while their instance is still at it, others hear it give up.
+            patience_s = (1.0, options.ttl_s + RECOVERY_S)
+            crowd = Crowd(stage.instances, setup.items, options.seed, clock, recorder.note, patience_s=patience_s)
+            restocks = Restocks(sale, setup.items, clock, recorder.note)
+            watching = [
+                asyncio.create_task(_look_on(sale, clock, recorder)),
+                *(asyncio.create_task(_count(actor, clock, recorder)) for actor in stage.instances),
+            ]
+            try:
+                await _let_loose(options, stage, sale, crowd, restocks, clock, recorder, progress)
+                for actor in stage.instances:
+                    actor.be_quiet()
+                await _finish(sale, crowd, options, setup, progress)
+                await _calm_down(stage, sale, options.ttl_s * (1 + long_hold.HOLD_TTLS) + RECOVERY_S)
+            finally:
+                for task in watching:
+                    task.cancel()
+                ends = await asyncio.gather(*watching, return_exceptions=True)
+                await crowd.close()
+            # A watcher that has stopped sees nothing wrong.
+            for end in ends:
+                if isinstance(end, Exception):
+                    raise end
+            # What was sold must be on disk, not only in the memory of the store or of the machine.
+            if server := stage.store_server:
+                await asyncio.to_thread(stage.cut_power, server)
+                await asyncio.to_thread(server.start)
+            recorder.note(await _end(stage, sale, setup))
+    for file, name in [
+        (stage.folder / beliefs.FILE, _OPERATOR),
+        *((actor.directory / beliefs.FILE, actor.name) for actor in stage.instances),
+    ]:
+        for belief in beliefs.read(file, name, began):
+            recorder.note(belief)
+
+
+async def _let_loose(
+    options: TortureOptions,
+    stage: Stage,
+    sale: Sale,
+    crowd: Crowd,
+    restocks: Restocks,
+    clock: Callable[[], float],
+    recorder: Recorder,
+    progress: Progress,
+) -> None:
+    step = progress.add_task(f"Selling for {options.duration_s:g} s", total=options.duration_s)
+
+    def told(fault: Fault) -> None:
+        recorder.note(fault)
+        took = ""
+        if fault.struck:
+            took = f"; longest time without a sale of an item {recovery_s(recorder.history, fault):.1f} s"
+        progress.console.print(
+            f"{fault.began_at:6.1f} s  {fault.name}: {fault.target}{took}",
+            highlight=False,
+            soft_wrap=True,
+        )
+
+    # Dice of their own, as how often those for the targets are thrown depends on what they meet.
+    schedule, targets = random.Random(options.seed), random.Random(options.seed)  # noqa: S311 - no secrets
+    world = World(stage, targets, sale.admin, restocks, options.ttl_s)
+    nemesis = Nemesis(world, options.nemeses, schedule, ttl_s=options.ttl_s, calm_s=options.every_s)
+    striking = asyncio.create_task(nemesis.run(clock, options.duration_s, told))
+    at_once = int(options.rate * UNITS_PER_PURCHASE)
+    others = [
+        asyncio.create_task(crowd.come(options.rate)),
+        asyncio.create_task(restocks.run(options.seed, at_once)),
+    ]
+    try:
+        while not striking.done():
+            progress.update(step, completed=min(clock(), options.duration_s))
+            await asyncio.wait([striking, *others], timeout=0.2, return_when=asyncio.FIRST_EXCEPTION)
+            for task in others:
+                if task.done():
+                    task.result()
+        striking.result()
+    finally:
+        for task in (*others, striking):
+            task.cancel()
+        await asyncio.gather(*others, striking, return_exceptions=True)
+
+
+async def _finish(sale: Sale, crowd: Crowd, options: TortureOptions, setup: Setup, progress: Progress) -> None:
+    """Everything is healed: sell the rest, until each instance has said "sold out" and every buyer has an answer."""
+    progress.add_task("Everything is healed; selling the rest", total=None)
+    loop = asyncio.get_running_loop()
+    give_up_at = loop.time() + _FINISH_WITHIN_S
+    for item in setup.items:
+        if item.limit:
+            continue
+        while (left := await _units_left(sale, item)) > 0 and loop.time() < give_up_at:
+            quantity = min(100, max(1, left // _LAST_AT_ONCE))
+            last = [crowd.send(item.sku, quantity) for _ in range(_LAST_AT_ONCE)]
+            await asyncio.wait(last, timeout=give_up_at - loop.time())
+        for _ in range(4 * options.instances):
+            crowd.send(item.sku, 1)
+    await crowd.all_told(max(1.0, give_up_at - loop.time()))
+
+
+async def _units_left(sale: Sale, item: Item) -> int:
+    try:
+        return (await sale.admin.level(item.sku)).stock
+    except StockUnavailable:
+        raise
+    except StockError:
+        return 0  # it can't be read: there is nothing to sell, and the end will say so
+
+
+async def _calm_down(stage: Stage, sale: Sale, within_s: float) -> None:
+    """Queue and leases have this long to be gone; what is still there after that is a violation."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(within_s):
+            while await sale.admin.contenders() or await stage.leases():  # noqa: ASYNC110 - of other processes
+                await asyncio.sleep(0.1)
+
+
+async def _count(actor: Actor, clock: Callable[[], float], recorder: Recorder) -> None:
+    """Note what an instance counts, over its restarts."""
+    before: dict[str, int] = {}
+    since = clock()
+    while True:
+        await asyncio.sleep(_COUNT_EVERY_S)
+        if not (counters := await asyncio.to_thread(actor.counters)):
+            continue
+        at = clock()
+        for name, value in counters.items():
+            # Less than before: it was started anew.
+            more = value - before.get(name, 0) if value >= before.get(name, 0) else value
+            if more and not name.startswith("lease"):
+                recorder.note(Count(round(since, 3), round(at, 3), actor.name, name, more))
+        before, since = counters, at
+
+
+async def _look_on(sale: Sale, clock: Callable[[], float], recorder: Recorder) -> None:
+    """Read stock and lucky again and again, as anybody may at any time."""
+    while True:
+        for item in recorder.history.setup.items:
+            asked_at = clock()
+            try:
+                level = await sale.admin.level(item.sku)
+            except EXPECTED:
+                pass  # the store is away
+            else:
+                recorder.note(Look(round(asked_at, 4), round(clock(), 4), level.stock, level.lucky, item.sku))
+        await asyncio.sleep(_LOOK_EVERY_S)
+
+
+async def _end(stage: Stage, sale: Sale, setup: Setup) -> End:
+    left: list[Left] = []
+    orders: list[SoldOrder] = []
+    unreadable: list[str] = []
+    for item in setup.items:
+        try:
+            level = await sale.admin.level(item.sku)
+        except StockUnavailable:
+            raise
+        except StockError as error:
+            unreadable.append(str(error))
+            continue
+        left.append(Left(level.stock, level.lucky, level.initial, item.sku))
+        after = None
+        while page := await sale.admin.orders(item.sku, after=after, limit=_PAGE):
+            orders += [
+                SoldOrder(
+                    one.id,
+                    one.quantity,
+                    one.buyer,
+                    one.key,
+                    one.instance,
+                    one.token,
+                    one.batch_id,
+                    one.sku,
+                    one.epoch,
+                )
+                for one in page
+            ]
+            after = page[-1].id
+    queue = tuple(one.key for one in await sale.admin.contenders())
+    return End(tuple(left), tuple(orders), queue, tuple(await stage.leases()), tuple(unreadable))
+
+
+def _keep_logs(stage: Stage, report: Path) -> None:
+    for actor in stage.instances:
+        log = actor.directory / "output.log"
+        if log.is_file():
+            shutil.copyfile(log, report / f"{actor.name}.log")
+
+
+def _print(console: Console, history: History, findings: list[Finding]) -> None:
+    setup = history.setup
+    units = sum(item.initial for item in setup.items) + sum(one.added for one in history.restocks)
+    title = (
+        f"{setup.instances} instances, {units} units, lock: {setup.lock}, store: {setup.store}, guard: {setup.guard}"
+    )
+    table = Table("", "promise", "judged by", "", title=title)
+    for finding in findings:
+        verdict = "[green]kept[/]" if finding.holds else f"[red]{len(finding.violations)} violations[/]"
+        table.add_row(finding.invariant, finding.promise, finding.looked_at, verdict)
+    console.print(table)
+    gone = branches(history)
+    console.print("Ways that were gone: " + ", ".join(f"{name} {n}" for name, n in gone.items() if n), highlight=False)
+    if never := [name for name, n in gone.items() if not n]:
+        console.print(f"Nothing is proved of what did not happen: {', '.join(never)}", highlight=False)
+    for finding in findings:
+        for violation in finding.violations[:5]:
+            console.print(f"✗ {violation}", style="red", markup=False, highlight=False, soft_wrap=True)
+        if len(finding.violations) > 5:
+            console.print(f"  ... and {len(finding.violations) - 5} more of these", style="red")
+
+
+def _progress(console: Console) -> Progress:
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    return Progress(*columns, console=console, transient=True)
