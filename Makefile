@@ -5,7 +5,7 @@
 # make torture  the sale while things break, and the verdict; ARGS="--help" for its options
 # make bench    the sale beside what it could be compared with, and the locks beside their peers (a few minutes)
 # make soak     an hour of sales beside faults: do memory, files, threads, leases, keys or connections grow? ARGS="--help" for its options
-# make check    format, lint, types, import rules
+# make check    format, lint, types, import rules, and how much there is of it (tests/ratchet.toml)
 # make format   formats the code
 # make docs     what is generated: tables in docs, .env.example
 # make screenshots   the pictures in the README; needs Chromium
@@ -54,6 +54,7 @@ check: $(VENV)/.dev
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo
+	@$(BIN)/python tests/ratchet.py
 
 format: $(VENV)/.dev
 	@$(BIN)/ruff format .

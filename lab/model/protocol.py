@@ -42,6 +42,20 @@ MEANING: Final[dict[Mechanism, str]] = {
     Mechanism.ANSWER_LAST: "buyers are told when the commit is answered; without: when it is sent",
     Mechanism.MARKS: "instances know of the last order, and refuse a store that lacks it",
 }
+# The promise that breaks without each of them, as the shortest history has it.
+BREAKS: Final[dict[Mechanism, str]] = {
+    Mechanism.LOCK: "instance A is refused while nothing is broken",
+    Mechanism.LEASE: "Ann waits for ever",
+    Mechanism.TOKENS: "an order was written with a lower token than the one before",
+    Mechanism.FENCE_AT_READ: "Ann has two orders for one key",
+    Mechanism.FENCE_AT_WRITE: "Ann was told “nothing was sold”, and has an order",
+    Mechanism.COMPARE: "the stock is -1: a unit was sold that isn't there",
+    Mechanism.KEYS: "Ann was told “sold out”, and has an order",
+    Mechanism.DOUBT: "Ann was told “nothing was sold”, and has an order",
+    Mechanism.SETTLE: "Ann was told “nothing was sold”, and has an order",
+    Mechanism.ANSWER_LAST: "Ann is told “sold”, and has no order",
+    Mechanism.MARKS: "Ann and Bob have bought 1 unit",
+}
 
 
 class Scope(NamedTuple):

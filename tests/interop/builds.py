@@ -1,6 +1,6 @@
 """What tests need that is not Python, built once and kept as long as its sources stay as they are.
 
-The real clients, from go/ and java/ beside this file, and the tool for the specification in docs/model.
+The real clients, from go/ and java/ beside this file.
 """
 
 import fcntl
@@ -19,7 +19,6 @@ from typing import Final
 from app.errors import ConfigurationError
 
 _HERE: Final = Path(__file__).parent
-_QUINT: Final = _HERE.parents[1] / "docs" / "model" / "package.json"
 _CACHE: Final = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "seckill-interop"
 _NO_GO: Final = "the Go clients need Go 1.26 or newer, which is not on PATH; see go.dev/doc/install"
 _WITHIN_S: Final = 900  # the first build on a machine downloads what it needs
@@ -44,12 +43,6 @@ def etcd_server(version: str) -> Path:
     return _built(f"etcd-{version}", _HERE / "etcd", partial(_build_etcd, version)) / "etcd"
 
 
-def quint_program() -> Path:
-    """The command `quint`. Raises `ConfigurationError` without npm."""
-    _need("npx", "Quint needs Node.js 18 or newer with npm, which is not on PATH; on Debian: apt-get install npm")
-    return _built("quint", _QUINT, _build_quint) / "node_modules" / ".bin" / "quint"
-
-
 def _build_go(sources: Path, into: Path) -> None:
     _run(["go", "build", "-trimpath", "-o", str(into / "interop"), "."], sources)
 
@@ -63,11 +56,6 @@ def _build_java(sources: Path, into: Path) -> None:
     _run(["mvn", "--batch-mode", "--quiet", "--strict-checksums", "compile"], sources)
     for folder in ("classes", "lib"):
         (sources / "target" / folder).rename(into / folder)
-
-
-def _build_quint(package: Path, into: Path) -> None:
-    shutil.copy(package, into / "package.json")
-    _run(["npm", "install", "--ignore-scripts", "--no-package-lock", "--no-audit", "--no-fund"], into)
 
 
 def _need(tool: str, otherwise: str) -> None:
@@ -84,10 +72,7 @@ def _built(name: str, sources: Path, build: Callable[[Path, Path], None]) -> Pat
         if not folder.exists():
             with tempfile.TemporaryDirectory(dir=_CACHE) as work:
                 copy, into = Path(work) / "sources", Path(work) / "built"
-                if sources.is_dir():
-                    shutil.copytree(sources, copy)
-                else:
-                    shutil.copy(sources, copy)
+                shutil.copytree(sources, copy)
                 into.mkdir()
                 build(copy, into)
                 into.rename(folder)  # only a whole one is ever seen
@@ -96,7 +81,7 @@ def _built(name: str, sources: Path, build: Callable[[Path, Path], None]) -> Pat
 
 def _digest(sources: Path) -> str:
     digest = hashlib.sha256(f"{platform.system()} {platform.machine()}".encode())
-    for file in sorted(path for path in (sources, *sources.rglob("*")) if path.is_file()):
+    for file in sorted(path for path in sources.rglob("*") if path.is_file()):
         digest.update(f"{file.relative_to(sources)} {file.stat().st_size}\n".encode() + file.read_bytes())
     return digest.hexdigest()[:16]
 
