@@ -10,7 +10,7 @@ nothing on it could be told.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Hashable
 from contextlib import asynccontextmanager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
@@ -21,7 +21,6 @@ from .errors import LockError, LockLost, LockTimeout
 from .grant import Grant
 from .lock import DistributedLock
 from .owners import Owned, Owners
-from .several import AsyncSeveralLocks, checked
 from .steps import on_loop, settled
 from .waiting import Cancel, Wait
 
@@ -80,14 +79,6 @@ class AsyncLocks:
     def lock(self, name: str, *, ttl_s: float | None = None) -> "AsyncLock":
         """The lock of that name; each call makes an object of its own. `ttl_s`: of its leases, in seconds."""
         return AsyncLock(self.backend, self.backend.lock(name, ttl_s=ttl_s))
-
-    def several(self, names: Sequence[str], *, ttl_s: float | None = None) -> AsyncSeveralLocks:
-        """Several locks, to be had all or none. Raises `LockError` where there are none."""
-        return AsyncSeveralLocks([self.lock(name, ttl_s=ttl_s) for name in checked(self.backend, names)])
-
-    def semaphore(self, name: str, permits: int, *, ttl_s: float | None = None) -> "AsyncLock":
-        """A lock that so many owners have at a time: see `LockBackend.semaphore`."""
-        return AsyncLock(self.backend, self.backend.semaphore(name, permits, ttl_s=ttl_s))
 
     async def taken_from(self, name: str) -> dict[str, Any]:
         """Who took that lock away last: "by", "why", and "since" in seconds since 1970; empty if nobody did."""

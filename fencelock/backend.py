@@ -4,7 +4,7 @@ import asyncio
 import math
 import socket
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, Self, TypedDict, Unpack
@@ -16,7 +16,6 @@ from .grant import Grant
 from .hook import Hook
 from .per_loop import PerLoop
 from .renewer import LoopRenewer, Renewer, ThreadRenewer
-from .several import SeveralLocks, checked
 from .steps import in_thread, on_loop
 from .url import LockUrl
 from .waiting import Shutdown
@@ -48,8 +47,7 @@ class Guarantees:
     does not lose the lock; `survives_restart`: neither does a crash and restart (from disk) within the TTL;
     `survives_cut`: neither do connections that are cut; without, the next one may have it a moment before its holder
     is told;
-    `shows_queue`: `contenders` shows the waiters, not only the holder; `elects`: there are elections; `permits`: there
-    are semaphores; `several`: several locks can be had at once, all or none, which needs turns and tokens.
+    `shows_queue`: `contenders` shows the waiters, not only the holder; `elects`: there are elections.
     """
 
     scope: Scope = Scope.EVERYBODY
@@ -61,8 +59,6 @@ class Guarantees:
     survives_cut: bool = False
     shows_queue: bool = False
     elects: bool = False
-    permits: bool = False
-    several: bool = False
 
 
 class Options(TypedDict, total=False):
@@ -115,17 +111,6 @@ class LockBackend(ABC):
     @abstractmethod
     def lock(self, name: str, *, ttl_s: float | None = None) -> "DistributedLock[Any]":
         """The lock of that name; each call makes an object of its own. `ttl_s`: of its leases, in seconds."""
-
-    def several(self, names: Sequence[str], *, ttl_s: float | None = None) -> SeveralLocks:
-        """Several locks, to be had all or none. Raises `LockError` where there are none (`Guarantees.several`)."""
-        return SeveralLocks([self.lock(name, ttl_s=ttl_s) for name in checked(self, names)])
-
-    def semaphore(self, name: str, permits: int, *, ttl_s: float | None = None) -> "DistributedLock[Any]":
-        """A lock that so many owners have at a time, those who came first. Raises `LockError` where there is none.
-
-        Its tokens grow, but don't fence: those of other owners are lower and just as good.
-        """
-        raise LockError(f"{self.name} has no semaphores")
 
     async def taken_away(self, name: str, by: str, why: str) -> Contender | None:
         """What `take_away` does, in steps."""

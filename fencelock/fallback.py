@@ -152,8 +152,6 @@ class FallbackBackend(LockBackend):
             leases=False,
             fair=False,
             fencing=False,
-            permits=False,
-            several=False,
         )
         self.renewer = backend.renewer
         self.loop_renewers = backend.loop_renewers

@@ -116,7 +116,7 @@ class LocalBackend(LockBackend):
     """The locks of this process."""
 
     name = "local"
-    guarantees = Guarantees(scope=Scope.PROCESS, leases=False, fair=True, fencing=True, shows_queue=True, several=True)
+    guarantees = Guarantees(scope=Scope.PROCESS, leases=False, fair=True, fencing=True, shows_queue=True)
 
     @override
     def lock(self, name: str, *, ttl_s: float | None = None) -> LocalLock:

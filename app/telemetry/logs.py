@@ -147,7 +147,8 @@ def configure(*, level: str, form: str, instance: str) -> None:
     handler.setFormatter(_FORMS[form](instance))
     logging.basicConfig(handlers=[handler])
     logging.captureWarnings(True)  # Python's own lines, too
-    logging.getLogger("app").setLevel(level.upper())
+    for house in ("app", "fencelock"):
+        logging.getLogger(house).setLevel(level.upper())
 
 
 def _printable(text: str) -> str:

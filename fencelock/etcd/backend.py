@@ -15,7 +15,7 @@ from ..url import LockUrl
 from .client import EtcdClient
 from .election import Election
 from .lender import Lender
-from .lock import EtcdLock, EtcdSemaphore, contenders
+from .lock import EtcdLock, contenders
 from .session import Session
 
 
@@ -37,8 +37,6 @@ class EtcdBackend(LockBackend):
         survives_cut=True,
         shows_queue=True,
         elects=True,
-        permits=True,
-        several=True,
     )
 
     def __init__(
@@ -85,10 +83,6 @@ class EtcdBackend(LockBackend):
     @override
     def lock(self, name: str, *, ttl_s: float | None = None) -> DistributedLock["EtcdBackend"]:
         return EtcdLock(self, name, ttl_s)
-
-    @override
-    def semaphore(self, name: str, permits: int, *, ttl_s: float | None = None) -> DistributedLock["EtcdBackend"]:
-        return EtcdSemaphore(self, name, permits, ttl_s)
 
     @override
     async def taken_away(self, name: str, by: str, why: str) -> Contender | None:

@@ -266,16 +266,6 @@ class EtcdClient:
             return False, None
         return True, newest[1] if len(newest) > 1 else None
 
-    async def ahead_of(self, key: str, create_revision: int, prefix: str, timeout_s: float | None = None) -> int | None:
-        """How many keys under `prefix` were created before `key` was, at that revision; None if it is gone."""
-        request = etcdrpc.RangeRequest(
-            key=prefix.encode(), range_end=_end_of(prefix), keys_only=True, max_create_revision=create_revision
-        )
-        found = await self._range(request, timeout_s)
-        if (key, create_revision) not in [(one.key, one.create_revision) for one in found]:
-            return None
-        return len(found) - 1
-
     async def take_first(self, key: str, record: str, text: bytes) -> KeyValue | None:
         """Delete a key (for a prefix, which ends in "/": the oldest under it), and write `record`; what was deleted."""
         while True:

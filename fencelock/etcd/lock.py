@@ -3,7 +3,6 @@
 import math
 import secrets
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -143,55 +142,6 @@ class Place(Attempt["EtcdBackend"]):
         if not present:
             raise PlaceLost
         return ahead
-
-
-class EtcdSemaphore(EtcdLock):
-    """A lock that several owners have at a time: those whose keys were created first. In the queue of its name.
-
-    >>> with connect("etcd://127.0.0.1:2379").semaphore("/exports", 3):
-    ...     export()
-    """
-
-    def __init__(self, backend: "EtcdBackend", name: str, permits: int, ttl_s: float | None = None) -> None:
-        super().__init__(backend, name, ttl_s)
-        if permits < 1:
-            raise ValueError(f"a semaphore has one permit or more, not {permits}")
-        self._permits = permits
-
-    @override
-    def _attempt(self) -> "Place":
-        value = describe(self._backend.instance).encode()
-        return _Seat(self._backend, self.name, value, self.ttl_s, self._permits)
-
-    @override
-    async def _queue(self) -> list[Contender]:
-        queue = await super()._queue()
-        return [replace(one, holds=number < self._permits) for number, one in enumerate(queue)]
-
-
-class _Seat(Place):
-    """A place in the queue of a semaphore."""
-
-    def __init__(self, backend: "EtcdBackend", name: str, value: bytes, ttl_s: float, permits: int) -> None:
-        super().__init__(backend, name, value, ttl_s=ttl_s)
-        self._permits = permits
-
-    @override
-    async def take(self, wait: Wait) -> Grant | float:
-        """Queue; with fewer than `permits` ahead of us one is ours. Any of those ahead may be the one who ends."""
-        lease = self.lease or await self._enter(wait)
-        ahead = await self._client.ahead_of(
-            self._key.name, self._key.revision, self._prefix, wait.call_s(self.backend.timeout_s)
-        )
-        self._ensure_same_era()
-        if ahead is None:
-            raise PlaceLost
-        if ahead < self._permits:
-            self._key.granted = True
-            return Grant(self._key.name, self._key.revision, self._client.source, lease)
-        if not wait.left_s:
-            return 0.0
-        return await self._lookout.pause_s(self._prefix, wait.call_s(self.backend.timeout_s), below=True)
 
 
 class EtcdKey:

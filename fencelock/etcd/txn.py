@@ -11,7 +11,6 @@ from typing_extensions import override
 from ..attempt import Attempt, PlaceLost
 from ..backend import Guarantees
 from ..contender import Contender, describe
-from ..errors import LockError
 from ..grant import Grant
 from ..lease import Lease
 from ..lock import DistributedLock
@@ -94,10 +93,6 @@ class EtcdTxnBackend(EtcdBackend):
     @override
     def lock(self, name: str, *, ttl_s: float | None = None) -> DistributedLock[EtcdBackend]:
         return EtcdTxnLock(self, name, ttl_s)
-
-    @override
-    def semaphore(self, name: str, permits: int, *, ttl_s: float | None = None) -> DistributedLock[EtcdBackend]:
-        raise LockError(f"{self.name} has no semaphores: it has no queue")
 
     @override
     async def taken_away(self, name: str, by: str, why: str) -> Contender | None:

@@ -85,7 +85,6 @@ class RedisFairBackend(RedisBackend):
         survives_restart=True,
         survives_cut=True,
         shows_queue=True,
-        several=True,
     )
 
     def __init__(self, url: str, *, redisson_wait_s: float = _REDISSON_WAIT_S, **options: Unpack[Options]) -> None:

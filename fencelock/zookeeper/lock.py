@@ -1,7 +1,6 @@
 """The ZooKeeper lock: an ephemeral sequential node per outermost acquire, the lowest number owns. Curator's queue."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any, Final, Self, Unpack
 from uuid import uuid4
 
@@ -50,35 +49,11 @@ class ZooKeeperLock(DistributedLock["ZooKeeperBackend"]):
         return _contenders(await self._backend.client.under(f"{self.name}/", deep=False))
 
 
-class ZooKeeperSemaphore(ZooKeeperLock):
-    """A lock that several owners have at a time: those with the lowest numbers. In the queue of its name.
-
-    >>> with connect("zookeeper://127.0.0.1:2181").semaphore("/exports", 3):
-    ...     export()
-    """
-
-    def __init__(self, backend: "ZooKeeperBackend", name: str, permits: int, ttl_s: float | None = None) -> None:
-        super().__init__(backend, name, ttl_s)
-        if permits < 1:
-            raise ValueError(f"a semaphore has one permit or more, not {permits}")
-        self._permits = permits
-
-    @override
-    def _attempt(self) -> "_Place":
-        return _Place(self._backend, self.name, self.ttl_s, self._permits)
-
-    @override
-    async def _queue(self) -> list[Contender]:
-        queue = await super()._queue()
-        return [replace(one, holds=number < self._permits) for number, one in enumerate(queue)]
-
-
 class _Place(Attempt["ZooKeeperBackend"]):
     """A contender's place in the queue: a node of our session's."""
 
-    def __init__(self, backend: "ZooKeeperBackend", name: str, ttl_s: float, permits: int = 1) -> None:
+    def __init__(self, backend: "ZooKeeperBackend", name: str, ttl_s: float) -> None:
         super().__init__(backend, name, ttl_s)
-        self._permits = permits
         self._client = backend.client_for(ttl_s)
         self._node: _Node
         self._source = ""
@@ -97,15 +72,11 @@ class _Place(Attempt["ZooKeeperBackend"]):
         else:
             names = await self._node.session.children(self.name, timeout_s)
         ahead = self._node.ahead(names)
-        if len(ahead) < self._permits:
+        if not ahead:
             return Grant(self._node.path, self._node.czxid, self._source, lease)
         if not wait.left_s:
             return 0.0
         self._unwatch()
-        if self._permits > 1:
-            # Any of them may be the one who ends: so each end wakes all who wait.
-            watch = self._watch = await self._node.session.watch_children(self.wake.set, timeout_s, self.name)
-            return self._look_again_s if watch.there and set(ahead) <= set(watch.found[0]) else 0.0
         watched = [f"{self.name}/{ahead[-1]}"] if len(ahead) > 1 else [f"{self.name}/{ahead[0]}", self._node.path]
         watch = self._watch = await self._node.session.watch(self.wake.set, timeout_s, *watched)
         if self._only_one_was_ahead():  # who has gone meanwhile
@@ -225,9 +196,7 @@ class ZooKeeperBackend(LockBackend):
 
     name = "zookeeper"
     # Not a restart: a connection that breaks ends every lock that is held through it, however soon it is back.
-    guarantees = Guarantees(
-        fair=True, fencing=True, survives_silence=True, shows_queue=True, permits=True, several=True
-    )
+    guarantees = Guarantees(fair=True, fencing=True, survives_silence=True, shows_queue=True)
 
     def __init__(self, hosts: Sequence[str] | str, *, auth: str | None = None, **options: Unpack[Options]) -> None:
         super().__init__(**options)
@@ -257,10 +226,6 @@ class ZooKeeperBackend(LockBackend):
     @override
     def lock(self, name: str, *, ttl_s: float | None = None) -> ZooKeeperLock:
         return ZooKeeperLock(self, name, ttl_s)
-
-    @override
-    def semaphore(self, name: str, permits: int, *, ttl_s: float | None = None) -> ZooKeeperLock:
-        return ZooKeeperSemaphore(self, name, permits, ttl_s)
 
     @override
     async def taken_away(self, name: str, by: str, why: str) -> Contender | None:

@@ -400,10 +400,6 @@ class Session:
         # Not `exists`, whose watch on a node that is gone would stay for ever.
         return await self._watched(wake, timeout_s, [wire.get(path, watch=True) for path in paths])
 
-    async def watch_children(self, wake: Callable[[], None], timeout_s: float, path: str) -> "Watch":
-        """Have `wake` called when the node has other children; those that it has are `found`."""
-        return await self._watched(wake, timeout_s, [wire.children(path, watch=True)])
-
     async def _watched(self, wake: Callable[[], None], timeout_s: float, looks: list[Request[Any]]) -> "Watch":
         watch = Watch(wake, [look.path for look in looks], self._forget)
         with self._mutex:

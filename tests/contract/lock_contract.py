@@ -39,7 +39,6 @@ from fencelock import (
 from fencelock.clock import now
 from fencelock.waiting import Wake
 from lab.torture.proxy import Proxy
-from tests.contract.permit_contract import PermitContract
 from tests.contract.task_contract import OFTEN, Losses, TaskContract, promise
 from tests.harness.forked import Forked
 from tests.harness.waiting import WITHIN_S, eventually
@@ -124,7 +123,7 @@ def hold_and_release(lock: DistributedLock[Any]) -> int:
         return grant.token
 
 
-class LockContract(TaskContract, PermitContract):
+class LockContract(TaskContract):
     """The suite. Every test ends with nothing left on the server."""
 
     guarantees: Guarantees

@@ -50,22 +50,6 @@ def test_what_it_promises(backend: FallbackBackend) -> None:
     assert not backend.guarantees.fencing
 
 
-def test_what_it_promises_of_more_than_a_lock() -> None:
-    """Semaphores and several locks at once it has not, whatever the lock has that is behind it; and says so."""
-    inner = EtcdBackend("127.0.0.1:1")  # which nobody asks
-    assert inner.guarantees.permits
-    assert inner.guarantees.several
-    backend = FallbackBackend(inner)
-    assert not backend.guarantees.permits
-    assert not backend.guarantees.several
-    for locks in (backend, backend.aio):
-        with pytest.raises(LockError, match="no semaphores"):
-            locks.semaphore(NAME, 2)
-        with pytest.raises(LockError, match="several"):
-            locks.several([NAME])
-    backend.close()
-
-
 def test_a_session_is_one_of_the_lock_system(backend: FallbackBackend, etcd: EtcdMember) -> None:
     """There is none without it: nobody gets one that is worth nothing."""
     with pytest.raises(LockError, match="redis has no sessions"):
