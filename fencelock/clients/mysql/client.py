@@ -308,7 +308,8 @@ class MySqlClient:
 
     def session_of(self, connection: Any) -> Session:
         """A connection of a pool's, in somebody's hands."""
-        session = Session(connection, self._links[connection.sync_connection.connection.driver_connection], self.failed)
+        link = self._links[connection.sync_connection.connection.driver_connection]
+        session = Session(connection, link, self.failed, self._unavailable)
         self.live.add(session)
         return session
 

@@ -47,7 +47,13 @@ class Session:
     `before_end`: called when the client ends it, by leaving the loop; `link`: to be cut by any thread.
     """
 
-    def __init__(self, connection: "AsyncConnection", link: Link, failed: Callable[[object], Exception]) -> None:
+    def __init__(
+        self,
+        connection: "AsyncConnection",
+        link: Link,
+        failed: Callable[[object], Exception],
+        unavailable: type[Exception],
+    ) -> None:
         self.connection = connection
         self.link = link
         self.id = int(link.driver.thread_id())
@@ -55,6 +61,7 @@ class Session:
         self.open = True  # as far as we know
         self.before_end: Callable[[], None] = lambda: None
         self._failed = failed
+        self._unavailable = unavailable
         self._ping: asyncio.Future[Any] | None = None
 
     async def run(
@@ -134,7 +141,7 @@ class Session:
 
     async def settle(self, timeout_s: float) -> None:
         """Wait a little for an answer that is outstanding."""
-        with suppress(Exception):
+        with suppress(self._unavailable):
             await self._pong(time.monotonic() + timeout_s)
 
     async def end(self) -> None:
