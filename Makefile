@@ -1,7 +1,7 @@
 # make demo     the whole sale on this machine, and the audit of what came out; ARGS="--help" for its options
 # make up       the servers, two instances and their URLs, until Ctrl-C; ARGS="--help" for its options
 # make test     the tests that every change runs, against real servers (a few minutes); ARGS="-k lock" for some
-# make test-all the same, and then the slow ones: torture, browser, older servers, Go's and Java's clients, every lock's demo, the benchmarks
+# make test-all the same, and then the slow ones: browser, older servers, torture with every fault and bug, Go's and Java's clients, soak (an hour; before a release); SHORT=yes leaves out what is exhaustive, as CI does
 # make torture  the sale while things break, and the verdict; ARGS="--help" for its options
 # make bench    the sale beside what it could be compared with, and the locks beside their peers (a few minutes)
 # make soak     an hour of sales beside faults: do memory, files, threads, leases, keys or connections grow? ARGS="--help" for its options
@@ -40,14 +40,16 @@ bench: $(VENV)/.dev
 soak: $(VENV)/.dev
 	@$(BIN)/python -m loadtest.soak $(ARGS)
 
+SHORT ?=
+SLOW = $(if $(SHORT),slow and not exhaustive,slow or exhaustive)
 PYTEST = $(BIN)/python -m pytest -n 5 --dist loadfile --durations 10
 
 test: $(VENV)/.dev
-	@$(PYTEST) -m "not slow" $(ARGS)
+	@$(PYTEST) -m "not slow and not exhaustive" $(ARGS)
 
 test-all: test
-	@$(PYTEST) -m slow --ignore-glob='*/test_torture*.py' $(ARGS)
-	@$(PYTEST) -n 2 --dist worksteal -m slow tests/faults/test_torture*.py $(ARGS) || [ $$? -eq 5 ] # none is chosen
+	@$(PYTEST) -m "$(SLOW)" --ignore-glob='*/test_torture*.py' $(ARGS)
+	@$(PYTEST) -n 2 --dist worksteal -m "$(SLOW)" tests/faults/test_torture*.py $(ARGS) || [ $$? -eq 5 ] # none is chosen
 
 check: $(VENV)/.dev
 	@$(BIN)/ruff format --check --diff .

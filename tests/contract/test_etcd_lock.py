@@ -86,7 +86,7 @@ def _binary(which: str) -> Path:
     return etcd_binary() if which == "embedded" else optional_server("etcd", "etcd-server")
 
 
-_OTHERS = [pytest.param(which, marks=pytest.mark.slow) for which in ("debian", "newest")]
+_OTHERS = [pytest.param("debian", marks=pytest.mark.slow), pytest.param("newest", marks=pytest.mark.exhaustive)]
 
 
 @pytest.fixture(scope="module", params=["embedded", *_OTHERS])

@@ -4,14 +4,22 @@ from pathlib import Path
 
 import pytest
 
+from lab.torture.bugs import BUGS
 from tests.harness.torture import torture
 
 pytestmark = pytest.mark.slow
 
+_IN_CI = "no-fence"
 
-@pytest.mark.parametrize("bug", ["believes-for-ever", "never-renews", "no-fence"])
+
+@pytest.mark.parametrize(
+    "bug", [pytest.param(one, marks=[] if one == _IN_CI else pytest.mark.exhaustive) for one in BUGS]
+)
 def test_a_bug_is_found(tmp_path: Path, bug: str) -> None:
-    """One repair is switched off, and the run ends with violations: else the others would prove little."""
-    done = torture(tmp_path, "--with-bug", bug, "--seed", "5")
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert f"With a bug that must be found, {bug}" in done.stdout
+    """One repair is switched off, and the run ends with violations. A bug's moment may not come in the first run."""
+    for seed in ("5", "6", "7"):
+        done = torture(tmp_path, "--with-bug", bug, "--seed", seed)
+        assert f"With a bug that must be found, {bug}" in done.stdout
+        if done.returncode == 1:
+            return
+    pytest.fail(done.stdout + done.stderr)

@@ -18,17 +18,22 @@ SERVERS: dict[str, list[Callable[[], object]]] = {"zookeeper": [ZooKeeper], "mys
 @pytest.mark.parametrize(
     ("lock", "store", "nemeses"),
     [
-        ("redis", "redis", "lock-cut,pause-holder,late-commit"),
-        ("redis-fair", "redis", "lock-kill,renewal,pause"),
-        ("redlock", "redis", "lock-pause,lost-reply,kill"),
-        ("zookeeper", "redis", "lock-silent,pause-holder,late-between"),
-        ("mysql-row", "mysql", "lock-kill,late-commit,kill"),
-        ("mysql-for-update", "mysql", "lock-reset,pause,lost-reply"),
         ("etcd-txn", "mysql", "store-kill,late-commit,lock-delay"),
-        ("etcd", "redis-sentinel", "store-failover,kill"),
-        ("etcd", "redis-cluster", "store-reshard,kill"),
-        ("fallback", "redis", "lock-kill,lock-pause,lost-reply"),
-        ("optimistic", "mysql", "kill,late-commit,store-reset"),
+        *(
+            pytest.param(*run, marks=pytest.mark.exhaustive)
+            for run in (
+                ("redis", "redis", "lock-cut,pause-holder,late-commit"),
+                ("redis-fair", "redis", "lock-kill,renewal,pause"),
+                ("redlock", "redis", "lock-pause,lost-reply,kill"),
+                ("zookeeper", "redis", "lock-silent,pause-holder,late-between"),
+                ("mysql-row", "mysql", "lock-kill,late-commit,kill"),
+                ("mysql-for-update", "mysql", "lock-reset,pause,lost-reply"),
+                ("etcd", "redis-sentinel", "store-failover,kill"),
+                ("etcd", "redis-cluster", "store-reshard,kill"),
+                ("fallback", "redis", "lock-kill,lock-pause,lost-reply"),
+                ("optimistic", "mysql", "kill,late-commit,store-reset"),
+            )
+        ),
     ],
 )
 def test_every_lock_keeps_what_it_promises(tmp_path: Path, lock: str, store: str, nemeses: str) -> None:

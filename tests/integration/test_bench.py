@@ -21,6 +21,7 @@ def bench(*argv: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
 
 
+@pytest.mark.exhaustive
 def test_the_sale_beside_the_others(tmp_path: Path) -> None:
     """Each contender answers each request with 200; the benchmark makes a table, JSON and a plot."""
     options = ["--rounds", "1", "--seconds", "1", "--connections", "20", "--report", str(tmp_path)]
@@ -42,6 +43,7 @@ def test_how_cost_grows(tmp_path: Path) -> None:
     assert set(json.loads((tmp_path / "growth.json").read_text())) == {"1 item, 500 buyers", "10 items, 500 buyers"}
 
 
+@pytest.mark.exhaustive
 def test_the_locks_beside_their_peers(tmp_path: Path) -> None:
     """Two processes take each lock in turns; ours keep them apart, and leave nothing behind."""
     report = tmp_path / "locks.json"

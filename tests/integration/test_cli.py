@@ -355,7 +355,7 @@ def test_the_articles_algorithm_to_the_letter(tmp_path: Path) -> None:
     assert (report["sold"], report["locks_taken"]) == (90, 150)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_demo_compares_all_locks(tmp_path: Path) -> None:
     """Each lock does what it declares: those that keep nobody apart oversell, all others are consistent.
 

@@ -14,7 +14,7 @@ import pytest
 
 from loadtest.soak.quantities import QUANTITIES
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.exhaustive
 
 ROOT = Path(__file__).parents[2]
 SOAK = [sys.executable, "-m", "loadtest.soak"]

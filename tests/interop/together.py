@@ -20,7 +20,7 @@ LONG_TTL_S = 30  # where no lease is to run out
 ROUNDS = 25
 
 # They start programs in three languages; and the first test on a machine has them built.
-marks = [pytest.mark.slow, pytest.mark.timeout(1200)]
+marks = [pytest.mark.exhaustive, pytest.mark.timeout(1200)]
 either = pytest.mark.parametrize(("kind", "other"), [("ours", "theirs"), ("theirs", "ours")])
 
 

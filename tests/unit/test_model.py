@@ -46,7 +46,7 @@ def test_without_faults_every_promise_is_kept() -> None:
 
 
 @pytest.mark.parametrize(
-    "mechanism", [pytest.param(one, marks=[] if one in QUICK else [pytest.mark.slow]) for one in Mechanism]
+    "mechanism", [pytest.param(one, marks=[] if one in QUICK else [pytest.mark.exhaustive]) for one in Mechanism]
 )
 def test_each_mechanism_is_missed(mechanism: Mechanism) -> None:
     """Left out by itself it lets a promise be broken: one that is not missed would be deleted."""
