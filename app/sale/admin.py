@@ -62,7 +62,7 @@ class Admin:
         self._store.check(sku)
         await self._learn()
         lock = self._locks.lock(self._shop.lock_name(sku))
-        async with lock.holding(wait_s=wait_s) as grant, self._store.selling():
+        async with lock.holding(wait_s=wait_s) as grant:
             if change := how.get("terms"):
                 await self._refuse_odd_hours(sku, change)
             grant.ensure_held()

@@ -94,8 +94,7 @@ class Worker:
         try:
             if self._store_is_away:
                 # An instance that can't reach the store must not stand in others' way: no lock until it answers.
-                async with self._store.selling():
-                    await self._store.ping()
+                await self._store.ping()
                 self._store_is_away = False
             await self._serve_under_one_grant()
             backoff.reset()
@@ -175,18 +174,17 @@ class Worker:
                     if error := self._halted(item.sku):
                         errors[item] = error
                 asks = {item.sku: ask(of_item) for item, of_item in buyers.items() if item not in errors}
-                async with self._store.selling():
-                    snapshots = await self._store.prepare(fence, batch_id, asks) if asks else {}
-                    # No await from decision to commit: a buyer who is told "nothing was sold" must not be sold to.
-                    parts: list[Part] = []
-                    for item, of_item in buyers.items():
-                        snapshot = errors.get(item) or snapshots[item.sku]
-                        if isinstance(snapshot, StockError):
-                            errors[item] = snapshot
-                        else:
-                            parts.append(decide_part(item, batch_id, snapshot, of_item, everywhere=everywhere))
-                    grant.ensure_held()
-                    answers = await self._commit(fence, [part for part in parts if part.changes_something])
+                snapshots = await self._store.prepare(fence, batch_id, asks) if asks else {}
+                # No await from decision to commit: a buyer who is told "nothing was sold" must not be sold to.
+                parts: list[Part] = []
+                for item, of_item in buyers.items():
+                    snapshot = errors.get(item) or snapshots[item.sku]
+                    if isinstance(snapshot, StockError):
+                        errors[item] = snapshot
+                    else:
+                        parts.append(decide_part(item, batch_id, snapshot, of_item, everywhere=everywhere))
+                grant.ensure_held()
+                answers = await self._commit(fence, [part for part in parts if part.changes_something])
                 for part in parts:
                     ids = answers.get(part.item.sku, [])
                     if isinstance(ids, StockError):
@@ -226,8 +224,7 @@ class Worker:
         """Find out what became of batches in doubt, and tell their buyers, or have them wait again."""
         parts = self._in_doubt.next_parts()
         try:
-            async with self._store.selling():
-                resolved = await self._in_doubt.resolve(Fence(grant.token, grant.source), parts)
+            resolved = await self._in_doubt.resolve(Fence(grant.token, grant.source), parts)
         except StockUnavailable:
             for part in parts:
                 self.queue.park(part.item, part.item.backoff.next_s())

@@ -6,7 +6,6 @@ import secrets
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import ClassVar, Final, TypedDict
@@ -237,13 +236,6 @@ class StockStore(ABC):
         """Raise `ItemNotPossible` unless this store can hold an item of that name."""
 
     # -- the sale ----------------------------------------------------------------------------------------------------
-
-    def selling(self) -> AbstractAsyncContextManager[None]:
-        """Have a connection for this block that no reader can take: what is prepared in it can be committed at once.
-
-        Raises `StockUnavailable` if none is free in time.
-        """
-        return nullcontext()
 
     @abstractmethod
     async def prepare(self, fence: Fence, batch_id: str, asks: Mapping[str, Ask]) -> dict[str, Snapshot | StockError]:

@@ -93,7 +93,7 @@ async def test_a_shard_that_is_away_does_not_stop_the_others(
         raise StockUnavailable("nobody there")
 
     async with shop(etcd.endpoint, valkey.url, purchase_timeout_ms=60_000) as one:
-        one.store._client.clustered = True
+        one.store._clustered = True
         for sku in ("away", "here"):
             await one.set_stock(sku, 100)
             await one.buy(Purchase(sku=sku))

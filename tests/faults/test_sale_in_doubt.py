@@ -79,7 +79,7 @@ class Doubt:
 
     def come_between(self, store: RedisStockStore, of_calls: float) -> None:
         """So large a part of the calls of a store that prepare and commit meets with a fault."""
-        client = store._client
+        client = store._sale
         deliver, commands = client.run, client.commands
 
         async def run(script: Any, *call: Any, **options: Any) -> Any:
@@ -162,7 +162,7 @@ async def test_nothing_is_lost_doubled_or_untrue(
     for store, of_calls in zip(stores, (0.05, 0.1, 0.2, 0.3), strict=True):
         doubt.come_between(store, of_calls)
         if one_by_one:
-            store._client.clustered = True
+            store._clustered = True
         lock: Any = LeakyLock(mutex, tokens)
         workers.append(Worker(lock, store, rules, Tally(counts)))
 

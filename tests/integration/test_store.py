@@ -203,14 +203,14 @@ async def test_items_are_found_among_very_many_keys(server: Valkey, client: Any)
         await client.mset({f"somebody:{number}": 1 for number in range(first, first + 10_000)})
     async with opened(server.url) as (store, _):
         await store.set_stock("phone", fence(1), 5)
-        calls, call = 0, store._client._call
+        calls, call = 0, store._readers._call
 
         def counted(timeout_s: float | None) -> Any:
             nonlocal calls
             calls += 1
             return call(timeout_s)
 
-        store._client._call = counted  # type: ignore[method-assign]
+        store._readers._call = counted  # type: ignore[method-assign]
         assert await store.items() == ["phone"]
         assert calls > 20
 

@@ -96,7 +96,7 @@ class _OptimisticStockStore(TransactionalStockStore):
     @override
     async def resolve(self, fence: Fence, batches: Mapping[str, Batch]) -> dict[str, list[str] | StockError | None]:
         for sku in sorted(batches):
-            await self._run(partial(tables.move_on, sku=sku))
+            await self._run(self._sale, partial(tables.move_on, sku=sku))
         return await super().resolve(fence, batches)
 
 

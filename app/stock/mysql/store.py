@@ -1,13 +1,11 @@
 """What the stores in MySQL have in common: all but what tells them that nothing has changed since a read."""
 
-import asyncio
 import re
 import secrets
 import time
 from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, NamedTuple, TypeVar
 
 from typing_extensions import Unpack, override
@@ -24,10 +22,10 @@ from app.errors import (
     StockUnavailable,
     UnknownItem,
 )
+from app.stock.bulkhead import Bulkhead, halves
 from app.stock.mysql import tables
 from app.stock.mysql.sweeper import Sweeper
 from app.stock.mysql.tables import Item, Written
-from app.stock.places import Places
 from app.stock.refusals import behind, changed, not_as_expected
 from app.stock.store import (
     NO_TERMS,
@@ -89,7 +87,7 @@ class TransactionalStockStore(StockStore):
             silent_s=timeout_s + 1,
         )
         self._sweeper = Sweeper(self._client, self._sessions)
-        self._places = Places(connections)
+        self._sale, self._readers = (Bulkhead(half) for half in halves(connections))
         self._instance = instance
         self._refusal_ttl_us = max(1, int(refusal_ttl_s * 1_000_000))
         self._watermarks: defaultdict[str, Watermark[Position]] = defaultdict(lambda: Watermark(_mark))
@@ -127,10 +125,6 @@ class TransactionalStockStore(StockStore):
         refuse_odd_name(sku)
 
     @override
-    def selling(self) -> AbstractAsyncContextManager[None]:
-        return self._places.selling(self._client.timeout_s)
-
-    @override
     async def prepare(self, fence: Fence, batch_id: str, asks: Mapping[str, Ask]) -> dict[str, Snapshot | StockError]:
         self._token(fence)
         expected = self._expected(asks)
@@ -145,7 +139,7 @@ class TransactionalStockStore(StockStore):
             bought = await tables.find_bought(call, items, asks)
             return _Seen(items, lost, bought, await tables.find_settled(call, items, asks))
 
-        seen = await self._run(read)
+        seen = await self._run(self._sale, read)
         self._sweeper.sweep(seen.items.values())
         return {sku: self._snapshot(sku, seen, fence, batch_id, expected[sku]) for sku in asks}
 
@@ -201,7 +195,7 @@ class TransactionalStockStore(StockStore):
             }
             return answers, items
 
-        answers, items = await self._run(write)
+        answers, items = await self._run(self._sale, write)
         for sku, ids in answers.items():
             if ids and not isinstance(ids, StockError):
                 _, entry, secret = ids[-1].split("~")
@@ -220,7 +214,7 @@ class TransactionalStockStore(StockStore):
 
     @override
     async def _find(self, sku: str, batch: Batch) -> list[str] | None:
-        return await self._run(lambda call: tables.find_batch(call, sku, batch)) or None
+        return await self._run(self._sale, lambda call: tables.find_batch(call, sku, batch)) or None
 
     @override
     async def set_stock(self, sku: str, fence: Fence, stock: int, **how: Unpack[Restock]) -> Level:
@@ -265,14 +259,14 @@ class TransactionalStockStore(StockStore):
             await tables.set_units(call, sku, units, own.changed(change).to_text())
             return (await tables.find_items(call, [sku]))[sku]
 
-        item = await self._run(write)
+        item = await self._run(self._sale, write)
         self._sweeper.sweep([item])
         return Level(sku, item.stock, item.lucky, item.initial, terms=_terms(item))
 
     @override
     async def unfence(self, sku: str) -> None:
         refuse_odd_name(sku)
-        await self._run(lambda call: tables.unfence(call, sku))
+        await self._run(self._readers, lambda call: tables.unfence(call, sku))
 
     @override
     def marks(self) -> dict[str, str]:
@@ -290,7 +284,7 @@ class TransactionalStockStore(StockStore):
             items = await tables.find_items(call, skus)
             return items, await _find_lost(call, items, expected)
 
-        items, lost = await self._run(look)
+        items, lost = await self._run(self._readers, look)
         for sku in expected.keys() - lost.keys():
             self._watermarks[sku].found(expected[sku], _last_order(items.get(sku)))
         return {sku: lost.get(sku) or self._fence(items.get(sku)) for sku in skus}
@@ -298,13 +292,13 @@ class TransactionalStockStore(StockStore):
     @override
     async def accept_loss(self, sku: str) -> None:
         latest = _latest_generation(self._expected([sku])[sku])
-        await self._run(lambda call: tables.begin_generation(call, sku, latest))
+        await self._run(self._readers, lambda call: tables.begin_generation(call, sku, latest))
 
     @override
     async def levels(self, skus: Sequence[str]) -> dict[str, Level | StockError]:
         for sku in skus:
             refuse_odd_name(sku)
-        items = await self._run(lambda call: tables.find_items(call, skus))
+        items = await self._run(self._readers, lambda call: tables.find_items(call, skus))
 
         def level(sku: str) -> Level | StockError:
             item = items.get(sku)
@@ -319,7 +313,7 @@ class TransactionalStockStore(StockStore):
 
     @override
     async def items(self) -> list[str]:
-        return await self._run(tables.list_items)
+        return await self._run(self._readers, tables.list_items)
 
     @override
     async def order(self, order_id: str) -> Order | None:
@@ -327,7 +321,7 @@ class TransactionalStockStore(StockStore):
         if match is None:
             return None
         sku, entry = match[1], int(match[2])
-        found = await self._run(lambda call: tables.list_orders(call, sku, entry, entry, 1))
+        found = await self._run(self._readers, lambda call: tables.list_orders(call, sku, entry, entry, 1))
         return found[0] if found and secrets.compare_digest(found[0].id, order_id) else None
 
     @override
@@ -340,17 +334,17 @@ class TransactionalStockStore(StockStore):
             raise ValueError(f"not an order of item {sku!r}: {after!r}")
         first = int(match[2]) + 1 if match else 0
         last = LARGEST if until is None else int(until)
-        return await self._run(lambda call: tables.list_orders(call, sku, first, last, limit))
+        return await self._run(self._readers, lambda call: tables.list_orders(call, sku, first, last, limit))
 
     @override
     async def notices(self, put: Mapping[str, str], *, drop: Sequence[str] = ()) -> dict[str, str]:
-        return await self._run(lambda call: tables.exchange_notices(call, put, drop))
+        return await self._run(self._readers, lambda call: tables.exchange_notices(call, put, drop))
 
     @override
     async def ping(self, *, timeout_s: float | None = None) -> None:
         # A write: a replica, or a server that was made read-only, answers a SELECT as if all were well.
         limit_s = self._client.timeout_s if timeout_s is None else min(timeout_s, self._client.timeout_s)
-        await self._run(tables.write_something, limit_s)
+        await self._run(self._readers, tables.write_something, limit_s)
 
     @override
     async def close(self) -> None:
@@ -358,8 +352,10 @@ class TransactionalStockStore(StockStore):
         await self._client.leave_loop()
         self._client.close()
 
-    async def _run(self, work: Callable[[Call], Awaitable[Result]], timeout_s: float | None = None) -> Result:
-        """Run some statements, the wait for a place included in the deadline.
+    async def _run(
+        self, bulkhead: Bulkhead, work: Callable[[Call], Awaitable[Result]], timeout_s: float | None = None
+    ) -> Result:
+        """Run some statements, the wait for a connection included in the deadline.
 
         What is under way then ends with its connection; what it has written is not known, as ever.
         """
@@ -368,7 +364,7 @@ class TransactionalStockStore(StockStore):
         limit_s = self._client.timeout_s if timeout_s is None else timeout_s
         deadline = time.monotonic() + limit_s
         try:
-            async with asyncio.timeout(limit_s), self._places.call():
+            async with bulkhead.call(limit_s):
                 return await self._client.call(work, timeout_s=deadline - time.monotonic(), sessions=self._sessions)
         except TimeoutError as error:
             raise StockUnavailable(f"the store did not answer within {limit_s:.2g} s") from error

@@ -33,7 +33,7 @@ class BareStockStore(RedisStockStore):
 
     async def _read_bare(self, sku: str, ask: Ask) -> Snapshot:
         keys = self._keys(sku)
-        async with self._client.commands() as redis:
+        async with self._sale.commands() as redis:
             stock = await redis.get(keys.stock)
             lucky = await redis.get(keys.lucky)
             bought = await redis.hmget(keys.buyers, ask.buyers) if ask.buyers else []
@@ -74,7 +74,7 @@ class BareStockStore(RedisStockStore):
     async def set_stock(self, sku: str, fence: Fence, stock: int, **how: Unpack[Restock]) -> Level:
         """Plain writes."""
         keys = self._keys(sku)
-        async with self._client.commands() as redis:
+        async with self._sale.commands() as redis:
             before = int(await redis.get(keys.stock) or 0), int(await redis.get(keys.lucky) or 0)
             if (expected := how.get("if_match")) and before != expected:
                 raise StockNotAsExpected(not_as_expected(sku, *before))

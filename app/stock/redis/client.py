@@ -1,10 +1,9 @@
 """Calls to Redis or Valkey: each with a deadline, with errors of ours. Only this file and `connect` import redis."""
 
-import asyncio
 import hashlib
 import re
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from importlib.resources import files
 from typing import Any, Final
 
@@ -25,7 +24,7 @@ from redis.exceptions import (
 )
 
 from app.errors import ConfigurationError, StockCorrupt, StockUnavailable
-from app.stock.places import Places
+from app.stock.bulkhead import Bulkhead
 from app.stock.redis.connect import connect
 
 _WAIT_PART: Final = 0.8  # of a call's deadline, for the replicas
@@ -60,7 +59,7 @@ class RedisClient:
             "decode_responses": True,
             # With RESP3, its default since 8.0, redis-py does not notice that the server closed an idle connection.
             "protocol": 2,
-            "socket_timeout": None,  # `_call` has the deadline
+            "socket_timeout": None,  # the bulkhead has the deadline
             "socket_connect_timeout": timeout_s,
             "retry": Retry(NoBackoff(), 0),
         }
@@ -74,7 +73,7 @@ class RedisClient:
                 "(with user:password@ before the host; '/', ':' and '@' in them written as %2F, %3A and %40)"
             ) from None
         # A rush of 500 must not open 500 connections; those above wait, within their call's deadline.
-        self._places = Places(connections)
+        self._bulkhead = Bulkhead(connections)
         self.clustered = isinstance(self._redis, redis.asyncio.RedisCluster)
 
     async def run(
@@ -173,13 +172,8 @@ class RedisClient:
     async def _call(self, timeout_s: float | None) -> AsyncIterator[float]:
         limit_s = self.timeout_s if timeout_s is None else min(timeout_s, self.timeout_s)
         with _translated(limit_s):
-            async with asyncio.timeout(limit_s), self._places.call():
+            async with self._bulkhead.call(limit_s):
                 yield limit_s
-
-    def selling(self) -> AbstractAsyncContextManager[None]:
-        """See `StockStore.selling`."""
-        # Each call of a batch that is spread over a cluster goes to a pool of its own.
-        return self._places.selling(self.timeout_s)
 
 
 @contextmanager

@@ -6,13 +6,13 @@ import re
 import secrets
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
 from typing_extensions import Unpack, override
 
 from app.errors import ConfigurationError, ItemNotPossible, StockError, StockUnavailable
+from app.stock.bulkhead import halves
 from app.stock.redis.client import RedisClient, Script
 from app.stock.redis.keys import (
     ORDER_ID,
@@ -69,8 +69,12 @@ class RedisOperations(StockStore):
         refusal_ttl_s: float = 3600,
         wait_replicas: int = 0,
     ) -> None:
-        self._client = RedisClient(url, timeout_s=timeout_s, connections=connections, wait_replicas=wait_replicas)
-        if wait_replicas and self._client.clustered:
+        self._sale, self._readers = (
+            RedisClient(url, timeout_s=timeout_s, connections=half, wait_replicas=wait_replicas)
+            for half in halves(connections)
+        )
+        self._clustered = self._sale.clustered
+        if wait_replicas and self._clustered:
             raise ConfigurationError("to wait for replicas is not possible in a Redis Cluster")
         self._connections = connections
         self._instance = instance
@@ -84,7 +88,7 @@ class RedisOperations(StockStore):
         self._keys(sku)
 
     def _keys(self, sku: str) -> Keys:
-        if sku == DEFAULT_SKU and self._client.clustered:
+        if sku == DEFAULT_SKU and self._clustered:
             raise ItemNotPossible(
                 "the default item's keys 'stock' and 'lucky' lie in two hash slots, which no script can write "
                 "together in a Redis Cluster; use an item with a name (sku)"
@@ -97,10 +101,11 @@ class RedisOperations(StockStore):
         return watermark.positions if watermark is not None else ()
 
     async def _run(self, script: Script, sku: str, *, durable: bool = False, **request: object) -> Any:
-        return await self._client.run(script, self._keys(sku).all, json.dumps(request), durable=durable)
+        return await self._sale.run(script, self._keys(sku).all, json.dumps(request), durable=durable)
 
     async def _run_many(
         self,
+        client: RedisClient,
         script: Script,
         fence: Fence | None,
         request: Mapping[str, object],
@@ -110,9 +115,9 @@ class RedisOperations(StockStore):
         writes: bool = True,
     ) -> "dict[str, Answer | StockError]":
         """Run a script for some items, in one call where one server has them all; `made` turns an answer into ours."""
-        run = partial(self._run_together, script, fence, request, made, writes)
+        run = partial(self._run_together, client, script, fence, request, made, writes)
         found: dict[str, Answer | StockError] = {}
-        if self._client.clustered:  # no script can reach two hash slots
+        if self._clustered:  # no script can reach two hash slots
             found = await self._one_by_one(run, parts)
         elif parts:
             try:
@@ -124,6 +129,7 @@ class RedisOperations(StockStore):
 
     async def _run_together(
         self,
+        client: RedisClient,
         script: Script,
         fence: Fence | None,
         request: Mapping[str, object],
@@ -136,7 +142,7 @@ class RedisOperations(StockStore):
         argument = json.dumps({**request, "items": [part.request for part in parts.values()]}, separators=(",", ":"))
         try:
             # What is read of earlier sales is told to their buyers, too, so that is durable as well.
-            answers = await self._client.run(script, keys, argument, durable=writes)
+            answers = await client.run(script, keys, argument, durable=writes)
         except StockError as error:
             if writes:
                 # The server's own error, not an answer of the script's: who knows how far it came?
@@ -170,10 +176,6 @@ class RedisOperations(StockStore):
         return found
 
     @override
-    def selling(self) -> AbstractAsyncContextManager[None]:
-        return self._client.selling()
-
-    @override
     async def set_stock(self, sku: str, fence: Fence, stock: int, **how: Unpack[Restock]) -> Level:
         if_match = how.get("if_match")
         answer = await self._run(
@@ -195,7 +197,7 @@ class RedisOperations(StockStore):
 
     @override
     async def unfence(self, sku: str) -> None:
-        async with self._client.commands() as redis:
+        async with self._readers.commands() as redis:
             # In this order: an epoch more than needed does no harm.
             await redis.hincrby(self._keys(sku).fence, "epoch", 1)
             await redis.hdel(self._keys(sku).fence, "source", "token", "prepared")
@@ -214,16 +216,16 @@ class RedisOperations(StockStore):
             except ItemNotPossible as error:
                 impossible[sku] = error
         return impossible | await self._run_many(
-            self._level, None, {}, parts, lambda sku, answer: level_of(sku, *answer), writes=False
+            self._readers, self._level, None, {}, parts, lambda sku, answer: level_of(sku, *answer), writes=False
         )
 
     @override
     async def items(self) -> list[str]:
         found: set[str] = set()
-        async with self._client.commands() as redis:
-            if not self._client.clustered and await redis.exists(Keys(DEFAULT_SKU).stock):
+        async with self._readers.commands() as redis:
+            if not self._clustered and await redis.exists(Keys(DEFAULT_SKU).stock):
                 found.add(DEFAULT_SKU)
-        async for key in self._client.scan("seckill:{*}:stock", _PAGE):
+        async for key in self._readers.scan("seckill:{*}:stock", _PAGE):
             name = key.removeprefix("seckill:{").removesuffix("}:stock")
             if re.fullmatch(SKU_PATTERN, name):  # a stranger's key may look similar
                 found.add(name)
@@ -235,7 +237,7 @@ class RedisOperations(StockStore):
         if match is None:
             return None
         sku, entry_id, secret = match.groups()
-        async with self._client.commands() as redis:
+        async with self._readers.commands() as redis:
             entries = await redis.xrange(self._keys(sku).orders, min=entry_id, max=entry_id)
         if not entries or not secrets.compare_digest(entries[0][1].get("secret", ""), secret):
             return None
@@ -249,13 +251,13 @@ class RedisOperations(StockStore):
         if after is not None and (match is None or match[1] != sku):
             raise ValueError(f"not an order of item {sku!r}: {after!r}")
         begin = f"({match[2]}" if match else "-"
-        async with self._client.commands() as redis:
+        async with self._readers.commands() as redis:
             entries = await redis.xrange(self._keys(sku).orders, min=begin, max=until or "+", count=limit)
         return [order_of(sku, entry_id, fields) for entry_id, fields in entries]
 
     @override
     async def notices(self, put: Mapping[str, str], *, drop: Sequence[str] = ()) -> dict[str, str]:
-        async with self._client.commands() as redis, redis.pipeline(transaction=False) as pipe:
+        async with self._readers.commands() as redis, redis.pipeline(transaction=False) as pipe:
             if put:
                 pipe.hset(_NOTICES, mapping=dict(put))
             if drop:
@@ -268,18 +270,19 @@ class RedisOperations(StockStore):
     async def ping(self, *, timeout_s: float | None = None) -> None:
         keys = (
             [*keys_of("ping").all, "seckill:{ping}:written"]
-            if self._client.clustered
+            if self._clustered
             else [*keys_of(DEFAULT_SKU).all, "seckill:ping"]
         )
         request = json.dumps({"instance": self._instance})
-        answer = await self._client.run(self._ping, keys, request, durable=True, timeout_s=timeout_s)
+        answer = await self._readers.run(self._ping, keys, request, durable=True, timeout_s=timeout_s)
         if answer != "ok":
             raise refusal_of(DEFAULT_SKU, None, answer)
 
     @override
     async def ensure_lasting(self, *, timeout_s: float | None = None) -> None:
-        await self._client.ensure_lasting(timeout_s)
+        await self._readers.ensure_lasting(timeout_s)
 
     @override
     async def close(self) -> None:
-        await self._client.close()
+        await self._sale.close()
+        await self._readers.close()

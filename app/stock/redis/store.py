@@ -62,7 +62,7 @@ class RedisStockStore(RedisOperations):
             "batch": batch_id,
             "refusal_ttl_ms": str(self._refusal_ttl_ms),
         }
-        return await self._run_many(self._prepare, fence, request, parts, snapshot)
+        return await self._run_many(self._sale, self._prepare, fence, request, parts, snapshot)
 
     @override
     async def commit(self, fence: Fence, batches: Mapping[str, Batch]) -> dict[str, list[str] | StockError]:
@@ -94,14 +94,14 @@ class RedisStockStore(RedisOperations):
             "instance": self._instance,
             "refusal_ttl_ms": str(self._refusal_ttl_ms),
         }
-        return await self._run_many(self._commit, fence, request, parts, ids)
+        return await self._run_many(self._sale, self._commit, fence, request, parts, ids)
 
     @override
     async def _find(self, sku: str, batch: Batch) -> list[str] | None:
         begin = f"({batch.after}" if batch.after else "-"
         found: list[str] = []
         while batch.sold:
-            async with self._client.commands() as redis:
+            async with self._sale.commands() as redis:
                 page = await redis.xrange(self._keys(sku).orders, min=begin, count=_PAGE)
             found += [order_of(sku, *entry).id for entry in page if entry[1].get("batch") == batch.batch_id]
             if len(found) == len(batch.sold):
@@ -133,7 +133,7 @@ class RedisStockStore(RedisOperations):
             self._watermarks[sku].found(parts[sku].positions, (generation, last_entry, tag) if last_entry else None)
             return None if source is None else Fence(int(token), source)
 
-        return await self._run_many(self._inspect, None, {}, parts, seen)
+        return await self._run_many(self._readers, self._inspect, None, {}, parts, seen)
 
 
 class ComparingStockStore(RedisStockStore):

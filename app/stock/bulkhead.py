@@ -1,0 +1,42 @@
+"""A bulkhead: so many calls to a store at once, those above wait; a store has one for the sale and one for readers."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from app.errors import StockUnavailable
+
+
+def halves(connections: int) -> tuple[int, int]:
+    """How many connections of a store's are for the sale, and how many for readers: these must not stop the sale."""
+    for_sale = max(1, connections // 2)
+    return for_sale, max(1, connections - for_sale)
+
+
+class Bulkhead:
+    """`calls_max` calls at once, each on a connection of its own. Lives on one event loop."""
+
+    def __init__(self, calls_max: int) -> None:
+        self._free = asyncio.Semaphore(calls_max)
+
+    @asynccontextmanager
+    async def call(self, limit_s: float) -> AsyncIterator[None]:
+        """Run the block as one call, which ends with `TimeoutError` after `limit_s` seconds.
+
+        Raises `StockUnavailable` if the wait for the others took all of that time; nothing was sent then.
+        """
+        until = asyncio.get_running_loop().time() + limit_s
+        if self._free.locked():
+            try:
+                async with asyncio.timeout_at(until):
+                    await self._free.acquire()
+            except TimeoutError as error:
+                why = f"no connection to the store was free within {limit_s:.2g} s"
+                raise StockUnavailable(why, untouched=True) from error
+        else:
+            await self._free.acquire()  # at once
+        try:
+            async with asyncio.timeout_at(until):
+                yield
+        finally:
+            self._free.release()
