@@ -1,49 +1,43 @@
 """Builds and wires the objects of an instance; the only place that does."""
 
 import logging
-import re
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from fastapi import FastAPI
-from fastapi.openapi.utils import get_openapi
-from pydantic import BaseModel
-from pydantic.json_schema import models_json_schema
-from starlette.types import Receive, Scope, Send
 
 import fencelock
-from app.audit import Audit, Auditor, audit
+from app import combination
+from app.audit import Audit, Auditor, audit, audit_items
 from app.audit.record import read_record
 from app.dashboard import ControlRoom, Journal, Picture, StallingStore
-from app.errors import ConfigurationError, StockError, StockUnavailable, UnknownItem
+from app.errors import ConfigurationError
 from app.sale import Admin, Rules, Shop
-from app.settings import Guard, Settings, load, unknown_variables
+from app.settings import Settings, load, unknown_variables
 from app.stock import StockStore, Terms, registry
 from app.telemetry import logs
 from app.telemetry.metrics import Metrics
 from app.telemetry.observer import Observer, Observers
-from app.web import admin, catalogue, dashboard, health, pages, ports, problems, purchase, purchase_route, stock
-from app.web.admission import Admission
+from app.web import admin, catalogue, dashboard, health, pages, problems, purchase, purchase_route, stock
+from app.web.application import Application
 from app.web.auth import AdminAuth
 from app.web.buyers import TOKEN_MAX, SignedBuyers
 from app.web.catalogue import Catalogue
 from app.web.dashboard import Control
-from app.web.headers import with_headers
 from app.web.limits import BodyLimit
 from app.web.looks import Cached
 from app.web.rates import Rates, rate
 from app.web.sse import Feeds
 from app.web.state import State
-from fencelock import LockBackend
+from fencelock import Guarantees, LockBackend
 from fencelock.fallback import FallbackBackend
 
 _log = logging.getLogger(__name__)
 
-_AUDITED_AT_ONCE: Final = 100
 _OPERATORS_MAX: Final = 100  # control rooms that are open at once
 
 
@@ -62,20 +56,9 @@ class Sale:
         """Check that the numbers and the orders of an item agree, as of one moment, even while it is being sold."""
         return await audit(await self.store.level(sku), self.store)
 
-    async def audits(self, skus: Sequence[str]) -> AsyncIterator[list[Audit]]:
+    def audits(self, skus: Sequence[str]) -> AsyncIterator[list[Audit]]:
         """The same of many items, in pages; items that are gone are left out."""
-        for first in range(0, len(skus), _AUDITED_AT_ONCE):
-            page = []
-            for sku, level in (await self.store.levels(skus[first : first + _AUDITED_AT_ONCE])).items():
-                if isinstance(level, StockUnavailable):
-                    raise level
-                if isinstance(level, UnknownItem):
-                    continue
-                if isinstance(level, StockError):
-                    page.append(Audit(sku, 0, 0, None, violations=[str(level)]))
-                else:
-                    page.append(await audit(level, self.store))
-            yield page
+        return audit_items(self.store, skus)
 
 
 class _Renewals(fencelock.Hook):
@@ -115,61 +98,14 @@ def open_store(settings: Settings) -> StockStore:
         )
 
 
-def check_together(settings: Settings) -> None:
-    """Raise `ConfigurationError` if lock, store and guard don't go together, or one of them is wrong."""
+def check_together(settings: Settings) -> Guarantees:
+    """What the lock promises. Raises `ConfigurationError` if lock, store and guard don't fit, or one is wrong."""
     backend = open_backend(settings, Observer())
-    promised, guard = backend.guarantees, settings.guard
+    promised = backend.guarantees
     backend.close()
     open_store(settings)
-    if settings.lock_fallback:
-        return
-    with _about("SECKILL_STORE"):
-        best = best_guard(promised, registry.system_of(settings.store.get_secret_value()))
-    tokenless = guard is Guard.FENCE and not promised.fencing
-    alone = guard is Guard.COMPARE and promised.scope is fencelock.Scope.NOBODY
-    if tokenless or alone:
-        raise ConfigurationError(f"SECKILL_LOCK: the lock {backend.name} needs SECKILL_GUARD={best}")
-
-
-def warnings(settings: Settings) -> list[str]:
-    """What this lock and this store together can't promise, in sentences for the operator."""
-    backend = open_backend(settings, Observer())
-    kept = backend.guarantees.elects
-    backend.close()
-    found = []
-    if not kept:
-        found.append(
-            f"the lock {backend.name} keeps no record of the last orders: if the store loses some while no instance "
-            "runs, nobody notices (etcd's locks keep one)"
-        )
-    if _addresses(settings.lock.get_secret_value()) & _addresses(settings.store.get_secret_value()):
-        found.append("the lock and the store are on one server: what sets the one back sets both back")
-    return found
-
-
-_PORTS: Final = {"redis": 6379, "rediss": 6379, "mysql": 3306, "mariadb": 3306}
-
-
-def _addresses(url: str) -> set[tuple[str, int]]:
-    """The servers that a URL names, of those that can hold locks and a stock."""
-    scheme, _, rest = url.partition("://")
-    system = scheme.partition("+")[0]
-    if system not in _PORTS:
-        return set()
-    found = set()
-    for server in re.split("[/?]", rest.rpartition("@")[2], maxsplit=1)[0].split(","):
-        host, _, port = server.rpartition(":") if ":" in server else (server, "", "")
-        found.add((host.replace("localhost", "127.0.0.1"), int(port) if port.isdigit() else _PORTS[system]))
-    return found
-
-
-def best_guard(promised: fencelock.Guarantees, system: str) -> Guard:
-    """What checks writes as well as a lock with these guarantees, and a store in that system, allow."""
-    if promised.fencing:
-        return Guard.FENCE
-    if system == registry.MYSQL:
-        return Guard.VERSION
-    return Guard.NONE if promised.scope is fencelock.Scope.NOBODY else Guard.COMPARE
+    combination.check(promised, settings)
+    return promised
 
 
 def signed_buyers(settings: Settings) -> SignedBuyers | None:
@@ -319,13 +255,12 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         except ConfigurationError as error:
             sys.exit(f"seckill: {error}")
     # What only the parts can judge (URLs, certificates) is judged now, not when the first buyer comes.
-    check_together(settings)
+    not_promised = combination.warnings(check_together(settings), settings)
     _traces(settings)
     signed, rates = signed_buyers(settings), rates_of(settings)
     shown = catalogue_of(settings)
     pages.load()
     logs.configure(level=settings.log_level, form=settings.log_format, instance=settings.instance_name)
-    not_promised = warnings(settings)
     for line in (*unknown_variables(), *not_promised):
         _log.warning("%s", line)
 
@@ -387,8 +322,10 @@ def create_app(settings: Settings | None = None) -> FastAPI:
                 if rates is not None:
                     await rates.close()
 
-    app = _App(
-        settings,
+    app = Application(
+        buying=_methods(settings),
+        operator_port=settings.operator_port,
+        readers_max=settings.readers_max,
         title="seckill",
         summary="A flash sale that never oversells, undersells or loses an order.",
         version=_version(),
@@ -405,62 +342,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     )
     for router in (buying, stock.router, admin.router, dashboard.router, health.router, pages.router, dashboard.pages):
         app.include_router(router)
-    app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
     return app
-
-
-class _App(FastAPI):
-    """FastAPI, but for purchases: they go first, and all else is admitted as there is time for it."""
-
-    def __init__(self, settings: Settings, **options: Any) -> None:
-        super().__init__(**options)
-        self._operator_port = settings.operator_port
-        self._buying = _methods(settings)
-        self._all_else = super().__call__
-        self._readers = Admission(self._read, at_once=settings.readers_max)
-        self._operators = Admission(self._read, at_once=settings.readers_max)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            await with_headers(self._dispatch, scope, receive, send)
-        else:
-            await super().__call__(scope, receive, send)
-
-    async def _dispatch(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path, method, from_operator = scope["path"], scope["method"], False
-        if self._operator_port:
-            from_operator = scope["server"][1] == self._operator_port
-            if ports.is_hidden(method, path, from_operator=from_operator):
-                await problems.problem(404, "http-404", "Not Found", f"{method} {path}: Not Found")(
-                    scope, receive, send
-                )
-                return
-        if path == purchase.PATH and method in self._buying:
-            await purchase.purchase(scope, receive, send)
-        elif path == health.ALIVE:  # whoever asks that ends a process that doesn't answer
-            await super().__call__(scope, receive, send)
-        else:
-            await (self._operators if from_operator else self._readers)(scope, receive, send)
-
-    async def _read(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["path"] == stock.PATH and scope["method"] == "GET":
-            await stock.look(scope, receive, send)
-        else:
-            await self._all_else(scope, receive, send)
-
-
-def _openapi(app: FastAPI) -> dict[str, Any]:
-    """FastAPI's document, and the models that only our responses refer to."""
-    if app.openapi_schema is None:
-        document = get_openapi(title=app.title, version=app.version, summary=app.summary, routes=app.routes)
-        models: list[tuple[type[BaseModel], Literal["serialization"]]] = [
-            (problems.Problem, "serialization"),
-            (purchase.PurchaseView, "serialization"),
-        ]
-        _, extra = models_json_schema(models, ref_template="#/components/schemas/{model}")
-        document.setdefault("components", {}).setdefault("schemas", {}).update(extra["$defs"])
-        app.openapi_schema = document
-    return app.openapi_schema
 
 
 def _version() -> str:

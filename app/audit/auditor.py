@@ -4,7 +4,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -83,6 +83,23 @@ async def audit(level: Level, store: StockStore) -> Audit:
         for order in page:
             ledger.add(order)
     return ledger.compare(level)
+
+
+async def audit_items(store: StockStore, skus: Sequence[str]) -> AsyncIterator[list[Audit]]:
+    """Audit many items, in pages; items that are gone are left out. Raises `StockUnavailable`."""
+    for first in range(0, len(skus), _LOOKED_AT_ONCE):
+        page = []
+        for sku, level in (await store.levels(skus[first : first + _LOOKED_AT_ONCE])).items():
+            match level:
+                case StockUnavailable():
+                    raise level
+                case UnknownItem():
+                    continue
+                case StockError():
+                    page.append(Audit(sku, 0, 0, None, violations=[str(level)]))
+                case _:
+                    page.append(await audit(level, store))
+        yield page
 
 
 async def _pages(store: StockStore, level: Level, after: Order | None) -> AsyncIterator[list[Order]]:

@@ -13,8 +13,9 @@ from enum import StrEnum
 from rich.console import Console
 from rich.status import Status
 
+from app.combination import best_guard
 from app.errors import ConfigurationError
-from app.main import Sale, best_guard, open_sale, open_store
+from app.main import Sale, open_sale, open_store
 from app.settings import PREFIX, Guard, Settings, load
 from app.stock import DEFAULT_SKU
 from app.stock.registry import MYSQL, REDIS, check_guard

@@ -10,8 +10,8 @@ import httpx
 from rich.console import Console
 from rich.table import Table
 
+from app.combination import best_guard
 from app.errors import EXPECTED, ConfigurationError, SeckillError
-from app.main import best_guard
 from app.settings import Guard
 from app.stock.registry import MYSQL, REDIS, check_guard
 from fencelock.registry import CLASSES, backend_class
