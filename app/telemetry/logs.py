@@ -4,12 +4,12 @@ import atexit
 import logging
 import os
 import select
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from datetime import UTC, datetime
-from queue import SimpleQueue
+from logging.handlers import QueueHandler, QueueListener
+from queue import Full, Queue
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -83,49 +83,56 @@ class Json(JsonFormatter):
 _FORMS: Final = {"human": Human, "json": Json}
 
 
-class Writer(logging.Handler):
-    """Writes to a file descriptor from a thread of its own: whoever logs never waits for whoever reads.
+class Lines(QueueHandler):
+    """Hands lines to a thread that writes them to a file descriptor: what logs never waits for what reads.
 
     A reader that stands still (a pipe, a terminal after Ctrl-S) would otherwise stop the thread that logs, which may
     have a lock. At most 10,000 lines wait to be read; those above are dropped, and counted in a line of their own.
     """
 
     def __init__(self, descriptor: int) -> None:
-        super().__init__()
         self._descriptor = descriptor
-        self._begin()
-        os.register_at_fork(after_in_child=self._begin)  # threads stay with the parent, and so do its lines
+        super().__init__(Queue(_LINES_MAX))
+        self._listen()
+        os.register_at_fork(after_in_child=self._listen)  # the thread stays with the parent, and so do its lines
         atexit.register(self.finish)
 
-    def _begin(self) -> None:
-        self._lines: SimpleQueue[str | None] = SimpleQueue()
-        self._dropped = 0
-        self._thread: threading.Thread | None = None
+    def _listen(self) -> None:
+        self.queue: Queue[Any] = Queue(_LINES_MAX)
+        self.dropped = 0
+        _Listener(self, self._descriptor).start()
 
     @override
-    def emit(self, record: logging.LogRecord) -> None:
+    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
         # Formatted here: what it is about is known to the task that logs.
-        line = self.format(record)
-        if self._lines.qsize() >= _LINES_MAX:
-            self._dropped += 1
-            return
-        if self._thread is None:  # (under the handler's own mutex)
-            self._thread = threading.Thread(target=self._write_on, name="seckill-log", daemon=True)
-            self._thread.start()
-        self._lines.put(line)
+        return logging.makeLogRecord({"msg": self.format(record)})
+
+    @override
+    def enqueue(self, record: logging.LogRecord) -> None:
+        try:
+            self.queue.put_nowait(record)
+        except Full:
+            self.dropped += 1
 
     def finish(self, within_s: float = 1.0) -> None:
-        """Write what waits to be written; for at most a second, as nobody may be reading."""
-        if self._thread is not None:
-            self._lines.put(None)
-            self._thread.join(within_s)
+        """Have what waits written; for at most a second, as nobody may be reading."""
+        with self.queue.all_tasks_done:
+            self.queue.all_tasks_done.wait_for(lambda: not self.queue.unfinished_tasks, within_s)
 
-    def _write_on(self) -> None:
-        while (line := self._lines.get()) is not None:
-            self._write(line)
-            if self._dropped and self._lines.empty():
-                dropped, self._dropped = self._dropped, 0
-                self._write(f"(here {dropped} lines are missing: they were not read in time)")
+
+class _Listener(QueueListener):
+    def __init__(self, lines: Lines, descriptor: int) -> None:
+        super().__init__(lines.queue)
+        self._lines = lines
+        self._descriptor = descriptor
+
+    @override
+    def handle(self, record: logging.LogRecord) -> None:
+        self._write(record.msg)
+        lines = self._lines
+        if lines.dropped and lines.queue.empty():
+            dropped, lines.dropped = lines.dropped, 0
+            self._write(f"(here {dropped} lines are missing: they were not read in time)")
 
     def _write(self, line: str) -> None:
         # Not through sys.stderr, whose mutex a blocked thread would keep until the end of the process, and beyond.
@@ -143,7 +150,7 @@ def configure(*, level: str, form: str, instance: str) -> None:
 
     The libraries below us are heard only when something is wrong.
     """
-    handler = Writer(_STDERR)
+    handler = Lines(_STDERR)
     handler.setFormatter(_FORMS[form](instance))
     logging.basicConfig(handlers=[handler])
     logging.captureWarnings(True)  # Python's own lines, too
