@@ -4,8 +4,11 @@ import asyncio
 import json
 import logging
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from subprocess import PIPE
 from typing import Any
 
 import pytest
@@ -162,3 +165,46 @@ def test_tasks_do_not_mix() -> None:
         asyncio.run(main())
     said = {line["message"]: line.get("token") for line in map(json.loads, lines)}
     assert said == {"beside": None, "till 0": 0, "till 1": 1}
+
+
+_TALKATIVE = """
+import logging, sys
+from app.telemetry import logs
+logs.configure(level="INFO", form="human", instance="8080")
+for number in range(30_000):
+    logging.getLogger("app").info("line %d", number)
+print("said", flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.fixture
+def talkative() -> Iterator[subprocess.Popen[str]]:
+    """It has logged 30,000 lines, of which none was read."""
+    with subprocess.Popen(
+        [sys.executable, "-c", _TALKATIVE], stdin=PIPE, stdout=PIPE, stderr=PIPE, text=True
+    ) as process:
+        assert process.stdout
+        assert process.stdout.readline() == "said\n"
+        yield process
+
+
+def test_lines_above_ten_thousand_are_dropped_and_counted(talkative: subprocess.Popen[str]) -> None:
+    """A reader that stands still stops nobody who logs; later it hears how many lines it has missed."""
+    assert talkative.stderr
+    lines = 0
+    for line in talkative.stderr:
+        if missing := re.fullmatch(r"\(here (\d+) lines are missing: they were not read in time\)\n", line):
+            break
+        assert f" line {lines} " in line
+        lines += 1
+    assert lines + int(missing[1]) == 30_000
+    assert 10_000 <= lines < 20_000
+    assert talkative.communicate("\n", timeout=30)[1] == ""
+
+
+def test_an_unread_log_keeps_no_process_from_ending(talkative: subprocess.Popen[str]) -> None:
+    """What nobody reads is lost after a second."""
+    assert talkative.stdin
+    talkative.stdin.close()
+    assert talkative.wait(30) == 0
