@@ -91,16 +91,16 @@ class Lines(QueueHandler):
     """
 
     def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
         super().__init__(Queue(_LINES_MAX))
-        self._listen()
-        os.register_at_fork(after_in_child=self._listen)  # the thread stays with the parent, and so do its lines
+        self._descriptor = descriptor
+        self._begin()
+        os.register_at_fork(after_in_child=self._begin)  # the thread stays with the parent, and so do its lines
         atexit.register(self.finish)
 
-    def _listen(self) -> None:
+    def _begin(self) -> None:
         self.queue: Queue[Any] = Queue(_LINES_MAX)
         self.dropped = 0
-        _Listener(self, self._descriptor).start()
+        self._listens = False
 
     @override
     def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
@@ -109,6 +109,9 @@ class Lines(QueueHandler):
 
     @override
     def enqueue(self, record: logging.LogRecord) -> None:
+        if not self._listens:  # (under the handler's own mutex)
+            self._listens = True
+            _Listener(self, self._descriptor).start()
         try:
             self.queue.put_nowait(record)
         except Full:

@@ -1,199 +1,260 @@
-"""uvicorn's connection with the limits that it lacks: heads that never end, clients that never speak or never read.
+"""The connection of a client: it answers purchases itself, and hands all other requests to uvicorn's protocol.
 
 A purchase that is well formed is answered without a task of its own, as a task costs more than the sale. What it means
-and what it is told are the ASGI application's affair (`app.web.purchase`), and all that is unusual goes through that.
+and how it is answered is the ASGI application's affair (`app.web.purchase`), and all that is unusual goes through that.
 
-All else is uvicorn's, and a balancer's in front of it. How long a body may take, and how large it may be, is the
-application's business: see `app.web.limits`.
+uvicorn's protocol is used as it comes: it is given whole requests, one at a time, and the same transport. What it lacks
+is here and in `connection_limits`. How long a body may take, and how large it may be, is the application's business:
+see `app.web.limits`.
 """
 
 import asyncio
-import fcntl
 import socket
-import sys
-import termios
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any, Final
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+import httptools
+from uvicorn import Config
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.utils import get_local_addr
+from uvicorn.server import ServerState
 
 from app.sale import Answer, Purchase
+from app.web.connection_limits import HEAD_MAX_BYTES, ConnectionLimits
 from app.web.headers import HEADERS
-from app.web.problems import of, problem
+from app.web.problems import of
 from app.web.purchase import GONE, PATH, read, respond
 from app.web.state import State
 
-HEAD_MAX_BYTES: Final = 16_384
-_HEAD_TOO_LARGE: Final = f"the head of the request is larger than {HEAD_MAX_BYTES} bytes"
-_TITLES: Final = {408: "Request Timeout", 431: "Request Header Fields Too Large", 503: "Service Unavailable"}
-_UNSENT_BYTES: Final = getattr(termios, "TIOCOUTQ", None)  # of a socket on Linux and macOS
-_INT: Final = bytes(4)
+_TITLES: Final = {
+    400: "Bad Request",
+    408: "Request Timeout",
+    431: "Request Header Fields Too Large",
+    503: "Service Unavailable",
+}
+_NEVER_S: Final = 10**6
 _BEGIN: Final = b"HTTP/1.1 "  # of every answer
 _PATH: Final = PATH.encode()
 _FIXED: Final = b"".join(b"%s: %s\r\n" % header for header in HEADERS)
-_refuse_head: Final = problem(
-    431, "request-header-fields-too-large", _TITLES[431], _HEAD_TOO_LARGE, headers={"Connection": "close"}
-)
-
-
-class _NoBody:
-    def set(self) -> None:
-        """Nobody waits for a body."""
 
 
 class _Sale:
-    """A purchase that is being answered: what uvicorn asks of a request in hand, and what the answer needs.
+    """A purchase that is being answered. `begun`: the first bytes of the answer are written."""
 
-    `begun`: the first bytes of the answer are written.
-    """
+    __slots__ = ("as_json", "begun", "in_line", "keep_alive", "method", "purchase", "state")
 
-    __slots__ = (
-        *("as_json", "begun", "disconnected", "in_line", "keep_alive", "method"),
-        *("more_body", "response_complete", "state", "wish"),
-    )
-    message_event = _NoBody()
-
-    def __init__(self, state: State, method: str, wish: Purchase, as_json: bool, *, keep_alive: bool) -> None:
+    def __init__(self, state: State, method: str, purchase: Purchase, as_json: bool, *, keep_alive: bool) -> None:
         self.state = state
         self.method = method
-        self.wish = wish
+        self.purchase = purchase
         self.as_json = as_json
         self.keep_alive = keep_alive
-        self.in_line = self.begun = self.disconnected = self.response_complete = False
-        self.more_body = True
+        self.in_line = self.begun = False
 
 
 def _raise(error: Exception) -> Answer:
     raise error
 
 
-class _Nothing(list[tuple[bytes, bytes]]):
-    def append(self, _: tuple[bytes, bytes]) -> None:
-        pass
-
-
-_DROPPED: Final = _Nothing()
-
-
-class Connection(HttpToolsProtocol):
-    """Swept by the server now and then. `connections_max`: set by the server, for all of them."""
+class Connection(asyncio.Protocol):
+    """Made by uvicorn's server, and swept by ours now and then. `connections_max`: set by it, for all of them."""
 
     connections_max: int = 20_000
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self._waiting_since: float | None = None  # for a whole head
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        self._config = config
+        self._server_state = server_state
+        self._app_state = app_state
+        self._loop = _loop or asyncio.get_running_loop()
+        self._parser = httptools.HttpRequestParser(self)
+        self._uvicorn: HttpToolsProtocol | None = None  # made for the first request that is no purchase
+        self._sale: _Sale | None = None  # that is not answered
+        self._url = b""
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._in_head = self._in_body = False
+        self._chunked = False
         self._head_bytes = 0  # that came before
         self._new_bytes = 0
-        self._sale: _Sale | None = None  # that is not answered
-        self._told = False  # of one that has come with these bytes
-        self._idle_since: float | None = None  # after that
+        self._told = False  # a purchase that has come with these bytes
         self._half_closed = False
         self._gone = False  # after that
-        self._unsent_bytes = 0
-        self._asked = False  # since the last look
-        self._stuck_since: float | None = None
-        self._descriptor: int | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """A silent client counts as one that sends a head slowly: uvicorn waits for its first byte for ever."""
-        super().connection_made(transport)
-        self._waiting_since = self.loop.time()
-        connected = transport.get_extra_info("socket")
-        self._descriptor = connected.fileno() if connected is not None else None
-        # uvicorn's `limit_concurrency` would refuse those who are connected, too.
-        if len(self.connections) > self.connections_max:
-            self.refuse(503, "too many connections; nothing was sold")
+        """Refuse it if there are too many: uvicorn's `limit_concurrency` would refuse those who are connected, too."""
+        self.transport = transport
+        self._server = get_local_addr(transport)
+        self._limits = ConnectionLimits(transport, self._loop.time())
+        self._server_state.connections.add(self)  # type: ignore[arg-type]
+        if len(self._server_state.connections) > self.connections_max:
+            self._refuse(503, "too many connections; nothing was sold")
 
     def data_received(self, data: bytes) -> None:
-        """Bytes that begin no request (empty lines) count as well: each of them ends uvicorn's keep-alive timer."""
-        if self._waiting_since is None and not self._answering:
-            self._waiting_since = self.loop.time()
+        """Parse. A request is not taken that does not wait for the answer to the one ahead: no client does that."""
+        if not self._in_body and not self._answering:
+            self._limits.bytes_come(self._loop.time())
         self._new_bytes, self._told = len(data), False
-        super().data_received(data)
-        if self._waiting_since is not None:
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            return  # it was answered as any other request, and was the last one
+        except httptools.HttpParserError:
+            if self._answering:
+                self._end_after_answer()
+            elif self._told:
+                self.transport.close()  # it has been answered already
+            else:
+                self._refuse(400, "this is no HTTP request")
+            return
+        if self._in_head or not (self._in_body or self._answering or self._told):
             self._head_bytes += len(data)
             if self._head_bytes > HEAD_MAX_BYTES:
-                self.refuse(431, _HEAD_TOO_LARGE)
+                self._refuse_head()
+
+    # -- what the parser finds ---------------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
-        """A request that does not wait for the answer to the one ahead of it is not taken: no client sends that."""
+        """A request begins."""
         if self._answering or self._told:
-            raise BlockingIOError("pipelined")  # ends the parser; see `send_400_response`
-        # What uvicorn makes of a request's beginning can wait: a purchase needs none of it.
-        self.url, self.headers, self.expect_100_continue = b"", [], False
-        self._idle_since = None
+            raise BlockingIOError("pipelined")  # ends the parser
+        self._url, self._headers, self._in_head = b"", [], True
         self._head_bytes = 0
-        self._asked = True
+
+    def on_url(self, url: bytes) -> None:
+        """A part of the target."""
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header; trailers behind a body are dropped, as they would pass for headers, and have no bound."""
+        if self._in_head:
+            self._headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
-        """From here on the application has the time."""
+        """Take it if it is a purchase, or hand it on."""
+        self._in_head, self._in_body = False, True
+        self._limits.head_is_complete()
         # Bytes that came with the end of the head may be of the head.
         if self._head_bytes + self._new_bytes > HEAD_MAX_BYTES:
-            size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+            size = len(self._url) + sum(len(name) + len(value) + 4 for name, value in self._headers)
             if size > HEAD_MAX_BYTES:
-                self.app = _refuse_head
+                self._refuse_head()
+                return
         if not self._is_purchase():
-            url, headers, expects = self.url, self.headers, self.expect_100_continue
-            super().on_message_begin()
-            self.url, self.expect_100_continue = url, expects
-            self.headers.extend(headers)
-            cast(dict[str, Any], self.scope)[GONE] = self._has_gone
-            super().on_headers_complete()
-        self._waiting_since = None
-        self.headers = _DROPPED  # uvicorn would add trailers to the headers, without a bound
-        if self.parser.should_upgrade():
-            self.cycle.keep_alive = False  # the parser takes nothing more, and we speak nothing else
+            self._hand_on()
+
+    def on_body(self, body: bytes) -> None:
+        """A part of the body. Of a request that was answered already none is wanted, or it may go on for ever."""
+        if not self._answering:
+            self.transport.close()
+        elif self._uvicorn is not None:
+            self._uvicorn.data_received(b"%x\r\n%s\r\n" % (len(body), body) if self._chunked else body)
+
+    def on_message_complete(self) -> None:
+        """Buy, if that is what was asked for."""
+        self._in_body = False
+        sale = self._sale
+        if sale is not None:
+            self._buy(sale)
+        elif self._chunked and self._uvicorn is not None and self._answering:
+            self._uvicorn.data_received(b"0\r\n\r\n")
+
+    # -- other requests ----------------------------------------------------------------------------------------------
+
+    def _hand_on(self) -> None:
+        """Give the head to uvicorn's protocol, as it would come over a connection without purchases."""
+        if self._uvicorn is None:
+            state = {**self._app_state, GONE: self._has_gone}
+            self._uvicorn = HttpToolsProtocol(self._config, self._server_state, state, self._loop)
+            self._uvicorn.timeout_keep_alive = _NEVER_S  # it knows nothing of the purchases in between
+            self._uvicorn.connection_made(self.transport)
+            self._server_state.connections.discard(self._uvicorn)  # the server has us
+        head = [b"%s %s HTTP/%s\r\n" % (self._parser.get_method(), self._url, self._parser.get_http_version().encode())]
+        upgrade = self._parser.should_upgrade()  # our parser takes nothing more then, and we speak nothing else
+        self._chunked = False
+        for name, value in self._headers:
+            if not (upgrade and name in (b"connection", b"upgrade")):
+                head.append(b"%s: %s\r\n" % (name, value))
+            self._chunked = self._chunked or name == b"transfer-encoding"
+        head.append(b"connection: close\r\n\r\n" if upgrade else b"\r\n")
+        self._uvicorn.data_received(b"".join(head))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Nobody is there any more."""
+        self._server_state.connections.discard(self)
+        self._gone = True
+        if self._uvicorn is not None:
+            self._uvicorn.connection_lost(None)  # with an error it would leave its timer behind
+
+    def pause_writing(self) -> None:
+        """The client does not keep up: see `asyncio.Protocol`."""
+        if self._uvicorn is not None:
+            self._uvicorn.pause_writing()
+
+    def resume_writing(self) -> None:
+        """It does again."""
+        if self._uvicorn is not None:
+            self._uvicorn.resume_writing()
+
+    def shutdown(self) -> None:
+        """End after the answer that is under way; called by uvicorn's server when it is told to stop."""
+        if self._sale is not None:
+            self._sale.keep_alive = False
+        elif self._uvicorn is not None:
+            self._uvicorn.shutdown()
+        else:
+            self.transport.close()
 
     # -- purchases ---------------------------------------------------------------------------------------------------
 
     def _is_purchase(self) -> bool:
         """Whether it is one, and well formed. What is unusual needs a task, and perhaps has a body that never comes."""
-        path, _, query = self.url.partition(b"?")
-        if path != _PATH or self.app is not self.config.loaded_app:
+        path, _, query = self._url.partition(b"?")
+        if path != _PATH:
             return False
-        method = self.parser.get_method().decode()
+        method = self._parser.get_method().decode()
         state = self._open_shop(method)
         if state is None:
             return False
         try:
-            wish, as_json = read(state, query, self.headers)
+            purchase, as_json = read(state, query, self._headers)
         except Exception:
             return False  # the application says it, and logs it if it is an error of ours
-        keep_alive = self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive()
-        self._sale = _Sale(state, method, wish, as_json, keep_alive=keep_alive)
-        self.cycle = cast(RequestResponseCycle, self._sale)
+        parser = self._parser
+        keep_alive = (
+            parser.get_http_version() != "1.0" and parser.should_keep_alive() and not parser.should_upgrade()
+        )  # it takes nothing more after an upgrade
+        self._sale = _Sale(state, method, purchase, as_json, keep_alive=keep_alive)
         return True
 
     def _open_shop(self, method: str) -> State | None:
-        state = self.app_state.get("seckill")
+        state = self._app_state.get("seckill")
         if not isinstance(state, State) or method not in state.buying or state.rates is not None:
             return None
-        return None if self.server and self.server[1] == state.operator_port else state
+        return None if self._server and self._server[1] == state.operator_port else state
 
-    def on_message_complete(self) -> None:
-        """Buy, if that is what was asked for."""
-        super().on_message_complete()
-        sale = self._sale
-        if sale is None or sale.in_line:
-            return
+    def _buy(self, sale: _Sale) -> None:
         sale.in_line = True
         try:
-            told = sale.state.shop.join(sale.wish, gone=self._has_gone)
+            future = sale.state.shop.join(sale.purchase, gone=self._has_gone)
         except Exception as error:
             self._tell(sale, partial(_raise, error))
             return
-        if isinstance(told, Answer):
-            self._tell(sale, lambda: told)
+        if isinstance(future, Answer):
+            self._tell(sale, lambda: future)
         else:
-            told.add_done_callback(lambda told: self._tell(sale, told.result))
+            future.add_done_callback(lambda future: self._tell(sale, future.result))
 
-    def _tell(self, sale: "_Sale", answer: Callable[[], Answer]) -> None:
-        """Whatever happens, the buyer is told, or loses the connection."""
+    def _tell(self, sale: _Sale, answer: Callable[[], Answer]) -> None:
+        """Answer, whatever has happened; a buyer who can't be told loses the connection."""
         try:
             try:
-                headers, body = respond(sale.state, self.server, answer(), as_json=sale.as_json)
+                headers, body = respond(sale.state, self._server, answer(), as_json=sale.as_json)
                 status = 200
             except Exception as error:
                 problem = of(error, sale.method, PATH)
@@ -203,37 +264,35 @@ class Connection(HttpToolsProtocol):
             self.transport.abort()
             raise
 
-    def _say(self, sale: "_Sale", status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> None:
-        sale.response_complete = self._told = True
-        self._sale = None
-        if sale.disconnected:
+    def _say(self, sale: _Sale, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> None:
+        self._sale, self._told = None, True
+        if self.transport.is_closing():
             return
         said = [STATUS_LINE[status].removeprefix(_BEGIN) if sale.begun else STATUS_LINE[status]]
-        said += [b"%s: %s\r\n" % header for header in self.server_state.default_headers]
+        said += [b"%s: %s\r\n" % header for header in self._server_state.default_headers]
         said += [b"%s: %s\r\n" % header for header in headers]
         said += (_FIXED, b"\r\n" if sale.keep_alive else b"connection: close\r\n\r\n", body)
         self.transport.write(b"".join(said))
-        self.server_state.total_requests += 1
+        self._server_state.total_requests += 1
         if sale.keep_alive:
-            self._idle_since = self.loop.time()  # uvicorn has a timer for that, for each answer
+            self._limits.answered(self._loop.time())
         else:
             self.transport.close()
 
-    def eof_received(self) -> bool:  # type: ignore[override]
-        """The client sends no more; a buyer may still read.
+    def eof_received(self) -> bool:
+        """The client sends no more; it may still read, and is answered. A live stream, though, has lost its listener.
 
-        Who has gone altogether looks the same, but answers the first bytes with a reset; and those are the same
-        whatever the buyer will be told.
+        A buyer who has gone altogether looks the same, but answers the first bytes with a reset; and those are the
+        same whatever the answer will be.
         """
-        if not self._answering:
-            return False  # uvicorn closes
+        streams = self._sale is None and self._uvicorn is not None and self._uvicorn.cycle.response_started
+        if not self._answering or streams:
+            return False  # the transport closes
         self._half_closed = True
         if self._sale is not None:
             self.transport.write(_BEGIN)
             self._sale.begun = True
-        elif cast(Any, self.cycle.scope)["path"] != PATH:
-            return False
-        self.cycle.keep_alive = False
+        self.shutdown()
         return True
 
     def _has_gone(self) -> bool:
@@ -246,53 +305,27 @@ class Connection(HttpToolsProtocol):
 
     # -- limits ------------------------------------------------------------------------------------------------------
 
-    def on_response_complete(self) -> None:
-        """Answered before the body was there: close, or it may go on for ever."""
-        if self.cycle.more_body:
-            self.transport.close()
-        super().on_response_complete()
-
     @property
     def _answering(self) -> bool:
-        return self.cycle is not None and not self.cycle.response_complete
-
-    def send_400_response(self, msg: str) -> None:
-        """What came is no HTTP, or comes too early. An answer that is under way is the last one."""
-        if self._answering:
-            self._end_after_answer()
-        elif self._told:
-            self.transport.close()  # it has been answered already
-        else:
-            super().send_400_response(msg)
-
-    def _unsupported_upgrade_warning(self) -> None:
-        """No word in the log: what clients offer is their affair."""
+        if self._sale is not None:
+            return True
+        cycle = self._uvicorn.cycle if self._uvicorn is not None else None
+        return cycle is not None and not cycle.response_complete
 
     def sweep(self, now: float, *, request_timeout_s: float, reading_timeout_s: float) -> None:
-        """End it if a head has been on its way for too long, or if the client reads nothing of what was sent."""
-        if self._waiting_since is not None and now - self._waiting_since > request_timeout_s:
-            self.refuse(408, f"no whole request within {request_timeout_s:g} s")
-        if self._idle_since is not None and now - self._idle_since > self.timeout_keep_alive:
-            self.transport.close()
-        unsent = self._unread()
-        # Whoever asks again and again may have as much unread at each look, and not more.
-        if not unsent or unsent < self._unsent_bytes or (self._asked and unsent == self._unsent_bytes):
-            self._stuck_since = None
-        elif self._stuck_since is None:
-            self._stuck_since = now
-        elif now - self._stuck_since > reading_timeout_s:
+        """End it if a head is late, if it is not used any more, or if the client reads nothing of what was sent."""
+        limits = self._limits
+        if limits.head_is_late(now, request_timeout_s):
+            self._refuse(408, f"no whole request within {request_timeout_s:g} s")
+        elif not self._answering and (self._in_body or limits.is_unused(now, self._config.timeout_keep_alive)):
+            self.transport.close()  # a body that is still on its way was not waited for
+        if limits.is_stuck(now, reading_timeout_s):
             self.transport.abort()  # a close would wait until what was sent has been read
-        self._unsent_bytes, self._asked = unsent, False
 
-    def _unread(self) -> int:
-        """Bytes that were sent and that the client's machine has not taken, in our buffer and in the kernel's."""
-        unsent = self.transport.get_write_buffer_size()
-        if self.cycle is None or self._descriptor is None or _UNSENT_BYTES is None or self.transport.is_closing():
-            return unsent
-        in_kernel = fcntl.ioctl(self._descriptor, _UNSENT_BYTES, _INT)
-        return unsent + int.from_bytes(in_kernel, sys.byteorder)
+    def _refuse_head(self) -> None:
+        self._refuse(431, f"the head of the request is larger than {HEAD_MAX_BYTES} bytes")
 
-    def refuse(self, status: int, why: str) -> None:
+    def _refuse(self, status: int, why: str) -> None:
         """Say why and close; if an answer is under way, that is the last."""
         if self.transport.is_closing():
             return
@@ -310,5 +343,5 @@ class Connection(HttpToolsProtocol):
         self.transport.close()
 
     def _end_after_answer(self) -> None:
-        self.cycle.keep_alive = False
-        self.flow.pause_reading()
+        self.shutdown()
+        self.transport.pause_reading()

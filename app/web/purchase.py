@@ -22,7 +22,7 @@ from app.web.problems import invalid_field
 from app.web.state import State
 
 PATH: Final = "/stock/reduce"
-GONE: Final = "seckill.gone"  # in a request's scope: says whether its client has gone
+GONE: Final = "seckill.gone"  # in the state of a request: says whether its client has gone
 METHODS: Final = ("GET", "POST")
 _SKU: Final = re.compile(SKU_PATTERN)
 _QUANTITY: Final = re.compile(r"[1-9][0-9]{0,8}")
@@ -63,7 +63,7 @@ async def purchase(scope: Scope, receive: Receive, send: Send) -> None:
         wish, as_json = read(state, scope["query_string"], scope["headers"])
         if state.rates is not None:
             await state.rates.check_buyer(wish.buyer)
-        answer = await state.shop.buy(wish, gone=scope.get(GONE, _never))
+        answer = await state.shop.buy(wish, gone=scope["state"].get(GONE, _never))
     except Exception as error:
         if isinstance(error, TurnedAway):
             state.shop.turned_away(error)

@@ -16,7 +16,7 @@ import httpx
 import psutil
 import pytest
 
-from app.web.connection import HEAD_MAX_BYTES
+from app.web.connection_limits import HEAD_MAX_BYTES
 from app.web.limits import BODY_MAX_BYTES
 from fencelock.etcd.backend import EtcdBackend
 from lab.servers import EtcdMember, Valkey

@@ -284,3 +284,39 @@ async def test_a_client_that_sends_no_more_at_once(etcd: EtcdMember, valkey: Val
                     assert (await reader.read()).startswith(b"HTTP/1.1 200 OK")
                 writer.close()
         await eventually_async(lambda: not one.server.server_state.connections, "no connection is left")
+
+
+async def test_a_reader_that_sends_no_more_is_answered(etcd: EtcdMember, valkey: Valkey) -> None:
+    """Half-closed behind its request it has its answer; one that listens to a stream has left it."""
+    async with served(etcd, valkey, Connection) as one:
+        await fill(one)
+        for path, stays in (("/stock", True), ("/healthz", True), ("/stock/live", False)):
+            reader, writer = await asyncio.open_connection("127.0.0.1", one.port)
+            writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            if not stays:
+                assert (await reader.readline()).startswith(b"HTTP/1.1 200 OK")
+            writer.write_eof()
+            async with asyncio.timeout(WITHIN_S):
+                said = await reader.read()
+            assert said.startswith(b"HTTP/1.1 200 OK") == stays
+            writer.close()
+
+
+async def test_purchases_and_other_requests_share_a_connection(
+    etcd: EtcdMember, valkey: Valkey, started: list[str]
+) -> None:
+    """A purchase behind a page needs no task either; a connection is kept as long as one of the two uses it."""
+    async with served(etcd, valkey, Connection, keep_alive_s=2) as one:
+        await fill(one)
+        started.clear()
+        reader, writer = await asyncio.open_connection("127.0.0.1", one.port)
+        for _ in range(2):
+            for request in ("GET /stock", "POST /stock/reduce", "POST /stock/reduce"):
+                writer.write(f"{request} HTTP/1.1\r\nHost: x\r\nAccept: application/json\r\n\r\n".encode())
+                async with asyncio.timeout(WITHIN_S):
+                    head = await reader.readuntil(b"\r\n\r\n")
+                    length = re.search(rb"content-length: (\d+)", head)
+                    await reader.readexactly(int(length[1] if length else 0))
+                assert head.startswith(b"HTTP/1.1 200 OK")
+        assert started == ["/stock", "/stock"]
+        writer.close()

@@ -1,0 +1,71 @@
+"""What a connection may cost before and after a request: time and bytes for a head, time to read what it was sent."""
+
+import asyncio
+import fcntl
+import sys
+import termios
+from typing import Final
+
+HEAD_MAX_BYTES: Final = 16_384
+_UNSENT_BYTES: Final = getattr(termios, "TIOCOUTQ", None)  # of a socket on Linux and macOS
+_INT: Final = bytes(4)
+
+
+class ConnectionLimits:
+    """The watch over one connection. Its time starts with the connection: a silent client counts as a slow one."""
+
+    def __init__(self, transport: asyncio.Transport, now: float) -> None:
+        self._transport = transport
+        connected = transport.get_extra_info("socket")
+        self._descriptor: int | None = connected.fileno() if connected is not None else None
+        self._head_since: float | None = now  # bytes of a head, or the first ones, are awaited
+        self._idle_since: float | None = None  # an answer was the last thing that happened
+        self._unsent_bytes = 0
+        self._stuck_since: float | None = None
+        self._asked = False  # since the last look
+
+    def bytes_come(self, now: float) -> None:
+        """A head begins, or goes on; an empty line is a beginning, too."""
+        if self._head_since is None:
+            self._head_since = now
+        self._idle_since = None
+
+    def head_is_complete(self) -> None:
+        """From here on the application has the time."""
+        self._head_since = None
+        self._asked = True
+
+    def answered(self, now: float) -> None:
+        """The connection is kept for the next request."""
+        self._idle_since = now
+
+    def head_is_late(self, now: float, timeout_s: float) -> bool:
+        """Whether a head has been on its way for longer than that."""
+        return self._head_since is not None and now - self._head_since > timeout_s
+
+    def is_unused(self, now: float, timeout_s: float) -> bool:
+        """Whether nothing has come for longer than that since the last answer."""
+        if self._head_since is None and self._idle_since is None:
+            self._idle_since = now  # the answer was another protocol's
+        return self._idle_since is not None and now - self._idle_since > timeout_s
+
+    def is_stuck(self, now: float, timeout_s: float) -> bool:
+        """Whether the client has read nothing for longer than that, of what it was sent.
+
+        A client that keeps asking may stay at the same backlog; only growth counts then.
+        """
+        unsent = self._unread()
+        if not unsent or unsent < self._unsent_bytes or (self._asked and unsent == self._unsent_bytes):
+            self._stuck_since = None
+        elif self._stuck_since is None:
+            self._stuck_since = now
+        self._unsent_bytes, self._asked = unsent, False
+        return self._stuck_since is not None and now - self._stuck_since > timeout_s
+
+    def _unread(self) -> int:
+        """Bytes that were sent and that the client's machine has not taken, in our buffer and in the kernel's."""
+        unsent = self._transport.get_write_buffer_size()
+        if self._descriptor is None or _UNSENT_BYTES is None or self._transport.is_closing():
+            return unsent
+        in_kernel = fcntl.ioctl(self._descriptor, _UNSENT_BYTES, _INT)
+        return unsent + int.from_bytes(in_kernel, sys.byteorder)
