@@ -14,7 +14,7 @@ import fencelock
 from app import combination
 from app.audit import Audit, Auditor, audit, audit_items
 from app.audit.record import read_record
-from app.dashboard import ControlRoom, Journal, Picture, StallingStore
+from app.dashboard import ControlRoom, DelayingStore, Journal, Picture
 from app.errors import ConfigurationError
 from app.sale import Admin, Rules, Shop
 from app.settings import Settings, load, unknown_variables
@@ -25,11 +25,11 @@ from app.telemetry.observer import Observer, Observers
 from app.web import admin, catalogue, dashboard, health, pages, problems, purchase, purchase_route, stock
 from app.web.application import Application
 from app.web.auth import AdminAuth
-from app.web.buyers import TOKEN_MAX, SignedBuyers
+from app.web.body_limit import BodyLimit
 from app.web.catalogue import Catalogue
+from app.web.coalesce import TtlCache
 from app.web.dashboard import Control
-from app.web.limits import BodyLimit
-from app.web.looks import Cached
+from app.web.identity import BUYER_MAX, TOKEN_MAX, SignedBuyers
 from app.web.rates import Rates, rate
 from app.web.sse import Feeds
 from app.web.state import State
@@ -49,7 +49,7 @@ class Sale:
     admin: Admin
     store: StockStore
     journal: Journal
-    stalling: StallingStore | None
+    delaying: DelayingStore | None
     auditor: Auditor | None
 
     async def audit(self, sku: str) -> Audit:
@@ -191,8 +191,8 @@ async def open_sale(
     try:
         store = open_store(settings)
         # The pause of the control room: only where there is a token that opens one.
-        stalling = StallingStore(store) if settings.admin_token else None
-        store = stalling.as_store if stalling else store
+        delaying = DelayingStore(store) if settings.admin_token else None
+        store = delaying.as_store if delaying else store
         try:
             learn, auditor = _auditing(settings, backend, store, observer, lambda: shop.buyers_waiting > 0)
             shop = Shop(
@@ -212,7 +212,7 @@ async def open_sale(
                 metrics.watch_auditor(lambda: auditor.leads, lambda: auditor.violations, lambda: auditor.units)
                 auditor.start()
             try:
-                yield Sale(shop, operator, store, journal, stalling, auditor if with_auditor else None)
+                yield Sale(shop, operator, store, journal, delaying, auditor if with_auditor else None)
             finally:
                 await shop.close(within_s=settings.drain_timeout_s)
                 if auditor is not None and with_auditor:
@@ -285,7 +285,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
                 sale.shop,
                 sale.admin,
                 sale.journal,
-                sale.stalling,
+                sale.delaying,
                 instance=settings.instance_name,
                 lease_ttl_s=settings.lock_ttl_s,
                 lacks=lacks,
@@ -300,7 +300,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
                 quantity_max=settings.quantity_max,
                 operator_port=settings.operator_port,
                 buying=_methods(settings),
-                buyer_max=TOKEN_MAX if signed else purchase.BUYER_MAX,
+                buyer_max=TOKEN_MAX if signed else BUYER_MAX,
                 signed=signed,
                 rates=rates,
                 catalogue=shown,
@@ -310,12 +310,12 @@ def create_app(settings: Settings | None = None) -> FastAPI:
                 looks=stock.looks_at(sale.shop, sale.auditor),
                 scrape=health.scrape(metrics),
                 ready=ready,
-                locks=Cached(lambda _: sale.admin.contenders()),
+                locks=TtlCache(lambda _: sale.admin.contenders()),
                 warnings=not_promised,
                 auditor=sale.auditor,
             )
             try:
-                yield {"seckill": state, "control": Control(room, Cached(picture))}
+                yield {"seckill": state, "control": Control(room, TtlCache(picture))}
             finally:
                 state.close_feeds()
                 await room.close()
@@ -338,7 +338,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     problems.install(app)
     app.add_middleware(BodyLimit, timeout_s=settings.request_timeout_ms / 1000)
     buying = purchase_route.router(
-        _methods(settings), quantity_max=settings.quantity_max, buyer_max=TOKEN_MAX if signed else purchase.BUYER_MAX
+        _methods(settings), quantity_max=settings.quantity_max, buyer_max=TOKEN_MAX if signed else BUYER_MAX
     )
     for router in (buying, stock.router, admin.router, dashboard.router, health.router, pages.router, dashboard.pages):
         app.include_router(router)

@@ -9,7 +9,7 @@ import typer
 
 from app.errors import ConfigurationError
 from app.settings import PREFIX, Guard, Settings, load
-from lab.demo import whereabouts
+from lab.demo import state_file
 from lab.demo.stage import LockName, StageOptions, StoreName
 from lab.model.protocol import Mechanism
 
@@ -225,12 +225,12 @@ def settings(say: Callable[[str], object]) -> tuple[Settings, str]:
 
     And what to do if nobody answers there; empty if that is for a setting to say.
     """
-    if whereabouts.leads_elsewhere():
+    if state_file.leads_elsewhere():
         return load(), ""
-    where = whereabouts.find(say)
+    where = state_file.find(say)
     if where is None:
         return load(), f"start a sale with `seckill up`, or set {PREFIX}LOCK and {PREFIX}STORE"
-    own = whereabouts.set_by_user()
+    own = state_file.set_by_user()
     return load(**{name: value for name, value in where.settings.items() if name.upper() not in own}), (
         "look at what `seckill up` says"
     )

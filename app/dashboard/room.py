@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from pydantic import FiniteFloat, TypeAdapter, ValidationError
 
+from app.dashboard.delay_injection import DelayingStore
 from app.dashboard.journal import GrantRecord, Journal
 from app.dashboard.picture import (
     SILENT_S,
@@ -30,7 +31,6 @@ from app.dashboard.picture import (
     last_events,
     past_grants,
 )
-from app.dashboard.stalling import StallingStore
 from app.dashboard.watch import Watch
 from app.errors import EXPECTED, UnknownItem
 from app.forever import run_forever
@@ -47,7 +47,7 @@ _COMMAND_S: Final = 10.0  # how long a command is up
 _FRESH_S: Final = 3.0  # a command that is older is not obeyed; longer than the store's deadline
 _SLICE: Final = 100  # buyers of a rush who come without a pause for others
 _TOGETHER_S: Final = 1.0  # until a rush begins, so that all instances have heard of it
-_STALL_WITHIN_S: Final = 60.0
+_DELAY_WITHIN_S: Final = 60.0
 _SAMPLE_EVERY_S: Final = 2.0
 _KEPT_S: Final = 120.0
 _GRANTS_KEPT: Final = 4_000
@@ -94,7 +94,7 @@ class ControlRoom:
         shop: Shop,
         admin: Admin,
         journal: Journal,
-        stalling: StallingStore | None,
+        delaying: DelayingStore | None,
         *,
         instance: str,
         lease_ttl_s: float,
@@ -104,7 +104,7 @@ class ControlRoom:
         self._shop = shop
         self._admin = admin
         self._journal = journal
-        self._stalling = stalling
+        self._delaying = delaying
         self._instance = instance
         self.lease_ttl_s = lease_ttl_s
         self._lacks = lacks
@@ -406,7 +406,7 @@ class ControlRoom:
         self._journal.note("rush", buyers=buyers, **{str(name): count for name, count in told.items()})
 
     async def _pause(self, sku: str, for_s: float) -> None:
-        if self._stalling is None:
+        if self._delaying is None:
             return  # another instance's control room asked, and this one has none
         loop = asyncio.get_running_loop()
 
@@ -421,7 +421,7 @@ class ControlRoom:
         self._pausing += 1
         try:
             await self._shop.level(sku)  # nothing is ever written of an item that isn't there
-            await self._stalling.stall(sku, for_s, tell, within_s=_STALL_WITHIN_S)
+            await self._delaying.delay_next_commit(sku, for_s, tell, within_s=_DELAY_WITHIN_S)
         except EXPECTED as error:
             _log.warning("no pause: %s", error)
         finally:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from app.sale.decision import Answer, Decision, Outcome, Purchase, decide, outside
-from app.sale.queue import Entry, Item, State
+from app.sale.queue import Entry, EntryState, Item
 from app.stock import Ask, Batch, Refused, Settled, Snapshot, Sold, Terms, new_secrets
 
 _ABOUT_NOBODY: Final = Ask()
@@ -37,8 +37,8 @@ class Part:
         """Whether anybody still waits to be told."""
         return any(entry.wanted for entry in self.entries)
 
-    def mark(self, state: State) -> None:
-        """All its buyers' purchases are there now."""
+    def set_state(self, state: EntryState) -> None:
+        """Set the state of all its purchases."""
         for entry in self.entries:
             entry.state = state
 

@@ -19,7 +19,7 @@ _TURNS_FIRST: Final = 4  # of the loop, before buyers are told: in these, a lock
 _ERROR_COUNTS_S: Final = 5.0
 
 
-class State(Enum):
+class EntryState(Enum):
     """Where a buyer's purchase is."""
 
     WAITING = auto()  # for its turn
@@ -86,7 +86,7 @@ class Entry:
         self.deadline = deadline
         self.came_at = time.time()
         self.gone = gone
-        self.state = State.WAITING
+        self.state = EntryState.WAITING
         self.answered = False
 
     @property
@@ -96,7 +96,7 @@ class Entry:
 
     def too_late(self, reason: str) -> SaleError:
         """The error for a buyer whose time is up."""
-        if self.state is State.SENT:
+        if self.state is EntryState.SENT:
             return OutcomeUnknown(f"{reason}, while the purchase was being written; the same idempotency key will tell")
         return NotDecided(f"{reason}; nothing was sold")
 
@@ -157,17 +157,17 @@ class Queue:
     @property
     def has_work(self) -> bool:
         """Whether somebody waits for their turn."""
-        return any(entry.state is State.WAITING and entry.item.parked is None for entry in self._entries)
+        return any(entry.state is EntryState.WAITING and entry.item.parked is None for entry in self._entries)
 
     def take(self, most: int) -> list[Entry]:
         """The next ones to serve."""
         taken: list[Entry] = []
         gone: list[Entry] = []
         for entry in self._entries:
-            if entry.state is not State.WAITING or entry.item.parked is not None:
+            if entry.state is not EntryState.WAITING or entry.item.parked is not None:
                 continue
             if entry.wanted:
-                entry.state = State.TAKEN
+                entry.state = EntryState.TAKEN
                 taken.append(entry)
                 if len(taken) == most:
                     break
@@ -180,8 +180,8 @@ class Queue:
     def put_back(self, entries: Iterable[Entry]) -> None:
         """Those of them who were not answered, nor sent, wait again."""
         for entry in entries:
-            if entry.state is State.TAKEN:
-                entry.state = State.WAITING
+            if entry.state is EntryState.TAKEN:
+                entry.state = EntryState.WAITING
 
     def answer(self, entry: Entry, answer: Answer | Exception) -> None:
         """Tell a buyer, unless they have been told: a few turns of the loop later.

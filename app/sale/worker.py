@@ -12,7 +12,7 @@ from app.errors import FenceRefused, SeckillError, StockBehind, StockChanged, St
 from app.sale.batch import Part, ask, by_item, decide_part
 from app.sale.decision import Outcome, outside
 from app.sale.in_doubt import InDoubt
-from app.sale.queue import Entry, Item, Queue, State
+from app.sale.queue import Entry, EntryState, Item, Queue
 from app.sale.rules import Rules
 from app.stock import Fence, StockStore
 from app.telemetry import logs
@@ -202,7 +202,7 @@ class Worker:
         """Commit; what ends without an answer is in doubt."""
         answers: dict[str, list[str] | StockError] = {}
         for part in parts:
-            part.mark(State.SENT)
+            part.set_state(EntryState.SENT)
         try:
             if parts:
                 answers = await self._store.commit(fence, {part.item.sku: part.write for part in parts})
@@ -216,7 +216,7 @@ class Worker:
                     case None | StockUnavailable(untouched=False):
                         in_doubt.append(part)  # serving these buyers once more could sell to them twice
                     case StockError():
-                        part.mark(State.TAKEN)  # the store has said that it was not written
+                        part.set_state(EntryState.TAKEN)  # the store has said that it was not written
             self._in_doubt.add(in_doubt)
         return answers
 
@@ -238,7 +238,7 @@ class Worker:
                     continue
                 _log.warning("a batch whose answer was lost was%s committed", " not" if ids is None else "")
                 if ids is None:
-                    part.mark(State.WAITING)
+                    part.set_state(EntryState.WAITING)
                 else:
                     self._answer(part, ids, tally)
 
@@ -278,7 +278,8 @@ class Worker:
                     # No such item, or nothing that one could sell from: time will not change it.
                     _log.log(logging.DEBUG if isinstance(error, UnknownItem) else logging.ERROR, "%s", error)
                     for entry in entries:
-                        self.queue.answer(entry, entry.too_late(str(error)) if entry.state is State.SENT else error)
+                        sent = entry.state is EntryState.SENT
+                        self.queue.answer(entry, entry.too_late(str(error)) if sent else error)
                     self.queue.forget(item)
 
 

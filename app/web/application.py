@@ -7,7 +7,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 from starlette.types import Receive, Scope, Send
 
-from app.web import health, ports, problems, purchase, stock
+from app.web import health, operator_routes, problems, purchase, stock
 from app.web.admission import Admission
 from app.web.headers import with_headers
 
@@ -38,7 +38,7 @@ class Application(FastAPI):
         path, method, from_operator = scope["path"], scope["method"], False
         if self._operator_port:
             from_operator = scope["server"][1] == self._operator_port
-            if ports.is_hidden(method, path, from_operator=from_operator):
+            if operator_routes.is_hidden(method, path, from_operator=from_operator):
                 await problems.problem(404, "http-404", "Not Found", f"{method} {path}: Not Found")(
                     scope, receive, send
                 )

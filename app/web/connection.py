@@ -5,7 +5,7 @@ and how it is answered is the ASGI application's affair (`app.web.purchase`), an
 
 uvicorn's protocol is used as it comes: it is given whole requests, one at a time, and the same transport. What it lacks
 is here and in `connection_limits`. How long a body may take, and how large it may be, is the application's business:
-see `app.web.limits`.
+see `app.web.body_limit`.
 """
 
 import asyncio

@@ -15,7 +15,7 @@ from app.dashboard.picture import History, InstanceState, PastGrant, Picture, Sa
 from app.stock import DEFAULT_SKU
 from app.web.admin import ContenderView
 from app.web.auth import OPERATOR
-from app.web.looks import Cached
+from app.web.coalesce import TtlCache
 from app.web.pages import READING, page
 from app.web.problems import responses
 from app.web.state import State, state_of
@@ -38,7 +38,7 @@ class Control:
     """What the routes of the control room work with, beside `State`; buyers need none of it."""
 
     room: ControlRoom
-    pictures: Cached[Picture]
+    pictures: TtlCache[Picture]
 
 
 def control_of(request: Request) -> Control:

@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 
 from app.sale import Admin
 from app.telemetry.metrics import Metrics
-from app.web.looks import Cached
+from app.web.coalesce import TtlCache
 from app.web.problems import RETRY_AFTER, responses
 from app.web.state import Ready, state_of
 
@@ -33,23 +33,23 @@ class ReadyView(BaseModel):
     checks: dict[str, str] = Field(examples=[{"etcd": "ok", "store": "ok", "renewal": "ok", "stock": "ok"}])
 
 
-def ready(admin: Admin) -> Cached[Ready]:
+def ready(admin: Admin) -> TtlCache[Ready]:
     """What is behind `/readyz`: each look writes to the lock system and to the store."""
 
     async def look(_: str) -> Ready:
         checks, waits_for = await asyncio.gather(admin.ready(_PATIENCE_S), admin.waits_for(_PATIENCE_S))
         return checks, waits_for
 
-    return Cached(look)
+    return TtlCache(look)
 
 
-def scrape(metrics: Metrics) -> Cached[bytes]:
+def scrape(metrics: Metrics) -> TtlCache[bytes]:
     """What is behind `/metrics`: to render it takes milliseconds of the loop."""
 
     async def render(_: str) -> bytes:
         return metrics.render()
 
-    return Cached(render)
+    return TtlCache(render)
 
 
 @router.get(ALIVE, response_class=PlainTextResponse, responses={200: {"content": {"text/plain": {"example": "ok"}}}})

@@ -18,6 +18,7 @@ from app.errors import ForeignOrigin, Prefetched, TurnedAway
 from app.sale import Answer, Outcome, Purchase
 from app.stock import DEFAULT_SKU, SKU_PATTERN
 from app.web import problems
+from app.web.identity import BUYER_MAX, is_buyer
 from app.web.problems import invalid_field
 from app.web.state import State
 
@@ -32,11 +33,6 @@ _BODY: Final = frozenset({b"content-length", b"transfer-encoding"})
 _ORIGIN: Final = frozenset({b"host", b"origin", b"sec-fetch-site"})
 _HEARD: Final = _PURPOSE | _BODY | _ORIGIN | {b"accept", b"idempotency-key"}
 _KEY: Final = re.compile(rb"[\x21-\x7e]{1,100}")
-BUYER_MAX: Final = 100
-# No control characters, and none that break lines or show text in another order. The joiners in Persian names and in
-# emoji are none of these. (`str.isprintable` knows the characters of its Python's year, and no schema can say it.)
-BUYER_PATTERN: Final = r"[^\x00-\x1f\x7f-\x9f\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff]+"
-_BUYER: Final = re.compile(BUYER_PATTERN)
 
 
 class PurchaseView(BaseModel):
@@ -131,11 +127,6 @@ def _read_headers(headers: Iterable[tuple[bytes, bytes]]) -> tuple[str | None, b
     if _is_foreign(said):
         raise ForeignOrigin("a page of another site sent this; nothing was sold")
     return key, as_json
-
-
-def is_buyer(text: str, most: int = BUYER_MAX) -> bool:
-    """Whether that can be a buyer's name."""
-    return len(text) <= most and _BUYER.fullmatch(text) is not None
 
 
 def _is_foreign(said: Mapping[bytes, bytes]) -> bool:

@@ -8,9 +8,10 @@ from fastapi.responses import Response
 
 from app.sale import Outcome
 from app.stock import DEFAULT_SKU, SKU_PATTERN
-from app.web.plain import Plain
+from app.web.identity import BUYER_PATTERN
 from app.web.problems import responses
-from app.web.purchase import BUYER_PATTERN, PATH, purchase
+from app.web.purchase import PATH, purchase
+from app.web.raw_endpoint import RawEndpoint
 
 
 async def reduce(_: Request) -> Response:
@@ -19,7 +20,7 @@ async def reduce(_: Request) -> Response:
     The articles' text (`8080 reduce stock end!`), or JSON to a client that asks for `application/json`. A purchase has
     no body. Unknown or repeated parameters are refused.
     """
-    return Plain(purchase)
+    return RawEndpoint(purchase)
 
 
 def router(methods: Sequence[str], *, quantity_max: int, buyer_max: int) -> APIRouter:

@@ -2,24 +2,30 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 from fastapi import Request
 
-from app.audit import Auditor
+from app.audit import Auditor, AuditVerdict
 from app.sale import Admin, Shop
+from app.stock import Level
 from app.web.auth import AdminAuth
 from app.web.catalogue import Catalogue
-from app.web.looks import Cached, Looks
+from app.web.coalesce import Coalesced, TtlCache
+from app.web.identity import SignedBuyers
 from app.web.rates import Rates
 from app.web.sse import Feeds
 from fencelock import Contender
 
-if TYPE_CHECKING:
-    from app.web.buyers import SignedBuyers
-    from app.web.stock import StockText
-
 Ready = tuple[dict[str, str], list[str]]  # the checks, and the instances that it waits for
+
+
+class StockText(NamedTuple):
+    """What buyers are told of an item: the same for all who ask within a moment, so it is made once."""
+
+    level: Level
+    audit: AuditVerdict | None
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +45,16 @@ class State:
     operator_port: int | None
     buying: Sequence[str]
     buyer_max: int
-    signed: "SignedBuyers | None"
+    signed: SignedBuyers | None
     rates: Rates | None
     catalogue: Catalogue
     auth: AdminAuth
     buyers: Feeds
     operators: Feeds
-    looks: "Looks[StockText]"
-    scrape: Cached[bytes]
-    ready: Cached[Ready]
-    locks: Cached[list[Contender]]
+    looks: Coalesced[StockText]
+    scrape: TtlCache[bytes]
+    ready: TtlCache[Ready]
+    locks: TtlCache[list[Contender]]
     warnings: list[str]
     auditor: Auditor | None = None
 

@@ -3,7 +3,7 @@
 import re
 import time
 from collections.abc import Sequence
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, Final
 from urllib.parse import parse_qsl
 
 from fastapi import APIRouter, Path, Query, Request
@@ -17,10 +17,10 @@ from app.audit import Auditor, AuditVerdict
 from app.sale import Shop
 from app.stock import DEFAULT_SKU, SKU_PATTERN, Level, Order, Terms
 from app.web import problems
-from app.web.looks import Looks
-from app.web.plain import Plain
+from app.web.coalesce import Coalesced
 from app.web.problems import invalid_field, responses
-from app.web.state import State, state_of
+from app.web.raw_endpoint import RawEndpoint
+from app.web.state import State, StockText, state_of
 
 router = APIRouter(tags=["sale"])
 
@@ -131,15 +131,7 @@ def etag(level: Level) -> str:
     return f'"{level.stock}-{level.lucky}"'
 
 
-class StockText(NamedTuple):
-    """What buyers are told of an item: the same for all who ask within a moment, so it is made once."""
-
-    level: Level
-    audit: AuditVerdict | None
-    text: str
-
-
-def looks_at(shop: Shop, auditor: Auditor | None) -> Looks[StockText]:
+def looks_at(shop: Shop, auditor: Auditor | None) -> Coalesced[StockText]:
     """What is behind `/stock`."""
 
     async def look(skus: Sequence[str]) -> dict[str, StockText | Exception]:
@@ -155,7 +147,7 @@ def looks_at(shop: Shop, auditor: Auditor | None) -> Looks[StockText]:
 
         return {sku: level if isinstance(level, Exception) else text(level) for sku, level in levels.items()}
 
-    return Looks(look)
+    return Coalesced(look)
 
 
 async def look(scope: Scope, receive: Receive, send: Send) -> None:
@@ -181,7 +173,7 @@ def _sku_of(query: bytes) -> str:
 @router.get(PATH, response_model=StockView, responses=responses(400, 404, 422, 503), openapi_extra=_ONE_SKU)
 async def stock(_: Request) -> Response:
     """Units left and sold, and on what terms."""
-    return Plain(look)
+    return RawEndpoint(look)
 
 
 @router.get(

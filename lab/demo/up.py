@@ -12,7 +12,7 @@ from typing import Final
 from rich.console import Console
 
 from app.settings import PREFIX
-from lab.demo import whereabouts
+from lab.demo import state_file
 from lab.demo.stage import Stage, StageOptions, set_up
 from lab.servers.process import ProcessFailed
 
@@ -67,7 +67,7 @@ def _told_to_others(stage: Stage, console: Console) -> Iterator[Path | None]:
     with contextlib.ExitStack() as kept:
         file = None
         try:
-            file = kept.enter_context(whereabouts.told(whereabouts.of(stage.settings, urls)))
+            file = kept.enter_context(state_file.told(state_file.of(stage.settings, urls)))
         except OSError as error:
             console.print(f"Other terminals won't find it by themselves: {error}", markup=False, soft_wrap=True)
         yield file
@@ -99,7 +99,7 @@ def _say_where(stage: Stage, console: Console, file: Path | None) -> None:
         "",
         "  To look into it, and to begin anew, in another terminal:",
         "",
-        *([f"  export {leading}"] if file is None or whereabouts.leads_elsewhere() else []),
+        *([f"  export {leading}"] if file is None or state_file.leads_elsewhere() else []),
         f"  {seckill} stock set 300 --new-sale",
         f"  {seckill} locks",
         f"  {seckill} check",

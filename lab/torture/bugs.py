@@ -17,7 +17,7 @@ from typing import Any, Final
 from app.errors import QueueFull, StockError, StockUnavailable
 from app.sale import batch, decision, worker
 from app.sale.decision import Decision, Outcome, Purchase
-from app.sale.queue import Item, State
+from app.sale.queue import EntryState, Item
 from app.sale.shop import Shop
 from app.stock import Batch, Fence, Snapshot
 from app.stock.redis.client import Script
@@ -198,7 +198,7 @@ def _retries_blindly() -> None:
         except StockUnavailable:
             self._in_doubt._commits.clear()
             for part in parts:
-                part.mark(State.TAKEN)
+                part.set_state(EntryState.TAKEN)
             raise
 
     worker.Worker._commit = patched  # type: ignore[method-assign]

@@ -16,8 +16,8 @@ import httpx
 import psutil
 import pytest
 
+from app.web.body_limit import BODY_MAX_BYTES
 from app.web.connection_limits import HEAD_MAX_BYTES
-from app.web.limits import BODY_MAX_BYTES
 from fencelock.etcd.backend import EtcdBackend
 from lab.servers import EtcdMember, Valkey
 from lab.servers.process import Process, free_port

@@ -19,7 +19,7 @@ from app.errors import Closing, NotDecided, OutcomeUnknown, SeckillError, StockE
 from app.sale import Answer, Outcome, Purchase, Rules
 from app.sale.batch import Part
 from app.sale.in_doubt import InDoubt
-from app.sale.queue import Entry, Queue, State
+from app.sale.queue import Entry, EntryState, Queue
 from app.sale.shop import Shop
 from app.sale.worker import Worker
 from app.stock import DEFAULT_SKU, Ask, Batch, Fence, Snapshot, StockStore
@@ -491,7 +491,7 @@ def test_a_schedule_is_the_same_each_time() -> None:
 
 def serves_those_in_doubt_again(in_doubt: InDoubt, parts: Sequence[Part]) -> None:
     for part in parts:
-        part.mark(State.TAKEN)
+        part.set_state(EntryState.TAKEN)
 
 
 async def is_there_a_step_too_long(worker: Worker) -> None:

@@ -12,7 +12,7 @@ from typing_extensions import override
 from app.errors import FenceRefused, ForeignFence, StockError
 from app.stock.mysql import tables
 from app.stock.mysql.store import LARGEST, TransactionalStockStore
-from app.stock.mysql.tables import Item
+from app.stock.mysql.tables import ItemRow
 from app.stock.refusals import foreign, superseded
 from app.stock.store import Batch, Fence
 from fencelock.clients.mysql import Call
@@ -32,7 +32,7 @@ class MySqlStockStore(TransactionalStockStore):
             await tables.prepare(call, sku, fence, batch_id)
 
     @override
-    def _refusal(self, item: Item, fence: Fence, batch_id: str | None) -> FenceRefused | None:
+    def _refusal(self, item: ItemRow, fence: Fence, batch_id: str | None) -> FenceRefused | None:
         if item.source not in (None, fence.source):
             return ForeignFence(foreign(item.sku, Fence(item.token or 0, item.source), fence))
         if (item.token, item.prepared) != (fence.token, batch_id):
@@ -40,7 +40,7 @@ class MySqlStockStore(TransactionalStockStore):
         return None
 
     @override
-    def _version(self, item: Item) -> None:
+    def _version(self, item: ItemRow) -> None:
         return None
 
     @override
@@ -55,7 +55,7 @@ class MySqlStockStore(TransactionalStockStore):
         return fence.token
 
     @override
-    def _fence(self, item: Item | None) -> Fence | None:
+    def _fence(self, item: ItemRow | None) -> Fence | None:
         return None if item is None or item.source is None else Fence(item.token or 0, item.source)
 
 
@@ -74,11 +74,11 @@ class _OptimisticStockStore(TransactionalStockStore):
         pass
 
     @override
-    def _refusal(self, item: Item, fence: Fence, batch_id: str | None) -> None:
+    def _refusal(self, item: ItemRow, fence: Fence, batch_id: str | None) -> None:
         return None
 
     @override
-    def _version(self, item: Item) -> str:
+    def _version(self, item: ItemRow) -> str:
         return str(getattr(item, self._word))
 
     @override
@@ -90,7 +90,7 @@ class _OptimisticStockStore(TransactionalStockStore):
         return 0
 
     @override
-    def _fence(self, item: Item | None) -> None:
+    def _fence(self, item: ItemRow | None) -> None:
         return None
 
     @override

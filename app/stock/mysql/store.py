@@ -25,7 +25,7 @@ from app.errors import (
 from app.stock.bulkhead import Bulkhead, halves
 from app.stock.mysql import tables
 from app.stock.mysql.sweeper import Sweeper
-from app.stock.mysql.tables import Item, Written
+from app.stock.mysql.tables import ItemRow, Written
 from app.stock.refusals import behind, changed, not_as_expected
 from app.stock.store import (
     NO_TERMS,
@@ -99,11 +99,11 @@ class TransactionalStockStore(StockStore):
         """Before a read: register the batch that may be written, if this guard can; begins a transaction then."""
 
     @abstractmethod
-    def _refusal(self, item: Item, fence: Fence, batch_id: str | None) -> FenceRefused | None:
+    def _refusal(self, item: ItemRow, fence: Fence, batch_id: str | None) -> FenceRefused | None:
         """The error that forbids writing `batch_id` under this fence, or None. No batch: the stock is being set."""
 
     @abstractmethod
-    def _version(self, item: Item) -> str | None:
+    def _version(self, item: ItemRow) -> str | None:
         """What a batch must give back."""
 
     @abstractmethod
@@ -111,7 +111,7 @@ class TransactionalStockStore(StockStore):
         """The condition of a write, in SQL with arguments: nothing has changed since the read."""
 
     @abstractmethod
-    def _fence(self, item: Item | None) -> Fence | None:
+    def _fence(self, item: ItemRow | None) -> Fence | None:
         """What the item's fence has seen."""
 
     @abstractmethod
@@ -171,7 +171,7 @@ class TransactionalStockStore(StockStore):
     async def commit(self, fence: Fence, batches: Mapping[str, Batch]) -> dict[str, list[str] | StockError]:
         token = self._token(fence)
 
-        async def write(call: Call) -> tuple[dict[str, list[str] | StockError], dict[str, Item]]:
+        async def write(call: Call) -> tuple[dict[str, list[str] | StockError], dict[str, ItemRow]]:
             await call.begin()
             written: dict[str, Written] = {}
             for sku in sorted(batches):  # in one order, so that no two wait for each other
@@ -203,7 +203,7 @@ class TransactionalStockStore(StockStore):
         return answers
 
     async def _why_not(
-        self, call: Call, sku: str, item: Item | None, fence: Fence, batch: Batch
+        self, call: Call, sku: str, item: ItemRow | None, fence: Fence, batch: Batch
     ) -> list[str] | StockError:
         """Why a batch was not written; the ids of its orders, if it was before."""
         if item is None:
@@ -225,7 +225,7 @@ class TransactionalStockStore(StockStore):
             raise ValueError(f"a stock must be from 0 to 2**63 - 1, not {stock}")
         expected = self._expected([sku])
 
-        async def write(call: Call) -> Item:
+        async def write(call: Call) -> ItemRow:
             await call.begin()
             there = await tables.find_items(call, [sku])
             if how.get("add") and not there:
@@ -280,7 +280,7 @@ class TransactionalStockStore(StockStore):
     async def inspect(self, skus: Sequence[str]) -> dict[str, Fence | StockError | None]:
         expected = self._expected(skus)
 
-        async def look(call: Call) -> tuple[dict[str, Item], dict[str, StockBehind]]:
+        async def look(call: Call) -> tuple[dict[str, ItemRow], dict[str, StockBehind]]:
             items = await tables.find_items(call, skus)
             return items, await _find_lost(call, items, expected)
 
@@ -380,14 +380,14 @@ class TransactionalStockStore(StockStore):
 class _Seen(NamedTuple):
     """What a read has found; `lost`: for items that lack an order that is expected."""
 
-    items: dict[str, Item]
+    items: dict[str, ItemRow]
     lost: dict[str, StockBehind]
     bought: dict[str, dict[str, int]]
     settled: dict[str, dict[str, Settled]]
 
 
 async def _find_lost(
-    call: Call, items: Mapping[str, Item], expected: Mapping[str, tuple[Position, ...]]
+    call: Call, items: Mapping[str, ItemRow], expected: Mapping[str, tuple[Position, ...]]
 ) -> dict[str, StockBehind]:
     """The items that lack an order that is expected, unless a later generation has begun."""
     # The last one was written with its item's row, or not at all.
@@ -425,11 +425,11 @@ def _latest_generation(positions: Iterable[Position]) -> int:
     return max((generation for generation, _, _ in positions), default=0)
 
 
-def _last_order(item: Item | None) -> Position | None:
+def _last_order(item: ItemRow | None) -> Position | None:
     return (item.generation, item.last_entry, item.last_tag) if item and item.last_entry else None
 
 
-def _terms(item: Item) -> Terms:
+def _terms(item: ItemRow) -> Terms:
     try:
         return Terms.from_text(item.terms)
     except ValueError:

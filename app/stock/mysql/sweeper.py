@@ -8,7 +8,7 @@ from functools import partial
 
 from app.errors import StockUnavailable
 from app.stock.mysql import tables
-from app.stock.mysql.tables import Item
+from app.stock.mysql.tables import ItemRow
 from fencelock.clients.mysql import MySqlClient, Sessions
 
 _log = logging.getLogger(__name__)
@@ -24,11 +24,11 @@ class Sweeper:
     def __init__(self, client: MySqlClient, sessions: Sessions) -> None:
         self._client = client
         self._sessions = sessions
-        self._items: dict[str, Item] = {}  # to be swept
+        self._items: dict[str, ItemRow] = {}  # to be swept
         self._task: asyncio.Task[None] | None = None
         self._closed = False
 
-    def sweep(self, items: Iterable[Item]) -> None:
+    def sweep(self, items: Iterable[ItemRow]) -> None:
         """Begin to sweep those of the items that need it."""
         for item in items:
             if item.swept != item.sale and not self._closed:
@@ -50,7 +50,7 @@ class Sweeper:
             finally:
                 self._items.pop(item.sku, None)
 
-    async def _sweep(self, item: Item) -> None:
+    async def _sweep(self, item: ItemRow) -> None:
         try:
             began_at = time.monotonic()
             while await self._client.call(partial(tables.sweep, item=item), sessions=self._sessions):

@@ -53,7 +53,7 @@ _AT_ONCE: Final = 1000  # rows that a statement deletes at most
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class ItemRow:
     """A row of seckill_items.
 
     `last_entry`: number of the last order, in µs since 1970 or one more than the one before, 0 if there is none, and
@@ -88,17 +88,17 @@ _COLUMNS: Final = (
 )
 
 
-async def find_items(call: Call, skus: Iterable[str]) -> dict[str, Item]:
+async def find_items(call: Call, skus: Iterable[str]) -> dict[str, ItemRow]:
     """Those of the items that exist."""
     names = list(skus)
     if not names:
         return {}
     rows = await _rows(call, f"SELECT {_COLUMNS} FROM seckill_items WHERE sku IN ({_places(names)})", names)
-    return {item.sku: item for item in (Item(*map(_plain, row)) for row in rows)}
+    return {item.sku: item for item in (ItemRow(*map(_plain, row)) for row in rows)}
 
 
 async def find_orders(
-    call: Call, items: Mapping[str, Item], entries: Mapping[str, Sequence[int]]
+    call: Call, items: Mapping[str, ItemRow], entries: Mapping[str, Sequence[int]]
 ) -> dict[tuple[str, int], str]:
     """The tags of those of the orders that exist, by item and entry."""
     wanted = [(items[sku], some) for sku, some in entries.items() if sku in items]
@@ -107,7 +107,7 @@ async def find_orders(
     return {(sku, entry): tag for sku, entry, tag in rows}
 
 
-async def find_bought(call: Call, items: Mapping[str, Item], asks: Mapping[str, Ask]) -> dict[str, dict[str, int]]:
+async def find_bought(call: Call, items: Mapping[str, ItemRow], asks: Mapping[str, Ask]) -> dict[str, dict[str, int]]:
     """What the buyers that are asked for have bought of each item."""
     found: dict[str, dict[str, int]] = {sku: {} for sku in asks}
     buyers = [(item, asks[sku].buyers) for sku, item in items.items()]
@@ -116,7 +116,9 @@ async def find_bought(call: Call, items: Mapping[str, Item], asks: Mapping[str, 
     return found
 
 
-async def find_settled(call: Call, items: Mapping[str, Item], asks: Mapping[str, Ask]) -> dict[str, dict[str, Settled]]:
+async def find_settled(
+    call: Call, items: Mapping[str, ItemRow], asks: Mapping[str, Ask]
+) -> dict[str, dict[str, Settled]]:
     """What the keys that are asked for stand for, of each item."""
     found: dict[str, dict[str, Settled]] = {sku: {} for sku in asks}
     keys = [(item, asks[sku].keys) for sku, item in items.items()]
@@ -183,7 +185,7 @@ async def take(call: Call, sku: str, batch: Batch, unless_changed: str, args: Se
     return answer.last_id - orders + 1 if answer.matched else None
 
 
-async def write_keys(call: Call, item: Item, first_entry: int, batch: Batch, refusal_ttl_us: int) -> bool:
+async def write_keys(call: Call, item: ItemRow, first_entry: int, batch: Batch, refusal_ttl_us: int) -> bool:
     """Write what a batch's idempotency keys stand for; False, and nothing, if one of them stands for something."""
     sku, sale = item.sku, item.sale
     rows: list[tuple[Any, ...]] = [
@@ -216,7 +218,7 @@ async def write_keys(call: Call, item: Item, first_entry: int, batch: Batch, ref
 class Written(NamedTuple):
     """A batch's part of an item, taken from its stock; the entry of its first order."""
 
-    item: Item
+    item: ItemRow
     batch: Batch
     first_entry: int
 
@@ -286,7 +288,7 @@ async def begin_sale(call: Call, sku: str) -> None:
     )
 
 
-async def sweep(call: Call, item: Item) -> bool:
+async def sweep(call: Call, item: ItemRow) -> bool:
     """Delete some of what earlier sales of an item have left; False when nothing is left."""
     for table in ("seckill_orders", "seckill_buyers", "seckill_keys"):
         answer = await call.run(
@@ -334,7 +336,7 @@ async def _rows(call: Call, sql: str, args: Sequence[Any] = ()) -> tuple[tuple[A
 
 
 async def _select(
-    call: Call, columns: str, table: str, key: str, wanted: Iterable[tuple[Item, Sequence[object]]]
+    call: Call, columns: str, table: str, key: str, wanted: Iterable[tuple[ItemRow, Sequence[object]]]
 ) -> list[list[Any]]:
     """Those of some rows of each item that exist, by the primary key: the item, its sale, and `key`."""
     some = [(item, values) for item, values in wanted if values]

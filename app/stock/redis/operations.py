@@ -43,7 +43,7 @@ _PAGE: Final = 1000
 _NOTICES: Final = "seckill:notices"
 
 
-class Part(NamedTuple):
+class ItemRequest(NamedTuple):
     """What a script is told of one item. `positions`: the orders that it expects."""
 
     keys: Sequence[str]
@@ -109,7 +109,7 @@ class RedisOperations(StockStore):
         script: Script,
         fence: Fence | None,
         request: Mapping[str, object],
-        parts: Mapping[str, Part],
+        parts: Mapping[str, ItemRequest],
         made: "Callable[[str, Sequence[Any]], Answer]",
         *,
         writes: bool = True,
@@ -135,7 +135,7 @@ class RedisOperations(StockStore):
         request: Mapping[str, object],
         made: "Callable[[str, Sequence[Any]], Answer]",
         writes: bool,
-        parts: Mapping[str, Part],
+        parts: Mapping[str, ItemRequest],
     ) -> "dict[str, Answer | StockError]":
         # A function that called itself from here would keep the whole batch until the next collection of garbage.
         keys = [key for part in parts.values() for key in part.keys]
@@ -161,12 +161,12 @@ class RedisOperations(StockStore):
 
     async def _one_by_one(
         self,
-        run: "Callable[[Mapping[str, Part]], Awaitable[dict[str, Answer | StockError]]]",
-        parts: Mapping[str, Part],
+        run: "Callable[[Mapping[str, ItemRequest]], Awaitable[dict[str, Answer | StockError]]]",
+        parts: Mapping[str, ItemRequest],
     ) -> "dict[str, Answer | StockError]":
         at_once = asyncio.Semaphore(self._connections)
 
-        async def run_one(sku: str, part: Part) -> dict[str, Answer | StockError]:
+        async def run_one(sku: str, part: ItemRequest) -> dict[str, Answer | StockError]:
             async with at_once:
                 return await run({sku: part})
 
@@ -208,11 +208,11 @@ class RedisOperations(StockStore):
 
     @override
     async def levels(self, skus: Sequence[str]) -> dict[str, Level | StockError]:
-        parts: dict[str, Part] = {}
+        parts: dict[str, ItemRequest] = {}
         impossible: dict[str, Level | StockError] = {}
         for sku in skus:
             try:
-                parts[sku] = Part(self._keys(sku).all, {})
+                parts[sku] = ItemRequest(self._keys(sku).all, {})
             except ItemNotPossible as error:
                 impossible[sku] = error
         return impossible | await self._run_many(

@@ -17,7 +17,7 @@ from app.stock.redis.keys import (
     snapshot_of,
     token_of,
 )
-from app.stock.redis.operations import Part, RedisOperations
+from app.stock.redis.operations import ItemRequest, RedisOperations
 from app.stock.store import (
     Ask,
     Batch,
@@ -45,11 +45,11 @@ class RedisStockStore(RedisOperations):
 
     @override
     async def prepare(self, fence: Fence, batch_id: str, asks: Mapping[str, Ask]) -> dict[str, Snapshot | StockError]:
-        parts: dict[str, Part] = {}
+        parts: dict[str, ItemRequest] = {}
         for sku, ask in asks.items():
             keys, positions = self._keys(sku), self._expected(sku)
             own = {"expected": positions, "buyers": ask.buyers, "keys": ask.keys}
-            parts[sku] = Part(keys.all, own, positions)
+            parts[sku] = ItemRequest(keys.all, own, positions)
 
         def snapshot(sku: str, answer: Sequence[Any]) -> Snapshot:
             stock, lucky, bought, settled, last_entry, tag, generation, terms = answer
@@ -67,7 +67,7 @@ class RedisStockStore(RedisOperations):
     @override
     async def commit(self, fence: Fence, batches: Mapping[str, Batch]) -> dict[str, list[str] | StockError]:
         (batch_id,) = {batch.batch_id for batch in batches.values()}
-        parts: dict[str, Part] = {}
+        parts: dict[str, ItemRequest] = {}
         for sku, batch in batches.items():
             keys = self._keys(sku)
             own = {
@@ -75,7 +75,7 @@ class RedisStockStore(RedisOperations):
                 "sold": [pack_sold(sold) for sold in batch.sold],
                 "refused": [{"key": refused.key, "settled": pack(refused.settled)} for refused in batch.refused],
             }
-            parts[sku] = Part(keys.all, own)
+            parts[sku] = ItemRequest(keys.all, own)
 
         def ids(sku: str, answer: Sequence[Any]) -> list[str]:
             first, generation = answer
@@ -123,10 +123,10 @@ class RedisStockStore(RedisOperations):
 
     @override
     async def inspect(self, skus: Sequence[str]) -> dict[str, Fence | StockError | None]:
-        parts: dict[str, Part] = {}
+        parts: dict[str, ItemRequest] = {}
         for sku in skus:
             positions = self._expected(sku)
-            parts[sku] = Part(self._keys(sku).all, {"expected": positions}, positions)
+            parts[sku] = ItemRequest(self._keys(sku).all, {"expected": positions}, positions)
 
         def seen(sku: str, answer: Sequence[Any]) -> Fence | None:
             source, token, last_entry, tag, generation = answer

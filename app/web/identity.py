@@ -1,13 +1,23 @@
 """Who a buyer is. Without a key any text; with one, a claim that the shop in front has signed."""
 
+import re
 from typing import Any, Final
 
 from app.errors import BuyerNotSigned, BuyerRequired, ConfigurationError
-from app.web.purchase import is_buyer
 
+BUYER_MAX: Final = 100
+# No control characters, and none that break lines or show text in another order. The joiners in Persian names and in
+# emoji are none of these. (`str.isprintable` knows the characters of its Python's year, and no schema can say it.)
+BUYER_PATTERN: Final = r"[^\x00-\x1f\x7f-\x9f\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff]+"
+_BUYER: Final = re.compile(BUYER_PATTERN)
 TOKEN_MAX: Final = 2048
 _AUDIENCE: Final = "seckill"
 _SECRET_MIN_BYTES: Final = 32  # RFC 7518, 3.2: as long as HS256's digest, at least
+
+
+def is_buyer(text: str, most: int = BUYER_MAX) -> bool:
+    """Whether that can be a buyer's name."""
+    return len(text) <= most and _BUYER.fullmatch(text) is not None
 
 
 class SignedBuyers:

@@ -12,7 +12,7 @@ _REST: Final = 4  # times as long as the last look took: at most a fifth of the 
 _REST_MAX_S: Final = 0.5  # what takes long is no work, but a store that is away
 
 
-class Looks(Generic[Found]):
+class Coalesced(Generic[Found]):
     """Looks many things up together, ten times a second at most: each once for all who ask for it meanwhile.
 
     An answer is never older than the question. `look(names)` answers for each name what was found, or an error.
@@ -60,7 +60,7 @@ class Looks(Generic[Found]):
                 asked[name].set_result(answer)
 
 
-class Cached(Generic[Found]):
+class TtlCache(Generic[Found]):
     """What is made once a second at most, and told to all who ask within that second. `make(name)` makes it."""
 
     def __init__(self, make: Callable[[str], Awaitable[Found]], *, for_s: float = 1.0) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from app.errors import UnknownItem
-from app.web.looks import Cached, Looks
+from app.web.coalesce import Coalesced, TtlCache
 
 
 class Shelf:
@@ -27,7 +27,7 @@ class Shelf:
 async def test_a_thousand_who_ask_for_one_thing_are_one_look() -> None:
     """All who ask while nobody looks are told the same; those who ask during a look are told by the next one."""
     shelf = Shelf()
-    looks = Looks(shelf.look)
+    looks = Coalesced(shelf.look)
     shelf.may_answer.clear()
     first = asyncio.create_task(looks.at("a"))
     while not shelf.looks:
@@ -42,7 +42,7 @@ async def test_a_thousand_who_ask_for_one_thing_are_one_look() -> None:
 async def test_many_things_are_looked_up_together() -> None:
     """A hundred a call; an error is its own thing's, and told to all who asked for that."""
     shelf = Shelf()
-    looks = Looks(shelf.look)
+    looks = Coalesced(shelf.look)
     names = [f"item-{number}" for number in range(250)] + ["nope"]
     found = await asyncio.gather(*(looks.at(name) for name in names for _ in range(2)), return_exceptions=True)
     assert [len(one) for one in shelf.looks] == [100, 100, 51]
@@ -52,7 +52,7 @@ async def test_many_things_are_looked_up_together() -> None:
 async def test_one_who_goes_takes_nobody_along() -> None:
     """Those who ask for the same are told although the first of them was cancelled."""
     shelf = Shelf()
-    looks = Looks(shelf.look)
+    looks = Coalesced(shelf.look)
     shelf.may_answer.clear()
     first, second = (asyncio.create_task(looks.at("a")) for _ in range(2))
     await asyncio.sleep(0)
@@ -72,7 +72,7 @@ async def test_cached() -> None:
             raise UnknownItem("not yet")
         return f"{name} {made}"
 
-    cached = Cached(make, for_s=0.05)
+    cached = TtlCache(make, for_s=0.05)
     with pytest.raises(UnknownItem):
         await cached.at("a")
     await asyncio.sleep(0.06)  # its age is what this is about

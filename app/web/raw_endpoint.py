@@ -4,7 +4,7 @@ from fastapi.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 
-class Plain(Response):
+class RawEndpoint(Response):
     """Such an endpoint through the framework: for OpenAPI, and for an application that wraps ours."""
 
     def __init__(self, endpoint: ASGIApp) -> None:

@@ -10,14 +10,14 @@ from app.stock import Batch, Fence, StockStore
 
 
 @dataclass(frozen=True, slots=True)
-class _Stall:
+class _Delay:
     sku: str
     for_s: float
     tell: Callable[[str, int], None]
     begun: "asyncio.Future[bool]"
 
 
-class StallingStore:
+class DelayingStore:
     """Another store, between whose reads and writes a process can be made to stand still.
 
     To the sale it is a write like any other that is on its way for long: nobody is told that nothing was sold, and
@@ -26,7 +26,7 @@ class StallingStore:
 
     def __init__(self, store: StockStore) -> None:
         self._store = store
-        self._stall: _Stall | None = None
+        self._delay: _Delay | None = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
@@ -38,20 +38,20 @@ class StallingStore:
 
     async def commit(self, fence: Fence, batches: Mapping[str, Batch]) -> dict[str, list[str] | StockError]:
         """As the store does it; later, if that was wished."""
-        stall = self._stall
-        if stall is not None and stall.sku in batches:
-            self._stall = None
-            stall.tell("paused", fence.token)
-            if not stall.begun.done():
-                stall.begun.set_result(True)
-            await asyncio.sleep(stall.for_s)
-            stall.tell("woke", fence.token)
+        delay = self._delay
+        if delay is not None and delay.sku in batches:
+            self._delay = None
+            delay.tell("paused", fence.token)
+            if not delay.begun.done():
+                delay.begun.set_result(True)
+            await asyncio.sleep(delay.for_s)
+            delay.tell("woke", fence.token)
         answers = await self._store.commit(fence, batches)
-        if stall is not None and stall.sku in batches and not isinstance(answers[stall.sku], StockError):
-            stall.tell("wrote", fence.token)
+        if delay is not None and delay.sku in batches and not isinstance(answers[delay.sku], StockError):
+            delay.tell("wrote", fence.token)
         return answers
 
-    async def stall(
+    async def delay_next_commit(
         self,
         sku: str,
         for_s: float,
@@ -63,14 +63,14 @@ class StallingStore:
 
         `tell` hears "paused" and "woke", with the token of the write, and "wrote" if the store took it after all.
         """
-        if self._stall is not None and not self._stall.begun.done():
-            self._stall.begun.set_result(False)  # this one comes in its place
-        stall = self._stall = _Stall(sku, for_s, tell, asyncio.get_running_loop().create_future())
+        if self._delay is not None and not self._delay.begun.done():
+            self._delay.begun.set_result(False)  # this one comes in its place
+        delay = self._delay = _Delay(sku, for_s, tell, asyncio.get_running_loop().create_future())
         try:
             async with asyncio.timeout(within_s):
-                return await stall.begun
+                return await delay.begun
         except TimeoutError:
             return False
         finally:
-            if self._stall is stall:
-                self._stall = None
+            if self._delay is delay:
+                self._delay = None
