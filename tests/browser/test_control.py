@@ -54,7 +54,7 @@ HISTORY = "import(new URL('history.js', document.querySelector('script[type=modu
 @pytest.fixture(scope="module")
 def pair(start: Start) -> tuple[Instance, Instance]:
     """Two instances of one sale, whose leases end soon."""
-    return start(lock_ttl_s=TTL_S), start(lock_ttl_s=TTL_S)
+    return start(lock_ttl_s=TTL_S, rehearsal=True), start(lock_ttl_s=TTL_S, rehearsal=True)
 
 
 @pytest.fixture
@@ -204,7 +204,7 @@ def test_a_rush_moves_everything_everywhere(
         expect(figure(page, "stock")).to_have_text("180")
         expect(figure(page, "of")).to_have_text("of 300 left")
         expect(figure(page, "share")).to_have_text("40 % sold")
-        expect(page.get_by_role("img", name=re.compile("stock 180, lucky 120"))).to_be_visible()
+        expect(page.get_by_role("img", name=re.compile("stock 180, sold 120"))).to_be_visible()
         for instance, before in zip(pair, sold_before, strict=True):
             expect(row(page, instance).get_by_role("cell").nth(0)).to_have_text(str(before + 60))
             expect(row(page, instance).get_by_role("cell").nth(2)).to_have_text("lock")
@@ -383,7 +383,7 @@ def test_when_its_instance_is_gone_it_goes_on_with_another(
     start: Start, pair: tuple[Instance, Instance], item: Item, visitors: Visitors
 ) -> None:
     """It was told where the others are."""
-    third = start(lock_ttl_s=TTL_S)
+    third = start(lock_ttl_s=TTL_S, rehearsal=True)
     page = live(visitors.visit(item.link(third), **DESK))
     expect(row(page, pair[0])).to_be_visible()
     visitors.forgive(f"ERR_(CONNECTION_REFUSED|CONNECTION_RESET|INCOMPLETE_CHUNKED_ENCODING).*{third.port}/control/")
@@ -426,8 +426,9 @@ def test_a_pause_that_nobody_meets(pair: tuple[Instance, Instance], item: Item, 
     sold_to(room, item, 20)
 
 
-def test_restock(item: Item, room: Page) -> None:
+def test_restock(item: Item, room: Page, visitors: Visitors) -> None:
     """A restock sets the units; a new sale begins only after a question, which can be answered with no."""
+    visitors.forgive("status of 412")
     rush(room, 30)
     expect(figure(room, "lucky")).to_have_text("30")
     units = room.get_by_role("spinbutton", name="units from now on")
@@ -443,7 +444,7 @@ def test_restock(item: Item, room: Page) -> None:
     units.fill("80")
     restock.click()
     dialog = room.get_by_role("dialog", name="Begin a new sale?")
-    expect(dialog).to_contain_text("30 units were sold")
+    expect(dialog).to_contain_text("30 orders will be forgotten")
     room.keyboard.press("Escape")
     expect(room.locator("#restock-said")).to_have_text("Nothing was changed.")
     assert item.orders() == 30
@@ -455,6 +456,47 @@ def test_restock(item: Item, room: Page) -> None:
     expect(figure(room, "stock")).to_have_text("80")
     expect(figure(room, "lucky")).to_have_text("0")
     assert item.orders() == 0
+
+
+def test_the_sale_is_paused_and_ended(
+    pair: tuple[Instance, Instance], item: Item, room: Page, visitors: Visitors
+) -> None:
+    """The room says what buyers read; the shop's page is shut with it and opens by itself; an end is asked about."""
+    shop = visitors.visit(f"{pair[1].url}/?sku={item.sku}", **PHONE)
+    buy = shop.locator("#buy")
+    expect(buy).to_have_attribute("aria-disabled", "false")
+    room.get_by_role("textbox", name="what buyers are told").fill("Tea until nine")
+    room.get_by_role("button", name="Pause the sale").click()
+    expect(room.locator("#sale-state")).to_have_text("Paused. Buyers read: “Tea until nine”")
+    expect(room.locator("#health")).to_have_text("The sale is paused")
+    expect(shop.locator("#phase")).to_have_text("Paused")
+    expect(shop.locator("#moment")).to_have_text("Tea until nine")
+    expect(buy).to_have_attribute("aria-disabled", "true")
+    expect(buy).to_have_text("Paused")
+    fits(shop)
+    room.get_by_role("button", name="Go on selling").click()
+    expect(shop.locator("#news")).to_have_text("The sale goes on.")
+    expect(buy).to_have_attribute("aria-disabled", "false")
+    buy.click()
+    expect(shop.locator("#headline")).to_have_text("It's yours!")
+    room.get_by_role("button", name="End now").click()
+    room.get_by_role("dialog", name="End the sale?").get_by_role("button", name="Cancel").click()
+    expect(room.locator("#sale-said")).to_have_text("Nothing was changed.")
+    room.get_by_role("button", name="End now").click()
+    room.get_by_role("dialog", name="End the sale?").get_by_role("button", name="End it").click()
+    expect(room.locator("#sale-state")).to_have_text("It has ended.")
+    expect(shop.locator("#phase")).to_have_text("The sale has ended")
+    log = httpx.get(f"{pair[0].url}/log", params={"sku": item.sku}, headers=OPERATOR).json()
+    assert [one["what"] for one in log] == ["terms", "resume", "pause", "stock"]
+
+
+def test_a_real_sale_shows_no_rehearsal(start: Start, visitors: Visitors) -> None:
+    """There is nothing in its room that makes orders or stops a holder."""
+    instance = start()
+    room = live(visitors.visit(Item(instance, 5).link(instance), **DESK))
+    expect(room.get_by_role("button", name="Pause the sale")).to_be_visible()
+    for name in ("Send buyers", "Pause"):
+        expect(room.get_by_role("button", name=name, exact=True)).to_be_hidden()
 
 
 def test_what_is_wrong_is_said(room: Page, visitors: Visitors) -> None:
