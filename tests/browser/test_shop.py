@@ -34,9 +34,9 @@ _numbers = itertools.count(1)
 class Item:
     """Something to sell, which no other test sells."""
 
-    def __init__(self, instance: Instance, stock: int) -> None:
+    def __init__(self, instance: Instance, stock: int, sku: str = "") -> None:
         self._url = instance.url
-        self.sku = f"item-{next(_numbers)}"
+        self.sku = sku or f"item-{next(_numbers)}"
         self.set(stock)
 
     def set(self, stock: int, **how: Any) -> None:
@@ -45,6 +45,9 @@ class Item:
     def terms(self, **terms: float) -> None:
         """Of its own, from now on; its stock stays."""
         self._change(terms)
+
+    def pause(self, text: str) -> None:
+        self._change({"paused": text})
 
     def _change(self, change: dict[str, Any]) -> None:
         httpx.put(f"{self._url}/stock", params={"sku": self.sku}, json=change, headers=OPERATOR).raise_for_status()
@@ -198,9 +201,8 @@ def boutique(start: Start, tmp_path_factory: pytest.TempPathFactory) -> Instance
 
 
 def sells(instance: Instance, sku: str, stock: int = PLENTY) -> Item:
-    item = Item(instance, 0)
-    item.sku = sku
-    item.set(stock, new_sale=True)
+    item = Item(instance, 0, sku)
+    item.set(stock, new_sale=True, forget_orders="all")
     return item
 
 
@@ -230,13 +232,13 @@ def test_what_is_sold_is_told_before_the_press(
     visitors.forgive("Blocked script execution|policy violated|Content Security Policy")
 
 
-def test_what_the_catalogue_does_not_say(boutique: Instance, visitors: Visitors) -> None:
+def test_what_the_catalogue_does_not_say(boutique: Instance, shop: Instance, visitors: Visitors) -> None:
     """An item may have a name alone; one that is not in it is called by its sku, and sold all the same."""
     page = visitors.visit(sells(boutique, "book").at(boutique), locale="zh-CN")
     rests(page)
     expect(page.get_by_role("heading", level=1)).to_have_text("Le petit livre")
     expect(button(page)).to_have_text("立即抢购")
-    item = Item(boutique, 5)
+    item = Item(shop, 5)
     page.goto(item.at(boutique) + "&lang=en")
     rests(page)
     expect(page.get_by_role("heading", level=1)).to_have_text(item.sku)
@@ -245,6 +247,31 @@ def test_what_the_catalogue_does_not_say(boutique: Instance, visitors: Visitors)
     expect(page.locator("main img")).to_have_count(0)
     expect(button(page)).to_have_text("Buy one")
     buys(page)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("screen", "language"), [({}, "en"), (PHONE, "zh")])
+def test_the_front_page_lists_the_catalogue(
+    boutique: Instance, visitors: Visitors, scheme: Any, screen: dict[str, Any], language: str
+) -> None:
+    """Name, price, units left, and the way to each item's page, which keeps the buyer's name and the language."""
+    sells(boutique, "phone", 7)
+    sells(boutique, "book").set(5)
+    item = Item(boutique, 5, "book")
+    item.pause("Tea")
+    page = visitors.visit(f"{boutique.url}/?lang={language}#buyer=ann", color_scheme=scheme, **screen)
+    rows = page.get_by_role("listitem")
+    expect(rows).to_have_count(2)
+    expect(rows.nth(0)).to_contain_text({"en": 'A <b>phone</b> & "case"', "zh": "手机"}[language])
+    expect(rows.nth(0)).to_contain_text("¥ 1999")
+    expect(rows.nth(0)).to_contain_text({"en": "7 left", "zh": "剩余 7 件"}[language])
+    expect(rows.nth(1)).to_contain_text({"en": "Paused", "zh": "已暂停"}[language])
+    fits(page)
+    rows.nth(0).get_by_role("link").click()
+    rests(page)
+    expect(page.locator("#left")).to_have_text("7")
+    assert page.url == f"{boutique.url}/?lang={language}&sku=phone#buyer=ann"
+    item.pause("")
 
 
 def test_a_picture_that_this_instance_lacks(boutique: Instance, visitors: Visitors) -> None:
@@ -493,7 +520,7 @@ def test_the_button_says_what_it_will_do(boutique: Instance, visitors: Visitors)
     expect(button(page)).to_be_disabled()
     expect(hint).to_have_text("")
     visitors.forgive("404")
-    item.set(PLENTY, new_sale=True)
+    item.set(PLENTY, new_sale=True, forget_orders="all")
     rests(page)
     expect(button(page)).to_have_text("Buy one for ¥ 1999")
     expect(hint).to_have_text(re.compile("One press"))
@@ -516,7 +543,7 @@ def test_a_new_sale_while_nobody_looked(boutique: Instance, visitors: Visitors) 
         page.wait_for_timeout(1_200)
     address = page.url
     page.goto("about:blank")
-    item.set(PLENTY, new_sale=True)
+    item.set(PLENTY, new_sale=True, forget_orders="all")
     for _ in range(3):
         item.sell(2)
     page.add_init_script("const now = Date.now; Date.now = () => now() + 300_000;")
@@ -609,7 +636,7 @@ def test_an_order_that_nobody_knows(boutique: Instance, visitors: Visitors) -> N
     expect(page.locator("#state")).to_have_text("It can't be looked up at the moment")
     page.unroute(re.compile("/orders/"))
     expect(page.locator("#state")).to_have_text("Bought")
-    item.set(5, new_sale=True)
+    item.set(5, new_sale=True, forget_orders="all")
     page.goto(address)
     expect(page.locator("#state")).to_have_text("The service does not know this order")
     expect(page.locator("#when")).to_have_text(re.compile(str(datetime.now(UTC).year)))

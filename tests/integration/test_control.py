@@ -289,7 +289,8 @@ async def test_all_instances_on_each_page(open_clients: OpenClients) -> None:
         await eventually_async(lambda http=http: told_all(http), "both have told")  # type: ignore[misc]
         picture = await look(http)
         assert picture["instance"] == name
-        assert picture["level"] == {"sku": "default", "stock": 97, "lucky": 3, "initial": 100}
+        terms = {"limit_per_buyer": 0, "starts_at": None, "ends_at": None, "paused": ""}
+        assert picture["level"] == {"sku": "default", "stock": 97, "lucky": 3, "initial": 100} | terms
         assert picture["store_error"] is picture["lock_error"] is None
         assert not picture["missing"]
         assert picture["guarded"]
