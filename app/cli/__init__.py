@@ -153,7 +153,7 @@ def stock_set(
         raise typer.BadParameter("say how many", param_hint="UNITS")
 
     async def change(sale: Sale) -> Level:
-        if not yes:
+        if not yes and units is not None and not add:
             await questions.is_meant(sale, sku)
         forget = await questions.may_forget(sale, sku, export, yes=yes) if new_sale else None
         return await sale.admin.set_stock(

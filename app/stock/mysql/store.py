@@ -271,7 +271,9 @@ class TransactionalStockStore(StockStore):
             await tables.note(call, sku, how.get("by", ""), what_is_changed(stock, how), was, facts(after))
             return done
 
-        item = await self._operate(write)
+        if how.get("terms", {}).get("paused"):
+            await self._run(self._readers, tables.widen_terms)
+        item = await self._run(self._sale, write)
         self._sweeper.sweep([item])
         return Level(sku, item.stock, item.lucky, item.initial, terms=_terms(item))
 
@@ -294,7 +296,7 @@ class TransactionalStockStore(StockStore):
             await tables.note(call, sku, by, "remove", {"stock": item.stock}, {})
             await tables.remove_item(call, sku)
 
-        await self._operate(write)
+        await self._run(self._sale, write)
 
     @override
     async def unfence(self, sku: str, *, by: str = "") -> None:
@@ -307,23 +309,17 @@ class TransactionalStockStore(StockStore):
             was = {"source": item.source, "token": item.token} if item and item.source else {}
             await tables.note(call, sku, by, "unfence", was, {})
 
-        await self._operate(write)
+        await self._run(self._readers, write)
 
     @override
     async def log(self, sku: str | None = None, *, limit: int = 100) -> list[Change]:
         if sku is not None:
             refuse_odd_name(sku)
-        await self._run(self._readers, tables.have_log)
         return await self._run(self._readers, lambda call: tables.list_changes(call, sku, limit))
 
     @override
     async def count_orders(self, sku: str) -> int:
         return await self._run(self._readers, lambda call: tables.count_orders(call, sku))
-
-    async def _operate(self, write: Callable[[Call], Awaitable[Result]]) -> Result:
-        """What an operator changes. The log is made before: to make a table ends a transaction."""
-        await self._run(self._readers, tables.have_log)
-        return await self._run(self._sale, write)
 
     @override
     def marks(self) -> dict[str, str]:
@@ -358,7 +354,7 @@ class TransactionalStockStore(StockStore):
             was, became = ({"generation": one.generation} if one else {} for one in (before, after))
             await tables.note(call, sku, by, "accept loss", was, became)
 
-        await self._operate(write)
+        await self._run(self._readers, write)
 
     @override
     async def levels(self, skus: Sequence[str]) -> dict[str, Level | StockError]:

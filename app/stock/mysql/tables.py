@@ -40,14 +40,10 @@ SCHEMA: Final = (
     f"CREATE TABLE seckill_keys ({_OF_SALE}, name {_NAME} NOT NULL, outcome VARBINARY(64) NOT NULL, "
     f"quantity {_WHOLE}, buyer {_NAME}, order_id VARBINARY(128), expires_at DATETIME(6), "
     f"PRIMARY KEY (sku, sale, name), INDEX (sku, expires_at)) {_INNODB}",
+    f"CREATE TABLE seckill_log (number BIGINT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY, {_SKU}, at {_WHOLE}, "
+    f"operator {_NAME} NOT NULL, what VARBINARY(64) NOT NULL, was VARBINARY({2 * TERMS_BYTES}) NOT NULL, "
+    f"became VARBINARY({2 * TERMS_BYTES}) NOT NULL, INDEX (sku, number)) {_INNODB}",
     f"CREATE TABLE seckill_notices (name {_NAME} PRIMARY KEY, body MEDIUMTEXT NOT NULL) {_INNODB}",
-)
-
-# Not one of those: a database of before has none, and that is no loss.
-LOG: Final = (
-    f"CREATE TABLE IF NOT EXISTS seckill_log (number BIGINT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY, {_SKU}, "
-    f"at {_WHOLE}, operator {_NAME} NOT NULL, what VARBINARY(64) NOT NULL, was VARBINARY({2 * TERMS_BYTES}) NOT NULL, "
-    f"became VARBINARY({2 * TERMS_BYTES}) NOT NULL, INDEX (sku, number)) {_INNODB}"
 )
 
 # By the server's clock. CURRENT_TIMESTAMP is in UTC, too: the sessions say so.
@@ -297,13 +293,11 @@ async def move_on(call: Call, sku: str) -> None:
     await call.run(f"UPDATE seckill_items SET {_BEYOND} WHERE sku = %s", (sku,))
 
 
-async def have_log(call: Call) -> None:
-    """Have what a database of an earlier release lacks: the operators' log, and room for what a pause says."""
-    table = "information_schema.COLUMNS WHERE TABLE_SCHEMA = DATABASE()"
-    if not await _rows(call, f"SELECT 1 FROM {table} AND TABLE_NAME = 'seckill_log' LIMIT 1"):
-        await call.run(LOG)
-    narrow = f"COLUMN_NAME = 'terms' AND CHARACTER_MAXIMUM_LENGTH < {TERMS_BYTES}"
-    if await _rows(call, f"SELECT 1 FROM {table} AND TABLE_NAME = 'seckill_items' AND {narrow}"):
+async def widen_terms(call: Call) -> None:
+    """Have room for what a pause says in the table of an earlier release."""
+    column = "TABLE_SCHEMA = DATABASE() AND TABLE_NAME = 'seckill_items' AND COLUMN_NAME = 'terms'"
+    narrow = f"{column} AND CHARACTER_MAXIMUM_LENGTH < {TERMS_BYTES}"
+    if await _rows(call, f"SELECT 1 FROM information_schema.COLUMNS WHERE {narrow}"):
         await call.run(f"ALTER TABLE seckill_items MODIFY terms VARBINARY({TERMS_BYTES}) NOT NULL DEFAULT ''")
 
 
@@ -369,7 +363,8 @@ async def unfence(call: Call, sku: str) -> None:
 
 async def write_something(call: Call) -> None:
     """Show that the tables are there, and can be written to: a key, of no item, that expires."""
-    await call.run("SELECT 1 FROM seckill_items, seckill_orders, seckill_buyers, seckill_keys, seckill_notices LIMIT 0")
+    tables = "seckill_items, seckill_orders, seckill_buyers, seckill_keys, seckill_log, seckill_notices"
+    await call.run(f"SELECT 1 FROM {tables} LIMIT 0")
     await call.run(
         "INSERT INTO seckill_keys (sku, name, outcome, quantity, expires_at) "
         f"VALUES ('', 'ping', '', 0, {_NOW} + INTERVAL 1 MINUTE) "
