@@ -92,4 +92,11 @@ async def operator(
             raise HTTPException(403, f"{CSRF_HEADER} is missing or not the one of this session; load the page again")
 
 
+def has_rights(request: Request) -> bool:
+    """Whether a request has the token or the cookie of an operator."""
+    auth: AdminAuth = request.state.seckill.auth
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    return (scheme.lower() == "bearer" and auth.verify(token)) or auth.session(request) is not None
+
+
 OPERATOR: Final = Depends(operator)

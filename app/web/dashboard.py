@@ -27,7 +27,7 @@ router = APIRouter(
     tags=["control room"], prefix="/control", dependencies=[OPERATOR], responses=responses(401, 403, 503)
 )
 
-_LOGIN: Final = "/control/login"
+LOGIN: Final = "/control/login"
 _NOT_KEPT: Final = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}  # the token may be in the address
 _ITEMS_MAX: Final = 1_000
 _PAUSE_BEYOND_TTL_S: Final = 3.0  # time for the next in line to take over, and for us to see it
@@ -59,7 +59,7 @@ async def control(
     if token is not None:
         return _enter(request, token)
     if auth.session(request) is None:
-        return RedirectResponse(_address(request, _LOGIN), 303)
+        return RedirectResponse(_address(request, LOGIN), 303)
     return await page(request, "control.html")
 
 
@@ -93,7 +93,7 @@ def _address(request: Request, path: str, **more: str) -> str:
 def _enter(request: Request, token: str) -> Response:
     auth = state_of(request).auth
     if not auth.verify(token):
-        return RedirectResponse(_address(request, _LOGIN, wrong=""), 303, headers=_NOT_KEPT)
+        return RedirectResponse(_address(request, LOGIN, wrong=""), 303, headers=_NOT_KEPT)
     response = RedirectResponse(_address(request, "/control"), 303, headers=_NOT_KEPT)
     auth.log_in(request, response)
     return response
