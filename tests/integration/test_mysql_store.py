@@ -434,6 +434,16 @@ async def test_a_row_that_stays_locked_is_an_error_in_time(server: MariaDB) -> N
         await commit(store, "default", fence(2), decided(seen, 1))
 
 
+async def test_a_member_of_a_cluster_is_not_ready() -> None:
+    """Galera certifies writes by row and not by what was read: a decrement of one member's overwrites another's."""
+    options = ["--wsrep-on=ON", "--wsrep-provider=none", "--binlog-format=ROW"]  # alone, and it says so all the same
+    with optional(lambda: MariaDB(options=options)) as member:
+        async with opened(member, MySqlStockStore) as store:
+            await store.ping()
+            with pytest.raises(StockUnavailable, match=r"a member of a cluster \(Galera\)"):
+                await store.ensure_lasting()
+
+
 async def test_a_probe_does_not_wait_for_others(server: MariaDB) -> None:
     """With all connections in use `ping` says at its own deadline that the store is not there for it."""
     async with opened(server, MySqlStockStore, connections=1) as store:

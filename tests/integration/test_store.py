@@ -215,6 +215,23 @@ async def test_items_are_found_among_very_many_keys(server: Valkey, client: Any)
         assert calls > 20
 
 
+@pytest.mark.parametrize("stands_in", ["MGET", "EXISTS"])
+async def test_a_server_that_talks_nonsense_is_away(stands_in: str) -> None:
+    """Whatever another program behind the address answers to our scripts: it is no error of ours, and no sale."""
+    renamed = [("EVALSHA", ""), ("EVAL", ""), (stands_in, "EVAL")]
+    options = [word for names in renamed for word in ("--rename-command", *names)]
+    with Valkey(options=options) as server:
+        async with opened(server.url) as (store, _):
+            for call in (
+                lambda: store.prepare(fence(1), "b", {"a": Ask(), "c": Ask()}),
+                lambda: store.levels(["a"]),
+                lambda: store.inspect(["a"]),
+                store.ping,
+            ):
+                with pytest.raises(StockUnavailable):
+                    await call()
+
+
 @pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-ttl"])
 async def test_a_server_that_evicts_is_not_ready(store: RedisStockStore, client: Any, policy: str) -> None:
     """It would drop orders and idempotency keys when its memory is full, and say nothing."""
