@@ -127,7 +127,11 @@ def torture(
     instances: Instances = 3,
     ttl_s: TtlS = 2,
     nemesis: Annotated[
-        str, typer.Option(help="Faults, separated by commas; `--nemesis help` lists them.", show_default="all of them")
+        str,
+        typer.Option(
+            help="Faults, separated by commas; `--nemesis help` lists them.",
+            show_default="as many as there is time for",
+        ),
     ] = "",
     every: Annotated[
         float | None,

@@ -17,10 +17,13 @@ from typing import Any
 import pytest
 
 from app.audit.auditor import audit
-from app.errors import NotDecided, OutcomeUnknown, StockUnavailable
+from app.errors import FenceRefused, NotDecided, OutcomeUnknown, StockUnavailable
 from app.sale import Answer, Outcome, Purchase, Rules
+from app.sale.batch import decide_part
+from app.sale.in_doubt import InDoubt
+from app.sale.queue import Queue
 from app.sale.worker import Worker
-from app.stock import Fence, Order, StockStore, Terms
+from app.stock import Ask, Fence, Order, Snapshot, StockStore, Terms
 from app.stock.redis.store import RedisStockStore
 from app.telemetry.observer import Observer
 from fencelock import LockLost
@@ -255,3 +258,30 @@ async def judge(
         if isinstance(answer, NotDecided) or (isinstance(answer, Answer) and answer.outcome is not Outcome.SOLD)
     }
     assert not [who for who in nothing if who and who.startswith("once-") and of_buyer[who]], "told that they have none"
+
+
+async def test_a_settlement_that_the_fence_refuses_is_tried_again(valkey: Valkey) -> None:
+    """While others have gone before us a batch stays in doubt; under a later grant it is known what became of it."""
+    store, queue = RedisStockStore(valkey.url), Queue(limit=1, observer=Observer(), on_work=lambda: None)
+    in_doubt = InDoubt(store, Observer())
+    try:
+        await store.set_stock("default", Fence(1, _SOURCE), 5)
+        buying = queue.join(Purchase(key="k"), asyncio.get_running_loop().time() + 60)
+        entries, ours = queue.take(1), Fence(2, _SOURCE)
+        snapshot = (await store.prepare(ours, "b", {"default": Ask(keys=["k"])}))["default"]
+        assert isinstance(snapshot, Snapshot)
+        part = decide_part(entries[0].item, "b", snapshot, entries, everywhere=Terms())
+        await store.commit(ours, {"default": part.write})
+        in_doubt.add([part])  # as if the answer had been lost
+        await store.prepare(Fence(9, _SOURCE), "another", {"default": Ask()})
+        [(_, refused)] = await in_doubt.resolve(Fence(3, _SOURCE), in_doubt.next_parts())
+        assert isinstance(refused, FenceRefused)
+        assert in_doubt.has_work
+        [(_, ids)] = await in_doubt.resolve(Fence(10, _SOURCE), in_doubt.next_parts())
+        assert ids == [order.id for order in await store.orders("default")]
+        assert not in_doubt
+        queue.close()
+        with pytest.raises(NotDecided):
+            await buying
+    finally:
+        await store.close()

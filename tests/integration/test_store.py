@@ -178,7 +178,6 @@ async def test_terms_that_are_not_ours(store: RedisStockStore, client: Any, text
         await prepare(store, "phone", fence(2), "b")
 
 
-@pytest.mark.slow
 async def test_refusals_are_bounded(store: RedisStockStore, client: Any) -> None:
     """Whoever asks again and again with new keys fills two hashes of an item, and then the oldest are forgotten."""
     await store.set_stock("default", fence(1), 5)
