@@ -680,3 +680,24 @@ def test_the_load_test_fails_when_units_are_oversold(env: dict[str, str], etcd: 
         done = load_test(one, two, buyers=500)
     assert done.returncode == 1
     assert "NOT consistent: stock + lucky is" in done.stdout
+
+
+@pytest.mark.slow
+def test_a_rehearsal(env: dict[str, str], etcd: EtcdMember, valkey: Valkey, tmp_path: Path) -> None:
+    """Signed buyers come to two items of one's own servers; the report says what became of them, item by item."""
+    secret = tmp_path / "secret"
+    secret.write_text("a secret that is long enough: 32\n")
+    signed = {"buyer_key": secret.read_text().strip()}
+    with Instance(etcd.endpoint, valkey.url, **signed) as one, Instance(etcd.endpoint, valkey.url, **signed) as two:
+        for sku in ("phone", "watch"):
+            seckill("stock", "set", "20", "--sku", sku, env=env)
+        load = ["--sku", "phone,watch", "--buyers", "80", "--again", "0.5", "--sign-with", str(secret), "--yes"]
+        done = seckill("rehearse", "--host", f"{one.url},{two.url}", *load, env=env)
+        assert done.returncode == 0, done.stdout + done.stderr
+        for sku in ("phone", "watch"):
+            assert re.search(rf"{sku} +│ 20 +│ 0 +│ 20 +│ 20 +│", done.stdout), done.stdout
+        (tmp_path / "other").write_text("another secret, and as long: 32.\n")
+        load[load.index(str(secret))] = str(tmp_path / "other")
+        failed = seckill("rehearse", "--host", one.url, *load, "--retries", "0", env=env)
+        assert failed.returncode == 1
+        assert "80 failed: not a token that the shop has signed" in failed.stdout
