@@ -8,11 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from fencelock import Cancel, LockCancelled, LockError, LockLost, LockTimeout, LockUnavailable
+from fencelock import Cancel, LockCancelled, LockLost, LockTimeout, LockUnavailable
 from fencelock.etcd import lookout
 from fencelock.etcd.backend import EtcdBackend
 from fencelock.etcd.election import Election, Leader, Leadership
-from fencelock.local import LocalBackend
 from lab.servers import EtcdMember, etcd_binary
 from lab.torture.proxy import Proxy
 from tests.contract.lock_contract import CALM_S, TTL_S, InThread
@@ -377,14 +376,6 @@ def test_etcds_own_client_stands_in_the_line(etcd: EtcdMember, election: Electio
 def test_an_odd_name_is_refused(backend: EtcdBackend, name: str) -> None:
     with pytest.raises(ValueError, match="name"):
         backend.election(name)
-
-
-def test_not_every_backend_has_elections() -> None:
-    backend = LocalBackend()
-    assert not backend.guarantees.elects
-    with pytest.raises(LockError, match="local has no elections"):
-        backend.election(NAME)
-    backend.close()
 
 
 @pytest.mark.slow
