@@ -35,7 +35,6 @@ from fencelock.mysql.row import MySqlRowBackend
 from fencelock.steps import in_thread
 from lab.servers import MariaDB
 from lab.servers.process import free_port
-from lab.torture.proxy import Proxy
 from tests.contract.lock_contract import STEADY_S, TTL_S, InThread, LockContract, LockSystem, hold_and_release
 from tests.harness.forked import Forked
 from tests.harness.servers import ask, optional
@@ -439,25 +438,6 @@ def test_the_password_for_mysql_8_without_tls(kind: type[MySqlSystem], open_: Op
             asking.result()
 
 
-def test_a_grant_that_came_too_late_is_not_given_out(system: MySqlSystem, open_: Open) -> None:
-    """When the calls take longer than the TTL the lock is not "got"; when they are quick again it is."""
-    with Proxy(system.server.port) as proxy:
-        backend = open_(
-            system.kind, system.server.url.replace(f":{system.server.port}/", f":{proxy.port}/"), timeout_s=10
-        )
-        lock = backend.lock("/test/slow")
-        with lock:
-            pass
-        proxy.delay_s = 0.6 * TTL_S
-        acquiring = InThread(lambda: lock.acquire(owner="me"))
-        began = time.monotonic()
-        eventually(lambda: time.monotonic() > began + 1.5 * TTL_S, "longer than the TTL")
-        proxy.delay_s = 0
-        grant = acquiring.result()
-        grant.ensure_held()
-        lock.release(owner="me")
-
-
 def test_close_leaves_no_connection(system: MySqlSystem, open_: Open) -> None:
     """Neither those in use nor those kept for later; who holds a lock then, and whose lock the server has freed with
     its connection, has been told.
@@ -491,54 +471,6 @@ def test_idle_connections_that_the_server_closed_are_not_used(system: MySqlSyste
     ask(system.server, f"KILL USER {system.server.user}")
     with lock as grant:
         assert [contender.token for contender in lock.contenders()] == [grant.token]
-
-
-def test_a_waiter_bears_with_a_short_outage(kind: type[MySqlSystem], open_: Open) -> None:
-    """A restart of the server ends no wait; one that stays away ends it with an error after a TTL."""
-    with optional(MariaDB) as server:
-        backend, other = (open_(kind.kind, server.url, ttl_s=20) for _ in range(2))
-        held = backend.lock("/test/away").acquire(owner="me")
-        waiter = InThread(lambda: hold_and_release(other.lock("/test/away")))
-        system = kind(server)
-        eventually(lambda: asked(system) > 0, "it waits")
-        system.restart()
-        if held.lost or kind is ForUpdateSystem:
-            assert waiter.result() > held.token  # the transaction is gone
-        else:
-            assert waiter.thread.is_alive()
-        impatient = open_(kind.kind, server.url, ttl_s=1)
-        with backend.lock("/test/gone"):
-            waiter = InThread(lambda: impatient.lock("/test/gone").acquire())
-            eventually(lambda: asked(system) > 0, "it waits")
-            server.kill()
-            with pytest.raises(LockUnavailable):
-                waiter.result()
-            server.start()
-            held.lease.lose("the test is over")
-
-
-@pytest.mark.parametrize("wait_s", [0, None])
-def test_a_frozen_server_is_an_error_and_not_a_wait(kind: type[MySqlSystem], open_: Open, wait_s: float | None) -> None:
-    """Also over connections that were good a moment ago, and for those who would not wait or would wait for ever."""
-    with optional(MariaDB) as server:
-        backend = open_(kind.kind, server.url, timeout_s=0.5)
-        with backend.lock("/test/frozen"):
-            pass
-        other = open_(kind.kind, server.url)
-
-        def frozen() -> bool:
-            try:
-                other.ping(0.3)
-            except LockUnavailable:
-                return True
-            return False
-
-        server.pause()
-        eventually(frozen, "the signal has reached all of its threads")
-        with pytest.raises(LockUnavailable):
-            backend.lock("/test/frozen").acquire(wait_s=wait_s)
-        server.resume()
-        eventually(lambda: not kind(server).leftovers(), "nothing is left on the server")
 
 
 # -- FOR UPDATE: the queue inside the server -----------------------------------------------------------------------

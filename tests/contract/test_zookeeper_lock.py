@@ -399,20 +399,6 @@ def test_threads_have_a_session_and_each_loop_has_one(server: ZooKeeper) -> None
     backend.close()
 
 
-def test_a_short_silence_costs_nobody_the_lock(server: ZooKeeper) -> None:
-    """A server that is frozen for 40 % of the session's timeout: the lease is believed in meanwhile, then renewed."""
-    backend = ZooKeeperBackend(server.hosts, ttl_s=3)
-    with backend.lock("/test/silence") as grant:
-        server.pause()
-        frozen = time.monotonic()
-        eventually(lambda: time.monotonic() > frozen + 1.2, "that long")
-        server.resume()
-        until = grant.deadline
-        eventually(lambda: grant.deadline > until, "it was renewed after all")
-        assert not grant.lost
-    backend.close()
-
-
 def test_a_frozen_server_is_noticed_at_the_deadline(server: ZooKeeper) -> None:
     """A holder is told when its lease has run out, though it never stops asking."""
     backend = ZooKeeperBackend(server.hosts, ttl_s=TTL_S, timeout_s=0.3)
@@ -617,21 +603,6 @@ def test_a_node_whose_answer_was_lost_goes_with_its_session(server: ZooKeeper) -
         backend.close()
 
 
-def test_a_release_that_fails_is_made_good(server: ZooKeeper) -> None:
-    """A node that could not be deleted, as the server was away, goes when it is back."""
-    with Proxy(server.port) as proxy:
-        backend = ZooKeeperBackend(f"127.0.0.1:{proxy.port}", ttl_s=60)
-        lock = backend.lock("/test/late")
-        lock.acquire()
-        proxy.cut()
-        with contextlib.suppress(LockLost):  # if it is noticed already
-            lock.release()
-        assert leftovers(server) != []
-        proxy.restore()
-        eventually(lambda: not leftovers(server), "nothing is left on the server")
-        backend.close()
-
-
 def test_what_was_given_up_is_not_sent_later(server: ZooKeeper) -> None:
     """An acquire that found no server is over: nothing of it comes to the server when that is back."""
     with Proxy(server.port) as proxy:
@@ -652,22 +623,6 @@ def test_what_was_given_up_is_not_sent_later(server: ZooKeeper) -> None:
         eventually(lambda: _answers(backend), "it is there again")
         with lock as grant:
             assert int(grant.key[-10:]) == int(before.key[-10:]) + 1  # no other node was made
-        backend.close()
-
-
-def test_without_a_server_it_is_an_error_in_time() -> None:
-    """Who asks is told within the time-out; the connection is made as soon as there is a server."""
-    server = optional(ZooKeeper)
-    backend = ZooKeeperBackend(server.hosts, timeout_s=0.3)
-    began = time.monotonic()
-    for ask in (backend.lock("/test/away").acquire, lambda: backend.ping(0.2)):
-        with pytest.raises(LockUnavailable, match="does not answer"):
-            ask()
-    assert time.monotonic() - began < 5
-    with server:
-        eventually(lambda: _answers(backend), "the connection is there")
-        with backend.lock("/test/away") as grant:
-            assert grant.token > 0
         backend.close()
 
 
@@ -745,37 +700,6 @@ def watches(server: ZooKeeper) -> int:
     found = re.search(r"zk_watch_count\s+(\d+)", server.ask("mntr"))
     assert found is not None
     return int(found[1])
-
-
-@pytest.mark.parametrize("stays_away", [False, True])
-def test_who_waits_bears_with_an_outage_as_long_as_a_session_lasts(server: ZooKeeper, stays_away: bool) -> None:
-    """A server that is away for longer than a call may take ends no wait; one that stays away does."""
-    with Proxy(server.port) as proxy:
-        ttl_s = 1 if stays_away else 20
-        backend = ZooKeeperBackend(f"127.0.0.1:{proxy.port}", ttl_s=ttl_s, timeout_s=0.5)
-        backend.ping(WITHIN_S)
-        holder, other = backend.lock("/test/outage"), backend.lock("/test/outage")
-        grant = holder.acquire()
-        before = watches(server)
-        waiting = InThread(lambda: other.acquire(owner="me"))
-        eventually(lambda: len(keys(holder)) == 2, "the waiter is in the queue")
-        eventually(lambda: watches(server) > before, "it has been told so, and waits")
-        proxy.cut()
-        eventually(lambda: grant.lost, "it is noticed")
-        began = time.monotonic()
-        with pytest.raises(LockLost):
-            holder.release()
-        if stays_away:
-            with pytest.raises(LockUnavailable):
-                waiting.result()
-            assert time.monotonic() > began + 0.7
-        else:
-            eventually(lambda: time.monotonic() > began + 1.2, "two calls have failed")
-            assert waiting.thread.is_alive()
-            proxy.restore()
-            waiting.result()
-            other.release(owner="me")
-        backend.close()
 
 
 @pytest.mark.slow
