@@ -12,16 +12,13 @@ import httpx
 import pytest
 import redis.asyncio
 
-from app.errors import FenceRefused, NotDecided, OutcomeUnknown, StockError, StockUnavailable
+from app.errors import StockError, StockUnavailable
 from app.sale import Answer, Outcome, Purchase
-from app.stock import Batch, Fence, Sold
+from app.stock import Batch, Fence
 from app.stock.redis.client import RedisClient, Script
 from app.stock.redis.store import RedisStockStore
-from fencelock.etcd.backend import EtcdBackend
 from lab.servers import EtcdMember, Valkey
 from lab.torture.proxy import Proxy
-from tests.contract.store_contract import commit, prepare
-from tests.harness.servers import etcdctl
 from tests.harness.shop import Instance, buy, client, shop
 from tests.harness.waiting import WITHIN_S, eventually, eventually_async
 
@@ -136,21 +133,6 @@ async def test_much_that_is_in_doubt_leaves_the_others_their_turn(
     assert max(under.values()) <= 5  # once its 50 ms are over, a grant begins no more
 
 
-async def test_an_answer_that_stays_lost(etcd: EtcdMember, valkey: Valkey) -> None:
-    """The store stays away after a commit: at the deadline one hears "outcome unknown"; the same key tells later."""
-    with Proxy(valkey.port) as proxy:
-        async with shop(etcd.endpoint, f"redis://127.0.0.1:{proxy.port}/0", purchase_timeout_ms=500) as one:
-            await one.set_stock("default", 10)
-            await one.buy(Purchase())
-            proxy.lose_answer_to(COMMIT)
-            with pytest.raises(OutcomeUnknown):
-                await one.buy(Purchase(buyer=BUYER, key="k"))
-            proxy.restore()
-            answer = await eventually_async(lambda: one.buy(Purchase(buyer=BUYER, key="k")), despite=Exception)
-            assert (answer.outcome, answer.replayed) == (Outcome.SOLD, True)
-            assert (await one.audit("default")).lucky == 2
-
-
 @pytest.mark.parametrize("which", ["etcd", "store"])
 async def test_a_server_that_is_away_and_comes_back(which: str) -> None:
     """While a server is away buyers wait, and are told "not decided" at their deadline; then all is well again."""
@@ -186,45 +168,6 @@ async def test_a_short_outage_is_only_a_delay() -> None:
                 victim.resume()
                 assert counted(await buying) == {"sold": 10}
             assert (await one.audit("default")).violations == []
-
-
-async def test_a_paused_holder_writes_nothing(etcd: EtcdMember, valkey: Valkey) -> None:
-    """An instance that loses its lock between its read and its write, and does not know, is stopped by the fence."""
-    async with shop(etcd.endpoint, valkey.url) as one:
-        await one.set_stock("default", 10)
-        backend = EtcdBackend([etcd.endpoint], ttl_s=5)
-        store = RedisStockStore(valkey.url)
-        try:
-            lock = backend.lock("/seckill/lock/all")
-            # The one that will be paused: it has the lock, and has read.
-            grant = await asyncio.to_thread(lock.acquire, owner="paused")
-            fence = Fence(grant.token, grant.source)
-            seen = await prepare(store, "default", fence, "late")
-            await asyncio.to_thread(_revoke, etcd, grant.key)
-            # Its successor sells.
-            assert (await one.buy(Purchase())).outcome is Outcome.SOLD
-            # It wakes, still believes in its lease (its clock says so), and writes.
-            with pytest.raises(FenceRefused):
-                await commit(store, "default", fence, Batch("late", seen.stock, [Sold(1)]))
-            audit = await one.audit("default")
-            assert (audit.lucky, audit.stock, audit.violations) == (1, 9, [])
-        finally:
-            await store.close()
-            backend.close()
-
-
-async def test_a_fence_of_another_etcd_sells_nothing_until_the_operator_says_so(valkey: Valkey) -> None:
-    """With a new etcd in front of an old store nobody is sold to, until `unfence` opens the sale again."""
-    with EtcdMember() as old, EtcdMember() as new:
-        async with shop(old.endpoint, valkey.url) as one:
-            await one.set_stock("default", 10)
-            await one.buy(Purchase())
-        async with shop(new.endpoint, valkey.url, purchase_timeout_ms=1000) as one:
-            with pytest.raises(NotDecided):
-                await one.buy(Purchase())
-            await one.unfence("default")
-            assert (await one.buy(Purchase())).outcome is Outcome.SOLD
-            assert (await one.level("default")).lucky == 2
 
 
 async def test_a_lost_answer_and_the_instance_dies_with_it(etcd: EtcdMember, valkey: Valkey) -> None:
@@ -351,7 +294,3 @@ async def test_scripts_that_are_forgotten_in_mid_sale(
 async def _in_vain(plain: Any) -> int:
     """How often a script was asked for that the server did not know."""
     return int((await plain.info("errorstats")).get("errorstat_NOSCRIPT", {"count": 0})["count"])
-
-
-def _revoke(etcd: EtcdMember, key: str) -> None:
-    etcdctl(etcd.endpoint, "lease", "revoke", key.rpartition("/")[2])
