@@ -1,6 +1,5 @@
 """The etcd lock keeps the contract; and what is etcd's alone: other clients in the queue, clusters, logins, TLS."""
 
-import asyncio
 import base64
 import contextlib
 import os
@@ -893,23 +892,3 @@ def test_idle_leases_are_given_back(etcd: EtcdMember, monkeypatch: pytest.Monkey
         pass
     other.close()
     assert leases(etcd) == []
-
-
-@pytest.mark.slow
-async def test_a_crowd_of_tasks_is_served(etcd: EtcdMember) -> None:
-    """Five hundred tasks that come at once all get the lock."""
-    locks = EtcdBackend([etcd.endpoint], ttl_s=CALM_S, timeout_s=CALM_S).aio
-    lock, inside, served = locks.lock("/test/crowd"), 0, 0
-
-    async def once() -> None:
-        nonlocal inside, served
-        async with lock:
-            inside += 1
-            assert inside == 1
-            await asyncio.sleep(0)
-            inside -= 1
-            served += 1
-
-    await asyncio.wait_for(asyncio.gather(*(once() for _ in range(500))), 120)
-    assert served == 500
-    await locks.close()

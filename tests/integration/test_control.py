@@ -112,11 +112,11 @@ LOOKS = ["/control/picture", "/control/live", "/control/session", "/orders", "/l
 async def test_nobody_gets_in_without_the_token(open_clients: OpenClients) -> None:
     """Every endpoint answers 401, and the page asks for the token."""
     [http] = await open_clients()
-    for path in LOOKS:
-        is_problem(await http.get(path), 401)
-        is_problem(await http.get(path, headers={"Authorization": "Bearer wrong"}), 401)
-    for method, path, body in CHANGES:
-        is_problem(await http.request(method, path, json=body), 401)
+    for method, path, body in [*CHANGES, *(("GET", path, {}) for path in LOOKS)]:
+        for shown in (None, b"Bearer wrong", f"Basic {TOKEN}".encode(), "Bearer é".encode("latin-1")):
+            answer = await http.request(method, path, json=body, headers={"Authorization": shown} if shown else {})
+            is_problem(answer, 401)
+            assert answer.headers["www-authenticate"] == "Bearer"
     page = await http.get("/control")
     assert (page.status_code, page.headers["location"]) == (303, "/control/login")
     assert 'type="password"' in (await http.get("/control/login")).text
@@ -249,7 +249,9 @@ async def test_without_an_admin_token_it_is_locked(open_clients: OpenClients) ->
         await http.post("/control/login", data={"token": token})
         await http.get("/control", params={"token": token})
         assert not http.cookies
-        is_problem(await http.get("/control/picture", headers={"Authorization": f"Bearer {token}"}), 403)
+        for method, path, body in [*CHANGES, *(("GET", path, {}) for path in LOOKS)]:
+            shown = {"Authorization": f"Bearer {token}"}
+            is_problem(await http.request(method, path, json=body, headers=shown), 403)
 
 
 def test_the_token_is_in_no_log(etcd: EtcdMember, valkey: Valkey) -> None:

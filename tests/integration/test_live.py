@@ -196,29 +196,6 @@ def test_who_reads_nothing_keeps_nothing(etcd: EtcdMember, valkey: Valkey) -> No
         assert "Traceback" not in instance.last_lines(1000)
 
 
-@pytest.mark.slow
-def test_a_store_that_is_away(etcd: EtcdMember) -> None:
-    """Listeners stay, hear heartbeats, and are told what is new when the store is back."""
-    with (
-        Valkey() as valkey,
-        Instance(etcd.endpoint, valkey.url, store_timeout_ms=300) as instance,
-    ):
-        restock(instance, 5)
-        with listening(instance, "/stock/live") as listener:
-            eventually(lambda: listener.told)
-            valkey.pause()
-            try:
-                eventually(lambda: ": still here" in listener.lines, "a heartbeat")
-                answer = refused(instance, "/stock/live")
-                assert answer is not None
-                is_problem(answer, 503)
-            finally:
-                valkey.resume()
-            assert not listener.ended
-            restock(instance, 7)
-            eventually(lambda: listener.told[-1]["stock"] == 7, "what is new")
-
-
 # -- how it is done ---------------------------------------------------------------------------------------------------
 
 

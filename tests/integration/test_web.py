@@ -17,7 +17,7 @@ from app.sale import Shop
 from fencelock.etcd.backend import EtcdBackend
 from lab.servers import EtcdMember, Valkey
 from lab.servers.process import free_port
-from tests.harness.shop import TOKEN, client, settings
+from tests.harness.shop import client, settings
 from tests.harness.waiting import WITHIN_S, eventually_async
 from tests.integration.conftest import OPERATOR, OpenClient
 
@@ -207,24 +207,6 @@ async def test_a_stock_that_is_missing_or_no_number(
 
 
 # -- the operator ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("method", "path"), [("GET", "/orders"), ("GET", "/locks"), ("PUT", "/stock")])
-async def test_the_operators_endpoints_need_the_token(etcd: EtcdMember, valkey: Valkey, method: str, path: str) -> None:
-    """Without a configured token they are off (403); without the right one they are closed (401)."""
-    async with client(etcd.endpoint, valkey.url) as http:
-        for headers in (
-            {},
-            {"Authorization": "Bearer wrong"},
-            {"Authorization": f"Basic {TOKEN}"},
-            {"Authorization": "Bearer é".encode("latin-1")},
-        ):
-            answer = await http.request(method, path, headers=headers, json={"stock": 1})
-            is_problem(answer, 401)
-            assert answer.headers["www-authenticate"] == "Bearer"
-    async with client(etcd.endpoint, valkey.url, admin_token=None) as http:
-        is_problem(await http.request(method, path, headers=OPERATOR, json={"stock": 1}), 403)
-        is_problem(await http.request(method, path, headers={"Authorization": "Bearer "}, json={"stock": 1}), 403)
 
 
 async def test_the_operator_sees_orders_in_pages(open_client: OpenClient) -> None:
