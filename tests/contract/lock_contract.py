@@ -1,4 +1,4 @@
-"""What every lock must do, whatever it is made of. A backend's tests inherit `LockContract`, with a `LockSystem`."""
+"""The contract of every lock, whatever it is made of. A backend's tests inherit `LockContract`, with a `LockSystem`."""
 
 import _thread
 import gc
@@ -62,7 +62,7 @@ class LockSystem(ABC):
 
     @abstractmethod
     def options(self, ttl_s: float) -> dict[str, Any]:
-        """What the backend's class is opened with; plain values, to be sent to other processes."""
+        """The options that the backend's class is opened with: plain values, to be sent to other processes."""
 
     @abstractmethod
     def open(self, ttl_s: float, **more: Any) -> LockBackend:
@@ -558,7 +558,7 @@ class LockContract(TaskContract):
         grant = lock.acquire()
         grant.on_lost(told.set)
         read = time.clock_gettime
-        # What a suspended machine does to the clocks: the monotonic one stood still.
+        # This is how a suspended machine leaves its clocks: the monotonic one stood still.
         monkeypatch.setattr(time, "clock_gettime", lambda which: read(which) + 3600 * (which == time.CLOCK_BOOTTIME))
         assert not lock.held_by_me
         with pytest.raises(LockLost):
@@ -704,7 +704,7 @@ class LockContract(TaskContract):
     def test_a_child_does_not_have_its_parents_lock(
         self, backend: LockBackend, lock: DistributedLock[Any], name: str
     ) -> None:
-        """What the parent holds is the parent's: a forked child neither owns it nor gets it nor can give it back."""
+        """A parent's lock stays the parent's: a forked child neither owns it nor gets it nor can give it back."""
         everybody = self.guarantees.scope is Scope.EVERYBODY
 
         def look(parents: DistributedLock[Any], grant: Grant) -> tuple[Any, ...]:
@@ -790,7 +790,7 @@ class LockContract(TaskContract):
 
     @pytest.mark.slow
     def test_a_busy_parent_has_children(self, backend: LockBackend, name: str) -> None:
-        """Whatever the parent's threads are about at the fork, a child can use its locks."""
+        """A child can use its locks, whatever the parent's threads are about at the fork."""
         stop = threading.Event()
 
         def work(number: int) -> None:

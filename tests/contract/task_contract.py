@@ -1,4 +1,4 @@
-"""What every lock must do for tasks on an event loop, whatever it is made of. A part of `LockContract`."""
+"""The contract of every lock for tasks on an event loop, whatever it is made of. A part of `LockContract`."""
 
 import asyncio
 import threading
@@ -33,7 +33,7 @@ def promise(name: str) -> Any:
 
 
 class Losses(Hook):
-    """What a hook heard of renewals, and of losses."""
+    """A hook that notes renewals and losses."""
 
     def __init__(self) -> None:
         self.renewals: list[str] = []
@@ -104,7 +104,8 @@ class TaskContract:
                 await tasks_lock.release()
             if self.guarantees.scope is not Scope.NOBODY:
                 with pytest.raises(LockTimeout):
-                    await tasks_lock.acquire(wait_s=0.1)
+                    async with asyncio.timeout(WITHIN_S):
+                        await tasks_lock.acquire(wait_s=0.1)
             return await tasks_lock.try_acquire()
 
         async with tasks_lock as outer:
@@ -158,7 +159,7 @@ class TaskContract:
         assert waiter.cancelled()
 
     async def test_cancelling_at_any_moment_leaves_nothing(self, tasks_lock: AsyncLock) -> None:
-        """Whatever a cancellation races with (the wait, the grant, the release), the lock is free afterwards."""
+        """The lock is free afterwards, whatever a cancellation races with (the wait, the grant, the release)."""
 
         async def hold() -> None:
             async with tasks_lock:

@@ -50,7 +50,7 @@ class Observer:
             self.heard.put(leader.value if leader else None)
 
     def hear(self) -> str | None:
-        """What comes next."""
+        """Wait for the next value."""
         return self.heard.get(timeout=WITHIN_S)
 
     def stop(self) -> None:
@@ -63,7 +63,7 @@ def queued(election: Election, number: int) -> None:
 
 
 def test_the_first_leads_and_the_next_follows(election: Election) -> None:
-    """One of them leads; when it resigns, the one that came next does, with a greater token."""
+    """One candidate leads; when it resigns, the one that came next does, with a greater token."""
     assert election.leader() is None
     first = election.campaign("first")
     seen = election.leader()

@@ -384,7 +384,7 @@ def test_a_watch_made_anew_does_not_need_the_past() -> None:
 @pytest.mark.parametrize("kind", [EtcdBackend, EtcdTxnBackend])
 @pytest.mark.slow
 def test_etcd_is_set_back(tmp_path: Path, kind: type[EtcdBackend], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who had a lock in an etcd that came back older has lost it, and nobody keeps what stands in the older copy."""
+    """The holder of a lock in an etcd that came back older has lost it, and nobody keeps what stands in the copy."""
     monkeypatch.setattr(lender, "_IDLE_S", 60.0)  # the first one's lease is there all the while
     with EtcdMember() as member:
         one, two = (kind(member.endpoint, ttl_s=CALM_S, timeout_s=CALM_S) for _ in range(2))
@@ -613,7 +613,7 @@ def test_an_etcd_without_space_is_not_ready() -> None:
             backend.lock("/test/full").acquire()
         eventually(lambda: _ping_error(backend), "what was true a moment ago is not any more")
         assert "space exceeded" in _ping_error(backend)
-        # What an operator does: docs/operations.md.
+        # An operator does the same: docs/operations.md.
         etcdctl(member.endpoint, "compact", "--physical", revision)
         etcdctl(member.endpoint, "defrag")
         etcdctl(member.endpoint, "alarm", "disarm")
@@ -756,7 +756,7 @@ def test_tls(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("endpoint", ["ftp://host", "http://", "://", "http://h:port", "http://[", "http://u:p@h"])
 def test_an_odd_endpoint_is_refused(endpoint: str) -> None:
-    """What is no etcd URL is a configuration error, at once."""
+    """A text that is no etcd URL is a configuration error, at once."""
     with pytest.raises(ConfigurationError, match="not an etcd endpoint"):
         EtcdBackend([endpoint])
 
@@ -841,7 +841,7 @@ def test_leases_are_not_lent_for_another_ttl(etcd: EtcdMember, backend: EtcdBack
 
 
 def test_a_lease_with_an_open_call_is_not_lent(etcd: EtcdMember, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is still on its way could make a key that nobody knows of: the lease is revoked, and the key with it."""
+    """A call on its way could make a key that nobody knows of: the lease is revoked, and the key with it."""
     other = EtcdBackend([etcd.endpoint], ttl_s=CALM_S)
     put, used = other.client.put_and_see, list[int]()
 

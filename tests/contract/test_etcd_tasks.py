@@ -90,7 +90,7 @@ class Observer:
                 self.heard.put_nowait(leader.value if leader else None)
 
     async def hear(self) -> str | None:
-        """What comes next."""
+        """Wait for the next value."""
         async with asyncio.timeout(WITHIN_S):
             return await self.heard.get()
 
@@ -104,7 +104,8 @@ async def test_tasks_lead_as_threads_do(etcd: EtcdMember, election: AsyncElectio
     try:
         async with election.campaigning("first") as first:
             with pytest.raises(LockTimeout):
-                await election.campaign("other", wait_s=0)
+                async with asyncio.timeout(WITHIN_S):
+                    await election.campaign("other", wait_s=0)
             waiting = asyncio.create_task(election.campaign("second"))
             await queued(election, 2)
             await first.proclaim("still the first")
@@ -144,7 +145,7 @@ async def test_a_candidate_that_is_cancelled_leaves_nothing(election: AsyncElect
 
 
 async def test_cancelling_a_candidate_at_any_moment_leaves_nothing(election: AsyncElection) -> None:
-    """Whatever a cancellation races with (the candidature, the election, the end), nobody leads afterwards."""
+    """Nobody leads afterwards, whatever a cancellation races with (the candidature, the election, the end)."""
 
     async def lead() -> None:
         async with election.campaigning("me"):
@@ -273,7 +274,7 @@ async def test_a_session_that_is_called_off_leaves_no_lease(etcd: EtcdMember, lo
 
 
 async def test_tasks_under_a_lost_session_are_told(etcd: EtcdMember, locks: AsyncLocks, brief: AsyncLocks) -> None:
-    """Those who hold, those who lead and those who wait; with `cancel_on_lost` a body goes no further."""
+    """Holders, leaders and waiters are told; with `cancel_on_lost` a body goes no further."""
     other, told = locks.lock(TWO), threading.Event()
     await other.acquire()
     async with brief.session() as session:
@@ -313,7 +314,7 @@ async def test_the_loop_renews_a_session(locks: AsyncLocks, brief: AsyncLocks) -
 
 
 async def test_a_task_uses_a_lease_that_somebody_else_has_granted(etcd: EtcdMember, locks: AsyncLocks) -> None:
-    """It is kept, with its own TTL. One that isn't there is an error; a task that is cancelled does not end it."""
+    """It is kept, with its own TTL. A lease that isn't there is an error; a task that is cancelled does not end it."""
     backend, lease_id = locks.backend, int((await do(etcd, "lease", "grant", "60")).split()[1], 16)
     for moment in range(MOMENTS):
         beginning = backend.begin_session(backend.loop_renewers.here(), lease_id=lease_id)

@@ -147,7 +147,7 @@ async def test_a_server_that_is_away_and_comes_back(which: str) -> None:
             assert set((await one.ready(1)).values()) != {"ok"}
             await asyncio.to_thread(victim.start)
             await eventually_async(lambda: one.ready(1), until=lambda checks: set(checks.values()) == {"ok"})
-            # What a call left behind in etcd as it died may stand in the way for a moment longer.
+            # A key that a call left behind in etcd as it died may stand in the way for a moment longer.
             answer = await eventually_async(lambda: one.buy(Purchase()), despite=Exception)
             assert answer.outcome is Outcome.SOLD
             assert counted(await buy(one, 10)) == {"sold": 10}

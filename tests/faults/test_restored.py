@@ -38,7 +38,7 @@ def own_valkey() -> Iterator[Valkey]:
 
 
 class Copy:
-    """What a server had on disk at a moment; it is stopped for that, and started again."""
+    """A copy of what a server had on disk at a moment; it is stopped for that, and started again."""
 
     def __init__(self, server: Process, folder: str, at: Path) -> None:
         self._server, self._folder, self._at = server, folder, at

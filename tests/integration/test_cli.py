@@ -114,7 +114,7 @@ def test_locks_shows_the_queue(env: dict[str, str], etcd: EtcdMember) -> None:
     backend.close()
 
 
-def test_whatever_a_stranger_calls_itself_is_shown(env: dict[str, str], etcd: EtcdMember) -> None:
+def test_any_name_of_a_stranger_is_shown(env: dict[str, str], etcd: EtcdMember) -> None:
     """It breaks no list, is never markup or a command to the terminal, and the JSON stays JSON."""
     keys = [f"/seckill/lock/all/{number}" for number in range(len(STRANGERS))]
     for key, (owner, _) in zip(keys, STRANGERS.values(), strict=True):
@@ -152,7 +152,7 @@ def test_whatever_a_stranger_calls_itself_is_shown(env: dict[str, str], etcd: Et
     ],
 )
 def test_errors_are_one_line(env: dict[str, str], arguments: list[str], variables: dict[str, str], says: str) -> None:
-    """What can't be done is said in one line on standard error, without secrets; the exit status is 2."""
+    """A failure is said in one line on standard error, without secrets; the exit status is 2."""
     done = seckill(*arguments, env=env | variables)
     assert done.returncode == 2
     assert done.stderr.startswith(f"seckill: {says}")
@@ -490,7 +490,7 @@ def test_up_sells_from_one_stock_until_it_is_ended(tmp_path: Path, number: signa
 
 @pytest.mark.slow
 def test_up_leads_other_terminals_to_its_servers(tmp_path: Path) -> None:
-    """What it tells to type works as it stands there, in a shell."""
+    """The commands that it tells to type work as they stand there, in a shell."""
     with standing(tmp_path, "up", "--ports", str(free_port()), "--instances", "1") as up:
         _, _, typed = up.said.partition("in another terminal:")
         typed, _, _ = typed.partition("Ctrl-C ends it.")

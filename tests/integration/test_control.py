@@ -77,7 +77,7 @@ async def lucky(http: httpx.AsyncClient) -> int:
 
 
 def of(picture: dict[str, Any], instance: str) -> dict[str, Any]:
-    """What a picture shows of an instance."""
+    """Find what a picture shows of an instance."""
     return next((one for one in picture["instances"] if one["instance"] == instance), {})
 
 
@@ -234,7 +234,7 @@ async def test_a_link_with_the_token(open_clients: OpenClients) -> None:
 
 @pytest.mark.parametrize("body", [b"", b"token=", b"token=wrong", b"token", b"\xff\xfe", b"token=" + b"x" * 5000])
 async def test_at_the_door(open_clients: OpenClients, body: bytes) -> None:
-    """Whatever is shown there besides the token leads back to the door."""
+    """Anything but the token leads back to the door."""
     [http] = await open_clients()
     answer = await http.post("/control/login", content=body)
     assert (answer.status_code, answer.headers["location"]) == (303, "/control/login?wrong=")
@@ -427,7 +427,7 @@ async def test_a_rush_is_sold_by_all_and_once(open_clients: OpenClients) -> None
 async def test_no_buyer_is_sent_to_one_that_is_gone(
     open_clients: OpenClients, etcd: EtcdMember, valkey: Valkey
 ) -> None:
-    """One that was killed has left its report; an instance that starts then sends it no buyers."""
+    """A killed instance has left its report; an instance that starts then sends it no buyers."""
     [http] = await open_clients()
     async with board(etcd, valkey) as put:
         await put({"report/gone": report("gone")})
@@ -486,7 +486,7 @@ async def test_an_instance_whose_clock_is_ahead(open_clients: OpenClients, monke
     "owner", ['{"instance":"\\ud800"}', "[" * 100_000, '{"instance":"' + "x" * 100_000 + '"}', "null"]
 )
 async def test_what_a_stranger_calls_itself(open_clients: OpenClients, etcd: EtcdMember, owner: str) -> None:
-    """Whatever a stranger writes into the lock's queue is shown, and makes nothing fail."""
+    """Any text that a stranger writes into the lock's queue is shown, and makes nothing fail."""
     [http] = await open_clients()
     stranger = "/seckill/lock/all/stranger"
     gateway(
@@ -545,7 +545,7 @@ async def test_a_paused_holder_is_overtaken(open_clients: OpenClients) -> None:
 
 
 async def test_what_was_before(open_clients: OpenClients) -> None:
-    """Who begins to look is told of the last two minutes: the levels, the units of each instance, the grants."""
+    """A newcomer is told of the last two minutes: the levels, the units of each instance, the grants."""
     a, _ = await open_clients(2)
 
     async def levels() -> list[tuple[int, int]]:

@@ -59,13 +59,13 @@ def set_stock(instance: Instance, units: int, sku: str = "default") -> None:
 
 
 def buy(instance: Instance, **wish: Any) -> str:
-    """What a buyer is told."""
+    """Buy, and return what the buyer is told."""
     answer = httpx.post(f"{instance.url}/stock/reduce", params=wish, timeout=30)
     return answer.headers.get("x-seckill-outcome", str(answer.status_code))
 
 
 async def rush(url: str, buyers: int) -> Counter[str]:
-    """What so many at once are told."""
+    """Count what so many at once are told."""
     async with httpx.AsyncClient(timeout=60) as http:
         answers = await asyncio.gather(*(http.post(f"{url}/stock/reduce?buyer=b{n}") for n in range(buyers)))
     return Counter(answer.headers.get("x-seckill-outcome", str(answer.status_code)) for answer in answers)
@@ -142,7 +142,7 @@ def test_grants_have_no_spans_without_the_setting_and_the_sdk(
 
 
 def test_nothing_comes_between_a_buyer_and_the_count() -> None:
-    """What is called for each buyer is the metrics' own method, with traces and without."""
+    """The method that is called for each buyer is the metrics' own, with traces and without."""
     metrics, journal = Metrics(), Journal()
     with_traces = Observers([metrics, journal, Traces(instance="a")])
     without = Observers([metrics, journal])

@@ -1,4 +1,4 @@
-"""What only threads can do to a lock, a lease and its renewal, in every order that few switches can make of it.
+"""Threads around a lock, a lease and its renewal thread, in every order that few switches can make of it.
 
 The algorithm itself, which is the same for tasks, is explored in test_interleavings_tasks.py.
 
@@ -94,7 +94,7 @@ def jumps(seconds: float) -> None:
 
 
 def subscribed_and_lost(schedule: Schedule, mutant: FunctionType | None = None) -> None:
-    """One subscribes while another one has the lease lost."""
+    """A thread subscribes while another one has the lease lost."""
     with Stage(schedule, [lease, callbacks], mutant=mutant, fine=True) as stage:
         one, told = Lease("it", NoHold(), TTL_S), list[str]()
 
@@ -154,8 +154,8 @@ def taken_back(schedule: Schedule, mutant: FunctionType | None = None) -> None:
         (taken_back, 3, 100),
     ],
 )
-def test_whoever_wants_to_hear_of_a_loss_hears_of_it_once(play: Play, deviations: int, at_least: int) -> None:
-    """Whatever comes between, no loss is missed or told twice, only the first reason counts, and lost stays lost."""
+def test_each_subscriber_hears_of_a_loss_once(play: Play, deviations: int, at_least: int) -> None:
+    """No loss is missed or told twice, only the first reason counts, and lost stays lost."""
     assert explore(play, deviations=deviations).schedules >= at_least
 
 
@@ -257,7 +257,7 @@ def closed_as_one_is_kept(schedule: Schedule, mutant: FunctionType | None = None
     ],
 )
 def test_the_renewal_thread_keeps_its_word(play: Play, deviations: int, at_least: int) -> None:
-    """What is kept is renewed in time; what is handed back is gone, and not renewed any more; it ends when closed."""
+    """A kept lease is renewed in time; one that was handed back is gone, and not renewed; closing ends the thread."""
     assert explore(play, deviations=deviations).schedules >= at_least
 
 
@@ -285,7 +285,7 @@ class Shared:
         self.tokens: list[int] = []
 
     def work(self, grant: Grant) -> None:
-        """What one does who has the lock."""
+        """Do what a holder does under the lock."""
         self.inside += 1
         Stage.here.step(lambda: "what it does under the lock")
         assert self.inside == 1, "two have the lock"
