@@ -457,8 +457,11 @@ async def test_the_victim_of_a_deadlock_writes_all_the_same(server: MariaDB) -> 
 
 async def test_an_answer_that_does_not_come_is_an_error_in_time(own_server: MariaDB) -> None:
     """A frozen server ends a call at its deadline; afterwards all is well again."""
-    async with opened(own_server, MySqlStockStore, timeout_s=0.3, connections=2) as store:
-        await store.set_stock("default", fence(1), 5)
+    async with (
+        opened(own_server, MySqlStockStore) as patient,
+        opened(own_server, MySqlStockStore, timeout_s=0.3, connections=2) as store,
+    ):
+        await patient.set_stock("default", fence(1), 5)
         own_server.pause()
 
         async def is_silent() -> bool:
