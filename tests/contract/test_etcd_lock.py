@@ -102,7 +102,6 @@ def shared_member(version: str) -> Iterator[EtcdMember]:
 
 class TestEtcdLock(LockContract):
     guarantees = EtcdBackend.guarantees
-    has_sessions = True
 
     @pytest.fixture
     def system(self, shared_member: EtcdMember) -> LockSystem:
@@ -116,7 +115,6 @@ class TestEtcdLock(LockContract):
 
 class TestEtcdTxnLock(LockContract):
     guarantees = EtcdTxnBackend.guarantees
-    has_sessions = True
 
     @pytest.fixture
     def system(self, etcd: EtcdMember) -> LockSystem:

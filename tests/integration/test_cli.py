@@ -138,6 +138,9 @@ def test_any_name_of_a_stranger_is_shown(env: dict[str, str], etcd: EtcdMember) 
         (["serve"], {"SECKILL_PORT": "x"}, "SECKILL_PORT: Input should be a valid integer"),
         (["serve"], {"SECKILL_STORE": "redis://:s3cret/pw@h:1/0"}, "SECKILL_STORE: not a store's URL: say redis"),
         (["serve"], {"SECKILL_LOCK": "etcd://u:s3cret/pw@h:1"}, "SECKILL_LOCK: not a lock's URL; it looks like scheme"),
+        (["check"], {"SECKILL_STORE": "mysql://u:s3cret@h:port/x"}, "SECKILL_STORE: not a MySQL URL"),
+        (["check"], {"SECKILL_LOCK": "s3cret"}, "SECKILL_LOCK: not a lock's URL"),
+        (["check"], {"SECKILL_ETCD_PASSWORD": "s3cret"}, "SECKILL_ETCD_PASSWORD was replaced"),
         (["serve"], {"SECKILL_LOCK": "none://"}, "SECKILL_LOCK: the lock none needs SECKILL_GUARD=none"),
         (
             ["stock", "show"],

@@ -436,39 +436,25 @@ async def test_no_buyer_is_sent_to_one_that_is_gone(
             await eventually_async(lambda: lucky(http), "all are served", until=lambda found: found == 30)
 
 
-async def test_a_command_from_before_the_start_is_not_obeyed(
+async def test_a_command_from_before_the_start_or_that_comes_late_is_not_obeyed(
     open_clients: OpenClients, etcd: EtcdMember, valkey: Valkey
 ) -> None:
-    """A command that is up when an instance starts was not meant for it; a later one is."""
+    """An old command was meant for others, was held up for seconds, or came back with a store's backup."""
 
-    def rush(buyers: int) -> str:
-        return json.dumps({"what": "rush", "sku": "default", "each": {"late": buyers}, "at": time.time(), "over_s": 0})
+    def rush(buyers: int, age_s: float = 0) -> str:
+        each = {"what": "rush", "sku": "default", "each": {"late": buyers}, "at": time.time() - age_s, "over_s": 0}
+        return json.dumps(each)
 
     [http] = await open_clients()
     async with board(etcd, valkey) as put:
         await put({"command/before": rush(7)})
         async with client(etcd.endpoint, valkey.url, instance="late") as late:
             await eventually_async(lambda: state(http, "late"), "it is there")
-            await put({"command/after": rush(3)})
+            await put({"command/late": rush(7, age_s=5), "command/odd": rush(1).replace("1}", "Infinity}")})
+            await put({"command/fresh": rush(3)})
             await eventually_async(lambda: events(late, "rush"), "it has obeyed")
             assert [one["facts"]["buyers"] for one in await events(late, "rush")] == [3]
             assert await lucky(http) == 3
-
-
-async def test_what_comes_late_is_not_obeyed(open_clients: OpenClients, etcd: EtcdMember, valkey: Valkey) -> None:
-    """A command that is older than a few seconds is ignored: it was held up, or it came back with a store's backup."""
-
-    def rush(buyers: float, at: float) -> str:
-        return json.dumps({"what": "rush", "sku": "default", "each": {"a": buyers}, "at": at, "over_s": 0})
-
-    [http] = await open_clients()
-    async with board(etcd, valkey) as put:
-        odd = rush(1, time.time()).replace("1}", "Infinity}")
-        await put({"command/late": rush(7, time.time() - 5), "command/odd": odd})
-        await put({"command/fresh": rush(3, time.time())})
-        await eventually_async(lambda: events(http, "rush"), "it has obeyed")
-        assert [one["facts"]["buyers"] for one in await events(http, "rush")] == [3]
-        assert await lucky(http) == 3
 
 
 async def test_an_instance_whose_clock_is_ahead(open_clients: OpenClients, monkeypatch: pytest.MonkeyPatch) -> None:
