@@ -15,15 +15,18 @@ from typing import Any
 import pytest
 
 from fencelock import (
+    LockCancelled,
     LockError,
     LockLost,
     LockNotHeld,
     LockTimeout,
+    attempt,
     callbacks,
     fork,
     lease,
     owners,
     renewer,
+    waiting,
 )
 from fencelock.callbacks import Callbacks
 from fencelock.grant import Grant
@@ -393,6 +396,24 @@ def released_as_it_is_lost(schedule: Schedule, mutant: FunctionType | None = Non
         it.check_it_is_free()
 
 
+def called_off(schedule: Schedule, mutant: FunctionType | None = None) -> None:
+    """A thread's wait is called off while it waits, or begins to; it hears of that at once."""
+    with Stage(schedule, [attempt, waiting, callbacks], mutant=mutant) as stage:
+        it, cancel = Shared(), Cancel()
+        it.lock.acquire(owner="somebody else")
+
+        def waits() -> None:
+            with pytest.raises(LockCancelled):
+                it.lock.acquire(cancel=cancel)
+            assert len(it.server.queues["it"]) == 1
+
+        def calls_off() -> None:
+            cancel.set()
+
+        stage.play(waits, calls_off)
+        assert stage.now < 1001, "it waited in vain"
+
+
 def forked(schedule: Schedule, mutant: FunctionType | None = None) -> None:
     """A thread forks, whatever the others hold at that moment."""
     fork._renewals.clear()  # of the runs before
@@ -433,6 +454,7 @@ def forked(schedule: Schedule, mutant: FunctionType | None = None) -> None:
         (granted_twice_to_one_owner, 2, 60),
         (left_to_the_next, 1, 200),
         (released_as_it_is_lost, 1, 100),
+        (called_off, 1, 100),
         (forked, 1, 200),
     ],
 )
