@@ -280,7 +280,7 @@ def test_those_who_left_and_the_dead_cost_a_ttl_together(raw: Any, shared_server
         assert raw.zscore(scores, first) / 1000 <= time.time() + ttl_s
         raw.delete(name)
         assert behind.result().token > 0
-        assert time.monotonic() - killed < 2 * ttl_s
+        assert time.monotonic() - killed < 4 * ttl_s
         lock.release(owner="me")
 
 
@@ -335,7 +335,7 @@ def test_a_name_that_something_else_uses_is_said(raw: Any, backend: RedisBackend
             lock.try_acquire()
         with pytest.raises(LockError, match="something else uses that name"):
             lock.contenders()
-        assert time.monotonic() - began < 1
+        assert time.monotonic() - began < WITHIN_S / 2
         assert not isinstance(error.value, LockUnavailable)
         assert raw.keys("*") == ["/test/shared"]  # nothing of ours beside it
     with lock as grant:
@@ -345,7 +345,7 @@ def test_a_name_that_something_else_uses_is_said(raw: Any, backend: RedisBackend
 async def test_a_name_that_something_else_uses_is_said_to_tasks(raw: Any, backend: RedisBackend) -> None:
     """The same on a loop."""
     raw.set("/test/shared", "a text")
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(WITHIN_S):
         with pytest.raises(LockError, match="something else uses that name"):
             await backend.aio.lock("/test/shared").acquire()
     await backend.leave_loop()
