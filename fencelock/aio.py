@@ -80,13 +80,9 @@ class AsyncLocks:
         """The lock of that name; each call makes an object of its own. `ttl_s`: of its leases, in seconds."""
         return AsyncLock(self.backend, self.backend.lock(name, ttl_s=ttl_s))
 
-    async def taken_from(self, name: str) -> dict[str, Any]:
-        """Who took that lock away last: "by", "why", and "since" in seconds since 1970; empty if nobody did."""
-        return await on_loop(self.backend.taken_record(name))
-
-    async def take_away(self, name: str, *, by: str, why: str = "") -> Contender | None:
-        """Take a lock from whoever has it: see `LockBackend.take_away`."""
-        return await on_loop(self.backend.taken_away(name, by, why))
+    async def force_release(self, name: str) -> Contender | None:
+        """Take a lock from a holder that hangs: see `LockBackend.force_release`."""
+        return await on_loop(self.backend.force_released(name))
 
     def election(self, name: str) -> "AsyncElection":
         """The election of that name. Raises `LockError` where there are none."""

@@ -47,7 +47,8 @@ class Guarantees:
     does not lose the lock; `survives_restart`: neither does a crash and restart (from disk) within the TTL;
     `survives_cut`: neither do connections that are cut; without, the next one may have it a moment before its holder
     is told;
-    `shows_queue`: `contenders` shows the waiters, not only the holder; `elects`: there are elections.
+    `shows_queue`: `contenders` shows the waiters, not only the holder; `elects`: there are elections; `forces_release`:
+    `force_release` can take a lock from its holder.
     """
 
     scope: Scope = Scope.EVERYBODY
@@ -59,6 +60,7 @@ class Guarantees:
     survives_cut: bool = False
     shows_queue: bool = False
     elects: bool = False
+    forces_release: bool = False
 
 
 class Options(TypedDict, total=False):
@@ -112,26 +114,17 @@ class LockBackend(ABC):
     def lock(self, name: str, *, ttl_s: float | None = None) -> "DistributedLock[Any]":
         """The lock of that name; each call makes an object of its own. `ttl_s`: of its leases, in seconds."""
 
-    async def taken_away(self, name: str, by: str, why: str) -> Contender | None:
-        """What `take_away` does, in steps."""
-        raise LockError(f"{self.name} has nothing that could be taken away")
+    async def force_released(self, name: str) -> Contender | None:
+        """What `force_release` does, in steps."""
+        raise LockError(f"{self.name} can't force a release: only etcd and redis can")
 
-    async def taken_record(self, name: str) -> dict[str, Any]:
-        """What `taken_from` answers, in steps."""
-        return {}
+    def force_release(self, name: str) -> Contender | None:
+        """Take a lock from a holder that hangs: the next in line gets it at once; the one who had it, if anybody.
 
-    def taken_from(self, name: str) -> dict[str, Any]:
-        """Who took that lock away last: "by", "why", and "since" in seconds since 1970; empty if nobody did."""
-        return in_thread(self.taken_record(name))
-
-    def take_away(self, name: str, *, by: str, why: str = "") -> Contender | None:
-        """Take a lock from whoever has it, who is told at the next renewal; the one who had it, if anybody.
-
-        For a holder that hangs. The holder goes on until it is told, so only a store that checks tokens is safe from
-        it. Who did it (`by`), and why, is kept where the lock lives, until the next time: see `Contender`, and
-        `fencelock show`. Raises `LockUnavailable`, and `LockError` where that can't be done.
+        The holder goes on until its next renewal tells it, so only a store that checks tokens is safe from it. Raises
+        `LockUnavailable`, and `LockError` where that can't be done.
         """
-        return in_thread(self.taken_away(name, by, why))
+        return in_thread(self.force_released(name))
 
     @abstractmethod
     async def queues(self, prefix: str) -> list[Contender]:

@@ -248,13 +248,8 @@ class FallbackBackend(LockBackend):
             return []
 
     @override
-    async def taken_away(self, name: str, by: str, why: str) -> Contender | None:
-        """What has a lock can be taken away; a grant without one can't, and is not waited for by anybody."""
-        return await self._backend.taken_away(name, by, why)
-
-    @override
-    async def taken_record(self, name: str) -> dict[str, Any]:
-        return await self._backend.taken_record(name)
+    async def force_released(self, name: str) -> Contender | None:
+        return await self._backend.force_released(name)
 
     @override
     async def pinged(self, timeout_s: float) -> None:

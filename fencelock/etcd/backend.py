@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self, Unpack
+from typing import Self, Unpack
 
 from typing_extensions import override
 
 from ..backend import Guarantees, LockBackend, Options
-from ..contender import Contender, parse_owner, taken
+from ..contender import Contender
 from ..errors import ConfigurationError
 from ..lock import DistributedLock
 from ..renewer import Renewer
@@ -37,6 +37,7 @@ class EtcdBackend(LockBackend):
         survives_cut=True,
         shows_queue=True,
         elects=True,
+        forces_release=True,
     )
 
     def __init__(
@@ -85,20 +86,11 @@ class EtcdBackend(LockBackend):
         return EtcdLock(self, name, ttl_s)
 
     @override
-    async def taken_away(self, name: str, by: str, why: str) -> Contender | None:
-        return await self._take_first(f"{name}/", name, by, why)
-
-    async def _take_first(self, prefix: str, name: str, by: str, why: str) -> Contender | None:
-        # Beside the queue, so that it is none of the contenders.
-        first = await self.client.take_first(prefix, f"{name}!taken", taken(by, why))
-        if first is None:
-            return None
-        owner, waited_s = parse_owner(first.value)
-        return Contender(first.key, first.create_revision, owner, waited_s, None, holds=True)
-
-    @override
-    async def taken_record(self, name: str) -> dict[str, Any]:
-        return parse_owner(await self.client.get(f"{name}!taken"))[0]
+    async def force_released(self, name: str) -> Contender | None:
+        while queue := await self.lock(name)._queue():
+            if await self.client.delete_own(queue[0].key, queue[0].token):
+                return queue[0]
+        return None
 
     @override
     def election(self, name: str) -> Election:

@@ -142,13 +142,13 @@ class EtcdClient:
             if refusal.code is not grpc.StatusCode.NOT_FOUND:
                 raise
 
-    async def delete_own(self, key: str, create_revision: int, timeout_s: float | None = None) -> None:
-        """Delete `key` if it is still the one created at that revision."""
+    async def delete_own(self, key: str, create_revision: int, timeout_s: float | None = None) -> bool:
+        """Delete `key` if it is still the one created at that revision; False if it was not."""
         request = etcdrpc.TxnRequest(
             compare=[_created(key, create_revision)],
             success=[etcdrpc.RequestOp(request_delete_range=etcdrpc.DeleteRangeRequest(key=key.encode()))],
         )
-        await self._call("Txn", request, timeout_s)
+        return bool((await self._call("Txn", request, timeout_s)).succeeded)
 
     async def delete(self, key: str, timeout_s: float | None = None) -> None:
         """Delete a key. One that is gone already is fine."""
@@ -265,25 +265,6 @@ class EtcdClient:
         if not newest or (newest[0].key, newest[0].create_revision) != (key, create_revision):
             return False, None
         return True, newest[1] if len(newest) > 1 else None
-
-    async def take_first(self, key: str, record: str, text: bytes) -> KeyValue | None:
-        """Delete a key (for a prefix, which ends in "/": the oldest under it), and write `record`; what was deleted."""
-        while True:
-            if key.endswith("/"):
-                first = await self.first(key)
-            else:
-                first = next(iter(await self._range(etcdrpc.RangeRequest(key=key.encode()), None)), None)
-            if first is None:
-                return None
-            request = etcdrpc.TxnRequest(
-                compare=[_created(first.key, first.create_revision)],
-                success=[
-                    etcdrpc.RequestOp(request_delete_range=etcdrpc.DeleteRangeRequest(key=first.key.encode())),
-                    etcdrpc.RequestOp(request_put=etcdrpc.PutRequest(key=record.encode(), value=text)),
-                ],
-            )
-            if (await self._call("Txn", request, None)).succeeded:
-                return first
 
     async def first(self, prefix: str, timeout_s: float | None = None) -> KeyValue | None:
         """The key under a prefix that was created before all others there, if there is any."""

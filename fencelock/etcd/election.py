@@ -12,7 +12,7 @@ from ..lock import checked_name
 from ..steps import in_thread
 from ..waiting import Cancel, Wait, Wake
 from .client import EtcdClient, KeyValue
-from .lock import Place, contenders
+from .lock import RECORD, Place, contenders
 from .lookout import Lookout
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class Election:
         self._client = backend.client
         self._session = session
         self._name = checked_name(name)
-        self._record = f"{name}!record"  # beside the candidates' prefix, so that it is none of them
+        self._record = f"{name}{RECORD}"  # beside the candidates' prefix, so that it is none of them
 
     def campaign(self, value: str, *, wait_s: float | None = None, cancel: Cancel | None = None) -> Leadership:
         """Stand for election with something to say, and wait until one is elected, at most `wait_s` seconds.

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from .session import Session
 
 
-# What is written down about a lock or an election, beside its queue.
-RECORDS: Final = ("!taken", "!record")
+# Of what an election's leader has written down, beside its queue.
+RECORD: Final = "!record"
 
 
 class EtcdLock(DistributedLock["EtcdBackend"]):
@@ -234,7 +234,7 @@ async def contenders(client: EtcdClient, prefix: str) -> list[Contender]:
     holders: set[str] = set()
     queue = []
     for kv in await client.under(prefix):
-        if kv.key.endswith(RECORDS):
+        if kv.key.endswith(RECORD):
             continue
         name = kv.key.rpartition("/")[0]
         owner, waited_s = parse_owner(kv.value)

@@ -85,6 +85,7 @@ class RedisFairBackend(RedisBackend):
         survives_restart=True,
         survives_cut=True,
         shows_queue=True,
+        forces_release=True,
     )
 
     def __init__(self, url: str, *, redisson_wait_s: float = _REDISSON_WAIT_S, **options: Unpack[Options]) -> None:

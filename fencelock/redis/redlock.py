@@ -19,7 +19,7 @@ from .. import fork
 from ..attempt import Attempt
 from ..backend import Guarantees, LockBackend, Options
 from ..backoff import Backoff
-from ..contender import Contender, describe, parse_owner, taken
+from ..contender import Contender, describe, parse_owner
 from ..errors import ConfigurationError, LockUnavailable
 from ..grant import Grant
 from ..lease import Lease
@@ -29,7 +29,7 @@ from ..steps import Step, in_thread, on_loop
 from ..url import LockUrl
 from ..waiting import Wait
 from .client import RedisClient, Script
-from .lock import TAKEN, TAKEN_KEPT_S, names_under
+from .lock import names_under
 
 _EXTEND: Final = Script("redlock_extend.lua")
 _RELEASE: Final = Script("redlock_release.lua")
@@ -271,22 +271,6 @@ class RedlockBackend(LockBackend):
     @override
     def lock(self, name: str, *, ttl_s: float | None = None) -> RedlockLock:
         return RedlockLock(self, name, ttl_s)
-
-    @override
-    async def taken_away(self, name: str, by: str, why: str) -> Contender | None:
-        found = await _agreed(self.servers, lambda client: _look(client, [name]))
-        if not found:
-            return None
-        had, record = found[0][1], taken(by, why).decode()
-        await self.servers.ask_majority(lambda client: client.run(_RELEASE, [name], [had]))
-        await self.servers.ask_majority(lambda client: client.do("set", TAKEN + name, record, ex=TAKEN_KEPT_S))
-        return _holder(*found[0])
-
-    @override
-    async def taken_record(self, name: str) -> dict[str, Any]:
-        answers = await self.servers.ask(lambda client: client.do("get", TAKEN + name))
-        records = [parse_owner(answer)[0] for answer in answers if answer]
-        return max(records, key=lambda one: float(one.get("since", 0)), default={})  # not all heard of the last one
 
     @override
     async def queues(self, prefix: str) -> list[Contender]:

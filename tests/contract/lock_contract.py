@@ -492,6 +492,25 @@ class LockContract(TaskContract):
         with pytest.raises(LockLost):
             brief_lock.release()
 
+    def test_a_release_can_be_forced(
+        self, brief_backend: LockBackend, brief_lock: DistributedLock[Any], lock: DistributedLock[Any], name: str
+    ) -> None:
+        """The next waiter has the lock, with a higher token; the holder is told by its next renewal."""
+        if not self.guarantees.forces_release:
+            with pytest.raises(LockError, match="can't force a release: only etcd and redis can"):
+                brief_backend.force_release(name)
+            return
+        grant = brief_lock.acquire()
+        waiting = InThread(lambda: hold_and_release(lock))
+        had = brief_backend.force_release(name)
+        assert had is not None
+        assert (had.key, had.token, had.owner["pid"], had.holds) == (grant.key, grant.token, os.getpid(), True)
+        assert waiting.result() > grant.token
+        eventually(lambda: grant.lost, "the loss is noticed")
+        with pytest.raises(LockLost):
+            brief_lock.release()
+        assert brief_backend.force_release(name) is None
+
     @promise("leases")
     def test_a_release_spares_the_next_owner(
         self, brief_lock: DistributedLock[Any], system: LockSystem, workers: Callable[..., Worker]

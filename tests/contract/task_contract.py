@@ -237,6 +237,16 @@ class TaskContract:
         async with brief_tasks_lock.holding(wait_s=WITHIN_S):
             pass
 
+    @promise("forces_release")
+    async def test_a_task_can_force_a_release(self, brief_tasks_lock: AsyncLock) -> None:
+        grant = await brief_tasks_lock.acquire()
+        had = await brief_tasks_lock._backend.aio.force_release(brief_tasks_lock.name)
+        assert had is not None
+        assert had.key == grant.key
+        await eventually_async(lambda: grant.lost, "the loss is noticed")
+        with pytest.raises(LockLost):
+            await brief_tasks_lock.release()
+
     @promise("leases")
     async def test_a_loss_can_cancel_the_body(self, brief_tasks_lock: AsyncLock, system: Any) -> None:
         """With `cancel_on_lost` the body goes no further than to where it was when the loss was noticed."""

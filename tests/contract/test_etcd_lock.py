@@ -64,7 +64,7 @@ class EtcdSystem(LockSystem):
 
     def leftovers(self) -> list[str]:
         keys = etcdctl(self.server.endpoint, "get", "--prefix", "--keys-only", "/").split()
-        return [key for key in keys if not key.endswith(("!record", "!taken"))] + leases_in_use(self.server)
+        return [key for key in keys if not key.endswith("!record")] + leases_in_use(self.server)
 
 
 class EtcdTxnSystem(EtcdSystem):

@@ -50,7 +50,6 @@ __all__ = [
 DEADLOCK: Final = 1213
 DUPLICATE: Final = 1062
 NO_TABLE: Final = 1146
-_NO_THREAD: Final = 1094
 _TABLE_EXISTS: Final = 1050
 _TRIES: Final = 5  # of a statement that was chosen to end a deadlock
 _SILENT_S: Final = 60.0
@@ -247,15 +246,7 @@ class MySqlClient:
     async def kill(self, session_id: int, timeout_s: float) -> None:
         """End a session of ours on the server, so far as that can be done."""
         with suppress(self._unavailable):
-            await on_loop(self.end(session_id, timeout_s=timeout_s))
-
-    async def end(self, session_id: int, *, timeout_s: float | None = None) -> bool:
-        """End a session on the server, as a step; False if there is none of that number."""
-        try:
-            await self.ask(f"KILL {session_id}", timeout_s=timeout_s, tell=(_NO_THREAD,))
-        except Refused:
-            return False
-        return True
+            await on_loop(self.ask(f"KILL {session_id}", timeout_s=timeout_s))
 
     # -- connections -------------------------------------------------------------------------------------------------
 
