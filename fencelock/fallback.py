@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 from typing_extensions import override
 
-from . import fork
 from .attempt import Attempt
 from .backend import LockBackend, Options, Scope
 from .backoff import Backoff
@@ -158,22 +157,13 @@ class FallbackBackend(LockBackend):
         self.watcher = ThreadRenewer()  # of grants without a lock; the other one may hang on a server that is silent
         self.went_away = Callbacks()  # fired while the lock system is away
         self._backend = backend
-        self._most = most
         self._on_change = on_change
         self._failures = 0
         self._backoff = Backoff(_LOOK_S, _LONGEST_OPEN_S)
         self._closed = threading.Event()
-        self._begin()
-        fork.in_child(self._begin)
-
-    def _begin(self) -> None:
-        # In a forked child, too: slots are counted for a process.
-        self.slots = threading.BoundedSemaphore(self._most)
+        self.slots = threading.BoundedSemaphore(most)
         self._mutex = threading.Lock()
-        self._looking = threading.Thread(target=self._look_for_ever, name="fencelock-fallback", daemon=True)
-        closed, self._closed = self._closed, threading.Event()
-        if closed.is_set():
-            self._closed.set()
+        self._looking: threading.Thread | None = None
 
     @classmethod
     @override
@@ -192,7 +182,8 @@ class FallbackBackend(LockBackend):
     def look(self) -> None:
         """See to it that somebody looks for the lock system."""
         with self._mutex:
-            if self._looking.ident is None:
+            if self._looking is None or not self._looking.is_alive():
+                self._looking = threading.Thread(target=self._look_for_ever, name="fencelock-fallback", daemon=True)
                 self._looking.start()
 
     def open_circuit(self, error: LockUnavailable) -> None:
@@ -271,7 +262,7 @@ class FallbackBackend(LockBackend):
         in_thread(self.shutdown.begin())
         self._backend.close()
         self.watcher.close()
-        if self._looking.ident is not None:
+        if self._looking is not None:
             self._looking.join()
 
     @override

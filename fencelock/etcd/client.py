@@ -21,8 +21,7 @@ from etcd3 import etcdrpc
 from ..errors import ConfigurationError, LockUnavailable
 from ..interrupt import uninterrupted
 from ..steps import Pause
-from .endpoint import Call, Endpoint, metadata_of, tls_credentials
-from .gate import GATE
+from .endpoint import Call, Endpoint, metadata_of, tls_credentials, use_grpc
 
 _ELSEWHERE: Final = {
     # Another member may do better, or this one a moment later. UNAVAILABLE is also "no leader" and "leader changed".
@@ -336,11 +335,11 @@ class EtcdClient:
         `below`: when anything happens to any key that begins so. What happened before the watch was there must be found
         by looking, *after* the watch was created. Raises `LockUnavailable`.
         """
+        use_grpc()
         endpoint = self._endpoints[self._current]
         timeout_s = self.timeout_s if timeout_s is None else timeout_s
         try:
-            with GATE.inside():
-                stream = await endpoint.watches(timeout_s)
+            stream = await endpoint.watches(timeout_s)
             found = None if below else stream.kept(key, wake)
             watch = found or await stream.add(key, wake, timeout_s, end=_end_of(key) if below else None)
         except (LockUnavailable, grpc.RpcError, ValueError) as error:
@@ -377,6 +376,7 @@ class EtcdClient:
         self, method: str, request: Any, timeout_s: float | None, not_answered: Callable[[], object] = lambda: None
     ) -> Any:
         """Try the endpoints in turn until one answers or the time is over."""
+        use_grpc()
         timeout_s = self.timeout_s if timeout_s is None else timeout_s
         deadline = time.monotonic() + timeout_s
         untried = len(self._endpoints)
@@ -386,7 +386,7 @@ class EtcdClient:
             try_s = max(_MIN_TRY_S, (deadline - time.monotonic()) / max(1, untried))
             token, asked_at, seen = None, time.monotonic(), self._revision
             try:
-                with uninterrupted(), GATE.inside():
+                with uninterrupted():
                     token = await endpoint.token(try_s)
                     answer = await Call(endpoint, method, request, try_s, metadata_of(token))
                 endpoint.heard()

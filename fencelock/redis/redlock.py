@@ -77,8 +77,8 @@ class _Servers:
 
     def close(self) -> None:
         # The calls first, which have deadlines: the last server may not have been told yet that a lock is free.
-        for pool in self.threads:
-            pool.shutdown()
+        for threads in self.threads:
+            threads.pool.shutdown()
         for client in self.clients:
             client.close()
 
@@ -112,7 +112,7 @@ class _AllAsked(Step[Answers]):
             return in_thread(self._question(client))
 
         pairs = zip(self._servers.threads, self._servers.clients, strict=True)
-        asked = [pool.submit(ask, client) for pool, client in pairs]
+        asked = [threads.pool.submit(ask, client) for threads, client in pairs]
         answers: list[Any] = []
         failure = None
         for one in as_completed(asked):

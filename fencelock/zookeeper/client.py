@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from uuid import uuid4
-from weakref import WeakSet
 
 from .. import fork
 from ..errors import ConfigurationError, LockUnavailable
@@ -75,16 +74,12 @@ class ZooKeeperClient:
         self._servers = Servers.parse(hosts if isinstance(hosts, str) else ",".join(hosts), timeout_s)
         self._auth = auth
         self._closed = False
-        self._sessions: WeakSet[Session] = WeakSet()
+        self._loops = PerLoop(lambda _: _Slot())
         self._begin()
         fork.in_child(self._begin)
 
     def _begin(self) -> None:
         self._threads = _Slot()
-        self._loops = PerLoop(lambda _: _Slot())
-        for session in self._sessions:  # the parent's
-            session.forget()
-        self._sessions = WeakSet()
 
     async def session(self, timeout_s: float) -> Session:
         """The session, connected; a new one if the last one is over."""
@@ -100,7 +95,6 @@ class ZooKeeperClient:
                 if session is not None:
                     _log.warning("%s; connecting anew", session.over)
                 session = slot.session = Session(self._servers, self.session_s, self._auth, link)
-                self._sessions.add(session)
         await session.wait_ready(timeout_s)
         return session
 

@@ -1,6 +1,7 @@
 """What every lock must do, whatever it is made of. A backend's tests inherit `LockContract`, with a `LockSystem`."""
 
 import _thread
+import asyncio
 import gc
 import importlib
 import json
@@ -14,7 +15,7 @@ import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -714,111 +715,58 @@ class LockContract(TaskContract):
 
     # -- a forked child ----------------------------------------------------------------------------------------------
 
-    def test_a_child_does_not_have_its_parents_lock(
-        self, backend: LockBackend, lock: DistributedLock[Any], name: str
-    ) -> None:
-        """What the parent holds is the parent's: a forked child neither owns it nor gets it nor can give it back."""
-        everybody = self.guarantees.scope is Scope.EVERYBODY
+    def test_a_child_does_not_have_its_parents_lock(self, lock: DistributedLock[Any]) -> None:
+        """What the parent holds is the parent's: a forked child neither owns it nor can give it back."""
 
-        def look(parents: DistributedLock[Any], grant: Grant) -> tuple[Any, ...]:
-            found = parents.held_by_me, parents.hold_count, grant.lost
+        def look(grant: Grant) -> tuple[Any, ...]:
+            found = lock.held_by_me, lock.hold_count, grant.lost
             with pytest.raises(LockError, match="parent"):
-                parents.release()
+                lock.release()
             with pytest.raises(LockLost, match="parent"):
                 grant.ensure_held()
-            for one in (parents, backend.lock(name)):
-                got = one.try_acquire()
-                assert (got is None) == everybody
-                if got is not None:
-                    one.release()
             return found
 
         with lock as grant:
-            token = grant.token
-            assert Forked(lambda _: look(lock, grant)).result() == (False, 0, True)
+            assert Forked(lambda _: look(grant)).result() == (False, 0, True)
             assert lock.held_by_me
-            assert lock.acquire().token == token
+            assert lock.acquire().token == grant.token
             lock.release()
             assert [one.key for one in lock.contenders()] == [grant.key]
-        assert Forked(lambda _: hold_and_release(lock)).result() > token or not self.guarantees.fencing
 
     @pytest.mark.slow
-    def test_a_child_holds_like_any_other_process(
-        self, steady_backend: LockBackend, system: LockSystem, name: str
-    ) -> None:
-        """With what its parent made before the fork a child gets the lock, is renewed for, and keeps its parent out."""
+    def test_a_child_works_anew(self, steady_backend: LockBackend, name: str) -> None:
+        """With what its parent made before the fork a child is a client like any other, and takes nothing from it."""
 
-        parents = steady_backend.lock(name)
-
-        def hold(parent: Connection) -> bool:
-            grant = parents.acquire(wait_s=WITHIN_S)
-            parent.send(grant.token)
-            parent.poll(4 * WITHIN_S)
-            parents.release()  # raises if it was lost
-            return steady_backend.renewing
-
-        before = hold_and_release(parents)
-        child = Forked(hold)
-        token = child.answer()
-        assert token > before or not self.guarantees.fencing
-        with closing(system.open(CALM_S)) as calm:
-            lock = calm.lock(name)
-            lease_is_over, answered_at = time.monotonic() + STEADY_S, 0.0
+        async def in_task() -> int:
             try:
-                # A server that is slow for a moment says nothing of who has it. But the last answer is of long after.
-                while time.monotonic() < lease_is_over + STEADY_S / 2 or answered_at < lease_is_over:
-                    with suppress(LockUnavailable):
-                        assert (lock.try_acquire() is None) == (self.guarantees.scope is Scope.EVERYBODY)
-                        answered_at = time.monotonic()
-                    if lock.held_by_me:
-                        lock.release()
+                async with steady_backend.aio.lock(name).holding(wait_s=WITHIN_S) as grant:
+                    return grant.token
             finally:
-                child.tell("enough")
-            assert child.result()
-            lock.acquire(wait_s=WITHIN_S)
-            lock.release()
+                await steady_backend.leave_loop()
 
-    @pytest.mark.parametrize("how", ["exits", "closes"])
-    @pytest.mark.slow
-    def test_a_child_costs_its_parent_nothing(self, steady_backend: LockBackend, name: str, how: str) -> None:
-        """A child that closes the backend, or ends without a word, takes nothing from its parent."""
-
-        def end(_: Connection) -> None:
-            steady_backend.lock(f"{name}-of-the-child").acquire(wait_s=WITHIN_S)
+        def use(_: Connection) -> list[int]:
+            got = parents.try_acquire()
+            assert (got is None) == (self.guarantees.scope is Scope.EVERYBODY)
+            with steady_backend.lock(name).holding(wait_s=WITHIN_S) as grant:
+                time.sleep(1.5 * STEADY_S)
+                grant.ensure_held()
+            tokens = [grant.token, asyncio.run(in_task())]
             gc.collect()
-            if how == "closes":
-                steady_backend.close()
+            steady_backend.close()
+            return tokens
 
-        lock = steady_backend.lock(name)
-        told = threading.Event()
-        grant = lock.acquire()
+        before = asyncio.run(in_task())
+        parents, told = steady_backend.lock(f"{name}-of-the-parent"), threading.Event()
+        grant = parents.acquire()
         grant.on_lost(told.set)
-        waiting = InThread(lambda: hold_and_release(lock))
-        self._until_queued(lock, 2)
-        Forked(end).result()
-        assert not told.wait(1.5 * STEADY_S)
-        assert waiting.thread.is_alive()
-        lock.release()  # raises if it was lost
-        assert waiting.result() > grant.token or not self.guarantees.fencing
-
-    @pytest.mark.slow
-    def test_a_busy_parent_has_children(self, backend: LockBackend, name: str) -> None:
-        """Whatever the parent's threads are about at the fork, a child can use its locks."""
-        stop = threading.Event()
-
-        def work(number: int) -> None:
-            while not stop.is_set():
-                hold_and_release(backend.lock(f"{name}-{number // 2}"))  # two for each: one waits
-
-        threads = [InThread(lambda number=number: work(number)) for number in range(4)]
-        try:
-            lock = backend.lock(name)
-            tokens = [Forked(lambda _: hold_and_release(lock)).result() for _ in range(10)]
-        finally:
-            stop.set()
-            for thread in threads:
-                thread.result()
+        waiting = InThread(lambda: hold_and_release(parents))
+        self._until_queued(parents, 2)
+        tokens = [before, *Forked(use).result(), asyncio.run(in_task())]
         assert tokens == sorted(set(tokens)) or not self.guarantees.fencing
+        assert waiting.thread.is_alive()
+        assert not told.is_set()
+        parents.release()  # raises if it was lost
+        assert waiting.result() > grant.token or not self.guarantees.fencing
 
     # -- the server dies ---------------------------------------------------------------------------------------------
 

@@ -21,7 +21,6 @@ from fencelock import (
 )
 from fencelock.aio import AsyncLock
 from fencelock.waiting import Wake
-from tests.harness.forked import Forked
 from tests.harness.waiting import WITHIN_S, eventually_async
 from tests.harness.worker import Worker
 
@@ -376,21 +375,6 @@ class TaskContract:
             assert isinstance(error, LockUnavailable)
         await self._until_in_line(lock, 1)
         await asyncio.to_thread(lock.release, owner="me")
-
-    @pytest.mark.slow
-    def test_a_child_has_an_event_loop_of_its_own(self, backend: LockBackend, name: str) -> None:
-        """Tasks of a child can use a lock that tasks of its parent have used, once the parent's loop has left it."""
-
-        async def once() -> int:
-            try:
-                async with backend.aio.lock(name).holding(wait_s=WITHIN_S) as grant:
-                    return grant.token
-            finally:
-                await backend.leave_loop()
-
-        before = asyncio.run(once())
-        assert Forked(lambda _: asyncio.run(once())).result() > before or not self.guarantees.fencing
-        assert asyncio.run(once()) > before or not self.guarantees.fencing
 
     # -- help --------------------------------------------------------------------------------------------------------
 

@@ -136,7 +136,7 @@ class MySqlClient:
         self._made_once = made_once
         self._made = False
         self._links: dict[Any, Link] = {}
-        # Before anything else is told of a fork: what is dropped then may want to close its connections.
+        self.live: set[Session] = set()
         self._begin()
         fork.in_child(self._begin)
         self.thread = LoopThread("fencelock-mysql")
@@ -146,11 +146,9 @@ class MySqlClient:
         self._sessions = self.sessions("SET SESSION innodb_lock_wait_timeout = 1")
 
     def _begin(self) -> None:
+        fork.keep((self._links, self.live))
         self._mutex = threading.Lock()
-        links, self._links = self._links, {}
-        self.live: set[Session] = set()
-        for link in links.values():  # of a parent
-            link.forget()
+        self._links, self.live = {}, set()
 
     def sessions(self, *settings: str, silent_s: float = _SILENT_S, autocommit: bool = True) -> Sessions:
         """A pool of sessions with these settings. `silent_s`: the server ends a session that is idle for longer."""
