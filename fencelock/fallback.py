@@ -10,16 +10,18 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, Self, Unpack
+from typing import Any, Final, Self, Unpack
 
 from typing_extensions import override
 
 from .attempt import Attempt
-from .backend import LockBackend, Options, Scope
+from .backend import LockBackend, Scope
 from .backoff import Backoff
 from .callbacks import Callbacks
+from .common import Options
 from .contender import Contender
 from .errors import LockCancelled, LockUnavailable
 from .grant import Grant
@@ -29,10 +31,6 @@ from .renewer import Renewer, ThreadRenewer
 from .steps import Pause, in_thread, on_loop
 from .url import LockUrl
 from .waiting import Cancel, Wait
-
-if TYPE_CHECKING:
-    from .etcd.election import Election
-    from .etcd.session import Session
 
 _log = logging.getLogger(__name__)
 
@@ -247,14 +245,20 @@ class FallbackBackend(LockBackend):
         """Nobody needs the lock system to be there; `degraded` says whether it is."""
 
     @override
-    def election(self, name: str) -> "Election":
+    def election(self, name: str) -> Any:
         return self._backend.election(name)
 
     @override
-    def begin_session(
-        self, renewer: Renewer, *, ttl_s: float | None = None, lease_id: int | None = None
-    ) -> "Coroutine[Any, Any, Session]":
-        return self._backend.begin_session(renewer, ttl_s=ttl_s, lease_id=lease_id)
+    def session(self, *, ttl_s: float | None = None, lease_id: int | None = None) -> Any:
+        return self._backend.session(ttl_s=ttl_s, lease_id=lease_id)
+
+    @override
+    def election_for_tasks(self, name: str) -> Any:
+        return self._backend.election_for_tasks(name)
+
+    @override
+    def session_for_tasks(self, *, ttl_s: float | None, lease_id: int | None) -> AbstractAsyncContextManager[Any]:
+        return self._backend.session_for_tasks(ttl_s=ttl_s, lease_id=lease_id)
 
     @override
     def close(self) -> None:

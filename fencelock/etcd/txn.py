@@ -98,7 +98,7 @@ class EtcdTxnBackend(EtcdBackend):
     )
 
     @override
-    def lock(self, name: str, *, ttl_s: float | None = None) -> DistributedLock[EtcdBackend]:
+    def lock(self, name: str, *, ttl_s: float | None = None) -> EtcdTxnLock:
         return EtcdTxnLock(self, name, ttl_s)
 
     @override

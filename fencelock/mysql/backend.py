@@ -7,8 +7,9 @@ from typing import Any, Final, Self, Unpack
 
 from typing_extensions import override
 
-from ..backend import LockBackend, Options
+from ..backend import LockBackend
 from ..clients.mysql import DUPLICATE, Lent, MySqlClient, Refused, Sessions
+from ..common import Options
 from ..contender import Contender
 from ..errors import LockUnavailable
 from ..url import LockUrl

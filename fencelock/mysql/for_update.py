@@ -13,8 +13,9 @@ from typing_extensions import override
 
 from .. import clock
 from ..attempt import Attempt
-from ..backend import Guarantees, Options
+from ..backend import Guarantees
 from ..clients.mysql import DUPLICATE, NO_TABLE, MySqlClient, Native, Refused, Session, Sessions
+from ..common import Options
 from ..contender import Contender, whoami
 from ..errors import LockUnavailable
 from ..grant import Grant

@@ -7,7 +7,8 @@ from typing import Any, Final, Self, Unpack
 
 from typing_extensions import override
 
-from ..backend import Guarantees, Options
+from ..backend import Guarantees
+from ..common import Options
 from ..contender import Contender, parse_owner
 from ..errors import ConfigurationError
 from ..url import LockUrl

@@ -9,7 +9,8 @@ from typing import Any, Final, Self, Unpack
 from typing_extensions import override
 
 from ..attempt import Attempt
-from ..backend import Guarantees, LockBackend, Options
+from ..backend import Guarantees, LockBackend
+from ..common import Options
 from ..contender import Contender, describe, parse_owner
 from ..errors import LockUnavailable
 from ..grant import Grant

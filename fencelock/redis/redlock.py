@@ -17,8 +17,9 @@ from typing_extensions import override
 
 from .. import fork
 from ..attempt import Attempt
-from ..backend import Guarantees, LockBackend, Options
+from ..backend import Guarantees, LockBackend
 from ..backoff import Backoff
+from ..common import Options
 from ..contender import Contender, describe, parse_owner
 from ..errors import ConfigurationError, LockUnavailable
 from ..grant import Grant

@@ -8,7 +8,8 @@ from typing_extensions import override
 
 from .. import clock
 from ..attempt import Attempt, PlaceLost
-from ..backend import Guarantees, LockBackend, Options
+from ..backend import Guarantees, LockBackend
+from ..common import Options
 from ..contender import Contender, describe, parse_owner
 from ..errors import ConfigurationError, LockUnavailable
 from ..grant import Grant
