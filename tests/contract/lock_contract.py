@@ -734,39 +734,46 @@ class LockContract(TaskContract):
             assert [one.key for one in lock.contenders()] == [grant.key]
 
     @pytest.mark.slow
-    def test_a_child_works_anew(self, steady_backend: LockBackend, name: str) -> None:
+    async def test_a_child_works_anew(self, steady_backend: LockBackend, name: str) -> None:
         """With what its parent made before the fork a child is a client like any other, and takes nothing from it."""
+        locks, tasks = [steady_backend.lock(f"{name}-{number}") for number in range(2)], steady_backend.aio
 
         async def in_task() -> int:
-            try:
-                async with steady_backend.aio.lock(name).holding(wait_s=WITHIN_S) as grant:
-                    return grant.token
-            finally:
-                await steady_backend.leave_loop()
+            gc.collect()
+            async with tasks.lock(name).holding(wait_s=WITHIN_S) as grant:
+                return grant.token
 
-        def use(_: Connection) -> list[int]:
-            got = parents.try_acquire()
-            assert (got is None) == (self.guarantees.scope is Scope.EVERYBODY)
+        def use(parent: Connection) -> list[int]:
+            parent.recv()
+            for lock in reversed(locks):
+                assert (lock.try_acquire() is None) == (self.guarantees.scope is Scope.EVERYBODY)
             with steady_backend.lock(name).holding(wait_s=WITHIN_S) as grant:
-                time.sleep(1.5 * STEADY_S)
+                time.sleep(1.5 * STEADY_S)  # longer than it would have it without a renewal
                 grant.ensure_held()
             tokens = [grant.token, asyncio.run(in_task())]
-            gc.collect()
             steady_backend.close()
             return tokens
 
-        before = asyncio.run(in_task())
-        parents, told = steady_backend.lock(f"{name}-of-the-parent"), threading.Event()
-        grant = parents.acquire()
-        grant.on_lost(told.set)
-        waiting = InThread(lambda: hold_and_release(parents))
-        self._until_queued(parents, 2)
-        tokens = [before, *Forked(use).result(), asyncio.run(in_task())]
+        def fork() -> list[int]:
+            child = Forked(use)
+            with locks[1]:  # a first attempt after the fork, as is the child's
+                child.tell("it is taken")
+                return child.result()
+
+        before = await in_task()
+        held = locks[0].acquire(owner="a thread")
+        waiting, has = tasks.lock(locks[0].name), tasks.lock(f"{name}-2")
+        of_a_task = await has.acquire(owner="me")
+        next_one = asyncio.create_task(waiting.acquire(owner="me"))
+        await self._until_in_line(locks[0], 2)
+        tokens = [before, *await asyncio.to_thread(fork), await in_task()]
         assert tokens == sorted(set(tokens)) or not self.guarantees.fencing
-        assert waiting.thread.is_alive()
-        assert not told.is_set()
-        parents.release()  # raises if it was lost
-        assert waiting.result() > grant.token or not self.guarantees.fencing
+        assert (held.lost, of_a_task.lost, next_one.done()) == (False, False, False)
+        await asyncio.to_thread(locks[0].release, owner="a thread")
+        assert (await asyncio.wait_for(next_one, WITHIN_S)).token > held.token or not self.guarantees.fencing
+        for lock in (waiting, has):
+            await lock.release(owner="me")
+        await steady_backend.leave_loop()
 
     # -- the server dies ---------------------------------------------------------------------------------------------
 
