@@ -1,6 +1,7 @@
 """An event loop of its own for threads: what lives on a loop can be used by them, too."""
 
 import asyncio
+import selectors
 import threading
 from collections.abc import Coroutine
 from concurrent.futures import Future
@@ -13,6 +14,7 @@ from . import fork
 Result = TypeVar("Result")
 
 _END_S = 5.0
+_selector = getattr(selectors, "PollSelector", selectors.SelectSelector)  # Windows has only the latter
 
 
 class LoopEnded(Exception):
@@ -62,11 +64,12 @@ class LoopThread:
         if self._closed:
             raise LoopEnded
         if self._loop is None:
-            # Asyncio's own, whatever the policy: uvloop's are not made for threads of a process that forks.
-            loop = self._loop = asyncio.SelectorEventLoop()
+            # Asyncio's own, whatever the policy; with a selector that is not an object of the kernel's, which a
+            # forked child would share.
+            loop = self._loop = asyncio.SelectorEventLoop(_selector())
             self._thread = threading.Thread(target=_run, args=(loop,), name=self._name, daemon=True)
             self._thread.start()
-            finalize(self, _stop, loop, fork.generation).atexit = False  # it is not kept for a forgotten one
+            finalize(self, _stop, loop).atexit = False  # it is not kept for a forgotten one
         return self._loop
 
     def close(self) -> None:
@@ -75,7 +78,7 @@ class LoopThread:
             self._closed = True
             loop, thread = self._loop, self._thread
         if loop is not None and thread is not None:
-            _stop(loop, fork.generation)
+            _stop(loop)
             if thread is not threading.current_thread():
                 thread.join(_END_S)
 
@@ -110,10 +113,9 @@ class _Job(Generic[Result]):
             self.result.set_result(task.result())
 
 
-def _stop(loop: asyncio.AbstractEventLoop, generation: int) -> None:
-    if generation == fork.generation:
-        with suppress(RuntimeError):  # it is closed
-            loop.call_soon_threadsafe(loop.stop)
+def _stop(loop: asyncio.AbstractEventLoop) -> None:
+    with suppress(RuntimeError):  # it is closed
+        loop.call_soon_threadsafe(loop.stop)
 
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:

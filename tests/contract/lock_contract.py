@@ -1,6 +1,7 @@
 """The contract of every lock, whatever it is made of. A backend's tests inherit `LockContract`, with a `LockSystem`."""
 
 import _thread
+import asyncio
 import gc
 import importlib
 import json
@@ -498,6 +499,25 @@ class LockContract(TaskContract):
         with pytest.raises(LockLost):
             brief_lock.release()
 
+    def test_a_release_can_be_forced(
+        self, brief_backend: LockBackend, brief_lock: DistributedLock[Any], lock: DistributedLock[Any], name: str
+    ) -> None:
+        """The next waiter has the lock, with a higher token; the holder is told by its next renewal."""
+        if not self.guarantees.forces_release:
+            with pytest.raises(LockError, match="can't force a release: only etcd and redis can"):
+                brief_backend.force_release(name)
+            return
+        grant = brief_lock.acquire()
+        waiting = InThread(lambda: hold_and_release(lock))
+        had = brief_backend.force_release(name)
+        assert had is not None
+        assert (had.key, had.token, had.owner["pid"], had.holds) == (grant.key, grant.token, os.getpid(), True)
+        assert waiting.result() > grant.token
+        eventually(lambda: grant.lost, "the loss is noticed")
+        with pytest.raises(LockLost):
+            brief_lock.release()
+        assert brief_backend.force_release(name) is None
+
     @promise("leases")
     def test_a_release_spares_the_next_owner(
         self, brief_lock: DistributedLock[Any], system: LockSystem, workers: Callable[..., Worker]
@@ -701,111 +721,65 @@ class LockContract(TaskContract):
 
     # -- a forked child ----------------------------------------------------------------------------------------------
 
-    def test_a_child_does_not_have_its_parents_lock(
-        self, backend: LockBackend, lock: DistributedLock[Any], name: str
-    ) -> None:
-        """A parent's lock stays the parent's: a forked child neither owns it nor gets it nor can give it back."""
-        everybody = self.guarantees.scope is Scope.EVERYBODY
+    def test_a_child_does_not_have_its_parents_lock(self, lock: DistributedLock[Any]) -> None:
+        """What the parent holds is the parent's: a forked child neither owns it nor can give it back."""
 
-        def look(parents: DistributedLock[Any], grant: Grant) -> tuple[Any, ...]:
-            found = parents.held_by_me, parents.hold_count, grant.lost
+        def look(grant: Grant) -> tuple[Any, ...]:
+            found = lock.held_by_me, lock.hold_count, grant.lost
             with pytest.raises(LockError, match="parent"):
-                parents.release()
+                lock.release()
             with pytest.raises(LockLost, match="parent"):
                 grant.ensure_held()
-            for one in (parents, backend.lock(name)):
-                got = one.try_acquire()
-                assert (got is None) == everybody
-                if got is not None:
-                    one.release()
             return found
 
         with lock as grant:
-            token = grant.token
-            assert Forked(lambda _: look(lock, grant)).result() == (False, 0, True)
+            assert Forked(lambda _: look(grant)).result() == (False, 0, True)
             assert lock.held_by_me
-            assert lock.acquire().token == token
+            assert lock.acquire().token == grant.token
             lock.release()
             assert [one.key for one in lock.contenders()] == [grant.key]
-        assert Forked(lambda _: hold_and_release(lock)).result() > token or not self.guarantees.fencing
 
     @pytest.mark.slow
-    def test_a_child_holds_like_any_other_process(
-        self, steady_backend: LockBackend, system: LockSystem, name: str
-    ) -> None:
-        """With what its parent made before the fork a child gets the lock, is renewed for, and keeps its parent out."""
+    async def test_a_child_works_anew(self, steady_backend: LockBackend, name: str) -> None:
+        """With what its parent made before the fork a child is a client like any other, and takes nothing from it."""
+        locks, tasks = [steady_backend.lock(f"{name}-{number}") for number in range(2)], steady_backend.aio
 
-        parents = steady_backend.lock(name)
-
-        def hold(parent: Connection) -> bool:
-            grant = parents.acquire(wait_s=WITHIN_S)
-            parent.send(grant.token)
-            parent.poll(4 * WITHIN_S)
-            parents.release()  # raises if it was lost
-            return steady_backend.renewing
-
-        before = hold_and_release(parents)
-        child = Forked(hold)
-        token = child.answer()
-        assert token > before or not self.guarantees.fencing
-        with closing(system.open(CALM_S)) as calm:
-            lock = calm.lock(name)
-            lease_is_over, answered_at = time.monotonic() + STEADY_S, 0.0
-            try:
-                # A server that is slow for a moment says nothing of who has it. But the last answer is of long after.
-                while time.monotonic() < lease_is_over + STEADY_S / 2 or answered_at < lease_is_over:
-                    with suppress(LockUnavailable):
-                        assert (lock.try_acquire() is None) == (self.guarantees.scope is Scope.EVERYBODY)
-                        answered_at = time.monotonic()
-                    if lock.held_by_me:
-                        lock.release()
-            finally:
-                child.tell("enough")
-            assert child.result()
-            lock.acquire(wait_s=WITHIN_S)
-            lock.release()
-
-    @pytest.mark.parametrize("how", ["exits", "closes"])
-    @pytest.mark.slow
-    def test_a_child_costs_its_parent_nothing(self, steady_backend: LockBackend, name: str, how: str) -> None:
-        """A child that closes the backend, or ends without a word, takes nothing from its parent."""
-
-        def end(_: Connection) -> None:
-            steady_backend.lock(f"{name}-of-the-child").acquire(wait_s=WITHIN_S)
+        async def in_task() -> int:
             gc.collect()
-            if how == "closes":
-                steady_backend.close()
+            async with tasks.lock(name).holding(wait_s=WITHIN_S) as grant:
+                return grant.token
 
-        lock = steady_backend.lock(name)
-        told = threading.Event()
-        grant = lock.acquire()
-        grant.on_lost(told.set)
-        waiting = InThread(lambda: hold_and_release(lock))
-        self._until_queued(lock, 2)
-        Forked(end).result()
-        assert not told.wait(1.5 * STEADY_S)
-        assert waiting.thread.is_alive()
-        lock.release()  # raises if it was lost
-        assert waiting.result() > grant.token or not self.guarantees.fencing
+        def use(parent: Connection) -> list[int]:
+            parent.recv()
+            for lock in reversed(locks):
+                assert (lock.try_acquire() is None) == (self.guarantees.scope is Scope.EVERYBODY)
+            with steady_backend.lock(name).holding(wait_s=WITHIN_S) as grant:
+                time.sleep(1.5 * STEADY_S)  # longer than it would have it without a renewal
+                grant.ensure_held()
+            tokens = [grant.token, asyncio.run(in_task())]
+            steady_backend.close()
+            return tokens
 
-    @pytest.mark.slow
-    def test_a_busy_parent_has_children(self, backend: LockBackend, name: str) -> None:
-        """A child can use its locks, whatever the parent's threads are about at the fork."""
-        stop = threading.Event()
+        def fork() -> list[int]:
+            child = Forked(use)
+            with locks[1]:  # a first attempt after the fork, as is the child's
+                child.tell("it is taken")
+                return child.result()
 
-        def work(number: int) -> None:
-            while not stop.is_set():
-                hold_and_release(backend.lock(f"{name}-{number // 2}"))  # two for each: one waits
-
-        threads = [InThread(lambda number=number: work(number)) for number in range(4)]
-        try:
-            lock = backend.lock(name)
-            tokens = [Forked(lambda _: hold_and_release(lock)).result() for _ in range(10)]
-        finally:
-            stop.set()
-            for thread in threads:
-                thread.result()
+        before = await in_task()
+        held = locks[0].acquire(owner="a thread")
+        waiting, has = tasks.lock(locks[0].name), tasks.lock(f"{name}-2")
+        of_a_task = await has.acquire(owner="me")
+        next_one = asyncio.create_task(waiting.acquire(owner="me"))
+        await self._until_in_line(locks[0], 2)
+        tokens = [before, *await asyncio.to_thread(fork), await in_task()]
         assert tokens == sorted(set(tokens)) or not self.guarantees.fencing
+        assert (held.lost, of_a_task.lost, next_one.done()) == (False, False, False)
+        await asyncio.to_thread(locks[0].release, owner="a thread")
+        assert (await asyncio.wait_for(next_one, WITHIN_S)).token > held.token or not self.guarantees.fencing
+        for lock in (waiting, has):
+            await lock.release(owner="me")
+        await steady_backend.leave_loop()
 
     # -- the server dies ---------------------------------------------------------------------------------------------
 

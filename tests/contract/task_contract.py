@@ -21,7 +21,6 @@ from fencelock import (
 )
 from fencelock.aio import AsyncLock
 from fencelock.waiting import Wake
-from tests.harness.forked import Forked
 from tests.harness.waiting import WITHIN_S, eventually_async
 
 OFTEN = 0.03  # a renewal ratio, for who waits for renewals and not for a TTL
@@ -201,6 +200,16 @@ class TaskContract:
         async with brief_tasks_lock.holding(wait_s=WITHIN_S):
             pass
 
+    @promise("forces_release")
+    async def test_a_task_can_force_a_release(self, brief_tasks_lock: AsyncLock) -> None:
+        grant = await brief_tasks_lock.acquire()
+        had = await brief_tasks_lock._backend.aio.force_release(brief_tasks_lock.name)
+        assert had is not None
+        assert had.key == grant.key
+        await eventually_async(lambda: grant.lost, "the loss is noticed")
+        with pytest.raises(LockLost):
+            await brief_tasks_lock.release()
+
     @promise("leases")
     async def test_a_loss_can_cancel_the_body(self, brief_tasks_lock: AsyncLock, system: Any) -> None:
         """With `cancel_on_lost` the body goes no further than to where it was when the loss was noticed."""
@@ -330,21 +339,6 @@ class TaskContract:
             assert isinstance(error, LockUnavailable)
         await self._until_in_line(lock, 1)
         await asyncio.to_thread(lock.release, owner="me")
-
-    @pytest.mark.slow
-    def test_a_child_has_an_event_loop_of_its_own(self, backend: LockBackend, name: str) -> None:
-        """Tasks of a child can use a lock that tasks of its parent have used, once the parent's loop has left it."""
-
-        async def once() -> int:
-            try:
-                async with backend.aio.lock(name).holding(wait_s=WITHIN_S) as grant:
-                    return grant.token
-            finally:
-                await backend.leave_loop()
-
-        before = asyncio.run(once())
-        assert Forked(lambda _: asyncio.run(once())).result() > before or not self.guarantees.fencing
-        assert asyncio.run(once()) > before or not self.guarantees.fencing
 
     # -- help --------------------------------------------------------------------------------------------------------
 

@@ -8,15 +8,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from fencelock import Cancel, LockCancelled, LockLost, LockTimeout, LockUnavailable
+from fencelock import Cancel, LockCancelled, LockError, LockLost, LockTimeout, LockUnavailable
 from fencelock.etcd import lookout
 from fencelock.etcd.backend import EtcdBackend
-from fencelock.etcd.election import Election, Leader, Leadership
+from fencelock.etcd.election import Election, Leader
+from fencelock.local import LocalBackend
 from lab.servers import EtcdMember, etcd_binary
 from lab.torture.proxy import Proxy
 from tests.contract.lock_contract import CALM_S, TTL_S, InThread
 from tests.contract.test_etcd_lock import EtcdSystem
-from tests.harness.forked import Forked
 from tests.harness.servers import QUICK_ETCD, end_leases, etcdctl, watchers
 from tests.harness.waiting import WITHIN_S, eventually
 
@@ -354,25 +354,9 @@ def test_an_odd_name_is_refused(backend: EtcdBackend, name: str) -> None:
         backend.election(name)
 
 
-@pytest.mark.slow
-def test_a_forked_child_is_a_candidate_of_its_own(election: Election) -> None:
-    """It can't speak for its parent, nor resign for it; with the election that its parent made it stands for itself."""
-
-    def speak(leadership: Leadership) -> list[Leader | None]:
-        with pytest.raises(LockLost, match="parent"):
-            leadership.proclaim("the child")
-        leadership.resign()  # which changes nothing
-        with pytest.raises(LockTimeout):
-            election.campaign("the child", wait_s=0)
-        return [election.leader(), next(election.observe())]
-
-    with election.campaign("the parent") as leadership:
-        assert Forked(lambda _: speak(leadership)).result() == [election.leader()] * 2
-        leadership.proclaim("the parent still leads")
-    child = Forked(lambda parent: (parent.send(election.campaign("the child").token), parent.poll(WITHIN_S)))
-    assert child.answer() > leadership.token
-    leader = election.leader()
-    assert leader is not None
-    assert leader.value == "the child"
-    child.tell("enough")
-    child.result()
+def test_not_every_backend_has_elections() -> None:
+    backend = LocalBackend()
+    assert not backend.guarantees.elects
+    with pytest.raises(LockError, match="local has no elections"):
+        backend.election(NAME)
+    backend.close()

@@ -12,6 +12,7 @@ from fencelock import AsyncLocks, LockError, LockLost, LockTimeout, LockUnavaila
 from fencelock.etcd import lookout
 from fencelock.etcd.aio import AsyncElection, AsyncSession
 from fencelock.etcd.backend import EtcdBackend
+from fencelock.etcd.session import Session
 from fencelock.local import LocalBackend
 from lab.servers import EtcdMember
 from tests.contract.lock_contract import CALM_S, TTL_S
@@ -317,7 +318,7 @@ async def test_a_task_uses_a_lease_that_somebody_else_has_granted(etcd: EtcdMemb
     """It is kept, with its own TTL. A lease that isn't there is an error; a task that is cancelled does not end it."""
     backend, lease_id = locks.backend, int((await do(etcd, "lease", "grant", "60")).split()[1], 16)
     for moment in range(MOMENTS):
-        beginning = backend.begin_session(backend.loop_renewers.here(), lease_id=lease_id)
+        beginning = Session.begin(backend, backend.loop_renewers.here(), lease_id=lease_id)
         opening = asyncio.create_task(AsyncSession.open(backend, beginning, borrowed=True))
         await asyncio.sleep(moment * 0.0001)  # not a wait for anything: a different moment each time
         opening.cancel()

@@ -1,7 +1,5 @@
 """Both MySQL locks keep the contract; and what is theirs alone: names, tokens, silent sessions, tables, URLs, TLS."""
 
-import asyncio
-import gc
 import os
 import signal
 import socket
@@ -11,7 +9,6 @@ import time
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -35,10 +32,9 @@ from fencelock.mysql.row import MySqlRowBackend
 from fencelock.steps import in_thread
 from lab.servers import MariaDB
 from lab.servers.process import free_port
-from tests.contract.lock_contract import STEADY_S, TTL_S, InThread, LockContract, LockSystem, hold_and_release
-from tests.harness.forked import Forked
+from tests.contract.lock_contract import TTL_S, InThread, LockContract, LockSystem, hold_and_release
 from tests.harness.servers import ask, optional
-from tests.harness.waiting import WITHIN_S, eventually, eventually_async
+from tests.harness.waiting import WITHIN_S, eventually
 from tests.harness.worker import Worker
 
 
@@ -391,7 +387,6 @@ def test_tls(kind: type[MySqlSystem], tmp_path: Path, open_: Open) -> None:
             with pytest.raises(LockCancelled):
                 called_off.result()
             assert connections(server) > 0
-            assert Forked(lambda _: connections(server)).result() == 0
         assert waiter.result() > 0
         with pytest.raises(LockUnavailable, match="certificate"):
             open_(kind.kind, f"{server.url}?ssl_ca={files['stranger']}").ping(WITHIN_S)
@@ -625,46 +620,6 @@ def asked(system: MySqlSystem) -> int:
     before = looks()
     eventually(lambda: looks() > before + 30, "it looks again and again; a connection has some selects of its own")
     return 1
-
-
-def test_a_forked_child_keeps_no_connection_open(system: MySqlSystem, backend: MySqlBackend) -> None:
-    """The server hears of its parent's end although the child lives on: of idle sessions, a holder's and a waiter's."""
-
-    lock = backend.lock("/test/copies")
-    lock.acquire()
-    in_server = system.kind is MySqlForUpdateBackend  # the other's waiters don't wait there, but look
-    waiters = [InThread(lambda: hold_and_release(lock))] if in_server else []
-    eventually(lambda: waiting(system.server) == len(waiters), "one waits for the row")
-    assert connections(system.server) > len(waiters)
-    assert Forked(lambda _: connections(system.server)).result() == 0
-    lock.release()
-    for one in waiters:
-        one.result()
-
-
-@pytest.mark.slow
-async def test_a_child_costs_its_parents_tasks_nothing(system: MySqlSystem, open_: Open) -> None:
-    """A child that throws away what tasks of its parent have there takes neither the lock nor the wait from them.
-
-    With the copies of the sockets goes what the event loop of both would hear of them.
-    """
-    backend = open_(system.kind, system.server.url, ttl_s=STEADY_S)
-
-    def throw_away(_: Connection) -> int:
-        vars(backend).clear()
-        gc.collect()
-        return connections(system.server)
-
-    lock = backend.aio.lock("/test/thrown")
-    grant = await lock.acquire(owner="me")
-    waiter = asyncio.create_task(backend.aio.lock("/test/thrown").acquire(owner="waiter"))
-    await eventually_async(lambda: asyncio.to_thread(lambda: asked(system) == 1))
-    assert await asyncio.to_thread(Forked(throw_away).result) == 0
-    until = time.monotonic() + 1.5 * STEADY_S
-    await eventually_async(lambda: grant.lost or time.monotonic() > until, "longer than the TTL")
-    await lock.release(owner="me")  # raises if it was lost
-    assert (await asyncio.wait_for(waiter, WITHIN_S)).token > grant.token
-    await backend.leave_loop()
 
 
 def test_a_ctrl_c_ends_a_wait(system: MySqlSystem, backend: MySqlBackend, open_: Open) -> None:

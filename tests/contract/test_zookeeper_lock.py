@@ -26,7 +26,6 @@ from fencelock import DistributedLock, Grant, LockLost, LockTimeout, LockUnavail
 from fencelock.clock import now
 from fencelock.errors import ConfigurationError
 from fencelock.steps import in_thread
-from fencelock.zookeeper import client as zookeeper_client
 from fencelock.zookeeper import lock as zookeeper
 from fencelock.zookeeper import session as zookeeper_session
 from fencelock.zookeeper.lock import ZooKeeperBackend
@@ -229,33 +228,21 @@ def test_names_that_are_used_once_do_not_pile_up(monkeypatch: pytest.MonkeyPatch
         backend.close()
 
 
-def test_names_that_begin_differently_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The id of the ensemble is there once; and nothing is kept of the folders of a lock that was taken away."""
+def test_nor_do_names_that_begin_differently(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What tells the ensemble from others is there once, at the root."""
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-Dznode.container.checkIntervalMs=100")  # a minute otherwise
     with (
         optional(ZooKeeper) as server,
         raw(server) as client,
         ZooKeeperBackend(server.hosts, ttl_s=TTL_S) as backend,
     ):
-
-        def take_away(name: str) -> None:
-            with contextlib.suppress(LockLost), backend.lock(name):
-                assert backend.take_away(name, by="me") is not None
-
         sources = set()
         for name in ("/order-1", "/order-2/paid", "/order-3/paid/twice"):
             with backend.lock(name) as grant:
                 sources.add(grant.source)
         assert sources == {f"zookeeper:{client.get('/~id')[0].decode()}"}
-        take_away("/order-4/paid")
-        left = {"zookeeper", "~id", "~taken"}
-        eventually(lambda: set(client.get_children("/")) == left, "no folder is left")
-        assert backend.taken_from("/order-4/paid")["by"] == "me"
+        eventually(lambda: set(client.get_children("/")) == {"zookeeper", "~id"}, "no folder is left")
         assert backend.contenders("/") == []
-        monkeypatch.setattr(zookeeper_client, "_RECORDS_KEPT_S", 0.001)
-        take_away("/order-5")
-        assert backend.taken_from("/order-4/paid") == {}
-        eventually(lambda: client.exists("/order-5") is None, "no folder is left")
 
 
 @pytest.mark.usefixtures("only_watches_tell")
@@ -813,8 +800,7 @@ def test_a_user_who_may_not_write_to_the_root() -> None:
             with pytest.raises(LockTimeout):
                 locks[2].acquire(wait_s=0)
             assert locks[2].contenders()[0].owner == {}
-            assert user.take_away("/shop/lock", by="me") is not None
-            assert {backend.taken_from("/shop/lock")["by"] for backend in (user, admin)} == {"me"}
+            client.delete("/shop/lock/a-stranger-lock-0000000000")
             with locks[2] as grant:
                 sources.add(grant.source)
             assert sources == {f"zookeeper:{client.get('/shop/~id')[0].decode()}"}

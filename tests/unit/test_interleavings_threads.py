@@ -22,7 +22,6 @@ from fencelock import (
     LockTimeout,
     attempt,
     callbacks,
-    fork,
     lease,
     owners,
     renewer,
@@ -414,39 +413,6 @@ def called_off(schedule: Schedule, mutant: FunctionType | None = None) -> None:
         assert stage.now < 1001, "it waited in vain"
 
 
-def forked(schedule: Schedule, mutant: FunctionType | None = None) -> None:
-    """A thread forks, whatever the others hold at that moment."""
-    fork._renewals.clear()  # of the runs before
-    with Stage(schedule, [callbacks, owners, renewer], mutant=mutant) as stage:
-        it, told = Shared(ttl_s=0.9), list[str]()
-        grant, cancel = it.lock.acquire(owner="the parent"), Cancel()
-
-        def goes_on() -> None:
-            cancel.subscribe(lambda: None)()
-            grant.on_lost(lambda: told.append("lost"))
-            it.lock.acquire(owner="the parent")
-            it.lock.release(owner="the parent")
-            it.locks.renewer.drop(grant.lease)
-            grant.lease.lose("it was said so")
-
-        def forks() -> None:
-            stage.fork()
-            before = list(told)
-            assert grant.lost
-            grant.lease.lose("it seems so in the child")
-            with pytest.raises(LockError, match="before the fork"):
-                it.lock.release(owner="the parent")
-            it.server.queues.clear()  # the parent releases it
-            with it.lock as own:
-                own.on_lost(lambda: told.append("the child's"))()
-                passes(1.0)
-                assert not own.lost, "nobody renews it in the child"
-            cancel.set()
-            assert told == before
-
-        stage.play(goes_on, forks)
-
-
 @pytest.mark.parametrize(
     ("play", "deviations", "at_least"),
     [
@@ -455,11 +421,10 @@ def forked(schedule: Schedule, mutant: FunctionType | None = None) -> None:
         (left_to_the_next, 1, 200),
         (released_as_it_is_lost, 1, 100),
         (called_off, 1, 100),
-        (forked, 1, 200),
     ],
 )
 def test_a_lock_has_one_owner_and_is_given_back_once(play: Play, deviations: int, at_least: int) -> None:
-    """Owners acquire and release at the same time, lose it, end or fork: nothing is held then that nobody has."""
+    """Owners acquire and release at the same time, lose it or end: nothing is held then that nobody has."""
     assert explore(play, deviations=deviations).schedules >= at_least
 
 
@@ -499,11 +464,6 @@ def start_without_mutex(one: ThreadRenewer) -> None:
     one._changed.set()
 
 
-def keep_the_mutex(one: Owners) -> None:
-    one._held_by_parent |= one._held.keys()
-    one._held = {}
-
-
 @pytest.mark.parametrize(
     ("kind", "name", "mutant", "play", "what"),
     [
@@ -512,7 +472,6 @@ def keep_the_mutex(one: Owners) -> None:
         (Callbacks, "subscribe", look_and_then_subscribe, subscribed_and_lost, "assert"),
         (Owners, "reenter", reenter_without_mutex, two_are_one_owner, "given back while one had it"),
         (ThreadRenewer, "_look_soon", start_without_mutex, kept_by_two, "one thread for all"),
-        (Owners, "_begin_in_child", keep_the_mutex, forked, "everybody waits"),
     ],
 )
 def test_what_is_broken_is_found(
