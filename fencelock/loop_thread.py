@@ -1,7 +1,6 @@
 """An event loop of its own for threads: what lives on a loop can be used by them, too."""
 
 import asyncio
-import selectors
 import threading
 from collections.abc import Coroutine
 from concurrent.futures import Future
@@ -14,7 +13,6 @@ from . import fork
 Result = TypeVar("Result")
 
 _END_S = 5.0
-_selector = getattr(selectors, "PollSelector", selectors.SelectSelector)  # Windows has only the latter
 
 
 class LoopEnded(Exception):
@@ -64,9 +62,8 @@ class LoopThread:
         if self._closed:
             raise LoopEnded
         if self._loop is None:
-            # Asyncio's own, whatever the policy; with a selector that is not an object of the kernel's, which a
-            # forked child would share.
-            loop = self._loop = asyncio.SelectorEventLoop(_selector())
+            # Asyncio's own, whatever the policy: uvloop's are not made for threads of a process that forks.
+            loop = self._loop = asyncio.SelectorEventLoop()
             self._thread = threading.Thread(target=_run, args=(loop,), name=self._name, daemon=True)
             self._thread.start()
             finalize(self, _stop, loop).atexit = False  # it is not kept for a forgotten one

@@ -213,8 +213,6 @@ class MySqlClient:
         self._schema = schema
         self._made_once = made_once
         self._made = False
-        self._links: dict[Any, Link] = {}
-        self.live: set[Session] = set()
         self._begin()
         fork.in_child(self._begin)
         self.thread = LoopThread("fencelock-mysql")
@@ -224,9 +222,9 @@ class MySqlClient:
         self._sessions = self.sessions("SET SESSION innodb_lock_wait_timeout = 1")
 
     def _begin(self) -> None:
-        fork.keep((self._links, self.live))
         self._mutex = threading.Lock()
-        self._links, self.live = {}, set()
+        self._links: dict[Any, Link] = {}
+        self.live: set[Session] = set()
 
     def sessions(self, *settings: str, silent_s: float = _SILENT_S, autocommit: bool = True) -> Sessions:
         """A pool of sessions with these settings. `silent_s`: the server ends a session that is idle for longer."""
