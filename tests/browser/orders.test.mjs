@@ -20,7 +20,7 @@ test("orders whose numbers begin alike get as many groups as it takes", () => {
   assert.equal(shorten("", []), "");
 });
 
-test("an order's number says its item; what is no number says none", () => {
+test("an order's number says its item; any other text says none", () => {
   assert.deepEqual(["phone~1-1~aa", "phone", "~1", ""].map(skuOf), ["phone", "", "", ""]);
 });
 
@@ -60,7 +60,7 @@ test("orders are kept newest first, fifty at most, each with its buyer", () => {
   assert.deepEqual([orders.all().length, orders.all()[0].order, orders.all()[0].at], [50, "phone~2~aa", at]);
 });
 
-test("what another tab has bought is told", () => {
+test("a purchase in another tab is told", () => {
   let changes = 0;
   ordersOf("phone", () => (changes += 1));
   dispatchEvent(new Event("storage"));

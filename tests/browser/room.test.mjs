@@ -1,4 +1,4 @@
-// What the control room makes of the pictures that it is sent.
+// The control room's conclusions from the pictures that it is sent.
 
 import assert from "node:assert/strict";
 import { beforeEach, test } from "node:test";
@@ -54,7 +54,7 @@ test("the light is the worst of what is wrong", () => {
   }
 });
 
-test("who holds the lock is no ghost; who only believes so is one when it stands still, or after a while", async () => {
+test("a holder is no ghost; an instance that only believes so is one when it stands still, or after a while", async () => {
   const { ghosts } = await fresh("belief.js");
   const held = { queue: [{ instance: "a", token: "9", holds: true }] };
   assert.deepEqual(ghosts(picture({ token: "9", paused_s: 3 }, held)), []);

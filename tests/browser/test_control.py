@@ -53,7 +53,7 @@ def number_of(locator: Locator) -> int:
 
 
 def row(page: Page, instance: Instance) -> Locator:
-    """What is said of an instance."""
+    """The row of an instance."""
     return page.get_by_role("region", name="Instances").get_by_role("row", name=str(instance.port))
 
 
@@ -635,7 +635,7 @@ def test_on_all_screens(pair: tuple[Instance, Instance], item: Item, visitors: V
         page.keyboard.type(TOKEN)
         page.keyboard.press("Enter")
         shows(page, connection=re.compile("live|实时"), stock="300")
-        page.evaluate("Element.prototype.animate = () => { window.moved = true; }")
+        page.evaluate("() => { Element.prototype.animate = () => { window.moved = true; }; }")
         judge(page)
         pages.append(page)
     for phone in pages[2:]:
