@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import { beforeEach, test } from "node:test";
-import { anew } from "./stand_in.mjs";
+import { anew, define } from "./stand_in.mjs";
 import { ghosts } from "./static/belief.js";
 import { about, age, milliseconds, number, seconds } from "./static/figure.js";
 import { judge } from "./static/health.js";
@@ -120,6 +120,22 @@ test("the time before the page was opened is remembered once, and two minutes ar
   assert.deepEqual(span(), [15, 135]);
   remember(sold(140, 3));
   assert.equal(levels()[0][0], 73.5); // older than that is forgotten
+});
+
+test("lanes have the grants of before and of now, once each, and marks for two minutes", async () => {
+  const told = {};
+  define("matchMedia", () => new EventTarget());
+  define("document", { getElementById: () => ({ setAttribute: (name, text) => (told[name] = text) }) });
+  const { recall, showLanes, marks } = await fresh("lanes.js");
+  const grant = (token, at) => ({ instance: "a", token, at, held_ms: 20, purchases: 1, units: 1, waited_ms: 0 });
+  const event = (id, kind) => ({ id, kind, at: 100, instance: "a", facts: { of: "b", by: "c", token: 7, for_s: 5 } });
+  recall({ grants: [grant("1", 30), grant("2", 50)] });
+  const events = [event("x", "fenced"), event("y", "came"), event("z", "overtaken")];
+  showLanes(picture({}, { at: 100, grants: [grant("2", 50), grant("3", 99)], events }));
+  assert.equal(told["aria-label"], "Who had the lock over time: 2 instances, 2 grants in the last minute.");
+  assert.deepEqual(marks().map(({ kind, lane, to }) => [kind, lane, to]), [["fenced", "b", "c"], ["overtaken", "b", "c"]]);
+  showLanes(picture({}, { at: 221, events: [] }));
+  assert.deepEqual(marks(), []);
 });
 
 test("figures have a decimal where it says something", () => {

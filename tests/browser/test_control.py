@@ -624,10 +624,10 @@ def test_on_all_screens(pair: tuple[Instance, Instance], item: Item, visitors: V
     So it is at the door, while a holder is overtaken, and after it. The curves are drawn in the colours of now.
     Nothing moves for a reader who wants that.
     """
-    light, dark = {"color_scheme": "light"}, {"color_scheme": "dark", "locale": "zh-CN"}
+    light, dark, chinese = {"color_scheme": "light"}, {"color_scheme": "dark"}, {"locale": "zh-CN"}
     sizes: list[dict[str, Any]] = [{"viewport": {"width": width, "height": height}} for width, height in GLANCES]
     pages = []
-    for screen in (sizes[0] | light, sizes[1] | dark, PHONE | dark, SMALL_PHONE | light):
+    for screen in (sizes[0] | light, sizes[1] | dark, PHONE | dark | chinese, SMALL_PHONE | light):
         page = visitors.visit(f"{pair[0].url}/control?sku={item.sku}", reduced_motion="reduce", **screen)
         judge(page)
         page.goto(f"{page.url}&wrong")
