@@ -129,10 +129,10 @@ test("lanes have the grants of before and of now, once each, and marks for two m
   const { recall, showLanes, marks } = await fresh("lanes.js");
   const grant = (token, at) => ({ instance: "a", token, at, held_ms: 20, purchases: 1, units: 1, waited_ms: 0 });
   const event = (id, kind) => ({ id, kind, at: 100, instance: "a", facts: { of: "b", by: "c", token: 7, for_s: 5 } });
-  recall({ grants: [grant("1", 30), grant("2", 50)] });
+  recall({ grants: [grant("1", 30), grant("2", 50), grant("3", 60)] });
   const events = [event("x", "fenced"), event("y", "came"), event("z", "overtaken")];
-  showLanes(picture({}, { at: 100, grants: [grant("2", 50), grant("3", 99)], events }));
-  assert.equal(told["aria-label"], "Who had the lock over time: 2 instances, 2 grants in the last minute.");
+  showLanes(picture({}, { at: 100, grants: [grant("3", 60), grant("4", 99)], events }));
+  assert.equal(told["aria-label"], "Who had the lock over time: 2 instances, 3 grants in the last minute.");
   assert.deepEqual(marks().map(({ kind, lane, to }) => [kind, lane, to]), [["fenced", "b", "c"], ["overtaken", "b", "c"]]);
   showLanes(picture({}, { at: 221, events: [] }));
   assert.deepEqual(marks(), []);
