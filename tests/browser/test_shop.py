@@ -267,7 +267,7 @@ def test_a_buyer_has_their_share(boutique: Instance, visitors: Visitors) -> None
     The button is loud until one has bought. Orders of the old sale are marked, and not dropped.
     """
     item = Item(boutique, PLENTY, "phone")
-    page = visitors.visit(item.at(boutique))
+    page = visitors.visit(item.at(boutique), reduced_motion="reduce")  # or a colour could be seen half-way
     tab = page.context.new_page()
     tab.goto(item.at(boutique))
     for one in (page, tab):
