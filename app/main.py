@@ -25,7 +25,6 @@ from app.telemetry.observer import Observer, Observers
 from app.web import admin, catalogue, dashboard, health, pages, problems, purchase, purchase_route, stock
 from app.web.application import Application
 from app.web.auth import AdminAuth
-from app.web.body_limit import BodyLimit
 from app.web.catalogue import Catalogue
 from app.web.coalesce import TtlCache
 from app.web.dashboard import Control
@@ -327,6 +326,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         buying=_methods(settings),
         operator_port=settings.operator_port,
         readers_max=settings.readers_max,
+        body_timeout_s=settings.request_timeout_ms / 1000,
         title="seckill",
         summary="A flash sale that never oversells, undersells or loses an order.",
         version=_version(),
@@ -337,7 +337,6 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         redoc_url=None,
     )
     problems.install(app)
-    app.add_middleware(BodyLimit, timeout_s=settings.request_timeout_ms / 1000)
     buying = purchase_route.router(
         _methods(settings), quantity_max=settings.quantity_max, buyer_max=TOKEN_MAX if signed else BUYER_MAX
     )

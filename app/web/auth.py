@@ -118,5 +118,13 @@ async def operator(
     return session.operator
 
 
+def has_rights(request: Request) -> bool:
+    """Whether a request has the token or the cookie of an operator."""
+    auth: AdminAuth = request.state.seckill.auth
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    by_token = scheme.lower() == "bearer" and auth.verify(token) is not None
+    return by_token or auth.session(request) is not None
+
+
 OPERATOR: Final = Depends(operator)
 Operator = Annotated[str, OPERATOR]

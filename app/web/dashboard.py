@@ -33,7 +33,7 @@ rehearsal = APIRouter(
     tags=["rehearsal"], prefix="/control", dependencies=[OPERATOR], responses=responses(401, 403, 503)
 )
 
-_LOGIN: Final = "/control/login"
+LOGIN: Final = "/control/login"
 _NOT_KEPT: Final = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}  # the token may be in the address
 _ITEMS_MAX: Final = 1_000
 _PAUSE_BEYOND_TTL_S: Final = 3.0  # time for the next in line to take over, and for us to see it
@@ -65,7 +65,7 @@ async def control(
     if token is not None:
         return _enter(request, token)
     if auth.session(request) is None:
-        return RedirectResponse(_address(request, _LOGIN), 303)
+        return RedirectResponse(_address(request, LOGIN), 303)
     if "sku" not in request.query_params:
         with contextlib.suppress(StockError):  # the page of an item says so, too
             skus = await _skus(request)
@@ -112,7 +112,7 @@ def _enter(request: Request, token: str) -> Response:
     auth = state_of(request).auth
     name = auth.verify(token)
     if name is None:
-        return RedirectResponse(_address(request, _LOGIN, wrong=""), 303, headers=_NOT_KEPT)
+        return RedirectResponse(_address(request, LOGIN, wrong=""), 303, headers=_NOT_KEPT)
     response = RedirectResponse(_address(request, "/control"), 303, headers=_NOT_KEPT)
     auth.log_in(name, request, response)
     return response

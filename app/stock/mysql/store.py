@@ -409,6 +409,14 @@ class TransactionalStockStore(StockStore):
         await self._run(self._readers, tables.write_something, limit_s)
 
     @override
+    async def ensure_lasting(self, *, timeout_s: float | None = None) -> None:
+        if group := await self._run(self._readers, tables.find_group_writes, timeout_s):
+            raise StockUnavailable(
+                f"the store's server is a member of a cluster ({group}): two members may sell the same units, and one "
+                "of the two writes is lost; use a server of its own, or a primary with replicas"
+            )
+
+    @override
     async def close(self) -> None:
         await self._sweeper.close()
         await self._client.leave_loop()

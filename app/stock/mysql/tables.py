@@ -372,6 +372,17 @@ async def write_something(call: Call) -> None:
     )
 
 
+async def find_group_writes(call: Call) -> str | None:
+    """The name of what lets several servers write at once, if the server is a member of such a group."""
+    rows = await _rows(
+        call, "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('wsrep_on', 'group_replication_group_name')"
+    )
+    found = {_plain(name): _plain(value) for name, value in rows}
+    if found.get("wsrep_on") == "ON":
+        return "Galera"
+    return "group replication" if found.get("group_replication_group_name") else None
+
+
 async def exchange_notices(call: Call, put: Mapping[str, str], drop: Sequence[str]) -> dict[str, str]:
     """See `StockStore.notices`."""
     for name, body in put.items():

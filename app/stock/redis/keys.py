@@ -212,8 +212,9 @@ def token_of(fence: Fence) -> str:
 
 
 def refusal_of(sku: str, fence: Fence | None, answer: Sequence[Any]) -> StockError:  # noqa: PLR0912 - a case each
-    """Why a script has not done it."""
-    reason, *details = answer
+    """Why a script has not done it; what no script of ours says comes from something else."""
+    parts: list[Any] = answer if isinstance(answer, list) and answer else [None]
+    reason, *details = parts
     error: StockError
     match reason:
         case "unknown":
@@ -241,5 +242,10 @@ def refusal_of(sku: str, fence: Fence | None, answer: Sequence[Any]) -> StockErr
         case "corrupt":
             error = StockCorrupt(f"the key {details[0]!r} of item {sku!r} holds something that is not ours")
         case _:
-            raise AssertionError(f"the script answered {answer!r}")
+            error = nonsense(answer)
     return error
+
+
+def nonsense(answer: object) -> StockUnavailable:
+    """The error for an answer that no script of ours gives: whatever it was asked for may or may not be done."""
+    return StockUnavailable(f"the store gives an answer that is none: {str(answer)[:80]!r}")

@@ -22,6 +22,7 @@ from app.stock.redis.keys import (
     keys_of,
     level_of,
     mark_of,
+    nonsense,
     order_of,
     refusal_of,
     token_of,
@@ -148,6 +149,8 @@ class RedisOperations(StockStore):
         try:
             # What is read of earlier sales is told to their buyers, too, so that is durable as well.
             answers = await client.run(script, keys, argument, durable=writes)
+            if not isinstance(answers, list) or len(answers) != len(parts):
+                raise nonsense(answers)
         except StockError as error:
             if writes:
                 # The server's own error, not an answer of the script's: who knows how far it came?
@@ -159,9 +162,11 @@ class RedisOperations(StockStore):
         found: dict[str, Answer | StockError] = {}
         for sku, answer in zip(parts, answers, strict=True):
             try:
-                found[sku] = made(sku, answer[1:]) if answer[0] == "ok" else refusal_of(sku, fence, answer)
+                found[sku] = made(sku, answer[1:]) if answer[:1] == ["ok"] else refusal_of(sku, fence, answer)
             except StockError as error:
                 found[sku] = error
+            except (TypeError, ValueError, LookupError):
+                found[sku] = nonsense(answer)
         return found
 
     async def _one_by_one(

@@ -1,4 +1,5 @@
-// The buttons: the sale's pause and end, restock, leave; and in a rehearsal: rush, pause of the holder. What became of a press is said beside it.
+// The buttons: the sale's pause and end, restock, leave; and in a rehearsal: rush, pause of the holder. The outcome of a
+// press is said beside it.
 
 import { texts } from "./control_texts.js";
 import { part, write } from "./dom.js";
@@ -112,7 +113,7 @@ export function wireCommands(sku) {
   part("leave").addEventListener("click", leave);
 }
 
-/** What the buttons would do now. */
+/** Show the buttons as they would act now. */
 export function showCommands(picture) {
   seen = picture.at;
   for (const id of ["rush", "pause"]) part(id).hidden = !picture.rehearsal;
