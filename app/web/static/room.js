@@ -4,6 +4,9 @@ import { texts } from "./control_texts.js";
 import { make } from "./dom.js";
 import { nextTheme, theme } from "./theme.js";
 
+const SIGNS = { auto: "\u25d0", light: "\u2600\ufe0e", dark: "\u263e\ufe0e" }; // half and half, a sun, a moon
+const EDGE_PX = 8;
+
 /** Write the words that never change. The words of elements with `data-label` are for people who listen. */
 export function furnish(sku) {
   document.documentElement.lang = texts.language;
@@ -30,7 +33,10 @@ export function wireRoom(sku) {
   if (!sku) shop.delete("sku");
   document.getElementById("to-shop").href = `/?${shop}`;
   language.addEventListener("click", () => go({ lang: texts.otherLanguage }));
-  const say = () => (light.textContent = texts.themes[theme()]);
+  const say = () => {
+    light.textContent = `${SIGNS[theme()]} ${texts.themes[theme()]}`;
+    light.setAttribute("aria-label", texts.colours(texts.themes[theme()]));
+  };
   light.addEventListener("click", () => {
     nextTheme();
     say();
@@ -48,7 +54,10 @@ export function wireRoom(sku) {
     event.preventDefault();
     go({ sku: field.value });
   });
-  field.addEventListener("blur", () => (field.value = sku));
+  field.addEventListener("blur", () => {
+    byKey = false;
+    field.value = sku;
+  });
   field.addEventListener("change", () => byKey || go({ sku: field.value }));
 }
 
@@ -81,9 +90,22 @@ export function explain() {
     button.setAttribute("popovertarget", id);
     const about = make("div", "about", make("p", "headline", texts.terms[word]), make("p", "", texts.explained[word]));
     about.id = id;
+    about.addEventListener("toggle", ({ newState }) => newState === "open" && stand(about, button));
     about.popover = "auto";
     if (element.tagName === "H2") element.after(button);
     else element.append(button);
     document.body.append(about);
   }
+}
+
+/** Have an explanation stand below its question mark, or above it where there is no room, with its arrow at it. */
+function stand(about, button) {
+  const [from, box] = [button.getBoundingClientRect(), about.getBoundingClientRect()];
+  const middle = from.left + from.width / 2;
+  const left = Math.max(EDGE_PX, Math.min(middle - 2.5 * EDGE_PX, innerWidth - box.width - EDGE_PX));
+  const above = from.bottom + EDGE_PX + box.height > innerHeight;
+  about.style.left = `${left}px`;
+  about.style.top = `${above ? from.top - EDGE_PX - box.height : from.bottom + EDGE_PX}px`;
+  about.style.setProperty("--at", `${middle - left}px`);
+  about.dataset.above = above;
 }
