@@ -130,7 +130,7 @@ export class LanePlot {
       scale,
       x: (at) => u.valToPos(at, "x", true),
       y: (lane) => top + (lane + this.#head()) * tall,
-      thick: tall * 0.62,
+      thick: tall * 0.56,
       laneOf: new Map(lanes.map(({ id }, lane) => [id, lane])),
     };
     const [first, last] = this.#shown();
@@ -158,7 +158,7 @@ export class LanePlot {
 
   #drawLease({ ctx, scale, x, y, thick, laneOf }, { lane, from, until }) {
     if (until - from < BRIEF_S || !laneOf.has(lane)) return;
-    const height = y(laneOf.get(lane) + 0.5) + thick / 2 + 3 * scale;
+    const height = y(laneOf.get(lane) + 0.5) + thick / 2 + 6 * scale;
     ctx.strokeStyle = this.#colourOf(lane);
     ctx.lineWidth = 2 * scale;
     ctx.beginPath();

@@ -98,14 +98,17 @@ export function explain() {
   }
 }
 
-/** Have an explanation stand below its question mark, or above it where there is no room, with its arrow at it. */
+/** Have an explanation stand below its question mark; where there is no room, beside it or above it. Its arrow is at it. */
 function stand(about, button) {
   const [from, box] = [button.getBoundingClientRect(), about.getBoundingClientRect()];
-  const middle = from.left + from.width / 2;
-  const left = Math.max(EDGE_PX, Math.min(middle - 2.5 * EDGE_PX, innerWidth - box.width - EDGE_PX));
-  const above = from.bottom + EDGE_PX + box.height > innerHeight;
+  const middle = { x: from.left + from.width / 2, y: from.top + from.height / 2 };
+  const within = (place, size, room) => Math.max(EDGE_PX, Math.min(place, room - size - EDGE_PX));
+  const below = from.bottom + box.height + 2 * EDGE_PX <= innerHeight;
+  const beside = !below && from.right + box.width + 2 * EDGE_PX <= innerWidth;
+  const left = beside ? from.right + EDGE_PX : within(middle.x - 2.5 * EDGE_PX, box.width, innerWidth);
+  const top = beside ? within(middle.y - 2.5 * EDGE_PX, box.height, innerHeight) : below ? from.bottom + EDGE_PX : from.top - EDGE_PX - box.height;
+  about.dataset.side = beside ? "beside" : below ? "below" : "above";
   about.style.left = `${left}px`;
-  about.style.top = `${above ? from.top - EDGE_PX - box.height : from.bottom + EDGE_PX}px`;
-  about.style.setProperty("--at", `${middle - left}px`);
-  about.dataset.above = above;
+  about.style.top = `${top}px`;
+  about.style.setProperty("--at", `${beside ? middle.y - top : middle.x - left}px`);
 }
