@@ -31,7 +31,7 @@ async def test_workers_that_are_forked_sell_each_unit_once(etcd: EtcdMember, val
     async with shop(etcd.endpoint, valkey.url) as one:
         await one.set_stock("default", 100)
         with Process("gunicorn", lambda _: argv, env=os.environ | env, ready=ready, ready_within_s=30):
-            limits = httpx.Limits(max_connections=50, max_keepalive_connections=0)  # a connection each, for any worker
+            limits = httpx.Limits(max_connections=50, max_keepalive_connections=0)  # a connection each, to any worker
             async with httpx.AsyncClient(base_url=f"http://{address}", limits=limits, timeout=60) as http:
                 asked = [http.post("/stock/reduce", params={"buyer": f"b{number}"}) for number in range(200)]
                 answers = await asyncio.gather(*asked)
