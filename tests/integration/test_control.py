@@ -221,7 +221,7 @@ async def test_a_forged_or_old_cookie(
 
 
 async def test_a_link_with_the_token(open_clients: OpenClients) -> None:
-    """It opens the page, keeps the rest of its query, and drops the token; a wrong token leads to the door."""
+    """A link with the token opens the page without it, and keeps the rest of the query; a wrong one opens nothing."""
     [http] = await open_clients()
     answer = await http.get("/control", params={"token": TOKEN, "sku": "phone & co", "lang": "zh"})
     assert (answer.status_code, answer.headers["location"]) == (303, "/control?sku=phone+%26+co&lang=zh")
