@@ -1,1 +1,1 @@
-"""The tests."""
+"""Tests of the service, its locks and its lab."""

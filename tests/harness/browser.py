@@ -38,7 +38,7 @@ _CONTRASTS = """() => {
 _ENDS = """() => [...document.body.querySelectorAll("*")]
   .filter((one) => one.checkVisibility() && !one.closest("[role=region][tabindex='0']"))
   .map((one) => one.getBoundingClientRect().right)"""
-# This is no failure: the page, or its end, canceled a pending request.
+# This is no failure: the page, or its end, cancelled a pending request.
 _GIVEN_UP = "net::ERR_ABORTED"
 
 

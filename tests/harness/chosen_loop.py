@@ -137,7 +137,7 @@ class ChosenLoop(asyncio.BaseEventLoop):
                 self._ready.append(handle)
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """Leave a canceled timer where it is."""
+        """Leave a cancelled timer where it is."""
 
     def _write_to_self(self) -> None:
         """Do nothing: nobody sleeps who would have to be woken."""

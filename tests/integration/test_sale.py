@@ -99,7 +99,7 @@ async def test_an_idempotency_key_buys_once(etcd: EtcdMember, valkey: Valkey, ba
 
 
 async def test_sold_out_takes_no_room(etcd: EtcdMember, valkey: Valkey) -> None:
-    """"Sold out" is repeatable and stores nothing; after a restock the key may buy."""
+    """The answer "sold out" is repeatable and stores nothing; after a restock the key may buy."""
     async with shop(etcd.endpoint, valkey.url) as one, redis.asyncio.Redis.from_url(valkey.url) as client:
         await one.set_stock("default", 0)
         for _ in range(2):

@@ -274,7 +274,7 @@ async def test_what_can_not_be_promised_is_said(valkey: Valkey) -> None:
 
 
 async def test_without_its_servers_it_starts_and_says_what_is_missing() -> None:
-    """It is alive but not ready, names each missing part, refuses a purchase with 503, and tells no address of ours."""
+    """Without servers an instance is alive but not ready, and answers a purchase with 503; no address is shown."""
     nowhere = free_port()
     others = {"lock_timeout_ms": 300, "store_timeout_ms": 300, "purchase_timeout_ms": 500}
     async with client(f"http://127.0.0.1:{nowhere}", f"redis://:hunter2@127.0.0.1:{nowhere}/0", **others) as http:

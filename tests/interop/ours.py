@@ -1,4 +1,4 @@
-"""One of ours: `python -m tests.interop.ours URL NAME TTL_S`. The protocol is in client.py."""
+"""A contender with one of our locks: `python -m tests.interop.ours URL NAME TTL_S`. The protocol is in client.py."""
 
 import sys
 import time

@@ -25,7 +25,7 @@ def test_the_services() -> None:
 
 
 def test_ports_are_published_on_loopback_only() -> None:
-    """The instances listen on 8080 and 8090, beside what one looks at; the servers behind them have no port here."""
+    """The instances listen on 8080 and 8090, beside the ports of the pages; the servers behind them publish none."""
     published = {name: service["ports"] for name, service in SERVICES.items() if "ports" in service}
     assert published == {
         "seckill-8080": ["127.0.0.1:8080:8080"],
@@ -39,7 +39,7 @@ def test_ports_are_published_on_loopback_only() -> None:
 
 
 def test_every_variable_is_a_setting() -> None:
-    """Each variable exists, their values go together, and the servers that they name are services."""
+    """Each variable exists, their values fit together, and the servers that they name are services."""
     known = {PREFIX + name.upper() for name in Settings.model_fields}
     for name in INSTANCES:
         variables = SERVICES[name]["environment"]
@@ -57,7 +57,7 @@ def test_every_variable_is_a_setting() -> None:
 
 
 def test_images_are_pinned() -> None:
-    """Each has a tag with a full version, never `latest`."""
+    """Each image has a tag with a full version, never `latest`."""
     for service in SERVICES.values():
         assert re.search(r":v?\d+\.\d+\.\d+", service["image"]), service["image"]
     base = re.search(r"^FROM (\S+)", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
@@ -77,7 +77,7 @@ def test_health_comes_before_dependants() -> None:
 
 
 def test_the_store_keeps_what_it_said() -> None:
-    """Every write is on disk before it is answered; data lives in named volumes."""
+    """Every write is on disk before it is answered; data is in named volumes."""
     command = SERVICES["valkey"]["command"]
     assert command[command.index("--appendonly") + 1] == "yes"
     assert command[command.index("--appendfsync") + 1] == "always"
@@ -86,7 +86,7 @@ def test_the_store_keeps_what_it_said() -> None:
 
 
 def test_etcd_members_name_each_other() -> None:
-    """They are one cluster of three, each under its own name."""
+    """The members are one cluster of three, each under its own name."""
     clusters = set()
     for name in ("etcd1", "etcd2", "etcd3"):
         options = dict(option.removeprefix("--").split("=", 1) for option in SERVICES[name]["command"][1:])
@@ -104,14 +104,14 @@ def test_the_container_is_an_ordinary_user() -> None:
 
 
 def mounts(name: str) -> dict[str, str]:
-    """Each path in the container at which something is mounted, and what that is."""
+    """Return each mount point in the container, and its source."""
     return {
         target: source for source, target, *_ in (volume.split(":") for volume in SERVICES[name].get("volumes", []))
     }
 
 
 def seen(name: str, path: str) -> Path:
-    """The file of ours that a service finds under that path; an error if it finds none."""
+    """Return the file of ours that a service finds under that path, or raise if there is none."""
     for target, source in mounts(name).items():
         if path == target or path.startswith(target + "/"):
             return ROOT / source / path[len(target) + 1 :]
@@ -119,7 +119,7 @@ def seen(name: str, path: str) -> Path:
 
 
 def test_what_it_mounts_exists() -> None:
-    """Files of ours are there, and read-only; everything else is a volume that is declared."""
+    """Files of ours exist and are read-only; everything else is a declared volume."""
     for service in SERVICES.values():
         for volume in service.get("volumes", []):
             source, _, *options = volume.split(":")
@@ -136,7 +136,7 @@ def test_what_it_mounts_exists() -> None:
 
 
 def test_prometheus_finds_its_config_and_whom_to_scrape() -> None:
-    """Both files are where it looks, and each target is a service of ours, on the port that this one listens on."""
+    """Both files are at their place, and each target is a service of ours, on the port on which it listens."""
     options = dict(option.removeprefix("--").split("=", 1) for option in SERVICES["prometheus"]["command"])
     assert options["storage.tsdb.path"] in mounts("prometheus")
     config_file = options["config.file"]
@@ -159,7 +159,7 @@ def test_prometheus_finds_its_config_and_whom_to_scrape() -> None:
 
 
 def test_grafana_finds_its_dashboard_and_prometheus() -> None:
-    """Its folder and the home dashboard are mounted; the data source is the service, at the pace of its scrapes."""
+    """Its folder and the home dashboard are mounted; the data source is the service, at its scrape interval."""
     provisioning = "/etc/grafana/provisioning"
     [provider] = yaml.safe_load(seen("grafana", f"{provisioning}/dashboards/seckill.yml").read_text())["providers"]
     assert seen("grafana", f"{provider['options']['path']}/seckill.json").is_file()
@@ -172,7 +172,7 @@ def test_grafana_finds_its_dashboard_and_prometheus() -> None:
 
 
 def test_nobody_can_log_in_to_grafana() -> None:
-    """Whoever reaches the port may look; there is no administrator, so none with a password that everybody knows."""
+    """Anybody who reaches the port may look; there is no administrator, so no well-known password."""
     environment = SERVICES["grafana"]["environment"]
     assert environment["GF_AUTH_ANONYMOUS_ORG_ROLE"] == "Viewer"
     assert environment["GF_SECURITY_DISABLE_INITIAL_ADMIN_CREATION"] == "true"

@@ -1,6 +1,6 @@
-"""What people are told to install: the checkout by its path, or packages of others by their names.
+"""Installation hints name the checkout by its path, or third-party packages by their names.
 
-Neither the service nor the locks are in an index of packages, so whatever is there by their names is somebody else's.
+Neither the service nor the locks are in a package index, so anything under their names there is somebody else's.
 """
 
 import re
@@ -18,14 +18,14 @@ FOLDERS = ("app", "fencelock", "lab", "docs", "examples", "loadtest", "monitorin
 TEXTS = {"", ".css", ".example", ".html", ".js", ".json", ".lua", ".md", ".mjs", ".py", ".toml", ".txt", ".yml"}
 OURS = ("seckill", "fencelock")
 
-# A name that no path is before or behind; with an extra it is a requirement wherever it stands.
+# Our name without a path before or behind it; with an extra it is a requirement anywhere.
 NAME = rf"(?<![\w./*-])(?:{'|'.join(OURS)})(?![\w./*-])"
 INSTALL = re.compile(rf"\b(?:pip|pipx|uv|uvx)\b.*\b(?:install|add|run)\b(?:\W[^`;]*)?{NAME}")
 EXTRA = re.compile(NAME + r"\[[\w, -]+\]")
 
 
 def told(text: str) -> list[str]:
-    """The lines that have somebody install one of our names from an index."""
+    """Return the lines that install one of our names from an index."""
     return [line.strip() for line in text.splitlines() if INSTALL.search(line) or EXTRA.search(line)]
 
 
@@ -40,7 +40,7 @@ def files() -> Iterator[Path]:
     "line", ["pip install {}", "install it with: pip install '{}[demo]'", '"uv", "pip", "install", "{}"', '"{}[mysql]"']
 )
 def test_such_a_line_is_found(name: str, line: str) -> None:
-    """In whatever form."""
+    """An installation from an index is found in any form."""
     assert told(line.format(name))
 
 
@@ -55,12 +55,12 @@ def test_such_a_line_is_found(name: str, line: str) -> None:
     ],
 )
 def test_a_path_is_none(line: str) -> None:
-    """Nor is another package, or the command."""
+    """A path is no name in an index, nor is another package or the command."""
     assert not told(line)
 
 
 def test_nobody_is_told_to_install_a_name_of_ours() -> None:
-    """By no hint, document or comment. An extra of the project in its own pyproject.toml is no index's."""
+    """No hint, document or comment installs a name of ours. An extra in the project's own pyproject.toml is exempt."""
     found = {}
     for file in files():
         if file.suffix not in TEXTS or "node_modules" in file.parts or "__pycache__" in file.parts:
@@ -74,7 +74,7 @@ def test_nobody_is_told_to_install_a_name_of_ours() -> None:
 
 
 def test_packages_that_are_named_are_others() -> None:
-    """By the benchmarks, for a lock or a peer that can't take part, and by a lock without its client."""
+    """Hints of the benchmarks, and of a lock without its client, name third-party packages."""
     packages = [one.package for one in (*CONTESTANTS.values(), *PEERS)] + list(_CLIENTS.values())
     words = {re.split(r"\W", word.strip("'"))[0] for package in packages for word in package.split()}
     assert words
