@@ -1,1 +1,1 @@
-"""Tests of the service, its locks and its lab."""
+"""Test the service, its locks and its lab."""

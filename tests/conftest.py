@@ -1,4 +1,4 @@
-"""Fixtures that all tests share: real servers, started once, and cleaned before each test that uses them."""
+"""Define fixtures for all tests: real servers, started once, and cleaned before each test that uses them."""
 
 import signal
 import socket

@@ -1,4 +1,4 @@
-"""The contract of every fence. A subclass gives a `FencedThing`: one value behind a fence, at first without a value."""
+"""Test the contract of every fence. A subclass gives a `FencedThing`: one value behind a fence, at first none."""
 
 import contextlib
 import random

@@ -1,4 +1,4 @@
-"""The contract of every stock store. A store's tests inherit `StoreContract`.
+"""Test the contract of every stock store. A store's tests inherit `StoreContract`.
 
 The tests of a store that is guarded by fencing tokens inherit `FencedStoreContract`.
 """
@@ -126,7 +126,7 @@ async def fenced_at_the_read_too(store: StockStore) -> list[Exception]:
 
 
 class StoreContract:
-    """The contract; every test begins with an empty server."""
+    """The tests of the contract; every test begins with an empty server."""
 
     @pytest.fixture
     def system(self) -> StoreSystem:
@@ -587,7 +587,7 @@ class StoreContract:
 
 
 class FencedStoreContract(StoreContract):
-    """The contract of stores that are guarded by fencing tokens, in addition."""
+    """The tests of the further contract of stores that are guarded by fencing tokens."""
 
     async def test_fence_at_the_read_too(self, open_store: OpenStore) -> None:
         """A holder that was overtaken between its read and its write is refused, even if nobody wrote meanwhile."""

@@ -1,4 +1,4 @@
-"""An optional lock: when a holder goes on without it, how many do so at once, and how the lock comes back."""
+"""An optional lock lets a few holders go on without it while the lock system is away, and then comes back."""
 
 import queue
 from collections.abc import Iterator
@@ -127,7 +127,7 @@ def test_without_it_a_few_go_on(
 
 
 def test_a_waiter_in_the_queue_does_not_wait_for_ever(backend: FallbackBackend, server: Valkey) -> None:
-    """A waiter whose lock system goes away goes on without it, long before a TTL is over; the holder is not told."""
+    """A waiter whose lock system goes away goes on without it, long before a TTL is over, unlike the holder."""
     lock, other = backend.lock(NAME), backend.lock(NAME)
     grant = lock.acquire()
     waiting = InThread(lambda: other.acquire(owner="other"))

@@ -1,4 +1,4 @@
-"""The cost of many tasks that wait for one lock."""
+"""Many tasks that wait for one lock cost little."""
 
 import pytest
 

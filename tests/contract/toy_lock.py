@@ -1,4 +1,4 @@
-"""A minimal lock of your own: all processes of a machine share a file, one holder at a time.
+"""Build a minimal lock of your own: all processes of a machine share a file, one holder at a time.
 
 A new lock can begin with a copy of this: a backend, a lock, and an attempt that is its own hold.
 """

@@ -1,4 +1,4 @@
-"""The auditor: one instance is elected, reports its findings, and is replaced when it dies."""
+"""One instance is elected auditor, reports its findings, and is replaced when it dies."""
 
 import asyncio
 import logging
@@ -117,7 +117,7 @@ def test_a_paused_auditor_is_overtaken(etcd: EtcdMember, valkey: Valkey, prefix:
 
 
 class Audited:
-    """Opens a candidate with 1000 units, and counts its calls. `etcd`: another path to etcd."""
+    """A way to open a candidate with 1000 units, and to count its calls. `etcd`: another path to etcd."""
 
     def __init__(self, etcd: EtcdMember, prefix: str) -> None:
         self._etcd = etcd

@@ -1,4 +1,4 @@
-"""Lost answers, and stores and locks that go away in mid-sale: nobody gets a wrong answer."""
+"""Answers get lost, and stores and locks go away in mid-sale, but nobody gets a wrong answer."""
 
 import asyncio
 import logging

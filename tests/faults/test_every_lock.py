@@ -1,4 +1,4 @@
-"""Each lock under the sale, with the guard that it allows: a holder that was overtaken does no damage."""
+"""Under each lock, with the guard that it allows, a holder that was overtaken does no damage."""
 
 import asyncio
 import contextlib

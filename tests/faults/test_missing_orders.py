@@ -37,7 +37,7 @@ AGES_S = 3600
 
 
 class Open(Protocol):
-    """Opens an instance in this process; `alone`: without an auditor, like a command-line call."""
+    """A way to open an instance in this process; `alone`: without an auditor, like a command-line call."""
 
     def __call__(self, *, alone: bool = False, **others: Any) -> AbstractAsyncContextManager[Counter]: ...
 
@@ -238,7 +238,7 @@ async def test_it_is_missed_after_all_instances_have_ended(open_one: Open, valke
 async def test_a_newcomer_misses_them_while_nobody_is_the_auditor(
     open_one: Open, etcd: EtcdMember, valkey: Valkey, prefix: str, record: Record
 ) -> None:
-    """All went down at once, and the dead auditor's lease has long to go: instances read the record as they start."""
+    """After a crash of all, the dead auditor's lease has long to go: instances read the record as they start."""
     others = {"lock_ttl_s": AGES_S, "audit_interval_s": 0.2, "lock_prefix": prefix}
     async with open_one(alone=True) as operator:
         await put_on_sale(operator, "phone", "case")

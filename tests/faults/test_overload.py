@@ -1,4 +1,4 @@
-"""Too many buyers, and misused connections: bounded memory, an immediate refusal, and full service right after."""
+"""Too many buyers, and misused connections, meet bounded memory, an immediate refusal, and full service right after."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""`seckill torture`: a short pass that must hold, and one without the guard that must be caught."""
+"""`seckill torture` holds in a short pass, and finds the violations of one without the guard."""
 
 import shutil
 import subprocess

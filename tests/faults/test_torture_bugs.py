@@ -1,4 +1,4 @@
-"""`seckill torture --with-bug`: a judge that misses a planted bug would prove nothing about a run without one."""
+"""`seckill torture --with-bug` must find each bug, else its silence would prove nothing."""
 
 from pathlib import Path
 

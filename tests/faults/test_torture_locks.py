@@ -1,4 +1,4 @@
-"""`seckill torture` for each lock beside etcd's, and for each store."""
+"""`seckill torture` holds for each lock beside etcd's, and for each store."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""An ASGI application under a real uvicorn, in this process."""
+"""Run an ASGI application under a real uvicorn, in this process."""
 
 import threading
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""A real Chromium, and every complaint of its pages."""
+"""Drive a real Chromium, and collect every complaint of its pages."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""An event loop whose order of events a schedule chooses: answers, people, time, and which task runs first."""
+"""Run an event loop whose order of events a schedule chooses: answers, people, time, and which task runs first."""
 
 import asyncio
 import heapq
@@ -33,7 +33,7 @@ class Happening:
 
 
 class ChosenLoop(asyncio.BaseEventLoop):
-    """Runs ready callbacks in rounds, as asyncio does. Before each one, an outside event may come, or time may pass.
+    """A loop that runs ready callbacks in rounds, as asyncio does. An outside event, or time, may come before each.
 
     By default ready callbacks run first, then outside events come, in their order; else time passes.
     Each other choice is a deviation. With `shuffled` a ready callback may also be put off to the end of its round,

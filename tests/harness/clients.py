@@ -1,4 +1,4 @@
-"""The heads of real clients' requests, recorded word for word."""
+"""Keep the heads of real clients' requests, recorded word for word."""
 
 # ruff: noqa: E501
 

@@ -1,4 +1,4 @@
-"""An OpenTelemetry collector for the tests: receives spans over HTTP, and keeps them."""
+"""Run an OpenTelemetry collector for the tests, which receives spans over HTTP, and keeps them."""
 
 import threading
 from collections.abc import Iterable, Iterator

@@ -1,4 +1,4 @@
-"""Very many buyers, each with its own connection, in a separate process: one alone can't have all these sockets."""
+"""Send very many buyers from a separate process: together with the service one can't have all these sockets."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Replays a program with choices again and again, until every combination of choices has been explored."""
+"""Replay a program with choices again and again, until every combination of choices has been explored."""
 
 import gc
 from collections import deque

@@ -1,4 +1,4 @@
-"""A forked child that runs a function, with a deadline."""
+"""Run a function in a forked child, with a deadline."""
 
 import faulthandler
 import multiprocessing
@@ -13,7 +13,7 @@ from tests.harness.waiting import WITHIN_S
 
 
 class Forked:
-    """Runs a function in a forked child, which ends without any clean-up.
+    """A function that runs in a forked child, which ends without any clean-up.
 
     The function gets the child's end of a pipe; `result()` returns or raises its outcome.
     """

@@ -1,4 +1,4 @@
-"""An instance whose event loop can be made to hang while it has the lock: `python -m tests.harness.hung ... serve`.
+"""Run an instance whose event loop can hang while it has the lock: `python -m tests.harness.hung ... serve`.
 
 At its next decision after the file that `HANG_AT` names exists, it hangs: "blocks", "spins", or "writes" into a pipe
 without a reader. With "log" it never hangs; but its standard error is such a pipe from the start.

@@ -1,4 +1,4 @@
-"""A lock system in memory, for schedules that are too many for a real server: fair, fenced, with notification."""
+"""Simulate a lock system in memory, for more schedules than a real server allows: fair, fenced, with notification."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar

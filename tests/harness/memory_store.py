@@ -1,4 +1,4 @@
-"""A stock store in memory that keeps the store's contract: for histories that are too many for a real server."""
+"""Keep the stock stores' contract in memory, for more histories than a real server allows."""
 
 import copy
 import time

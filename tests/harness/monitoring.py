@@ -1,4 +1,4 @@
-"""The monitoring as shipped: the dashboard, the alerts, and a real Prometheus with its config."""
+"""Read the monitoring as shipped: the dashboard, the alerts, and the config of a real Prometheus."""
 
 import copy
 import importlib.util

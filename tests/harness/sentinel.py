@@ -1,4 +1,4 @@
-"""A real Sentinel set, whose path from each replica to the primary can be cut."""
+"""Start a real Sentinel set, whose path from each replica to the primary can be cut."""
 
 from pathlib import Path
 from typing import Self

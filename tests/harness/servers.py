@@ -1,4 +1,4 @@
-"""Real servers for the tests, on free ports, which are gone afterwards."""
+"""Start real servers for the tests, on free ports, and remove them afterwards."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The service for the tests: in this process, and as separate instances."""
+"""Run the service for the tests: in this process, and as separate instances."""
 
 import asyncio
 import json

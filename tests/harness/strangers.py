@@ -1,4 +1,4 @@
-"""Foreign data in the place where the locks keep an owner's description, and how a list must show it."""
+"""List foreign data in the place of an owner's description in a lock, and how it must be shown."""
 
 import json
 from typing import Any, Final

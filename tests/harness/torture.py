@@ -1,4 +1,4 @@
-"""`seckill torture` as a command."""
+"""Run the command `seckill torture`."""
 
 import os
 import subprocess

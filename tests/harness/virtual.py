@@ -1,4 +1,4 @@
-"""An event loop whose time passes only while nothing is ready: waits cost nothing, and histories repeat."""
+"""Run an event loop whose time passes only while nothing is ready: waits cost nothing, and histories repeat."""
 
 import asyncio
 import selectors
@@ -16,7 +16,7 @@ Result = TypeVar("Result")
 
 
 class _Jump(selectors.SelectSelector):
-    """Advances the clock instead of waiting."""
+    """A selector that advances the clock instead of waiting."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Very many tasks that wait for one lock, in a separate process: `python -m tests.harness.waiters URL NAME COUNT`.
+"""Let very many tasks wait for one lock, in a separate process: `python -m tests.harness.waiters URL NAME COUNT`.
 
 The process prints its cost with one waiting task and with all of them; then each task gets the lock for a moment.
 """

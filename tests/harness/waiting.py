@@ -1,4 +1,4 @@
-"""Waiting for a condition with a deadline, so that no test sleeps and hopes."""
+"""Wait for a condition with a deadline, so that no test sleeps and hopes."""
 
 import asyncio
 import inspect

@@ -1,4 +1,4 @@
-"""A separate process with a lock that obeys commands, so that a holder or a waiter can be killed or paused.
+"""Run a separate process with a lock that obeys commands, so that a holder or a waiter can be killed or paused.
 
 The child reads one JSON command a line and answers with one JSON line. `Worker` is the parent's end of it.
 """
@@ -20,7 +20,7 @@ from fencelock import DistributedLock, LockBackend, LockError
 
 
 class Worker:
-    """A child process that opens `module:Class(**options)`, a lock backend, and the lock `name` of it.
+    """A child process that opens `module:Class(**options)`, a lock backend, and its lock `name`.
 
     `under`: a program that runs it, if any.
     """
@@ -147,7 +147,7 @@ def _main() -> None:
         print(json.dumps(answer), flush=True)
     if not lock.hold_count:
         backend.close()
-    os._exit(0)  # as if it were killed: what it holds is left to its lease
+    os._exit(0)  # as if it were killed: its locks end with their lease
 
 
 if __name__ == "__main__":

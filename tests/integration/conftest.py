@@ -1,4 +1,4 @@
-"""Fixtures of the web service's tests: a client of it, in this process."""
+"""Define the fixtures of the web service's tests: a client of it, in this process."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack

@@ -1,4 +1,4 @@
-"""Buyers' rights, terms and rates: signed buyers, rate limits, GETs that do not buy, and common response headers."""
+"""Buyers have rights, terms and rates: signed buyers, rate limits, GETs that do not buy, common response headers."""
 
 import asyncio
 import socket

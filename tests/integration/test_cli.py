@@ -1,4 +1,4 @@
-"""The `seckill` command against real servers: its output and its exit status."""
+"""The `seckill` command runs against real servers, with the right output and exit status."""
 
 import contextlib
 import json

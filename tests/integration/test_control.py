@@ -1,4 +1,4 @@
-"""The control room's server side: log-in, the picture of all instances, and the effects of commands."""
+"""The control room's server logs operators in, shows all instances, and carries out commands."""
 
 import asyncio
 import base64

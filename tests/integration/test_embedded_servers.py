@@ -1,4 +1,4 @@
-"""ZooKeeper and MariaDB as child processes: they serve, keep their data, and leave nothing behind."""
+"""ZooKeeper and MariaDB run as child processes, keep their data, and leave nothing behind."""
 
 import signal
 import socket

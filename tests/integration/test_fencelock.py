@@ -1,4 +1,4 @@
-"""The package `fencelock`, built and installed alone, as its users have it who take only the locks."""
+"""The package `fencelock` works when it is built and installed alone, as users of only the locks have it."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Server-sent events: listeners hear of each change at once, are released at the end, and cost little."""
+"""Listeners of server-sent events hear of each change at once, are released at the end, and cost little."""
 
 import asyncio
 import itertools

@@ -1,4 +1,4 @@
-"""The log of a real instance, as a program reads it."""
+"""A program can read the log of a real instance."""
 
 import json
 import socket

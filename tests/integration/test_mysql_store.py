@@ -1,4 +1,4 @@
-"""The MySQL stores' own features: guards without tokens, lost commits, locked rows, rights, connections."""
+"""The MySQL stores have features of their own: guards without tokens, lost commits, row locks, rights, connections."""
 
 import asyncio
 import contextlib

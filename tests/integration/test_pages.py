@@ -1,4 +1,4 @@
-"""The pages over HTTP: their files and headers. `tests/browser` tests them in a browser."""
+"""The pages come over HTTP with the right files and headers. `tests/browser` tests them in a browser."""
 
 import gzip
 import html

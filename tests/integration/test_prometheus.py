@@ -1,4 +1,4 @@
-"""The shipped Prometheus config, alerts and dashboard, with a real Prometheus that scrapes real instances and etcd."""
+"""The shipped config, alerts and dashboard work with a real Prometheus that scrapes real instances and etcd."""
 
 import math
 import re

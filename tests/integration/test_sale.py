@@ -1,4 +1,4 @@
-"""The sale under its lock, against real servers: the rush, keys, limits, queues and deadlines."""
+"""The sale under its lock works on real servers: the rush, keys, limits, queues and deadlines."""
 
 import asyncio
 import gc

@@ -1,4 +1,4 @@
-"""The Redis and Valkey stores' own features: keys, bad data, scripts, replicas, Cluster and Sentinel."""
+"""The Redis and Valkey stores have features of their own: keys, bad data, scripts, replicas, Cluster, Sentinel."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator

@@ -1,4 +1,4 @@
-"""HTTP: the articles' contract, problem documents that name the field, the operator's token, health and metrics."""
+"""The HTTP service keeps the articles' contract, names wrong fields, guards the operator's part, and has metrics."""
 
 import asyncio
 import json

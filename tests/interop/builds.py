@@ -1,4 +1,4 @@
-"""Programs that tests need and that are not Python, built once and cached as long as their sources stay as they are.
+"""Build the programs in other languages that tests need, and cache them as long as their sources stay as they are.
 
 The real clients are built from go/ and java/ beside this file.
 """

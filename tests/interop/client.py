@@ -1,4 +1,4 @@
-"""A contender in a process of its own, ours or another client's, that obeys one line of text at a time.
+"""Run a contender in a process of its own, ours or another client's, that obeys one line of text at a time.
 
     acquire WAIT_MS      "granted TOKEN MICROS", or "timeout"; below 0: wait for ever; a client without tokens says 0
     release              "released MICROS": when it began to

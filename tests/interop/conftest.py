@@ -1,4 +1,4 @@
-"""The servers that our locks and the other clients share."""
+"""Start the servers that our locks and the other clients share."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack

@@ -1,4 +1,4 @@
-"""The Python side of a contender: it obeys the lines of its input, and ends with it."""
+"""Run a contender that is written in Python: it obeys the lines of its input, and ends with it."""
 
 import os
 import queue

@@ -1,4 +1,4 @@
-"""`etcdctl lock` and `etcdctl elect` as a contender: `python -m tests.interop.etcdctl BINARY ENDPOINT NAME TTL_S`."""
+"""Run `etcdctl lock` and `elect` as a contender: `python -m tests.interop.etcdctl BINARY ENDPOINT NAME TTL_S`."""
 
 import os
 import select
@@ -14,7 +14,7 @@ _STEP = f'echo "in $1" >> "$3"; n=$(cat "$2"); sleep {HOLD_S}; echo $((n + 1)) >
 
 
 class _Etcdctl:
-    """Runs one etcdctl process after another."""
+    """A runner of one etcdctl process after another."""
 
     def __init__(self, binary: str, endpoint: str, name: str, ttl_s: str) -> None:
         self._command = [binary, f"--endpoints={endpoint}"]

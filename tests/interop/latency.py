@@ -1,4 +1,4 @@
-"""Measures the hand-over between our locks and other clients', both ways: `python -m tests.interop.latency [TIMES]`.
+"""Measure the hand-over between our locks and other clients', both ways: `python -m tests.interop.latency [TIMES]`.
 
 The time is from the beginning of the holder's release until the waiter has the lock, by the wall clock
 of one machine; the report has the median. Nothing asserts these figures, which depend on the machine.

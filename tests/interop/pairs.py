@@ -1,4 +1,4 @@
-"""The pairs of our locks with other clients, and how a server shows their contenders."""
+"""Pair our locks with other clients, and read from a server how many contend."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

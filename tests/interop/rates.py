@@ -1,4 +1,4 @@
-"""Measures how often a lock changes hands among so many contenders: ours, and other clients in Go and Java.
+"""Measure how often a lock changes hands among so many contenders: ours, and other clients in Go and Java.
 
     python -m tests.interop.rates [SECONDS [SYSTEM ...]]
 

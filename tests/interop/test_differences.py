@@ -1,4 +1,4 @@
-"""How other clients' locks differ from ours. docs/interop.md describes it, and these tests are the evidence.
+"""Other clients' locks differ from ours. docs/interop.md describes how, and these tests are the evidence.
 
 A failure after a new version of a client is no fault of ours: the client has changed, so change the page.
 """

@@ -1,4 +1,4 @@
-"""The tests of our lock together with another client's. A pair's tests inherit one of the classes."""
+"""Test our lock together with another client's. A pair's tests inherit one of the classes."""
 
 import time
 import uuid

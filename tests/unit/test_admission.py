@@ -1,4 +1,4 @@
-"""Admission: readers wait for buyers; the tests cover their order, the bound, and cancelled requests."""
+"""Readers wait for buyers, up to a bound and in their order, and cancelled requests make room."""
 
 import asyncio
 import json

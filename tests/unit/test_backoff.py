@@ -1,4 +1,4 @@
-"""Back-off: the pauses before retries."""
+"""The pauses before retries back off."""
 
 import logging
 

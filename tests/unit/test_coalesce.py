@@ -1,4 +1,4 @@
-"""Coalesced look-ups: shared by many callers, never older than the question, or cached for a second."""
+"""Callers share look-ups, which are never older than the question, or cached for a second."""
 
 import asyncio
 from collections.abc import Mapping, Sequence

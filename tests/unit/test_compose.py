@@ -18,7 +18,7 @@ INSTANCES = ("seckill-8080", "seckill-8090")
 
 
 def test_the_services() -> None:
-    """Three etcd members, Redis, two instances; Locust, Prometheus and Grafana only when asked for."""
+    """Three etcd members, Redis and two instances always run; Locust, Prometheus and Grafana only when asked for."""
     profiles = {name: service["profiles"] for name, service in SERVICES.items() if "profiles" in service}
     assert profiles == {"loadtest": ["loadtest"], "prometheus": ["monitoring"], "grafana": ["monitoring"]}
     assert set(SERVICES) - set(profiles) == {"etcd1", "etcd2", "etcd3", "valkey", *INSTANCES}

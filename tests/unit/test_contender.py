@@ -1,4 +1,4 @@
-"""The parsing of a contender's own description."""
+"""A contender's own description can be parsed."""
 
 import json
 import math

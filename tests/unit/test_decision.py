@@ -1,4 +1,4 @@
-"""The decision which purchase gets a unit."""
+"""The decision gives units to purchases."""
 
 from hypothesis import given
 from hypothesis import strategies as st

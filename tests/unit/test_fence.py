@@ -1,4 +1,4 @@
-"""The common part of all fences: the refusal, and imports that need no library until one is used."""
+"""All fences share the refusal, and imports that need no library until one is used."""
 
 import pickle
 import subprocess

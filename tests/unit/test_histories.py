@@ -1,4 +1,4 @@
-"""Thousands of histories of the queue and the worker: buyers, deadlines, lost and late messages, overtaken holders.
+"""Play thousands of histories of queue and worker: buyers, deadlines, lost and late messages, overtaken holders.
 
 Two instances sell from one store in memory (which keeps the stores' contract) under one lock, on a virtual clock:
 so a history takes milliseconds and is reproducible. `SECKILL_TEST_HISTORIES` is the number of histories.
@@ -45,7 +45,7 @@ happened: Counter[str] = Counter()
 
 
 class Heard(Observer):
-    """Counts rare events, so that a test can check whether they occurred at all."""
+    """A counter of rare events, so that a test can check whether they occurred at all."""
 
     def answered(self, outcome: str) -> None:
         happened[outcome] += 1

@@ -1,4 +1,4 @@
-"""The judge against forged histories: a correct one, and one for each violation."""
+"""The judge accepts a correct history, and finds each violation in forged ones."""
 
 import io
 import re

@@ -1,4 +1,4 @@
-"""Porcupine against forged histories; skipped where it can't be built."""
+"""Porcupine judges forged histories; the tests are skipped where it can't be built."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The URL of a lock system: its parts, its errors, and the lock that it opens."""
+"""The URL of a lock system is parsed, checked, and opens its lock."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""How the benchmark of the locks turns turns into numbers, which `python -m loadtest.bench.race` prints."""
+"""The benchmark of the locks computes numbers from turns, which `python -m loadtest.bench.race` prints."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Log lines: their two forms, buyers' attacks on them, and their context."""
+"""Log lines have two forms and a context, and resist buyers' attacks."""
 
 import asyncio
 import json

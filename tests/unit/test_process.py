@@ -1,4 +1,4 @@
-"""Child processes, and their ports."""
+"""Child processes get ports of their own, and can be paused."""
 
 import signal
 import subprocess

@@ -1,4 +1,4 @@
-"""The only parser of a purchase: it understands real clients' requests, and ignores nothing silently."""
+"""A purchase has only one parser: it understands real clients' requests, and ignores nothing silently."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""The queue's record of items that could not be sold, and of purchases that nobody waits for any more."""
+"""The queue knows items that could not be sold, and purchases that nobody waits for any more."""
 
 import asyncio
 from collections.abc import AsyncIterator

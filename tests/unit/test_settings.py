@@ -36,7 +36,7 @@ def refusal(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> str:
 
 
 def test_defaults_are_for_servers_on_this_machine() -> None:
-    """Without variables: etcd and Redis on their usual ports, locked and guarded."""
+    """Without variables the settings mean etcd and Redis on their usual ports, locked and guarded."""
     settings = load()
     check_together(settings)
     assert settings.lock.get_secret_value() == "etcd://127.0.0.1:2379"

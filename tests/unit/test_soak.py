@@ -1,4 +1,4 @@
-"""The soak test's definition of flat, on forged series of an hour with a value each five seconds."""
+"""The soak test tells flat from growing series: forged ones of an hour with a value each five seconds."""
 
 import math
 import random

@@ -1,4 +1,4 @@
-"""Events that no instance can report of itself: another one's control room notes them, once."""
+"""Another instance's control room notes, once, events that no instance can report of itself."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""High-water marks: the orders that a process requires of its store."""
+"""High-water marks are the orders that a process requires of its store."""
 
 from app.stock.redis.keys import mark_of, position_of
 from app.stock.watermark import Watermark

@@ -1,4 +1,4 @@
-"""The file by which other terminals find the sale of a `seckill up`."""
+"""A file leads other terminals to the sale of a `seckill up`."""
 
 import os
 from pathlib import Path
