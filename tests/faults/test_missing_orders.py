@@ -420,7 +420,7 @@ async def test_a_new_auditor_lets_nothing_be_sold_before_it_has_looked(
 
             monkeypatch.setattr(Auditor, "_look_for_missing", not_yet)
             await first.auditor.close()
-            # It has read the numbers and the orders.
+            # The new auditor has read the numbers and the orders.
             await eventually_async(lambda: second.auditor.verdict, until=lambda verdict: verdict.auditor == "second")
             assert second.auditor.verdict.missing == ("phone",)
             await second.accept_loss("phone")

@@ -530,7 +530,7 @@ def told() -> list[Path]:
 def test_other_terminals_find_the_sale(tmp_path: Path) -> None:
     """Commands find the sale without settings and report that; its file is private; the user's settings win.
 
-    A killed `up` leaves its file behind, which is ignored with a message.
+    A killed `up` leaves its file behind, which the next command removes with a message.
     """
     with standing(tmp_path, "up", "--ports", str(free_port()), "--instances", "1", "--stock", "7") as up:
         (file,) = told()

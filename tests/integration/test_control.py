@@ -405,7 +405,7 @@ async def test_notices_of_another_version(open_clients: OpenClients, etcd: EtcdM
 
 
 async def test_a_rush_is_sold_by_all_and_once(open_clients: OpenClients) -> None:
-    """Each buyer comes once, to one of the instances, however long the command is up; the events show the outcomes."""
+    """Each buyer comes once, to one of the instances, however long the command is posted; events show the outcomes."""
     a, b = await open_clients(2)
     assert (await command(a, "rush", buyers=31, over_s=0.5))["instances"] == ["a", "b"]
 
@@ -417,11 +417,11 @@ async def test_a_rush_is_sold_by_all_and_once(open_clients: OpenClients) -> None
         facts = {one["instance"]: one["facts"] for one in await events(http, "rush")}
         assert facts == {"a": {"buyers": 16, "sold": 16}, "b": {"buyers": 15, "sold": 15}}
     assert await lucky(a) == 31
-    # A second rush begins while the first is still up.
+    # The second rush begins while the first command is still posted.
     await command(b, "rush", buyers=2)
     await eventually_async(lambda: events(a, "rush"), "the second one", until=lambda found: len(found) == 4)
     assert await lucky(a) == 33
-    assert (await command(a, "rush", buyers=1))["instances"] == ["a"]  # one buyer comes to one
+    assert (await command(a, "rush", buyers=1))["instances"] == ["a"]  # one buyer comes to one instance
 
 
 async def test_no_buyer_is_sent_to_one_that_is_gone(

@@ -45,13 +45,13 @@ def test_peaks_are_flat() -> None:
 
 
 def test_gaps_are_flat() -> None:
-    """A missing value during a fault is not zero."""
+    """A missing value during a fault does not count as zero."""
     assert is_flat(lambda at_s: None if at_s % 60 < 15 else 100.0)
 
 
 @pytest.mark.parametrize("teeth", [12, 60])
 def test_a_saw_tooth_is_flat(teeth: int) -> None:
-    """Memory rises until a new sale forgets the old one; it doubles within a tooth."""
+    """Memory that rises until a new sale forgets the old one is flat, even if it doubles within a tooth."""
     assert is_flat(lambda at_s: 100 + 100 * (at_s * teeth / END_S % 1))
 
 

@@ -34,7 +34,7 @@ type locker interface {
 	release() error
 }
 
-// -- etcd: one session for the whole program, as Go's programs have ------------------------------------------------------
+// -- etcd: one session for the whole program, as Go's programs have ----------------------------------------------------
 
 type etcdMutex struct{ *concurrency.Mutex }
 
@@ -55,7 +55,7 @@ func newSession(servers []string, ttl time.Duration) *concurrency.Session {
 	return session
 }
 
-// -- redsync: its user must extend a lock while it is held ----------------------------------------------------------------
+// -- redsync: its user must extend a lock while it is held -------------------------------------------------------------
 
 type redsyncMutex struct {
 	*redsync.Mutex
@@ -182,7 +182,7 @@ func race(lock locker, length, hold time.Duration, file string) (string, error) 
 	return fmt.Sprintf("raced %d", count), nil
 }
 
-// once acquires the lock, notes that it is in, reads the counter, pauses, writes one more, notes that it is out, and releases.
+// once acquires the lock, notes the entry, reads the counter, pauses, writes one more, notes the exit, and releases.
 func once(lock locker, id, counter, journal string) error {
 	if _, err := lock.acquire(context.Background()); err != nil {
 		return err
