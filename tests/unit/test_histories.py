@@ -343,7 +343,7 @@ class Histories(RuleBasedStateMachine):
                     assert purchase.buyer not in [order.buyer for order in orders.values()], "nothing was sold: untrue"
 
     def teardown(self) -> None:
-        """After the faults every buyer gets an answer, and new buyers are served."""
+        """Check that after the faults every buyer gets an answer, and new buyers are served."""
         for path in self.paths:
             path.fault = None
         try:

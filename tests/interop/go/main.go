@@ -34,7 +34,7 @@ type locker interface {
 	release() error
 }
 
-// -- etcd: one session for the whole program, as Go's programs have ----------------------------------------------------
+// -- etcd: one session for the whole program, as Go's programs have ---------------------------------------------------
 
 type etcdMutex struct{ *concurrency.Mutex }
 
@@ -55,7 +55,7 @@ func newSession(servers []string, ttl time.Duration) *concurrency.Session {
 	return session
 }
 
-// -- redsync: its user must extend a lock while it is held -------------------------------------------------------------
+// -- redsync: its user must extend a lock while it is held ------------------------------------------------------------
 
 type redsyncMutex struct {
 	*redsync.Mutex
