@@ -103,14 +103,15 @@ def locks() -> str:
         "survives_cut",
         "shows_queue",
         "elects",
+        "forces_release",
     )
     rows = []
     for name in CLASSES:
         has = backend_class(name).guarantees
         promised = " | ".join("yes" if getattr(has, sign) else "no" for sign in signs)
         rows.append(f"| [{name}](#{name}) | `{scheme_of(name)}://` | {has.scope} | {promised} |")
-    head = "| lock | URL | keeps apart | fair | fencing token | survives silence | survives a restart | survives a cut | shows the queue | elections |"
-    return "\n".join([head, "|---" * 10 + "|", *rows])
+    head = "| lock | URL | keeps apart | fair | fencing token | survives silence | survives a restart | survives a cut | shows the queue | elections | forced release |"
+    return "\n".join([head, "|---" * 11 + "|", *rows])
 
 
 def faults() -> str:

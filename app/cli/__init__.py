@@ -34,7 +34,7 @@ app.add_typer(stock, name="stock")
 
 # Looked up by name, as the service never needs its lab: the container and the wheel have none.
 _lab: Any = import_module("lab.cli") if find_spec("lab") else None
-_LAB_COMMANDS: Final = ("demo", "up", "torture", "model")
+_LAB_COMMANDS: Final = ("demo", "up", "rehearse", "torture", "model")
 _ANYTHING: Final = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
 Result = TypeVar("Result")

@@ -123,9 +123,9 @@ def _never_renews() -> None:
 def _leaves_its_keys() -> None:
     """Who gives up waiting leaves its place in the queue behind, until its lease ends."""
 
-    async def delete_own(self: EtcdClient, key: str, create_revision: int, timeout_s: float | None = None) -> None:
-        if random.random() > 0.02:  # noqa: S311 - no secret
-            await original(self, key, create_revision, timeout_s)
+    async def delete_own(self: EtcdClient, key: str, create_revision: int, timeout_s: float | None = None) -> bool:
+        lost = random.random() <= 0.02  # noqa: S311 - no secret
+        return lost or await original(self, key, create_revision, timeout_s)
 
     original = EtcdClient.delete_own
     EtcdClient.delete_own = delete_own  # type: ignore[method-assign]
