@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import yaml
@@ -16,7 +15,7 @@ from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import SecretStr
 
-import fencelock
+import fencelock.fence
 from app.settings import PREFIX, Settings
 from app.telemetry.metrics import Metrics
 from fencelock.registry import CLASSES, backend_class, scheme_of
@@ -25,7 +24,6 @@ from lab.torture.bugs import BUGS
 from lab.torture.nemesis import KINDS, SEVERAL
 
 ROOT = Path(__file__).parents[1]
-FENCELOCK = ("fencelock", "fencelock.aio", "fencelock.fence")  # the modules that a program imports
 
 
 def defaults() -> list[tuple[str, str, str]]:
@@ -183,48 +181,56 @@ def _default(default: object) -> str:
 
 # -- the reference of fencelock --------------------------------------------------------------------------------------
 
+# The sections of the page: modules and names of each. A section begins with its first module's docstring.
+SECTIONS: dict[str, dict[str, tuple[str, ...]]] = {
+    "A lock system": {
+        "fencelock": ("connect", "LockBackend", "AsyncLocks", "Guarantees", "Scope", "name_of"),
+        "fencelock.aio": ("connect",),
+        "fencelock.common": ("Options",),
+    },
+    "Locks": {
+        "fencelock.lock": ("DistributedLock",),
+        "fencelock": ("AsyncLock", "Grant", "Cancel", "Contender", "Hook", "now"),
+    },
+    "Elections and sessions": {
+        "fencelock.etcd.election": ("Election", "Leadership", "Leader"),
+        "fencelock.etcd.session": ("Session",),
+        "fencelock.etcd.aio": ("AsyncElection", "AsyncLeadership", "AsyncSession"),
+    },
+    "Fences": {"fencelock.fence": tuple(fencelock.fence.__all__)},
+    "Errors": {
+        "fencelock.errors": (
+            *("FencelockError", "ConfigurationError", "LockError", "LockTimeout", "LockCancelled"),
+            *("LockLost", "LockNotHeld", "LockUnavailable"),
+        )
+    },
+}
+
 
 def reference() -> str:
-    """Every public name of fencelock with its signature and docstring, as a page."""
+    """Every public name of fencelock with its signature and docstring, as a page. `LookupError`: one is in no section."""
     lines = [
         "# fencelock: reference",
         "",
         "Each public name with its signature and docstring. `make docs` writes this page from the code.",
         "[The README](../fencelock/README.md) shows how they are used, [locks.md](locks.md) has the URLs.",
     ]
-    sections = _sections()
+    sections = {
+        title: {
+            name if module != "fencelock.aio" else f"aio.{name}": getattr(import_module(module), name)
+            for module, names in modules.items()
+            for name in names
+        }
+        for title, modules in SECTIONS.items()
+    }
     headings = {id(thing): heading for entries in sections.values() for heading, thing in entries.items()}
+    if missing := [name for name in fencelock.__all__ if id(getattr(fencelock, name)) not in headings]:
+        raise LookupError(f"docs/generate.py: no section of the reference has {', '.join(missing)}")
     for title, entries in sections.items():
-        lines += ["", f"## {title}", "", *_text(import_module(title).__doc__ if title in FENCELOCK else "")]
-        for heading, thing in sorted(entries.items(), key=lambda entry: entry[0].lower()):
+        lines += ["", f"## {title}", "", *_text(import_module(next(iter(SECTIONS[title]))).__doc__)]
+        for heading, thing in entries.items():
             lines += ["", f"### {heading}", "", *_entry(heading, thing, headings)]
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)) + "\n"
-
-
-def _sections() -> dict[str, dict[str, Any]]:
-    """The headings of each section, and what they are of: the modules' names, and the classes that these lead to."""
-    sections: dict[str, dict[str, Any]] = {}
-    seen: list[Any] = []
-    for name in FENCELOCK:
-        module, prefix = import_module(name), name.partition(".")[2]
-        entries = sections[name] = {}
-        for public in _public(module):
-            thing = getattr(module, public)
-            if not any(thing is one for one in seen):
-                entries[f"{prefix}.{public}" if prefix else public] = thing
-                seen.append(thing)
-    reached = sections["Reached from these"] = {}
-    for thing in seen:  # grows meanwhile
-        for other in _mentioned(thing):
-            if not any(other is one for one in seen):
-                reached[other.__name__] = other
-                seen.append(other)
-    return sections
-
-
-def _public(module: ModuleType) -> list[str]:
-    """The public names of a module. One without `__all__` is another face of fencelock: what has the same name there."""
-    return [name for name in getattr(module, "__all__", fencelock.__all__) if hasattr(module, name)]
 
 
 def _entry(heading: str, thing: Any, headings: dict[int, str]) -> Iterator[str]:
@@ -262,11 +268,14 @@ def _members(kind: type, without: Sequence[type] = ()) -> list[Any]:
         for node in _tree(base).body:
             if isinstance(node, ast.Assign | ast.AnnAssign):
                 name = ast.unparse(node.targets[0] if isinstance(node, ast.Assign) else node.target)
-            elif _is_function(node):
+            elif _is_function(node) and not (ast.get_docstring(node) or "").endswith(", in steps."):
                 name = node.name
             else:
                 continue
-            constructs = name == "__init__" and not issubclass(kind, Exception)
+            # What comes from a backend is made by it.
+            constructs = (
+                name == "__init__" and not issubclass(kind, Exception) and "backend" not in ast.unparse(node.args)
+            )
             if constructs or not name.startswith("_"):
                 found.setdefault(name, node)
     return list(found.values())
@@ -300,40 +309,6 @@ def _text(docstring: str | None) -> Iterator[str]:
         yield line
     if code:
         yield "```"
-
-
-def _mentioned(thing: Any) -> Iterator[type]:
-    """The classes of fencelock that public signatures return, and the options that they take."""
-    nodes: list[Any]
-    homes: list[Any]
-    if inspect.isfunction(thing):
-        nodes, homes = [_tree(thing)], [thing]
-    elif inspect.isclass(thing):
-        nodes, homes = _members(thing), [base for base in thing.__mro__ if base.__module__.startswith("fencelock")]
-    else:
-        return
-    for node in filter(_is_function, nodes):
-        text = ast.unparse(node.returns) if node.returns else ""
-        text += " ".join(re.findall(r"Unpack\[\w+\]", ast.unparse(node.args)))
-        for name in re.findall(r"\b[A-Z]\w+", text):
-            for home in homes:
-                found = _resolved(home.__module__, name)
-                if inspect.isclass(found) and found.__module__.startswith("fencelock"):
-                    yield found
-                    break
-
-
-@cache
-def _resolved(module: str, name: str) -> Any:
-    """What a name means in a module, also where only the type checker imports it."""
-    home = import_module(module)
-    if hasattr(home, name):
-        return getattr(home, name)
-    for node in ast.walk(ast.parse(inspect.getsource(home))):
-        if isinstance(node, ast.ImportFrom) and any((one.asname or one.name) == name for one in node.names):
-            package = module if hasattr(home, "__path__") else module.rpartition(".")[0]
-            return getattr(import_module("." * node.level + (node.module or ""), package), name, None)
-    return None
 
 
 @cache
