@@ -324,7 +324,8 @@ def _is_function(node: ast.AST) -> bool:
 def _tidied(signature: str) -> str:
     """As one would write it: no quotes around annotations, and spaces around the defaults of what has an annotation."""
     bare = re.sub(r"(: |-> |\[)'([\w.\[\], |]+)'", r"\1\2", signature)
-    return re.sub(r"(: [\w\[\], |.]+)(?<! )=(?!=)", r"\1 = ", bare)
+    spaced = re.sub(r"(: [\w\[\], |.]+)(?<! )=(?!=)", r"\1 = ", bare)
+    return re.sub(r"'([^'\"]*)'", r'"\1"', spaced)
 
 
 if __name__ == "__main__":
