@@ -206,6 +206,22 @@ SECTIONS: dict[str, dict[str, tuple[str, ...]]] = {
     },
 }
 
+MADE_BY_PROGRAMS = ("fencelock.fence", "fencelock.waiting")  # of other classes fencelock makes the objects
+INTERNAL = {  # names that only fencelock, or a backend, uses
+    *(
+        "begin",
+        "checked_ttl",
+        "client",
+        "close_on_loop",
+        "delete",
+        "election_for_tasks",
+        "end",
+        "ensure_open",
+        "from_url",
+    ),
+    *("open", "renew", "session_for_tasks", "subscribe", "tell_of"),
+}
+
 
 def reference() -> str:
     """Every public name of fencelock with its signature and docstring, as a page. `LookupError`: one is in no section."""
@@ -272,11 +288,10 @@ def _members(kind: type, without: Sequence[type] = ()) -> list[Any]:
                 name = node.name
             else:
                 continue
-            # What comes from a backend is made by it.
             constructs = (
-                name == "__init__" and not issubclass(kind, Exception) and "backend" not in ast.unparse(node.args)
+                name == "__init__" and base.__module__.startswith(MADE_BY_PROGRAMS) and not issubclass(kind, Exception)
             )
-            if constructs or not name.startswith("_"):
+            if constructs or not (name.startswith("_") or name in INTERNAL):
                 found.setdefault(name, node)
     return list(found.values())
 
@@ -298,14 +313,14 @@ def _function(node: Any, name: str) -> Iterator[str]:
 
 
 def _text(docstring: str | None) -> Iterator[str]:
-    """A docstring as Markdown: examples are blocks of code."""
+    """A docstring as Markdown: examples, and drawings of trees, are blocks of code."""
     code = False
-    for line in re.sub(r" *# doctest: .*", "", inspect.cleandoc(docstring or "")).splitlines():
-        example = line.startswith((">>> ", "...")) or line == ">>>" or (code and line != "")
-        drawn = example or line.startswith(("├", "│", "└")) or (code and line.startswith(" "))
-        if drawn != code:
-            yield from ("", "```python") if drawn else ("```", "")
-            code = drawn
+    lines = re.sub(r" *# doctest: .*", "", inspect.cleandoc(docstring or "")).splitlines()
+    for line, following in zip(lines, [*lines[1:], ""], strict=True):
+        example = line.startswith((">>> ", "...")) or (code and line != "")
+        if (example or following.startswith("├")) != code:
+            yield from ("", "```python" if example else "```") if not code else ("```", "")
+            code = not code
         yield line
     if code:
         yield "```"
