@@ -27,7 +27,7 @@ def imported(module: str, file: Path) -> Iterator[str]:
             yield from (f"{base}.{one.name}" for one in node.names)
 
 
-@pytest.mark.parametrize("house", ["fencelock"])
+@pytest.mark.parametrize("house", ["fencelock", "app", "lab", "loadtest"])
 def test_no_circles(house: str) -> None:
     modules = modules_of(house)
     graph: dict[str, set[str]] = {}

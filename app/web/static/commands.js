@@ -1,4 +1,4 @@
-// The buttons: restock, rush, pause, leave. What became of a press is said beside it.
+// The buttons: restock, rush, pause, leave. The outcome of a press is said beside it.
 
 import { texts } from "./control_texts.js";
 import { part, write } from "./dom.js";
@@ -97,7 +97,7 @@ export function wireCommands(sku) {
   part("leave").addEventListener("click", leave);
 }
 
-/** What the buttons would do now. */
+/** Show the buttons as they would act now. */
 export function showCommands(picture) {
   level = picture.level;
   seen = picture.at;

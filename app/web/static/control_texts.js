@@ -2,7 +2,7 @@
 
 import { choose } from "./language.js";
 
-// What buyers were told, and how many of them.
+// The answers to buyers, and how many of each.
 function listed(answers, { told }, comma) {
   return Object.entries(answers)
     .map(([what, count]) => `${count} ${told[what] ?? what}`)

@@ -1,10 +1,10 @@
-// One light for all: whether anything can be sold now, and if not, why.
+// A single light for all: whether anything can be sold now, and if not, why.
 
 import { texts } from "./control_texts.js";
 import { part, write } from "./dom.js";
 
-/** What the light says of a picture: its kind, "good", "warn" or "bad", and words. */
-function judge({ level, missing, store_error, lock_error, lock, instances, audit }) {
+/** Judge a picture: the light's kind, "good", "warn" or "bad", and its words. */
+export function judge({ level, missing, store_error, lock_error, lock, instances, audit }) {
   const present = instances.filter(({ silent }) => !silent);
   const troubled = present.filter(({ lacks }) => lacks.length > 0);
   if (missing) return ["warn", texts.health.missing];
@@ -18,7 +18,7 @@ function judge({ level, missing, store_error, lock_error, lock, instances, audit
   return ["good", instances.some(({ waiting }) => waiting > 0) ? texts.health.selling : texts.health.ready];
 }
 
-/** What a check of /readyz is called. */
+/** The name of a check of /readyz. */
 export const named = (check) => texts.checks[check] ?? check;
 
 /** Show the light. */

@@ -4,7 +4,7 @@ import { texts } from "./control_texts.js";
 import { make } from "./dom.js";
 import { nextTheme, theme } from "./theme.js";
 
-/** Write the words that never change. Those of elements with `data-label` are for people who listen. */
+/** Write the words that never change. The words of elements with `data-label` are for people who listen. */
 export function furnish(sku) {
   document.documentElement.lang = texts.language;
   document.title = sku === "default" ? texts.title : `${sku} · ${texts.title}`;

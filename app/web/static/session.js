@@ -1,4 +1,4 @@
-// What the operator has the service do.
+// The operator's commands to the service.
 
 import { texts } from "./control_texts.js";
 
@@ -25,7 +25,7 @@ export async function command(method, path, body) {
   }
 }
 
-/** Where one is asked for the token; the item and the language stay what they are. */
+/** Go to where the token is asked for; the item and the language stay what they are. */
 export function toTheDoor() {
   location.assign(`/control/login${location.search}`);
   return { problem: texts.sessionEnded };

@@ -78,7 +78,7 @@ const english = {
   facts: { quantity: "Quantity", when: "When", number: "Number" },
   states: {
     looking: ["One moment …", ""],
-    bought: ["Bought", "The service has this order. Whoever knows its number can see this page."],
+    bought: ["Bought", "The service has this order. Anybody who knows its number can see this page."],
     gone: ["The service does not know this order", "The number is wrong, or its sale is over and another one has begun."],
     away: ["It can't be looked up at the moment", "Trying again by itself. An order does not get lost meanwhile."],
   },
