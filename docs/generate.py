@@ -298,7 +298,7 @@ def _members(kind: type, without: Sequence[type] = ()) -> list[Any]:
 
 def _function(node: Any, name: str) -> Iterator[str]:
     """A signature in bold: `self` is left out, a property is a value, and a context manager says what it yields."""
-    decorators = {ast.unparse(one).rpartition(".")[2] for one in node.decorator_list}
+    decorators = _decorators(node)
     returns = ast.unparse(node.returns) if node.returns else "None"
     for manager, kind in (("contextmanager", "ContextManager"), ("asynccontextmanager", "AsyncContextManager")):
         if manager in decorators:
@@ -330,6 +330,11 @@ def _text(docstring: str | None) -> Iterator[str]:
 def _tree(thing: Any) -> Any:
     """The source of a class or a function, as a syntax tree."""
     return ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(thing)))).body[0]
+
+
+def _decorators(node: Any) -> set[str]:
+    """The last word of each."""
+    return {ast.unparse(one).rpartition(".")[2] for one in node.decorator_list}
 
 
 def _is_function(node: ast.AST) -> bool:
