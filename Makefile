@@ -7,7 +7,7 @@
 # make soak     an hour of sales beside faults: do memory, files, threads, leases, keys or connections grow? ARGS="--help" for its options
 # make check    format, lint, types, import rules, and how much there is of it (tests/ratchet.toml)
 # make format   formats the code
-# make docs     what is generated: tables in docs, .env.example
+# make docs     what is generated: tables in docs, docs/fencelock.md, .env.example
 # make screenshots   the pictures in the README; needs Chromium
 # make lock     requirements.lock anew: what the container installs, with hashes
 # make audit    known vulnerabilities in what is locked (asks PyPI)
@@ -69,7 +69,7 @@ screenshots: $(VENV)/.dev
 	@$(BIN)/python docs/screenshots.py
 
 lock: $(VENV)/.dev
-	@$(BIN)/uv pip compile --quiet pyproject.toml --universal --python-version 3.11 --generate-hashes --no-annotate \
+	@$(BIN)/uv pip compile --quiet pyproject.toml --extra buyers --extra mysql --extra zookeeper --extra traces --universal --python-version 3.11 --generate-hashes --no-annotate \
 	  --no-header --no-emit-package fencelock --upgrade -o requirements.lock
 
 audit: $(VENV)/.dev

@@ -7,10 +7,15 @@ SeckillError
 │   ├── ItemNotPossible         this store can't hold an item of that name
 │   ├── StockCorrupt            what is stored of an item is not what we write
 │   ├── StockChanged            somebody changed the stock between our read and our write
+│   ├── StockNotAsExpected      a change said what it expects to be there, and something else is
+│   │   └── HasOrders           a change would forget orders that it doesn't know of
+│   ├── NotInCatalogue          an item that is not there yet is not in the catalogue either
+│   ├── HoursNotPossible        a sale would end before it starts
 │   ├── StockBehind             the store has lost orders that were there before
 │   ├── FenceRefused            the store has seen a higher token than ours, or another batch
 │   │   └── ForeignFence        the store is fenced by another lock system's tokens
 │   └── StockUnavailable        the store can't be reached; a write may or may not have been applied
+├── Overloaded                  too many requests that are no purchases are in hand
 ├── TooManyListeners            as many as this instance tells of each change listen already
 └── SaleError
     ├── QueueFull               more buyers wait than this instance is willing to hold
@@ -18,6 +23,11 @@ SeckillError
     ├── ItemBlocked             nothing of the item can be sold until an operator acts
     ├── NotDecided              the purchase's deadline passed; nothing was sold
     ├── OutcomeUnknown          the deadline passed while the store's answer was out
+    ├── TurnedAway              a purchase that was refused before it was looked at
+    │   ├── ForeignOrigin       a page of another site had a browser send it
+    │   ├── Prefetched          a browser sent it before anybody asked for it
+    │   ├── BuyerNotSigned      the shop in front has not signed the buyer
+    │   └── TooOften            a buyer or an address tries too often
     ├── KeyReused               the idempotency key belongs to another purchase
     └── BuyerRequired           a limit per buyer is in force and the purchase names none
 
@@ -59,6 +69,20 @@ class StockChanged(StockError):
 
 class StockNotAsExpected(StockError):
     """A restock said what it expects to be there, and something else is; nothing was written."""
+
+
+class HasOrders(StockNotAsExpected):
+    """A new sale, or a removal, would forget orders that it doesn't know of; nothing was written."""
+
+    def __init__(self, sku: str, orders: int) -> None:
+        super().__init__(
+            f"{orders} {'order' if orders == 1 else 'orders'} of {sku!r} would be forgotten; nothing was changed"
+        )
+        self.orders = orders
+
+
+class NotInCatalogue(StockError):
+    """An item that is not there yet is not in the catalogue either; nothing was written."""
 
 
 class HoursNotPossible(StockError):

@@ -27,11 +27,11 @@ from app.telemetry.observer import Observer, Observers
 from app.web import admin, catalogue, dashboard, health, pages, problems, purchase, purchase_route, stock
 from app.web.application import Application
 from app.web.auth import AdminAuth
-from app.web.body_limit import BodyLimit
 from app.web.catalogue import Catalogue
 from app.web.coalesce import TtlCache
 from app.web.dashboard import Control
 from app.web.identity import BUYER_MAX, TOKEN_MAX, SignedBuyers
+from app.web.parameters import KNOWN_PARAMETERS
 from app.web.rates import Rates, rate
 from app.web.sse import Feeds
 from app.web.state import Ready, State
@@ -194,8 +194,7 @@ async def open_sale(
     backend = open_backend(settings, observer)
     try:
         store = open_store(settings)
-        # The pause of the control room: only where there is a token that opens one.
-        delaying = DelayingStore(store) if settings.admin_token else None
+        delaying = DelayingStore(store) if settings.rehearsal else None
         store = delaying.as_store if delaying else store
         try:
             learn, auditor = _auditing(settings, backend, store, observer, lambda: shop.buyers_waiting > 0)
@@ -208,7 +207,8 @@ async def open_sale(
                 lock_groups=settings.lock_groups,
                 **({"halted": auditor.halted} if auditor else {}),
             )
-            operator = Admin(shop, backend.aio, store, learn=learn)
+            listed = catalogue_of(settings).told.keys() if settings.catalogue else None
+            operator = Admin(shop, backend.aio, store, learn=learn, catalogue=listed)
             metrics.watch_queues(lambda: shop.waiting_by_item)
             metrics.watch_blocked(lambda: shop.errors)
             metrics.watch_mode(lambda: operator.mode)
@@ -311,7 +311,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
                 signed=signed,
                 rates=rates,
                 catalogue=shown,
-                auth=AdminAuth(settings.admin_token.get_secret_value() if settings.admin_token else None),
+                auth=AdminAuth(settings.operators),
                 buyers=Feeds(settings.listeners_max),
                 operators=Feeds(_OPERATORS_MAX),
                 looks=stock.looks_at(sale.shop, sale.auditor),
@@ -334,6 +334,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         buying=_methods(settings),
         operator_port=settings.operator_port,
         readers_max=settings.readers_max,
+        body_timeout_s=settings.request_timeout_ms / 1000,
         title="seckill",
         summary="A flash sale that never oversells, undersells or loses an order.",
         version=_version(),
@@ -344,11 +345,14 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         redoc_url=None,
     )
     problems.install(app)
-    app.add_middleware(BodyLimit, timeout_s=settings.request_timeout_ms / 1000)
     buying = purchase_route.router(
         _methods(settings), quantity_max=settings.quantity_max, buyer_max=TOKEN_MAX if signed else BUYER_MAX
     )
-    for router in (buying, stock.router, admin.router, dashboard.router, health.router, pages.router, dashboard.pages):
+    rehearsing = (dashboard.rehearsal,) if settings.rehearsal else ()
+    for router in (stock.router, admin.router, dashboard.router, *rehearsing, health.router):
+        app.include_router(router, dependencies=[KNOWN_PARAMETERS])
+    # A purchase refuses by itself; to the pages whoever leads there may add parameters of their own.
+    for router in (buying, pages.router, dashboard.pages):
         app.include_router(router)
     return app
 

@@ -1,14 +1,22 @@
-"""Writes what must agree with the code (`make docs`): `.env.example`, and tables in docs."""
+"""Writes what must agree with the code (`make docs`): `.env.example`, tables in docs, and the reference of fencelock."""
 
-import tomllib
-from collections.abc import Mapping
+import ast
+import inspect
+import re
+import textwrap
+from collections.abc import Iterator, Sequence
+from functools import cache
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import yaml
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import SecretStr
 
+import fencelock
 from app.errors import StockBehind
 from app.settings import PREFIX, Settings
 from app.telemetry.metrics import Metrics
@@ -18,13 +26,13 @@ from lab.torture.bugs import BUGS
 from lab.torture.nemesis import KINDS, SEVERAL
 
 ROOT = Path(__file__).parents[1]
-TRANSLATIONS = ROOT / "docs" / "settings.zh-CN.toml"
+FENCELOCK = ("fencelock", "fencelock.aio", "fencelock.fence")  # the modules that a program imports
 
 
 def defaults() -> list[tuple[str, str, str]]:
     """Variable, default as one would write it, and description of each setting."""
     return [
-        (PREFIX + name.upper(), _text(field.get_default(call_default_factory=True)), field.description or "")
+        (PREFIX + name.upper(), _default(field.get_default(call_default_factory=True)), field.description or "")
         for name, field in Settings.model_fields.items()
     ]
 
@@ -39,31 +47,8 @@ def env_example() -> str:
 
 def settings() -> str:
     """The settings as a Markdown table."""
-    return _settings("| variable | default | what it is |", "not set", {name: text for name, _, text in defaults()})
-
-
-def chinese_settings() -> str:
-    """The same in Chinese; `LookupError` as in `translated`."""
-    texts = translated({name: text for name, _, text in defaults()}, tomllib.loads(TRANSLATIONS.read_text()))
-    return _settings("| 变量 | 默认值 | 说明 |", "未设置", texts)
-
-
-def translated(described: Mapping[str, str], kept: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
-    """The Chinese text of each setting.
-
-    `described`: the English one of each; `kept`: what was translated (`en`), and into what (`zh`). `LookupError` has a
-    line for each setting without a translation, translation without a setting, and description that has changed since.
-    """
-    wrong = [f"{name} has no translation" for name in described if not kept.get(name, {}).get("zh")]
-    wrong += [f"{name} is not a setting" for name in kept if name not in described]
-    wrong += [
-        f'{name} was translated from "{kept[name].get("en")}", and is now "{text}"'
-        for name, text in described.items()
-        if name in kept and kept[name].get("en") != text
-    ]
-    if wrong:
-        raise LookupError("\n".join(f"{TRANSLATIONS.relative_to(ROOT)}: {line}" for line in wrong))
-    return {name: kept[name]["zh"] for name in described}
+    rows = [f"| `{name}` | {f'`{value}`' if value else 'not set'} | {text} |" for name, value, text in defaults()]
+    return "\n".join(["| variable | default | what it is |", "|---|---|---|", *rows])
 
 
 def families() -> dict[str, Metric]:
@@ -120,14 +105,15 @@ def locks() -> str:
         "survives_cut",
         "shows_queue",
         "elects",
+        "forces_release",
     )
     rows = []
     for name in CLASSES:
         has = backend_class(name).guarantees
         promised = " | ".join("yes" if getattr(has, sign) else "no" for sign in signs)
         rows.append(f"| [{name}](#{name}) | `{scheme_of(name)}://` | {has.scope} | {promised} |")
-    head = "| lock | URL | keeps apart | fair | fencing token | survives silence | survives a restart | survives a cut | shows the queue | elections |"
-    return "\n".join([head, "|---" * 10 + "|", *rows])
+    head = "| lock | URL | keeps apart | fair | fencing token | survives silence | survives a restart | survives a cut | shows the queue | elections | forced release |"
+    return "\n".join([head, "|---" * 11 + "|", *rows])
 
 
 def faults() -> str:
@@ -151,28 +137,21 @@ def mechanisms() -> str:
 
 
 def documents() -> dict[Path, str]:
-    """The files that are generated, or have generated tables, with their text of this moment."""
+    """The files that are generated, or have generated tables, with their current text."""
     tables = {
         "settings.md": {"settings": settings},
-        "settings.zh-CN.md": {"settings": chinese_settings},
         "locks.md": {"guarantees": locks},
         "operations.md": {"metrics": metrics, "alerts": alerts},
         "torture.md": {"faults": faults, "bugs": bugs},
         "model.md": {"mechanisms": mechanisms},
     }
-    found = {ROOT / ".env.example": env_example()}
+    found = {ROOT / ".env.example": env_example(), ROOT / "docs" / "fencelock.md": reference()}
     for name, parts in tables.items():
         text = (ROOT / "docs" / name).read_text()
         for what, table in parts.items():
             text = _filled(text, what, table())
         found[ROOT / "docs" / name] = text
     return found
-
-
-def _settings(head: str, unset: str, texts: Mapping[str, str]) -> str:
-    """The settings below this head; `texts`: what each is."""
-    rows = [f"| `{name}` | {f'`{value}`' if value else unset} | {texts[name]} |" for name, value, _ in defaults()]
-    return "\n".join([head, "|---|---|---|", *rows])
 
 
 def _filled(text: str, what: str, table: str) -> str:
@@ -194,7 +173,7 @@ def _spoken(summary: str) -> str:
     return summary[0].upper() + summary[1:]
 
 
-def _text(default: object) -> str:
+def _default(default: object) -> str:
     if default is None:
         return ""
     if isinstance(default, SecretStr):
@@ -202,6 +181,177 @@ def _text(default: object) -> str:
     if isinstance(default, list):
         return ",".join(default)
     return f"{default:.3g}" if isinstance(default, float) else str(default)
+
+
+# -- the reference of fencelock --------------------------------------------------------------------------------------
+
+
+def reference() -> str:
+    """Every public name of fencelock with its signature and docstring, as a page."""
+    lines = [
+        "# fencelock: reference",
+        "",
+        "Each public name with its signature and docstring. `make docs` writes this page from the code.",
+        "[The README](../fencelock/README.md) shows how they are used, [locks.md](locks.md) has the URLs.",
+    ]
+    sections = _sections()
+    headings = {id(thing): heading for entries in sections.values() for heading, thing in entries.items()}
+    for title, entries in sections.items():
+        lines += ["", f"## {title}", "", *_text(import_module(title).__doc__ if title in FENCELOCK else "")]
+        for heading, thing in sorted(entries.items(), key=lambda entry: entry[0].lower()):
+            lines += ["", f"### {heading}", "", *_entry(heading, thing, headings)]
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)) + "\n"
+
+
+def _sections() -> dict[str, dict[str, Any]]:
+    """The headings of each section, and what they are of: the modules' names, and the classes that these lead to."""
+    sections: dict[str, dict[str, Any]] = {}
+    seen: list[Any] = []
+    for name in FENCELOCK:
+        module, prefix = import_module(name), name.partition(".")[2]
+        entries = sections[name] = {}
+        for public in _public(module):
+            thing = getattr(module, public)
+            if not any(thing is one for one in seen):
+                entries[f"{prefix}.{public}" if prefix else public] = thing
+                seen.append(thing)
+    reached = sections["Reached from these"] = {}
+    for thing in seen:  # grows meanwhile
+        for other in _mentioned(thing):
+            if not any(other is one for one in seen):
+                reached[other.__name__] = other
+                seen.append(other)
+    return sections
+
+
+def _public(module: ModuleType) -> list[str]:
+    """The public names of a module. One without `__all__` is another face of fencelock: what has the same name there."""
+    return [name for name in getattr(module, "__all__", fencelock.__all__) if hasattr(module, name)]
+
+
+def _entry(heading: str, thing: Any, headings: dict[int, str]) -> Iterator[str]:
+    """The lines below the heading of a class, a function or a constant."""
+    if inspect.isfunction(thing):
+        yield from _function(_tree(thing), heading.rpartition(".")[2])
+        yield from _text(thing.__doc__)
+    elif inspect.isclass(thing):
+        base = next((base for base in thing.__mro__[1:] if id(base) in headings), None)
+        if base:
+            anchor = headings[id(base)].lower().replace(".", "")
+            yield from (f"Extends [`{headings[id(base)]}`](#{anchor}).", "")
+        yield from _text(thing.__doc__)
+        members = _members(thing, base.__mro__ if base else ())
+        fields = [_tidied(ast.unparse(node)) for node in members if not _is_function(node)]
+        if fields:
+            yield from ("", "```python", *fields, "```")
+        for node in filter(_is_function, members):
+            yield ""
+            if node.name == "__init__":
+                yield from _function(node, thing.__name__)
+            else:
+                yield from _function(node, node.name)
+                yield from _text(inspect.getdoc(getattr(thing, node.name)))
+    else:
+        yield f"A constant: `{type(thing).__name__}`."
+
+
+def _members(kind: type, without: Sequence[type] = ()) -> list[Any]:
+    """The public fields, properties and methods of a class, as syntax trees; `without`: bases that are left out."""
+    found: dict[str, Any] = {}
+    for base in kind.__mro__:
+        if not base.__module__.startswith("fencelock") or base in without:
+            continue
+        for node in _tree(base).body:
+            if isinstance(node, ast.Assign | ast.AnnAssign):
+                name = ast.unparse(node.targets[0] if isinstance(node, ast.Assign) else node.target)
+            elif _is_function(node):
+                name = node.name
+            else:
+                continue
+            constructs = name == "__init__" and not issubclass(kind, Exception)
+            if constructs or not name.startswith("_"):
+                found.setdefault(name, node)
+    return list(found.values())
+
+
+def _function(node: Any, name: str) -> Iterator[str]:
+    """A signature in bold: `self` is left out, a property is a value, and a context manager says what it yields."""
+    decorators = {ast.unparse(one).rpartition(".")[2] for one in node.decorator_list}
+    returns = ast.unparse(node.returns) if node.returns else "None"
+    for manager, kind in (("contextmanager", "ContextManager"), ("asynccontextmanager", "AsyncContextManager")):
+        if manager in decorators:
+            returns = re.sub(r"^\w+\[(.*?)(?:, None)*\]$", rf"{kind}[\1]", returns)
+    if decorators & {"property", "cached_property"}:
+        signature = f"{name}: {returns}"
+    else:
+        arguments = re.sub(r"^(?:self|cls)(?:, (?:/, )?|$)", "", ast.unparse(node.args))
+        word = "async " if isinstance(node, ast.AsyncFunctionDef) and "asynccontextmanager" not in decorators else ""
+        signature = f"{word}{name}({arguments})" + ("" if node.name == "__init__" else f" -> {returns}")
+    yield from (f"**`{_tidied(signature)}`**", "")
+
+
+def _text(docstring: str | None) -> Iterator[str]:
+    """A docstring as Markdown: examples are blocks of code."""
+    code = False
+    for line in re.sub(r" *# doctest: .*", "", inspect.cleandoc(docstring or "")).splitlines():
+        example = line.startswith((">>> ", "...")) or line == ">>>" or (code and line != "")
+        drawn = example or line.startswith(("├", "│", "└")) or (code and line.startswith(" "))
+        if drawn != code:
+            yield from ("", "```python") if drawn else ("```", "")
+            code = drawn
+        yield line
+    if code:
+        yield "```"
+
+
+def _mentioned(thing: Any) -> Iterator[type]:
+    """The classes of fencelock that public signatures return, and the options that they take."""
+    nodes: list[Any]
+    homes: list[Any]
+    if inspect.isfunction(thing):
+        nodes, homes = [_tree(thing)], [thing]
+    elif inspect.isclass(thing):
+        nodes, homes = _members(thing), [base for base in thing.__mro__ if base.__module__.startswith("fencelock")]
+    else:
+        return
+    for node in filter(_is_function, nodes):
+        text = ast.unparse(node.returns) if node.returns else ""
+        text += " ".join(re.findall(r"Unpack\[\w+\]", ast.unparse(node.args)))
+        for name in re.findall(r"\b[A-Z]\w+", text):
+            for home in homes:
+                found = _resolved(home.__module__, name)
+                if inspect.isclass(found) and found.__module__.startswith("fencelock"):
+                    yield found
+                    break
+
+
+@cache
+def _resolved(module: str, name: str) -> Any:
+    """What a name means in a module, also where only the type checker imports it."""
+    home = import_module(module)
+    if hasattr(home, name):
+        return getattr(home, name)
+    for node in ast.walk(ast.parse(inspect.getsource(home))):
+        if isinstance(node, ast.ImportFrom) and any((one.asname or one.name) == name for one in node.names):
+            package = module if hasattr(home, "__path__") else module.rpartition(".")[0]
+            return getattr(import_module("." * node.level + (node.module or ""), package), name, None)
+    return None
+
+
+@cache
+def _tree(thing: Any) -> Any:
+    """The source of a class or a function, as a syntax tree."""
+    return ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(thing)))).body[0]
+
+
+def _is_function(node: ast.AST) -> bool:
+    return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+
+
+def _tidied(signature: str) -> str:
+    """As one would write it: no quotes around annotations, and spaces around the defaults of what has an annotation."""
+    bare = re.sub(r"(: |-> |\[)'([\w.\[\], |]+)'", r"\1\2", signature)
+    return re.sub(r"(: [\w\[\], |.]+)(?<! )=(?!=)", r"\1 = ", bare)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
-"""`fencelock`: run a command under a lock, look at the queues, take a lock away from who hangs."""
+"""`fencelock`: run a command under a lock, look at the queues, take a lock from a holder that hangs."""
 
 import argparse
-import getpass
 import json
 import os
 import signal
@@ -94,11 +93,9 @@ def _parser() -> argparse.ArgumentParser:
     show.add_argument("--json", action="store_true", help="as JSON, a line for each")
     show.set_defaults(run=_show)
 
-    away = commands.add_parser("take-away", parents=[common], help="take a lock from whoever has it, for good")
-    away.add_argument("name", help="of the lock")
-    away.add_argument("--why", default="", help="for the record")
-    away.add_argument("--by", default=_user(), help="who does it, for the record (you)")
-    away.set_defaults(run=_take_away)
+    force = commands.add_parser("force-release", parents=[common], help="take a lock from a holder that hangs")
+    force.add_argument("name", help="of the lock")
+    force.set_defaults(run=_force_release)
 
     return parser
 
@@ -108,13 +105,6 @@ def _seconds(text: str) -> float:
     if not 0 <= number < float("inf"):
         raise argparse.ArgumentTypeError(f"must be a number of seconds, not {text}")
     return number
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return "somebody"
 
 
 # -- run -------------------------------------------------------------------------------------------------------------
@@ -171,12 +161,11 @@ def _signal(children: "list[subprocess.Popen[bytes]]", number: int) -> None:
             os.killpg(child.pid, number)
 
 
-# -- show, take-away -------------------------------------------------------------------------------------------------
+# -- show, force-release ---------------------------------------------------------------------------------------------
 
 
 def _show(locks: Any, options: argparse.Namespace) -> int:
     queue: list[Contender] = locks.contenders(options.prefix)
-    records = {name: locks.taken_from(name) for name in dict.fromkeys(one.key.rpartition("/")[0] for one in queue)}
     for one in queue:
         if options.json:
             print(json.dumps(asdict(one), allow_nan=False))  # noqa: T201
@@ -187,15 +176,13 @@ def _show(locks: Any, options: argparse.Namespace) -> int:
         left = "" if one.ttl_left_s is None else f", {one.ttl_left_s:.1f} s left"
         token = f" token {one.token}" if one.token else ""
         print(printable(f"{name}: {who} {'holds' if one.holds else 'waits'}{waited}{token}{left}"))  # noqa: T201
-        if one.holds and (record := records[name]):
-            print(printable(f"  taken away before, by {record.get('by')}: {record.get('why') or 'no reason given'}"))  # noqa: T201
     if not queue and not options.json:
         print(f"Nobody holds or waits for a lock under {options.prefix}")  # noqa: T201
     return 0
 
 
-def _take_away(locks: Any, options: argparse.Namespace) -> int:
-    had: Contender | None = locks.take_away(options.name, by=options.by, why=options.why)
+def _force_release(locks: Any, options: argparse.Namespace) -> int:
+    had: Contender | None = locks.force_release(options.name)
     if had is None:
         print(f"Nobody has {options.name}")  # noqa: T201
         return 1

@@ -5,22 +5,21 @@ import math
 import time
 from abc import ABC, abstractmethod
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
+from .common import Common
 from .errors import LockUnavailable
 from .grant import Grant
 from .interrupt import uninterrupted
 from .lease import Lease, Leased
+from .per_loop import PerLoop
+from .renewer import Renewer
 from .steps import Step
 from .waiting import Wait, Wake
 
-if TYPE_CHECKING:
-    from .backend import LockBackend
-    from .renewer import Renewer
-
 _AWAY_PAUSE_S: Final = 0.1  # before a server that was away is asked again
 
-Backend = TypeVar("Backend", bound="LockBackend")
+Backend = TypeVar("Backend", bound=Common)
 
 
 class Attempt(ABC, Generic[Backend]):
@@ -81,7 +80,7 @@ class Attempt(ABC, Generic[Backend]):
                     self._ensure_place(self.lease)
                 # Who was woken goes first: it is probably their turn for the lock.
                 in_line = self.brief and not woken
-                turn = await Turn(backend, max(wait.left_s, backend.timeout_s)) if in_line else None
+                turn = await Turn(backend.turns, max(wait.left_s, backend.timeout_s)) if in_line else None
                 try:
                     if wait.cancel.is_set():
                         wait.check(self.name)
@@ -132,8 +131,8 @@ class Turn(Step[asyncio.Semaphore | None]):
     Given back by `release`; None for threads, and for a task that has waited for `timeout_s`.
     """
 
-    def __init__(self, backend: "LockBackend", timeout_s: float) -> None:
-        self._backend = backend
+    def __init__(self, turns: PerLoop[asyncio.Semaphore], timeout_s: float) -> None:
+        self._turns = turns
         self._timeout_s = timeout_s
 
     def in_thread(self) -> None:
@@ -141,7 +140,7 @@ class Turn(Step[asyncio.Semaphore | None]):
 
     async def on_loop(self) -> asyncio.Semaphore | None:
         """Wait for it."""
-        turns = self._backend.turns.here()
+        turns = self._turns.here()
         if not turns.locked():
             await turns.acquire()
             return turns

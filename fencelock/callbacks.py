@@ -4,8 +4,6 @@ import logging
 import threading
 from collections.abc import Callable
 
-from . import fork
-
 _log = logging.getLogger(__name__)
 
 
@@ -15,10 +13,6 @@ class Callbacks:
     def __init__(self) -> None:
         self._callbacks: list[Callable[[], None]] = []
         self.fired = False
-        self._begin()
-        fork.in_child(self._begin)
-
-    def _begin(self) -> None:
         self._mutex = threading.RLock()  # a signal handler may fire while the main thread is in here
 
     def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:

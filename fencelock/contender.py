@@ -46,12 +46,6 @@ def describe(instance: str) -> str:
     return json.dumps(fields, separators=(",", ":"))
 
 
-def taken(by: str, why: str) -> bytes:
-    """What is written down when a lock is taken away; read by `parse_owner`."""
-    fields = {"by": by, "why": why, "since": round(time.time(), 3)}
-    return json.dumps(fields, separators=(",", ":")).encode()
-
-
 def _finite(number: str) -> float:
     """A JSON number. Raises `ValueError` for one that a float can't hold (1e999), and for NaN and its kind."""
     found = float(number)

@@ -10,17 +10,18 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, Self, Unpack
+from typing import Any, Final, Self, Unpack
 
 from typing_extensions import override
 
-from . import fork
 from .attempt import Attempt
-from .backend import LockBackend, Options, Scope
+from .backend import LockBackend, Scope
 from .backoff import Backoff
 from .callbacks import Callbacks
+from .common import Options
 from .contender import Contender
 from .errors import LockCancelled, LockUnavailable
 from .grant import Grant
@@ -30,10 +31,6 @@ from .renewer import Renewer, ThreadRenewer
 from .steps import Pause, in_thread, on_loop
 from .url import LockUrl
 from .waiting import Cancel, Wait
-
-if TYPE_CHECKING:
-    from .etcd.election import Election
-    from .etcd.session import Session
 
 _log = logging.getLogger(__name__)
 
@@ -158,22 +155,13 @@ class FallbackBackend(LockBackend):
         self.watcher = ThreadRenewer()  # of grants without a lock; the other one may hang on a server that is silent
         self.went_away = Callbacks()  # fired while the lock system is away
         self._backend = backend
-        self._most = most
         self._on_change = on_change
         self._failures = 0
         self._backoff = Backoff(_LOOK_S, _LONGEST_OPEN_S)
         self._closed = threading.Event()
-        self._begin()
-        fork.in_child(self._begin)
-
-    def _begin(self) -> None:
-        # In a forked child, too: slots are counted for a process.
-        self.slots = threading.BoundedSemaphore(self._most)
+        self.slots = threading.BoundedSemaphore(most)
         self._mutex = threading.Lock()
-        self._looking = threading.Thread(target=self._look_for_ever, name="fencelock-fallback", daemon=True)
-        closed, self._closed = self._closed, threading.Event()
-        if closed.is_set():
-            self._closed.set()
+        self._looking: threading.Thread | None = None
 
     @classmethod
     @override
@@ -192,7 +180,8 @@ class FallbackBackend(LockBackend):
     def look(self) -> None:
         """See to it that somebody looks for the lock system."""
         with self._mutex:
-            if self._looking.ident is None:
+            if self._looking is None or not self._looking.is_alive():
+                self._looking = threading.Thread(target=self._look_for_ever, name="fencelock-fallback", daemon=True)
                 self._looking.start()
 
     def open_circuit(self, error: LockUnavailable) -> None:
@@ -248,27 +237,28 @@ class FallbackBackend(LockBackend):
             return []
 
     @override
-    async def taken_away(self, name: str, by: str, why: str) -> Contender | None:
-        """What has a lock can be taken away; a grant without one can't, and is not waited for by anybody."""
-        return await self._backend.taken_away(name, by, why)
-
-    @override
-    async def taken_record(self, name: str) -> dict[str, Any]:
-        return await self._backend.taken_record(name)
+    async def force_released(self, name: str) -> Contender | None:
+        return await self._backend.force_released(name)
 
     @override
     async def pinged(self, timeout_s: float) -> None:
         """Nobody needs the lock system to be there; `degraded` says whether it is."""
 
     @override
-    def election(self, name: str) -> "Election":
+    def election(self, name: str) -> Any:
         return self._backend.election(name)
 
     @override
-    def begin_session(
-        self, renewer: Renewer, *, ttl_s: float | None = None, lease_id: int | None = None
-    ) -> "Coroutine[Any, Any, Session]":
-        return self._backend.begin_session(renewer, ttl_s=ttl_s, lease_id=lease_id)
+    def session(self, *, ttl_s: float | None = None, lease_id: int | None = None) -> Any:
+        return self._backend.session(ttl_s=ttl_s, lease_id=lease_id)
+
+    @override
+    def election_for_tasks(self, name: str) -> Any:
+        return self._backend.election_for_tasks(name)
+
+    @override
+    def session_for_tasks(self, *, ttl_s: float | None, lease_id: int | None) -> AbstractAsyncContextManager[Any]:
+        return self._backend.session_for_tasks(ttl_s=ttl_s, lease_id=lease_id)
 
     @override
     def close(self) -> None:
@@ -276,7 +266,7 @@ class FallbackBackend(LockBackend):
         in_thread(self.shutdown.begin())
         self._backend.close()
         self.watcher.close()
-        if self._looking.ident is not None:
+        if self._looking is not None:
             self._looking.join()
 
     @override

@@ -1,7 +1,6 @@
 """What a forked child must not share with its parent: connections, threads, and mutexes that were held at the fork."""
 
 import atexit
-import contextlib
 import logging
 import os
 from collections.abc import Callable
@@ -14,6 +13,7 @@ _log = logging.getLogger(__name__)
 
 generation = 0  # how many forks lie behind this process: what was made in another generation is the parent's
 _renewals: "dict[ReferenceType[Any], None]" = {}
+_of_parents: list[Any] = []
 
 
 def in_child(renew: Callable[[], None]) -> None:
@@ -47,30 +47,18 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
     os.register_at_fork(after_in_child=_renew_all)
 
 
-def close_copy(sock: Any) -> None:
-    """Close the child's copy of a socket: nothing is sent, and the parent's stays open."""
-    if sock is not None:
-        with contextlib.suppress(OSError):
-            # Not `close`, which waits for a thread that was reading.
-            os.close(sock.detach())
+def keep(things: Any) -> None:
+    """Never finalise in this process what is its parent's: that could end something on the connections of both."""
+    _of_parents.append(things)
 
 
-def blind_copy(descriptor: int) -> None:
-    """The same for one that somebody in the child will close: its number stands for nothing from here on."""
-    with contextlib.suppress(OSError):
-        nothing = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(nothing, descriptor)
-        os.close(nothing)
-
-
-class Threads(ThreadPoolExecutor):
-    """A pool of threads that is new in a child."""
+class Threads:
+    """A pool of threads, and another one in each child."""
 
     def __init__(self, most: int, name: str) -> None:
-        super().__init__(most, name)
         self._made_of = most, name
-        in_child(self._begin_again)
+        self._begin()
+        in_child(self._begin)
 
-    def _begin_again(self) -> None:
-        if not self._shutdown:
-            super().__init__(*self._made_of)
+    def _begin(self) -> None:
+        self.pool = ThreadPoolExecutor(*self._made_of)

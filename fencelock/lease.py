@@ -4,14 +4,11 @@ import asyncio
 import math
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from . import clock, fork
 from .callbacks import Callbacks
 from .errors import LockLost
-
-if TYPE_CHECKING:
-    from .renewer import Renewer
 
 
 class Hold(Protocol):
@@ -22,6 +19,22 @@ class Hold(Protocol):
 
     async def end(self, timeout_s: float) -> None:
         """Give it back, and nothing else; nothing happens if it is gone. Raises `LockUnavailable`."""
+
+
+class Keeper(Protocol):
+    """What renews leases, and gives them back: a `Renewer`."""
+
+    def keep(self, lease: "Lease") -> None:
+        """See `Renewer.keep`."""
+
+    def drop(self, lease: "Lease") -> None:
+        """See `Renewer.drop`."""
+
+    def end(self, lease: "Lease") -> None:
+        """See `Renewer.end`."""
+
+    async def hand_back(self, lease: "Lease", timeout_s: float) -> None:
+        """See `Renewer.hand_back`."""
 
 
 class Watchdog:
@@ -40,7 +53,7 @@ class Watchdog:
     async def end(self, timeout_s: float) -> None:
         """There is nothing to end."""
 
-    def watched_by(self, renewer: "Renewer") -> Callable[[], None]:
+    def watched_by(self, renewer: Keeper) -> Callable[[], None]:
         """Begin; the answer ends it."""
         own = Lease(self._lease.name, self, self._lease.ttl_s, asked_at=self._lease.deadline - self._lease.ttl_s)
         own.idle = True
@@ -100,7 +113,7 @@ class Lease:
         self.ttl_s = ttl_s
         self.idle = False  # in nobody's use: its end is no loss
         self.owner: object = None  # set by the lock, once somebody owns it
-        self.keeper: Renewer | None = None  # who renews it
+        self.keeper: Keeper | None = None  # who renews it
         self.renew_until = math.inf  # on the same clock: whatever its owner does, it ends a TTL after that
         self._generation = fork.generation
         self._clock = clock

@@ -5,7 +5,7 @@ from abc import abstractmethod
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic
+from typing import Any, Generic
 
 from . import clock
 from .attempt import Attempt, Backend
@@ -14,11 +14,9 @@ from .errors import LockError, LockLost, LockTimeout
 from .grant import Grant
 from .interrupt import uninterrupted
 from .owners import Owned, Owners
+from .renewer import Renewer
 from .steps import in_thread
 from .waiting import Cancel, Wait
-
-if TYPE_CHECKING:
-    from .renewer import Renewer
 
 
 class DistributedLock(Owned, Generic[Backend]):
@@ -61,7 +59,7 @@ class DistributedLock(Owned, Generic[Backend]):
     async def _queue(self) -> list[Contender]:
         """What `contenders` answers."""
 
-    async def _take(self, wait: Wait, renewer: "Renewer") -> Grant:
+    async def _take(self, wait: Wait, renewer: Renewer) -> Grant:
         attempt = self._attempt()
         attempt.renewer = renewer
         return await attempt.until_granted(wait)

@@ -66,7 +66,7 @@ class LoopThread:
             loop = self._loop = asyncio.SelectorEventLoop()
             self._thread = threading.Thread(target=_run, args=(loop,), name=self._name, daemon=True)
             self._thread.start()
-            finalize(self, _stop, loop, fork.generation).atexit = False  # it is not kept for a forgotten one
+            finalize(self, _stop, loop).atexit = False  # it is not kept for a forgotten one
         return self._loop
 
     def close(self) -> None:
@@ -75,7 +75,7 @@ class LoopThread:
             self._closed = True
             loop, thread = self._loop, self._thread
         if loop is not None and thread is not None:
-            _stop(loop, fork.generation)
+            _stop(loop)
             if thread is not threading.current_thread():
                 thread.join(_END_S)
 
@@ -110,10 +110,9 @@ class _Job(Generic[Result]):
             self.result.set_result(task.result())
 
 
-def _stop(loop: asyncio.AbstractEventLoop, generation: int) -> None:
-    if generation == fork.generation:
-        with suppress(RuntimeError):  # it is closed
-            loop.call_soon_threadsafe(loop.stop)
+def _stop(loop: asyncio.AbstractEventLoop) -> None:
+    with suppress(RuntimeError):  # it is closed
+        loop.call_soon_threadsafe(loop.stop)
 
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:

@@ -16,11 +16,15 @@ class PerLoop(Generic[Thing]):
     def __init__(self, make: Callable[[asyncio.AbstractEventLoop], Thing]) -> None:
         self._make = make
         self._begin()
-        fork.in_child(self._begin)
+        fork.in_child(self._begin_in_child)
 
     def _begin(self) -> None:
         self._mutex = threading.RLock()
         self._things: dict[asyncio.AbstractEventLoop, Thing] = {}
+
+    def _begin_in_child(self) -> None:
+        fork.keep(self._things)
+        self._begin()
 
     def here(self) -> Thing:
         """What the running loop has."""

@@ -3,7 +3,8 @@
 from importlib import import_module
 from typing import Final, Unpack
 
-from .backend import LockBackend, Options
+from .backend import LockBackend
+from .common import Options
 from .errors import ConfigurationError
 from .url import LockUrl
 

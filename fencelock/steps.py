@@ -101,7 +101,7 @@ class Blocking(Step[Result]):
 
     async def on_loop(self) -> Result:
         """Call it in a thread; if the task is cancelled, what was begun is awaited all the same."""
-        calling = asyncio.get_running_loop().run_in_executor(self._threads, copy_context().run, self._call)
+        calling = asyncio.get_running_loop().run_in_executor(self._threads.pool, copy_context().run, self._call)
         return await settled(calling)
 
 

@@ -163,20 +163,18 @@ class Shutdown:
 
     def __init__(self) -> None:
         self._callbacks = Callbacks()
-        self._begin()
-        fork.in_child(self._begin)
+        self._waiting: set[object] = set()
+        fork.in_child(self._begin_in_child)
 
-    def _begin(self) -> None:
-        # In a forked child nobody waits yet.
-        before, self._callbacks = self._callbacks, Callbacks()
+    def _begin_in_child(self) -> None:
+        before, self._callbacks = self._callbacks, Callbacks()  # a thread of the parent's may have been in there
         self._callbacks.fired = before.fired
-        self._mutex = threading.Lock()
-        self._waiting = 0
+        self._waiting = set()
 
     @property
     def crowd(self) -> float:
         """By how much each of those who wait must look more seldom, so that all together do not look too often."""
-        return max(1.0, self._waiting / _ALONE_MAX)
+        return max(1.0, len(self._waiting) / _ALONE_MAX)
 
     @property
     def begun(self) -> bool:
@@ -190,15 +188,14 @@ class Shutdown:
     @contextmanager
     def waiting(self, wake: Callable[[], None]) -> Iterator[None]:
         """In this block `wake` is called by `begin`, which then waits a little for the block to end."""
-        with self._mutex:
-            self._waiting += 1
+        one = object()
+        self._waiting.add(one)
         forget = self.subscribe(wake)
         try:
             yield
         finally:
             forget()
-            with self._mutex:
-                self._waiting -= 1
+            self._waiting.discard(one)
 
     async def begin(self) -> None:
         """Have all waiters leave, and wait for that for two seconds at most."""

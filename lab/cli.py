@@ -1,4 +1,4 @@
-"""`seckill demo | up | torture | model`: the commands that `seckill` has where the lab is."""
+"""`seckill demo | up | rehearse | torture | model`: the commands that `seckill` has where the lab is."""
 
 from collections.abc import Callable
 from enum import StrEnum
@@ -122,12 +122,49 @@ def _ports(text: str) -> tuple[int, ...]:
 
 
 @app.command()
+def rehearse(
+    host: Annotated[str, typer.Option(help="URLs of the instances, or of what is in front of them, with commas.")],
+    sku: Annotated[str, typer.Option(help="The items, with commas; buyers spread over them.")] = "default",
+    buyers: Annotated[int, typer.Option(min=1, max=100_000, help="How many come.")] = 1000,
+    quantity: Annotated[int, typer.Option(min=1, max=1000, help="Units a purchase.")] = 1,
+    over: Annotated[float, typer.Option(min=0, max=3600, help="Seconds over which they come; 0: all at once.")] = 1.0,
+    retries: Annotated[int, typer.Option(min=0, max=20, help="How often a buyer who failed asks again.")] = 3,
+    again: Annotated[float, typer.Option(min=0, max=1, help="Which part asks once more when it was told.")] = 0.1,
+    sign_with: Annotated[
+        Path | None,
+        typer.Option(exists=True, dir_okay=False, help="The secret or private key that signs buyers."),
+    ] = None,
+    report: Annotated[Path | None, typer.Option(help="Write all answers to this file, as JSON.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
+) -> None:
+    """Rehearse a sale on your own staging: buyers with keys, retries, several items, signed names. They really buy.
+
+    Exit status 0 if the sale was consistent and no purchase failed for good.
+    """
+    from lab.demo import rehearse as rehearsing
+
+    hosts, skus = (tuple(part.strip() for part in text.split(",") if part.strip()) for text in (host, sku))
+    if not hosts or not all(one.startswith(("http://", "https://")) for one in hosts):
+        raise typer.BadParameter("URLs, such as https://shop.example.com", param_hint="--host")
+    check_file(report, "--report")
+    if not yes:
+        typer.confirm(f"{buyers:,} purchases of {', '.join(skus)} will be made at {', '.join(hosts)}. Go?", abort=True)
+    raise typer.Exit(
+        rehearsing.run(rehearsing.Rehearsal(hosts, buyers, skus, quantity, over, retries, again, sign_with, report))
+    )
+
+
+@app.command()
 def torture(
     duration: Annotated[float, typer.Option(min=1, max=86_400, help="Seconds of selling under faults.")] = 240,
     instances: Instances = 3,
     ttl_s: TtlS = 2,
     nemesis: Annotated[
-        str, typer.Option(help="Faults, separated by commas; `--nemesis help` lists them.", show_default="all of them")
+        str,
+        typer.Option(
+            help="Faults, separated by commas; `--nemesis help` lists them.",
+            show_default="as many as there is time for",
+        ),
     ] = "",
     every: Annotated[
         float | None,

@@ -5,16 +5,18 @@
 
 The buyers are spread over the hosts. At the end the stock is looked at, and the run fails (exit status 1) unless it is
 consistent: stock + lucky is what it was at the start, lucky has grown by what was said to be sold, and the orders of
-those who were told "sold" can be looked up (a thousand of them at most). Needs nothing but Locust and this file.
+those who were told "sold" can be looked up (a thousand of them at most). Needs nothing but Locust and this file, and
+PyJWT to sign for buyers. `seckill rehearse` runs it against servers of one's own.
 """
 
 import itertools
 import json
+import random
 import time
 import urllib.request
 import uuid
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import gevent
 from gevent.event import Event
@@ -23,7 +25,8 @@ from locust.argument_parser import LocustArgumentParser
 from locust.env import Environment
 from locust.exception import StopUser
 
-_CONNECT_WITHIN_S = 30  # buyers who are not connected by then miss the rendezvous, and are counted as failed
+_CONNECT_WITHIN_S: Final = 30  # buyers who are not connected by then miss the rendezvous, and are counted as failed
+_TOKENS_LAST_S: Final = 3600
 
 
 class Crowd:
@@ -35,7 +38,7 @@ class Crowd:
         self.numbers = itertools.count()
         self.opened_at = self.closed_at = 0.0
         self.answers: list[dict[str, Any]] = []
-        self.before: dict[str, int] | None = None
+        self.before: dict[str, dict[str, int] | None] = {}
         self.problems: list[str] = []
 
 
@@ -47,7 +50,11 @@ def options(parser: LocustArgumentParser) -> None:
     """What can be chosen besides Locust's own options."""
     group = parser.add_argument_group("seckill")
     group.add_argument("--mode", choices=["rush", "sustained"], default="rush", env_var="LOADTEST_MODE")
-    group.add_argument("--sku", default="default", env_var="LOADTEST_SKU", help="the item to buy")
+    group.add_argument("--sku", default="default", env_var="LOADTEST_SKU", help="the item to buy; several with commas")
+    group.add_argument("--over", type=float, default=0, help="seconds over which a rush comes, 0 for all at once")
+    group.add_argument("--retries", type=int, default=0, help="how often a buyer asks again, with the same key")
+    group.add_argument("--again", type=float, default=0, help="which part of those who were told asks once more")
+    group.add_argument("--sign-with", default="", help="file with the secret or the private key that signs buyers")
     group.add_argument("--quantity", type=int, default=1, env_var="LOADTEST_QUANTITY", help="units a purchase")
     group.add_argument("--report", default="", env_var="LOADTEST_REPORT", help="a file for all answers, as JSON")
 
@@ -55,7 +62,7 @@ def options(parser: LocustArgumentParser) -> None:
 @events.test_start.add_listener
 def look_at_stock(environment: Environment, **_: Any) -> None:
     """Remember what there was."""
-    crowd.before = _stock(environment)
+    crowd.before = _stocks(environment)
 
 
 class Buyer(FastHttpUser):
@@ -68,6 +75,8 @@ class Buyer(FastHttpUser):
         hosts = _hosts(environment)
         self.number = next(crowd.numbers)
         self.host = hosts[self.number % len(hosts)]
+        self.sku = _skus(environment)[self.number % len(_skus(environment))]
+        self.name = _name(environment, f"buyer-{self.number}")
         super().__init__(environment)
 
     def on_start(self) -> None:
@@ -86,28 +95,43 @@ class Buyer(FastHttpUser):
         if not crowd.gate.wait(_CONNECT_WITHIN_S):
             crowd.problems.append("not everybody came to the rendezvous")
             self.environment.runner.quit()
+        gevent.sleep(random.uniform(0, self.environment.parsed_options.over))
 
     @task
     def buy(self) -> None:
         """Press the button; in a rush once."""
-        options = self.environment.parsed_options
+        options, key = self.environment.parsed_options, uuid.uuid4().hex
         began = time.perf_counter()
+        for tries in range(options.retries + 1):
+            answer = self.ask(key)
+            if answer["outcome"] != "failed" or tries == options.retries:
+                break
+            gevent.sleep(answer["retry_after_s"] * random.uniform(0.5, 1))
+        ended = time.perf_counter()
+        if random.random() < options.again:
+            again = self.ask(key)
+            if answer["outcome"] == "sold" != again["outcome"] or answer["order"] != again["order"]:
+                crowd.problems.append(f"a buyer was told {answer} and then {again}")
+        told = {"host": self.host, "sku": self.sku, "tries": tries + 1, "latency_ms": (ended - began) * 1000}
+        crowd.answers.append(answer | told)
+        crowd.closed_at = ended
+        if options.mode == "rush":
+            if len(crowd.answers) == options.num_users:
+                gevent.spawn_later(0, self.environment.runner.quit)
+            raise StopUser
+
+    def ask(self, key: str) -> dict[str, Any]:
+        """One request, and what it came to."""
         with self.client.post(
-            f"/stock/reduce?sku={options.sku}&quantity={options.quantity}&buyer=buyer-{self.number}",
-            headers={"Accept": "application/json", "Idempotency-Key": uuid.uuid4().hex},
+            f"/stock/reduce?sku={self.sku}&quantity={self.environment.parsed_options.quantity}&buyer={self.name}",
+            headers={"Accept": "application/json", "Idempotency-Key": key},
             name="/stock/reduce",
             catch_response=True,
         ) as response:
             answer = _answer(response)
             if answer["outcome"] == "failed":
                 response.failure(f"{response.status_code}: {answer['detail']}")
-        ended = time.perf_counter()
-        crowd.answers.append(answer | {"host": self.host, "latency_ms": (ended - began) * 1000})
-        crowd.closed_at = ended
-        if options.mode == "rush":
-            if len(crowd.answers) == options.num_users:
-                gevent.spawn_later(0, self.environment.runner.quit)
-            raise StopUser
+        return answer
 
 
 @events.test_stop.add_listener
@@ -115,19 +139,10 @@ def judge(environment: Environment, **_: Any) -> None:
     """Look at the stock again, write the report, and decide whether the run has failed."""
     sold = [answer for answer in crowd.answers if answer["outcome"] == "sold"]
     failed = [answer for answer in crowd.answers if answer["outcome"] == "failed"]
-    after = _stock(environment)
-    if crowd.before is None or after is None:
-        crowd.problems.append("the stock could not be read")
-    else:
-        units = after["lucky"] - crowd.before["lucky"]
-        told = sum(answer["quantity"] for answer in sold)
-        total, was = (level["stock"] + level["lucky"] for level in (after, crowd.before))
-        if total != was:
-            crowd.problems.append(f"stock + lucky is {total}, and was {was}")
-        if units < told:
-            crowd.problems.append(f"{told} units were said to be sold, but lucky grew by {units}")
-        if after["stock"] < 0:
-            crowd.problems.append(f"stock is {after['stock']}")
+    after = _stocks(environment)
+    for sku, was in crowd.before.items():
+        told = sum(answer["quantity"] for answer in sold if answer["sku"] == sku)
+        crowd.problems += _judge_item(sku, was, after[sku], told)
     missing = [answer for answer in sold[:: max(1, len(sold) // 1000)] if not _order_exists(answer)]
     if missing:
         crowd.problems.append(f"{len(missing)} buyers were told 'sold' and have no order: {missing[0]['order']}")
@@ -145,8 +160,25 @@ def judge(environment: Environment, **_: Any) -> None:
         }
         Path(environment.parsed_options.report).write_text(json.dumps(report))
     sold_out = len(crowd.answers) - len(sold) - len(failed)
-    print(f"sold {len(sold)}, refused {sold_out}, failed {len(failed)}; stock now: {after}")
+    levels = after if len(after) > 1 else next(iter(after.values()))
+    print(f"sold {len(sold)}, refused {sold_out}, failed {len(failed)}; stock now: {levels}")
     print("consistent" if not crowd.problems else "NOT consistent: " + "; ".join(crowd.problems))
+
+
+def _judge_item(sku: str, was: dict[str, int] | None, now: dict[str, int] | None, told: int) -> list[str]:
+    of = "" if sku == "default" else f" of {sku}"
+    if was is None or now is None:
+        return [f"the stock{of} could not be read"]
+    problems = []
+    units = now["lucky"] - was["lucky"]
+    total, before = (level["stock"] + level["lucky"] for level in (now, was))
+    if total != before:
+        problems.append(f"stock + lucky{of} is {total}, and was {before}")
+    if units < told:
+        problems.append(f"{told} units{of} were said to be sold, but lucky grew by {units}")
+    if now["stock"] < 0:
+        problems.append(f"stock{of} is {now['stock']}")
+    return problems
 
 
 @events.quitting.add_listener
@@ -168,10 +200,31 @@ def _order_exists(answer: dict[str, Any]) -> bool:
         return False
 
 
-def _stock(environment: Environment) -> dict[str, int] | None:
+def _skus(environment: Environment) -> list[str]:
+    return [sku.strip() for sku in environment.parsed_options.sku.split(",") if sku.strip()]
+
+
+def _name(environment: Environment, name: str) -> str:
+    """What a buyer sends as `buyer`: the name, or a token with it that the shop's key has signed."""
+    if not (file := environment.parsed_options.sign_with):
+        return name
+    import jwt
+
+    key = Path(file).read_text().strip()
+    kind = "HS256" if "-----BEGIN" not in key else "ES256" if "EC PRIVATE" in key else "EdDSA"
+    if "RSA" in key:
+        kind = "RS256"
+    return jwt.encode({"sub": name, "exp": int(time.time()) + _TOKENS_LAST_S}, key, kind)
+
+
+def _stocks(environment: Environment) -> dict[str, dict[str, int] | None]:
+    return {sku: _stock(environment, sku) for sku in _skus(environment)}
+
+
+def _stock(environment: Environment, sku: str) -> dict[str, int] | None:
     for host in _hosts(environment):
         try:
-            url = f"{host}/stock?sku={environment.parsed_options.sku}"
+            url = f"{host}/stock?sku={sku}"
             with urllib.request.urlopen(url, timeout=10) as answer:
                 level: Any = json.load(answer)
         except (OSError, ValueError):
@@ -191,4 +244,6 @@ def _answer(response: Any) -> dict[str, Any]:
     if response.status_code == 200 and {"outcome", "quantity"} <= set(body):
         return {"outcome": body["outcome"], "quantity": body["quantity"], "order": body.get("order"), "detail": None}
     detail = body.get("detail") or str(getattr(response, "error", None) or "this is not an answer of the sale")
-    return {"outcome": "failed", "quantity": 0, "order": None, "detail": detail}
+    retry_after = str((response.headers or {}).get("Retry-After", "1"))
+    wait_s = min(float(retry_after), 10.0) if retry_after.isdigit() else 1.0
+    return {"outcome": "failed", "quantity": 0, "order": None, "detail": detail, "retry_after_s": wait_s}

@@ -75,7 +75,8 @@ class InstanceEvent:
 class Picture:
     """The sale of an item at a moment (`at`, in seconds since 1970), as one instance sees it, newest things first.
 
-    `guarded`: whether the store refuses the write of a holder that was overtaken.
+    `rehearsal`: whether buyers can be sent, and the holder be paused; `guarded`: whether the
+    store refuses the write of a holder that was overtaken.
     `level` is None and `store_error` says why, if the store doesn't answer, or (`missing`) has no such item; as do
     `queue` and `lock_error`.
     """
@@ -86,6 +87,7 @@ class Picture:
     lock: str
     lock_system: str
     lock_guarantees: Guarantees
+    rehearsal: bool
     guarded: bool
     lease_ttl_s: float
     level: Level | None

@@ -116,6 +116,11 @@ class Shop:
         return level.terms.completed_by(self._rules.terms)
 
     @property
+    def has_buyers(self) -> bool:
+        """Whether buyers wait in this instance."""
+        return any(worker.queue for worker in self._workers.values())
+
+    @property
     def buyers_waiting(self) -> int:
         """Buyers who wait in this instance."""
         return sum(len(worker.queue) for worker in self._workers.values())

@@ -1,7 +1,8 @@
-"""Admission of whatever is no purchase: those who look wait for those who buy."""
+"""Admission control for all that is no purchase: readers wait for buyers."""
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -10,22 +11,27 @@ from app.errors import Overloaded
 from app.web import problems
 
 _A_TURN: Final = 2  # requests that are begun in one turn of the loop; a purchase needs some ten turns
+_REST: Final = 4  # times as long as a turn with readers took, while buyers wait: readers get a fifth of the time
+_REST_MAX_S: Final = 0.1
 
 
 class Admission:
     """Lets requests into an application, in the order of their arrival, a few at each turn of the loop.
 
-    A turn is then never much longer than the sale's own work, however many look: they get what time is left. At most
-    `at_once` are in hand, from their arrival until their answer begins; more get 503, which waits for its turn as
-    well: those who ask again at once would otherwise fill every turn with refusals. Lives on one event loop.
+    A turn is then never much longer than the sale's own work, however many look: they get what time is left. While
+    `buyers_wait()`, readers rest after each turn for longer than it took. That is measured by the clock on the wall, so
+    on a machine that gives us little time, readers go last.
+
+    At most `at_once` are in hand, from their arrival until their answer begins; more get 503, which waits for its turn
+    as well: those who ask again at once would otherwise fill every turn with refusals. Lives on one event loop.
     """
 
-    def __init__(self, app: ASGIApp, *, at_once: int) -> None:
+    def __init__(self, app: ASGIApp, *, at_once: int, buyers_wait: Callable[[], bool]) -> None:
         self._app = app
         self._at_once = at_once
         self._in_hand = 0
-        self._begun = _Turns()
-        self._refused = _Turns()
+        self._begun = _Turns(buyers_wait)
+        self._refused = _Turns(buyers_wait)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on when it is its turn."""
@@ -53,18 +59,21 @@ class Admission:
 
 
 class _Turns:
-    """A queue that moves a few places at each turn of the loop."""
+    """A queue that moves a few places at a turn of the loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, buyers_wait: Callable[[], bool]) -> None:
+        self._buyers_wait = buyers_wait
         self._waiting: deque[asyncio.Future[None]] = deque()
+        self._moves = False
 
     async def wait(self) -> None:
         """Come back when it is the caller's turn."""
         loop = asyncio.get_running_loop()
-        if not self._waiting:
-            loop.call_soon(self._move)
         turn: asyncio.Future[None] = loop.create_future()
         self._waiting.append(turn)
+        if not self._moves:
+            self._moves = True
+            loop.call_soon(self._move)
         await turn
 
     def _move(self) -> None:
@@ -72,5 +81,18 @@ class _Turns:
             turn = self._waiting.popleft()
             if not turn.done():
                 turn.set_result(None)
+        loop = asyncio.get_running_loop()
+        loop.call_soon(self._rest, loop.time())  # behind what those have to do first
+
+    def _rest(self, begun: float) -> None:
+        loop = asyncio.get_running_loop()
+        if self._buyers_wait():
+            loop.call_later(min(_REST * (loop.time() - begun), _REST_MAX_S), self._go_on)
+        else:
+            self._go_on()
+
+    def _go_on(self) -> None:
         if self._waiting:
-            asyncio.get_running_loop().call_soon(self._move)
+            self._move()
+        else:
+            self._moves = False

@@ -1,31 +1,63 @@
 """The ASGI application: purchases go first, and all else is admitted as there is time for it."""
 
-from typing import Any
+import json
+from collections.abc import Awaitable, Callable
+from functools import cached_property
+from http import HTTPStatus
+from typing import Any, Final
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 from fastapi.openapi.utils import get_openapi
+from fastapi.responses import Response
 from pydantic.json_schema import models_json_schema
+from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
-from app.web import health, operator_routes, problems, purchase, stock
+from app.errors import Overloaded
+from app.web import auth, dashboard, health, operator_routes, pages, problems, purchase, stock
 from app.web.admission import Admission
+from app.web.body_limit import Bodies, has_body, with_body
 from app.web.headers import with_headers
+from app.web.state import State
+
+_DOCUMENT: Final = "/openapi.json"
 
 
 class Application(FastAPI):
-    """FastAPI for all but purchases and readiness of the process, which are dispatched before it.
+    """FastAPI for all but purchases and what is asked for most, which are dispatched before it.
 
     `buying`: the methods that buy; `operator_port`: the port that has the operator's paths, if they have one;
-    `readers_max`: requests at once of those who look, and as many of operators.
+    `readers_max`: requests at once of those who look, and as many of operators; `body_timeout_s`: for a whole body.
     """
 
-    def __init__(self, *, buying: tuple[str, ...], operator_port: int | None, readers_max: int, **options: Any) -> None:
-        super().__init__(**options)
+    def __init__(
+        self,
+        *,
+        buying: tuple[str, ...],
+        operator_port: int | None,
+        readers_max: int,
+        body_timeout_s: float,
+        **options: Any,
+    ) -> None:
+        super().__init__(**options, openapi_url=_DOCUMENT)
         self._buying = buying
         self._operator_port = operator_port
         self._framework = super().__call__
-        self._readers = Admission(self._read, at_once=readers_max)
-        self._operators = Admission(self._read, at_once=readers_max)
+        self._state: State | None = None
+        self._bodies = Bodies(timeout_s=body_timeout_s)
+        # The probe that a process is ended by has a queue of its own: no crowd of readers can take its place.
+        self._readers, self._operators, self._probes = (
+            Admission(self._read, at_once=readers_max, buyers_wait=self._buyers_wait) for _ in range(3)
+        )
+        self._direct: dict[str, Callable[[Request], Awaitable[Response]]] = {
+            "/": pages.shop,
+            "/shop/order": pages.order_page,
+            health.ALIVE: health.healthz,
+            _DOCUMENT: self._show_document,
+        }
+
+    def _buyers_wait(self) -> bool:
+        return self._state is not None and self._state.shop.has_buyers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request; the lifespan is the framework's."""
@@ -36,25 +68,55 @@ class Application(FastAPI):
 
     async def _dispatch(self, scope: Scope, receive: Receive, send: Send) -> None:
         path, method, from_operator = scope["path"], scope["method"], False
+        self._state = scope["state"]["seckill"]
         if self._operator_port:
             from_operator = scope["server"][1] == self._operator_port
             if operator_routes.is_hidden(method, path, from_operator=from_operator):
-                await problems.problem(404, "http-404", "Not Found", f"{method} {path}: Not Found")(
-                    scope, receive, send
-                )
+                await _not_found(method, path)(scope, receive, send)
                 return
         if path == purchase.PATH and method in self._buying:
             await purchase.purchase(scope, receive, send)
-        elif path == health.ALIVE:  # its client ends a process that doesn't answer
-            await self._framework(scope, receive, send)
+            return
+        try:
+            receive = await self._with_body(scope, receive)
+        except HTTPException as error:
+            await _http(error)(scope, receive, send)
+            return
+        except Overloaded as error:
+            await problems.of(error, method, "a body")(scope, receive, send)
+            return
+        if path == health.ALIVE:
+            await self._probes(scope, receive, send)
         else:
             await (self._operators if from_operator else self._readers)(scope, receive, send)
 
+    async def _with_body(self, scope: Scope, receive: Receive) -> Receive:
+        """The same request with its whole body; with none, if the client has no right to send one."""
+        headers = dict(scope["headers"])
+        if not has_body(scope, headers):
+            return receive
+        known = auth.has_rights(Request(scope))
+        if not known and scope["path"] != dashboard.LOGIN:
+            return with_body(b"", receive)
+        return await self._bodies.read(receive, headers, known=known)
+
     async def _read(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["path"] == stock.PATH and scope["method"] == "GET":
+        path = scope["path"]
+        asks_more = path == health.ALIVE and scope["query_string"]  # which is refused
+        if scope["method"] != "GET" or asks_more or (path != stock.PATH and path not in self._direct):
+            await self._framework(scope, receive, send)
+        elif path == stock.PATH:
             await stock.look(scope, receive, send)
         else:
-            await self._framework(scope, receive, send)
+            response = await self._direct[path](Request(scope, receive))
+            await response(scope, receive, send)
+
+    async def _show_document(self, _: Request) -> Response:
+        return Response(self._document, media_type="application/json")
+
+    @cached_property
+    def _document(self) -> bytes:
+        return json.dumps(self.openapi(), separators=(",", ":")).encode()
 
     def openapi(self) -> dict[str, Any]:
         """FastAPI's document, and the models that only our responses refer to."""
@@ -67,3 +129,13 @@ class Application(FastAPI):
             document.setdefault("components", {}).setdefault("schemas", {}).update(models["$defs"])
             self.openapi_schema = document
         return self.openapi_schema
+
+
+def _http(error: HTTPException) -> Response:
+    status = error.status_code
+    headers = dict(error.headers or {})
+    return problems.problem(status, f"http-{status}", HTTPStatus(status).phrase, error.detail, headers=headers)
+
+
+def _not_found(method: str, path: str) -> Response:
+    return problems.problem(404, "http-404", "Not Found", f"{method} {path}: Not Found")

@@ -1,56 +1,83 @@
-"""How much of a request's body is read at most, and how long: what we understand is small."""
+"""Bodies of requests: read before the request is admitted, and only from those who may send one.
+
+What we understand is small. A request takes no place among the readers while its body is on its way.
+"""
 
 import asyncio
+from collections.abc import Mapping
 from typing import Final
 
 from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Receive, Scope
 
-from app.web.problems import problem
+from app.errors import Overloaded
 
 BODY_MAX_BYTES: Final = 65_536
-_TITLE: Final = "Content Too Large"
-_DETAIL: Final = f"the body is larger than {BODY_MAX_BYTES} bytes"
+_STRANGERS_MAX: Final = 100  # bodies at once of those who have not shown that they may send one, such as a login's
 
 
-class BodyLimit:
-    """ASGI middleware: a body above the limit is refused with 413, before it is read if its length was declared.
+class Bodies:
+    """Reads bodies: at most 64 KiB, within `timeout_s` seconds. Lives on one event loop."""
 
-    One that is not there `timeout_s` after it was asked for is refused with 408.
-    """
-
-    def __init__(self, app: ASGIApp, timeout_s: float) -> None:
-        self._app = app
+    def __init__(self, *, timeout_s: float) -> None:
         self._timeout_s = timeout_s
+        self._strangers = 0
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, with a `receive` that counts."""
-        if scope["type"] != "http" or scope["method"] in ("GET", "HEAD"):
-            await self._app(scope, receive, send)
-            return
-        declared = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
-        left = BODY_MAX_BYTES
-        until = asyncio.get_running_loop().time() + self._timeout_s
-        complete = False
+    async def read(self, receive: Receive, headers: Mapping[bytes, bytes], *, known: bool) -> Receive:
+        """Read a request's body, and answer what gives it to the application.
 
-        async def limited() -> Message:
-            nonlocal left, complete
-            if complete:  # what is awaited now is the end of the connection
-                return await receive()
-            try:
-                async with asyncio.timeout_at(until):
-                    message = await receive()
-            except TimeoutError:
-                raise HTTPException(
-                    408, f"no whole body within {self._timeout_s:g} s", {"Connection": "close"}
-                ) from None
-            complete = not message.get("more_body", False)
-            left -= len(message.get("body", b""))
-            if left < 0:
-                raise HTTPException(413, _DETAIL)
-            return message
+        `known`: the client has rights. Raises `HTTPException` 413 or 408, and `Overloaded` for too many strangers.
+        """
+        if known:
+            return await self._read(receive, headers)
+        if self._strangers >= _STRANGERS_MAX:
+            raise Overloaded(f"{_STRANGERS_MAX} bodies are on their way already")
+        self._strangers += 1
+        try:
+            return await self._read(receive, headers)
+        finally:
+            self._strangers -= 1
 
+    async def _read(self, receive: Receive, headers: Mapping[bytes, bytes]) -> Receive:
+        declared = headers.get(b"content-length", b"0")
         if declared.isdigit() and int(declared) > BODY_MAX_BYTES:
-            await problem(413, "http-413", _TITLE, _DETAIL, headers={"Connection": "close"})(scope, receive, send)
-            return
-        await self._app(scope, limited, send)
+            raise _too_large()
+        body, more = b"", True
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                while more:
+                    message = await receive()
+                    if message["type"] != "http.request":  # the client has gone
+                        return receive
+                    body += message.get("body", b"")
+                    more = message.get("more_body", False)
+                    if len(body) > BODY_MAX_BYTES:
+                        raise _too_large()
+        except TimeoutError:
+            raise HTTPException(408, f"no whole body within {self._timeout_s:g} s", {"Connection": "close"}) from None
+        return with_body(body, receive)
+
+
+def with_body(body: bytes, receive: Receive) -> Receive:
+    """A `receive` that gives this body, and then waits as the other one does."""
+    given = False
+
+    async def give() -> Message:
+        nonlocal given
+        if given:
+            return await receive()
+        given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return give
+
+
+def has_body(scope: Scope, headers: Mapping[bytes, bytes]) -> bool:
+    """Whether a request announces a body that its method may have."""
+    announced = headers.get(b"content-length", b"0").strip(b"0") or b"transfer-encoding" in headers
+    return bool(announced) and scope["method"] not in ("GET", "HEAD")
+
+
+def _too_large() -> HTTPException:
+    title = f"the body is larger than {BODY_MAX_BYTES} bytes"
+    return HTTPException(413, title, {"Connection": "close"})

@@ -57,9 +57,9 @@ def scrape(metrics: Metrics) -> TtlCache[bytes]:
 
 
 @router.get(ALIVE, response_class=PlainTextResponse, responses={200: {"content": {"text/plain": {"example": "ok"}}}})
-async def healthz() -> str:
+async def healthz(_: Request) -> Response:
     """The process runs and its event loop turns."""
-    return "ok"
+    return PlainTextResponse("ok")
 
 
 @router.get(

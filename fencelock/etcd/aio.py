@@ -3,18 +3,16 @@
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
-from ..aio import AsyncLock, give_up, whole
+from ..common import Common
 from ..contender import Contender
 from ..lease import Leased
 from ..steps import on_loop
+from ..tasks import AsyncLock, give_up, whole
 from ..waiting import Cancel, Wait
 from .election import END, Election, Leader, Leadership, Observation
 from .session import Session
-
-if TYPE_CHECKING:
-    from ..backend import LockBackend
 
 
 class AsyncLeadership(Leased):
@@ -120,16 +118,14 @@ class AsyncSession(Leased):
 
     __slots__ = ("_backend", "_session")
 
-    def __init__(self, backend: "LockBackend", session: Session) -> None:
+    def __init__(self, backend: Common, session: Session) -> None:
         super().__init__(session.lease)
         self._backend = backend
         self._session = session
 
     @classmethod
-    async def open(
-        cls, backend: "LockBackend", beginning: Coroutine[Any, Any, Session], *, borrowed: bool
-    ) -> "AsyncSession":
-        """A session that begins (`LockBackend.begin_session`); `borrowed`: under a lease of another program's."""
+    async def open(cls, backend: Common, beginning: Coroutine[Any, Any, Session], *, borrowed: bool) -> "AsyncSession":
+        """A session that begins (`Session.begin`); `borrowed`: under a lease of another program's."""
         opening = asyncio.create_task(on_loop(beginning))
 
         async def undo(session: Session) -> None:

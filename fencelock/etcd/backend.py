@@ -1,25 +1,29 @@
 """The etcd backend: one connection for the locks, the elections and the sessions of a process."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Self, Unpack
 
 from typing_extensions import override
 
-from ..backend import Guarantees, LockBackend, Options
-from ..contender import Contender, parse_owner, taken
+from ..backend import Guarantees, LockBackend
+from ..common import Options
+from ..contender import Contender
 from ..errors import ConfigurationError
 from ..lock import DistributedLock
 from ..renewer import Renewer
+from ..steps import in_thread
 from ..url import LockUrl
+from .aio import AsyncElection, AsyncSession
 from .client import EtcdClient
 from .election import Election
 from .lender import Lender
-from .lock import EtcdLock, contenders
+from .lock import EtcdCommon, EtcdLock, contenders
 from .session import Session
 
 
-class EtcdBackend(LockBackend):
+class EtcdBackend(EtcdCommon, LockBackend):
     """One connection to etcd and one renewal thread, for all locks of a process.
 
     `endpoints`: URLs of the members (`http://host:port`, `https://` with TLS), in a list or separated by commas. `user`
@@ -37,6 +41,7 @@ class EtcdBackend(LockBackend):
         survives_cut=True,
         shows_queue=True,
         elects=True,
+        forces_release=True,
     )
 
     def __init__(
@@ -81,34 +86,37 @@ class EtcdBackend(LockBackend):
         )
 
     @override
-    def lock(self, name: str, *, ttl_s: float | None = None) -> DistributedLock["EtcdBackend"]:
+    def lock(self, name: str, *, ttl_s: float | None = None) -> DistributedLock[Any]:
         return EtcdLock(self, name, ttl_s)
 
     @override
-    async def taken_away(self, name: str, by: str, why: str) -> Contender | None:
-        return await self._take_first(f"{name}/", name, by, why)
-
-    async def _take_first(self, prefix: str, name: str, by: str, why: str) -> Contender | None:
-        # Beside the queue, so that it is none of the contenders.
-        first = await self.client.take_first(prefix, f"{name}!taken", taken(by, why))
-        if first is None:
-            return None
-        owner, waited_s = parse_owner(first.value)
-        return Contender(first.key, first.create_revision, owner, waited_s, None, holds=True)
-
-    @override
-    async def taken_record(self, name: str) -> dict[str, Any]:
-        return parse_owner(await self.client.get(f"{name}!taken"))[0]
+    async def force_released(self, name: str) -> Contender | None:
+        while queue := await self.lock(name)._queue():
+            if await self.client.delete_own(queue[0].key, queue[0].token):
+                return queue[0]
+        return None
 
     @override
     def election(self, name: str) -> Election:
         return Election(self, name)
 
     @override
-    async def begin_session(
-        self, renewer: Renewer, *, ttl_s: float | None = None, lease_id: int | None = None
-    ) -> Session:
-        return await Session.begin(self, renewer, ttl_s=ttl_s, lease_id=lease_id)
+    def session(self, *, ttl_s: float | None = None, lease_id: int | None = None) -> Session:
+        return in_thread(Session.begin(self, self.renewer, ttl_s=ttl_s, lease_id=lease_id))
+
+    @override
+    def election_for_tasks(self, name: str) -> AsyncElection:
+        return AsyncElection(self.election(name))
+
+    @override
+    @asynccontextmanager
+    async def session_for_tasks(self, *, ttl_s: float | None, lease_id: int | None) -> AsyncIterator[AsyncSession]:
+        beginning = Session.begin(self, self.loop_renewers.here(), ttl_s=ttl_s, lease_id=lease_id)
+        session = await AsyncSession.open(self, beginning, borrowed=lease_id is not None)
+        try:
+            yield session
+        finally:
+            await session.close()
 
     @override
     async def queues(self, prefix: str) -> list[Contender]:

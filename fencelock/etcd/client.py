@@ -21,8 +21,7 @@ from etcd3 import etcdrpc
 from ..errors import ConfigurationError, LockUnavailable
 from ..interrupt import uninterrupted
 from ..steps import Pause
-from .endpoint import Call, Endpoint, metadata_of, tls_credentials
-from .gate import GATE
+from .endpoint import Call, Endpoint, metadata_of, tls_credentials, use_grpc
 
 _ELSEWHERE: Final = {
     # Another member may do better, or this one a moment later. UNAVAILABLE is also "no leader" and "leader changed".
@@ -142,13 +141,13 @@ class EtcdClient:
             if refusal.code is not grpc.StatusCode.NOT_FOUND:
                 raise
 
-    async def delete_own(self, key: str, create_revision: int, timeout_s: float | None = None) -> None:
-        """Delete `key` if it is still the one created at that revision."""
+    async def delete_own(self, key: str, create_revision: int, timeout_s: float | None = None) -> bool:
+        """Delete `key` if it is still the one created at that revision; False if it was not."""
         request = etcdrpc.TxnRequest(
             compare=[_created(key, create_revision)],
             success=[etcdrpc.RequestOp(request_delete_range=etcdrpc.DeleteRangeRequest(key=key.encode()))],
         )
-        await self._call("Txn", request, timeout_s)
+        return bool((await self._call("Txn", request, timeout_s)).succeeded)
 
     async def delete(self, key: str, timeout_s: float | None = None) -> None:
         """Delete a key. One that is gone already is fine."""
@@ -266,25 +265,6 @@ class EtcdClient:
             return False, None
         return True, newest[1] if len(newest) > 1 else None
 
-    async def take_first(self, key: str, record: str, text: bytes) -> KeyValue | None:
-        """Delete a key (for a prefix, which ends in "/": the oldest under it), and write `record`; what was deleted."""
-        while True:
-            if key.endswith("/"):
-                first = await self.first(key)
-            else:
-                first = next(iter(await self._range(etcdrpc.RangeRequest(key=key.encode()), None)), None)
-            if first is None:
-                return None
-            request = etcdrpc.TxnRequest(
-                compare=[_created(first.key, first.create_revision)],
-                success=[
-                    etcdrpc.RequestOp(request_delete_range=etcdrpc.DeleteRangeRequest(key=first.key.encode())),
-                    etcdrpc.RequestOp(request_put=etcdrpc.PutRequest(key=record.encode(), value=text)),
-                ],
-            )
-            if (await self._call("Txn", request, None)).succeeded:
-                return first
-
     async def first(self, prefix: str, timeout_s: float | None = None) -> KeyValue | None:
         """The key under a prefix that was created before all others there, if there is any."""
         request = etcdrpc.RangeRequest(
@@ -355,11 +335,11 @@ class EtcdClient:
         `below`: when anything happens to any key that begins so. What happened before the watch was there must be found
         by looking, *after* the watch was created. Raises `LockUnavailable`.
         """
+        use_grpc()
         endpoint = self._endpoints[self._current]
         timeout_s = self.timeout_s if timeout_s is None else timeout_s
         try:
-            with GATE.inside():
-                stream = await endpoint.watches(timeout_s)
+            stream = await endpoint.watches(timeout_s)
             found = None if below else stream.kept(key, wake)
             watch = found or await stream.add(key, wake, timeout_s, end=_end_of(key) if below else None)
         except (LockUnavailable, grpc.RpcError, ValueError) as error:
@@ -396,6 +376,7 @@ class EtcdClient:
         self, method: str, request: Any, timeout_s: float | None, not_answered: Callable[[], object] = lambda: None
     ) -> Any:
         """Try the endpoints in turn until one answers or the time is over."""
+        use_grpc()
         timeout_s = self.timeout_s if timeout_s is None else timeout_s
         deadline = time.monotonic() + timeout_s
         untried = len(self._endpoints)
@@ -405,7 +386,7 @@ class EtcdClient:
             try_s = max(_MIN_TRY_S, (deadline - time.monotonic()) / max(1, untried))
             token, asked_at, seen = None, time.monotonic(), self._revision
             try:
-                with uninterrupted(), GATE.inside():
+                with uninterrupted():
                     token = await endpoint.token(try_s)
                     answer = await Call(endpoint, method, request, try_s, metadata_of(token))
                 endpoint.heard()

@@ -3,22 +3,18 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 
 from ..contender import Contender
 from ..errors import LockLost, LockUnavailable
 from ..grant import Grant
 from ..lock import checked_name
+from ..renewer import Renewer
 from ..steps import in_thread
 from ..waiting import Cancel, Wait, Wake
 from .client import EtcdClient, KeyValue
-from .lock import Place, contenders
+from .lock import RECORD, EtcdCommon, Place, SharedLease, contenders
 from .lookout import Lookout
-
-if TYPE_CHECKING:
-    from ..renewer import Renewer
-    from .backend import EtcdBackend
-    from .session import Session
 
 _AWAY_PAUSE_S: Final = 0.1
 
@@ -42,7 +38,7 @@ class Leadership(Grant):
 
     __slots__ = ("_backend", "_client", "_known", "_record")
 
-    def __init__(self, backend: "EtcdBackend", grant: Grant, value: str, record: str) -> None:
+    def __init__(self, backend: EtcdCommon, grant: Grant, value: str, record: str) -> None:
         super().__init__(grant.key, grant.token, grant.source, grant.lease)
         self._backend = backend
         self._client: EtcdClient = backend.client
@@ -110,13 +106,13 @@ class Election:
     ...     print(leader.value if leader else "nobody")
     """
 
-    def __init__(self, backend: "EtcdBackend", name: str, session: "Session | None" = None) -> None:
+    def __init__(self, backend: EtcdCommon, name: str, session: SharedLease | None = None) -> None:
         self.backend = backend
         self.prefix = f"{name}/"
         self._client = backend.client
         self._session = session
         self._name = checked_name(name)
-        self._record = f"{name}!record"  # beside the candidates' prefix, so that it is none of them
+        self._record = f"{name}{RECORD}"  # beside the candidates' prefix, so that it is none of them
 
     def campaign(self, value: str, *, wait_s: float | None = None, cancel: Cancel | None = None) -> Leadership:
         """Stand for election with something to say, and wait until one is elected, at most `wait_s` seconds.
@@ -126,7 +122,7 @@ class Election:
         """
         return in_thread(self.elected(value, Wait(wait_s, cancel), self.backend.renewer))
 
-    async def elected(self, value: str, wait: Wait, renewer: "Renewer") -> Leadership:
+    async def elected(self, value: str, wait: Wait, renewer: Renewer) -> Leadership:
         """What `campaign` does, in steps."""
         place = Place(self.backend, self._name, value.encode(), session=self._session)
         place.renewer = renewer

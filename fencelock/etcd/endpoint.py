@@ -15,10 +15,9 @@ import grpc.aio
 from etcd3 import etcdrpc
 
 from .. import fork
-from ..errors import ConfigurationError, LockUnavailable
+from ..errors import ConfigurationError, LockError, LockUnavailable
 from ..per_loop import PerLoop
 from ..steps import Blocking, Step
-from .gate import GATE
 from .watch import WatchStream
 
 _log = logging.getLogger(__name__)
@@ -32,6 +31,20 @@ _CHANNEL_OPTIONS: Final = [
     ("grpc.use_local_subchannel_pool", 1),
 ]
 _ASIDE_S: Final = 10.0
+_used_in: int | None = None  # the generation (see `fork`) of the process that has used gRPC
+
+
+def is_parents() -> bool:
+    """Whether gRPC was used before this process was forked: here it would crash, or wait for ever."""
+    return _used_in not in (None, fork.generation)
+
+
+def use_grpc() -> None:
+    """Say that it is used from now on, in this process. Raises `LockError` in a child that can't."""
+    global _used_in  # noqa: PLW0603
+    if is_parents():
+        raise LockError("gRPC, etcd's client, was in use before the fork: connect after the fork")
+    _used_in = fork.generation
 
 
 class Endpoint:
@@ -53,17 +66,10 @@ class Endpoint:
         self._closed = False
         self._login = (user, password) if user and password else None
         self._token: str | None = None
-        self._begin()
-        fork.in_child(self._begin)
-
-    def _begin(self) -> None:
-        if not GATE.usable:
-            return  # what the parent had of gRPC must not even be deleted
         self._connecting = threading.Lock()
         self._connection: _Connection | None = None  # made at first use
         self._former: _Connection | None = None  # the one before: calls may still be out on it
         self._on_loops = PerLoop(self._connect_on_loop)
-        GATE.channels.add(self._on_loops)
         self._connected_at = 0.0
         self._silent_since: float | None = None
         self._aside, self._aside_until = "", 0.0
@@ -176,7 +182,7 @@ class Endpoint:
 
     def close(self) -> None:
         """Close the stream and the channel."""
-        if not GATE.usable:
+        if is_parents():
             return
         with self._mutex:
             self._closed = True

@@ -7,8 +7,8 @@ again: a put that is still on its way would make a key that nobody knows of. Any
 
 from typing import Final
 
-from .. import clock, fork
-from ..errors import LockUnavailable
+from .. import clock
+from ..errors import LockError
 from ..lease import Lease
 from ..renewer import Renewer
 from .client import EtcdClient
@@ -22,10 +22,6 @@ class Lender:
 
     def __init__(self, client: EtcdClient) -> None:
         self._client = client
-        self._begin()
-        fork.in_child(self._begin)
-
-    def _begin(self) -> None:
         self._idle: dict[tuple[Renewer, int], list[Idle]] = {}  # its own methods are atomic
         self._closed = False
 
@@ -86,8 +82,8 @@ class Lender:
             idle.keeper.drop(idle.lease)
             try:
                 await self.end(idle, timeout_s)
-            except LockUnavailable:
-                return  # they run out
+            except LockError:
+                return  # they run out, or are the parent's
 
 
 class Idle:

@@ -2,33 +2,50 @@
 
 import math
 import secrets
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from typing_extensions import override
 
 from .. import clock
 from ..attempt import Attempt, PlaceLost
+from ..common import Common
 from ..contender import Contender, describe, parse_owner
 from ..grant import Grant
-from ..lease import Lease
+from ..lease import Lease, Leased
 from ..lock import DistributedLock
+from ..renewer import Renewer
 from ..waiting import Wait
 from .client import EtcdClient, KeyValue
+from .lender import Lender
 from .lookout import Lookout
 
-if TYPE_CHECKING:
-    from ..renewer import Renewer
-    from .backend import EtcdBackend
-    from .session import Session
+# Of what an election's leader has written down, beside its queue.
+RECORD: Final = "!record"
 
 
-# What is written down about a lock or an election, beside its queue.
-RECORDS: Final = ("!taken", "!record")
+class EtcdCommon(Common):
+    """What locks, elections and sessions share of an `EtcdBackend`."""
+
+    client: EtcdClient
+    lender: Lender
 
 
-class EtcdLock(DistributedLock["EtcdBackend"]):
+class SharedLease(Leased, ABC):
+    """The lease of several keys: a session's."""
+
+    __slots__ = ()
+    client: EtcdClient
+    lease_id: int
+
+    @abstractmethod
+    async def delete(self, key: str, timeout_s: float, *, again: bool) -> None:
+        """Delete one of its keys; `again`: once more at the next renewal."""
+
+
+class EtcdLock(DistributedLock[EtcdCommon]):
     """Fair (in the order of create revisions), re-entrant, fenced by the create revision of the lock's key.
 
     Follows etcd's Go `concurrency.Mutex`. The layout is its own and that of etcd's Lock service, `<name>/<lease id in
@@ -43,7 +60,7 @@ class EtcdLock(DistributedLock["EtcdBackend"]):
     """
 
     def __init__(
-        self, backend: "EtcdBackend", name: str, ttl_s: float | None = None, session: "Session | None" = None
+        self, backend: EtcdCommon, name: str, ttl_s: float | None = None, session: SharedLease | None = None
     ) -> None:
         super().__init__(backend, name, ttl_s)
         self._session = session
@@ -58,7 +75,7 @@ class EtcdLock(DistributedLock["EtcdBackend"]):
         return await contenders(self._backend.client, f"{self.name}/")
 
 
-class Place(Attempt["EtcdBackend"]):
+class Place(Attempt[EtcdCommon]):
     """A contender's place in the queue of a name. Locks and elections are made of it.
 
     `value`: of its key; `session`: whose lease the key is bound to, in the place of a lease of its own.
@@ -66,12 +83,12 @@ class Place(Attempt["EtcdBackend"]):
 
     def __init__(
         self,
-        backend: "EtcdBackend",
+        backend: EtcdCommon,
         name: str,
         value: bytes,
         *,
         ttl_s: float | None = None,
-        session: "Session | None" = None,
+        session: SharedLease | None = None,
     ) -> None:
         super().__init__(backend, name, ttl_s)
         self._client = backend.client
@@ -148,7 +165,7 @@ class EtcdKey:
     """A key with a lease of its own, lent or new. `asked`: etcd was asked to create it; `unsure`: in vain, so far."""
 
     def __init__(
-        self, backend: "EtcdBackend", prefix: str, keeper: "Renewer", ttl_s: float, *, single: bool = False
+        self, backend: EtcdCommon, prefix: str, keeper: Renewer, ttl_s: float, *, single: bool = False
     ) -> None:
         self._client = backend.client
         self._lender = backend.lender
@@ -207,7 +224,7 @@ class EtcdKey:
 class _SessionKey:
     """One of the keys of a session, which renews the lease."""
 
-    def __init__(self, session: "Session", name: str) -> None:
+    def __init__(self, session: SharedLease, name: str) -> None:
         self._session = session
         self.name = name
         self.lease_id = session.lease_id
@@ -234,7 +251,7 @@ async def contenders(client: EtcdClient, prefix: str) -> list[Contender]:
     holders: set[str] = set()
     queue = []
     for kv in await client.under(prefix):
-        if kv.key.endswith(RECORDS):
+        if kv.key.endswith(RECORD):
             continue
         name = kv.key.rpartition("/")[0]
         owner, waited_s = parse_owner(kv.value)

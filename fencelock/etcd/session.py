@@ -4,23 +4,20 @@ import math
 import secrets
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self
+from typing import Final, Self
 
 from .. import clock
 from ..errors import LockLost, LockUnavailable
-from ..lease import Lease, Leased
+from ..lease import Keeper, Lease
+from ..renewer import Renewer
 from ..steps import in_thread
 from .election import Election
-from .lock import EtcdLock
-
-if TYPE_CHECKING:
-    from ..renewer import Renewer
-    from .backend import EtcdBackend
+from .lock import EtcdCommon, EtcdLock, SharedLease
 
 _DELETES_MAX: Final = 16  # at a renewal, which must not be late for them
 
 
-class Session(Leased):
+class Session(SharedLease):
     """As etcd's Go `concurrency.Session`: a lease that is kept renewed, and all that is locked under it.
 
     Locks without a session share no lease while they are held, which is the safer choice: one that ends loses that lock
@@ -38,7 +35,7 @@ class Session(Leased):
 
     __slots__ = ("_backend", "_deleted", "_era", "client", "lease_id")
 
-    def __init__(self, backend: "EtcdBackend", lease_id: int, ttl_s: int, asked_at: float) -> None:
+    def __init__(self, backend: EtcdCommon, lease_id: int, ttl_s: int, asked_at: float) -> None:
         self._backend = backend
         self.client = backend.client
         self._deleted: set[str] = set()
@@ -48,7 +45,7 @@ class Session(Leased):
 
     @classmethod
     async def begin(
-        cls, backend: "EtcdBackend", renewer: "Renewer", *, ttl_s: float | None = None, lease_id: int | None = None
+        cls, backend: EtcdCommon, renewer: Renewer, *, ttl_s: float | None = None, lease_id: int | None = None
     ) -> Self:
         """Have a session, in steps; `renewer`: who keeps it."""
         client, asked_at, granted_s = backend.client, clock.now(), math.ceil(ttl_s or backend.ttl_s)
@@ -95,7 +92,7 @@ class Session(Leased):
         await self._keeper.hand_back(self.lease, self._backend.timeout_s)
 
     @property
-    def _keeper(self) -> "Renewer":
+    def _keeper(self) -> Keeper:
         return self.lease.keeper or self._backend.renewer
 
     # -- what its lease and its keys rest on -------------------------------------------------------------------------
@@ -117,7 +114,7 @@ class Session(Leased):
         await self.client.revoke(self.lease_id, timeout_s)
 
     async def delete(self, key: str, timeout_s: float, *, again: bool) -> None:
-        """Delete one of its keys; `again`: once more at the next renewal."""
+        """See `SharedLease`."""
         if again:
             self._deleted.add(key)
         await self.client.delete(key, timeout_s)

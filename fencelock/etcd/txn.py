@@ -88,15 +88,18 @@ class EtcdTxnBackend(EtcdBackend):
     """As `EtcdBackend`; another lock."""
 
     name = "etcd-txn"
-    guarantees = Guarantees(fencing=True, survives_silence=True, survives_restart=True, survives_cut=True, elects=True)
+    guarantees = Guarantees(
+        fencing=True,
+        survives_silence=True,
+        survives_restart=True,
+        survives_cut=True,
+        elects=True,
+        forces_release=True,
+    )
 
     @override
-    def lock(self, name: str, *, ttl_s: float | None = None) -> DistributedLock[EtcdBackend]:
+    def lock(self, name: str, *, ttl_s: float | None = None) -> EtcdTxnLock:
         return EtcdTxnLock(self, name, ttl_s)
-
-    @override
-    async def taken_away(self, name: str, by: str, why: str) -> Contender | None:
-        return await self._take_first(name, name, by, why)
 
     @override
     async def queues(self, prefix: str) -> list[Contender]:

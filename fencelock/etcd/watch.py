@@ -18,7 +18,6 @@ from etcd3 import etcdrpc
 
 from ..errors import LockUnavailable
 from ..waiting import Wake
-from .gate import GATE
 
 _log = logging.getLogger(__name__)
 _DELETIONS: Final = [etcdrpc.WatchCreateRequest.FilterType.Value("NOPUT")]
@@ -57,7 +56,6 @@ class WatchStream:
         self._watches: dict[int, Watch] = {}
         self._idle: dict[str, Watch] = {}  # by key; the one that was used last comes last
         self.broken = False
-        GATE.streams.add(self)
         self._call = stub.Watch(iter(self._requests.get, None), metadata=metadata)
         self._reader = threading.Thread(target=self._read, name="fencelock-etcd-watch", daemon=True)
         self._reader.start()

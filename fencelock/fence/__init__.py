@@ -19,7 +19,6 @@ with 8 yet, so 7 passes, and B writes what it made of an older value. Therefore 
 |---|---|---|
 | Redis, Valkey | `RedisFence`, `AsyncRedisFence`; `FENCE_LUA`, `fencing` for scripts of one's own | redis-py |
 | SQL | `SqlFence`, `fence_columns` | SQLAlchemy 2 |
-| behind HTTP | `fencing_header`; for the server `FenceMiddleware`, `MemoryFences`, `RedisFences` | nothing |
 
 Tokens are from 1 to 2**63 - 1. Another value raises `ValueError`, and so does 0, which a lock without tokens gives.
 Equal tokens pass: a holder may write as often as it likes. Its own writes have no order by that, so await the answer of
@@ -36,25 +35,19 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from .errors import FenceRefused
     from .granted import Fencing, Granted
-    from .http import FenceMiddleware, Fences, MemoryFences, fencing_header
-    from .redis import FENCE_LUA, AsyncRedisFence, RedisFence, RedisFences, fencing
+    from .redis import FENCE_LUA, AsyncRedisFence, RedisFence, fencing
     from .sql import SqlFence, fence_columns
 
 __all__ = [
     "FENCE_LUA",
     "AsyncRedisFence",
-    "FenceMiddleware",
     "FenceRefused",
-    "Fences",
     "Fencing",
     "Granted",
-    "MemoryFences",
     "RedisFence",
-    "RedisFences",
     "SqlFence",
     "fence_columns",
     "fencing",
-    "fencing_header",
 ]
 
 # Imported only when they are wanted: redis-py and SQLAlchemy need not be there.
@@ -62,14 +55,9 @@ _MODULES: Final = {
     "FenceRefused": ".errors",
     "Fencing": ".granted",
     "Granted": ".granted",
-    "FenceMiddleware": ".http",
-    "Fences": ".http",
-    "MemoryFences": ".http",
-    "fencing_header": ".http",
     "FENCE_LUA": ".redis",
     "AsyncRedisFence": ".redis",
     "RedisFence": ".redis",
-    "RedisFences": ".redis",
     "fencing": ".redis",
     "SqlFence": ".sql",
     "fence_columns": ".sql",

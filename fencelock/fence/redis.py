@@ -56,7 +56,6 @@ The script that reads must call it, too. In a Cluster all keys of a script must 
 it protects the same hash tag, such as `{phone}`.
 """
 
-_CHECK: Final = FENCE_LUA + "return fence_check(KEYS[1], ARGV[1], ARGV[2], ARGV[3])\n"
 _READ: Final = (
     FENCE_LUA
     + """
@@ -144,27 +143,6 @@ class AsyncRedisFence:
         """See `RedisFence.write`."""
         with fencing(grant) as ours:
             await self._write(keys=[self._key], args=[*ours, *_given(value)])
-
-
-class RedisFences:
-    """The fences of many resources, for `FenceMiddleware`: each is a hash, `prefix` and the resource's name.
-
-    `instead_of`: as in `RedisFence.read`, for all of them.
-
-    >>> app = FenceMiddleware(app, RedisFences(redis.asyncio.Redis()))   # doctest: +SKIP
-    """
-
-    def __init__(
-        self, client: "AsyncRedis | AsyncRedisCluster", *, prefix: str = "fence:", instead_of: str | None = None
-    ) -> None:
-        self._prefix = prefix
-        self._instead_of = instead_of or ""
-        self._check: Any = client.register_script(_CHECK)
-
-    async def raise_to(self, resource: str, token: int, source: str) -> None:
-        """See `Fences.raise_to`; raises redis-py's errors, too."""
-        with fencing(Fencing(token, source)) as ours:
-            await self._check(keys=[self._prefix + resource], args=[*ours, self._instead_of])
 
 
 def _given(value: bytes | str | None) -> list[bytes | str]:

@@ -2,15 +2,15 @@
 
 import contextlib
 import secrets
-from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, Final, Self, Unpack
 
 from typing_extensions import override
 
-from ..backend import LockBackend, Options
+from ..backend import LockBackend
 from ..clients.mysql import DUPLICATE, Lent, MySqlClient, Refused, Sessions
-from ..contender import Contender, parse_owner, taken
+from ..common import Options
+from ..contender import Contender
 from ..errors import LockUnavailable
 from ..url import LockUrl
 
@@ -30,8 +30,6 @@ SCHEMA: Final = (
     f"CREATE TABLE fencelock_rows ({_NAME}, {_OWNER}, session BIGINT UNSIGNED) {_INNODB}",
     "CREATE TABLE fencelock_tokens (id TINYINT NOT NULL PRIMARY KEY, "
     f"source CHAR(16) CHARACTER SET ascii NOT NULL, token BIGINT UNSIGNED NOT NULL) {_INNODB}",
-    # Who took a lock away last, and why, as JSON.
-    f"CREATE TABLE fencelock_taken ({_NAME}, record TEXT NOT NULL) {_INNODB}",
 )
 
 
@@ -93,28 +91,6 @@ class MySqlBackend(LockBackend):
     @override
     async def pinged(self, timeout_s: float) -> None:
         await self.client.ask("SELECT 1", timeout_s=timeout_s)
-
-    @override
-    async def taken_away(self, name: str, by: str, why: str) -> Contender | None:
-        for had in await self.holders_of(name):
-            if await self.end(key(name), had.key.rpartition("/")[2]):
-                record = "REPLACE INTO fencelock_taken SET name = %s, record = %s"
-                await self.client.ask(record, (key(name), taken(by, why).decode()))
-                return had
-        return None
-
-    @override
-    async def taken_record(self, name: str) -> dict[str, Any]:
-        found = await self.client.ask("SELECT record FROM fencelock_taken WHERE name = %s", (key(name),))
-        return parse_owner(found.rows[0][0])[0] if found.rows else {}
-
-    @abstractmethod
-    async def holders_of(self, name: str) -> list[Contender]:
-        """Who has that lock, if anybody has it."""
-
-    @abstractmethod
-    async def end(self, name: bytes, holder: str) -> bool:
-        """Take the lock from that holder; False if it has it no more."""
 
     @override
     def _disconnect(self) -> None:

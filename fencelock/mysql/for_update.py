@@ -13,8 +13,9 @@ from typing_extensions import override
 
 from .. import clock
 from ..attempt import Attempt
-from ..backend import Guarantees, Options
+from ..backend import Guarantees
 from ..clients.mysql import DUPLICATE, NO_TABLE, MySqlClient, Native, Refused, Session, Sessions
+from ..common import Options
 from ..contender import Contender, whoami
 from ..errors import LockUnavailable
 from ..grant import Grant
@@ -273,13 +274,6 @@ class MySqlForUpdateBackend(MySqlBackend):
             self.client, f"{_SHOW} name >= %s AND name < %s ORDER BY name", under(prefix), self.lookers
         )
 
-    @override
     async def holders_of(self, name: str) -> list[Contender]:
+        """Who has that lock, if anybody has it."""
         return await holders(self.client, f"{_SHOW} name = %s", (key(name),), self.lookers)
-
-    @override
-    async def end(self, name: bytes, holder: str) -> bool:
-        """Ends the session that has the row, which the server allows to its user, and to who may end all of them."""
-        sql = "SELECT session FROM fencelock_rows WHERE name = %s AND holder = %s"
-        found = await self.client.ask(sql, (name, holder), sessions=self.lookers)
-        return bool(found.rows) and await self.client.end(found.rows[0][0])

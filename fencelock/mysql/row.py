@@ -162,11 +162,6 @@ class MySqlRowBackend(MySqlBackend):
     async def queues(self, prefix: str) -> list[Contender]:
         return await holders(self.client, f"{_SHOW} name >= %s AND name < %s ORDER BY name", under(prefix))
 
-    @override
     async def holders_of(self, name: str) -> list[Contender]:
+        """Who has that lock, if anybody has it."""
         return await holders(self.client, f"{_SHOW} name = %s", (key(name),))
-
-    @override
-    async def end(self, name: bytes, holder: str) -> bool:
-        sql = f"DELETE FROM fencelock_locks WHERE name = %s AND holder = %s AND expires_at > {NOW}"  # noqa: S608
-        return (await self.client.ask(sql, (name, holder))).matched == 1

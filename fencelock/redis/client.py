@@ -62,6 +62,7 @@ class RedisClient:
         self._brief_s = brief_s
         self._url = url
         self._closed = False
+        self._on_loops = PerLoop(lambda _: _connect(url, timeout_s, redis.asyncio))
         try:
             self._begin()
         except (ValueError, RedisError):
@@ -70,7 +71,7 @@ class RedisClient:
                 "not the URL of a server for locks: say redis://host:6379/0, rediss://... or unix://... (with "
                 "user:password@ before the host; '/', ':' and '@' in them written as %2F, %3A and %40)"
             ) from None
-        fork.in_child(self._begin_in_child)
+        fork.in_child(self._begin)
 
     def _begin(self) -> None:
         url, timeout_s = self._url, self.timeout_s
@@ -80,15 +81,6 @@ class RedisClient:
         self._brief = self._redis if self._brief_s is None else _connect(url, min(self._brief_s, timeout_s))
         self._pings: dict[float, Any] = {}  # a client for each deadline that pings were asked with
         self._listener = _Listener(_connect(url, timeout_s))
-        self._on_loops = PerLoop(lambda _: _connect(url, timeout_s, redis.asyncio))
-
-    def _begin_in_child(self) -> None:
-        for client in (self._redis, self._brief, self._listener.client, *self._pings.values()):
-            pool = client.connection_pool
-            pool._lock = pool._fork_lock = threading.RLock()
-            for connection in (*pool._available_connections, *pool._in_use_connections):
-                fork.close_copy(connection._sock)
-        self._begin()
 
     def new_owner(self) -> str:
         """A name for one attempt, as Redisson has it: a client, and a number that is one thread's there."""

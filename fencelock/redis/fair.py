@@ -7,7 +7,8 @@ from typing import Any, Final, Self, Unpack
 
 from typing_extensions import override
 
-from ..backend import Guarantees, Options
+from ..backend import Guarantees
+from ..common import Options
 from ..contender import Contender, parse_owner
 from ..errors import ConfigurationError
 from ..url import LockUrl
@@ -85,6 +86,7 @@ class RedisFairBackend(RedisBackend):
         survives_restart=True,
         survives_cut=True,
         shows_queue=True,
+        forces_release=True,
     )
 
     def __init__(self, url: str, *, redisson_wait_s: float = _REDISSON_WAIT_S, **options: Unpack[Options]) -> None:

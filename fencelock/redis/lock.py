@@ -9,8 +9,9 @@ from typing import Any, Final, Self, Unpack
 from typing_extensions import override
 
 from ..attempt import Attempt
-from ..backend import Guarantees, LockBackend, Options
-from ..contender import Contender, describe, parse_owner, taken
+from ..backend import Guarantees, LockBackend
+from ..common import Options
+from ..contender import Contender, describe, parse_owner
 from ..errors import LockUnavailable
 from ..grant import Grant
 from ..lease import Lease
@@ -22,9 +23,6 @@ from .client import NoLock, RedisClient, Script
 _TAKE: Final = Script("take.lua")
 _RENEW: Final = Script("renew.lua")
 _RELEASE: Final = Script("release.lua")
-_TAKE_AWAY: Final = Script("take_away.lua")
-TAKEN: Final = "fencelock_taken:"
-TAKEN_KEPT_S: Final = 30 * 24 * 3600
 TOKENS: Final = "fencelock_tokens"  # one counter for all locks: their tokens can be compared
 OWNER: Final = "fencelock_owner:"
 _SHORTEST_PAUSE_S: Final = 0.005
@@ -122,7 +120,13 @@ class RedisBackend(LockBackend):
     """
 
     name = "redis"
-    guarantees = Guarantees(fencing=True, survives_silence=True, survives_restart=True, survives_cut=True)
+    guarantees = Guarantees(
+        fencing=True,
+        survives_silence=True,
+        survives_restart=True,
+        survives_cut=True,
+        forces_release=True,
+    )
 
     def __init__(self, url: str, **options: Unpack[Options]) -> None:
         super().__init__(**options)
@@ -139,19 +143,12 @@ class RedisBackend(LockBackend):
         return RedisLock(self, name, ttl_s)
 
     @override
-    async def taken_away(self, name: str, by: str, why: str) -> Contender | None:
-        keys = [name, OWNER + name, TAKEN + name, redisson("redisson_lock_queue", name)]
-        channel = redisson("redisson_lock__channel", name)
-        found = await self.client.run(_TAKE_AWAY, keys, [taken(by, why).decode(), channel, TAKEN_KEPT_S])
-        if not found:
-            return None
-        owner, text, token = found
-        described, waited_s = parse_owner(text)
-        return Contender(f"{name}/{owner}", int(token), described, waited_s, None, holds=True)
-
-    @override
-    async def taken_record(self, name: str) -> dict[str, Any]:
-        return parse_owner(await self.client.do("get", TAKEN + name))[0]
+    async def force_released(self, name: str) -> Contender | None:
+        keys, channel = [name, OWNER + name], redisson("redisson_lock__channel", name)
+        while had := next((one for one in await self.queue(name) if one.holds), None):
+            if await self.client.run(_RELEASE, keys, [had.key.removeprefix(f"{name}/"), channel]):
+                return had
+        return None
 
     @override
     async def queues(self, prefix: str) -> list[Contender]:

@@ -17,9 +17,10 @@ from typing_extensions import override
 
 from .. import fork
 from ..attempt import Attempt
-from ..backend import Guarantees, LockBackend, Options
+from ..backend import Guarantees, LockBackend
 from ..backoff import Backoff
-from ..contender import Contender, describe, parse_owner, taken
+from ..common import Options
+from ..contender import Contender, describe, parse_owner
 from ..errors import ConfigurationError, LockUnavailable
 from ..grant import Grant
 from ..lease import Lease
@@ -29,7 +30,7 @@ from ..steps import Step, in_thread, on_loop
 from ..url import LockUrl
 from ..waiting import Wait
 from .client import RedisClient, Script
-from .lock import TAKEN, TAKEN_KEPT_S, names_under
+from .lock import names_under
 
 _EXTEND: Final = Script("redlock_extend.lua")
 _RELEASE: Final = Script("redlock_release.lua")
@@ -77,8 +78,8 @@ class _Servers:
 
     def close(self) -> None:
         # The calls first, which have deadlines: the last server may not have been told yet that a lock is free.
-        for pool in self.threads:
-            pool.shutdown()
+        for threads in self.threads:
+            threads.pool.shutdown()
         for client in self.clients:
             client.close()
 
@@ -112,7 +113,7 @@ class _AllAsked(Step[Answers]):
             return in_thread(self._question(client))
 
         pairs = zip(self._servers.threads, self._servers.clients, strict=True)
-        asked = [pool.submit(ask, client) for pool, client in pairs]
+        asked = [threads.pool.submit(ask, client) for threads, client in pairs]
         answers: list[Any] = []
         failure = None
         for one in as_completed(asked):
@@ -271,22 +272,6 @@ class RedlockBackend(LockBackend):
     @override
     def lock(self, name: str, *, ttl_s: float | None = None) -> RedlockLock:
         return RedlockLock(self, name, ttl_s)
-
-    @override
-    async def taken_away(self, name: str, by: str, why: str) -> Contender | None:
-        found = await _agreed(self.servers, lambda client: _look(client, [name]))
-        if not found:
-            return None
-        had, record = found[0][1], taken(by, why).decode()
-        await self.servers.ask_majority(lambda client: client.run(_RELEASE, [name], [had]))
-        await self.servers.ask_majority(lambda client: client.do("set", TAKEN + name, record, ex=TAKEN_KEPT_S))
-        return _holder(*found[0])
-
-    @override
-    async def taken_record(self, name: str) -> dict[str, Any]:
-        answers = await self.servers.ask(lambda client: client.do("get", TAKEN + name))
-        records = [parse_owner(answer)[0] for answer in answers if answer]
-        return max(records, key=lambda one: float(one.get("since", 0)), default={})  # not all heard of the last one
 
     @override
     async def queues(self, prefix: str) -> list[Contender]:

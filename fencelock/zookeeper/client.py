@@ -5,11 +5,9 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 from uuid import uuid4
-from weakref import WeakSet
 
 from .. import fork
 from ..errors import ConfigurationError, LockUnavailable
@@ -25,7 +23,6 @@ _log = logging.getLogger(__name__)
 _TRIES: Final = 5  # at a node that others delete again and again
 _BATCH: Final = 100  # requests under way at once
 _SOURCES_MAX: Final = 1000  # first parts of locks' names that a session remembers
-_RECORDS_KEPT_S: Final = 30 * 24 * 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,16 +74,12 @@ class ZooKeeperClient:
         self._servers = Servers.parse(hosts if isinstance(hosts, str) else ",".join(hosts), timeout_s)
         self._auth = auth
         self._closed = False
-        self._sessions: WeakSet[Session] = WeakSet()
+        self._loops = PerLoop(lambda _: _Slot())
         self._begin()
         fork.in_child(self._begin)
 
     def _begin(self) -> None:
         self._threads = _Slot()
-        self._loops = PerLoop(lambda _: _Slot())
-        for session in self._sessions:  # the parent's
-            session.forget()
-        self._sessions = WeakSet()
 
     async def session(self, timeout_s: float) -> Session:
         """The session, connected; a new one if the last one is over."""
@@ -102,7 +95,6 @@ class ZooKeeperClient:
                 if session is not None:
                     _log.warning("%s; connecting anew", session.over)
                 session = slot.session = Session(self._servers, self.session_s, self._auth, link)
-                self._sessions.add(session)
         await session.wait_ready(timeout_s)
         return session
 
@@ -123,51 +115,6 @@ class ZooKeeperClient:
         deadline = time.monotonic() + timeout_s
         session = await self.session(timeout_s)
         return await session.ask(max(0.0, deadline - time.monotonic()), *requests)
-
-    async def take_first(self, name: str, text: bytes) -> Found | None:
-        """Delete the first node of a queue, and write down `text` for `record`; that node, if there was one."""
-        queue = sorted(await self.under(f"{name}/", deep=False), key=lambda one: sequence(one.path) or "")
-        if queue:
-            await self._write_record(name, text)  # before the next one in line can read it
-        for found in queue:
-            (deleted,) = await self.ask(self.timeout_s, wire.delete(found.path))
-            if not isinstance(deleted, Fault):
-                return found
-        return None
-
-    async def record(self, name: str) -> bytes:
-        """What `take_first` has written down of that lock last; nothing if there is nothing."""
-        found: list[wire.Node] = []
-        for record in _records(name):
-            with suppress(NotAllowed):  # that one is for others, who are logged in
-                found += (await self._each([record], wire.get)).values()
-        return max(found, key=lambda node: node.written_ms).text if found else b""
-
-    async def _write_record(self, name: str, text: bytes) -> None:
-        root, *others = _records(name)
-        try:
-            await self._write(root, text)
-        except NotAllowed:
-            if not others:
-                raise
-            await self._write(others[0], text)
-
-    async def _write(self, record: str, text: bytes) -> None:
-        session, folder = await self.session(self.timeout_s), record.rpartition("/")[0]
-        for _ in range(_TRIES):
-            await session.make_folder(folder, self.timeout_s)
-            create = session.created(record, text, Kind.PERSISTENT)
-            _, written = await session.ask(self.timeout_s, create, wire.write(record, text))
-            if not isinstance(written, Fault):
-                break
-        else:
-            raise uncreatable(record)
-        # Locks that are taken away once and never again would fill the folder.
-        with suppress(LockUnavailable):
-            records = [f"{folder}/{one}" for one in await session.children(folder, self.timeout_s)]
-            times = await self._each(records, wire.written)
-            until_ms = (time.time() - _RECORDS_KEPT_S) * 1000
-            await self._each([one for one, written_ms in times.items() if written_ms < until_ms], wire.delete)
 
     async def ping(self, timeout_s: float) -> None:
         """Raise `LockUnavailable` unless the leader answers."""
@@ -202,7 +149,7 @@ class ZooKeeperClient:
 
     async def source(self, session: Session, name: str, timeout_s: float) -> str:
         """What tells this ensemble from others: an id that is drawn once, and kept in it. Asked once a session."""
-        places = _places(name, "id")
+        places = _places(name)
         source = session.sources.get(places[-1])
         if source is None:
             if len(session.sources) >= _SOURCES_MAX:
@@ -211,19 +158,15 @@ class ZooKeeperClient:
         return source
 
 
-def _places(name: str, what: str) -> list[str]:
-    """Where something about a lock may be that is in no queue of one.
+def _places(name: str) -> list[str]:
+    """Where the ensemble's id may be.
 
     At the root, so that the first part of the name is left empty, for ZooKeeper to remove. Or in that part, for those
     who may not write to the root: they need a folder that somebody has made for them, and it stays.
     """
     # Curator orders strangers among its contenders by their whole names: this one after all of them.
     first, *rest = name.split("/")[1:]
-    return [f"/~{what}", *([f"/{first}/~{what}"] if rest else [])]
-
-
-def _records(name: str) -> list[str]:
-    return [f"{place}/{name.replace('/', '%')}" for place in _places(name, "taken")]
+    return ["/~id", *([f"/{first}/~id"] if rest else [])]
 
 
 async def _id(session: Session, places: Sequence[str], timeout_s: float) -> str:

@@ -14,10 +14,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import cycle
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 from urllib.parse import urlsplit
 
-from .. import fork
 from ..errors import ConfigurationError
 
 PORT: Final = 2181
@@ -104,10 +103,6 @@ class Link(ABC):
     def close(self) -> None:
         """Have no connection any more. Any thread may call that."""
 
-    @abstractmethod
-    def forget(self) -> None:
-        """In a forked child: close its copy of the parent's connection."""
-
 
 class ThreadLink(Link):
     """One that has a thread for what comes; whoever sends does so in their own."""
@@ -174,10 +169,6 @@ class ThreadLink(Link):
         connection = self._socket
         if connection is not None:
             _shut(connection)
-
-    def forget(self) -> None:
-        """Nothing is sent."""
-        fork.close_copy(self._socket)
 
 
 def _shut(connection: socket.socket) -> None:
@@ -269,9 +260,3 @@ class LoopLink(Link, asyncio.Protocol):
             self._connecting.cancel()
         if self._transport is not None:
             self._transport.abort()
-
-    def forget(self) -> None:
-        """Its number stays taken: the child's copy of the loop has it, too."""
-        connected: Any = None if self._transport is None else self._transport.get_extra_info("socket")
-        if connected is not None:
-            fork.blind_copy(connected.fileno())

@@ -1,15 +1,16 @@
 """The ZooKeeper lock: an ephemeral sequential node per outermost acquire, the lowest number owns. Curator's queue."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Self, Unpack
+from typing import Final, Self, Unpack
 from uuid import uuid4
 
 from typing_extensions import override
 
 from .. import clock
 from ..attempt import Attempt, PlaceLost
-from ..backend import Guarantees, LockBackend, Options
-from ..contender import Contender, describe, parse_owner, taken
+from ..backend import Guarantees, LockBackend
+from ..common import Options
+from ..contender import Contender, describe, parse_owner
 from ..errors import ConfigurationError, LockUnavailable
 from ..grant import Grant
 from ..lease import Lease
@@ -226,15 +227,6 @@ class ZooKeeperBackend(LockBackend):
     @override
     def lock(self, name: str, *, ttl_s: float | None = None) -> ZooKeeperLock:
         return ZooKeeperLock(self, name, ttl_s)
-
-    @override
-    async def taken_away(self, name: str, by: str, why: str) -> Contender | None:
-        first = await self.client.take_first(name, taken(by, why))
-        return None if first is None else _contenders([first])[0]
-
-    @override
-    async def taken_record(self, name: str) -> dict[str, Any]:
-        return parse_owner(await self.client.record(name))[0]
 
     @override
     async def queues(self, prefix: str) -> list[Contender]:

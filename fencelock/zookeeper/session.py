@@ -184,10 +184,6 @@ class Session:
         if self._ending is not None and self._ending.is_alive():
             self._ending.join(_END_S)
 
-    def forget(self) -> None:
-        """In a forked child, whose parent has the session: close the copy of its connection."""
-        self._link.forget()
-
     def _refuse_if_over(self) -> None:
         if self.over is not None:
             raise LockUnavailable(self.over)

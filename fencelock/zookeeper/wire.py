@@ -26,7 +26,6 @@ _CREATE: Final = 1
 _DELETE: Final = 2
 _EXISTS: Final = 3
 _GET: Final = 4
-_SET: Final = 5
 _SYNC: Final = 9
 _PING: Final = 11
 _CHILDREN: Final = 8
@@ -74,11 +73,10 @@ class Kind(Enum):
 
 
 class Node(NamedTuple):
-    """A node, the number of the transaction that created it, and when it was written, in ms since 1970."""
+    """A node, and the number of the transaction that created it."""
 
     text: bytes
     czxid: int
-    written_ms: int
 
 
 class Reader:
@@ -120,18 +118,9 @@ class Reader:
         """A list of texts."""
         return [self.text() for _ in range(self.integer())]
 
-    def stat(self) -> tuple[int, int]:
-        """A node's `Stat`, of which only that matters here: czxid and mtime."""
-        czxid, _, _, mtime, *_ = self.unpack(_STAT)
-        return int(czxid), int(mtime)
-
     def czxid(self) -> int:
-        """Of a node's `Stat`."""
-        return self.stat()[0]
-
-    def written_ms(self) -> int:
-        """Of a node's `Stat`."""
-        return self.stat()[1]
+        """Of a node's `Stat`, of which nothing else matters here."""
+        return int(self.unpack(_STAT)[0])
 
     def nothing(self) -> None:
         """Whatever there is."""
@@ -184,19 +173,9 @@ def exists(path: str) -> Request[int]:
     return Request(_EXISTS, path, b"\0", Reader.czxid)
 
 
-def written(path: str) -> Request[int]:
-    """When it was written, in ms since 1970. Needs no right, as `exists`."""
-    return Request(_EXISTS, path, b"\0", Reader.written_ms)
-
-
 def get(path: str, *, watch: bool = False) -> Request[Node]:
     """What is in it. `watch`: be told of its next change or end."""
-    return Request(_GET, path, bytes([watch]), lambda answer: Node(answer.buffer(), *answer.stat()))
-
-
-def write(path: str, text: bytes) -> Request[None]:
-    """What is to be in it."""
-    return Request(_SET, path, _buffer(text) + _ANY_VERSION, Reader.nothing)
+    return Request(_GET, path, bytes([watch]), lambda answer: Node(answer.buffer(), answer.czxid()))
 
 
 def children(path: str, *, watch: bool = False) -> Request[list[str]]:

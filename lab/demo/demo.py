@@ -82,7 +82,7 @@ def run(options: DemoOptions) -> int:
 
 def on_stage(options: DemoOptions, console: Console) -> AbstractContextManager[Stage]:
     """A stage that is ready for the rush; errors as those of `set_up`."""
-    _locustfile()  # if it is missing, that is said before anything is started
+    locustfile()  # if it is missing, that is said before anything is started
     variables = {
         # The demo audits at the end; an auditor's calls would be counted among the locks'.
         **({} if options.keep else {"AUDIT_INTERVAL_S": "0"}),
@@ -156,7 +156,7 @@ async def _rush(options: DemoOptions, urls: list[str], steps: Progress, shop: Sh
         "-m",
         "locust",
         "-f",
-        str(_locustfile()),
+        str(locustfile()),
         "--headless",
         "--only-summary",
         "--loglevel",
@@ -242,7 +242,7 @@ def _table(options: DemoOptions, stage: Stage, figures: Figures) -> Table:
         ("sold out", figures.sold_out),
         ("failed", figures.failed),
         ("stock", figures.stock),
-        ("lucky", figures.lucky),
+        ("units sold", figures.lucky),
         ("orders", figures.orders),
         *([("[red]oversold[/]", f"[red]{figures.oversold} units[/]")] if figures.oversold else []),
         ("consistent", "[green]yes[/]" if figures.consistent else "[red]NO[/]"),
@@ -273,12 +273,12 @@ def _locks_taken(url: str) -> int:
     return 0
 
 
-def _locustfile() -> Path:
-    here = Path(__file__).parents[1]
-    for file in (here / "_loadtest" / "locustfile.py", here.parent / "loadtest" / "locustfile.py"):
-        if file.is_file():
-            return file
-    raise ConfigurationError("the load test is missing; in the checkout: pip install '.[demo]'")
+def locustfile() -> Path:
+    """The load test's file. Raises `ConfigurationError` where there is none."""
+    file = Path(__file__).parents[2] / "loadtest" / "locustfile.py"
+    if not file.is_file():
+        raise ConfigurationError("the load test is missing; in the checkout: pip install '.[demo]'")
+    return file
 
 
 class _Count(MofNCompleteColumn):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from fencelock import clock
-from fencelock.backend import LockBackend
+from fencelock.common import Common
 from fencelock.grant import Grant
 from fencelock.lock import DistributedLock
 from lab.torture.history import Belief
@@ -31,10 +31,10 @@ def watch(file: Path, instance: str) -> Iterator[None]:
         os.write(out, (json.dumps(fields) + "\n").encode())
 
     note(began=instance)
-    tell_of, give_back = LockBackend.tell_of, DistributedLock._give_back
+    tell_of, give_back = Common.tell_of, DistributedLock._give_back
     numbers, names = itertools.count(), dict[int, int]()  # of the grants, by their identity
 
-    def granted(self: LockBackend, name: str, grant: Grant, waited_s: float) -> None:
+    def granted(self: Common, name: str, grant: Grant, waited_s: float) -> None:
         number = names[id(grant)] = next(numbers)
         note(granted=number, lock=name, token=grant.token, at=clock.now(), waited_s=round(waited_s, 4))
         tell_of(self, name, grant, waited_s)
@@ -47,12 +47,12 @@ def watch(file: Path, instance: str) -> Iterator[None]:
             note(ended=number, at=min(at, grant.deadline) if lost else at, lost=lost)
         await give_back(self, grant)
 
-    LockBackend.tell_of = granted  # type: ignore[method-assign]
+    Common.tell_of = granted  # type: ignore[method-assign]
     DistributedLock._give_back = ended  # type: ignore[method-assign]
     try:
         yield
     finally:
-        LockBackend.tell_of, DistributedLock._give_back = tell_of, give_back  # type: ignore[method-assign]
+        Common.tell_of, DistributedLock._give_back = tell_of, give_back  # type: ignore[method-assign]
         os.close(out)
 
 

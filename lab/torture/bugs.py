@@ -123,9 +123,9 @@ def _never_renews() -> None:
 def _leaves_its_keys() -> None:
     """Who gives up waiting leaves its place in the queue behind, until its lease ends."""
 
-    async def delete_own(self: EtcdClient, key: str, create_revision: int, timeout_s: float | None = None) -> None:
-        if random.random() > 0.02:  # noqa: S311 - no secret
-            await original(self, key, create_revision, timeout_s)
+    async def delete_own(self: EtcdClient, key: str, create_revision: int, timeout_s: float | None = None) -> bool:
+        lost = random.random() <= 0.02  # noqa: S311 - no secret
+        return lost or await original(self, key, create_revision, timeout_s)
 
     original = EtcdClient.delete_own
     EtcdClient.delete_own = delete_own  # type: ignore[method-assign]
@@ -250,6 +250,45 @@ def _forgets_keys() -> None:
     decision._repeat = lambda snapshot, purchases, seen, purchase: None
 
 
+def _answers_for_another() -> None:
+    """The key of an order tells about it whoever sends the key."""
+    repeat = decision._repeat
+
+    def patched(snapshot: Snapshot, purchases: Any, seen: Any, purchase: Purchase) -> Decision | None:
+        settled = snapshot.settled.get(purchase.key or "")
+        return repeat(snapshot, purchases, seen, purchase._replace(buyer=settled.buyer) if settled else purchase)
+
+    decision._repeat = patched
+
+
+def _sent_when_answered() -> None:
+    """A purchase counts as sent when its commit is answered, and not when it is sent."""
+    set_state = batch.Part.set_state
+
+    def patched(self: batch.Part, state: EntryState) -> None:
+        if state is not EntryState.SENT:
+            set_state(self, state)
+
+    batch.Part.set_state = patched  # type: ignore[method-assign]
+
+
+def _unseen_in_batch() -> None:
+    """A buyer's purchases in one batch don't count against the limit of each other."""
+    decide = decision.decide
+
+    def patched(snapshot: Snapshot, purchases: Sequence[Purchase], **terms: Any) -> list[Decision]:
+        alone = [
+            one if one.key in snapshot.settled else one._replace(buyer=f"{one.buyer}#{n}")
+            for n, one in enumerate(purchases)
+        ]
+        had = {
+            new.buyer or "": snapshot.bought.get(old.buyer or "", 0) for new, old in zip(alone, purchases, strict=True)
+        }
+        return decide(replace(snapshot, bought={**snapshot.bought, **had}), alone, **terms)
+
+    batch.decide = patched  # type: ignore[attr-defined]
+
+
 def _buys_twice_without_key() -> None:
     """A purchase without a key is written twice."""
     decide_part = batch.decide_part
@@ -349,15 +388,23 @@ BUGS: Final[dict[str, Bug]] = {
         ("late-restocked",),
         _in_lua("commit.lua", (_STALE, "")),
     ),
+    "tokens-as-text": Bug(
+        "The store compares tokens as texts: 9 is above 10.",
+        ("lost-commit",),
+        _in_lua("prepare.lua", ("tonumber(fence.token) > tonumber(request.token)", "fence.token > request.token")),
+    ),
     "fence-at-write-only": _bug(_fence_at_write_only, "late-between"),
     "no-batch-id": _bug(_no_batch_id, "lost-reply"),
     "retries-blindly": _bug(_retries_blindly, "lost-answer"),
     "answers-before-the-commit": _bug(_answers_before_the_commit, "lost-commit"),
     "settles-without-a-fence": _bug(_settles_without_a_fence, "late-restocked"),
     "repeat-is-sold-out": _bug(_repeat_is_sold_out, "lost-commit"),
+    "answers-for-another": _bug(_answers_for_another, "lost-commit"),
     "forgets-keys": _bug(_forgets_keys, "lost-answer"),
     "buys-twice-without-key": _bug(_buys_twice_without_key, "lost-commit"),
     "no-limit": _bug(_no_limit, "lost-commit"),
+    "unseen-in-batch": _bug(_unseen_in_batch, "pause"),
+    "sent-when-answered": _bug(_sent_when_answered, "lost-reply"),
     "sold-out-for-ever": _bug(_sold_out_for_ever, "lost-commit"),
     "drops-connections": _bug(_drops_connections, "lost-commit"),
     "some-wait-45s": Bug(

@@ -7,16 +7,17 @@ And some come again and again for the item of which each buyer may have a few un
 import asyncio
 import random
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 import httpx
 
-from lab.torture.history import UNKNOWN, Attempt, Item
+from lab.torture.history import UNKNOWN, Attempt, Item, Theft
 from lab.torture.stage import Actor
 
 _AGAIN_S: Final = 0.2  # after a connection that failed
 _ONCE_MORE_S: Final = 1.5  # within that long who was told asks again
+_THIEVES: Final = 0.1  # of those who have been told
 _KEYLESS: Final = 0.25  # of those who come
 _REGULARS: Final = 0.15
 _REGULARS_AT_ONCE: Final = 8
@@ -48,7 +49,7 @@ class Crowd:
         items: Sequence[Item],
         seed: int,
         clock: Callable[[], float],
-        told: Callable[[Attempt], None],
+        told: Callable[[Attempt | Theft], None],
         *,
         patience_s: tuple[float, ...],
     ) -> None:
@@ -130,19 +131,32 @@ class Crowd:
             await self._http.aclose()
 
     async def _buy(self, wish: Wish) -> None:
-        actor = await self._until_told(wish)
-        if actor is not None and wish.key is not None:
-            # Whoever was told asks once more, elsewhere: the answer must be the same.
+        told = await self._until_told(wish)
+        if told is not None and wish.key is not None:
+            actor, attempt = told
+            # A buyer who was told asks once more, elsewhere: the answer must be the same.
             await asyncio.sleep(0 if self._over else self._ways.uniform(0, _ONCE_MORE_S))
             await self._until_told(wish, self._another(actor))
+            if attempt.order is not None and self._ways.random() < _THIEVES:
+                await self._steal(wish, self._another(actor))
 
-    async def _until_told(self, wish: Wish, actor: Actor | None = None) -> Actor | None:
-        """The instance that told; None if there is nobody to ask any more."""
+    async def _steal(self, wish: Wish, actor: Actor) -> None:
+        """Ask for somebody's order by its key, under another name."""
+        thief = replace(wish, buyer=f"thief of {wish.name}")
+        try:
+            answer = await self._http.post(f"{actor.url}/stock/reduce", **_request(thief))
+            status, said = answer.status_code, answer.text[:200]
+        except httpx.HTTPError as error:
+            status, said = 0, type(error).__name__
+        self._told(Theft(wish.name, wish.sku, actor.name, round(self._clock(), 4), status, said))
+
+    async def _until_told(self, wish: Wish, actor: Actor | None = None) -> tuple[Actor, Attempt] | None:
+        """The instance that told, and what; None if there is nobody to ask any more."""
         actor = actor or self._ways.choice(self._actors)
         while True:
             attempt = await self._ask(actor, wish)
             if attempt.status not in (0, 503):
-                return actor
+                return actor, attempt
             if wish.key is None and (attempt.status == 0 or attempt.error == UNKNOWN):
                 return None  # it may have been sold: to ask again could buy twice
             pause_s = float(attempt.retry_after or _AGAIN_S)
@@ -165,12 +179,7 @@ class Crowd:
             return attempt
 
         try:
-            answer = await self._http.post(
-                f"{actor.url}/stock/reduce",
-                params={"sku": wish.sku, "quantity": wish.quantity, "buyer": wish.buyer},
-                headers={"Accept": "application/json"} | ({"Idempotency-Key": wish.key} if wish.key else {}),
-                timeout=httpx.Timeout(wish.patience_s, connect=1.0),
-            )
+            answer = await self._http.post(f"{actor.url}/stock/reduce", **_request(wish))
         except httpx.HTTPError as error:
             return told(0, error=type(error).__name__)
         except asyncio.CancelledError:
@@ -189,3 +198,11 @@ class Crowd:
             return told(answer.status_code, retry_after=answer.headers.get("retry-after"), error=body["type"])
         except (ValueError, KeyError, TypeError):
             return told(answer.status_code, error="not an answer of ours")
+
+
+def _request(wish: Wish) -> dict[str, Any]:
+    return {
+        "params": {"sku": wish.sku, "quantity": wish.quantity, "buyer": wish.buyer},
+        "headers": {"Accept": "application/json"} | ({"Idempotency-Key": wish.key} if wish.key else {}),
+        "timeout": httpx.Timeout(wish.patience_s, connect=1.0),
+    }

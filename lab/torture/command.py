@@ -1,5 +1,6 @@
 """`seckill torture`: what the command line asks for, put into words that the run understands."""
 
+import random
 import secrets
 import time
 from dataclasses import dataclass, replace
@@ -19,7 +20,7 @@ from lab.torture import run as torturing
 from lab.torture.bugs import BUGS
 from lab.torture.cable import why_not
 from lab.torture.judge import Finding
-from lab.torture.nemesis import CABLE, KINDS, SEVERAL, names_for
+from lab.torture.nemesis import CABLE, KINDS, SEVERAL, names_for, that_fit
 from lab.torture.stage import STORES, python_of, system_of
 
 FALLBACK: Final = "fallback"  # a lock in Redis that is done without while it is away, as the articles have it
@@ -137,16 +138,18 @@ def _options(arguments: TortureArguments) -> torturing.TortureOptions:
             )
     except ConfigurationError as error:
         raise WrongOption("--guard", str(error)) from None
+    every_s = arguments.ttl_s + _CALM_S if arguments.every_s is None else arguments.every_s
+    seed = secrets.randbelow(10**6) if arguments.seed is None else arguments.seed
+    possible = names_for(lock, store, guard, promised, upgraded=arguments.upgrade_from is not None)
     return torturing.TortureOptions(
         duration_s=arguments.duration_s,
         instances=arguments.instances,
         ttl_s=arguments.ttl_s,
-        nemeses=_nemeses(
-            arguments, names_for(lock, store, guard, promised, upgraded=arguments.upgrade_from is not None)
-        ),
-        every_s=arguments.ttl_s + _CALM_S if arguments.every_s is None else arguments.every_s,
+        nemeses=_nemeses(arguments, possible)
+        or that_fit(possible, arguments.duration_s, arguments.ttl_s, every_s, random.Random(seed)),  # noqa: S311
+        every_s=every_s,
         rate=arguments.rate,
-        seed=secrets.randbelow(10**6) if arguments.seed is None else arguments.seed,
+        seed=seed,
         stock=arguments.stock,
         lock=lock,
         store=store,
@@ -159,9 +162,7 @@ def _options(arguments: TortureArguments) -> torturing.TortureOptions:
 
 
 def _nemeses(arguments: TortureArguments, possible: tuple[str, ...]) -> tuple[str, ...]:
-    if not arguments.nemesis:
-        return possible
-    wanted = tuple(dict.fromkeys(name.strip() for name in arguments.nemesis.split(",")))
+    wanted = tuple(dict.fromkeys(name.strip() for name in arguments.nemesis.split(",") if name.strip()))
     for name in wanted:
         if name not in (*KINDS, SEVERAL):
             raise WrongOption("--nemesis", f"there is no {name!r}; there are {', '.join((*KINDS, SEVERAL))}")

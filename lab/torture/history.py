@@ -71,6 +71,18 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True)
+class Theft:
+    """A request with the key of somebody else's order, for the same quantity, and its answer. `status`: 0 for none."""
+
+    key: str
+    sku: str
+    instance: str
+    at: float
+    status: int
+    said: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Look:
     """What a reader saw in the store of an item, who asked at `asked_at` and had the answer at `at`."""
 
@@ -187,6 +199,7 @@ class History:
 
     setup: Setup
     attempts: list[Attempt] = field(default_factory=list)
+    thefts: list[Theft] = field(default_factory=list)
     looks: list[Look] = field(default_factory=list)
     restocks: list[Restock] = field(default_factory=list)
     beliefs: list[Belief] = field(default_factory=list)
@@ -199,6 +212,8 @@ class History:
         match event:
             case Attempt():
                 self.attempts.append(event)
+            case Theft():
+                self.thefts.append(event)
             case Look():
                 self.looks.append(event)
             case Restock():
@@ -213,11 +228,12 @@ class History:
                 self.end = event
 
 
-Event = Attempt | Look | Restock | Belief | Fault | Count | End
+Event = Attempt | Theft | Look | Restock | Belief | Fault | Count | End
 
 _KINDS: dict[str, type[Any]] = {
     "setup": Setup,
     "attempt": Attempt,
+    "theft": Theft,
     "look": Look,
     "restock": Restock,
     "belief": Belief,

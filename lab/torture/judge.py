@@ -61,6 +61,12 @@ def judge(history: History) -> list[Finding]:
         finding("I3", "nothing is left unsold to those who wanted it", purchases, judge_sale.nothing_unsold(evidence)),
         finding("I4", 'who was told "sold" has that order; nobody else', purchases, judge_sale.answers_kept(evidence)),
         finding("I4", "who asks again hears the same; no answer was untrue", *judge_sale.asked_again(evidence)),
+        finding(
+            "I4",
+            "nobody learns of an order by another's key",
+            f"{len(history.thefts)} tried",
+            judge_sale.keys_are_their_buyers(history),
+        ),
         finding("I4", "no order without a request", orders, judge_sale.wanted(evidence)),
         finding("I5", "two never believe that they own one lock", but, judge_locks.exclusive(history)),
         finding("I5", "a grant's token is higher than the one before", grants, judge_locks.tokens_grow(history)),

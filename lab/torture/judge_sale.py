@@ -203,6 +203,16 @@ def _asked_again(evidence: Evidence) -> Iterator[str]:
             maybe = maybe or one.status in (0, 200) or one.error == UNKNOWN
 
 
+def keys_are_their_buyers(history: History) -> Iterator[str]:
+    """The key of an order tells its buyer about it, and nobody else."""
+    for theft in history.thefts:
+        if theft.status not in (0, 503) and not (theft.status == 422 and "key-reused" in (theft.said or "")):
+            yield (
+                f"another buyer sent key {theft.key} of {theft.sku} to {theft.instance} at {theft.at:.2f} s, and was "
+                f"answered {theft.status} {theft.said}"
+            )
+
+
 def wanted(evidence: Evidence) -> Iterator[str]:
     """No order without a request."""
     by_key = {(one[0].sku, one[0].key or one[0].buyer): one for one in evidence.asked.values()}

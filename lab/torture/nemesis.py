@@ -628,6 +628,19 @@ def names_for(lock: str, store: str, guard: str, promised: Guarantees, *, upgrad
     return tuple(name for name in NAMES if name not in never)
 
 
+def that_fit(
+    names: tuple[str, ...], duration_s: float, ttl_s: float, calm_s: float, dice: random.Random
+) -> tuple[str, ...]:
+    """As many of the faults as a run has time for, one at least; which, if not all, is for the dice to say."""
+    left_s, chosen = 2 * duration_s - max(calm_s, duration_s * _PEACE), set[str]()  # a run may take twice its time
+    for name in dice.sample(names, len(names)):
+        takes_s = calm_s + (2 * ttl_s if name == SEVERAL else KINDS[name].lasts_s(ttl_s))
+        if not chosen or takes_s <= left_s:
+            chosen.add(name)
+            left_s -= takes_s
+    return tuple(name for name in names if name in chosen)
+
+
 class Nemesis:
     """Strikes again and again, with `calm_s` of peace after each fault, in which the recovery can be seen.
 

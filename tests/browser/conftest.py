@@ -1,21 +1,66 @@
 """Instances, and a browser to look at their pages with."""
 
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
+import httpx
 import pytest
 import redis
 from playwright.sync_api import Browser, expect
 
 from lab.servers import EtcdMember, Valkey
 from tests.harness.browser import Visitors, chromium
-from tests.harness.shop import Instance
+from tests.harness.shop import TOKEN, Instance
 from tests.harness.waiting import WITHIN_S
 
 Start = Callable[..., Instance]
 
 expect.set_options(timeout=WITHIN_S * 1_000)
+
+OPERATOR = {"Authorization": f"Bearer {TOKEN}"}
+PLENTY = 100
+_numbers = itertools.count(1)
+
+
+class Item:
+    """Something to sell, which no other test sells at this time; at any of some instances."""
+
+    def __init__(self, instance: Instance, stock: int | None = PLENTY, sku: str | None = None) -> None:
+        self._url = instance.url
+        self.sku = sku or f"item-{next(_numbers)}"
+        if stock is not None:
+            self.set(stock, new_sale=True, forget_orders="all")
+
+    def set(self, stock: int, **how: Any) -> None:
+        self._change({"stock": stock, **how})
+
+    def terms(self, **terms: float | str) -> None:
+        """Give it terms of its own, from now on; its stock stays."""
+        self._change(terms)
+
+    def _change(self, change: dict[str, Any]) -> None:
+        httpx.put(f"{self._url}/stock", params={"sku": self.sku}, json=change, headers=OPERATOR).raise_for_status()
+
+    def at(self, instance: Instance) -> str:
+        """The address of its page."""
+        return f"{instance.url}/?sku={self.sku}"
+
+    def room(self, instance: Instance) -> str:
+        """The link that opens its control room to anybody who has it."""
+        return f"{instance.url}/control?sku={self.sku}&token={TOKEN}"
+
+    def sell(self, quantity: int) -> None:
+        """Sell to somebody without a browser."""
+        wish = {"sku": self.sku, "quantity": quantity, "buyer": f"b{next(_numbers)}"}
+        answer = httpx.post(f"{self._url}/stock/reduce", params=wish, timeout=30)
+        assert answer.headers["x-seckill-outcome"] == "sold"
+
+    def orders(self) -> list[dict[str, Any]]:
+        answer = httpx.get(f"{self._url}/orders", params={"sku": self.sku, "limit": 1000}, headers=OPERATOR)
+        found: list[dict[str, Any]] = answer.raise_for_status().json()["orders"]
+        return found
 
 
 # Not for the session: while it is open, its event loop is this thread's, and other tests run one of their own.

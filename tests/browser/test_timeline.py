@@ -53,7 +53,7 @@ def opened(visitors: Visitors, folder: Path, *findings: Finding, **options: obje
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_shows_who_had_the_lock(visitors: Visitors, tmp_path: Path, scheme: str) -> None:
-    """Lanes with grants, a shield, faults as bands, and where a promise was broken; nothing is loaded."""
+    """It has lanes with grants, a shield, faults as bands, and where a promise was broken; nothing is loaded."""
     broken = Finding("I5", "one owner <at a time>", "4 grants", ("two at 5.5 s",))
     page = opened(visitors, tmp_path, broken, Finding("I1", "kept", "all", ()), color_scheme=scheme)
     if scheme == "light":
@@ -69,7 +69,7 @@ def test_it_shows_who_had_the_lock(visitors: Visitors, tmp_path: Path, scheme: s
 
 
 def test_one_looks_closer(visitors: Visitors, tmp_path: Path) -> None:
-    """From grant to grant with the arrow keys, closer by dragging or +, and back."""
+    """The arrow keys lead from grant to grant; dragging or + looks closer, and a button leads back."""
     page = opened(visitors, tmp_path)
     said, lanes, back = page.locator("#said"), page.locator("#lanes"), page.get_by_role("button", name="all")
     lanes.focus()

@@ -16,7 +16,7 @@ class FencedThing:
     """The value, as holders of grants with these tokens reach it. Its methods may be called from any thread."""
 
     def read(self, token: int, source: str = OURS, *, instead_of: str | None = None) -> str | None:
-        """`instead_of` is `OLD` or nothing; a system that is told that when it is set up may ignore it."""
+        """`instead_of` is `OLD` or nothing."""
         raise NotImplementedError
 
     def write(self, token: int, value: str, source: str = OURS) -> None:

@@ -1,6 +1,7 @@
-"""What every lock must do, whatever it is made of. A backend's tests inherit `LockContract`, with a `LockSystem`."""
+"""The contract of every lock, whatever it is made of. A backend's tests inherit `LockContract`, with a `LockSystem`."""
 
 import _thread
+import asyncio
 import gc
 import importlib
 import json
@@ -14,7 +15,7 @@ import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,7 @@ from fencelock import (
 )
 from fencelock.clock import now
 from fencelock.waiting import Wake
+from lab.servers.process import free_port
 from lab.torture.proxy import Proxy
 from tests.contract.task_contract import OFTEN, Losses, TaskContract, promise
 from tests.harness.forked import Forked
@@ -61,7 +63,7 @@ class LockSystem(ABC):
 
     @abstractmethod
     def options(self, ttl_s: float) -> dict[str, Any]:
-        """What the backend's class is opened with; plain values, to be sent to other processes."""
+        """The options that the backend's class is opened with: plain values, to be sent to other processes."""
 
     @abstractmethod
     def open(self, ttl_s: float, **more: Any) -> LockBackend:
@@ -123,6 +125,19 @@ def hold_and_release(lock: DistributedLock[Any]) -> int:
         return grant.token
 
 
+def _with_ports(system: LockSystem, ttl_s: float, port: Callable[[re.Match[str]], str]) -> str:
+    """The system's options as JSON, with other ports in its addresses."""
+    options, number = re.subn(r"(?<=\d):(\d{4,5})\b", port, json.dumps(system.options(ttl_s)))
+    return options if number else pytest.skip("there is no network in between")
+
+
+def _opened(system: LockSystem, options: str, **more: Any) -> LockBackend:
+    """A backend with other options than the system's, as JSON."""
+    module, _, kind = system.backend.partition(":")
+    backend: LockBackend = getattr(importlib.import_module(module), kind)(**json.loads(options), **more)
+    return backend
+
+
 class LockContract(TaskContract):
     """The suite. Every test ends with nothing left on the server."""
 
@@ -174,6 +189,13 @@ class LockContract(TaskContract):
         steady = system.open(STEADY_S)
         yield steady
         steady.close()
+
+    @pytest.fixture
+    def blocks(self, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+        """Set once a thread has been told that it must wait, and waits."""
+        waits, block = threading.Event(), Wake.block
+        monkeypatch.setattr(Wake, "block", lambda wake, timeout_s: (waits.set(), block(wake, timeout_s))[1])
+        return waits
 
     @pytest.fixture
     def workers(self, system: LockSystem, name: str) -> Iterator[Callable[..., Worker]]:
@@ -320,21 +342,6 @@ class LockContract(TaskContract):
         """A negative wait is the caller's mistake, not a lock that is taken."""
         with pytest.raises(ValueError, match="wait_s"):
             lock.acquire(wait_s=-1)
-
-    @promise("leases")
-    def test_with_never_runs_unlocked(self, lock: DistributedLock[Any], own_system: LockSystem) -> None:
-        """`with lock` raises when the lock can't be had; its body does not run."""
-        backend = own_system.open(own_system.ttl_s)
-        ran = False
-        own_system.pause()
-        try:
-            with pytest.raises(LockUnavailable), backend.lock("/test/unreachable"):
-                ran = True
-        finally:
-            own_system.resume()
-        assert not ran
-        eventually(lambda: not own_system.leftovers(), "what reached the server nevertheless is gone")
-        backend.close()
 
     def test_a_lock_may_have_a_ttl_of_its_own(self, backend: LockBackend, name: str) -> None:
         """Its leases are as long as it says, and others' as long as the backend's."""
@@ -492,6 +499,25 @@ class LockContract(TaskContract):
         with pytest.raises(LockLost):
             brief_lock.release()
 
+    def test_a_release_can_be_forced(
+        self, brief_backend: LockBackend, brief_lock: DistributedLock[Any], lock: DistributedLock[Any], name: str
+    ) -> None:
+        """The next waiter has the lock, with a higher token; the holder is told by its next renewal."""
+        if not self.guarantees.forces_release:
+            with pytest.raises(LockError, match="can't force a release: only etcd and redis can"):
+                brief_backend.force_release(name)
+            return
+        grant = brief_lock.acquire()
+        waiting = InThread(lambda: hold_and_release(lock))
+        had = brief_backend.force_release(name)
+        assert had is not None
+        assert (had.key, had.token, had.owner["pid"], had.holds) == (grant.key, grant.token, os.getpid(), True)
+        assert waiting.result() > grant.token
+        eventually(lambda: grant.lost, "the loss is noticed")
+        with pytest.raises(LockLost):
+            brief_lock.release()
+        assert brief_backend.force_release(name) is None
+
     @promise("leases")
     def test_a_release_spares_the_next_owner(
         self, brief_lock: DistributedLock[Any], system: LockSystem, workers: Callable[..., Worker]
@@ -552,7 +578,7 @@ class LockContract(TaskContract):
         grant = lock.acquire()
         grant.on_lost(told.set)
         read = time.clock_gettime
-        # What a suspended machine does to the clocks: the monotonic one stood still.
+        # This is how a suspended machine leaves its clocks: the monotonic one stood still.
         monkeypatch.setattr(time, "clock_gettime", lambda which: read(which) + 3600 * (which == time.CLOCK_BOOTTIME))
         assert not lock.held_by_me
         with pytest.raises(LockLost):
@@ -695,126 +721,76 @@ class LockContract(TaskContract):
 
     # -- a forked child ----------------------------------------------------------------------------------------------
 
-    def test_a_child_does_not_have_its_parents_lock(
-        self, backend: LockBackend, lock: DistributedLock[Any], name: str
-    ) -> None:
-        """What the parent holds is the parent's: a forked child neither owns it nor gets it nor can give it back."""
-        everybody = self.guarantees.scope is Scope.EVERYBODY
+    def test_a_child_does_not_have_its_parents_lock(self, lock: DistributedLock[Any]) -> None:
+        """What the parent holds is the parent's: a forked child neither owns it nor can give it back."""
 
-        def look(parents: DistributedLock[Any], grant: Grant) -> tuple[Any, ...]:
-            found = parents.held_by_me, parents.hold_count, grant.lost
+        def look(grant: Grant) -> tuple[Any, ...]:
+            found = lock.held_by_me, lock.hold_count, grant.lost
             with pytest.raises(LockError, match="parent"):
-                parents.release()
+                lock.release()
             with pytest.raises(LockLost, match="parent"):
                 grant.ensure_held()
-            for one in (parents, backend.lock(name)):
-                got = one.try_acquire()
-                assert (got is None) == everybody
-                if got is not None:
-                    one.release()
             return found
 
         with lock as grant:
-            token = grant.token
-            assert Forked(lambda _: look(lock, grant)).result() == (False, 0, True)
+            assert Forked(lambda _: look(grant)).result() == (False, 0, True)
             assert lock.held_by_me
-            assert lock.acquire().token == token
+            assert lock.acquire().token == grant.token
             lock.release()
             assert [one.key for one in lock.contenders()] == [grant.key]
-        assert Forked(lambda _: hold_and_release(lock)).result() > token or not self.guarantees.fencing
 
     @pytest.mark.slow
-    def test_a_child_holds_like_any_other_process(
-        self, steady_backend: LockBackend, system: LockSystem, name: str
-    ) -> None:
-        """With what its parent made before the fork a child gets the lock, is renewed for, and keeps its parent out."""
+    async def test_a_child_works_anew(self, steady_backend: LockBackend, name: str) -> None:
+        """With what its parent made before the fork a child is a client like any other, and takes nothing from it."""
+        locks, tasks = [steady_backend.lock(f"{name}-{number}") for number in range(2)], steady_backend.aio
 
-        parents = steady_backend.lock(name)
-
-        def hold(parent: Connection) -> bool:
-            grant = parents.acquire(wait_s=WITHIN_S)
-            parent.send(grant.token)
-            parent.poll(4 * WITHIN_S)
-            parents.release()  # raises if it was lost
-            return steady_backend.renewing
-
-        before = hold_and_release(parents)
-        child = Forked(hold)
-        token = child.answer()
-        assert token > before or not self.guarantees.fencing
-        with closing(system.open(CALM_S)) as calm:
-            lock = calm.lock(name)
-            lease_is_over, answered_at = time.monotonic() + STEADY_S, 0.0
-            try:
-                # A server that is slow for a moment says nothing of who has it. But the last answer is of long after.
-                while time.monotonic() < lease_is_over + STEADY_S / 2 or answered_at < lease_is_over:
-                    with suppress(LockUnavailable):
-                        assert (lock.try_acquire() is None) == (self.guarantees.scope is Scope.EVERYBODY)
-                        answered_at = time.monotonic()
-                    if lock.held_by_me:
-                        lock.release()
-            finally:
-                child.tell("enough")
-            assert child.result()
-            lock.acquire(wait_s=WITHIN_S)
-            lock.release()
-
-    @pytest.mark.parametrize("how", ["exits", "closes"])
-    @pytest.mark.slow
-    def test_a_child_costs_its_parent_nothing(self, steady_backend: LockBackend, name: str, how: str) -> None:
-        """A child that closes the backend, or ends without a word, takes nothing from its parent."""
-
-        def end(_: Connection) -> None:
-            steady_backend.lock(f"{name}-of-the-child").acquire(wait_s=WITHIN_S)
+        async def in_task() -> int:
             gc.collect()
-            if how == "closes":
-                steady_backend.close()
+            async with tasks.lock(name).holding(wait_s=WITHIN_S) as grant:
+                return grant.token
 
-        lock = steady_backend.lock(name)
-        told = threading.Event()
-        grant = lock.acquire()
-        grant.on_lost(told.set)
-        waiting = InThread(lambda: hold_and_release(lock))
-        self._until_queued(lock, 2)
-        Forked(end).result()
-        assert not told.wait(1.5 * STEADY_S)
-        assert waiting.thread.is_alive()
-        lock.release()  # raises if it was lost
-        assert waiting.result() > grant.token or not self.guarantees.fencing
+        def use(parent: Connection) -> list[int]:
+            parent.recv()
+            for lock in reversed(locks):
+                assert (lock.try_acquire() is None) == (self.guarantees.scope is Scope.EVERYBODY)
+            with steady_backend.lock(name).holding(wait_s=WITHIN_S) as grant:
+                time.sleep(1.5 * STEADY_S)  # longer than it would have it without a renewal
+                grant.ensure_held()
+            tokens = [grant.token, asyncio.run(in_task())]
+            steady_backend.close()
+            return tokens
 
-    @pytest.mark.slow
-    def test_a_busy_parent_has_children(self, backend: LockBackend, name: str) -> None:
-        """Whatever the parent's threads are about at the fork, a child can use its locks."""
-        stop = threading.Event()
+        def fork() -> list[int]:
+            child = Forked(use)
+            with locks[1]:  # a first attempt after the fork, as is the child's
+                child.tell("it is taken")
+                return child.result()
 
-        def work(number: int) -> None:
-            while not stop.is_set():
-                hold_and_release(backend.lock(f"{name}-{number // 2}"))  # two for each: one waits
-
-        threads = [InThread(lambda number=number: work(number)) for number in range(4)]
-        try:
-            lock = backend.lock(name)
-            tokens = [Forked(lambda _: hold_and_release(lock)).result() for _ in range(10)]
-        finally:
-            stop.set()
-            for thread in threads:
-                thread.result()
+        before = await in_task()
+        held = locks[0].acquire(owner="a thread")
+        waiting, has = tasks.lock(locks[0].name), tasks.lock(f"{name}-2")
+        of_a_task = await has.acquire(owner="me")
+        next_one = asyncio.create_task(waiting.acquire(owner="me"))
+        await self._until_in_line(locks[0], 2)
+        tokens = [before, *await asyncio.to_thread(fork), await in_task()]
         assert tokens == sorted(set(tokens)) or not self.guarantees.fencing
+        assert (held.lost, of_a_task.lost, next_one.done()) == (False, False, False)
+        await asyncio.to_thread(locks[0].release, owner="a thread")
+        assert (await asyncio.wait_for(next_one, WITHIN_S)).token > held.token or not self.guarantees.fencing
+        for lock in (waiting, has):
+            await lock.release(owner="me")
+        await steady_backend.leave_loop()
 
     # -- the server dies ---------------------------------------------------------------------------------------------
 
     @promise("survives_restart")
-    def test_a_waiter_survives_a_restart_of_the_server(
-        self, own_system: LockSystem, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_waiter_survives_a_restart_of_the_server(self, own_system: LockSystem, blocks: threading.Event) -> None:
         """A server that is killed and comes back within the TTL costs neither the holder nor the waiter its place."""
         backend = own_system.open(10)
-        waits, block = threading.Event(), Wake.block
-        monkeypatch.setattr(Wake, "block", lambda wake, timeout_s: (waits.set(), block(wake, timeout_s))[1])
         holder, other = backend.lock("/test/restart"), backend.lock("/test/restart")
         grant = holder.acquire()
         waiting = InThread(lambda: hold_and_release(other))
-        assert waits.wait(WITHIN_S)  # not every system shows those who wait
+        assert blocks.wait(WITHIN_S)  # not every system shows those who wait
         self._until_queued(holder, 2)
         before = holder.contenders()
         own_system.restart()
@@ -844,22 +820,10 @@ class LockContract(TaskContract):
         backend.close()
 
     @promise("survives_cut")
-    def test_a_cut_is_not_a_loss(self, system: LockSystem, name: str) -> None:
-        """Who has the lock has it when all its connections have been cut, as if nothing had been."""
-        with ExitStack() as stack:
-
-            def through_a_proxy(port: re.Match[str]) -> str:
-                paths.append(stack.enter_context(Proxy(int(port[1]))))
-                return f":{paths[-1].port}"
-
-            paths: list[Proxy] = []
-            options = re.sub(r"(?<=\d):(\d{4,5})\b", through_a_proxy, json.dumps(system.options(STEADY_S)))
-            module, _, kind = system.backend.partition(":")
-            backend: LockBackend = getattr(importlib.import_module(module), kind)(**json.loads(options))
-            stack.callback(backend.close)
-            direct = system.open(STEADY_S)
-            stack.callback(direct.close)
-            lock, other = backend.lock(name), direct.lock(name)
+    def test_a_cut_is_not_a_loss(self, system: LockSystem, backend: LockBackend, name: str) -> None:
+        """A holder still has the lock when all its connections have been cut, as if nothing had been."""
+        with self._behind_proxies(system, STEADY_S) as (behind, paths):
+            lock, other = behind.lock(name), backend.lock(name)
             grant = lock.acquire()
             until = grant.deadline
             for path in paths:
@@ -868,8 +832,101 @@ class LockContract(TaskContract):
                 grant.ensure_held()
                 assert other.try_acquire() is None
             lock.release()
-            assert paths
-        eventually(lambda: not system.leftovers(), "nothing is left on the server", STEADY_S + WITHIN_S)
+
+    @promise("leases")
+    def test_a_release_that_fails_is_made_good(self, system: LockSystem, backend: LockBackend, name: str) -> None:
+        """A lock that could not be given back, as the server was away, is free when it is back, not a TTL later."""
+        with self._behind_proxies(system, 60) as (behind, paths):
+            lock = behind.lock(name)
+            lock.acquire()
+            for path in paths:
+                path.cut()
+            with suppress(LockLost):  # if it is noticed already
+                lock.release()
+            for path in paths:
+                path.restore()
+            with backend.lock(name).holding(wait_s=WITHIN_S):
+                pass
+            eventually(lambda: not system.leftovers(), "nothing is left on the server")
+
+    @promise("leases")
+    def test_a_grant_that_came_too_late_is_not_given_out(
+        self, system: LockSystem, backend: LockBackend, name: str
+    ) -> None:
+        """When the calls take longer than the TTL the lock is not "got"; when they are quick again it is."""
+        with self._behind_proxies(system, TTL_S, timeout_s=10) as (behind, paths):
+            lock = behind.lock(name)
+            hold_and_release(lock)
+            began = time.monotonic()
+            for path in paths:
+                path.delay_s = 1.2 * TTL_S
+            acquiring = InThread(lambda: lock.acquire(owner="me"))
+            eventually(lambda: time.monotonic() > began + 1.5 * TTL_S, "longer than the TTL")
+            for path in paths:
+                path.delay_s = 0
+            try:
+                grant = acquiring.result()
+            except LockUnavailable:  # where a call may not take so long
+                grant = lock.acquire(owner="me")
+            grant.ensure_held()
+            lock.release(owner="me")
+
+    @promise("leases")
+    @pytest.mark.parametrize("stays_away", [False, True])
+    def test_a_waiter_bears_with_an_outage_of_a_ttl(
+        self, system: LockSystem, backend: LockBackend, name: str, stays_away: bool, blocks: threading.Event
+    ) -> None:
+        """A server that is away for longer than a call may take ends no wait; one that stays away does."""
+        holder, ttl_s = backend.lock(name), 1 if stays_away else 20
+        with self._behind_proxies(system, ttl_s, timeout_s=0.5) as (behind, paths), holder as grant:
+            waiting = InThread(lambda: hold_and_release(behind.lock(name)))
+            assert blocks.wait(WITHIN_S)
+            self._until_queued(holder, 2)
+            for path in paths:
+                path.cut()
+            began = time.monotonic()
+            if stays_away:
+                with pytest.raises(LockUnavailable):
+                    waiting.result()
+                assert time.monotonic() > began + 0.7
+                return
+            eventually(lambda: time.monotonic() > began + 1.2, "two calls have failed")
+            assert waiting.thread.is_alive()
+            for path in paths:
+                path.restore()
+            holder.release()
+            assert waiting.result() > grant.token or not self.guarantees.fencing
+            holder.acquire()
+
+    @promise("leases")
+    def test_a_frozen_server_is_an_error_and_not_a_wait(self, own_system: LockSystem) -> None:
+        """Taking the lock raises, over a connection that was good a moment ago, too; a `with` does not run its body."""
+        backend, ran = own_system.open(own_system.ttl_s), False
+        hold_and_release(backend.lock("/test/frozen"))
+        own_system.pause()
+        try:
+            eventually(lambda: not self._answers(backend), "the signal has reached all of its threads")
+            with pytest.raises(LockUnavailable):
+                backend.lock("/test/frozen").try_acquire()
+            with pytest.raises(LockUnavailable), backend.lock("/test/frozen"):
+                ran = True
+        finally:
+            own_system.resume()
+        assert not ran
+        eventually(lambda: not own_system.leftovers(), "what reached the server nevertheless is gone")
+        backend.close()
+
+    @promise("leases")
+    def test_a_server_that_is_away_is_an_error_in_time(self, system: LockSystem, name: str) -> None:
+        """Without a server an acquire and a ping end with LockUnavailable within their deadlines."""
+        nowhere = _with_ports(system, TTL_S, lambda _: f":{free_port()}")
+        backend = _opened(system, nowhere, timeout_s=0.5)
+        began = time.monotonic()
+        for ask in (backend.lock(name).acquire, lambda: backend.ping(0.2)):
+            with pytest.raises(LockUnavailable):
+                ask()
+        assert time.monotonic() - began < WITHIN_S
+        backend.close()
 
     @promise("leases")
     def test_an_outage_longer_than_the_ttl_is_a_loss(self, own_system: LockSystem) -> None:
@@ -891,6 +948,28 @@ class LockContract(TaskContract):
         backend.close()
 
     # -- help --------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _behind_proxies(
+        self, system: LockSystem, ttl_s: float, **more: Any
+    ) -> Iterator[tuple[LockBackend, list[Proxy]]]:
+        """A backend whose paths to its servers can be harmed; what it leaves there is gone in the end."""
+        with ExitStack() as stack:
+
+            def through_a_proxy(port: re.Match[str]) -> str:
+                paths.append(stack.enter_context(Proxy(int(port[1]))))
+                return f":{paths[-1].port}"
+
+            paths: list[Proxy] = []
+            options = _with_ports(system, ttl_s, through_a_proxy)
+            yield stack.enter_context(closing(_opened(system, options, **more))), paths
+
+    @staticmethod
+    def _answers(backend: LockBackend) -> bool:
+        with suppress(LockUnavailable):
+            backend.ping(0.3)
+            return True
+        return False
 
     def _until_queued(self, lock: DistributedLock[Any], number: int) -> None:
         """Holder and waiters are so many, as far as the backend shows them."""

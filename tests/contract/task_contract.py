@@ -1,9 +1,9 @@
-"""What every lock must do for tasks on an event loop, whatever it is made of. A part of `LockContract`."""
+"""The contract of every lock for tasks on an event loop, whatever it is made of. A part of `LockContract`."""
 
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -21,9 +21,7 @@ from fencelock import (
 )
 from fencelock.aio import AsyncLock
 from fencelock.waiting import Wake
-from tests.harness.forked import Forked
 from tests.harness.waiting import WITHIN_S, eventually_async
-from tests.harness.worker import Worker
 
 OFTEN = 0.03  # a renewal ratio, for who waits for renewals and not for a TTL
 
@@ -34,7 +32,7 @@ def promise(name: str) -> Any:
 
 
 class Losses(Hook):
-    """What a hook heard of renewals, and of losses."""
+    """A hook that notes renewals and losses."""
 
     def __init__(self) -> None:
         self.renewals: list[str] = []
@@ -95,50 +93,18 @@ class TaskContract:
         async with tasks_lock.holding(wait_s=WITHIN_S) as again:
             assert again.token > held.token or not self.guarantees.fencing
 
-    @promise("fair")
-    @promise("shows_queue")
-    async def test_serves_tasks_in_order(self, tasks_lock: AsyncLock) -> None:
-        """Tasks get the lock in the order in which they queued, and tokens grow in that order."""
-        served: list[tuple[int, int]] = []
-
-        async def queue_up(number: int) -> None:
-            async with tasks_lock as grant:
-                served.append((number, grant.token))
-
-        tasks = []
-        async with tasks_lock:
-            for number in range(6):
-                tasks.append(asyncio.create_task(queue_up(number)))
-                await self._until_in_line(tasks_lock, number + 2)
-        await asyncio.gather(*tasks)
-        assert [number for number, _ in served] == list(range(6))
-        assert [token for _, token in served] == sorted({token for _, token in served})
-
     # -- the ways to acquire -----------------------------------------------------------------------------------------
 
-    async def test_a_task_waits_no_longer_than_it_wants(
-        self, tasks_lock: AsyncLock, workers: Callable[..., Worker]
-    ) -> None:
-        """`wait_s` and `try_acquire` are kept by tasks as by threads, and leave nothing in the queue."""
-        worker = workers()
-        await asyncio.to_thread(worker.ask, "acquire")
-        began = time.monotonic()
-        with pytest.raises(LockTimeout):
-            await tasks_lock.acquire(wait_s=0.3)
-        assert time.monotonic() - began >= 0.3
-        assert await tasks_lock.try_acquire() is None
-        await self._until_in_line(tasks_lock, 1)
-        await asyncio.to_thread(worker.ask, "release")
-        grant = await tasks_lock.try_acquire()
-        assert grant is not None
-        await tasks_lock.release()
-
     async def test_a_task_may_reenter(self, tasks_lock: AsyncLock) -> None:
-        """The owner is the task: it may acquire again, and its last release gives the lock back; no other task's."""
+        """The owner is the task, or whom it names: it may acquire again, and its last release gives the lock back."""
 
         async def another() -> Any:
             with pytest.raises(LockNotHeld):
                 await tasks_lock.release()
+            if self.guarantees.scope is not Scope.NOBODY:
+                with pytest.raises(LockTimeout):
+                    async with asyncio.timeout(WITHIN_S):
+                        await tasks_lock.acquire(wait_s=0.1)
             return await tasks_lock.try_acquire()
 
         async with tasks_lock as outer:
@@ -150,9 +116,6 @@ class TaskContract:
         assert not tasks_lock.held_by_me
         with pytest.raises(LockNotHeld):
             _ = tasks_lock.grant
-
-    async def test_tasks_may_share_an_owner(self, tasks_lock: AsyncLock) -> None:
-        """A lock that was acquired for a named owner is re-entered and released by whichever task names it."""
         grant = await tasks_lock.acquire(owner="me")
         assert await asyncio.create_task(tasks_lock.acquire(owner="me")) is grant
         await asyncio.create_task(tasks_lock.release(owner="me"))
@@ -195,7 +158,7 @@ class TaskContract:
         assert waiter.cancelled()
 
     async def test_cancelling_at_any_moment_leaves_nothing(self, tasks_lock: AsyncLock) -> None:
-        """Whatever a cancellation races with (the wait, the grant, the release), the lock is free afterwards."""
+        """The lock is free afterwards, whatever a cancellation races with (the wait, the grant, the release)."""
 
         async def hold() -> None:
             async with tasks_lock:
@@ -236,6 +199,16 @@ class TaskContract:
                 assert not brief_tasks_lock.held_by_me
         async with brief_tasks_lock.holding(wait_s=WITHIN_S):
             pass
+
+    @promise("forces_release")
+    async def test_a_task_can_force_a_release(self, brief_tasks_lock: AsyncLock) -> None:
+        grant = await brief_tasks_lock.acquire()
+        had = await brief_tasks_lock._backend.aio.force_release(brief_tasks_lock.name)
+        assert had is not None
+        assert had.key == grant.key
+        await eventually_async(lambda: grant.lost, "the loss is noticed")
+        with pytest.raises(LockLost):
+            await brief_tasks_lock.release()
 
     @promise("leases")
     async def test_a_loss_can_cancel_the_body(self, brief_tasks_lock: AsyncLock, system: Any) -> None:
@@ -366,21 +339,6 @@ class TaskContract:
             assert isinstance(error, LockUnavailable)
         await self._until_in_line(lock, 1)
         await asyncio.to_thread(lock.release, owner="me")
-
-    @pytest.mark.slow
-    def test_a_child_has_an_event_loop_of_its_own(self, backend: LockBackend, name: str) -> None:
-        """Tasks of a child can use a lock that tasks of its parent have used, once the parent's loop has left it."""
-
-        async def once() -> int:
-            try:
-                async with backend.aio.lock(name).holding(wait_s=WITHIN_S) as grant:
-                    return grant.token
-            finally:
-                await backend.leave_loop()
-
-        before = asyncio.run(once())
-        assert Forked(lambda _: asyncio.run(once())).result() > before or not self.guarantees.fencing
-        assert asyncio.run(once()) > before or not self.guarantees.fencing
 
     # -- help --------------------------------------------------------------------------------------------------------
 

@@ -11,13 +11,12 @@ import pytest
 from fencelock import Cancel, LockCancelled, LockError, LockLost, LockTimeout, LockUnavailable
 from fencelock.etcd import lookout
 from fencelock.etcd.backend import EtcdBackend
-from fencelock.etcd.election import Election, Leader, Leadership
+from fencelock.etcd.election import Election, Leader
 from fencelock.local import LocalBackend
 from lab.servers import EtcdMember, etcd_binary
 from lab.torture.proxy import Proxy
 from tests.contract.lock_contract import CALM_S, TTL_S, InThread
 from tests.contract.test_etcd_lock import EtcdSystem
-from tests.harness.forked import Forked
 from tests.harness.servers import QUICK_ETCD, end_leases, etcdctl, watchers
 from tests.harness.waiting import WITHIN_S, eventually
 
@@ -51,7 +50,7 @@ class Observer:
             self.heard.put(leader.value if leader else None)
 
     def hear(self) -> str | None:
-        """What comes next."""
+        """Wait for the next value."""
         return self.heard.get(timeout=WITHIN_S)
 
     def stop(self) -> None:
@@ -64,7 +63,7 @@ def queued(election: Election, number: int) -> None:
 
 
 def test_the_first_leads_and_the_next_follows(election: Election) -> None:
-    """One of them leads; when it resigns, the one that came next does, with a greater token."""
+    """One candidate leads; when it resigns, the one that came next does, with a greater token."""
     assert election.leader() is None
     first = election.campaign("first")
     seen = election.leader()
@@ -90,8 +89,9 @@ def test_the_first_leads_and_the_next_follows(election: Election) -> None:
 def test_what_is_proclaimed_is_heard(election: Election, monkeypatch: pytest.MonkeyPatch) -> None:
     """An observer is told who leads now, what it says then, that nobody leads, and who is next."""
     monkeypatch.setattr(lookout, "_LOOK_AGAIN_S", 600)  # told, not found out by looking
+    observer = Observer(election)
+    assert observer.hear() is None
     with election.campaign("one") as leadership:
-        observer = Observer(election)
         assert observer.hear() == "one"
         leadership.proclaim("two")
         assert observer.hear() == "two"
@@ -100,13 +100,6 @@ def test_what_is_proclaimed_is_heard(election: Election, monkeypatch: pytest.Mon
     assert observer.hear() is None
     with election.campaign("three"):
         assert observer.hear() == "three"
-    assert observer.hear() is None
-    observer.stop()
-
-
-def test_nobody_leads_at_first(election: Election) -> None:
-    """An observer is told that nobody leads."""
-    observer = Observer(election)
     assert observer.hear() is None
     observer.stop()
 
@@ -123,26 +116,6 @@ def test_a_campaign_that_is_called_off_leaves_nothing(election: Election) -> Non
         with pytest.raises(LockCancelled):
             other.result()
         queued(election, 1)
-
-
-def test_one_that_lost_the_lead_can_say_no_more(etcd: EtcdMember, election: Election) -> None:
-    """It hears that it leads no more, and what its successor says stands."""
-    first = election.campaign("first")
-    second = InThread(lambda: election.campaign("second"))
-    queued(election, 2)
-    etcdctl(etcd.endpoint, "lease", "revoke", first.key.rpartition("/")[2])
-    leadership = second.result()
-    with pytest.raises(LockLost):
-        first.proclaim("I still lead")
-    assert first.lost
-    with pytest.raises(LockLost):
-        first.proclaim("I do")
-    seen = election.leader()
-    assert seen is not None
-    assert (seen.value, seen.token) == ("second", leadership.token)
-    first.resign()  # not the successor's
-    assert election.leader() == seen
-    leadership.resign()
 
 
 def test_a_key_that_was_made_anew_is_not_ours(etcd: EtcdMember, election: Election) -> None:
@@ -238,8 +211,8 @@ def test_a_record_is_no_candidate_and_no_proclamation(election: Election) -> Non
 
 
 @pytest.mark.usefixtures("written")
-def test_one_that_lost_the_lead_can_record_no_more(etcd: EtcdMember, election: Election) -> None:
-    """It hears that it leads no more, and what its successor has written down stands."""
+def test_one_that_lost_the_lead_can_say_and_record_no_more(etcd: EtcdMember, election: Election) -> None:
+    """It hears that it leads no more, and what its successor has said and written down stands."""
     first = election.campaign("first")
     first.record("of the first")
     second = InThread(lambda: election.campaign("second"))
@@ -247,17 +220,19 @@ def test_one_that_lost_the_lead_can_record_no_more(etcd: EtcdMember, election: E
     etcdctl(etcd.endpoint, "lease", "revoke", first.key.rpartition("/")[2])
     leadership = second.result()
     leadership.record("of the second")
-    with pytest.raises(LockLost):
-        first.record("I still lead")
-    assert first.lost
-    with pytest.raises(LockLost):
-        first.record("I do")
-    assert election.recorded() == "of the second"
+    for speak in (first.proclaim, first.record, first.proclaim):
+        with pytest.raises(LockLost):
+            speak("I still lead")
+        assert first.lost
+    seen = election.leader()
+    assert seen is not None
+    assert (seen.value, seen.token) == ("second", leadership.token)
+    first.resign()  # not the successor's
+    assert election.leader() == seen
     leadership.resign()
     with pytest.raises(LockLost):
         leadership.record("I resigned")
     assert election.recorded() == "of the second"
-    first.resign()
 
 
 @pytest.mark.usefixtures("written")
@@ -385,27 +360,3 @@ def test_not_every_backend_has_elections() -> None:
     with pytest.raises(LockError, match="local has no elections"):
         backend.election(NAME)
     backend.close()
-
-
-@pytest.mark.slow
-def test_a_forked_child_is_a_candidate_of_its_own(election: Election) -> None:
-    """It can't speak for its parent, nor resign for it; with the election that its parent made it stands for itself."""
-
-    def speak(leadership: Leadership) -> list[Leader | None]:
-        with pytest.raises(LockLost, match="parent"):
-            leadership.proclaim("the child")
-        leadership.resign()  # which changes nothing
-        with pytest.raises(LockTimeout):
-            election.campaign("the child", wait_s=0)
-        return [election.leader(), next(election.observe())]
-
-    with election.campaign("the parent") as leadership:
-        assert Forked(lambda _: speak(leadership)).result() == [election.leader()] * 2
-        leadership.proclaim("the parent still leads")
-    child = Forked(lambda parent: (parent.send(election.campaign("the child").token), parent.poll(WITHIN_S)))
-    assert child.answer() > leadership.token
-    leader = election.leader()
-    assert leader is not None
-    assert leader.value == "the child"
-    child.tell("enough")
-    child.result()

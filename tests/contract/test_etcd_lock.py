@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import contextlib
+import gc
 import os
 import shutil
 import subprocess
@@ -24,7 +25,6 @@ from fencelock.etcd.backend import EtcdBackend
 from fencelock.etcd.txn import EtcdTxnBackend
 from fencelock.etcd.watch import WatchStream
 from lab.servers import EtcdCluster, EtcdMember, etcd_binary
-from lab.servers.process import free_port
 from lab.torture.proxy import Proxy
 from tests.contract.lock_contract import CALM_S, TTL_S, InThread, LockContract, LockSystem, hold_and_release
 from tests.harness.forked import Forked
@@ -64,7 +64,7 @@ class EtcdSystem(LockSystem):
 
     def leftovers(self) -> list[str]:
         keys = etcdctl(self.server.endpoint, "get", "--prefix", "--keys-only", "/").split()
-        return [key for key in keys if not key.endswith(("!record", "!taken"))] + leases_in_use(self.server)
+        return [key for key in keys if not key.endswith("!record")] + leases_in_use(self.server)
 
 
 class EtcdTxnSystem(EtcdSystem):
@@ -102,9 +102,34 @@ def shared_member(version: str) -> Iterator[EtcdMember]:
         yield member
 
 
-class TestEtcdLock(LockContract):
+class _EtcdContract(LockContract):
+    async def test_a_child_works_anew(self, steady_backend: EtcdBackend, name: str) -> None:
+        """It can't: gRPC would crash there, or wait for ever. It is told so at once, and can end like any other."""
+
+        async def in_task() -> None:
+            gc.collect()
+            await steady_backend.aio.lock(name).acquire()
+
+        def use(_: object) -> None:
+            another = EtcdBackend(steady_backend.client._endpoints[0].url).lock(name)
+            lock = steady_backend.lock(name)
+            for call in (lock.acquire, another.acquire, lambda: steady_backend.ping(1), lambda: asyncio.run(in_task())):
+                with pytest.raises(LockError, match="in use before the fork: connect after the fork"):
+                    call()
+            steady_backend.close()
+
+        async with steady_backend.aio.lock(name) as grant:
+            waiting = InThread(lambda: hold_and_release(steady_backend.lock(name)))
+            await self._until_in_line(steady_backend.lock(name), 2)
+            for _ in range(8):  # of which some crashed with gRPC's own fork handlers
+                await asyncio.to_thread(lambda: Forked(use).result())
+            grant.ensure_held()
+        assert await asyncio.to_thread(waiting.result) > grant.token
+        await steady_backend.leave_loop()
+
+
+class TestEtcdLock(_EtcdContract):
     guarantees = EtcdBackend.guarantees
-    has_sessions = True
 
     @pytest.fixture
     def system(self, shared_member: EtcdMember) -> LockSystem:
@@ -116,9 +141,8 @@ class TestEtcdLock(LockContract):
             yield EtcdSystem(member)
 
 
-class TestEtcdTxnLock(LockContract):
+class TestEtcdTxnLock(_EtcdContract):
     guarantees = EtcdTxnBackend.guarantees
-    has_sessions = True
 
     @pytest.fixture
     def system(self, etcd: EtcdMember) -> LockSystem:
@@ -236,25 +260,6 @@ def test_a_key_that_vanishes_behind_a_lost_answer(
     with holder:
         assert other.lock("/test/vanish").try_acquire() is None
     other.close()
-
-
-def test_a_grant_that_came_too_late_is_not_given_out(etcd: EtcdMember) -> None:
-    """When the calls take longer than the TTL the lock is not "got"; when they are quick again it is."""
-    with Proxy(etcd.client_port) as proxy:
-        backend = EtcdBackend([f"http://127.0.0.1:{proxy.port}"], ttl_s=TTL_S, timeout_s=10)
-        lock = backend.lock("/test/slow")
-        backend.ping(WITHIN_S)
-        proxy.delay_s = 1.2
-        acquiring = InThread(lambda: lock.acquire(owner="me"))
-        began = time.monotonic()
-        eventually(lambda: time.monotonic() > began + 1.5 * TTL_S, "longer than the TTL")
-        assert acquiring.thread.is_alive()
-        proxy.delay_s = 0
-        grant = acquiring.result()
-        assert not grant.lost
-        lock.release(owner="me")
-        backend.close()
-        eventually(lambda: not EtcdSystem(etcd).leftovers(), "nothing is left on the server")
 
 
 def test_contenders_say_who_they_are(etcd: EtcdMember, backend: EtcdBackend) -> None:
@@ -405,7 +410,7 @@ def test_a_watch_made_anew_does_not_need_the_past() -> None:
 @pytest.mark.parametrize("kind", [EtcdBackend, EtcdTxnBackend])
 @pytest.mark.slow
 def test_etcd_is_set_back(tmp_path: Path, kind: type[EtcdBackend], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who had a lock in an etcd that came back older has lost it, and nobody keeps what stands in the older copy."""
+    """The holder of a lock in an etcd that came back older has lost it, and nobody keeps what stands in the copy."""
     monkeypatch.setattr(lender, "_IDLE_S", 60.0)  # the first one's lease is there all the while
     with EtcdMember() as member:
         one, two = (kind(member.endpoint, ttl_s=CALM_S, timeout_s=CALM_S) for _ in range(2))
@@ -584,32 +589,6 @@ def test_an_answer_that_was_lost_is_asked_for_again(etcd: EtcdMember, marker: by
         backend.close()
 
 
-def test_a_release_that_fails_is_made_good(etcd: EtcdMember) -> None:
-    """A lease that could not be revoked, as etcd was away, is revoked when it is back, not only at its TTL's end."""
-    with Proxy(etcd.client_port) as proxy:
-        backend = EtcdBackend([f"http://127.0.0.1:{proxy.port}"], ttl_s=600)
-        lock = backend.lock("/test/late-revoke")
-        lock.acquire()
-        proxy.cut()
-        lock.release()
-        assert EtcdSystem(etcd).leftovers() != []
-        proxy.restore()
-        eventually(lambda: not EtcdSystem(etcd).leftovers(), "nothing is left on the server")
-        backend.close()
-
-
-def test_an_etcd_that_is_away_is_an_error_in_time() -> None:
-    """Without a server an acquire ends with LockUnavailable within its deadline; it doesn't hang."""
-    backend = EtcdBackend([f"http://127.0.0.1:{free_port()}"], timeout_s=0.5)
-    began = time.monotonic()
-    with pytest.raises(LockUnavailable):
-        backend.lock("/test/away").acquire()
-    with pytest.raises(LockUnavailable):
-        backend.ping(0.2)
-    assert time.monotonic() - began < WITHIN_S
-    backend.close()
-
-
 def test_two_clusters_are_not_one() -> None:
     """Endpoints of two clusters: whoever answered first is etcd, and the other one never gives a lock."""
     with EtcdMember(options=QUICK_ETCD) as ours, EtcdMember(options=QUICK_ETCD) as strange:
@@ -660,7 +639,7 @@ def test_an_etcd_without_space_is_not_ready() -> None:
             backend.lock("/test/full").acquire()
         eventually(lambda: _ping_error(backend), "what was true a moment ago is not any more")
         assert "space exceeded" in _ping_error(backend)
-        # What an operator does: docs/operations.md.
+        # An operator does the same: docs/operations.md.
         etcdctl(member.endpoint, "compact", "--physical", revision)
         etcdctl(member.endpoint, "defrag")
         etcdctl(member.endpoint, "alarm", "disarm")
@@ -689,7 +668,7 @@ def test_login(tmp_path: Path) -> None:
         backend = EtcdBackend([end], user="shop", password="open-door", ttl_s=5)
         backend.ping(WITHIN_S)
         # Many at once log in once, not many times: etcd takes its time over a password.
-        crowd = [InThread(lambda n=n: hold_and_release(backend.lock(f"/test/login/{n}"))) for n in range(30)]
+        crowd = [InThread(lambda n=n: hold_and_release(backend.lock(f"/test/login/{n}"))) for n in range(8)]
         assert all(thread.result() > 0 for thread in crowd)
         lock = backend.lock("/test/login")
         lock.acquire()
@@ -803,7 +782,7 @@ def test_tls(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("endpoint", ["ftp://host", "http://", "://", "http://h:port", "http://[", "http://u:p@h"])
 def test_an_odd_endpoint_is_refused(endpoint: str) -> None:
-    """What is no etcd URL is a configuration error, at once."""
+    """A text that is no etcd URL is a configuration error, at once."""
     with pytest.raises(ConfigurationError, match="not an etcd endpoint"):
         EtcdBackend([endpoint])
 
@@ -845,23 +824,6 @@ def _has(lock: DistributedLock, key: str) -> bool:
     return any(contender.key == key for contender in lock.contenders())
 
 
-def test_a_forked_child_that_can_not_use_grpc_is_told(backend: EtcdBackend, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without gRPC's fork handlers it would hang in each call: it is refused at once, and closes without a word."""
-
-    def use() -> None:
-        try:
-            backend.lock("/test/grpc").acquire()
-        finally:
-            backend.close()
-
-    with backend.lock("/test/grpc"):
-        with monkeypatch.context() as patch:
-            patch.setenv("GRPC_ENABLE_FORK_SUPPORT", "0")
-            child = Forked(lambda _: use())
-        with pytest.raises(LockError, match="gRPC"):
-            child.result()
-
-
 # -- leases that are lent --------------------------------------------------------------------------------------------
 
 
@@ -888,7 +850,7 @@ def test_leases_are_not_lent_for_another_ttl(etcd: EtcdMember, backend: EtcdBack
 
 
 def test_a_lease_with_an_open_call_is_not_lent(etcd: EtcdMember, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is still on its way could make a key that nobody knows of: the lease is revoked, and the key with it."""
+    """A call on its way could make a key that nobody knows of: the lease is revoked, and the key with it."""
     other = EtcdBackend([etcd.endpoint], ttl_s=CALM_S)
     put, used = other.client.put_and_see, list[int]()
 
@@ -939,23 +901,3 @@ def test_idle_leases_are_given_back(etcd: EtcdMember, monkeypatch: pytest.Monkey
         pass
     other.close()
     assert leases(etcd) == []
-
-
-@pytest.mark.slow
-async def test_a_crowd_of_tasks_is_served(etcd: EtcdMember) -> None:
-    """Five hundred tasks that come at once all get the lock."""
-    locks = EtcdBackend([etcd.endpoint], ttl_s=CALM_S, timeout_s=CALM_S).aio
-    lock, inside, served = locks.lock("/test/crowd"), 0, 0
-
-    async def once() -> None:
-        nonlocal inside, served
-        async with lock:
-            inside += 1
-            assert inside == 1
-            await asyncio.sleep(0)
-            inside -= 1
-            served += 1
-
-    await asyncio.wait_for(asyncio.gather(*(once() for _ in range(500))), 120)
-    assert served == 500
-    await locks.close()

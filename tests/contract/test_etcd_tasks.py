@@ -12,6 +12,7 @@ from fencelock import AsyncLocks, LockError, LockLost, LockTimeout, LockUnavaila
 from fencelock.etcd import lookout
 from fencelock.etcd.aio import AsyncElection, AsyncSession
 from fencelock.etcd.backend import EtcdBackend
+from fencelock.etcd.session import Session
 from fencelock.local import LocalBackend
 from lab.servers import EtcdMember
 from tests.contract.lock_contract import CALM_S, TTL_S
@@ -90,7 +91,7 @@ class Observer:
                 self.heard.put_nowait(leader.value if leader else None)
 
     async def hear(self) -> str | None:
-        """What comes next."""
+        """Wait for the next value."""
         async with asyncio.timeout(WITHIN_S):
             return await self.heard.get()
 
@@ -98,41 +99,33 @@ class Observer:
 # -- elections -------------------------------------------------------------------------------------------------------
 
 
-async def test_tasks_are_elected_in_the_order_in_which_they_came(election: AsyncElection) -> None:
-    """One of them leads; when it resigns, the next one does, with a greater token."""
+async def test_tasks_lead_as_threads_do(etcd: EtcdMember, election: AsyncElection) -> None:
+    """Campaign, proclaim, record, lose and resign come to the same as for threads (see test_election.py)."""
     assert await election.leader() is None
-    async with election.campaigning("first") as first:
-        waiting = []
-        for number, value in enumerate(("second", "third"), 2):
-            waiting.append(asyncio.create_task(election.campaign(value)))
-            await queued(election, number)
-        assert await said(election) == "first"
-        await first.proclaim("still the first")
-        assert await said(election) == "still the first"
-        assert [one.holds for one in await election.candidates()] == [True, False, False]
-    second = await waiting[0]
-    assert second.token > first.token
-    assert not waiting[1].done()
-    assert await said(election) == "second"
-    await second.resign()
-    third = await waiting[1]
-    assert third.token > second.token
-    await third.resign()
-    await third.resign()
-    assert await election.leader() is None
-
-
-async def test_a_candidate_waits_no_longer_than_it_wants(election: AsyncElection) -> None:
-    """`wait_s` is kept, and nothing of it stays in the queue; 0 leads if nobody else does."""
-    leadership = await election.campaign("me", wait_s=0)
-    for wait_s in (0, 0.2):
-        began = time.monotonic()
-        with pytest.raises(LockTimeout):
-            async with asyncio.timeout(WITHIN_S):
-                await election.campaign("other", wait_s=wait_s)
-        assert time.monotonic() - began >= wait_s
-        await queued(election, 1)
-    await leadership.resign()
+    try:
+        async with election.campaigning("first") as first:
+            with pytest.raises(LockTimeout):
+                async with asyncio.timeout(WITHIN_S):
+                    await election.campaign("other", wait_s=0)
+            waiting = asyncio.create_task(election.campaign("second"))
+            await queued(election, 2)
+            await first.proclaim("still the first")
+            await first.record("what was done")
+            assert await said(election) == "still the first"
+            assert [one.holds for one in await election.candidates()] == [True, False]
+        second = await waiting
+        assert second.token > first.token
+        assert await said(election) == "second"
+        await do(etcd, "del", second.key)
+        for speak in (second.proclaim, second.record):
+            with pytest.raises(LockLost):
+                await speak("I still lead")
+        assert second.lost
+        await second.resign()
+        await second.resign()
+        assert await election.recorded() == "what was done"
+    finally:
+        await do(etcd, "del", f"{LEADER}!record")  # it is for good
 
 
 async def test_a_candidate_that_is_cancelled_leaves_nothing(election: AsyncElection) -> None:
@@ -153,7 +146,7 @@ async def test_a_candidate_that_is_cancelled_leaves_nothing(election: AsyncElect
 
 
 async def test_cancelling_a_candidate_at_any_moment_leaves_nothing(election: AsyncElection) -> None:
-    """Whatever a cancellation races with (the candidature, the election, the end), nobody leads afterwards."""
+    """Nobody leads afterwards, whatever a cancellation races with (the candidature, the election, the end)."""
 
     async def lead() -> None:
         async with election.campaigning("me"):
@@ -212,40 +205,6 @@ async def test_observing_ends_with_the_connection_of_tasks(etcd: EtcdMember, loc
         )
 
 
-async def test_a_task_that_lost_the_lead_is_told(etcd: EtcdMember, election: AsyncElection, brief: AsyncLocks) -> None:
-    """By callback, flag and error; it can say and write down no more, and its resignation is not its successor's."""
-    first, told = await brief.election(LEADER).campaign("first"), asyncio.Event()
-    first.on_lost(told.set)
-    successor = asyncio.create_task(election.campaign("second"))
-    await queued(election, 2)
-    await do(etcd, "lease", "revoke", first.key.rpartition("/")[2])
-    second = await successor
-    async with asyncio.timeout(WITHIN_S):
-        await told.wait()
-    assert first.lost
-    with pytest.raises(LockLost):
-        first.ensure_held()
-    with pytest.raises(LockLost):
-        await first.proclaim("I still lead")
-    with pytest.raises(LockLost):
-        await first.record("I do")
-    await first.resign()
-    assert await said(election) == "second"
-    assert await election.recorded() is None
-    await second.resign()
-
-
-async def test_who_can_not_know_of_the_loss_is_refused(etcd: EtcdMember, election: AsyncElection) -> None:
-    """Before any renewal has told of it: a leader whose key is gone finds that out when it speaks."""
-    leadership = await election.campaign("me")
-    await do(etcd, "del", leadership.key)
-    assert not leadership.lost
-    with pytest.raises(LockLost, match="leads no more"):
-        await leadership.proclaim("I still lead")
-    assert leadership.lost
-    await leadership.resign()
-
-
 async def test_the_loop_renews_a_leadership(brief: AsyncLocks) -> None:
     """For longer than its TTL, as long as the loop turns; one that stands still for a TTL leads no more."""
     leadership = await brief.election(LEADER).campaign("me")
@@ -259,60 +218,27 @@ async def test_the_loop_renews_a_leadership(brief: AsyncLocks) -> None:
     await leadership.resign()
 
 
-async def test_what_a_task_writes_down_outlasts_its_leadership(etcd: EtcdMember, election: AsyncElection) -> None:
-    """All can read it, also when nobody leads any more."""
-    try:
-        assert await election.recorded() is None
-        async with election.campaigning("me") as leadership:
-            await leadership.record("what was done")
-        assert await election.leader() is None
-        assert await election.recorded() == "what was done"
-    finally:
-        await do(etcd, "del", f"{LEADER}!record")  # it is for good
-
-
 # -- sessions --------------------------------------------------------------------------------------------------------
 
 
-async def test_tasks_have_several_locks_under_one_lease(etcd: EtcdMember, locks: AsyncLocks) -> None:
-    """There is one lease for all, and the end of the session is the end of all; its tasks exclude each other."""
-    async with locks.session() as session:
-        one, two = session.lock(ONE), session.lock(TWO)
-        async with one as first, two as second:
-            assert first.token < second.token
+async def test_tasks_have_sessions_as_threads_do(etcd: EtcdMember, locks: AsyncLocks) -> None:
+    """There is one lease for all, and the end of the session is the end of all (see test_session.py)."""
+    async with locks.session(ttl_s=CALM_S + 1) as session:
+        async with session.lock(ONE), session.lock(TWO):
             assert [int(lease, 16) for lease in await asyncio.to_thread(leases, etcd)] == [session.lease_id]
-            assert not await is_free(locks, ONE)
+            assert session.ttl_s == CALM_S + 1
             assert await asyncio.create_task(session.lock(ONE).try_acquire()) is None
-        assert await is_free(locks, ONE)
-        await one.acquire()
         leadership = await session.election(LEADER).campaign("me")
     assert session.lost
     assert leadership.lost
     assert await locks.election(LEADER).leader() is None
-    assert await is_free(locks, ONE)
     with pytest.raises(LockLost, match="the session was closed"):
-        await one.release()
-    with pytest.raises(LockLost):
         await session.lock(TWO).acquire()
     await session.close()
-
-
-async def test_who_waits_under_a_session_may_be_cancelled(locks: AsyncLocks) -> None:
-    """Or have waited for long enough: it is out of the queue then, and the session and its other locks go on."""
-    async with locks.lock(ONE), locks.session() as session:
-        async with session.lock(TWO) as grant:
-            waiting = asyncio.create_task(session.lock(ONE).acquire())
-            await in_line(locks, ONE, 2)
-            waiting.cancel()
-            await asyncio.wait({waiting})
-            assert waiting.cancelled()
-            assert len(await locks.contenders(ONE)) == 1
-            with pytest.raises(LockTimeout):
-                async with asyncio.timeout(WITHIN_S):
-                    await session.lock(ONE).acquire(wait_s=0.1)
-            await in_line(locks, ONE, 1)
-            assert not grant.lost
-        assert not session.lost
+    async with locks.session(ttl_s=TTL_S) as orphan:
+        await orphan.lock(ONE).acquire(owner="me")
+        orphan.orphan()
+        await eventually_async(lambda: orphan.lost, "it is renewed no more")
 
 
 async def test_a_task_that_is_cancelled_closes_its_session(locks: AsyncLocks) -> None:
@@ -349,7 +275,7 @@ async def test_a_session_that_is_called_off_leaves_no_lease(etcd: EtcdMember, lo
 
 
 async def test_tasks_under_a_lost_session_are_told(etcd: EtcdMember, locks: AsyncLocks, brief: AsyncLocks) -> None:
-    """Those who hold, those who lead and those who wait; with `cancel_on_lost` a body goes no further."""
+    """Holders, leaders and waiters are told; with `cancel_on_lost` a body goes no further."""
     other, told = locks.lock(TWO), threading.Event()
     await other.acquire()
     async with brief.session() as session:
@@ -388,23 +314,11 @@ async def test_the_loop_renews_a_session(locks: AsyncLocks, brief: AsyncLocks) -
     await eventually_async(lambda: is_free(locks, ONE), "it is free")
 
 
-async def test_an_orphan_of_a_task_ends_by_itself(locks: AsyncLocks) -> None:
-    """Until its time is over all stays locked; then whoever still believes in it is told."""
-    async with locks.session(ttl_s=TTL_S) as session:
-        grant = await session.lock(ONE).acquire(owner="me")
-        session.orphan()
-        assert not await is_free(locks, ONE)
-        assert not grant.lost
-        await eventually_async(lambda: is_free(locks, ONE), "its lease has ended")
-        assert grant.lost
-        assert session.lost
-
-
 async def test_a_task_uses_a_lease_that_somebody_else_has_granted(etcd: EtcdMember, locks: AsyncLocks) -> None:
-    """It is kept, with its own TTL. One that isn't there is an error; a task that is cancelled does not end it."""
+    """It is kept, with its own TTL. A lease that isn't there is an error; a task that is cancelled does not end it."""
     backend, lease_id = locks.backend, int((await do(etcd, "lease", "grant", "60")).split()[1], 16)
     for moment in range(MOMENTS):
-        beginning = backend.begin_session(backend.loop_renewers.here(), lease_id=lease_id)
+        beginning = Session.begin(backend, backend.loop_renewers.here(), lease_id=lease_id)
         opening = asyncio.create_task(AsyncSession.open(backend, beginning, borrowed=True))
         await asyncio.sleep(moment * 0.0001)  # not a wait for anything: a different moment each time
         opening.cancel()

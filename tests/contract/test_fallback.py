@@ -3,7 +3,6 @@
 import queue
 from collections.abc import Iterator
 from contextlib import suppress
-from multiprocessing.connection import Connection
 
 import pytest
 
@@ -13,7 +12,6 @@ from fencelock.fallback import FallbackBackend
 from fencelock.redis.lock import RedisBackend
 from lab.servers import EtcdMember, Valkey
 from tests.contract.lock_contract import InThread
-from tests.harness.forked import Forked
 from tests.harness.waiting import WITHIN_S, eventually
 
 NAME = "/test/fallback"
@@ -62,19 +60,15 @@ def test_a_session_is_one_of_the_lock_system(backend: FallbackBackend, etcd: Etc
         assert not unlocked(grant)
 
 
-def test_a_lock_can_be_taken_away(backend: FallbackBackend, server: Valkey) -> None:
-    """From who has it, and that is written down; while the lock system is away there is nothing to take."""
+def test_a_release_can_be_forced(backend: FallbackBackend) -> None:
+    """As the lock system does it."""
     lock = backend.lock(NAME)
     grant = lock.acquire()
-    had = backend.take_away(NAME, by="me", why="it hangs")
+    had = backend.force_release(NAME)
     assert had is not None
     assert had.token == grant.token
-    assert backend.taken_from(NAME)["why"] == "it hangs"
     with backend.lock(NAME).holding(wait_s=WITHIN_S) as after:
         assert after.token > grant.token
-    server.kill()
-    with pytest.raises(LockUnavailable):
-        backend.take_away(NAME, by="me")
     with suppress(LockLost):
         lock.release()
 
@@ -219,25 +213,3 @@ def test_closing_is_not_going_away(server: Valkey) -> None:
     assert not backend.degraded
     with pytest.raises((LockUnavailable, LockLost)):
         lock.acquire(owner="late")
-
-
-def test_a_forked_child_has_slots_and_a_look_of_its_own(backend: FallbackBackend, server: Valkey) -> None:
-    """It goes on without the lock although its parent has taken all slots, and notices by itself that it is back."""
-    lock = backend.lock(NAME)
-    server.kill()
-    for owner in range(MOST):
-        assert unlocked(lock.acquire(owner=owner))
-
-    def go_on(parent: Connection) -> bool:
-        for owner in "ab":
-            assert unlocked(lock.acquire(owner=owner, wait_s=WITHIN_S))
-        parent.send("went on")
-        eventually(lambda: not backend.degraded, "it is back")
-        return unlocked(lock.acquire(owner="c", wait_s=WITHIN_S))
-
-    child = Forked(go_on)
-    child.answer()
-    server.start()
-    assert child.result() is False
-    for owner in range(MOST):
-        lock.release(owner=owner)

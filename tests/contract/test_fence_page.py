@@ -6,9 +6,11 @@ has the package itself.
 
 import re
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import redis
 
@@ -71,8 +73,10 @@ def test_the_row_in_sql(mariadb: MariaDB) -> None:
 
 
 def test_server_and_client(valkey: Valkey) -> None:
-    server = run("HTTP", 0)
-    with serving(server["app"]) as url:
-        for balance in (5, 10):
-            run("HTTP", 1, in_redis(valkey), ("http://127.0.0.1:8080", url))
-            assert server["balances"] == {"ann": balance}
+    server = run("HTTP", 0, in_redis(valkey))
+    with serving(server["app"]) as url, closing(server["client"]) as client:
+        headers = [run("HTTP", 1, in_redis(valkey), ("http://127.0.0.1:8080", url))["headers"] for _ in range(2)]
+        assert client.hget("balance:ann", "value") == b"10"
+        for method, sent, status in (("PUT", headers[0], 412), ("GET", headers[0], 412), ("PUT", {}, 422)):
+            assert httpx.request(method, f"{url}/balances/ann?balance=1", headers=sent).status_code == status
+        assert client.hget("balance:ann", "value") == b"10"

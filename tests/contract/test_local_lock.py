@@ -34,7 +34,6 @@ class LocalSystem(LockSystem):
 
 class TestLocalLock(LockContract):
     guarantees = LocalBackend.guarantees
-    can_be_taken = False
 
     @pytest.fixture
     def system(self) -> LockSystem:

@@ -1,7 +1,5 @@
 """Both MySQL locks keep the contract; and what is theirs alone: names, tokens, silent sessions, tables, URLs, TLS."""
 
-import asyncio
-import gc
 import os
 import signal
 import socket
@@ -11,7 +9,6 @@ import time
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -35,11 +32,9 @@ from fencelock.mysql.row import MySqlRowBackend
 from fencelock.steps import in_thread
 from lab.servers import MariaDB
 from lab.servers.process import free_port
-from lab.torture.proxy import Proxy
-from tests.contract.lock_contract import STEADY_S, TTL_S, InThread, LockContract, LockSystem, hold_and_release
-from tests.harness.forked import Forked
+from tests.contract.lock_contract import TTL_S, InThread, LockContract, LockSystem, hold_and_release
 from tests.harness.servers import ask, optional
-from tests.harness.waiting import WITHIN_S, eventually, eventually_async
+from tests.harness.waiting import WITHIN_S, eventually
 from tests.harness.worker import Worker
 
 
@@ -108,7 +103,7 @@ class ForUpdateSystem(MySqlSystem):
         ask(self.server, f"KILL {session}")
 
     def held(self) -> list[str]:
-        """What is signed, and transactions of holders and waiters. The rows themselves are meant to stay."""
+        """Signed rows, and transactions of holders and waiters. The rows themselves are meant to stay."""
         return [*self._names("fencelock_rows WHERE holder IS NOT NULL"), *transactions(self.server)]
 
 
@@ -220,7 +215,7 @@ def test_a_paused_holder_loses_the_lock(system: MySqlSystem, backend: MySqlBacke
         began = time.monotonic()
         with backend.lock("/test/paused") as grant:
             assert grant.token > first
-            assert TTL_S / 2 < time.monotonic() - began < TTL_S + 3
+            assert TTL_S / 2 < time.monotonic() - began < TTL_S + WITHIN_S
             worker.resume()
             assert worker.ask("lost") == {"error": "LockLost"}
             assert worker.ask("release") == {"error": "LockLost"}
@@ -242,7 +237,7 @@ def test_tokens_of_all_locks_of_a_database_can_be_compared(server: MariaDB, open
 
 
 @pytest.mark.parametrize("kind", [RowSystem, ForUpdateSystem])
-def test_whoever_is_late_with_its_token_does_not_own(
+def test_a_token_that_comes_late_is_no_ownership(
     system: MySqlSystem, backend: MySqlBackend, open_: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process that stands still between getting the row and its token, for so long that somebody else gets the lock
@@ -392,7 +387,6 @@ def test_tls(kind: type[MySqlSystem], tmp_path: Path, open_: Open) -> None:
             with pytest.raises(LockCancelled):
                 called_off.result()
             assert connections(server) > 0
-            assert Forked(lambda _: connections(server)).result() == 0
         assert waiter.result() > 0
         with pytest.raises(LockUnavailable, match="certificate"):
             open_(kind.kind, f"{server.url}?ssl_ca={files['stranger']}").ping(WITHIN_S)
@@ -439,25 +433,6 @@ def test_the_password_for_mysql_8_without_tls(kind: type[MySqlSystem], open_: Op
             asking.result()
 
 
-def test_a_grant_that_came_too_late_is_not_given_out(system: MySqlSystem, open_: Open) -> None:
-    """When the calls take longer than the TTL the lock is not "got"; when they are quick again it is."""
-    with Proxy(system.server.port) as proxy:
-        backend = open_(
-            system.kind, system.server.url.replace(f":{system.server.port}/", f":{proxy.port}/"), timeout_s=10
-        )
-        lock = backend.lock("/test/slow")
-        with lock:
-            pass
-        proxy.delay_s = 0.6 * TTL_S
-        acquiring = InThread(lambda: lock.acquire(owner="me"))
-        began = time.monotonic()
-        eventually(lambda: time.monotonic() > began + 1.5 * TTL_S, "longer than the TTL")
-        proxy.delay_s = 0
-        grant = acquiring.result()
-        grant.ensure_held()
-        lock.release(owner="me")
-
-
 def test_close_leaves_no_connection(system: MySqlSystem, open_: Open) -> None:
     """Neither those in use nor those kept for later; who holds a lock then, and whose lock the server has freed with
     its connection, has been told.
@@ -476,7 +451,7 @@ def test_close_leaves_no_connection(system: MySqlSystem, open_: Open) -> None:
     for thread in threads:
         with pytest.raises(LockUnavailable):
             thread.result()
-    assert time.monotonic() - began < 1  # they were told, not left to the end of their connections
+    assert time.monotonic() - began < WITHIN_S  # they were told, not left to the end of their connections
     eventually(lambda: len(ask(server, "SHOW PROCESSLIST")) == before, "all connections are closed")
     assert grant.lost == (system.kind is MySqlForUpdateBackend)
     if not grant.lost:
@@ -493,54 +468,6 @@ def test_idle_connections_that_the_server_closed_are_not_used(system: MySqlSyste
         assert [contender.token for contender in lock.contenders()] == [grant.token]
 
 
-def test_a_waiter_bears_with_a_short_outage(kind: type[MySqlSystem], open_: Open) -> None:
-    """A restart of the server ends no wait; one that stays away ends it with an error after a TTL."""
-    with optional(MariaDB) as server:
-        backend, other = (open_(kind.kind, server.url, ttl_s=20) for _ in range(2))
-        held = backend.lock("/test/away").acquire(owner="me")
-        waiter = InThread(lambda: hold_and_release(other.lock("/test/away")))
-        system = kind(server)
-        eventually(lambda: asked(system) > 0, "it waits")
-        system.restart()
-        if held.lost or kind is ForUpdateSystem:
-            assert waiter.result() > held.token  # the transaction is gone
-        else:
-            assert waiter.thread.is_alive()
-        impatient = open_(kind.kind, server.url, ttl_s=1)
-        with backend.lock("/test/gone"):
-            waiter = InThread(lambda: impatient.lock("/test/gone").acquire())
-            eventually(lambda: asked(system) > 0, "it waits")
-            server.kill()
-            with pytest.raises(LockUnavailable):
-                waiter.result()
-            server.start()
-            held.lease.lose("the test is over")
-
-
-@pytest.mark.parametrize("wait_s", [0, None])
-def test_a_frozen_server_is_an_error_and_not_a_wait(kind: type[MySqlSystem], open_: Open, wait_s: float | None) -> None:
-    """Also over connections that were good a moment ago, and for those who would not wait or would wait for ever."""
-    with optional(MariaDB) as server:
-        backend = open_(kind.kind, server.url, timeout_s=0.5)
-        with backend.lock("/test/frozen"):
-            pass
-        other = open_(kind.kind, server.url)
-
-        def frozen() -> bool:
-            try:
-                other.ping(0.3)
-            except LockUnavailable:
-                return True
-            return False
-
-        server.pause()
-        eventually(frozen, "the signal has reached all of its threads")
-        with pytest.raises(LockUnavailable):
-            backend.lock("/test/frozen").acquire(wait_s=wait_s)
-        server.resume()
-        eventually(lambda: not kind(server).leftovers(), "nothing is left on the server")
-
-
 # -- FOR UPDATE: the queue inside the server -----------------------------------------------------------------------
 
 
@@ -549,20 +476,24 @@ def test_a_wait_ends_when_it_should(server: MariaDB, rows: MySqlBackend) -> None
     lock, other = rows.lock("/test/ends"), rows.lock("/test/ends")
     with lock:
         for wait_s in (0.05, 0.35, 1.2):
-            began = time.monotonic()
-            with pytest.raises(LockTimeout):
-                other.acquire(wait_s=wait_s, owner="other")
-            assert wait_s <= time.monotonic() - began < wait_s + 0.2
+
+            def is_punctual(wait_s: float = wait_s) -> bool:
+                began = time.monotonic()
+                with pytest.raises(LockTimeout):
+                    other.acquire(wait_s=wait_s, owner="other")
+                assert time.monotonic() >= began + wait_s
+                return time.monotonic() < began + wait_s + 0.2
+
+            eventually(is_punctual, "a wait ends in time, once the machine is not too busy")
         cancel = Cancel()
         called_off = InThread(lambda: other.acquire(cancel=cancel))
         eventually(lambda: waiting(server) == 1, "it waits in the server")
         began = time.monotonic()
         cancel.set()
-        assert time.monotonic() - began < 0.1  # whoever calls it off isn't blocked meanwhile
+        assert time.monotonic() - began < WITHIN_S / 2  # calling it off blocks nobody
         with pytest.raises(LockCancelled):
             called_off.result()
-        assert time.monotonic() - began < 0.5
-        eventually(lambda: waiting(server) == 0, "nobody waits in the server", 1.0)
+        eventually(lambda: waiting(server) == 0, "nobody waits in the server")
 
 
 def test_a_killed_waiter_does_not_stop_those_behind_it(server: MariaDB, rows: MySqlBackend) -> None:
@@ -579,7 +510,7 @@ def test_a_killed_waiter_does_not_stop_those_behind_it(server: MariaDB, rows: My
         holder.release()
         began = time.monotonic()
         assert behind.result() > first.token
-        assert time.monotonic() - began < 1
+        assert time.monotonic() - began < WITHIN_S
 
 
 def test_a_paused_waiter_stops_those_behind_it_for_a_ttl(server: MariaDB, rows: MySqlBackend) -> None:
@@ -596,7 +527,7 @@ def test_a_paused_waiter_stops_those_behind_it_for_a_ttl(server: MariaDB, rows: 
         holder.release()
         began = time.monotonic()
         grant = behind.result()
-        assert TTL_S / 2 < time.monotonic() - began < TTL_S + 3
+        assert TTL_S / 2 < time.monotonic() - began < TTL_S + WITHIN_S
         worker.resume()
         eventually(lambda: waiting(server) == 1, "it waits again")
         assert not grant.lost
@@ -621,7 +552,7 @@ def test_a_wait_that_somebody_ended_goes_on(server: MariaDB, rows: MySqlBackend)
 
 
 def test_a_row_that_was_deleted_is_made_again(server: MariaDB, rows: MySqlBackend) -> None:
-    """Who locks a row that isn't there excludes nobody: so nobody believes that they own the lock by that."""
+    """Locking a row that isn't there excludes nobody: so nobody believes that they own the lock by that."""
     holder, other = rows.lock("/test/deleted"), rows.lock("/test/deleted")
     with holder:
         pass
@@ -664,7 +595,7 @@ def test_a_dead_owners_row_is_taken_without_waiting(server: MariaDB, open_: Open
 def test_two_who_find_the_same_dead_row_do_not_both_get_it(
     server: MariaDB, open_: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a waiter saw is old when it acts on it: a row that lives again is not taken over."""
+    """A waiter acts on a look that is old by then: a row that lives again is not taken over."""
     backend = open_(MySqlRowBackend, server.url)
     late = backend.lock("/test/two")
     with backend.lock("/test/two") as grant:
@@ -691,46 +622,6 @@ def asked(system: MySqlSystem) -> int:
     return 1
 
 
-def test_a_forked_child_keeps_no_connection_open(system: MySqlSystem, backend: MySqlBackend) -> None:
-    """The server hears of its parent's end although the child lives on: of idle sessions, a holder's and a waiter's."""
-
-    lock = backend.lock("/test/copies")
-    lock.acquire()
-    in_server = system.kind is MySqlForUpdateBackend  # the other's waiters don't wait there, but look
-    waiters = [InThread(lambda: hold_and_release(lock))] if in_server else []
-    eventually(lambda: waiting(system.server) == len(waiters), "one waits for the row")
-    assert connections(system.server) > len(waiters)
-    assert Forked(lambda _: connections(system.server)).result() == 0
-    lock.release()
-    for one in waiters:
-        one.result()
-
-
-@pytest.mark.slow
-async def test_a_child_costs_its_parents_tasks_nothing(system: MySqlSystem, open_: Open) -> None:
-    """A child that throws away what tasks of its parent have there takes neither the lock nor the wait from them.
-
-    With the copies of the sockets goes what the event loop of both would hear of them.
-    """
-    backend = open_(system.kind, system.server.url, ttl_s=STEADY_S)
-
-    def throw_away(_: Connection) -> int:
-        vars(backend).clear()
-        gc.collect()
-        return connections(system.server)
-
-    lock = backend.aio.lock("/test/thrown")
-    grant = await lock.acquire(owner="me")
-    waiter = asyncio.create_task(backend.aio.lock("/test/thrown").acquire(owner="waiter"))
-    await eventually_async(lambda: asyncio.to_thread(lambda: asked(system) == 1))
-    assert await asyncio.to_thread(Forked(throw_away).result) == 0
-    until = time.monotonic() + 1.5 * STEADY_S
-    await eventually_async(lambda: grant.lost or time.monotonic() > until, "longer than the TTL")
-    await lock.release(owner="me")  # raises if it was lost
-    assert (await asyncio.wait_for(waiter, WITHIN_S)).token > grant.token
-    await backend.leave_loop()
-
-
 def test_a_ctrl_c_ends_a_wait(system: MySqlSystem, backend: MySqlBackend, open_: Open) -> None:
     """At once, and out of the server's queue, however long one would have waited."""
 
@@ -748,7 +639,7 @@ def test_a_ctrl_c_ends_a_wait(system: MySqlSystem, backend: MySqlBackend, open_:
                 backend.lock("/test/interrupted").acquire()
             interrupting.result()
             assert time.monotonic() - began < WITHIN_S
-            eventually(lambda: waiting(system.server) == 0, "nobody waits in the server", 1.0)
+            eventually(lambda: waiting(system.server) == 0, "nobody waits in the server")
             assert len(holder.contenders()) == 1
             holder.release(owner="holder")
     finally:

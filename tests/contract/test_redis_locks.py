@@ -64,7 +64,7 @@ class RedisSystem(LockSystem):
         self.client.delete(grant.key.rpartition("/")[0])
 
     def leftovers(self) -> list[str]:
-        return [key for key in self.client.keys("*") if not key.startswith(("fencelock_tokens", "fencelock_taken"))]
+        return [key for key in self.client.keys("*") if not key.startswith("fencelock_tokens")]
 
 
 @pytest.fixture(scope="module")
@@ -120,8 +120,7 @@ class RedlockSystem(LockSystem):
         self.delete_key(grant.key)
 
     def leftovers(self) -> list[str]:
-        found = {key for client in self.clients for key in client.keys("*")}
-        return sorted(key for key in found if not key.startswith("fencelock_taken"))
+        return sorted({key for client in self.clients for key in client.keys("*")})
 
     def restart(self) -> None:
         for server in self.servers[:2]:
@@ -280,7 +279,7 @@ def test_those_who_left_and_the_dead_cost_a_ttl_together(raw: Any, shared_server
         assert raw.zscore(scores, first) / 1000 <= time.time() + ttl_s
         raw.delete(name)
         assert behind.result().token > 0
-        assert time.monotonic() - killed < 2 * ttl_s
+        assert time.monotonic() - killed < 4 * ttl_s
         lock.release(owner="me")
 
 
@@ -335,7 +334,7 @@ def test_a_name_that_something_else_uses_is_said(raw: Any, backend: RedisBackend
             lock.try_acquire()
         with pytest.raises(LockError, match="something else uses that name"):
             lock.contenders()
-        assert time.monotonic() - began < 1
+        assert time.monotonic() - began < WITHIN_S / 2
         assert not isinstance(error.value, LockUnavailable)
         assert raw.keys("*") == ["/test/shared"]  # nothing of ours beside it
     with lock as grant:
@@ -345,7 +344,7 @@ def test_a_name_that_something_else_uses_is_said(raw: Any, backend: RedisBackend
 async def test_a_name_that_something_else_uses_is_said_to_tasks(raw: Any, backend: RedisBackend) -> None:
     """The same on a loop."""
     raw.set("/test/shared", "a text")
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(WITHIN_S):
         with pytest.raises(LockError, match="something else uses that name"):
             await backend.aio.lock("/test/shared").acquire()
     await backend.leave_loop()
@@ -386,7 +385,7 @@ def test_a_lock_that_was_unlocked_by_force(raw: Any, backend: RedisBackend) -> N
         assert [(one.key, one.owner, one.token, one.holds) for one in queue] == [
             (f"/test/shared/{THEIRS}", {}, 0, True)
         ]
-    taken = backend.take_away("/test/shared", by="a test")
+    taken = backend.force_release("/test/shared")
     assert taken is not None
     assert (taken.key, taken.owner, taken.token) == (f"/test/shared/{THEIRS}", {}, 0)
     with backend.lock("/test/shared") as next_one:

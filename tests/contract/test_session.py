@@ -11,12 +11,10 @@ from fencelock import LockLost, LockTimeout
 from fencelock.clock import now
 from fencelock.etcd.backend import EtcdBackend
 from fencelock.etcd.client import EtcdClient
-from fencelock.etcd.session import Session
 from lab.servers import EtcdMember
 from lab.torture.proxy import Proxy
 from tests.contract.lock_contract import TTL_S, InThread, hold_and_release
 from tests.contract.test_etcd_lock import EtcdSystem
-from tests.harness.forked import Forked
 from tests.harness.servers import end_leases, etcdctl, leases
 from tests.harness.waiting import WITHIN_S, eventually
 
@@ -219,20 +217,3 @@ def test_an_election_under_a_session(backend: EtcdBackend) -> None:
     session.close()
     assert leadership.lost
     assert backend.election(ONE).leader() is None
-
-
-def test_a_forked_child_does_not_have_the_session(backend: EtcdBackend) -> None:
-    """It can lock nothing under its parent's session, and closing it there changes nothing; it can have its own."""
-
-    def use(session: Session) -> int:
-        with pytest.raises(LockLost, match="parent"):
-            session.lock(TWO).acquire()
-        session.close()
-        assert not is_free(backend, ONE)
-        with backend.session() as own, own.lock(TWO) as grant:
-            return grant.token
-
-    with backend.session() as session, session.lock(ONE) as grant:
-        assert Forked(lambda _: use(session)).result() > grant.token
-        assert not is_free(backend, ONE)
-        session.ensure_held()

@@ -59,7 +59,6 @@ class ToySystem(LockSystem):
 
 class TestToyLock(LockContract):
     guarantees = ToyBackend.guarantees
-    can_be_taken = False
 
     @pytest.fixture(autouse=True)
     def registered(self, monkeypatch: pytest.MonkeyPatch) -> None:

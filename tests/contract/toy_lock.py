@@ -17,8 +17,9 @@ from typing_extensions import Unpack, override
 
 from fencelock import LockUnavailable
 from fencelock.attempt import Attempt
-from fencelock.backend import Guarantees, LockBackend, Options
+from fencelock.backend import Guarantees, LockBackend
 from fencelock.clock import now
+from fencelock.common import Options
 from fencelock.contender import Contender, describe, parse_owner
 from fencelock.grant import Grant
 from fencelock.lease import Lease

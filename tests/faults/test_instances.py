@@ -7,7 +7,7 @@ import signal
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
@@ -19,7 +19,7 @@ from lab.servers import EtcdMember, Valkey
 from lab.servers.process import Process, free_port
 from lab.torture.proxy import Proxy
 from tests.harness.shop import Instance, lock_url, shop
-from tests.harness.waiting import WITHIN_S, eventually, eventually_async
+from tests.harness.waiting import eventually, eventually_async
 
 pytestmark = pytest.mark.slow
 
@@ -53,23 +53,6 @@ async def order_ids(one: Any) -> set[str]:
         ids |= {order.id for order in page}
         after = page[-1].id
     return ids
-
-
-@pytest.mark.parametrize(("instances", "batch_max"), [(2, 1000), (4, 1000), (2, 1)])
-async def test_the_rush_over_http(etcd: EtcdMember, valkey: Valkey, instances: int, batch_max: int) -> None:
-    """500 buyers on real instances: 300 sold, 200 sold out, nobody refused, all numbers agree."""
-
-    with ExitStack() as stack:
-        others = {"batch_max": batch_max, "purchase_timeout_ms": 60_000}
-        running = [stack.enter_context(Instance(etcd.endpoint, valkey.url, **others)) for _ in range(instances)]
-        async with shop(etcd.endpoint, valkey.url) as one:
-            await one.set_stock("default", 300)
-            answers = await rush([instance.url for instance in running], 500)
-            assert told(answers) == {"sold": 300, "sold_out": 200}
-            audit = await one.audit("default")
-            assert (audit.stock, audit.lucky, audit.orders, audit.violations) == (0, 300, 300, [])
-            promised = {a.headers["x-seckill-order"] for a in answers if "x-seckill-order" in a.headers}
-            assert promised == await order_ids(one)
 
 
 Answers = list[httpx.Response | BaseException]
@@ -135,26 +118,6 @@ async def test_a_killed_holder_costs_one_ttl(etcd: EtcdMember, valkey: Valkey) -
         assert (await one.audit("default")).violations == []
         promised = {a.headers["x-seckill-order"] for a in answers if isinstance(a, httpx.Response)}
         assert promised <= await order_ids(one)
-
-
-async def test_a_paused_holder_is_overtaken(etcd: EtcdMember, valkey: Valkey) -> None:
-    """An instance stands still as it sells, beyond its TTL: nothing is oversold, and everybody gets an answer."""
-
-    async def pause(one: Any, first: Instance) -> None:
-        first.pause()
-        await eventually_async(
-            one.contenders,
-            "its lease has ended",
-            TTL_S + WITHIN_S,
-            until=lambda queue: not any(_is_of(contender, first) for contender in queue),
-        )
-        first.resume()
-
-    async with disturbed(etcd, valkey, pause, stock=100_000) as (one, answers):
-        sold = len(answers)
-        assert told(answers) == {"sold": sold}
-        audit = await one.audit("default")
-        assert (audit.stock, audit.lucky, audit.orders, audit.violations) == (100_000 - sold, sold, sold, [])
 
 
 async def test_sigterm_drains_and_leaves(etcd: EtcdMember, valkey: Valkey) -> None:

@@ -199,6 +199,23 @@ def test_an_upgrade_is_not_taken(guarded: Instance, protocol: str) -> None:
     assert guarded.last_lines(1000) == lines
 
 
+def test_bodies_that_do_not_come_take_no_places(etcd: EtcdMember, valkey: Valkey) -> None:
+    """Many who announce a body and send none, with rights or without, keep nobody from looking or logging in."""
+    rights = f"Authorization: Bearer {TOKEN}\r\n"
+    heads = [f"PUT /stock HTTP/1.1\r\n{rights}", "PUT /stock HTTP/1.1\r\n", "POST /control/login HTTP/1.1\r\n"]
+    with Instance(etcd.endpoint, valkey.url, readers_max=3) as instance, ExitStack() as stack:
+        httpx.put(f"{instance.url}/stock", json={"stock": 5}, headers=OPERATOR).raise_for_status()
+        for number in range(60):
+            one = stack.enter_context(closing(connect(instance)))
+            one.sendall(f"{heads[number % 3]}Host: x\r\nContent-Length: 100\r\n\r\nx".encode())
+        for path in ("/healthz", "/readyz", "/stock", "/"):
+            assert instance.get(path)[0] == 200
+        assert httpx.put(f"{instance.url}/stock", json={"stock": 6}, headers=OPERATOR).status_code == 200
+        assert httpx.post(f"{instance.url}/control/login", data={"token": TOKEN}).status_code == 303
+        refused = httpx.put(f"{instance.url}/stock", content=b"x" * 10**6)
+        assert refused.status_code == 401
+
+
 @pytest.mark.parametrize("declared", [True, False], ids=["declared", "chunked"])
 @pytest.mark.parametrize(("method", "path", "status"), [("PUT", "/stock", 413), ("POST", "/stock/reduce", 422)])
 def test_a_body_that_is_too_large(guarded: Instance, method: str, path: str, status: int, declared: bool) -> None:
@@ -233,7 +250,9 @@ def test_too_many_connections(guarded: Instance) -> None:
 
 def test_one_request_at_a_time(guarded: Instance, etcd: EtcdMember) -> None:
     """A request that is sent before the answer to the one ahead is not taken, and costs that one nothing."""
-    httpx.put(f"{guarded.url}/stock", json={"stock": 1, "new_sale": True}, headers=OPERATOR).raise_for_status()
+    httpx.put(
+        f"{guarded.url}/stock", json={"stock": 1, "new_sale": True, "forget_orders": "all"}, headers=OPERATOR
+    ).raise_for_status()
     with closing(EtcdBackend([etcd.endpoint], ttl_s=30)) as backend, closing(connect(guarded)) as one:
         with backend.lock("/seckill/lock/all"):
             one.sendall(b"GET /stock/reduce HTTP/1.1\r\nHost: x\r\n\r\n" + HEALTHZ + HEALTHZ[:10])
@@ -311,7 +330,9 @@ def test_who_reads_nothing_loses_the_connection(etcd: EtcdMember, valkey: Valkey
 def test_a_buyer_who_has_hung_up(etcd: EtcdMember, valkey: Valkey, end: str) -> None:
     """Without a key they are not sold to: nobody could ever learn of the order. With one they may ask again."""
     with Instance(etcd.endpoint, valkey.url) as instance, closing(EtcdBackend([etcd.endpoint], ttl_s=30)) as backend:
-        httpx.put(f"{instance.url}/stock", json={"stock": 5, "new_sale": True}, headers=OPERATOR).raise_for_status()
+        httpx.put(
+            f"{instance.url}/stock", json={"stock": 5, "new_sale": True, "forget_orders": "all"}, headers=OPERATOR
+        ).raise_for_status()
 
         def waiting(number: int) -> bool:
             text = str(instance.get("/metrics")[1])

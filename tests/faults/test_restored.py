@@ -38,7 +38,7 @@ def own_valkey() -> Iterator[Valkey]:
 
 
 class Copy:
-    """What a server had on disk at a moment; it is stopped for that, and started again."""
+    """A copy of what a server had on disk at a moment; it is stopped for that, and started again."""
 
     def __init__(self, server: Process, folder: str, at: Path) -> None:
         self._server, self._folder, self._at = server, folder, at
@@ -138,26 +138,6 @@ async def test_a_store_that_lost_its_last_second(own_etcd: EtcdMember, own_valke
         await sold(other, 1)
         await until_ready(other, stock="ok")
         assert (await asyncio.to_thread(check, etcd, valkey))[0] == 0
-
-
-async def test_a_complete_copy_ends_the_trouble(own_etcd: EtcdMember, own_valkey: Valkey, tmp_path: Path) -> None:
-    """Once a store with all orders is there again, it is sold on, and nobody needs to say anything."""
-    etcd, valkey = own_etcd, own_valkey
-    async with shop(etcd.endpoint, valkey.url, purchase_timeout_ms=1000) as one:
-        await one.set_stock("default", 10)
-        await sold(one, 1)
-        older = await asyncio.to_thread(Copy, valkey, "appendonlydir", tmp_path / "older")
-        await until_ready(one, stock="ok")
-        await sold(one, 1)
-        complete = await asyncio.to_thread(Copy, valkey, "appendonlydir", tmp_path / "complete")
-        await asyncio.to_thread(older.put_back)
-        with pytest.raises(ItemBlocked):
-            await one.buy(Purchase())
-        await until_ready(one, stock="not available")
-        await asyncio.to_thread(complete.put_back)
-        await until_sold(one)
-        await until_ready(one, stock="ok")
-        assert (await one.level("default")).lucky == 3
 
 
 async def test_a_store_without_its_whole_history(own_etcd: EtcdMember, own_valkey: Valkey) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, expect, sync_playwright
 
 from tests.harness.servers import optional_server
 
@@ -53,6 +53,12 @@ def chromium() -> Iterator[Browser]:
             yield browser
         finally:
             browser.close()
+
+
+def shows(page: Page, **texts: str | re.Pattern[str]) -> None:
+    """Wait until elements have these texts; the names are their ids, with _ for -."""
+    for name, text in texts.items():
+        expect(page.locator(f"#{name.replace('_', '-')}")).to_have_text(text)
 
 
 def contrasts(page: Page) -> list[tuple[str, float]]:

@@ -4,22 +4,12 @@ import faulthandler
 import multiprocessing
 import os
 import signal
-import threading
 import warnings
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any, cast
 
-import pytest
-
-from fencelock import LockError
 from tests.harness.waiting import WITHIN_S
-
-_REFUSED = "can't be used in this forked process"
-
-
-def _asyncio_of_grpc_runs() -> bool:
-    return any("_poll_wrapper" in thread.name for thread in threading.enumerate())
 
 
 class Forked:
@@ -67,9 +57,6 @@ class Forked:
     def result(self) -> Any:
         value, error = self.answer()
         self._end()
-        if isinstance(error, LockError) and _REFUSED in str(error) and _asyncio_of_grpc_runs():
-            # Known (docs/limits.md): a test before this one has used etcd on a loop, and gRPC's thread for that stays.
-            pytest.skip("gRPC's asyncio runs in this process, so no child of it can use gRPC")
         if error is not None:
             raise error
         return value

@@ -19,7 +19,7 @@ from typing import Any, Final, Self, TypeVar
 
 import pytest
 
-from fencelock import attempt, callbacks, fork, lease, lock, owners, per_loop, renewer, steps, waiting
+from fencelock import attempt, callbacks, lease, lock, owners, per_loop, renewer, steps, waiting
 from tests.harness.explorer import Schedule
 from tests.harness.virtual import let_locks_count_on
 
@@ -206,23 +206,17 @@ class Stage:
         """The run has failed, although the thread goes on."""
         self._error = self._error or error
 
-    def fork(self) -> None:
-        """All others are gone, as in a child: whatever they held stays held, and what must be made anew is."""
-        for thread in self.threads:
-            thread.gone = thread is not self._current
-        fork._renew_all()
-
     def _go_on(self, me: "Thread | None") -> None:
         """Somebody else goes on: `me` has ended, or waits."""
         while self._error is None and not self._is_over():
             if ready := [thread for thread in self.threads if thread.can_run(self.now)]:
                 self._switch(me, self._one_of(ready))
                 return
-            times = [thread.wakes_at for thread in self.threads if thread.wakes_at is not None and not thread.gone]
+            times = [thread.wakes_at for thread in self.threads if thread.wakes_at is not None]
             if times or self._ends_at:
                 self.now = min(times, default=self._ends_at)
             else:
-                names = [thread.name for thread in self.threads if not (thread.ended or thread.gone)]
+                names = [thread.name for thread in self.threads if not thread.ended]
                 self._error = Deadlock(f"everybody waits: {', '.join(names)}")
         self._stop(me)
 
@@ -274,18 +268,18 @@ class Thread(threading.Thread):
         super().__init__(target=self._stage.run, args=(self, target), name=name, daemon=True)
         self.lasts = daemon
         self.baton = _baton()
-        self.ended = self.gone = False
+        self.ended = False
         self.until: Callable[[], bool] | None = None
         self.wakes_at: float | None = None
 
     @property
     def counts(self) -> bool:
         """Whether the run goes on until it has ended."""
-        return not (self.ended or self.gone or self.lasts)
+        return not (self.ended or self.lasts)
 
     def can_run(self, now: float) -> bool:
         """Whether it could go on."""
-        if self.ended or self.gone:
+        if self.ended:
             return False
         return self.until is None or self.until() or (self.wakes_at is not None and self.wakes_at <= now)
 
@@ -397,6 +391,3 @@ def put_on_stage(monkeypatch: pytest.MonkeyPatch) -> None:
             if hasattr(module, name):
                 monkeypatch.setattr(module, name, stand_in)
     let_locks_count_on(lambda: Stage.here.now, monkeypatch)
-    # A fork is played, too: nothing that other tests have made is made anew.
-    monkeypatch.setattr(fork, "_renewals", {})
-    monkeypatch.setattr(fork, "generation", fork.generation)

@@ -1,4 +1,4 @@
-"""What only stores in MySQL do: guards without tokens, lost commits, locked rows, rights, connections."""
+"""The stores in MySQL by themselves: guards without tokens, lost commits, locked rows, rights, connections."""
 
 import asyncio
 import contextlib
@@ -235,6 +235,18 @@ async def test_forgotten_refusals_are_removed(server: MariaDB) -> None:
         assert ask(server, "SELECT COUNT(*) FROM seckill_keys") == ((10,),)
 
 
+async def test_a_pause_in_the_tables_of_an_earlier_release(server: MariaDB) -> None:
+    """They have no operators' log, and no room for a text: both are made when they are needed."""
+    async with opened(server, MySqlStockStore) as store:
+        await store.set_stock("default", fence(1), 5)
+    ask(server, "ALTER TABLE seckill_items MODIFY terms VARBINARY(255) NOT NULL DEFAULT ''")
+    ask(server, "DROP TABLE seckill_log")
+    async with opened(server, MySqlStockStore) as store:
+        level = await store.set_stock("default", fence(2), 0, add=True, terms={"paused": "暂" * 200})
+        assert (level.stock, level.terms.paused) == (5, "暂" * 200)
+        assert [one.what for one in await store.log()] == ["pause"]
+
+
 # -- a new sale ------------------------------------------------------------------------------------------------------
 
 SOLD = ("seckill_orders", "seckill_buyers", "seckill_keys")
@@ -396,26 +408,6 @@ async def test_a_write_that_arrives_late_does_nothing(server: MariaDB, kind: typ
             assert (level.stock, level.lucky) == (5, 0)
 
 
-async def test_a_process_that_is_paused_in_a_transaction_is_given_up(server: MariaDB) -> None:
-    """It has the row and says nothing more; after some seconds the server ends its session, and others sell."""
-    with Proxy(server.port) as proxy:
-        async with (
-            opened(server, MySqlStockStore, port=proxy.port, timeout_s=0.5) as paused,
-            opened(server, MySqlStockStore) as other,
-        ):
-            await paused.set_stock("default", fence(1), 5)
-            write = decided(await prepare(paused, "default", fence(2), "b"), 1)
-            proxy.stall_at(WRITE_ORDERS)
-            with pytest.raises(StockUnavailable):
-                await commit(paused, "default", fence(2), write)
-            with pytest.raises(StockUnavailable):
-                await prepare(other, "default", fence(3), "c")
-            await eventually_async(lambda: sell(other, 3, 2), despite=StockUnavailable)
-            proxy.restore()
-            assert await resolve(other, "default", fence(4), write) is None
-            assert (await other.level("default")).lucky == 2
-
-
 # -- rows that others have -------------------------------------------------------------------------------------------
 
 
@@ -429,9 +421,19 @@ async def test_a_row_that_stays_locked_is_an_error_in_time(server: MariaDB) -> N
             began = time.monotonic()
             with pytest.raises(StockUnavailable, match="Lock wait timeout"):
                 await commit(store, "default", fence(2), decided(seen, 1))
-            assert time.monotonic() - began < 2
+            assert time.monotonic() - began < WITHIN_S
             assert (await store.level("default")).stock == 5
         await commit(store, "default", fence(2), decided(seen, 1))
+
+
+async def test_a_member_of_a_cluster_is_not_ready() -> None:
+    """Galera certifies writes by row and not by what was read: a decrement of one member's overwrites another's."""
+    options = ["--wsrep-on=ON", "--wsrep-provider=none", "--binlog-format=ROW"]  # alone, and it says so all the same
+    with optional(lambda: MariaDB(options=options)) as member:
+        async with opened(member, MySqlStockStore) as store:
+            await store.ping()
+            with pytest.raises(StockUnavailable, match=r"a member of a cluster \(Galera\)"):
+                await store.ensure_lasting()
 
 
 async def test_a_probe_does_not_wait_for_others(server: MariaDB) -> None:
@@ -477,8 +479,11 @@ async def test_the_victim_of_a_deadlock_writes_all_the_same(server: MariaDB) -> 
 
 async def test_an_answer_that_does_not_come_is_an_error_in_time(own_server: MariaDB) -> None:
     """A frozen server ends a call at its deadline; afterwards all is well again."""
-    async with opened(own_server, MySqlStockStore, timeout_s=0.3, connections=2) as store:
-        await store.set_stock("default", fence(1), 5)
+    async with (
+        opened(own_server, MySqlStockStore) as patient,
+        opened(own_server, MySqlStockStore, timeout_s=0.3, connections=2) as store,
+    ):
+        await patient.set_stock("default", fence(1), 5)
         own_server.pause()
 
         async def is_silent() -> bool:
@@ -496,7 +501,7 @@ async def test_an_answer_that_does_not_come_is_an_error_in_time(own_server: Mari
             ]
             began = time.monotonic()
             answers = await asyncio.gather(*(call() for call in calls * 3), return_exceptions=True)
-            assert time.monotonic() - began < 2
+            assert time.monotonic() - began < WITHIN_S
             assert {type(answer) for answer in answers} == {StockUnavailable}
         finally:
             own_server.resume()
@@ -526,7 +531,7 @@ async def test_a_connection_that_goes_silent_in_a_transaction(
             assert proxy.struck.is_set()
             tokens = itertools.count(4)
             await eventually_async(lambda: sell(other, next(tokens), 1), "others sell", despite=StockUnavailable)
-            assert time.monotonic() < silent + 2 * timeout_s + 2
+            assert time.monotonic() < silent + 2 * timeout_s + WITHIN_S
             # And the same store, over another connection.
             assert len(await sell(store, next(tokens), 1)) == 1
 
@@ -541,7 +546,7 @@ async def test_a_table_that_is_lost_is_not_made_anew(server: MariaDB) -> None:
             ask(server, f"RENAME TABLE {table} TO elsewhere")
             with pytest.raises(StockUnavailable, match=table):
                 await store.ping()
-            if table != "seckill_notices":
+            if table not in ("seckill_notices", "seckill_log"):
                 with pytest.raises(StockUnavailable, match=table):
                     await sell(store, 3, Sold(1, buyer="ann", key="k"))
             assert len(ask(server, "SHOW TABLES")) == len(tables)
@@ -688,37 +693,6 @@ async def test_the_rush(etcd: EtcdMember, server: MariaDB, lock: str, guard: str
         told = {answer.order_id for answer in answers if isinstance(answer, Answer) and answer.order_id}
         assert {order.id for order in await shops[0].orders("default", limit=1000)} == told
         assert set((await shops[0].ready(1)).values()) == {"ok"}
-
-
-@pytest.mark.parametrize(
-    ("guard", "lost", "marker"),
-    [
-        ("fence", "request", WRITE_ORDERS),
-        ("version", "request", COMMIT),
-        ("version", "answer", COMMIT),
-        ("timestamp", "answer", COMMIT),
-    ],
-)
-async def test_what_was_lost_is_resolved_before_anybody_is_told(
-    etcd: EtcdMember, server: MariaDB, guard: str, lost: str, marker: bytes
-) -> None:
-    """One write for several items, or the answer to it, is lost: each buyer of each item is sold to once."""
-    skus = ["phone", "case"]
-    with Proxy(server.port) as proxy:
-        url = server.url.replace(f":{server.port}/", f":{proxy.port}/")
-        async with shop(etcd.endpoint, url, guard=guard, **PATIENT) as one:
-            for sku in skus:
-                await one.set_stock(sku, 3)
-                await one.buy(Purchase(sku=sku))
-            (proxy.lose_answer_to if lost == "answer" else proxy.lose_request)(marker)
-            buying = asyncio.gather(*(one.buy(Purchase(sku=sku)) for sku in skus for _ in range(3)))
-            assert await asyncio.to_thread(proxy.struck.wait, WITHIN_S)
-            assert not buying.done()
-            proxy.restore()
-            assert counted(list(await buying)) == {"sold": 4, "sold_out": 2}
-            for sku in skus:
-                audit = await one.audit(sku)
-                assert (audit.stock, audit.lucky, audit.orders, audit.violations) == (0, 3, 3, [])
 
 
 @pytest.mark.parametrize("guard", ["fence", "version"])

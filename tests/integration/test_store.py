@@ -165,7 +165,7 @@ async def test_an_order_with_the_id_of_a_lost_one_is_another(
 async def test_terms_that_are_not_ours(store: RedisStockStore, client: Any, text: str) -> None:
     """Nothing is sold on them, a restock changes nothing; who names all terms, or begins a new sale, replaces them."""
     await store.set_stock("phone", fence(1), 5)
-    every = TermsChange(limit_per_buyer=1, starts_at=None, ends_at=None)
+    every = TermsChange(limit_per_buyer=1, starts_at=None, ends_at=None, paused=None)
     for repair in ({"terms": every}, {"new_sale": True}):
         await client.hset("seckill:{phone}:fence", "terms", text)
         with pytest.raises(StockCorrupt, match="terms|fence"):
@@ -178,7 +178,6 @@ async def test_terms_that_are_not_ours(store: RedisStockStore, client: Any, text
         await prepare(store, "phone", fence(2), "b")
 
 
-@pytest.mark.slow
 async def test_refusals_are_bounded(store: RedisStockStore, client: Any) -> None:
     """Whoever asks again and again with new keys fills two hashes of an item, and then the oldest are forgotten."""
     await store.set_stock("default", fence(1), 5)
@@ -213,6 +212,23 @@ async def test_items_are_found_among_very_many_keys(server: Valkey, client: Any)
         store._readers._call = counted  # type: ignore[method-assign]
         assert await store.items() == ["phone"]
         assert calls > 20
+
+
+@pytest.mark.parametrize("stands_in", ["MGET", "EXISTS"])
+async def test_a_server_that_talks_nonsense_is_away(stands_in: str) -> None:
+    """Whatever another program behind the address answers to our scripts: it is no error of ours, and no sale."""
+    renamed = [("EVALSHA", ""), ("EVAL", ""), (stands_in, "EVAL")]
+    options = [word for names in renamed for word in ("--rename-command", *names)]
+    with Valkey(options=options) as server:
+        async with opened(server.url) as (store, _):
+            for call in (
+                lambda: store.prepare(fence(1), "b", {"a": Ask(), "c": Ask()}),
+                lambda: store.levels(["a"]),
+                lambda: store.inspect(["a"]),
+                store.ping,
+            ):
+                with pytest.raises(StockUnavailable):
+                    await call()
 
 
 @pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-ttl"])

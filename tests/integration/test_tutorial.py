@@ -19,8 +19,7 @@ from tests.harness.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
 LOCKS = ROOT / "fencelock"
-ENGLISH, CHINESE = ROOT / "docs" / "tutorial.md", ROOT / "docs" / "tutorial.zh-CN.md"
-STEPS = 8
+PAGE = ROOT / "docs" / "tutorial.md"
 _WITHIN_S = 150.0
 
 BLOCK = re.compile(r"^```(console|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -139,7 +138,7 @@ def test_its_commands_show_what_it_says(tmp_path: Path) -> None:
     """All of them, in their order. Ports, the token, the URL and the folder of the installed package are the test's."""
     ports = {"8080": str(free_port()), "8090": str(free_port())}
     with terminals(tmp_path) as (terminal, standing, env):
-        for kind, block in blocks(ENGLISH):
+        for kind, block in blocks(PAGE):
             if kind == "python":
                 (tmp_path / "account.py").write_text(block)
                 continue
@@ -180,15 +179,3 @@ def typed(line: str, told: str, said: str) -> str:
     if pid := re.search(r" pid (\d+)", said):
         line = line.replace("12345", pid[1])
     return line
-
-
-def test_both_languages_have_the_same_commands() -> None:
-    """And show the same; the comments of the program are translated. Each has all steps."""
-
-    def without_comments(page: Path) -> list[tuple[str, str]]:
-        return [(kind, re.sub(r"^ *# .*\n", "", block, flags=re.MULTILINE)) for kind, block in blocks(page)]
-
-    assert without_comments(ENGLISH) == without_comments(CHINESE)
-    for page in (ENGLISH, CHINESE):
-        numbers = re.findall(r"^## (\d)\. ", page.read_text(encoding="utf-8"), re.MULTILINE)
-        assert numbers == [str(number) for number in range(1, STEPS + 1)]

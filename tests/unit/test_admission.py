@@ -1,7 +1,8 @@
-"""Who looks waits for those who buy: the order, the bound, and what becomes of those who go."""
+"""Admission: readers wait for buyers; their order, the bound, and what becomes of those who go."""
 
 import asyncio
 import json
+import time
 from typing import Any
 
 from app.web.admission import Admission
@@ -26,6 +27,11 @@ class App:
         await send({"type": "http.response.body", "body": b""})
 
 
+def nobody() -> bool:
+    """No buyer waits."""
+    return False
+
+
 async def ask(admission: Admission, path: str = "/stock") -> tuple[int, dict[str, Any]]:
     sent: list[Any] = []
 
@@ -45,7 +51,7 @@ async def settle() -> None:
 async def test_more_than_the_bound_are_refused() -> None:
     """The bound counts those in hand; when one is answered there is room again."""
     app = App()
-    admission = Admission(app, at_once=3)
+    admission = Admission(app, at_once=3, buyers_wait=nobody)
     asked = [asyncio.create_task(ask(admission)) for _ in range(3)]
     await settle()
     status, problem = await ask(admission)
@@ -60,7 +66,7 @@ async def test_a_stream_that_has_begun_takes_no_room() -> None:
     app = App()
     app.may_answer.set()
     app.may_end.clear()
-    admission = Admission(app, at_once=1)
+    admission = Admission(app, at_once=1, buyers_wait=nobody)
     listening = [asyncio.create_task(ask(admission))]
     await settle()
     listening.append(asyncio.create_task(ask(admission)))
@@ -73,7 +79,7 @@ async def test_a_stream_that_has_begun_takes_no_room() -> None:
 async def test_a_few_begin_at_each_turn_in_their_order() -> None:
     """A hundred who come at once don't keep the loop from the sale for as long as a hundred answers take."""
     app = App()
-    admission = Admission(app, at_once=100)
+    admission = Admission(app, at_once=100, buyers_wait=nobody)
     asked = [asyncio.create_task(ask(admission, str(number))) for number in range(100)]
     most, before = 0, 0
     while len(app.begun) < 100:
@@ -88,7 +94,7 @@ async def test_a_few_begin_at_each_turn_in_their_order() -> None:
 async def test_a_few_are_refused_at_each_turn_in_their_order() -> None:
     """Nor do a hundred who are refused, and would ask again at once, keep it from the sale."""
     app = App()
-    admission = Admission(app, at_once=1)
+    admission = Admission(app, at_once=1, buyers_wait=nobody)
     in_hand = asyncio.create_task(ask(admission))
     await settle()
     refused: list[int] = []
@@ -111,7 +117,7 @@ async def test_a_few_are_refused_at_each_turn_in_their_order() -> None:
 async def test_those_who_go_make_room() -> None:
     """Whether they were waiting for their turn or for their answer."""
     app = App()
-    admission = Admission(app, at_once=2)
+    admission = Admission(app, at_once=2, buyers_wait=nobody)
     waiting = asyncio.create_task(ask(admission))
     await settle()
     early = asyncio.create_task(ask(admission))
@@ -121,3 +127,25 @@ async def test_those_who_go_make_room() -> None:
     await asyncio.gather(waiting, early, return_exceptions=True)
     app.may_answer.set()
     assert [status for status, _ in await asyncio.gather(ask(admission), ask(admission))] == [200, 200]
+
+
+async def test_readers_rest_while_buyers_wait() -> None:
+    """Those who look get a fifth of the time, and all of it when no buyer waits any more."""
+    worked_s, buyers = 0.0, True
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        nonlocal worked_s
+        began = time.monotonic()
+        while time.monotonic() < began + 0.002:
+            pass
+        worked_s += time.monotonic() - began
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    admission = Admission(app, at_once=1000, buyers_wait=lambda: buyers)
+    began = time.monotonic()
+    await asyncio.gather(*(ask(admission) for _ in range(50)))
+    assert worked_s < (time.monotonic() - began) / 3
+    buyers = False
+    begun = [asyncio.create_task(ask(admission)) for _ in range(50)]
+    await asyncio.wait(begun)

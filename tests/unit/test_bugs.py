@@ -34,6 +34,7 @@ def test_each_bug_can_be_planted() -> None:
     whole = shas["deaf"]
     assert [name for name, found in shas.items() if found != whole] == [
         "no-fence",
+        "tokens-as-text",
         "fence-at-write-only",
         "settles-without-a-fence",
     ]

@@ -21,7 +21,7 @@ def test_the_services() -> None:
     """Three etcd members, Redis, two instances; Locust, Prometheus and Grafana only when asked for."""
     profiles = {name: service["profiles"] for name, service in SERVICES.items() if "profiles" in service}
     assert profiles == {"loadtest": ["loadtest"], "prometheus": ["monitoring"], "grafana": ["monitoring"]}
-    assert set(SERVICES) - set(profiles) == {"etcd1", "etcd2", "etcd3", "redis", *INSTANCES}
+    assert set(SERVICES) - set(profiles) == {"etcd1", "etcd2", "etcd3", "valkey", *INSTANCES}
 
 
 def test_ports_are_published_on_loopback_only() -> None:
@@ -53,7 +53,7 @@ def test_every_variable_is_a_setting() -> None:
         lock = LockUrl.parse(settings.lock.get_secret_value())
         assert set(lock.hosts) == {f"{member}:2379" for member in ("etcd1", "etcd2", "etcd3")}
         store = urlsplit(settings.store.get_secret_value())
-        assert (store.scheme, store.netloc) == ("redis", "redis:6379")
+        assert (store.scheme, store.netloc) == ("redis", "valkey:6379")
 
 
 def test_images_are_pinned() -> None:
@@ -67,7 +67,7 @@ def test_images_are_pinned() -> None:
 
 def test_health_comes_before_dependants() -> None:
     """Servers have health checks, and those that need them wait until they are healthy."""
-    for name in ("etcd1", "etcd2", "etcd3", "redis", "prometheus", "grafana"):
+    for name in ("etcd1", "etcd2", "etcd3", "valkey", "prometheus", "grafana"):
         assert SERVICES[name]["healthcheck"]["test"]
     assert "HEALTHCHECK" in (ROOT / "Dockerfile").read_text()
     for service in SERVICES.values():
@@ -78,10 +78,10 @@ def test_health_comes_before_dependants() -> None:
 
 def test_the_store_keeps_what_it_said() -> None:
     """Every write is on disk before it is answered; data lives in named volumes."""
-    command = SERVICES["redis"]["command"]
+    command = SERVICES["valkey"]["command"]
     assert command[command.index("--appendonly") + 1] == "yes"
     assert command[command.index("--appendfsync") + 1] == "always"
-    for name in ("etcd1", "etcd2", "etcd3", "redis"):
+    for name in ("etcd1", "etcd2", "etcd3", "valkey"):
         assert SERVICES[name]["volumes"][0].split(":")[0] in COMPOSE["volumes"]
 
 
@@ -99,7 +99,7 @@ def test_etcd_members_name_each_other() -> None:
 def test_the_container_is_an_ordinary_user() -> None:
     """The image doesn't run as root, and stops with the signal that drains."""
     text = (ROOT / "Dockerfile").read_text()
-    assert re.search(r"^USER seckill$", text, re.MULTILINE)
+    assert re.search(r"^USER 10001:10001$", text, re.MULTILINE)
     assert re.search(r"^STOPSIGNAL SIGTERM$", text, re.MULTILINE)
 
 

@@ -81,10 +81,11 @@ def test_a_settled_key_gets_its_answer_again() -> None:
     sold = Settled("sold", 1, "ann", "order-1")
     refused = Settled("sold_out", 1, "bob")
     snapshot = Snapshot(5, 1, settled={"a": sold, "b": refused})
-    line = [Purchase(1, buyer="ann", key="a"), Purchase(1, buyer="bob", key="b"), Purchase(2, buyer="ann", key="a")]
-    decisions = decide(snapshot, line)
+    line = [Purchase(1, buyer="ann", key="a"), Purchase(1, buyer="bob", key="b")]
+    others = [Purchase(2, buyer="ann", key="a"), Purchase(1, buyer="bob", key="a"), Purchase(1, key="a")]
+    decisions = decide(snapshot, line + others)
     assert decisions[:2] == [Decision(settled=sold), Decision(settled=refused)]
-    assert isinstance(decisions[2].error, KeyReused)
+    assert [type(decision.error) for decision in decisions[2:]] == [KeyReused] * 3
 
 
 @given(line=purchases, limit=st.integers(1, 6), had=st.integers(0, 6))

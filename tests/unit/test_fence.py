@@ -27,11 +27,11 @@ def test_each_name_is_there() -> None:
 
 
 def test_no_library_is_imported_before_it_is_wanted() -> None:
-    """The header and the middleware work where neither redis-py nor SQLAlchemy is installed."""
+    """The error and what a grant is are there where neither redis-py nor SQLAlchemy is installed."""
     program = """
 import sys
 sys.modules["redis"] = sys.modules["sqlalchemy"] = None  # an import of these fails
-from fencelock.fence import FenceMiddleware, FenceRefused, MemoryFences, fencing_header
+from fencelock.fence import FenceRefused, Fencing, Granted
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr

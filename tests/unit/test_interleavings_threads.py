@@ -1,4 +1,6 @@
-"""The threads around a lock, a lease and its renewal, in every order in which few switches can put their steps.
+"""Threads around a lock, a lease and its renewal thread, in every order that few switches can make of it.
+
+The algorithm itself, which is the same for tasks, is explored in test_interleavings_tasks.py.
 
 Exactly one runs at a time, on a clock of the test's (`tests/harness/stepped.py`), and every schedule with up to two
 switches at an odd moment is played. Some tests break the code on purpose, to see that the explorer finds out.
@@ -18,10 +20,8 @@ from fencelock import (
     LockLost,
     LockNotHeld,
     LockTimeout,
-    LockUnavailable,
     attempt,
     callbacks,
-    fork,
     lease,
     owners,
     renewer,
@@ -56,7 +56,6 @@ class Server:
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
         self.knows_it = True
-        self.away = False
         self.renewals = self.ends = 0
         self.is_handed_back = False
         self.is_late = False  # a renewal was answered after that
@@ -64,17 +63,13 @@ class Server:
     async def renew(self, timeout_s: float) -> bool:
         self.stage.step(lambda: "a renewal arrives")
         self.renewals += 1
-        answer, away = self.knows_it, self.away
+        answer = self.knows_it
         self.stage.step(lambda: "its answer arrives")
         self.is_late = self.is_late or self.is_handed_back
-        if away:
-            raise LockUnavailable("away")
         return answer
 
     async def end(self, timeout_s: float) -> None:
         self.stage.step(lambda: "it is given back")
-        if self.away:
-            raise LockUnavailable("away")
         self.knows_it, self.ends = False, self.ends + 1
         self.stage.step(lambda: "that is acknowledged")
 
@@ -101,7 +96,7 @@ def jumps(seconds: float) -> None:
 
 
 def subscribed_and_lost(schedule: Schedule, mutant: FunctionType | None = None) -> None:
-    """One subscribes while another one has the lease lost."""
+    """A thread subscribes while another one has the lease lost."""
     with Stage(schedule, [lease, callbacks], mutant=mutant, fine=True) as stage:
         one, told = Lease("it", NoHold(), TTL_S), list[str]()
 
@@ -136,51 +131,6 @@ def lost_twice(schedule: Schedule, mutant: FunctionType | None = None) -> None:
         assert told == seen == [seen[0]] * 2
 
 
-def renewed_as_it_ends(schedule: Schedule, mutant: FunctionType | None = None) -> None:
-    """An answer comes in the moment in which its time is over."""
-    with Stage(schedule, [lease, callbacks], mutant=mutant) as stage:
-        one, told = Lease("it", NoHold(), TTL_S), list[str]()
-        one.on_lost(lambda: told.append(one.reason))
-        asked_at = stage.now + DUE_S
-        jumps(TTL_S - 0.1)
-
-        def renews() -> None:
-            one.renewed(asked_at)
-
-        def ends() -> None:
-            jumps(0.2)
-            before = one.lost
-            for _ in range(2):
-                after = one.lost
-                assert after or not before
-                before = after
-
-        stage.play(renews, ends)
-        assert len(told) == one.lost
-        lost = one.lost
-        one.renewed(stage.now)
-        assert one.lost == lost
-
-
-def lost_with_what_it_rests_on(schedule: Schedule, mutant: FunctionType | None = None) -> None:
-    """A session is lost while somebody looks at a lock that is under it."""
-    with Stage(schedule, [lease], mutant=mutant) as stage:
-        session, told = Lease("session", NoHold(), TTL_S), list[str]()
-        one = Lease("it", NoHold(), TTL_S, under=session)
-        one.on_lost(lambda: told.append(one.reason))
-        session.on_lost(lambda: one.lose(session.reason))
-
-        def ends() -> None:
-            session.lose("it was closed")
-
-        def looks() -> None:
-            before = one.lost
-            assert one.lost or not before
-
-        stage.play(ends, looks)
-        assert (one.lost, told) == (True, ["it was closed"])
-
-
 def taken_back(schedule: Schedule, mutant: FunctionType | None = None) -> None:
     """A subscription is taken back while the lease is lost."""
     with Stage(schedule, [lease, callbacks], mutant=mutant, fine=True) as stage:
@@ -203,13 +153,11 @@ def taken_back(schedule: Schedule, mutant: FunctionType | None = None) -> None:
     [
         (subscribed_and_lost, 3, 300),
         (lost_twice, 2, 200),
-        (renewed_as_it_ends, 2, 200),
-        (lost_with_what_it_rests_on, 2, 200),
         (taken_back, 3, 100),
     ],
 )
-def test_whoever_wants_to_hear_of_a_loss_hears_of_it_once(play: Play, deviations: int, at_least: int) -> None:
-    """Whatever comes between, no loss is missed or told twice, only the first reason counts, and lost stays lost."""
+def test_each_subscriber_hears_of_a_loss_once(play: Play, deviations: int, at_least: int) -> None:
+    """No loss is missed or told twice, only the first reason counts, and lost stays lost."""
     assert explore(play, deviations=deviations).schedules >= at_least
 
 
@@ -250,24 +198,6 @@ def handed_back_as_it_is_renewed(schedule: Schedule, mutant: FunctionType | None
         assert it.renewer._jobs == {}
 
 
-def handed_back_to_a_server_that_is_away(schedule: Schedule, mutant: FunctionType | None = None) -> None:
-    """It comes back a second later; nobody is kept out for the rest of the TTL."""
-    with Stage(schedule, [renewer], mutant=mutant) as stage:
-        it = Renewed(stage)
-        it.server.away = True
-
-        def hands_back() -> None:
-            it.hands_back()
-            passes(1.0)
-            it.server.away = False
-            passes(2.0)
-            assert not it.server.knows_it
-
-        stage.play(hands_back)
-        assert it.server.ends == 1
-        assert it.renewer._jobs == {}
-
-
 def kept_by_two(schedule: Schedule, mutant: FunctionType | None = None) -> None:
     """Two threads have a lease kept, of which the second is due long before the first."""
     with Stage(schedule, [renewer], mutant=mutant) as stage:
@@ -283,23 +213,6 @@ def kept_by_two(schedule: Schedule, mutant: FunctionType | None = None) -> None:
         stage.play(keeps, keeps_another, and_then_s=0.4)
         assert [server.renewals for server in servers] == [0, 1]
         assert len([thread for thread in stage.threads if thread.lasts]) == 1, "one thread for all"
-
-
-def kept_as_another_is_given_up(schedule: Schedule, mutant: FunctionType | None = None) -> None:
-    """Just when that was to be renewed."""
-    with Stage(schedule, [renewer], mutant=mutant) as stage:
-        keeper, servers = ThreadRenewer(), [Server(stage) for _ in range(2)]
-
-        def gives_up_one_for_another() -> None:
-            one = Lease("one", servers[0], 0.9)
-            keeper.keep(one)
-            passes(0.3)
-            keeper.drop(one)
-            keeper.keep(Lease("another", servers[1], 0.9))
-
-        stage.play(gives_up_one_for_another, and_then_s=0.4)
-        assert servers[0].renewals <= 1
-        assert servers[1].renewals == 1
 
 
 def handed_back_behind_another(schedule: Schedule, mutant: FunctionType | None = None) -> None:
@@ -336,76 +249,18 @@ def closed_as_one_is_kept(schedule: Schedule, mutant: FunctionType | None = None
         assert keeper._jobs == {}
 
 
-def left_by_its_owner(schedule: Schedule, mutant: FunctionType | None = None) -> None:
-    """The thread that has it ends without releasing it, just as it is renewed."""
-    with Stage(schedule, [renewer], mutant=mutant) as stage:
-        it = Renewed(stage)
-
-        def owns() -> None:
-            it.lease.owner = stage.current
-            passes(DUE_S)
-
-        stage.play(owns, and_then_s=TTL_S)
-        assert it.server.ends == 1
-        assert sorted(one for one in it.told if one != "renewed") == ["abandoned", "on_lost"]
-
-
 @pytest.mark.parametrize(
     ("play", "deviations", "at_least"),
     [
         (handed_back_as_it_is_renewed, 2, 700),
-        (handed_back_to_a_server_that_is_away, 1, 200),
         (handed_back_behind_another, 1, 50),
         (kept_by_two, 2, 700),
-        (kept_as_another_is_given_up, 2, 400),
         (closed_as_one_is_kept, 2, 300),
-        (left_by_its_owner, 2, 300),
     ],
 )
 def test_the_renewal_thread_keeps_its_word(play: Play, deviations: int, at_least: int) -> None:
-    """What is kept is renewed in time; what is handed back is gone, and not renewed any more; it ends when closed."""
+    """A kept lease is renewed in time; one that was handed back is gone, and not renewed; closing ends the thread."""
     assert explore(play, deviations=deviations).schedules >= at_least
-
-
-def answered_late(schedule: Schedule, *, away: bool) -> None:
-    """A renewal is answered when the lease has been handed back."""
-    with Stage(schedule, [renewer]) as stage:
-        it = Renewed(stage)
-        it.server.away = away
-        stage.play(it.hands_back, and_then_s=TTL_S)
-        assert not (it.server.is_late and it.told), it.told
-
-
-def forgotten_by_the_server(schedule: Schedule) -> None:
-    """The server has forgotten it; that is learned just as it is handed back."""
-    with Stage(schedule, [renewer, lease]) as stage:
-        it = Renewed(stage)
-        it.server.knows_it = False
-        seen: list[str] = []
-
-        def hands_back() -> None:
-            it.hands_back()
-            seen.append(it.lease.reason)
-
-        stage.play(hands_back, and_then_s=2 * TTL_S)
-        assert seen == [it.lease.reason] or "on_lost" not in it.told, "lost when it was wanted no longer"
-
-
-@pytest.mark.parametrize(
-    "play", [partial(answered_late, away=False), partial(answered_late, away=True), forgotten_by_the_server]
-)
-def test_of_what_was_handed_back_nothing_is_heard(play: Play) -> None:
-    """No event of a renewal that is answered later, and no loss that was not known by then."""
-    explore(play, deviations=1)
-
-
-def test_what_was_handed_back_is_lost_to_nobody() -> None:
-    """Whoever looks at it when its time would have been over is not told that it ended while it was held."""
-    with Stage(Schedule(), []) as stage:
-        it = Renewed(stage)
-        stage.play(it.hands_back, and_then_s=TTL_S)
-        assert it.lease.lost
-        assert "on_lost" not in it.told
 
 
 # -- who owns a lock ---------------------------------------------------------------------------------------------------
@@ -432,7 +287,7 @@ class Shared:
         self.tokens: list[int] = []
 
     def work(self, grant: Grant) -> None:
-        """What one does who has the lock."""
+        """Do what a holder does under the lock."""
         self.inside += 1
         Stage.here.step(lambda: "what it does under the lock")
         assert self.inside == 1, "two have the lock"
@@ -454,24 +309,6 @@ class Shared:
         assert self.tokens == sorted(set(self.tokens))
 
 
-def two_want_it(schedule: Schedule, mutant: FunctionType | None = None) -> None:
-    """And nobody else."""
-    with Stage(schedule, [owners], mutant=mutant) as stage:
-        it = Shared()
-
-        def first() -> None:
-            with it.lock as grant:
-                it.work(grant)
-
-        def second() -> None:
-            with it.lock as grant:
-                it.work(grant)
-
-        stage.play(first, second)
-        it.check_it_is_free()
-        assert len(it.tokens) == 2
-
-
 def two_are_one_owner(schedule: Schedule, mutant: FunctionType | None = None) -> None:
     """Two threads call themselves by one name: it is theirs until each has released what it acquired."""
     with Stage(schedule, [owners], mutant=mutant, fine=True) as stage:
@@ -485,21 +322,6 @@ def two_are_one_owner(schedule: Schedule, mutant: FunctionType | None = None) ->
             it.lock.release(owner="we")
 
         stage.play(acquires, releases)
-        it.check_it_is_free()
-
-
-def two_begin_as_one_owner(schedule: Schedule, mutant: FunctionType | None = None) -> None:
-    """They call themselves by one name, and neither has it yet."""
-    with Stage(schedule, [owners], mutant=mutant) as stage:
-        it = Shared()
-
-        def first() -> None:
-            it.acquire_and_release("we")
-
-        def second() -> None:
-            it.acquire_and_release("we")
-
-        stage.play(first, second)
         it.check_it_is_free()
 
 
@@ -573,45 +395,8 @@ def released_as_it_is_lost(schedule: Schedule, mutant: FunctionType | None = Non
         it.check_it_is_free()
 
 
-@pytest.mark.parametrize(
-    ("play", "deviations", "at_least"),
-    [
-        (two_want_it, 1, 100),
-        (two_are_one_owner, 2, 700),
-        (two_begin_as_one_owner, 2, 700),
-        (granted_twice_to_one_owner, 2, 60),
-        (left_to_the_next, 1, 200),
-        (released_as_it_is_lost, 1, 100),
-    ],
-)
-def test_a_lock_has_one_owner_and_is_given_back_once(play: Play, deviations: int, at_least: int) -> None:
-    """Whoever acquires and releases at the same time, loses it or ends: nothing is held then that nobody has."""
-    assert explore(play, deviations=deviations).schedules >= at_least
-
-
-# -- those who wait for it, and those who are not there any more -------------------------------------------------------
-
-
-def closed_while_one_waits(schedule: Schedule, mutant: FunctionType | None = None) -> None:
-    """The connection is closed while a thread waits for the lock, or begins to."""
-    with Stage(schedule, [attempt, waiting, callbacks], mutant=mutant) as stage:
-        it = Shared()
-        it.lock.acquire(owner="somebody else")
-
-        def waits() -> None:
-            with pytest.raises(LockUnavailable):
-                it.lock.acquire()
-            assert len(it.server.queues["it"]) == 1
-
-        def closes() -> None:
-            it.locks.close()
-
-        stage.play(waits, closes)
-        assert stage.now < 1001, "it waited in vain"
-
-
 def called_off(schedule: Schedule, mutant: FunctionType | None = None) -> None:
-    """While it waits, or begins to."""
+    """A thread's wait is called off while it waits, or begins to; it hears of that at once."""
     with Stage(schedule, [attempt, waiting, callbacks], mutant=mutant) as stage:
         it, cancel = Shared(), Cancel()
         it.lock.acquire(owner="somebody else")
@@ -628,70 +413,18 @@ def called_off(schedule: Schedule, mutant: FunctionType | None = None) -> None:
         assert stage.now < 1001, "it waited in vain"
 
 
-def called_off_as_it_becomes_free(schedule: Schedule, mutant: FunctionType | None = None) -> None:
-    """The waiter has it, or has called the wait off; and it goes on at once."""
-    with Stage(schedule, [waiting], mutant=mutant) as stage:
-        it, cancel = Shared(), Cancel()
-        it.lock.acquire(owner="somebody else")
-
-        def waits() -> None:
-            with suppress(LockCancelled):
-                it.lock.acquire(cancel=cancel)
-                it.lock.release()
-
-        def ends_it() -> None:
-            it.lock.release(owner="somebody else")
-            cancel.set()
-
-        stage.play(waits, ends_it)
-        assert stage.now < 1001, "it waited in vain"
-        it.check_it_is_free()
-
-
-def forked(schedule: Schedule, mutant: FunctionType | None = None) -> None:
-    """A thread forks, whatever the others hold at that moment."""
-    fork._renewals.clear()  # of the runs before
-    with Stage(schedule, [callbacks, owners, renewer], mutant=mutant) as stage:
-        it, told = Shared(ttl_s=0.9), list[str]()
-        grant, cancel = it.lock.acquire(owner="the parent"), Cancel()
-
-        def goes_on() -> None:
-            cancel.subscribe(lambda: None)()
-            grant.on_lost(lambda: told.append("lost"))
-            it.lock.acquire(owner="the parent")
-            it.lock.release(owner="the parent")
-            it.locks.renewer.drop(grant.lease)
-            grant.lease.lose("it was said so")
-
-        def forks() -> None:
-            stage.fork()
-            before = list(told)
-            assert grant.lost
-            grant.lease.lose("it seems so in the child")
-            with pytest.raises(LockError, match="before the fork"):
-                it.lock.release(owner="the parent")
-            it.server.queues.clear()  # the parent releases it
-            with it.lock as own:
-                own.on_lost(lambda: told.append("the child's"))()
-                passes(1.0)
-                assert not own.lost, "nobody renews it in the child"
-            cancel.set()
-            assert told == before
-
-        stage.play(goes_on, forks)
-
-
 @pytest.mark.parametrize(
     ("play", "deviations", "at_least"),
     [
-        (closed_while_one_waits, 1, 400),
+        (two_are_one_owner, 2, 700),
+        (granted_twice_to_one_owner, 2, 60),
+        (left_to_the_next, 1, 200),
+        (released_as_it_is_lost, 1, 100),
         (called_off, 1, 100),
-        (called_off_as_it_becomes_free, 2, 700),
-        (forked, 1, 200),
     ],
 )
-def test_nobody_waits_in_vain(play: Play, deviations: int, at_least: int) -> None:
-    """Who is called off leaves at once, with all that is theirs; a child neither hangs nor has its parent's lock."""
+def test_a_lock_has_one_owner_and_is_given_back_once(play: Play, deviations: int, at_least: int) -> None:
+    """Owners acquire and release at the same time, lose it or end: nothing is held then that nobody has."""
     assert explore(play, deviations=deviations).schedules >= at_least
 
 
@@ -731,11 +464,6 @@ def start_without_mutex(one: ThreadRenewer) -> None:
     one._changed.set()
 
 
-def keep_the_mutex(one: Owners) -> None:
-    one._held_by_parent |= one._held.keys()
-    one._held = {}
-
-
 @pytest.mark.parametrize(
     ("kind", "name", "mutant", "play", "what"),
     [
@@ -744,7 +472,6 @@ def keep_the_mutex(one: Owners) -> None:
         (Callbacks, "subscribe", look_and_then_subscribe, subscribed_and_lost, "assert"),
         (Owners, "reenter", reenter_without_mutex, two_are_one_owner, "given back while one had it"),
         (ThreadRenewer, "_look_soon", start_without_mutex, kept_by_two, "one thread for all"),
-        (Owners, "_begin_in_child", keep_the_mutex, forked, "everybody waits"),
     ],
 )
 def test_what_is_broken_is_found(

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 import pytest
 
 from fencelock.loop_thread import LoopEnded, LoopThread
-from tests.harness.forked import Forked
 from tests.harness.waiting import WITHIN_S, eventually
 
 
@@ -97,17 +96,6 @@ def test_closing_ends_what_is_under_way(loop: LoopThread) -> None:
     thread.join()
     with pytest.raises(LoopEnded):
         loop.run(long.work())
-
-
-def test_a_child_has_its_own(loop: LoopThread) -> None:
-    """Also if the parent's was busy at the fork."""
-
-    async def where() -> int:
-        return os.getpid()
-
-    assert loop.run(where()) == os.getpid()
-    assert Forked(lambda _: loop.run(where()) == os.getpid()).result()
-    assert loop.run(where()) == os.getpid()
 
 
 def test_a_forgotten_one_ends() -> None:

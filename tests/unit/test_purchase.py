@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from app.main import create_app
 from app.sale import Answer, Outcome, Purchase
 from app.settings import load
+from app.web.auth import AdminAuth
 from app.web.headers import with_headers
 from app.web.purchase import parse, purchase
 from app.web.state import State
@@ -29,6 +30,8 @@ WANTED = Purchase(2, "phone", "ann lee", "k-1")
 
 class Till:
     """Sells all that is asked for, and remembers what that was."""
+
+    has_buyers = False
 
     def __init__(self) -> None:
         self.asked: list[Purchase] = []
@@ -47,7 +50,7 @@ def ask(app: Any, method: str, query: bytes, headers: Headers) -> tuple[int, Hea
     unused: Any = None
     state = State(
         **dict.fromkeys(State.__slots__, unused)
-        | {"shop": till, "instance": "here", "quantity_max": 100, "buyer_max": 100}
+        | {"shop": till, "instance": "here", "quantity_max": 100, "buyer_max": 100, "auth": AdminAuth({})}
     )
     scope = {
         "type": "http",
@@ -81,7 +84,7 @@ def ask(app: Any, method: str, query: bytes, headers: Headers) -> tuple[int, Hea
 
 
 class Head:
-    """What the server's own parser makes of the head of a request: its query, and its headers for ASGI."""
+    """Answer what the server's own parser makes of the head of a request: its query, and its headers for ASGI."""
 
     def __init__(self, text: str) -> None:
         self.query = b""
@@ -150,7 +153,7 @@ def test_where_a_purchase_may_come_from(headers: Headers, foreign: bool) -> None
 @pytest.mark.parametrize("name", [b"sec-purpose", b"purpose", b"x-purpose", b"x-moz"])
 @pytest.mark.parametrize("value", [b"prefetch", b"prefetch;prerender", b"Prefetch;anonymous-client-ip", b"preview"])
 def test_a_browser_buys_nothing_ahead_of_time(name: bytes, value: bytes) -> None:
-    """What it fetches before anybody asks for it sells nothing."""
+    """A page that it fetches before anybody asks for it sells nothing."""
     turned_away([(b"sec-fetch-site", b"none"), (name, value)], "urn:seckill:prefetched")
 
 
@@ -201,7 +204,7 @@ plain = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), min
 def test_a_purchase_that_is_written_down_is_read_again(
     order: list[str], sku: str, quantity: int, buyer: str, as_form: bool
 ) -> None:
-    """Whatever a buyer is called, the purchase comes out as it went in."""
+    """The purchase comes out as it went in, whatever the buyer is called."""
     values = {"sku": sku, "quantity": str(quantity), "buyer": buyer}
     pairs = [(name, values[name]) for name in order]
     query = urlencode(pairs) if as_form else "&".join(f"{name}={quote(value)}" for name, value in pairs)
@@ -242,6 +245,7 @@ def test_a_purchase_that_is_written_down_is_read_again(
         (b"quantity=01", "quantity"),
         (b"quantity=1_0", "quantity"),
         (b"quantity=1.0", "quantity"),
+        (b"quantity=two", "quantity"),
         (b"quantity=1e1", "quantity"),
         (b"quantity=0x1", "quantity"),
         (b"quantity=%201", "quantity"),
@@ -252,13 +256,17 @@ def test_a_purchase_that_is_written_down_is_read_again(
         (b"sku=", "sku"),
         (b"sku=a+b", "sku"),
         (b"sku=a%2Fb", "sku"),
+        (b"sku=../x", "sku"),
         (b"sku=a%00", "sku"),
         (b"sku=a%0A", "sku"),
         (b"sku=" + b"x" * 65, "sku"),
         (b"buyer", "buyer"),
         (b"buyer=", "buyer"),
         (b"buyer=a%00", "buyer"),
+        (b"buyer=a%0A", "buyer"),
+        (b"buyer=%0Aa", "buyer"),
         (b"buyer=a%0Ab", "buyer"),
+        (b"buyer=a%C2%85", "buyer"),  # a line break
         (b"buyer=a%E2%80%AEb", "buyer"),  # turns the reading direction around
         (b"buyer=" + b"x" * 101, "buyer"),
         (b"buyer=%FF", "buyer"),
@@ -367,7 +375,7 @@ header = st.tuples(
 
 
 @given(queries, st.lists(header, max_size=3))
-def test_whatever_is_asked_is_bought_as_asked_or_refused(query: bytes, headers: Headers) -> None:
+def test_any_request_is_bought_as_asked_or_refused(query: bytes, headers: Headers) -> None:
     """There is no third way: a purchase with exactly these parameters, or an error that names one field."""
     try:
         understood, _ = parse(query, headers, quantity_max=100)

@@ -8,6 +8,7 @@ import pytest
 from fencelock import LockLost, LockUnavailable
 from fencelock.lease import Lease
 from fencelock.renewer import ThreadRenewer
+from fencelock.steps import in_thread
 
 
 class Clock:
@@ -194,6 +195,22 @@ def test_a_release_during_a_renewal_is_not_a_loss(
     renewer.run_due()
     assert told == []
     assert events == []
+
+
+def test_the_end_of_what_was_handed_back_is_no_loss(
+    renewer: ThreadRenewer, clock: Clock, server: Server, events: list[str]
+) -> None:
+    """Nobody is told when its time is over, or would have been."""
+    told: list[str] = []
+    one = lease(clock, server)
+    one.on_lost(lambda: told.append("lost"))
+    renewer.keep(one)
+    in_thread(renewer.hand_back(one, 2.0))
+    clock.now += 10
+    renewer.run_due()
+    assert one.lost
+    assert server.ended == 1
+    assert told == events == []
 
 
 def test_abandoned_is_given_back(renewer: ThreadRenewer, clock: Clock, server: Server, events: list[str]) -> None:

@@ -3,10 +3,12 @@
 import asyncio
 import subprocess
 import sys
+import threading
 import time
 
 from fencelock.steps import on_loop
-from fencelock.waiting import Wake
+from fencelock.waiting import Shutdown, Wake
+from tests.harness.forked import Forked
 from tests.harness.waiting import WITHIN_S
 
 
@@ -55,3 +57,25 @@ async def test_wakes_a_task_from_any_thread() -> None:
 
 async def _wait(wake: Wake, timeout_s: float) -> bool:
     return await wake.wait(timeout_s)
+
+
+def test_a_forked_child_does_not_wait_for_its_parents_threads() -> None:
+    """At the fork one of them waits for a lock, and is about to say so."""
+    shutdown, inside, enough = Shutdown(), threading.Event(), threading.Event()
+
+    def wait() -> None:
+        with shutdown.waiting(lambda: None), shutdown._callbacks._mutex:
+            inside.set()
+            enough.wait(WITHIN_S)
+
+    def use(_: object) -> set[object]:
+        with shutdown.waiting(lambda: None):
+            pass
+        return shutdown._waiting
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    assert inside.wait(WITHIN_S)
+    assert Forked(use).result() == set()
+    enough.set()
+    thread.join()

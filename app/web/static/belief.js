@@ -1,10 +1,10 @@
 // Instances that believe to hold the lock although it is not theirs any more: their grant is a ghost.
 
-// What an instance says of itself is up to a second old: only who believes it for longer is mistaken.
+// An instance's report is up to a second old: only an instance that believes for longer is mistaken.
 const MISTAKEN_S = 1.5;
 const EVERYBODY = "all processes";
 
-const believed = new Map(); // by instance: the token, since when it is not in the queue, and who came after it
+const believed = new Map(); // by instance: the token, since when it is not in the queue, and its heir
 
 /** The ghosts of a picture: `{ instance, token, paused_s, silent_s, heir }`; `heir` has the lock's next grant, if known. */
 export function ghosts(picture) {
@@ -27,7 +27,7 @@ export function ghosts(picture) {
   return found;
 }
 
-/** Of those who have had the lock since, the first: `{ instance, token }`. */
+/** The first to have had the lock since: `{ instance, token }`. */
 function heir({ queue, grants }, token) {
   const later = [...queue.filter(({ holds }) => holds), ...grants].filter((one) => BigInt(one.token) > BigInt(token));
   later.sort((one, other) => (BigInt(one.token) < BigInt(other.token) ? -1 : 1));

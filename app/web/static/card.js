@@ -1,4 +1,4 @@
-// A card: one who holds the lock, waits for it, or believes to hold it.
+// A card: a contender that holds the lock, waits for it, or believes that it holds it.
 
 import { engrave, nameplate } from "./colour.js";
 import { texts } from "./control_texts.js";
@@ -19,7 +19,7 @@ export function card() {
   return element;
 }
 
-/** Put one who holds the lock, or waits, on a card. `place`: how many are ahead; `heldFor`: seconds. */
+/** Put a holder or a waiter on a card. `place`: how many are ahead; `heldFor`: seconds. */
 export function showPlace(element, one, { place, heldFor, lock, paused }) {
   const parts = show(element, one, one.holds ? "holder" : "waiter");
   const stands = one.holds && paused > 0;
@@ -35,7 +35,7 @@ export function showPlace(element, one, { place, heldFor, lock, paused }) {
   }
 }
 
-/** Put one who believes to hold the lock on a card. */
+/** Put a contender that only believes that it holds the lock on a card. */
 export function showGhost(element, ghost, { guarded }) {
   const parts = show(element, ghost, "ghost");
   element.dataset.paused = ghost.paused_s > 0;

@@ -1,4 +1,4 @@
-// What the control room's parts do with the document. Text goes in as text, never as HTML.
+// How the control room's parts write into the document. Text goes in as text, never as HTML.
 
 export const part = (id) => document.getElementById(id);
 

@@ -1,4 +1,4 @@
-// What was unusual, in words.
+// The unusual events, in words.
 
 import { dot } from "./colour.js";
 import { texts } from "./control_texts.js";
@@ -6,7 +6,7 @@ import { keyed, make, part, write } from "./dom.js";
 import { age, moment, number } from "./figure.js";
 
 const OLD_S = 300;
-const SAY_EVERY_MS = 5_000; // to people who listen: the last of it, now and then
+const SAY_EVERY_MS = 5_000; // to people who listen: the last event, now and then
 
 let newest = null; // when the newest that is known was; null before the first picture
 let now = 0;

@@ -1,4 +1,4 @@
-// What the page has seen of the sale lately: the curves.
+// The page's memory of the sale: the curves.
 
 const KEPT_S = 120;
 const RATE_OVER_S = 1.4; // reports come twice a second, and are looked at twice a second: over less it would flicker
@@ -18,7 +18,7 @@ export function remember(picture) {
   for (const [instance, units] of sample.units) {
     const unitsBefore = before?.units.get(instance);
     if (unitsBefore === undefined) continue;
-    // One that has started anew counts from 0.
+    // An instance that has started anew counts from 0.
     const sold = units >= unitsBefore ? units - unitsBefore : units;
     sample.rates.set(instance, sold / (sample.at - before.at));
   }
@@ -32,7 +32,7 @@ function earlier(place) {
   return null;
 }
 
-/** What was before this page was opened. */
+/** Remember the time before this page was opened. */
 export function recall({ samples: before }) {
   if (samples.length > 0) return;
   for (const { at, stock, lucky, units } of before) {

@@ -1,4 +1,4 @@
-// The instances: what each says of itself.
+// The instances, as each describes itself.
 
 import { engrave, nameplate } from "./colour.js";
 import { texts } from "./control_texts.js";

@@ -1,4 +1,4 @@
-// What this browser (or this tab) remembers, as JSON; where it refuses to, what this page remembers.
+// The memory of this browser (or this tab), as JSON; where it refuses to keep anything, the memory of this page.
 
 function keeper(storage) {
   const here = new Map();

@@ -20,7 +20,7 @@ export class LanePlot {
   #element;
   #how;
   #plot = null;
-  #range = null; // what somebody looks at
+  #range = null; // the time that somebody looks at
   #chosen = null; // the bar that is told of
   #what = { lanes: [], bars: [], leases: [], marks: [], bands: [] };
 
@@ -316,7 +316,7 @@ function drawTakeOver({ ctx, scale, thick }, place, from, to) {
   ctx.fill();
 }
 
-// What came was refused, or (broken) was not.
+// A write was refused, or (broken) was not.
 function drawShield(ctx, scale, place, middle, refused) {
   const size = 9 * scale;
   ctx.fillStyle = colour(refused ? "--good-strong" : "--accent");

@@ -1,4 +1,4 @@
-// Who had the lock over time: what is known of the last two minutes' grants, in a lane for each instance.
+// The lock's holders over time: the known grants of the last two minutes, in a lane for each instance.
 
 import { texts } from "./control_texts.js";
 import { part, write } from "./dom.js";
@@ -13,7 +13,7 @@ const grants = new Map(); // by instance and token
 const stills = new Map(); // the same key: `{ from, until }`, as long as it stood still
 const leases = new Map(); // by token: `{ lane, from, until }`
 const lost = new Set(); // the key of a grant that its holder has found lost
-const happened = new Map(); // by id: what is marked
+const happened = new Map(); // by id: the marked events
 let lanes = [];
 let now = 0;
 let span = SPANS_S[2];
@@ -30,7 +30,7 @@ function keep({ instance, token, at, held_ms, purchases, units, waited_ms }) {
   grants.set(key, { key, lane: instance, token, from: at, until: at + held_ms / 1_000, label, waited: waited_ms, over: true });
 }
 
-/** Show a picture: what was, and what is. */
+/** Show a picture: its past, and its present. */
 export function showLanes(picture) {
   now = picture.at;
   picture.grants.forEach(keep);
@@ -80,7 +80,7 @@ function forget() {
   for (const [id, { at }] of happened) if (at < since) happened.delete(id);
 }
 
-/** What is marked of the last two minutes, for the other charts. */
+/** The marked events of the last two minutes, for the other charts. */
 export function marks() {
   return [...happened.values()].filter(({ kind }) => ["overtaken", "fenced", "wrote"].includes(kind));
 }

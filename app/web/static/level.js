@@ -7,7 +7,7 @@ const REFUSED_PAUSE_MS = 60_000; // until we ask to be told again
 const PATIENCE_MS = 10_000;
 
 /** The service's clock. Of all answers the one with the shortest way was the least delayed; half of it was the way back. */
-class Clock {
+export class Clock {
   #offset = null; // seconds, to this page's own clock, which no change of the machine's time moves
   #roundTrip = Infinity;
 
@@ -65,7 +65,7 @@ export function follow(sku, { onLevel, onMissing, onConnection }) {
       reached = answer.status < 500;
     } catch {
       reached = false;
-      streamAfter = 0; // whoever refused to tell us may have been about to go: the next one is asked again
+      streamAfter = 0; // an instance that refused may have been about to stop: ask the next one again
       close(); // a line on which nothing can be asked may be dead, and not know it
     }
     if (!reached) clock.doubt();
@@ -86,7 +86,7 @@ export function follow(sku, { onLevel, onMissing, onConnection }) {
     };
     stream.onerror = () => {
       if (stream.readyState === EventSource.CLOSED) {
-        stream = null; // refused: there are too many who listen
+        stream = null; // refused: too many listen
         streamAfter = performance.now() + REFUSED_PAUSE_MS;
       } else {
         reached = false; // it tries again by itself

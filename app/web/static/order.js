@@ -1,4 +1,4 @@
-// An order, for people: asked for until somebody knows.
+// An order, for people: the page asks until an instance knows.
 
 import { browser } from "./keep.js";
 import { lookUp, shopOf, shorten, skuOf } from "./orders.js";

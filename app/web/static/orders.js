@@ -23,7 +23,7 @@ export function shorten(order, others) {
   return secret.slice(0, length).toUpperCase().match(/.{1,4}/gsu)?.join("-") ?? "";
 }
 
-/** The address of an order's page. The language goes along, and who the buyer is, if the shop in front has said so. */
+/** The address of an order's page. The language goes along, and the buyer's token, if the shop in front has given one. */
 export function addressOf(order) {
   return addressWith("/shop/order", { id: order });
 }
@@ -55,11 +55,11 @@ export async function lookUp(order) {
   }
 }
 
-/** Those of an item; `onChange` is called when there is something new of them. */
+/** The kept orders of an item; `onChange` is called when there is something new of them. */
 export function ordersOf(sku, onChange) {
   const name = `orders.${sku}`;
   let checking = false;
-  let wanted = false; // all of them, by who came meanwhile
+  let wanted = false; // a check of all of them, asked for meanwhile
 
   /** `{ order, at, seen, gone, by }`: its number, when it was made, when it was last asked about, and its buyer. */
   const all = () => browser.get(name) ?? [];
@@ -74,7 +74,7 @@ export function ordersOf(sku, onChange) {
     write([{ order, at, seen: Date.now(), gone: false, by }, ...all().filter((one) => one.order !== order)]);
   }
 
-  /** Ask the service about those that nothing was heard of lately, or about all. */
+  /** Ask the service about the orders that nothing was heard of lately, or about all. */
   async function check(each = false) {
     wanted ||= checking && each;
     if (checking) return;

@@ -1,4 +1,4 @@
-// What the shop and an order's page do with the document, and what both say of the item.
+// How the shop and an order's page write into the document, and how both describe the item.
 
 import { texts } from "./texts.js";
 
@@ -19,10 +19,10 @@ export const moment = new Intl.DateTimeFormat(texts.locale, {
   minute: "2-digit",
 });
 
-// What the service says of the item came with the page.
+// The service's description of the item came with the page.
 const told = JSON.parse(document.querySelector("meta[name=item]").content);
 
-/** What a unit costs, as the catalogue writes it; null if it doesn't. */
+/** The price of a unit, as the catalogue writes it; null if it doesn't. */
 export const price = told.price ?? null;
 
 /** The item's name; one that is not in the catalogue is called by its sku. */
@@ -63,7 +63,7 @@ export function copyButton(order, shown) {
   return copy;
 }
 
-// The clipboard is there on HTTPS only; what is selected can be copied anywhere. Whether it was.
+// The clipboard is there on HTTPS only; a selection can be copied anywhere. Resolves with whether it was.
 async function copyText(text) {
   try {
     await navigator.clipboard.writeText(text);

@@ -1,4 +1,4 @@
-// One press of the button has one idempotency key, however often it must be sent until it is answered.
+// A press of the button has one idempotency key, however often it must be sent until it is answered.
 
 import { browser, tab } from "./keep.js";
 
@@ -44,7 +44,7 @@ export function unanswered(sku) {
 /**
  * Buy one unit. A press that has no answer yet is sent again, with its key; so is this one, a few times.
  *
- * Resolves with what the service answered: `{ outcome, order, replayed }`, or `{ problem }` with its type and status; or
+ * Resolves with the service's answer: `{ outcome, order, replayed }`, or `{ problem }` with its type and status; or
  * with the outcome "too_often" (nothing was bought) or "unknown". `onRetry` is called before each further try, with its
  * number and that of the last, and whether the last one was refused because of too many.
  */

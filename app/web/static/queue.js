@@ -9,7 +9,7 @@ import { moving } from "./move.js";
 
 const SHOWN = 8; // more than that only count
 
-let cards = []; // what is shown: `{ element, instance, token, ghost }`
+let cards = []; // the shown ones: `{ element, instance, token, ghost }`
 const heldSince = new Map(); // by key: when the page first saw that it holds the lock
 const empty = make("li", "place empty");
 const more = make("li", "more");

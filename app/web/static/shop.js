@@ -1,14 +1,15 @@
-// The shop: shows what level.js hears, and what became of a press.
+// The shop: shows the level as level.js hears it, and the outcome of a press.
 
 import { follow } from "./level.js";
 import { addressOf, ordersOf, shorten } from "./orders.js";
 import { copyButton, moment, nameOf, number, part, price, showPicture, write } from "./page.js";
 import { buyerName, press, unanswered } from "./press.js";
+import { countdown, phaseOf, wordsOf } from "./sale.js";
 import { texts } from "./texts.js";
 
 const REST_MS = 1_000; // after an outcome, before a press can be the next one
-const KNOWN_PHASES = ["before", "open", "sold_out", "ended"];
-const OVER = ["not_started", "sold_out", "limit_reached"]; // is no news any more when the button opens again
+const KNOWN_PHASES = ["before", "open", "sold_out", "ended", "paused"];
+const OVER = ["not_started", "sold_out", "limit_reached", "paused"]; // is no news any more when the button opens again
 
 const sku = new URLSearchParams(location.search).get("sku") ?? "default";
 const hour = new Intl.DateTimeFormat(texts.locale, { hour: "numeric", minute: "2-digit" });
@@ -25,26 +26,18 @@ let selling = false; // to this buyer
 let fullAt = null; // the limit at which the service said that this buyer has had it
 let timer;
 
-// -- what is shown ----------------------------------------------------------------------------------------------------
-
-function phaseNow() {
-  if (missing) return "missing";
-  if (level === null) return "unknown";
-  const { now } = shelf.clock;
-  if (level.starts_at !== null && now < level.starts_at) return "before";
-  if (level.ends_at !== null && now >= level.ends_at) return "ended";
-  return level.stock > 0 ? "open" : "sold_out";
-}
+// -- the page ---------------------------------------------------------------------------------------------------------
 
 function show() {
   const before = phase;
-  phase = phaseNow();
+  phase = missing ? "missing" : phaseOf(level, shelf.clock.now);
   document.body.dataset.phase = phase;
   showLevel();
   showHours();
   showButton();
   if (phase !== before && KNOWN_PHASES.includes(before)) {
-    write("news", texts.news[before === "sold_out" && phase === "open" ? "again" : phase]);
+    const back = { sold_out: "again", paused: "resumed" }[before];
+    write("news", texts.news[phase === "open" && back ? back : phase]);
   }
 }
 
@@ -69,23 +62,17 @@ function showHours() {
   const until = phase === "before" ? level.starts_at : phase === "open" ? level.ends_at : null;
   const left = until === null ? null : Math.max(0, until - shelf.clock.now);
   write("phase", texts.phases[phase === "open" && until !== null ? "closing" : phase] ?? "");
-  write("moment", until === null ? (texts.remarks[phase] ?? "") : moment.format(until * 1_000));
+  write("moment", until === null ? (phase === "paused" ? level.paused : (texts.remarks[phase] ?? "")) : moment.format(until * 1_000));
   part("countdown").hidden = left === null;
   write("countdown", left === null ? "" : countdown(Math.ceil(left)));
   // Again when the second that is shown is over.
   if (left !== null) timer = setTimeout(show, 1_000 * (left % 1 || 1));
 }
 
-function countdown(seconds) {
-  const [days, hours, minutes] = [86_400, 3_600, 60].map((unit) => Math.floor(seconds / unit));
-  const digits = [hours % 24, minutes % 60, seconds % 60].map((value) => String(value).padStart(2, "0")).join(":");
-  return days > 0 ? texts.days(days) + digits : digits;
-}
-
-/** Those that this buyer has, as far as this browser knows; another buyer may have used it, too. */
+/** This buyer's orders, as far as this browser knows; another buyer may have used it, too. */
 function own() {
   const kept = orders.all();
-  if (kept.length === 0) return []; // who never buys needs no name
+  if (kept.length === 0) return []; // without a purchase nobody needs a name
   const name = buyerName();
   return kept.filter(({ gone, by = name }) => !gone && by === name);
 }
@@ -108,7 +95,7 @@ function showButton() {
   if (part("outcome").dataset.kind === "none") write("detail", selling ? texts.hint : "");
 }
 
-/** What a press would do now, or why there is none. */
+/** The button's words: what a press would do now, or why there is none. */
 function buttonText(lost) {
   const { buttons } = texts;
   if (pressed) return buttons.pressed;
@@ -189,12 +176,6 @@ async function buy() {
   if (!shelf.isLive() || outcome === "not_started") shelf.look();
 }
 
-/** An error in the buyer's language: what the service says of it in words is for those who run it. */
-function wordsOf({ type, status }) {
-  const kind = type.replace("urn:seckill:", "");
-  return Object.hasOwn(texts.problems, kind) ? texts.problems[kind] : texts.problem(status);
-}
-
 part("buy").addEventListener("click", (event) => {
   const second = event.detail > 1; // of a double click
   if (!second && part("buy").getAttribute("aria-disabled") === "false") buy();
@@ -209,7 +190,7 @@ document.documentElement.lang = texts.language;
 write("title", texts.title);
 write("orders-title", texts.orders);
 write("back", texts.toControl);
-part("back").hidden = !new URLSearchParams(location.search).has("back"); // for whoever came from there
+part("back").hidden = !new URLSearchParams(location.search).has("back"); // for an operator who came from there
 part("back").href = `/control${location.search}`;
 showPicture();
 const orders = ordersOf(sku, () => {
@@ -218,7 +199,7 @@ const orders = ordersOf(sku, () => {
 });
 const shelf = follow(sku, {
   onLevel: (heard) => {
-    // What was sold stays sold, but for a new sale: it forgets all orders.
+    // Units that were sold stay sold, but for a new sale: it forgets all orders.
     const anew = level !== null && heard.lucky < level.lucky;
     level = heard;
     missing = false;

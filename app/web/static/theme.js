@@ -3,7 +3,7 @@
 const KEPT = "seckill-theme";
 const THEMES = ["auto", "light", "dark"];
 
-/** What was chosen: "auto", "light" or "dark". */
+/** The reader's choice: "auto", "light" or "dark". */
 export const theme = () => THEMES.find((one) => one === localStorage.getItem(KEPT)) ?? "auto";
 
 /** The next one of the three. */

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
@@ -18,19 +19,20 @@ from typing_extensions import override
 from ... import fork
 from ...errors import ConfigurationError
 from ...loop_thread import LoopEnded, LoopThread
+from ...per_loop import PerLoop
 from ...steps import Step, in_thread, on_loop
 from .address import Address
 from .link import Link, find, open_socket
-from .session import MIN_CALL_S, Answer, Refused, Session, text_of
-from .sessions import Lent, Sessions
+from .session import MIN_CALL_S, Answer, Refused, Session, late, text_of
 
 Result = TypeVar("Result")
 
 try:
     import asyncmy
     from asyncmy.constants import CLIENT
+    from sqlalchemy.dialects.mysql import asyncmy as _  # noqa: F401 - else the first call would stop its loop for that
     from sqlalchemy.exc import SQLAlchemyError
-    from sqlalchemy.ext.asyncio import AsyncEngine
+    from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 except ImportError:  # an extra: said when a client is made
     asyncmy = None  # type: ignore[assignment]
 
@@ -50,10 +52,10 @@ __all__ = [
 DEADLOCK: Final = 1213
 DUPLICATE: Final = 1062
 NO_TABLE: Final = 1146
-_NO_THREAD: Final = 1094
 _TABLE_EXISTS: Final = 1050
 _TRIES: Final = 5  # of a statement that was chosen to end a deadlock
 _SILENT_S: Final = 60.0
+_IDLE_MAX: Final = 16  # connections kept for later
 _DISPOSE_S: Final = 1.0
 _OUR_PORT: Final = "SELECT HOST FROM information_schema.PROCESSLIST WHERE ID = CONNECTION_ID()"
 
@@ -108,6 +110,81 @@ class Native(Step[Result]):
         return await self._work()
 
 
+class Sessions:
+    """Connections with the same settings: an engine of SQLAlchemy's for each loop."""
+
+    def __init__(self, client: "MySqlClient", settings: Sequence[str], *, autocommit: bool) -> None:
+        self._client = client
+        self._dial = partial(client.dial, settings, autocommit)
+        self._autocommit = autocommit
+        self.engines = PerLoop(self._engine)
+
+    def _engine(self, _: asyncio.AbstractEventLoop) -> "AsyncEngine":
+        # What goes to the server: the setting up of a connection, a ping when it is used again, and our statements.
+        more: dict[str, Any] = {"isolation_level": "AUTOCOMMIT"} if self._autocommit else {}
+        return create_async_engine(
+            "mysql+asyncmy://",  # where it is and the password are the creator's: they can't get into an error
+            async_creator=self._dial,
+            pool_size=_IDLE_MAX,
+            max_overflow=-1,
+            pool_use_lifo=True,
+            pool_pre_ping=True,
+            pool_reset_on_return=None,
+            skip_autocommit_rollback=True,
+            hide_parameters=True,
+            **more,
+        )
+
+    async def take(self, timeout_s: float) -> Session:
+        """One that nobody else uses; to be given back, or ended."""
+        client = self._client
+        client.ensure_open()
+        try:
+            async with asyncio.timeout(max(MIN_CALL_S, timeout_s)):
+                connection = await self.engines.here().connect()
+        except TimeoutError:
+            raise client.failed(late(timeout_s)) from None
+        except (SQLAlchemyError, OSError) as error:
+            raise client.failed(error) from error
+        return client.session_of(connection)
+
+    async def give(self, session: Session) -> None:
+        """Keep it for the next one, if it is well."""
+        self._client.live.discard(session)
+        if session.in_step:
+            with suppress(SQLAlchemyError):
+                await session.connection.close()
+        else:
+            await session.end()
+
+
+class Lent:
+    """One session for several calls in a row: as `Sessions`, but it is only given back at the end of the block."""
+
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
+        self._session: Session | None = None
+
+    async def take(self, timeout_s: float) -> Session:
+        """The one, or another if that has ended."""
+        if self._session is None:
+            self._session = await self._sessions.take(timeout_s)
+        return self._session
+
+    async def give(self, session: Session) -> None:
+        """Keep it for the next call, if it is well."""
+        if not session.in_step:
+            self._session = None
+            await self._sessions.give(session)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._session is not None:
+            await self._sessions.give(self._session)
+
+
 class MySqlClient:
     """Sessions to one database, for threads and for tasks.
 
@@ -136,8 +213,6 @@ class MySqlClient:
         self._schema = schema
         self._made_once = made_once
         self._made = False
-        self._links: dict[Any, Link] = {}
-        # Before anything else is told of a fork: what is dropped then may want to close its connections.
         self._begin()
         fork.in_child(self._begin)
         self.thread = LoopThread("fencelock-mysql")
@@ -148,10 +223,8 @@ class MySqlClient:
 
     def _begin(self) -> None:
         self._mutex = threading.Lock()
-        links, self._links = self._links, {}
+        self._links: dict[Any, Link] = {}
         self.live: set[Session] = set()
-        for link in links.values():  # of a parent
-            link.forget()
 
     def sessions(self, *settings: str, silent_s: float = _SILENT_S, autocommit: bool = True) -> Sessions:
         """A pool of sessions with these settings. `silent_s`: the server ends a session that is idle for longer."""
@@ -247,15 +320,7 @@ class MySqlClient:
     async def kill(self, session_id: int, timeout_s: float) -> None:
         """End a session of ours on the server, so far as that can be done."""
         with suppress(self._unavailable):
-            await on_loop(self.end(session_id, timeout_s=timeout_s))
-
-    async def end(self, session_id: int, *, timeout_s: float | None = None) -> bool:
-        """End a session on the server, as a step; False if there is none of that number."""
-        try:
-            await self.ask(f"KILL {session_id}", timeout_s=timeout_s, tell=(_NO_THREAD,))
-        except Refused:
-            return False
-        return True
+            await on_loop(self.ask(f"KILL {session_id}", timeout_s=timeout_s))
 
     # -- connections -------------------------------------------------------------------------------------------------
 

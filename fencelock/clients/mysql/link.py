@@ -1,4 +1,4 @@
-"""A connection's socket as the kernel has it: to be cut at any moment by any thread, or forgotten after a fork."""
+"""A connection's socket as the kernel has it: to be cut at any moment by any thread."""
 
 import asyncio
 import os
@@ -83,19 +83,6 @@ class Link:
             return
         with copy, suppress(OSError):
             copy.shutdown(socket.SHUT_RDWR)
-
-    def forget(self) -> None:
-        """In a forked child: close its copy. Nothing is sent, and the parent's stays open.
-
-        The number goes on to exist, as the one of nothing: the parent's transport believes that it is its own, and may
-        yet read, write or close it, or take it out of the `epoll` that parent and child share.
-        """
-        copy = self._copy()
-        if copy is not None:
-            copy.close()
-            nothing = os.open(os.devnull, os.O_RDWR)
-            os.dup2(nothing, self._number or nothing, inheritable=False)
-            os.close(nothing)
 
 
 def find(ours: int, theirs: int) -> int | None:

@@ -1,0 +1,188 @@
+// How a page follows the level, and the service's clock.
+
+import assert from "node:assert/strict";
+import { beforeEach, test } from "node:test";
+import { answer, anew, define, elapse, settle, timers } from "./stand_in.mjs";
+import { Clock, follow } from "./static/level.js";
+
+const LEVEL = { stock: 5, now: 1_000 };
+const REFUSED = { status: 503 };
+
+let streams;
+
+class EventSource {
+  static OPEN = 1;
+  static CLOSED = 2;
+  readyState = 0;
+
+  constructor(path) {
+    this.path = path;
+    streams.push(this);
+  }
+
+  open() {
+    this.readyState = EventSource.OPEN;
+    this.onopen();
+  }
+
+  fail(state) {
+    this.readyState = state;
+    this.onerror();
+  }
+
+  close() {
+    this.readyState = EventSource.CLOSED;
+  }
+}
+
+define("EventSource", EventSource);
+
+beforeEach(() => {
+  anew();
+  define("document", Object.assign(new EventTarget(), { hidden: false }));
+  streams = [];
+});
+
+/** Follow an item. `said`: what the page was told, newest last. */
+async function followed(sku = "a b") {
+  const said = [];
+  const shelf = follow(sku, {
+    onLevel: (level) => said.push(level.stock),
+    onMissing: () => said.push("missing"),
+    onConnection: (state) => said.push(state),
+  });
+  await settle();
+  return { said, shelf };
+}
+
+function show(hidden) {
+  document.hidden = hidden;
+  document.dispatchEvent(new Event("visibilitychange"));
+  return settle();
+}
+
+const around = (ms, expected) => assert.ok(ms >= 0.75 * expected && ms <= 1.25 * expected, `${ms}, not about ${expected}`);
+
+test("of all answers the one with the shortest way sets the clock, until it is doubted", (t) => {
+  t.mock.method(performance, "now", () => 10_000);
+  const clock = new Clock();
+  assert.equal(clock.now, null);
+  clock.hear(500, 9_000, 10_000);
+  assert.equal(clock.now, 500.5);
+  clock.hear(600, 9_800, 10_000);
+  assert.equal(clock.now, 600.1);
+  clock.hear(700, 9_000, 10_000);
+  assert.equal(clock.now, 600.1);
+  clock.doubt();
+  assert.equal(clock.now, 600.1);
+  clock.hear(700, 9_000, 10_000);
+  assert.equal(clock.now, 700.5);
+  t.mock.method(performance, "now", () => 12_000);
+  assert.equal(clock.now, 702.5);
+});
+
+test("a page asks once, and is told from then on", async () => {
+  const requests = answer({ json: LEVEL });
+  const { said, shelf } = await followed();
+  assert.deepEqual([requests[0].path, requests[0].cache, streams[0].path], ["/stock?sku=a%20b", "no-store", "/stock/live?sku=a%20b"]);
+  assert.deepEqual([said, shelf.isLive()], [[5, "asking"], false]);
+  streams[0].open();
+  streams[0].onmessage({ data: '{"stock": 4}' });
+  assert.deepEqual([said.slice(2), shelf.isLive()], [["live", "live", 4], true]);
+  around(await elapse(), 3_000); // it was not live yet when the first question was answered
+  assert.equal(streams.length, 1);
+  around(timers.at(-1).ms, 60_000);
+});
+
+test("an answer that was overtaken by the stream is old", async () => {
+  answer({ json: LEVEL });
+  const { said, shelf } = await followed();
+  streams[0].open();
+  const looked = shelf.look();
+  streams[0].onmessage({ data: '{"stock": 4}' });
+  await looked;
+  assert.deepEqual(said.filter((one) => typeof one === "number"), [5, 4]);
+});
+
+test("a page that may not listen asks every few seconds, and in a minute whether it may", async (t) => {
+  answer({ json: LEVEL });
+  const { said } = await followed();
+  streams[0].fail(EventSource.CLOSED);
+  assert.equal(said.at(-1), "asking");
+  around(timers.at(-1).ms, 1_000);
+  await elapse();
+  around(timers.at(-1).ms, 3_000);
+  assert.equal(streams.length, 1);
+  const now = performance.now();
+  t.mock.method(performance, "now", () => now + 61_000);
+  await elapse();
+  assert.equal(streams.length, 2);
+});
+
+test("a stream that breaks is lost until it is back, and meanwhile the page asks", async () => {
+  answer({ json: LEVEL });
+  const { said, shelf } = await followed();
+  streams[0].open();
+  streams[0].fail(0);
+  assert.deepEqual([said.at(-1), shelf.isLive()], ["lost", false]);
+  around(timers.at(-1).ms, 1_000);
+  streams[0].open();
+  assert.equal(said.at(-1), "live");
+});
+
+test("while nobody answers the connection is lost and the stream closed; then the page listens again at once", async () => {
+  answer({ json: LEVEL });
+  const { said } = await followed();
+  streams[0].fail(EventSource.CLOSED); // it was told not to listen for a minute
+  answer({ status: 0 });
+  await elapse();
+  assert.equal(said.at(-1), "lost");
+  answer({ json: { ...LEVEL, stock: 3 } });
+  around(await elapse(), 3_000);
+  assert.deepEqual([said.slice(-2), streams.length], [[3, "asking"], 2]);
+  streams[1].open();
+  answer({ status: 0 });
+  await elapse();
+  assert.deepEqual([said.at(-1), streams[1].readyState], ["lost", EventSource.CLOSED]);
+});
+
+test("an error of the service is no answer", async () => {
+  answer(REFUSED);
+  const { said } = await followed();
+  assert.deepEqual([said, streams], [["lost"], []]);
+});
+
+test("an item that does not exist is asked for seldom, and followed when it comes", async () => {
+  answer({ status: 404 });
+  const { said } = await followed();
+  assert.deepEqual([said, streams], [["missing", "asking"], []]);
+  answer({ json: LEVEL });
+  around(await elapse(), 15_000);
+  assert.deepEqual([said.slice(2), streams.length], [[5, "asking"], 1]);
+});
+
+test("a hidden page neither listens nor asks, and looks again when it is seen", async () => {
+  const requests = answer({ json: LEVEL });
+  await followed();
+  streams[0].open();
+  await show(true);
+  assert.deepEqual([streams[0].readyState, timers], [EventSource.CLOSED, []]);
+  await show(false);
+  assert.deepEqual([requests.length, streams.length], [2, 2]);
+});
+
+test("a page that slept trusts the next answer's clock, and so does one that was not answered", async (t) => {
+  let now = 0;
+  t.mock.method(performance, "now", () => now);
+  answer({ json: LEVEL });
+  const { shelf } = await followed();
+  for (const sleep of [() => show(true), () => (answer({ status: 0 }), shelf.look())]) {
+    await sleep();
+    define("fetch", async () => {
+      now += 400; // a long way, which would not count else
+      return new Response(JSON.stringify({ ...LEVEL, now: 2_000 }));
+    });
+    await show(false);
+    assert.equal(shelf.clock.now, 2_000.2);
+  }
+});

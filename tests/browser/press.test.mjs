@@ -1,0 +1,143 @@
+// A press, and all that is kept of it until it has an answer.
+
+import assert from "node:assert/strict";
+import { beforeEach, test } from "node:test";
+import { answer, anew, define, elapse, settle, timers, visit } from "./stand_in.mjs";
+import { browser, tab } from "./static/keep.js";
+import { buyerName, press, unanswered } from "./static/press.js";
+
+const SOLD = { json: { outcome: "sold", order: "x~1~aa" } };
+
+beforeEach(() => {
+  anew();
+  tab.remove("press.phone");
+});
+
+const keys = (requests) => requests.map(({ headers }) => headers["Idempotency-Key"]);
+
+/** Press, let all pauses elapse, and return the outcome, the pauses, and what `onRetry` was told. */
+async function pressed() {
+  const [told, pauses] = [[], []];
+  let outcome;
+  press("phone", (...tries) => told.push(tries)).then((found) => (outcome = found));
+  await settle();
+  while (outcome === undefined) {
+    if (timers.length > 0) pauses.push(await elapse());
+    else await settle();
+  }
+  return { outcome, pauses, told };
+}
+
+test("a press asks for one unit of the item, for this browser's buyer, with a POST", async () => {
+  const requests = answer(SOLD);
+  assert.deepEqual((await pressed()).outcome, SOLD.json);
+  const [path, query] = requests[0].path.split("?");
+  const { sku, quantity, buyer } = Object.fromEntries(new URLSearchParams(query));
+  assert.deepEqual([path, requests[0].method, sku, quantity], ["/stock/reduce", "POST", "phone", "1"]);
+  assert.match(buyer, /^guest-[0-9a-f]{12}$/);
+  assert.equal(buyer, buyerName());
+});
+
+test("a press that has an answer is over, and the next one has another key", async () => {
+  const requests = answer(SOLD);
+  await pressed();
+  assert.equal(unanswered("phone"), null);
+  await pressed();
+  assert.equal(new Set(keys(requests)).size, 2);
+  assert.match(keys(requests)[0], /^[0-9a-f]{32}$/);
+});
+
+test("without an answer the same key is sent again, after pauses that double", async () => {
+  const requests = answer({ status: 0 }, { status: 503 }, { status: 408 }, SOLD);
+  const { outcome, pauses, told } = await pressed();
+  assert.deepEqual(outcome, SOLD.json);
+  assert.deepEqual(told.map(([attempt, tries]) => [attempt, tries]), [[2, 5], [3, 5], [4, 5]]);
+  pauses.forEach((pause, place) => assert.ok(pause >= 1_000 * 2 ** place && pause <= 1_250 * 2 ** place, String(pauses)));
+  assert.deepEqual([keys(requests).length, new Set(keys(requests)).size], [4, 1]);
+});
+
+test("after five tries its outcome is unknown; the next press asks about the same purchase", async () => {
+  const unheard = answer({ status: 0 });
+  assert.deepEqual((await pressed()).outcome, { outcome: "unknown" });
+  assert.equal(unheard.length, 5);
+  assert.equal(unanswered("phone"), "fresh");
+  assert.equal(unanswered("book"), null);
+  const heard = answer(SOLD);
+  await pressed();
+  assert.deepEqual(keys(heard), [keys(unheard)[0]]);
+});
+
+test("nobody waits any more for a press of two minutes ago", async (t) => {
+  await pressed();
+  const now = Date.now();
+  t.mock.method(Date, "now", () => now + 119_000);
+  assert.equal(unanswered("phone"), "fresh");
+  t.mock.method(Date, "now", () => now + 121_000);
+  assert.equal(unanswered("phone"), "old");
+});
+
+test("it waits for as long as the service asks for, unless that is too long", async () => {
+  answer({ status: 503, headers: { "Retry-After": "3" } }, SOLD);
+  const { pauses } = await pressed();
+  assert.ok(pauses[0] >= 3_000 && pauses[0] <= 3_750, String(pauses));
+  const requests = answer({ status: 502, headers: { "Retry-After": "60" } });
+  assert.deepEqual((await pressed()).outcome, { outcome: "unknown" });
+  assert.equal(requests.length, 1);
+});
+
+test("a press that was refused as one too many each time bought nothing, and is over", async () => {
+  const refused = answer({ status: 429 });
+  const { outcome, told } = await pressed();
+  assert.deepEqual(outcome, { outcome: "too_often" });
+  assert.deepEqual(told.map(([, , tooOften]) => tooOften), [true, true, true, true]);
+  assert.equal(unanswered("phone"), null);
+  const next = answer(SOLD);
+  await pressed();
+  assert.notEqual(keys(next)[0], keys(refused)[0]);
+});
+
+test("a press of which one try was not answered may have bought, though the others were refused", async () => {
+  answer({ status: 0 }, { status: 429 });
+  assert.deepEqual((await pressed()).outcome, { outcome: "unknown" });
+  assert.equal(unanswered("phone"), "fresh");
+  answer({ status: 429 });
+  assert.deepEqual((await pressed()).outcome, { outcome: "unknown" }); // the first try is still not known
+});
+
+test("a refusal is told by its type and status, also a proxy's that is no document", async () => {
+  answer({ status: 404, json: { type: "urn:seckill:unknown-item" } });
+  assert.deepEqual((await pressed()).outcome, { problem: { type: "urn:seckill:unknown-item", status: 404 } });
+  answer({ status: 403, body: "<p>no" });
+  assert.deepEqual((await pressed()).outcome, { problem: { type: "undefined", status: 403 } });
+  assert.equal(unanswered("phone"), null);
+});
+
+test("a buyer whom the shop in front has signed has the name in the token, and sends the token", async () => {
+  const token = `x.${Buffer.from('{"sub": "ann?>"}').toString("base64url")}.y`;
+  visit(`/#buyer=${token}`, "en");
+  assert.equal(buyerName(), "ann?>");
+  const requests = answer(SOLD);
+  await pressed();
+  assert.match(requests[0].path, new RegExp(`buyer=${token}$`));
+});
+
+test("a browser that refuses storage remembers for as long as the page is there", async (t) => {
+  const kept = globalThis.localStorage;
+  t.after(() => define("localStorage", kept));
+  Object.defineProperty(globalThis, "localStorage", {
+    configurable: true,
+    get() {
+      throw new DOMException("no");
+    },
+  });
+  browser.set("thing", [1]);
+  assert.deepEqual(browser.get("thing"), [1]);
+  browser.remove("thing");
+  assert.equal(browser.get("thing"), null);
+  assert.equal(buyerName(), buyerName());
+});
+
+test("storage that holds something else is no error", () => {
+  localStorage.setItem("seckill.odd", "{");
+  assert.equal(browser.get("odd"), null);
+});

@@ -1,0 +1,74 @@
+// How a sale stands, and every word of every page.
+
+import assert from "node:assert/strict";
+import { beforeEach, test } from "node:test";
+import { anew, visit } from "./stand_in.mjs";
+import { choose } from "./static/language.js";
+import { countdown, phaseOf, wordsOf } from "./static/sale.js";
+
+beforeEach(anew);
+
+test("a sale is before its start, open, sold out or ended, by the service's clock", () => {
+  const level = { stock: 1, starts_at: 100, ends_at: 200 };
+  assert.deepEqual([99.9, 100, 199.9, 200].map((now) => phaseOf(level, now)), ["before", "open", "open", "ended"]);
+  assert.deepEqual([99.9, 100, 200].map((now) => phaseOf({ ...level, stock: 0 }, now)), ["before", "sold_out", "ended"]);
+  assert.equal(phaseOf({ stock: 1, starts_at: null, ends_at: null }, 0), "open");
+  assert.equal(phaseOf(null, null), "unknown");
+  const paused = { ...level, paused: "Tea" };
+  assert.deepEqual([99.9, 100, 200].map((now) => phaseOf(paused, now)), ["before", "paused", "ended"]);
+  assert.equal(phaseOf({ ...paused, stock: 0, paused: "" }, 100), "sold_out");
+});
+
+test("a countdown has two digits each, and days only if there are any", () => {
+  assert.deepEqual([0, 59, 60, 3_599, 3_600, 86_399].map(countdown), ["00:00:00", "00:00:59", "00:01:00", "00:59:59", "01:00:00", "23:59:59"]);
+  assert.deepEqual([86_400, 100 * 86_400 + 3_661].map(countdown), ["1 d 00:00:00", "100 d 01:01:01"]);
+});
+
+test("an error has words of ours, or its status, and never the service's", () => {
+  assert.match(wordsOf({ type: "urn:seckill:unknown-item", status: 404 }), /^There is no such item any more/);
+  for (const type of ["urn:seckill:new-one", "undefined", "about:blank", "urn:seckill:toString"]) {
+    assert.equal(wordsOf({ type, status: 418 }), "The service refused it (418). Reload the page and press again.");
+  }
+});
+
+test("the address decides on the language, then the browser's wish; else it is English", () => {
+  const languages = { en: { word: "yes" }, zh: { word: "是" } };
+  for (const [address, wishes, word, locale] of [
+    ["/", ["zh-CN"], "是", "zh-CN"],
+    ["/", ["zh-TW"], "是", "zh-TW"],
+    ["/", ["en-US"], "yes", "en-US"],
+    ["/", ["fr-FR"], "yes", "en"],
+    ["/", ["fr-FR", "zh"], "是", "zh"],
+    ["/?lang=zh", ["en-GB"], "是", "zh"],
+    ["/?lang=en", ["zh-CN"], "yes", "en"],
+    ["/?lang=toString", ["zh-CN"], "是", "zh-CN"],
+  ]) {
+    visit(address, ...wishes);
+    assert.deepEqual(choose(languages), { word, locale }, address + wishes);
+  }
+});
+
+/** Each text with its name; functions are called with numbers, and those of events with facts. */
+function* told(words, name = "") {
+  const facts = new Proxy({}, { get: () => "7" });
+  if (typeof words === "string") yield [name, words];
+  else if (typeof words === "function") yield [name, [words("7", name.startsWith(".events.") ? facts : "7", "7", "7", "7")].flat().join()];
+  else for (const [key, value] of Object.entries(words)) yield* told(value, `${name}.${key}`);
+}
+
+for (const file of ["texts.js", "control_texts.js"]) {
+  test(`${file} says the same things in each language, and in Chinese no English`, async () => {
+    const texts = {};
+    for (const language of ["en", "zh"]) {
+      visit("/", language);
+      ({ texts: texts[language] } = await import(`./static/${file}?${language}`));
+      texts[language] = new Map(told(texts[language]));
+    }
+    assert.deepEqual([...texts.zh.keys()].sort(), [...texts.en.keys()].sort());
+    for (const [name, text] of texts.zh) {
+      if ([".words", ".language", ".locale", ".otherLanguage"].includes(name)) continue;
+      const english = text.replaceAll(/SECKILL_ADMIN_TOKENS?|\bEsc\b|\bEnglish\b/g, "").match(/[A-Za-z]+/);
+      assert.equal(english, null, `${name}: ${text}`);
+    }
+  });
+}
