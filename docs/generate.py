@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from pydantic import SecretStr
 
 import fencelock.fence
+from app.errors import StockBehind
 from app.settings import PREFIX, Settings
 from app.telemetry.metrics import Metrics
 from fencelock.registry import CLASSES, backend_class, scheme_of
@@ -55,6 +56,7 @@ def families() -> dict[str, Metric]:
     example.watch_mode(lambda: "lock")
     example.watch_renewal(lambda: True)
     example.watch_queues(lambda: {"default": 0})
+    example.watch_blocked(lambda: {"default": StockBehind("older")})
     example.watch_auditor(lambda: True, lambda: 0, lambda: {"default": (300, 0)})
     return {family.name: family for family in text_string_to_metric_families(example.render().decode())}
 
@@ -208,18 +210,8 @@ SECTIONS: dict[str, dict[str, tuple[str, ...]]] = {
 
 MADE_BY_PROGRAMS = ("fencelock.fence", "fencelock.waiting")  # of other classes fencelock makes the objects
 INTERNAL = {  # names that only fencelock, or a backend, uses
-    *(
-        "begin",
-        "checked_ttl",
-        "client",
-        "close_on_loop",
-        "delete",
-        "election_for_tasks",
-        "end",
-        "ensure_open",
-        "from_url",
-    ),
-    *("open", "renew", "session_for_tasks", "subscribe", "tell_of"),
+    *("begin", "checked_ttl", "client", "close_on_loop", "delete", "election_for_tasks", "end"),
+    *("ensure_open", "from_url", "open", "renew", "session_for_tasks", "subscribe", "tell_of"),
 }
 
 
