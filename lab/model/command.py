@@ -31,7 +31,7 @@ def whole(*, thorough: bool) -> int:
 
 
 def without(mechanism: Mechanism, picture: Path | None) -> int:
-    """Explore it without a mechanism, and print the shortest history that breaks a promise; return 1 if there is one."""
+    """Explore it without a mechanism, and print the shortest history that breaks a promise; return 1 if one exists."""
     console = Console()
     scope = SMALLEST.get(mechanism, Scope())
     protocol = Protocol(scope, without=frozenset({mechanism}))

@@ -135,7 +135,7 @@ class Instance(NamedTuple):
 
 
 class Store(NamedTuple):
-    """`orders`: buyer, token and batch of each; `fence`: the highest token; `registered`: the batch that may be written."""
+    """`orders`: buyer, token and batch; `fence`: the highest token; `registered`: the batch that may be written."""
 
     stock: int
     orders: tuple[tuple[int, int, int], ...] = ()
