@@ -71,7 +71,7 @@ def _forgotten(history: History, before: Belief, after: Belief) -> bool:
 
 
 def _taken_before_it_knew(history: History, grant: Belief) -> bool:
-    # It had the lock, and its key was deleted before it heard of the grant: on a busy machine its loop was late.
+    # The holder's key was deleted before it heard of the grant: on a busy machine its loop was late.
     # Others had the lock meanwhile; the fence refuses its writes.
     return any(
         fault.struck and _names(fault) & _TAKE_AWAY and grant.since - grant.waited_s <= fault.hit_at <= grant.since

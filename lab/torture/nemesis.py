@@ -386,7 +386,7 @@ def _lost(what: str) -> Strike:
 
 @asynccontextmanager
 async def _late_restocked(world: World) -> AsyncIterator[str]:
-    # The stock is as it was read when the commit comes: by the stock alone nobody can tell that it is late.
+    # When the commit comes the stock is as it was read: by the stock alone nobody can tell that it is late.
     actor = world.any_instance()
     path = _to_store(actor)
     path.hold_at(world.stage.commit_mark)
