@@ -223,7 +223,7 @@ def _sections() -> dict[str, dict[str, Any]]:
 
 
 def _public(module: ModuleType) -> list[str]:
-    """Return the public names of a module. One without `__all__` has fencelock's names, as far as it defines them."""
+    """Return the public names of a module. A module without `__all__` has those of fencelock that it defines."""
     return [name for name in getattr(module, "__all__", fencelock.__all__) if hasattr(module, name)]
 
 

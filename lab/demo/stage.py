@@ -61,7 +61,7 @@ class StageOptions:
 
 
 class Instance(Process):
-    """One instance of the service, ready when it can sell. `env`: environment of its process, with its settings."""
+    """An instance of the service, ready when it can sell. `env`: environment of its process, with its settings."""
 
     def __init__(self, port: int, env: Mapping[str, str]) -> None:
         self.port = port

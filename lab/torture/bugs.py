@@ -251,7 +251,7 @@ def _forgets_keys() -> None:
 
 
 def _answers_for_another() -> None:
-    """The key of an order gets its answer for anybody who sends it."""
+    """The key of an order reveals it to anybody who sends the key."""
     repeat = decision._repeat
 
     def patched(snapshot: Snapshot, purchases: Any, seen: Any, purchase: Purchase) -> Decision | None:

@@ -72,7 +72,7 @@ class Crowd:
         self._name = f"{self._wishes.getrandbits(32):08x}"
 
     async def come(self, per_s: float) -> None:
-        """Come at random moments, `rate` a second on average, until cancelled."""
+        """Come at random moments, `per_s` a second on average, until cancelled."""
         while True:
             kind, quantity = self._wishes.random(), self._wishes.choice((1, 1, 2, 3))
             sku = self._wishes.choice(self._free)

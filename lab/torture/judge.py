@@ -13,7 +13,7 @@ from lab.torture import judge_locks, judge_sale, judge_service
 from lab.torture.history import UNKNOWN, History
 from lab.torture.judge_sale import Evidence
 
-# Whatever else these strike, some instance must have missed an answer, or been refused.
+# Each of these faults must have made some instance miss an answer, or be refused.
 _HARM_COMMITS: Final = {"pause", "late-commit", "lost-commit", "lost-answer"}
 
 

@@ -21,7 +21,7 @@ _OLDER: Final = "lock-older"
 
 
 def exclusive(history: History) -> Iterator[str]:
-    """No two instances believe that they own the same lock at a time."""
+    """No two instances believe at the same time that they own a lock."""
     promises = history.setup.promises
     if "everybody" not in promises:
         return

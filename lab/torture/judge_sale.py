@@ -204,7 +204,7 @@ def _asked_again(evidence: Evidence) -> Iterator[str]:
 
 
 def keys_are_their_buyers(history: History) -> Iterator[str]:
-    """The key of an order returns it to its buyer only."""
+    """The key of an order reveals it to its buyer only."""
     for theft in history.thefts:
         if theft.status not in (0, 503) and not (theft.status == 422 and "key-reused" in (theft.said or "")):
             yield (

@@ -110,7 +110,7 @@ def _decisions(history: History) -> dict[str, list[float]]:
 
 
 def recovery_s(history: History, fault: Fault) -> float:
-    """The longest time without a decided purchase of an item, from when it could go on until its watch is over."""
+    """Return the longest time without a decided purchase of an item, from when it could go on to the watch's end."""
     longest_s = 0.0
     for decisions in _decisions(history).values():
         moments = [at for at in decisions if fault.free_from <= at <= fault.watched_until]

@@ -56,7 +56,7 @@ def check(evidence: Evidence, picture: Path) -> Linearity:
         found.parts += 1
         found.operations += result["operations"]
         if result["verdict"] != "Ok":
-            # With the order of the orders a good history takes a second. One that takes 20 has no explanation.
+            # With the order of the orders a good history takes a second; a history that takes 20 has no explanation.
             how = f"in {_CHECK_WITHIN_S:g} s no order was found that" if result["verdict"] == "Unknown" else "no order"
             found.violations.append(f"{how} explains {result['item']}; the first that doesn't fit: {result['first']}")
     return found

@@ -110,7 +110,7 @@ class Kind:
 
 @asynccontextmanager
 async def _pause_holder(world: World) -> AsyncIterator[str]:
-    # The holder, caught in the act: an instance that was stopped outside of its grant is let go again.
+    # The holder must be caught in the act: an instance that was stopped outside its grant is resumed.
     for _ in range(_TRIES):
         actor = world.instance_of(await world.contender(holds=True))
         if actor is None:

@@ -174,7 +174,7 @@ class Proxy:
                 threading.Thread(
                     target=self._pass_on, args=(connection, upstream), name="proxy-path", daemon=True
                 ).start()
-            # It may have changed meanwhile. A doomed connection still waits for its answer.
+            # The path may have changed meanwhile. A doomed connection still waits for its answer.
             if (self._refusing or self._stray) and not connection.doomed:
                 connection.end()
 

@@ -4,7 +4,7 @@
 
 A row is a contender and what its buyers send: a POST as a browser sends it, with a key, or (`get`) the articles' bare
 GET. The rows take turns within each round, and begin with another one in each, so that a machine that slows down hits
-all alike. The ratios count: for each round by itself, then their median.
+all alike. The ratios matter: for each round by itself, then their median.
 """
 
 import argparse

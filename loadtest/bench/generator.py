@@ -2,8 +2,8 @@
 
     python -m loadtest.bench.generator --connections 500 --seconds 5 --urls http://127.0.0.1:8080 http://127.0.0.1:8090
 
-Each server gets as many. wrk does it if it is on PATH; otherwise this does, with as little work for a request as can
-be. Prints one JSON object.
+Each server gets the same number. wrk makes the load if it is on PATH; otherwise this program does, with as little work
+per request as possible. Prints one JSON object.
 """
 
 import argparse

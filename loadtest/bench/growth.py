@@ -3,7 +3,7 @@
     python -m loadtest.bench.growth [--seconds 2] [--rounds 7] [--only items] [--report DIR]
 
 The rows of a group take turns on the same instances and servers, and begin with another one in each round, so that a
-machine that slows down hits all alike. The ratios to the group's first row count: for each round by itself,
+machine that slows down hits all alike. The ratios to the group's first row matter: for each round by itself,
 then their median. The CPU time of a sale is that of the instances, etcd and the store together, without the load
 generator's: it is steadier than the sales a second, which depend on what else the machine does.
 """

@@ -129,9 +129,7 @@ SERVERS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A lock that takes part. `server`: the one that it needs; `scheme`: that of its URL there; `module` comes with
-    `package`.
-    """
+    """A lock that takes part. `server`: the one it needs; `scheme`: of its URL there; `module` comes with `package`."""
 
     contestant: Contestant
     server: str
@@ -266,7 +264,7 @@ def bench(
     rounds: Annotated[int, typer.Option(min=1, max=100, help="Rounds; in each of them everybody takes part.")] = 3,
     report: Annotated[Path | None, typer.Option(help="File for all figures, as JSON.")] = None,
 ) -> None:
-    """Take and give back each lock by several processes: how fast, how evenly, and how many keys it leaves behind.
+    """Have several processes take and give back each lock: how fast, how evenly, and how many keys it leaves behind.
 
     Exit status 1 if a lock of ours let two in at once, or left something behind.
     """

@@ -1,4 +1,4 @@
-"""One process of a race: `python -m loadtest.bench.racer CONTESTANT URL NAME` takes a lock and gives it back.
+"""A process of a race: `python -m loadtest.bench.racer CONTESTANT URL NAME` takes a lock and gives it back.
 
 It speaks the protocol of `loadtest.bench.race`, with a lock of ours or of another Python package.
 """

@@ -4,7 +4,7 @@
 
 In each round in turn: alone; beside as many `/healthz` a second as there are requests in the last one; and beside 1,000
 `GET /stock`, 100 `/metrics` and 100 `/readyz` a second and 10,000 listeners spread over 1,000 items. The ratio of
-the last two counts. `--busy`: while half of the machine's cores are taken by others.
+the last two matters. `--busy`: while half of the machine's cores are taken by others.
 """
 
 import argparse

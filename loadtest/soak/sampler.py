@@ -1,4 +1,4 @@
-"""Asks the processes, etcd and the store for the quantities. Those without an answer, as in a fault, are left out."""
+"""Asks the processes, etcd and the store for the quantities. Missing answers, as in a fault, are left out."""
 
 import asyncio
 import base64
@@ -65,7 +65,7 @@ class Sampler:
                     found[f"{name} rss_mib"] = round(process.memory_info().rss / _MIB, 2)
                     found[f"{name} open_files"] = process.num_fds()
                     found[f"{name} threads"] = process.num_threads()
-            except (psutil.NoSuchProcess, psutil.AccessDenied):  # denied: for a process that has ended this moment
+            except (psutil.NoSuchProcess, psutil.AccessDenied):  # the latter: for a process that has just ended
                 raise ProcessFailed(f"{name} has ended:\n{instance.last_lines()}") from None
         with suppress(OSError, HTTPException):
             found |= await asyncio.to_thread(self._ask_etcd)
