@@ -38,9 +38,7 @@ class RedisCluster:
         for number, node in enumerate(self.nodes):
             first, end = (_SLOTS * one // count for one in (number, number + 1))
             node.ask("CLUSTER", "ADDSLOTSRANGE", str(first), str(end - 1))
-            node.ask(
-                "CLUSTER", "SET-CONFIG-EPOCH", str(number + 1)
-            )  # before they meet; otherwise two may have the same
+            node.ask("CLUSTER", "SET-CONFIG-EPOCH", str(number + 1))  # before they meet; else two may have the same
         for node, bus in zip(self.nodes[1:], self._buses[1:], strict=True):
             self.nodes[0].ask("CLUSTER", "MEET", "127.0.0.1", str(node.port), str(bus))
         until(

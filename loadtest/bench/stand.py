@@ -31,8 +31,7 @@ _STORE_CALLS: Final = ("cmdstat_eval", "cmdstat_evalsha")  # all calls of a sale
 class Contender:
     """An application to compare.
 
-    `settings`: those of this service, if it is the application; `stock`: the units that it sells; `pages`: control
-    rooms that look on.
+    `settings`: ours, if it is this service; `stock`: the units that it sells; `pages`: control rooms that look on.
     """
 
     name: str
