@@ -29,6 +29,7 @@ from app.web.catalogue import Catalogue
 from app.web.coalesce import TtlCache
 from app.web.dashboard import Control
 from app.web.identity import BUYER_MAX, TOKEN_MAX, SignedBuyers
+from app.web.parameters import KNOWN_PARAMETERS
 from app.web.rates import Rates, rate
 from app.web.sse import Feeds
 from app.web.state import State
@@ -189,8 +190,7 @@ async def open_sale(
     backend = open_backend(settings, observer)
     try:
         store = open_store(settings)
-        # The pause of the control room: only where there is a token that opens one.
-        delaying = DelayingStore(store) if settings.admin_token else None
+        delaying = DelayingStore(store) if settings.rehearsal else None
         store = delaying.as_store if delaying else store
         try:
             learn, auditor = _auditing(settings, backend, store, observer, lambda: shop.buyers_waiting > 0)
@@ -203,7 +203,8 @@ async def open_sale(
                 lock_groups=settings.lock_groups,
                 **({"halted": auditor.halted} if auditor else {}),
             )
-            operator = Admin(shop, backend.aio, store, learn=learn)
+            listed = catalogue_of(settings).told.keys() if settings.catalogue else None
+            operator = Admin(shop, backend.aio, store, learn=learn, catalogue=listed)
             metrics.watch_queues(lambda: shop.waiting_by_item)
             metrics.watch_mode(lambda: operator.mode)
             metrics.watch_renewal(lambda: operator.renewing)
@@ -303,7 +304,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
                 signed=signed,
                 rates=rates,
                 catalogue=shown,
-                auth=AdminAuth(settings.admin_token.get_secret_value() if settings.admin_token else None),
+                auth=AdminAuth(settings.operators),
                 buyers=Feeds(settings.listeners_max),
                 operators=Feeds(_OPERATORS_MAX),
                 looks=stock.looks_at(sale.shop, sale.auditor),
@@ -339,7 +340,11 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     buying = purchase_route.router(
         _methods(settings), quantity_max=settings.quantity_max, buyer_max=TOKEN_MAX if signed else BUYER_MAX
     )
-    for router in (buying, stock.router, admin.router, dashboard.router, health.router, pages.router, dashboard.pages):
+    rehearsing = (dashboard.rehearsal,) if settings.rehearsal else ()
+    for router in (stock.router, admin.router, dashboard.router, *rehearsing, health.router):
+        app.include_router(router, dependencies=[KNOWN_PARAMETERS])
+    # A purchase refuses by itself; to the pages whoever leads there may add parameters of their own.
+    for router in (buying, pages.router, dashboard.pages):
         app.include_router(router)
     return app
 

@@ -23,7 +23,7 @@ from app.telemetry.observer import Observer
 _MS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 
 # What a buyer may be told: outcomes, errors of theirs, and errors of ours.
-_OUTCOMES: Final = ("sold", "sold_out", "limit_reached", "not_started", "ended")
+_OUTCOMES: Final = ("sold", "sold_out", "limit_reached", "not_started", "ended", "paused")
 _REFUSALS: Final = ("UnknownItem", "ItemNotPossible", "BuyerRequired", "KeyReused")
 _AT_THE_DOOR: Final = ("ForeignOrigin", "Prefetched", "BuyerNotSigned", "TooOften")
 _FAILURES: Final = (

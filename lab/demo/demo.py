@@ -242,7 +242,7 @@ def _table(options: DemoOptions, stage: Stage, figures: Figures) -> Table:
         ("sold out", figures.sold_out),
         ("failed", figures.failed),
         ("stock", figures.stock),
-        ("lucky", figures.lucky),
+        ("units sold", figures.lucky),
         ("orders", figures.orders),
         *([("[red]oversold[/]", f"[red]{figures.oversold} units[/]")] if figures.oversold else []),
         ("consistent", "[green]yes[/]" if figures.consistent else "[red]NO[/]"),

@@ -133,6 +133,7 @@ def set_up(options: StageOptions, console: Console, variables: Mapping[str, str]
         "STORE": store_url,
         "GUARD": guard.value,
         "LOCK_TTL_S": str(options.ttl_s),
+        "REHEARSAL": "true",
         "ADMIN_TOKEN": secrets.token_urlsafe(16),
         **({} if options.batch_max is None else {"BATCH_MAX": str(options.batch_max)}),
         **(variables or {}),

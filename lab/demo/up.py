@@ -97,10 +97,10 @@ def _say_where(stage: Stage, console: Console, file: Path | None) -> None:
     seckill = shlex.quote(str(Path(sys.executable).with_name("seckill")))
     lines = [
         "",
-        "  To look into it, and to begin anew, in another terminal:",
+        "  To look into it, and to have 300 units again, in another terminal:",
         "",
         *([f"  export {leading}"] if file is None or state_file.leads_elsewhere() else []),
-        f"  {seckill} stock set 300 --new-sale",
+        f"  {seckill} stock set 300",
         f"  {seckill} locks",
         f"  {seckill} check",
         "",

@@ -160,9 +160,9 @@ class Crowd:
 
     async def prepare(self) -> None:
         """Put the items on sale."""
-        await self._put(DEFAULT_SKU, stock=_UNITS, new_sale=True)
-        await self._put(LIMITED, stock=_UNITS, new_sale=True, limit_per_buyer=_LIMIT)
-        await self._put(GONE, stock=0, new_sale=True)
+        await self._put(DEFAULT_SKU, stock=_UNITS, new_sale=True, forget_orders="all")
+        await self._put(LIMITED, stock=_UNITS, new_sale=True, forget_orders="all", limit_per_buyer=_LIMIT)
+        await self._put(GONE, stock=0, new_sale=True, forget_orders="all")
 
     async def _keep_selling(self, sale_s: float) -> None:
         """Add units before they run out; begin a new sale now and then, which discards the old one."""
@@ -173,7 +173,7 @@ class Crowd:
             if loop.time() >= new_sale_at:
                 new_sale_at += sale_s
                 for sku in (DEFAULT_SKU, LIMITED):
-                    await self._put(sku, stock=_UNITS, new_sale=True)
+                    await self._put(sku, stock=_UNITS, new_sale=True, forget_orders="all")
                 self.told["new sales"] += 1
             with suppress(*_NO_ANSWER, KeyError):
                 for sku in (DEFAULT_SKU, LIMITED):

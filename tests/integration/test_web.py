@@ -74,7 +74,7 @@ async def test_json_for_a_client_that_asks_for_it(open_client: OpenClient) -> No
     level = (await http.get("/stock")).json()
     del level["audit"]  # whether somebody has looked yet
     assert abs(level.pop("now") - time.time()) < WITHIN_S
-    terms = {"limit_per_buyer": 0, "starts_at": None, "ends_at": None}
+    terms = {"limit_per_buyer": 0, "starts_at": None, "ends_at": None, "paused": ""}
     assert level == {"sku": "default", "stock": 3, "lucky": 2, "initial": 5} | terms
 
 
@@ -122,7 +122,7 @@ async def test_wrong_paths_and_methods_are_problems_too(open_client: OpenClient)
     answer = await http.delete("/stock/reduce")
     is_problem(answer, 405)
     assert answer.headers["allow"] == "GET, POST"
-    assert (await http.delete("/stock")).headers["allow"] == "GET, PUT"
+    assert (await http.post("/stock")).headers["allow"] == "DELETE, GET, PUT"
     assert (await http.delete("/orders/x")).headers["allow"] == "GET"
 
 
@@ -196,6 +196,9 @@ async def test_the_operator_sees_the_queue(open_client: OpenClient, etcd: EtcdMe
         ({"stock": 1, "sku": "phone"}, "sku"),
         ({"stock": 1, "newsale": True}, "newsale"),
         ({"stock": 1, "new_sale": "perhaps"}, "new_sale"),
+        ({"stock": 1, "forget_orders": 3}, "new_sale"),
+        ({"paused": "x" * 201}, "paused"),
+        ({"paused": "two\nlines"}, "paused"),
     ],
 )
 async def test_a_bad_stock_names_the_field(open_client: OpenClient, body: dict[str, Any], field: str) -> None:
@@ -214,10 +217,10 @@ async def test_setting_the_stock(open_client: OpenClient) -> None:
     """A restock keeps what was sold; a new sale begins at nothing sold; a new item appears."""
     http = await open_client()
     await http.post("/stock/reduce")
-    terms = {"limit_per_buyer": 0, "starts_at": None, "ends_at": None}
+    terms = {"limit_per_buyer": 0, "starts_at": None, "ends_at": None, "paused": ""}
     restocked = (await http.put("/stock", json={"stock": 9}, headers=OPERATOR)).json()
     assert restocked == {"sku": "default", "stock": 9, "lucky": 1, "initial": 10} | terms
-    anew = (await http.put("/stock", json={"stock": 3, "new_sale": True}, headers=OPERATOR)).json()
+    anew = (await http.put("/stock", json={"stock": 3, "new_sale": True, "forget_orders": 1}, headers=OPERATOR)).json()
     assert anew == {"sku": "default", "stock": 3, "lucky": 0, "initial": 3} | terms
     await http.put("/stock", params={"sku": "phone"}, json={"stock": 1}, headers=OPERATOR)
     assert (await http.get("/stock/reduce?sku=phone")).headers["x-seckill-outcome"] == "sold"
