@@ -17,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from pydantic import SecretStr
 
 import fencelock
+from app.errors import StockBehind
 from app.settings import PREFIX, Settings
 from app.telemetry.metrics import Metrics
 from fencelock.registry import CLASSES, backend_class, scheme_of
@@ -57,6 +58,7 @@ def families() -> dict[str, Metric]:
     example.watch_mode(lambda: "lock")
     example.watch_renewal(lambda: True)
     example.watch_queues(lambda: {"default": 0})
+    example.watch_blocked(lambda: {"default": StockBehind("older")})
     example.watch_auditor(lambda: True, lambda: 0, lambda: {"default": (300, 0)})
     return {family.name: family for family in text_string_to_metric_families(example.render().decode())}
 
