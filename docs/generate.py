@@ -1,4 +1,4 @@
-"""Writes what must agree with the code (`make docs`): `.env.example`, tables in docs, and the reference of fencelock."""
+"""Writes texts that must agree with the code (`make docs`): `.env.example`, tables in docs, fencelock's reference."""
 
 import ast
 import inspect
@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def defaults() -> list[tuple[str, str, str]]:
-    """Variable, default as one would write it, and description of each setting."""
+    """Return the variable, the default as one would write it, and the description of each setting."""
     return [
         (PREFIX + name.upper(), _default(field.get_default(call_default_factory=True)), field.description or "")
         for name, field in Settings.model_fields.items()
@@ -36,7 +36,7 @@ def defaults() -> list[tuple[str, str, str]]:
 
 
 def env_example() -> str:
-    """The text of `.env.example`."""
+    """Return the text of `.env.example`."""
     lines = ["# Copy to .env and take the # away where you want something else. These are the defaults.", ""]
     for name, default, description in defaults():
         lines += [f"# {description.replace('`', '')}", f"#{name}={default}", ""]
@@ -44,13 +44,13 @@ def env_example() -> str:
 
 
 def settings() -> str:
-    """The settings as a Markdown table."""
+    """Return the settings as a Markdown table."""
     rows = [f"| `{name}` | {f'`{value}`' if value else 'not set'} | {text} |" for name, value, text in defaults()]
     return "\n".join(["| variable | default | what it is |", "|---|---|---|", *rows])
 
 
 def families() -> dict[str, Metric]:
-    """What an instance renders, with an example of everything that it may have."""
+    """Return the metrics that an instance renders, with an example of everything that it may have."""
     example = Metrics()
     example.describe(name="8080", version="1", lock="etcd", store="redis", guard="fence")
     example.watch_mode(lambda: "lock")
@@ -62,7 +62,7 @@ def families() -> dict[str, Metric]:
 
 
 def metrics() -> str:
-    """What we count, as a Markdown table: what Python counts is left out, and when a counter was created."""
+    """Return our metrics as a Markdown table, without Python's own and the creation times of counters."""
     rows = []
     for family in families().values():
         if not family.name.startswith("seckill_") or family.name.endswith("_created"):
@@ -82,7 +82,7 @@ def metrics() -> str:
 
 
 def alerts() -> str:
-    """The alerts as a Markdown table."""
+    """Return the alerts as a Markdown table."""
     rules = yaml.safe_load((ROOT / "monitoring" / "alerts.yml").read_text())["groups"][0]["rules"]
     rows = [
         f"| `{rule['alert']}` | {rule['labels']['severity']} | {_spoken(rule['annotations']['summary'])} | "
@@ -94,7 +94,7 @@ def alerts() -> str:
 
 
 def locks() -> str:
-    """What the locks guarantee, as a Markdown table."""
+    """Return the guarantees of the locks as a Markdown table."""
     signs = (
         "fair",
         "fencing",
@@ -115,7 +115,7 @@ def locks() -> str:
 
 
 def faults() -> str:
-    """The faults of `seckill torture`, as a Markdown table."""
+    """Return the faults of `seckill torture` as a Markdown table."""
     rows = [f"| `{name}` | {kind.what} |" for name, kind in KINDS.items()]
     return "\n".join(
         ["| fault | what happens |", "|---|---|", *rows, f"| `{SEVERAL}` | two or three of them at once |"]
@@ -123,19 +123,19 @@ def faults() -> str:
 
 
 def bugs() -> str:
-    """The bugs on demand, as a Markdown table."""
+    """Return the bugs on demand as a Markdown table."""
     rows = [f"| `{name}` | {bug.what} | {', '.join(f'`{one}`' for one in bug.nemeses)} |" for name, bug in BUGS.items()]
     return "\n".join(["| bug | what is switched off | under |", "|---|---|---|", *rows])
 
 
 def mechanisms() -> str:
-    """What can be left out of the model, and what breaks then, as a Markdown table."""
+    """Return the mechanisms of the model, and what breaks without each, as a Markdown table."""
     rows = [f"| `{mechanism}` | {MEANING[mechanism]} | {BREAKS[mechanism]} |" for mechanism in Mechanism]
     return "\n".join(["| mechanism | what it means | without it |", "|---|---|---|", *rows])
 
 
 def documents() -> dict[Path, str]:
-    """The files that are generated, or have generated tables, with their current text."""
+    """Return the files that are generated, or have generated tables, with their current text."""
     tables = {
         "settings.md": {"settings": settings},
         "locks.md": {"guarantees": locks},
@@ -153,14 +153,14 @@ def documents() -> dict[Path, str]:
 
 
 def _filled(text: str, what: str, table: str) -> str:
-    """The text with this table between the marks that say what it is of."""
+    """Return the text with this table between the marks that name its contents."""
     begin, end = f"<!-- {what}: written by make docs -->", f"<!-- end of {what} -->"
     before, _, rest = text.partition(begin)
     return f"{before}{begin}\n{table}\n{end}{rest.partition(end)[2]}"
 
 
 def _spoken(summary: str) -> str:
-    """A template's text without its braces: "{{ $labels.instance }}" is an instance."""
+    """Return a template's text without its braces: "{{ $labels.instance }}" is an instance."""
     for template, word in (
         ("{{ $labels.instance }}", "an instance"),
         ("{{ $labels.outcome }}", "an error"),
@@ -216,7 +216,7 @@ INTERNAL = {  # names that only fencelock, or a backend, uses
 
 
 def reference() -> str:
-    """Every public name of fencelock with its signature and docstring, as a page. `LookupError`: one is in no section."""
+    """Return every public name of fencelock as a page. Raises `LookupError` if one is in no section."""
     lines = [
         "# fencelock: reference",
         "",
@@ -242,7 +242,7 @@ def reference() -> str:
 
 
 def _entry(heading: str, thing: Any, headings: dict[int, str]) -> Iterator[str]:
-    """The lines below the heading of a class, a function or a constant."""
+    """Yield the lines below the heading of a class, a function or a constant."""
     if inspect.isfunction(thing):
         yield from _function(_tree(thing), heading.rpartition(".")[2])
         yield from _text(thing.__doc__)
@@ -268,7 +268,7 @@ def _entry(heading: str, thing: Any, headings: dict[int, str]) -> Iterator[str]:
 
 
 def _members(kind: type, without: Sequence[type] = ()) -> list[Any]:
-    """The public fields, properties and methods of a class, as syntax trees; `without`: bases that are left out."""
+    """Return a class's public fields, properties and methods, as syntax trees; `without`: bases that are left out."""
     found: dict[str, Any] = {}
     for base in kind.__mro__:
         if not base.__module__.startswith("fencelock") or base in without:
@@ -289,7 +289,7 @@ def _members(kind: type, without: Sequence[type] = ()) -> list[Any]:
 
 
 def _function(node: Any, name: str) -> Iterator[str]:
-    """A signature in bold: `self` is left out, a property is a value, and a context manager says what it yields."""
+    """Yield a signature in bold: `self` is left out, a property is a value, a context manager shows what it yields."""
     decorators = _decorators(node)
     returns = ast.unparse(node.returns) if node.returns else "None"
     for manager, kind in (("contextmanager", "ContextManager"), ("asynccontextmanager", "AsyncContextManager")):
@@ -305,7 +305,7 @@ def _function(node: Any, name: str) -> Iterator[str]:
 
 
 def _text(docstring: str | None) -> Iterator[str]:
-    """A docstring as Markdown: examples, and drawings of trees, are blocks of code."""
+    """Yield a docstring as Markdown: examples, and drawings of trees, are blocks of code."""
     code = False
     lines = re.sub(r" *# doctest: .*", "", inspect.cleandoc(docstring or "")).splitlines()
     for line, following in zip(lines, [*lines[1:], ""], strict=True):
@@ -320,12 +320,12 @@ def _text(docstring: str | None) -> Iterator[str]:
 
 @cache
 def _tree(thing: Any) -> Any:
-    """The source of a class or a function, as a syntax tree."""
+    """Return the source of a class or a function, as a syntax tree."""
     return ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(thing)))).body[0]
 
 
 def _decorators(node: Any) -> set[str]:
-    """The last word of each."""
+    """Return the last word of each decorator."""
     return {ast.unparse(one).rpartition(".")[2] for one in node.decorator_list}
 
 
@@ -334,7 +334,7 @@ def _is_function(node: ast.AST) -> bool:
 
 
 def _tidied(signature: str) -> str:
-    """As one would write it: no quotes around annotations, and spaces around the defaults of what has an annotation."""
+    """Return a signature as one would write it: annotations without quotes, their defaults with spaces around "="."""
     bare = re.sub(r"(: |-> |\[)'([\w.\[\], |]+)'", r"\1\2", signature)
     spaced = re.sub(r"(: [\w\[\], |.]+)(?<! )=(?!=)", r"\1 = ", bare)
     return re.sub(r"'([^'\"]*)'", r'"\1"', spaced)
