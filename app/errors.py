@@ -7,7 +7,9 @@ SeckillError
 │   ├── ItemNotPossible         this store can't hold an item of that name
 │   ├── StockCorrupt            what is stored of an item is not what we write
 │   ├── StockChanged            somebody changed the stock between our read and our write
-│   ├── StockNotAsExpected      a restock expected another stock than there is
+│   ├── StockNotAsExpected      a change said what it expects to be there, and something else is
+│   │   └── HasOrders           a change would forget orders that it doesn't know of
+│   ├── NotInCatalogue          an item that is not there yet is not in the catalogue either
 │   ├── HoursNotPossible        a sale would end before it starts
 │   ├── StockBehind             the store has lost orders that were there before
 │   ├── FenceRefused            the store has seen a higher token than ours, or another batch
@@ -18,6 +20,7 @@ SeckillError
 └── SaleError
     ├── QueueFull               more buyers wait than this instance is willing to hold
     ├── Closing                 this instance is shutting down
+    ├── ItemBlocked             nothing of the item can be sold until an operator acts
     ├── NotDecided              the purchase's deadline passed; nothing was sold
     ├── OutcomeUnknown          the deadline passed while the store's answer was out
     ├── TurnedAway              a purchase that was refused before it was looked at
@@ -68,6 +71,20 @@ class StockNotAsExpected(StockError):
     """A restock said what it expects to be there, and something else is; nothing was written."""
 
 
+class HasOrders(StockNotAsExpected):
+    """A new sale, or a removal, would forget orders that it doesn't know of; nothing was written."""
+
+    def __init__(self, sku: str, orders: int) -> None:
+        super().__init__(
+            f"{orders} {'order' if orders == 1 else 'orders'} of {sku!r} would be forgotten; nothing was changed"
+        )
+        self.orders = orders
+
+
+class NotInCatalogue(StockError):
+    """An item that is not there yet is not in the catalogue either; nothing was written."""
+
+
 class HoursNotPossible(StockError):
     """An item's sale would end before it starts; nothing was written."""
 
@@ -113,6 +130,12 @@ class QueueFull(SaleError):
 
 class Closing(SaleError):
     """This instance is shutting down; nothing was sold."""
+
+
+class ItemBlocked(SaleError):
+    """Nothing of the item can be sold until an operator acts; nothing was sold."""
+
+    retry_after_s = 5
 
 
 class NotDecided(SaleError):

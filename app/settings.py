@@ -15,6 +15,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from app.errors import ConfigurationError
 
 PREFIX = "SECKILL_"
+OPERATOR: Final = "operator"  # who has SECKILL_ADMIN_TOKEN
 
 
 class Guard(StrEnum):
@@ -106,6 +107,16 @@ class Settings(BaseSettings):
     )
     admin_token: SecretStr | None = Field(
         None, min_length=8, description="the bearer token of the operator's endpoints; unset: they are refused"
+    )
+
+    admin_tokens: SecretStr | None = Field(
+        None,
+        description="more of them, each with the name of its operator, for the log: `ann:token,bob:token`; the one of "
+        "SECKILL_ADMIN_TOKEN is called `operator`",
+    )
+    rehearsal: bool = Field(
+        False,
+        description="the control room can send buyers and pause the holder; never where something is really sold",
     )
 
     # -- The lock
@@ -223,12 +234,20 @@ class Settings(BaseSettings):
         le=86_400,
         description="one instance audits the sale this often (needs etcd's locks); 0: none does",
     )
+    drain_delay_s: float = Field(
+        0.0,
+        ge=0,
+        le=600,
+        description="how long a stopping instance goes on as before while `/readyz` is 503: until the balancer in "
+        "front has noticed (5 to 15 behind one); a second SIGTERM skips it",
+    )
     drain_timeout_s: float = Field(
         10.0, ge=0, le=600, description="how long a stopping instance goes on serving buyers who wait"
     )
 
     @field_validator(
         "admin_token",
+        "admin_tokens",
         "operator_port",
         "sale_starts_at",
         "sale_ends_at",
@@ -250,6 +269,24 @@ class Settings(BaseSettings):
             raise ValueError("visible ASCII characters only: it is sent in a header")
         return value
 
+    @field_validator("admin_tokens")
+    @classmethod
+    def _have_names(cls, value: SecretStr | None) -> SecretStr | None:
+        for number, entry in enumerate(value.get_secret_value().split(",") if value else (), 1):
+            if not re.fullmatch(r"[A-Za-z0-9._-]{1,32}:[\x21-\x7e]{8,}", entry):
+                raise ValueError(
+                    f"entry {number} is not a name, a colon, and a token of 8 visible ASCII characters or more "
+                    "(a name: letters, digits, '.', '_' and '-', 32 at most)"
+                )
+        return value
+
+    @property
+    def operators(self) -> dict[str, str]:
+        """The operators' tokens, by their names."""
+        own = [(OPERATOR, self.admin_token.get_secret_value())] if self.admin_token else []
+        more = self.admin_tokens.get_secret_value().split(",") if self.admin_tokens else []
+        return dict([*own, *((name, token) for name, _, token in (entry.partition(":") for entry in more))])
+
     @model_validator(mode="after")
     def _goes_together(self) -> Self:
         if self.lock_fallback and self.guard is not Guard.VERSION:
@@ -258,6 +295,11 @@ class Settings(BaseSettings):
             )
         if self.operator_port == self.port:
             raise ValueError("SECKILL_OPERATOR_PORT must not be SECKILL_PORT")
+        given = bool(self.admin_token) + (
+            self.admin_tokens.get_secret_value().count(",") + 1 if self.admin_tokens else 0
+        )
+        if len(self.operators) < given or len(set(self.operators.values())) < given:
+            raise ValueError("SECKILL_ADMIN_TOKENS: each operator has a name and a token that no other has")
         if self.sale_starts_at and self.sale_ends_at and self.sale_ends_at <= self.sale_starts_at:
             raise ValueError("SECKILL_SALE_ENDS_AT must be later than SECKILL_SALE_STARTS_AT")
         return self

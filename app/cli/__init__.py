@@ -3,23 +3,27 @@
 import asyncio
 import dataclasses
 import json
+import re
 import sys
 import time
 from collections.abc import Awaitable, Callable
 from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
 
 import typer
 from rich.console import Console
+from typing_extensions import Unpack
 
 from app.audit import Audit
-from app.cli import tables, terms
-from app.errors import EXPECTED, SeckillError, StockUnavailable
+from app.cli import questions, tables, terms
+from app.cli.questions import name_of
+from app.errors import EXPECTED, SeckillError, StockError, StockUnavailable
 from app.main import Sale, open_sale
 from app.settings import PREFIX, Settings, load, unknown_variables
-from app.stock import DEFAULT_SKU, Level
+from app.stock import DEFAULT_SKU, PAUSED_MAX, PAUSED_PATTERN, Level, TermsChange
 from fencelock import LockError, LockTimeout, LockUnavailable
 
 app = typer.Typer(
@@ -58,6 +62,9 @@ def _options(
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Sku = Annotated[str, typer.Option(help="The item.")]
+All = Annotated[bool, typer.Option("--all", help="All items, one after the other.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Don't ask.")]
+By = Annotated[str, typer.Option(help="Who does it, for the log.", show_default="the login name")]
 
 
 def main() -> None:
@@ -119,14 +126,26 @@ def stock_set(
     add: Annotated[bool, typer.Option("--add", help="Add so many to those that are left.")] = False,
     new_sale: Annotated[
         bool,
-        typer.Option("--new-sale", help="Forget what was sold: lucky becomes 0; orders, buyers, keys are deleted."),
+        typer.Option(
+            "--new-sale", help="Forget what was sold: orders, buyers and keys are deleted. Asks, with their number."
+        ),
     ] = False,
+    export: Annotated[
+        Path | None,
+        typer.Option(
+            help="Before the new sale, write the orders to this new file: CSV if it ends so, else JSON Lines."
+        ),
+    ] = None,
+    yes: Yes = False,
+    by: By = "",
     as_json: Json = False,
 ) -> None:
     """Set the units left, and on what terms the item is sold. What was sold stays sold, unless it is a new sale.
 
     `none`: no limit, no start, no end; `default`: as the settings have it for all items.
     """
+    if export is not None and not new_sale:
+        raise typer.BadParameter("goes with --new-sale", param_hint="--export")
     if add and new_sale:
         raise typer.BadParameter("not together with --new-sale", param_hint="--add")
     changed = terms.read(limit, starts_at, ends_at)
@@ -134,15 +153,91 @@ def stock_set(
         raise typer.BadParameter("say how many", param_hint="UNITS")
 
     async def change(sale: Sale) -> Level:
-        return await sale.admin.set_stock(sku, units or 0, new_sale=new_sale, add=add or units is None, terms=changed)
+        if not yes and units is not None and not add:
+            await questions.is_meant(sale, sku)
+        forget = await questions.may_forget(sale, sku, export, yes=yes) if new_sale else None
+        return await sale.admin.set_stock(
+            sku,
+            units or 0,
+            new_sale=new_sale,
+            forget_orders=forget,
+            add=add or units is None,
+            terms=changed,
+            by=name_of(by),
+        )
 
     _print_levels([_with_sale(change)], as_json)
+
+
+@stock.command("pause")
+def stock_pause(
+    sku: Sku = DEFAULT_SKU,
+    everything: All = False,
+    text: Annotated[str, typer.Option(help="What buyers are told.")] = "The sale is paused.",
+    by: By = "",
+    as_json: Json = False,
+) -> None:
+    """Sell nothing of an item for now. Buyers are told so, and the shop's page opens again by itself."""
+    if not 0 < len(text) <= PAUSED_MAX or not re.fullmatch(PAUSED_PATTERN, text):
+        raise typer.BadParameter(f"a line of {PAUSED_MAX} characters at most", param_hint="--text")
+    _change_terms(sku, everything, by, as_json, paused=text)
+
+
+@stock.command("resume")
+def stock_resume(sku: Sku = DEFAULT_SKU, everything: All = False, by: By = "", as_json: Json = False) -> None:
+    """Sell on after a pause."""
+    _change_terms(sku, everything, by, as_json, paused=None)
+
+
+@stock.command("end")
+def stock_end(sku: Sku = DEFAULT_SKU, everything: All = False, by: By = "", as_json: Json = False) -> None:
+    """End the sale of an item now, by this machine's clock. `stock set --ends-at` opens it again."""
+    _change_terms(sku, everything, by, as_json, ends_at=time.time())
+
+
+def _change_terms(sku: str, everything: bool, by: str, as_json: bool, **change: Unpack[TermsChange]) -> None:
+    failed = []
+
+    async def change_each(sale: Sale) -> list[Level]:
+        done = []
+        for one in await sale.admin.items() if everything else [sku]:
+            try:
+                done.append(await sale.admin.set_stock(one, 0, add=True, terms=change, by=name_of(by)))
+            except StockError as error:
+                if not everything:
+                    raise
+                failed.append(_say(f"{one}: {error}"))  # the others are changed all the same
+        return done
+
+    _print_levels(_with_sale(change_each), as_json)
+    raise typer.Exit(max(failed, default=0))
+
+
+@stock.command("remove")
+def stock_remove(sku: Annotated[str, typer.Option(help="The item.")], by: By = "") -> None:
+    """Remove an item of which nothing was sold, such as one whose name was mistyped."""
+    _with_sale(lambda sale: sale.admin.remove(sku, by=name_of(by)))
+
+
+@app.command()
+def log(
+    sku: Annotated[str | None, typer.Option(help="The item; all of them without.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many lines.")] = 100,
+    as_json: Json = False,
+) -> None:
+    """What operators have changed, the last change first: who, what, before and after."""
+    changes = _with_sale(lambda sale: sale.admin.log(sku, limit=limit))
+    if as_json:
+        _print_json([dataclasses.asdict(change) for change in changes])
+    else:
+        tables.print_log(changes)
 
 
 @stock.command("unfence")
 def stock_unfence(
     sku: Sku = DEFAULT_SKU,
-    yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
+    yes: Yes = False,
+    by: By = "",
     as_json: Json = False,
 ) -> None:
     """Forget the store's fence, after etcd was replaced or restored from a backup.
@@ -153,7 +248,7 @@ def stock_unfence(
         typer.confirm(f"Have all instances that sell {sku!r} under the old lock system ended?", abort=True)
 
     async def unfence(sale: Sale) -> Level:
-        await sale.admin.unfence(sku)
+        await sale.admin.unfence(sku, by=name_of(by))
         return await sale.admin.level(sku)
 
     _print_levels([_with_sale(unfence)], as_json)
@@ -162,7 +257,8 @@ def stock_unfence(
 @stock.command("accept-loss")
 def stock_accept_loss(
     sku: Sku = DEFAULT_SKU,
-    yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
+    yes: Yes = False,
+    by: By = "",
     as_json: Json = False,
 ) -> None:
     """Sell on although the store has lost orders, when no complete copy of it is left.
@@ -176,7 +272,7 @@ def stock_accept_loss(
             Console(stderr=True).print(fault, markup=False, highlight=False, soft_wrap=True)
         if not yes:
             typer.confirm(f"Are the lost orders of {sku!r} gone for good?", abort=True)
-        await sale.admin.accept_loss(sku)
+        await sale.admin.accept_loss(sku, by=name_of(by))
         return await sale.admin.level(sku)
 
     _print_levels([_with_sale(accept)], as_json)
@@ -196,7 +292,7 @@ def locks(as_json: Json = False) -> None:
 def check(
     sku: Annotated[str | None, typer.Option(help="The item; all of them without.")] = None, as_json: Json = False
 ) -> None:
-    """Audit the sale: do stock, lucky and the orders agree, and does the store have what was acknowledged?
+    """Audit the sale: do units left, units sold and orders agree, and does the store have what was acknowledged?
 
     Exit status 0 if so, 1 if not.
     """

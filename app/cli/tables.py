@@ -8,7 +8,7 @@ from rich.table import Column, Table
 
 from app.audit import Audit
 from app.cli import terms
-from app.stock import Level
+from app.stock import Change, Level
 from fencelock import Contender
 from fencelock.contender import printable
 
@@ -17,15 +17,27 @@ _SHOWN_MAX: Final = 200
 
 def print_levels(levels: list[Level]) -> None:
     """Units left and sold of each item."""
-    table = Table("item", "stock", "lucky", "at the start", "own terms")
+    table = Table("item", "stock", "sold", "at the start", "own terms")
     for level in levels:
         table.add_row(
             level.sku,
             str(level.stock),
             str(level.lucky),
             "not recorded" if level.initial is None else str(level.initial),
-            terms.shown(level.terms),
+            _foreign(terms.shown(level.terms)),
         )
+    Console().print(table)
+
+
+def print_log(changes: list[Change]) -> None:
+    """A line for each change."""
+    if not changes:
+        Console().print("No operator has changed anything yet.")
+        return
+    table = Table("when", "who", "what", "item", Column("change", overflow="fold"))
+    for one in changes:
+        texts = (terms.moment(one.at), one.by, one.what, one.sku, one.difference)
+        table.add_row(*map(_foreign, texts))
     Console().print(table)
 
 
@@ -40,7 +52,7 @@ def print_audits(audits: list[Audit]) -> None:
         if not wrong:
             return
         audits = wrong
-    table = Table("item", "stock", "lucky", "at the start", "orders", "units ordered", "", title="Audit")
+    table = Table("item", "stock", "sold", "at the start", "orders", "units ordered", "", title="Audit")
     for one in audits:
         start = "not recorded" if one.initial is None else str(one.initial)
         verdict = "[green]consistent[/]" if one.consistent else "[red]NOT consistent[/]"

@@ -24,9 +24,9 @@ def read(limit: str | None, starts_at: str | None, ends_at: str | None) -> Terms
     if limit is not None:
         found["limit_per_buyer"] = _value(limit, "--limit", _units)
     if starts_at is not None:
-        found["starts_at"] = _value(starts_at, "--starts-at", _moment)
+        found["starts_at"] = _value(starts_at, "--starts-at", _read_moment)
     if ends_at is not None:
-        found["ends_at"] = _value(ends_at, "--ends-at", _moment)
+        found["ends_at"] = _value(ends_at, "--ends-at", _read_moment)
     start, end = found.get("starts_at"), found.get("ends_at")
     if start and end and end <= start:
         raise typer.BadParameter("must be later than --starts-at", param_hint="--ends-at")
@@ -39,9 +39,11 @@ def shown(terms: Terms) -> str:
     if terms.limit_per_buyer is not None:
         found.append(f"{terms.limit_per_buyer} a buyer" if terms.limit_per_buyer else "no limit")
     if terms.starts_at is not None:
-        found.append(f"starts {_shown(terms.starts_at)}" if terms.starts_at else "has started")
+        found.append(f"starts {moment(terms.starts_at)}" if terms.starts_at else "has started")
     if terms.ends_at is not None:
-        found.append(f"ends {_shown(terms.ends_at)}" if terms.ends_at else "never ends")
+        found.append(f"ends {moment(terms.ends_at)}" if terms.ends_at else "never ends")
+    if terms.paused is not None:
+        found.append(f"PAUSED: {terms.paused}")
     return ", ".join(found)
 
 
@@ -59,7 +61,7 @@ def _units(text: str) -> int:
     return int(text)
 
 
-def _moment(text: str) -> float:
+def _read_moment(text: str) -> float:
     if text == "0":
         return 0
     found = datetime.fromisoformat(text)
@@ -68,5 +70,6 @@ def _moment(text: str) -> float:
     return found.timestamp()
 
 
-def _shown(at: float) -> str:
+def moment(at: float) -> str:
+    """A moment, in UTC."""
     return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")

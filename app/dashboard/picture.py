@@ -20,7 +20,8 @@ class Report:
 
     `number` grows with each report; `units`: sold since it was started; `waiting`: buyers; `held`, `grants`: the grants
     that it has, and the last that it had; `pausing`: its next write will be held back; `paused_s`: one is, for so long;
-    `lacks`: what it needs to sell, by the names of `/readyz`, and has not; `port`: where it listens, 0: not known.
+    `lacks`: what it needs to sell, by the names of `/readyz`, and has not; `port`: where it listens, 0: not known;
+    `rehearsal`: whether it obeys a rush and a pause.
     """
 
     instance: str
@@ -35,6 +36,7 @@ class Report:
     paused_s: float
     lacks: list[str] = field(default_factory=list)
     port: int = 0
+    rehearsal: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,8 @@ class InstanceEvent:
 class Picture:
     """The sale of an item at a moment (`at`, in seconds since 1970), as one instance sees it, newest things first.
 
-    `guarded`: whether the store refuses the write of a holder that was overtaken.
+    `rehearsal`: whether buyers can be sent, and the holder be paused; `guarded`: whether the
+    store refuses the write of a holder that was overtaken.
     `level` is None and `store_error` says why, if the store doesn't answer, or (`missing`) has no such item; as do
     `queue` and `lock_error`.
     """
@@ -86,6 +89,7 @@ class Picture:
     lock: str
     lock_system: str
     lock_guarantees: Guarantees
+    rehearsal: bool
     guarded: bool
     lease_ttl_s: float
     level: Level | None

@@ -176,6 +176,7 @@ class ControlRoom:
             lock=lock,
             lock_system=self._admin.lock_system[0],
             lock_guarantees=self._admin.lock_system[1],
+            rehearsal=self._delaying is not None,
             guarded=self._admin.guarded,
             lease_ttl_s=self.lease_ttl_s,
             level=level if isinstance(level, Level) else None,
@@ -273,13 +274,8 @@ class ControlRoom:
                 await self._knows.wait()
 
     def _present(self) -> list[str]:
-        now = asyncio.get_running_loop().time()
-        others = {
-            name.removeprefix(_REPORT)
-            for name, notice in self._board.items()
-            if name.startswith(_REPORT) and now - notice.since < SILENT_S
-        }
-        return sorted(others | {self._instance})
+        """Those who obey: they rehearse, and are not silent."""
+        return [one.report.instance for one in self._instances() if one.report.rehearsal and not one.silent]
 
     async def _command(self, command: Command) -> None:
         name = _COMMAND + secrets.token_hex(8)
@@ -358,6 +354,7 @@ class ControlRoom:
             paused_s=max(0.0, self._paused_until - now),
             lacks=self._lacking,
             port=self._port,
+            rehearsal=self._delaying is not None,
         )
 
     def _grants(self, *, whole: bool) -> list[GrantRecord]:
@@ -371,7 +368,7 @@ class ControlRoom:
 
     def _obey(self, command: Command) -> None:
         number = command.each.get(self._instance)
-        if number is None:
+        if number is None or self._delaying is None:  # of a rehearsal elsewhere; here something is really sold
             return
         if command.what == "rush":
             self._do(self._send(command, int(number)), "rush")
@@ -406,8 +403,8 @@ class ControlRoom:
         self._journal.note("rush", buyers=buyers, **{str(name): count for name, count in told.items()})
 
     async def _pause(self, sku: str, for_s: float) -> None:
-        if self._delaying is None:
-            return  # another instance's control room asked, and this one has none
+        delaying = self._delaying
+        assert delaying is not None  # noqa: S101 - see `_obey`
         loop = asyncio.get_running_loop()
 
         def tell(what: str, token: int) -> None:
@@ -421,7 +418,7 @@ class ControlRoom:
         self._pausing += 1
         try:
             await self._shop.level(sku)  # nothing is ever written of an item that isn't there
-            await self._delaying.delay_next_commit(sku, for_s, tell, within_s=_DELAY_WITHIN_S)
+            await delaying.delay_next_commit(sku, for_s, tell, within_s=_DELAY_WITHIN_S)
         except EXPECTED as error:
             _log.warning("no pause: %s", error)
         finally:

@@ -3,15 +3,16 @@
 import asyncio
 import contextlib
 import dataclasses
+import difflib
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Final
 
 from typing_extensions import Unpack
 
-from app.errors import EXPECTED, HoursNotPossible, StockCorrupt, StockError, UnknownItem
+from app.errors import EXPECTED, HoursNotPossible, NotInCatalogue, StockCorrupt, StockError, UnknownItem
 from app.sale.shop import Shop
-from app.stock import Fence, Level, Order, Restock, StockStore, TermsChange
+from app.stock import Change, Fence, Level, Order, Restock, StockStore, TermsChange
 from app.stock.refusals import foreign, superseded
 from fencelock import AsyncLocks, Contender, Guarantees, LockError
 
@@ -25,16 +26,25 @@ _LONG_S: Final = 1.0  # a grant is held for some milliseconds
 class Admin:
     """The operator's side of a shop. Lives on its event loop.
 
-    `learn` holds the store to the orders that other processes have seen (of the auditor's record).
+    `learn` holds the store to the orders that other processes have seen (of the auditor's record); `catalogue`: the
+    items that may be put on sale, None: any. What is changed is logged, with `by`, the operator's name.
     """
 
     def __init__(
-        self, shop: Shop, locks: AsyncLocks, store: StockStore, *, learn: Callable[[], Awaitable[None]]
+        self,
+        shop: Shop,
+        locks: AsyncLocks,
+        store: StockStore,
+        *,
+        learn: Callable[[], Awaitable[None]],
+        catalogue: Collection[str] | None = None,
     ) -> None:
         self._shop = shop
         self._locks = locks
         self._store = store
         self._learn = learn
+        self._wrong: dict[str, type[Exception]] = {}  # what was said to be
+        self.catalogue = catalogue
 
     # -- the stock ---------------------------------------------------------------------------------------------------
 
@@ -60,6 +70,8 @@ class Admin:
     async def set_stock(self, sku: str, stock: int, *, wait_s: float = 10.0, **how: Unpack[Restock]) -> Level:
         """Set the units left (see `Restock`), under the lock and past the fence like any other write."""
         self._store.check(sku)
+        if self.catalogue is not None and sku not in self.catalogue:
+            await self._refuse_unknown(sku, self.catalogue)
         await self._learn()
         lock = self._locks.lock(self._shop.lock_name(sku))
         async with lock.holding(wait_s=wait_s) as grant:
@@ -68,7 +80,41 @@ class Admin:
             grant.ensure_held()
             level = await self._store.set_stock(sku, Fence(grant.token, grant.source), stock, **how)
         self._shop.look_again(sku)
+        await self._tell(sku)
         return level
+
+    async def remove(self, sku: str, *, by: str = "", wait_s: float = 10.0) -> None:
+        """Remove an item of which nothing was sold; likewise under the lock. Raises `HasOrders` if something was."""
+        self._store.check(sku)
+        await self._learn()
+        async with self._locks.lock(self._shop.lock_name(sku)).holding(wait_s=wait_s) as grant:
+            grant.ensure_held()
+            await self._store.remove(sku, Fence(grant.token, grant.source), by=by)
+        self._shop.look_again(sku)
+        await self._tell(sku)
+
+    async def _refuse_unknown(self, sku: str, catalogue: Collection[str]) -> None:
+        """An item that is there can still be paused, or sold no more, though the catalogue has forgotten it."""
+        with contextlib.suppress(UnknownItem):
+            await self._store.level(sku)
+            return
+        near = difflib.get_close_matches(sku, catalogue, n=3)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"it has {', '.join(sorted(catalogue)[:20])}"
+        raise NotInCatalogue(f"{sku!r} is not in the catalogue; {hint}")
+
+    async def _tell(self, sku: str) -> None:
+        """Have this process's log say, too, what an operator has changed."""
+        with contextlib.suppress(StockError):  # it is done, and the store's own log has it
+            for change in await self._store.log(sku, limit=1):
+                _log.info("operator %s: %s of %s: %s", change.by, change.what, sku, change.difference)
+
+    async def log(self, sku: str | None = None, *, limit: int = 100) -> list[Change]:
+        """What operators have changed of an item, or of all: the last changes, newest first."""
+        return await self._store.log(sku, limit=limit)
+
+    async def count_orders(self, sku: str) -> int:
+        """How many orders of an item there are."""
+        return await self._store.count_orders(sku)
 
     async def _refuse_odd_hours(self, sku: str, change: TermsChange) -> None:
         with contextlib.suppress(UnknownItem, StockCorrupt):  # the store says what is wrong
@@ -77,14 +123,16 @@ class Admin:
             if terms.starts_at and terms.ends_at and terms.ends_at <= terms.starts_at:
                 raise HoursNotPossible("ends_at must be later than starts_at")
 
-    async def unfence(self, sku: str) -> None:
+    async def unfence(self, sku: str, *, by: str = "") -> None:
         """Forget the store's fence: an operator's decision, after etcd was replaced or restored."""
-        await self._store.unfence(sku)
+        await self._store.unfence(sku, by=by)
+        await self._tell(sku)
 
-    async def accept_loss(self, sku: str) -> None:
+    async def accept_loss(self, sku: str, *, by: str = "") -> None:
         """Sell on although the store has lost orders: an operator's decision, when they are gone for good."""
         await self._learn()
-        await self._store.accept_loss(sku)
+        await self._store.accept_loss(sku, by=by)
+        await self._tell(sku)
 
     async def faults(self, sku: str, *, wait_s: float = 2.0) -> list[str]:
         """Why nothing of an item could be sold although store and lock system answer; sentences for the operator."""
@@ -156,19 +204,34 @@ class Admin:
         A lock system that one can do without is "away".
         """
         lock, store = await asyncio.gather(
-            _well(self._locks.name, self._locks.ping(timeout_s)),
-            _well("store", self._writable_and_lasting(timeout_s)),
+            self._well(self._locks.name, self._locks.ping(timeout_s)),
+            self._well("store", self._writable_and_lasting(timeout_s)),
         )
-        errors = self._shop.errors
-        for sku, error in errors.items():
-            _log.warning("not ready, %s: %s", sku, error)
-        checks = {
+        return {
             self._locks.name: "away" if self._locks.degraded else lock,  # which is no reason not to sell
             "store": store,
             "renewal": "ok" if self.renewing else "not available",
-            "stock": "not available" if errors else "ok",
+            "stock": "ok" if await self._sells(store) else "not available",
         }
-        return checks | ({"shop": "closing"} if self._shop.closing else {})
+
+    async def _sells(self, store: str) -> bool:
+        """Whether there is an item besides those that nothing can be sold of: they are warnings."""
+        with contextlib.suppress(StockError):
+            return not self._shop.errors or (store == "ok" and await self._shop.sells())
+        return False
+
+    async def _well(self, name: str, check: Awaitable[None]) -> str:
+        """Whether that is well; what is wrong, and that it no longer is, is said once."""
+        try:
+            await check
+        except EXPECTED as error:
+            if self._wrong.get(name) is not type(error):
+                self._wrong[name] = type(error)
+                _log.warning("not ready, %s: %s", name, error)
+            return "not available"
+        if self._wrong.pop(name, None):
+            _log.info("ready again: %s", name)
+        return "ok"
 
     async def _writable_and_lasting(self, timeout_s: float) -> None:
         await self._store.ping(timeout_s=timeout_s)
@@ -197,12 +260,3 @@ def _faults(sku: str, seen: Fence | StockError | None, ours: Fence) -> list[str]
     if seen.source != ours.source:
         return [foreign(sku, seen, ours)]
     return [superseded(sku, seen.token, ours)] if seen.token > ours.token else []
-
-
-async def _well(name: str, check: Awaitable[None]) -> str:
-    try:
-        await check
-    except EXPECTED as error:
-        _log.warning("not ready, %s: %s", name, error)
-        return "not available"
-    return "ok"

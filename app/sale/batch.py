@@ -73,13 +73,15 @@ def decide_part(item: Item, batch_id: str, snapshot: Snapshot, entries: Sequence
     entries = [entry for entry in entries if entry.wanted]
     purchases = [entry.purchase for entry in entries]
     terms = snapshot.terms.completed_by(everywhere)
-    closed = [outside(terms, entry.came_at) for entry in entries] if terms.starts_at or terms.ends_at else []
+    may_be_closed = terms.starts_at or terms.ends_at or terms.paused
+    closed = [outside(terms, entry.came_at) for entry in entries] if may_be_closed else []
     decisions = decide(snapshot, purchases, limit_per_buyer=terms.limit_per_buyer or 0, closed=closed)
     decided = list(zip(purchases, decisions, strict=True))
     served = [purchase for purchase, decision in decided if decision.outcome is Outcome.SOLD]
     units = sum(purchase.quantity for purchase in served)
     # That nothing is left takes no room in the store: the answer is the same again, as long as nothing is. That the
-    # sale has not begun is no last word; but "ended" is, as the same purchase may still wait at another instance.
+    # sale has not begun, or is paused, is no last word; but "ended" is, as the same purchase may still wait at another
+    # instance.
     lasting = {Outcome.LIMIT_REACHED, Outcome.ENDED} | ({Outcome.SOLD_OUT} if units < snapshot.stock else set())
     sold = [
         Sold(one.quantity, one.buyer, one.key, secret)

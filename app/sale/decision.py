@@ -17,6 +17,7 @@ class Outcome(StrEnum):
     LIMIT_REACHED = "limit_reached"
     NOT_STARTED = "not_started"
     ENDED = "ended"
+    PAUSED = "paused"
 
 
 # Of these two there is one for each buyer: named tuples, as they are made in half the time.
@@ -56,10 +57,12 @@ _SELL: Final = Decision(Outcome.SOLD)
 
 
 def outside(terms: Terms, at: float) -> Outcome | None:
-    """What a purchase is told that comes at a moment outside of the hours; times are in seconds since 1970."""
+    """What a purchase is told that comes outside of the hours, or in a pause; times are in seconds since 1970."""
     if terms.starts_at and at < terms.starts_at:
         return Outcome.NOT_STARTED
-    return Outcome.ENDED if terms.ends_at and at >= terms.ends_at else None
+    if terms.ends_at and at >= terms.ends_at:
+        return Outcome.ENDED
+    return Outcome.PAUSED if terms.paused else None
 
 
 def decide(

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import ClassVar, Final, TypedDict
+from typing import Any, ClassVar, Final, TypedDict
 
 from typing_extensions import Unpack
 
@@ -51,18 +51,21 @@ class TermsChange(TypedDict, total=False):
     limit_per_buyer: int | None
     starts_at: float | None
     ends_at: float | None
+    paused: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
     """On what terms an item is sold: units a buyer may have, and when its sale starts and ends, in seconds since 1970.
 
-    0: no limit, no start, no end; None: as everywhere, by the settings.
+    0: no limit, no start, no end; None: as everywhere, by the settings. `paused`: nothing is sold for now, and this is
+    what buyers are told of it; None: it is not paused.
     """
 
     limit_per_buyer: int | None = None
     starts_at: float | None = None
     ends_at: float | None = None
+    paused: str | None = None
 
     def completed_by(self, everywhere: "Terms") -> "Terms":
         """These terms, where an item has none of its own those that hold everywhere."""
@@ -72,6 +75,7 @@ class Terms:
             everywhere.limit_per_buyer if self.limit_per_buyer is None else self.limit_per_buyer,
             everywhere.starts_at if self.starts_at is None else self.starts_at,
             everywhere.ends_at if self.ends_at is None else self.ends_at,
+            self.paused,
         )
 
     def changed(self, change: TermsChange) -> "Terms":
@@ -80,8 +84,12 @@ class Terms:
 
     def to_text(self) -> str:
         """As the stores keep them: JSON; empty if there are none."""
-        own = {name: value for name, value in zip(_TERMS, _values(self), strict=True) if value is not None}
-        return json.dumps(own, separators=(",", ":")) if own else ""
+        return json.dumps(own, separators=(",", ":"), ensure_ascii=False) if (own := self.named) else ""
+
+    @property
+    def named(self) -> dict[str, float | str]:
+        """Those that an item has of its own, by their names."""
+        return {name: value for name in _TERMS if (value := getattr(self, name)) is not None}
 
     @classmethod
     def from_text(cls, text: str) -> "Terms":
@@ -90,11 +98,9 @@ class Terms:
 
 
 NO_TERMS: Final = Terms()
-_TERMS: Final = ("limit_per_buyer", "starts_at", "ends_at")
-
-
-def _values(terms: Terms) -> tuple[float | None, ...]:
-    return (terms.limit_per_buyer, terms.starts_at, terms.ends_at)
+_TERMS: Final = tuple(TermsChange.__annotations__)
+PAUSED_MAX: Final = 200  # characters
+PAUSED_PATTERN: Final = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]*$"  # of one line
 
 
 @lru_cache(1000)
@@ -102,8 +108,11 @@ def _terms(text: str) -> Terms:
     found = json.loads(text)
     if not isinstance(found, dict) or found.keys() - set(_TERMS):
         raise ValueError("not terms of ours")
-    for value in found.values():
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e12:
+    for name, value in found.items():
+        if name == "paused":
+            if not isinstance(value, str) or not 0 < len(value) <= PAUSED_MAX:
+                raise ValueError("not terms of ours")
+        elif isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e12:
             raise ValueError("not terms of ours")
     if not isinstance(found.get("limit_per_buyer", 0), int):
         raise ValueError("not terms of ours")
@@ -207,14 +216,54 @@ class Level:
 class Restock(TypedDict, total=False):
     """How a stock is set. What was sold stays sold, unless `new_sale`: that forgets orders, buyers and keys.
 
-    `add`: so many units are added to those that are left; `if_match`: units left and sold must be that, or nothing is
-    changed; `terms`: what changes of the item's own.
+    `forget_orders`: how many orders that forgets; if it were another number, nothing is changed; `add`: so many units
+    are added to those that are left; `if_match`: units left and sold must be that, or nothing is changed; `terms`: what
+    changes of the item's own; `by`: the operator, for the log.
     """
 
     new_sale: bool
+    forget_orders: int | None
     add: bool
     if_match: tuple[int, int] | None
     terms: TermsChange
+    by: str
+
+
+def what_is_changed(stock: int, how: Restock) -> str:
+    """What an operator does who sets a stock so, in the words of the log."""
+    if how.get("new_sale"):
+        return "new sale"
+    if stock or not how.get("add"):
+        return "stock"
+    change = how.get("terms", {})
+    return "terms" if change.keys() != {"paused"} else "pause" if change["paused"] else "resume"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A line of the operators' log. `at`: in seconds since 1970, by the store's clock; `before` and `after`: facts."""
+
+    at: float
+    by: str
+    what: str
+    sku: str
+    before: Mapping[str, Any]
+    after: Mapping[str, Any]
+
+    @property
+    def difference(self) -> str:
+        """The facts that are not what they were, for people."""
+        names = sorted({*self.before, *self.after})
+        return ", ".join(
+            f"{name} {self.before.get(name, 'none')} -> {self.after.get(name, 'none')}"
+            for name in names
+            if self.before.get(name) != self.after.get(name)
+        )
+
+
+def facts(level: Level) -> dict[str, Any]:
+    """What the log says of an item."""
+    return {"stock": level.stock, "sold": level.lucky, **level.terms.named}
 
 
 class StockStore(ABC):
@@ -296,18 +345,32 @@ class StockStore(ABC):
         """What the fences have seen, None if nothing yet; `StockBehind` if an order is missing. Changes nothing."""
 
     @abstractmethod
-    async def accept_loss(self, sku: str) -> None:
+    async def accept_loss(self, sku: str, *, by: str = "") -> None:
         """Forgive the store what it has lost until now: an operator's word that those orders are gone for good."""
 
     # -- the operator ------------------------------------------------------------------------------------------------
+
+    # What an operator changes is written together with a line of the log: who it was (`by`), what, before and after.
 
     @abstractmethod
     async def set_stock(self, sku: str, fence: Fence, stock: int, **how: Unpack[Restock]) -> Level:
         """Set the units left; see `Restock`. Raises `StockNotAsExpected` if it expects what is not there."""
 
     @abstractmethod
-    async def unfence(self, sku: str) -> None:
+    async def remove(self, sku: str, fence: Fence, *, by: str = "") -> None:
+        """Remove an item of which nothing was sold. Raises `HasOrders` if something was."""
+
+    @abstractmethod
+    async def unfence(self, sku: str, *, by: str = "") -> None:
         """Forget the fence: an operator's word that the tokens seen so far no longer count."""
+
+    @abstractmethod
+    async def log(self, sku: str | None = None, *, limit: int = 100) -> list[Change]:
+        """What operators have changed of an item, or of all of them: the last changes, newest first."""
+
+    @abstractmethod
+    async def count_orders(self, sku: str) -> int:
+        """How many orders of an item there are."""
 
     async def level(self, sku: str) -> Level:
         """Units left and sold, in one glance, so that they add up whatever is being sold."""

@@ -1,12 +1,13 @@
 """The operator's endpoints: the orders, the lock queues, the stock. They need the admin token."""
 
-from typing import Annotated, Final, cast
+import dataclasses
+from typing import Annotated, Any, Final, Literal, cast
 
 from fastapi import APIRouter, Header, Query, Request, Response
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from app.stock import DEFAULT_SKU, TermsChange
-from app.web.auth import OPERATOR
+from app.stock import DEFAULT_SKU, PAUSED_MAX, PAUSED_PATTERN, SKU_PATTERN, TermsChange
+from app.web.auth import OPERATOR, Operator
 from app.web.problems import invalid_field, responses
 from app.web.state import state_of
 from app.web.stock import ItemView, OrderView, Sku, etag
@@ -73,7 +74,7 @@ class StockChange(BaseModel):
         extra="forbid",  # a misspelt `new_sale` must not be a restock
         json_schema_extra={
             "anyOf": [{"required": [name]} for name in ("stock", *TermsChange.__annotations__)],
-            "dependentRequired": {"add": ["stock"], "new_sale": ["stock"]},
+            "dependentRequired": {"add": ["stock"], "new_sale": ["stock"], "forget_orders": ["new_sale"]},
         },
     )
 
@@ -82,6 +83,9 @@ class StockChange(BaseModel):
     )
     add: bool = Field(False, strict=True, description="`stock` is added to the units that are left")
     new_sale: bool = Field(False, strict=True, description="forget what was sold: orders, buyers and idempotency keys")
+    forget_orders: Annotated[int, BeforeValidator(_whole), Field(strict=True, ge=0, le=10**15)] | Literal["all"] = (
+        Field(0, description="how many orders a new sale may forget; if there are others, nothing is changed")
+    )
     limit_per_buyer: Annotated[int | None, BeforeValidator(_whole)] = Field(
         None, strict=True, ge=0, le=10**6, description="this item's own limit, 0 for none; null: as everywhere"
     )
@@ -96,11 +100,19 @@ class StockChange(BaseModel):
         None, strict=True, ge=0, le=_LATEST, description="when it ends, 0 for never; null: as everywhere"
     )
 
+    paused: str | None = Field(
+        None,
+        strict=True,
+        max_length=PAUSED_MAX,
+        pattern=PAUSED_PATTERN,
+        description="nothing is sold from now on, and this is what buyers are told of it; empty or null: it goes on",
+    )
+
     @property
     def terms(self) -> TermsChange:
         """What changes of the item's own; what is not named stays."""
         named = self.model_fields_set & TermsChange.__annotations__.keys()
-        return cast(TermsChange, {name: getattr(self, name) for name in named})
+        return cast(TermsChange, {name: None if (value := getattr(self, name)) == "" else value for name in named})
 
 
 @router.get("/orders", responses=responses(400, 422))
@@ -128,28 +140,65 @@ async def locks(request: Request) -> list[ContenderView]:
     return [ContenderView.of(contender) for contender in await state_of(request).locks.at()]
 
 
+class ChangeView(BaseModel):
+    """A line of the operators' log: who changed what."""
+
+    at: float = Field(description="seconds since 1970")
+    by: str = Field(description="the operator's name")
+    what: str = Field(examples=["new sale"])
+    sku: str
+    before: dict[str, Any]
+    after: dict[str, Any]
+
+
+@router.get("/log", responses=responses(422))
+async def log(
+    request: Request,
+    sku: Annotated[str | None, Query(pattern=f"^{SKU_PATTERN}$", description="the item; all of them without")] = None,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+) -> list[ChangeView]:
+    """What operators have changed, the last change first."""
+    found = await state_of(request).admin.log(sku, limit=limit)
+    return [ChangeView(**dataclasses.asdict(change)) for change in found]
+
+
+@router.delete("/stock", status_code=204, responses=responses(400, 404, 412, 422))
+async def remove(request: Request, by: Operator, sku: Sku) -> None:
+    """Remove an item of which nothing was sold; 412 if something was. It has to be named."""
+    await state_of(request).admin.remove(sku, by=by)
+
+
 @router.put("/stock", responses=responses(400, 404, 408, 412, 413, 422))
 async def set_stock(
     request: Request,
     response: Response,
     change: StockChange,
+    by: Operator,
     sku: Sku = DEFAULT_SKU,
     if_match: Annotated[
         str, Header(pattern=_ETAG, description="the ETag of `GET /stock`: change it only if that is so")
     ] = "",
 ) -> ItemView:
-    """Set the units left, or add some, and the item's own terms: under the lock and past the fence, like any write."""
+    """Set the units left, or add some, and the item's own terms: under the lock and past the fence, like any write.
+
+    A new sale forgets all orders. If there are any, `forget_orders` must be their number, or "all"; else it is refused
+    (412, with the number in `orders`).
+    """
     state = state_of(request)
     said = change.model_fields_set
     if "stock" not in said and (said & {"add", "new_sale"} or not change.terms):
         raise invalid_field("stock", "how many units?", where="body")
+    if "forget_orders" in said and "new_sale" not in said:
+        raise invalid_field("new_sale", "orders are forgotten by a new sale only", where="body")
     level = await state.admin.set_stock(
         sku,
         change.stock,
         add=change.add or "stock" not in said,
         new_sale=change.new_sale,
+        forget_orders=None if change.forget_orders == "all" else change.forget_orders,
         if_match=_units(if_match) if if_match else None,
         terms=change.terms,
+        by=by,
     )
     response.headers["ETag"] = etag(level)
     return ItemView.on(state.shop.terms_of(level), level)

@@ -102,7 +102,8 @@ class Application(FastAPI):
 
     async def _read(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"]
-        if scope["method"] != "GET" or (path != stock.PATH and path not in self._direct):
+        asks_more = path == health.ALIVE and scope["query_string"]  # which is refused
+        if scope["method"] != "GET" or asks_more or (path != stock.PATH and path not in self._direct):
             await self._framework(scope, receive, send)
         elif path == stock.PATH:
             await stock.look(scope, receive, send)

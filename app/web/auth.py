@@ -1,15 +1,16 @@
 """Operator authentication: a bearer token, or a signed cookie set by a one-time link.
 
-The cookie is signed with a key that is derived from the admin token, so that every instance with the same token knows
-it, and none needs to remember it. A browser sends cookies with every page's requests, and does not tell ports apart; so
-a request that changes something needs a second word besides the cookie, which only our own pages can read. That keeps
-other sites' pages out, not a server that was handed the cookie: it is sent to whatever listens on this host.
+The cookie is signed with a key that is derived from the operator's token, so that every instance with the same token
+knows it, and none needs to remember it. A browser sends cookies with every page's requests, and does not tell ports
+apart; so a request that changes something needs a second word besides the cookie, which only our own pages can read.
+That keeps other sites' pages out, not a server that was handed the cookie: it is sent to whatever listens on this host.
 """
 
 import hashlib
 import hmac
 import secrets
-from typing import Annotated, Final
+from collections.abc import Mapping
+from typing import Annotated, Final, NamedTuple
 
 from fastapi import Depends, Request, Response, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
@@ -22,32 +23,49 @@ _LASTS_S: Final = 12 * 3600
 _bearer = HTTPBearer(auto_error=False, description="SECKILL_ADMIN_TOKEN")
 
 
-class AdminAuth:
-    """Operator authentication: by the admin token (None: nobody is let in), or by a cookie that it has set."""
+class Session(NamedTuple):
+    """A cookie of ours, and whose it is."""
 
-    def __init__(self, admin_token: str | None) -> None:
-        self._token = admin_token
+    operator: str
+    cookie: str
+
+
+class _Key:
+    """What is derived from an operator's token: that goes when the token does."""
+
+    def __init__(self, token: str) -> None:
+        self.token = token.encode()
         # Sales with other tokens on other ports of this host have cookies of other names.
-        self._cookie = f"seckill-{self._derive('name').hex()[:8]}"
-        self._signer = TimestampSigner(self._derive("cookie"), digest_method=hashlib.sha256)
+        self.cookie = f"seckill-{self.derive('name').hex()[:8]}"
+        self.signer = TimestampSigner(self.derive("cookie"), digest_method=hashlib.sha256)
 
-    def _derive(self, purpose: str) -> bytes:
-        return hmac.digest((self._token or "").encode(), f"seckill {purpose}".encode(), "sha256")
+    def derive(self, purpose: str) -> bytes:
+        return hmac.digest(self.token, f"seckill {purpose}".encode(), "sha256")
+
+
+class AdminAuth:
+    """Operator authentication: by an operator's token, or by a cookie that it has set. `tokens`: by their names."""
+
+    def __init__(self, tokens: Mapping[str, str]) -> None:
+        self._keys = {name: _Key(token) for name, token in tokens.items()}
 
     @property
     def disabled(self) -> bool:
         """Whether there is no token to log in with."""
-        return self._token is None
+        return not self._keys
 
-    def verify(self, token: str) -> bool:
-        """Whether this is the admin token."""
-        return self._token is not None and secrets.compare_digest(token.encode(), self._token.encode())
+    def verify(self, token: str) -> str | None:
+        """The name of the operator whose token this is."""
+        right = [name for name, key in self._keys.items() if secrets.compare_digest(token.encode(), key.token)]
+        return right[0] if right else None
 
-    def log_in(self, request: Request, response: Response) -> None:
-        """Set the cookie: the browser's user has shown the token."""
+    def log_in(self, name: str, request: Request, response: Response) -> None:
+        """Set the cookie: the browser's user has shown the token, and is no other operator any more."""
+        self.log_out(response)
+        key = self._keys[name]
         response.set_cookie(
-            self._cookie,
-            self._signer.sign(secrets.token_urlsafe(16)).decode(),
+            key.cookie,
+            key.signer.sign(secrets.token_urlsafe(16)).decode(),
             max_age=_LASTS_S,
             httponly=True,
             samesite="lax",  # strict would not come along when the link is opened from a chat or a mail
@@ -55,34 +73,41 @@ class AdminAuth:
         )
 
     def log_out(self, response: Response) -> None:
-        """Delete the cookie."""
-        response.delete_cookie(self._cookie, httponly=True, samesite="lax")
+        """Delete the cookies."""
+        for key in self._keys.values():
+            response.delete_cookie(key.cookie, httponly=True, samesite="lax")
 
-    def session(self, request: Request) -> str | None:
+    def session(self, request: Request) -> Session | None:
         """The cookie, if it is one of ours and not too old."""
-        cookie = request.cookies.get(self._cookie, "")
-        try:
-            _, signed_at = self._signer.unsign(cookie, return_timestamp=True)
-        except BadSignature:
-            return None
-        # Not by `max_age`: to it the future is the past, and another instance's clock may be ahead of ours.
-        fresh = self._signer.get_timestamp() - signed_at.timestamp() < _LASTS_S
-        return cookie if fresh and not self.disabled else None
+        for name, key in self._keys.items():
+            cookie = request.cookies.get(key.cookie, "")
+            try:
+                _, signed_at = key.signer.unsign(cookie, return_timestamp=True)
+            except BadSignature:
+                continue
+            # Not by `max_age`: to it the future is the past, and another instance's clock may be ahead of ours.
+            if key.signer.get_timestamp() - signed_at.timestamp() < _LASTS_S:
+                return Session(name, cookie)
+        return None
 
-    def csrf(self, session: str) -> str:
+    def csrf(self, session: Session) -> str:
         """The second word that goes with a cookie."""
-        return hmac.new(self._derive("csrf"), session.encode(), "sha256").hexdigest()
+        key = self._keys[session.operator].derive("csrf")
+        return hmac.new(key, session.cookie.encode(), "sha256").hexdigest()
 
 
 async def operator(
     request: Request, credentials: Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)]
-) -> None:
-    """Let only the operator pass: with the token, or with the cookie and, unless it only looks, the second word."""
+) -> str:
+    """Let only operators pass: with a token, or with the cookie and, unless it only looks, the second word.
+
+    Answers the operator's name.
+    """
     auth: AdminAuth = request.state.seckill.auth
     if auth.disabled:
         raise HTTPException(403, "switched off: SECKILL_ADMIN_TOKEN is not set")
-    if credentials is not None and auth.verify(credentials.credentials):
-        return
+    if credentials is not None and (name := auth.verify(credentials.credentials)):
+        return name
     session = auth.session(request) if credentials is None else None
     if session is None:
         raise HTTPException(401, "the operator's bearer token is needed", headers={"WWW-Authenticate": "Bearer"})
@@ -90,13 +115,16 @@ async def operator(
         word = request.headers.get(CSRF_HEADER, "")
         if not secrets.compare_digest(word.encode(), auth.csrf(session).encode()):
             raise HTTPException(403, f"{CSRF_HEADER} is missing or not the one of this session; load the page again")
+    return session.operator
 
 
 def has_rights(request: Request) -> bool:
     """Whether a request has the token or the cookie of an operator."""
     auth: AdminAuth = request.state.seckill.auth
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
-    return (scheme.lower() == "bearer" and auth.verify(token)) or auth.session(request) is not None
+    by_token = scheme.lower() == "bearer" and auth.verify(token) is not None
+    return by_token or auth.session(request) is not None
 
 
 OPERATOR: Final = Depends(operator)
+Operator = Annotated[str, OPERATOR]

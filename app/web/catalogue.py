@@ -8,7 +8,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -56,7 +56,7 @@ class _File(_Strict):
     items: dict[Annotated[str, StringConstraints(pattern=f"^{SKU_PATTERN}$")], _Entry] = Field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Catalogue:
     """What is said of some items. Of others nothing is known but their sku.
 
@@ -66,6 +66,11 @@ class Catalogue:
 
     told: Mapping[str, str]
     pictures: Mapping[str, File]
+
+    @cached_property
+    def whole(self) -> str:
+        """All items, as JSON."""
+        return "{" + ",".join(f'"{sku}":{told}' for sku, told in self.told.items()) + "}"
 
 
 NOTHING: Final = "{}"  # is told of any other item

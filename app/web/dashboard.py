@@ -1,5 +1,7 @@
 """The control room: a page for the operator, what it shows, and what its buttons do."""
 
+import contextlib
+import time
 from dataclasses import dataclass
 from typing import Annotated, Final
 from urllib.parse import parse_qs
@@ -12,19 +14,23 @@ from sse_starlette import EventSourceResponse
 from app.audit import AuditVerdict
 from app.dashboard import ControlRoom
 from app.dashboard.picture import History, InstanceState, PastGrant, Picture, Sample
-from app.stock import DEFAULT_SKU
+from app.errors import StockError, UnknownItem
+from app.stock import DEFAULT_SKU, Level
 from app.web.admin import ContenderView
 from app.web.auth import OPERATOR
 from app.web.coalesce import TtlCache
 from app.web.pages import READING, page
 from app.web.problems import responses
 from app.web.state import State, state_of
-from app.web.stock import AuditView, LevelView, Sku
+from app.web.stock import AuditView, ItemView, Sku
 from fencelock import Contender, Scope
 
 pages = APIRouter(include_in_schema=False)
 router = APIRouter(
     tags=["control room"], prefix="/control", dependencies=[OPERATOR], responses=responses(401, 403, 503)
+)
+rehearsal = APIRouter(
+    tags=["rehearsal"], prefix="/control", dependencies=[OPERATOR], responses=responses(401, 403, 503)
 )
 
 LOGIN: Final = "/control/login"
@@ -60,7 +66,19 @@ async def control(
         return _enter(request, token)
     if auth.session(request) is None:
         return RedirectResponse(_address(request, LOGIN), 303)
-    return await page(request, "control.html")
+    if "sku" not in request.query_params:
+        with contextlib.suppress(StockError):  # the page of an item says so, too
+            skus = await _skus(request)
+            if len(skus) == 1 and skus != [DEFAULT_SKU]:
+                return RedirectResponse(_address(request, "/control", sku=skus[0]), 303)
+            return await page(request, "overview.html" if len(skus) > 1 else "control.html")
+    return await page(request, "control.html" if request.query_params.get("sku") else "overview.html")
+
+
+async def _skus(request: Request) -> list[str]:
+    """The items that are there, and those of the catalogue."""
+    admin = state_of(request).admin
+    return sorted({*await admin.items(), *(admin.catalogue or ())})[:_ITEMS_MAX]
 
 
 @pages.api_route("/control/login", methods=READING)
@@ -92,10 +110,11 @@ def _address(request: Request, path: str, **more: str) -> str:
 
 def _enter(request: Request, token: str) -> Response:
     auth = state_of(request).auth
-    if not auth.verify(token):
+    name = auth.verify(token)
+    if name is None:
         return RedirectResponse(_address(request, LOGIN, wrong=""), 303, headers=_NOT_KEPT)
     response = RedirectResponse(_address(request, "/control"), 303, headers=_NOT_KEPT)
-    auth.log_in(request, response)
+    auth.log_in(name, request, response)
     return response
 
 
@@ -103,8 +122,8 @@ def _enter(request: Request, token: str) -> Response:
 async def session(request: Request) -> dict[str, str | None]:
     """What the page's own requests have to carry besides the cookie."""
     auth = state_of(request).auth
-    cookie = auth.session(request)
-    return {"csrf": auth.csrf(cookie) if cookie else None}
+    found = auth.session(request)
+    return {"csrf": auth.csrf(found) if found else None}
 
 
 # -- what it shows ---------------------------------------------------------------------------------------------------
@@ -232,9 +251,10 @@ class PictureView(BaseModel):
     at: float
     instance: str
     sku: str
-    level: LevelView | None
+    level: ItemView | None
     missing: bool = Field(description="whether there is no such item")
     store_error: str | None
+    rehearsal: bool = Field(description="whether buyers can be sent, and the holder be paused")
     guarded: bool = Field(description="whether the store refuses the write of a holder that was overtaken")
     lock: LockView
     queue: list[PlaceView]
@@ -245,8 +265,8 @@ class PictureView(BaseModel):
     audit: VerdictView | None
 
     @classmethod
-    def of(cls, picture: Picture, verdict: AuditVerdict | None) -> "PictureView":
-        """A picture, for JSON."""
+    def of(cls, picture: Picture, level: ItemView | None, verdict: AuditVerdict | None) -> "PictureView":
+        """A picture, for JSON; `level`: its own, on its terms."""
         since = {
             (state.report.instance, held.token): held.at for state in picture.instances for held in state.report.held
         }
@@ -259,9 +279,10 @@ class PictureView(BaseModel):
             at=picture.at,
             instance=picture.instance,
             sku=picture.sku,
-            level=LevelView.of(picture.level) if picture.level else None,
+            level=level,
             missing=picture.missing,
             store_error=picture.store_error,
+            rehearsal=picture.rehearsal,
             guarded=picture.guarded,
             lock=LockView(
                 name=picture.lock,
@@ -292,7 +313,8 @@ class PictureView(BaseModel):
 
 
 def _view(state: State, picture: Picture) -> PictureView:
-    return PictureView.of(picture, state.auditor.fresh_verdict if state.auditor else None)
+    level = ItemView.on(state.shop.terms_of(picture.level), picture.level) if picture.level else None
+    return PictureView.of(picture, level, state.auditor.fresh_verdict if state.auditor else None)
 
 
 @router.get("/picture", responses=responses(422))
@@ -322,8 +344,46 @@ async def history(request: Request, sku: Sku = DEFAULT_SKU) -> HistoryView:
 
 @router.get("/items", responses=responses(503))
 async def items(request: Request) -> list[str]:
-    """The items that have a stock, a thousand at most."""
-    return sorted(await state_of(request).admin.items())[:_ITEMS_MAX]
+    """The items that have a stock or are in the catalogue, a thousand at most."""
+    return await _skus(request)
+
+
+class OverviewItem(BaseModel):
+    """An item, and what keeps it from being sold."""
+
+    sku: str
+    level: ItemView | None = Field(description="null: it has no stock, or that can't be read")
+    wrong: list[str]
+
+
+class OverviewView(BaseModel):
+    """All items, as one instance sees them."""
+
+    at: float
+    instance: str
+    items: list[OverviewItem]
+
+
+@router.get("/overview", responses=responses(503))
+async def overview(request: Request) -> OverviewView:
+    """All items at one glance, a thousand at most: stock, sold, terms, what is wrong."""
+    state = state_of(request)
+    skus = await _skus(request)
+    levels, errors = await state.admin.levels(skus), state.shop.errors
+    verdict = state.auditor.fresh_verdict if state.auditor else None
+
+    def item(sku: str) -> OverviewItem:
+        level, wrong = levels[sku], []
+        if isinstance(level, StockError) and not isinstance(level, UnknownItem):
+            wrong.append(str(level))
+        elif sku in errors:
+            wrong.append(str(errors[sku]))
+        if verdict and verdict.violations.get(sku):
+            wrong.append(f"{verdict.violations[sku]} violations, see `seckill check`")
+        view = ItemView.on(state.shop.terms_of(level), level) if isinstance(level, Level) else None
+        return OverviewItem(sku=sku, level=view, wrong=wrong)
+
+    return OverviewView(at=time.time(), instance=state.instance, items=[item(sku) for sku in skus])
 
 
 @router.get(
@@ -348,7 +408,7 @@ async def live(request: Request, sku: Sku = DEFAULT_SKU) -> Response:
     return state.operators.open(sku, _view(state, first).model_dump_json(), look, since=since)
 
 
-# -- what its buttons do (restock: PUT /stock) -----------------------------------------------------------------------
+# -- what its buttons do in a rehearsal (all else: PUT /stock) -------------------------------------------------------
 
 
 class Rush(BaseModel):
@@ -381,13 +441,13 @@ class PauseView(BaseModel):
     for_s: float
 
 
-@router.post("/rush", responses=responses(408, 413, 422, 503))
+@rehearsal.post("/rush", responses=responses(408, 413, 422, 503))
 async def rush(request: Request, wish: Rush, sku: Sku = DEFAULT_SKU) -> RushView:
     """Send buyers."""
     return RushView(instances=await control_of(request).room.rush(sku, wish.buyers, over_s=wish.over_s))
 
 
-@router.post("/pause", responses=responses(400, 408, 413, 422, 503))
+@rehearsal.post("/pause", responses=responses(400, 408, 413, 422, 503))
 async def pause(request: Request, wish: Pause, sku: Sku = DEFAULT_SKU) -> PauseView:
     """Have the holder of the item's lock stand still before its next write, its leases not renewed meanwhile.
 

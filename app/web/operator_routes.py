@@ -4,11 +4,17 @@ from typing import Final
 
 from app.web import purchase
 
-_OPERATORS: Final = frozenset(("/metrics", "/readyz", "/locks", "/orders", "/control", "/docs", "/openapi.json"))
+_OPERATORS: Final = frozenset(
+    ("/metrics", "/readyz", "/locks", "/orders", "/log", "/control", "/docs", "/openapi.json")
+)
 
 
 def is_hidden(method: str, path: str, *, from_operator: bool) -> bool:
     """Whether the port that a request came to doesn't have that path. Buyers buy; operators change and watch."""
     if from_operator:
         return path == purchase.PATH
-    return path in _OPERATORS or path.startswith(("/control/", "/docs/")) or (path == "/stock" and method == "PUT")
+    return (
+        path in _OPERATORS
+        or path.startswith(("/control/", "/docs/"))
+        or (path == "/stock" and method in ("PUT", "DELETE"))
+    )

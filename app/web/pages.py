@@ -107,7 +107,10 @@ def _page_about(request: Request, name: str, sku: str) -> Response:
 
 @router.api_route("/", methods=READING)
 async def shop(request: Request) -> Response:
-    """The shop, for buyers."""
+    """The shop, for buyers: an item; without one the catalogue, if that has several, or none that is the default."""
+    catalogue = state_of(request).catalogue
+    if "sku" not in request.query_params and catalogue.told.keys() != {DEFAULT_SKU} and catalogue.told:
+        return _about("front.html", catalogue.whole).answer(request, keep=files.ASK_EACH_TIME, headers=_HEADERS)
     return _page_about(request, "shop.html", request.query_params.get("sku", DEFAULT_SKU))
 
 

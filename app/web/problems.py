@@ -34,6 +34,7 @@ _STATUSES: Final[dict[type[Exception], tuple[int, str]]] = {
     errors.TooOften: (429, "Too many tries"),
     errors.QueueFull: (503, "Too many buyers at the moment"),
     errors.Closing: (503, "Shutting down"),
+    errors.ItemBlocked: (503, "Item can't be sold at the moment"),
     errors.NotDecided: (503, "Not decided in time"),
     errors.OutcomeUnknown: (503, "Outcome unknown"),
     errors.StockCorrupt: (503, "Stock is not usable"),
@@ -42,6 +43,8 @@ _STATUSES: Final[dict[type[Exception], tuple[int, str]]] = {
     errors.StockError: (503, "Stock not available"),
     LockError: (503, "Lock not available"),
     errors.HoursNotPossible: (422, "Not possible hours"),
+    errors.HasOrders: (412, "Orders would be forgotten"),
+    errors.NotInCatalogue: (422, "Not in the catalogue"),
     errors.StockNotAsExpected: (412, "The stock is not as expected"),
     errors.TooManyListeners: (503, "Too many listeners at the moment"),
     errors.Overloaded: (503, "Too many requests at the moment"),
@@ -51,6 +54,7 @@ _STATUSES: Final[dict[type[Exception], tuple[int, str]]] = {
 # The field of the request that an error is about.
 _FIELDS: Final[dict[type[Exception], str]] = {
     errors.UnknownItem: "sku",
+    errors.NotInCatalogue: "sku",
     errors.HoursNotPossible: "ends_at",
     errors.ItemNotPossible: "sku",
     errors.BuyerRequired: "buyer",
@@ -79,6 +83,7 @@ class Problem(BaseModel):
     status: int
     detail: str
     errors: list[FieldError] = Field(default_factory=list)
+    orders: int | None = Field(None, description="how many orders would be forgotten")
 
 
 def problem(
@@ -89,13 +94,16 @@ def problem(
     *,
     fields: list[FieldError] | None = None,
     headers: dict[str, str] | None = None,
+    orders: int | None = None,
 ) -> Response:
     """A problem document as a response."""
-    body = Problem(type=f"urn:seckill:{type_}", title=title, status=status, detail=detail, errors=fields or [])
+    about = {"title": title, "status": status, "detail": detail, "errors": fields or [], "orders": orders}
+    body = Problem.model_validate({"type": f"urn:seckill:{type_}", **about})
     headers = dict(headers or {})
     if status == 503:
-        headers["Retry-After"] = str(_RETRY_AFTER_S)
-    return JSONResponse(body.model_dump(exclude_defaults=not body.errors), status, headers, media_type=MEDIA_TYPE)
+        headers.setdefault("Retry-After", str(_RETRY_AFTER_S))
+    told = body.model_dump(exclude_defaults=not body.errors, exclude_none=True)
+    return JSONResponse(told, status, headers, media_type=MEDIA_TYPE)
 
 
 def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
@@ -119,7 +127,7 @@ _DESCRIPTIONS: Final = {
     403: "Not allowed: the title says why",
     404: "No such item, or no such order",
     408: "The request's body did not arrive in time",
-    412: "The stock is not what If-Match says; nothing was changed",
+    412: "The stock is not what If-Match says, or there are orders that would be forgotten; nothing was changed",
     413: "The request's body is too large",
     422: "A field of the request is not valid, or the idempotency key belongs to another purchase; the field is named",
     429: "This buyer or this address has tried too often",
@@ -179,8 +187,15 @@ def of(error: Exception, method: str, route: str) -> Response:
     if status == 503 and not isinstance(error, errors.SaleError | errors.TooManyListeners | errors.Overloaded):
         _log.log(_loudness(route, kind), "%s %s: %s", method, route, error)
     fields = [FieldError(field=field, message=detail)] if field else None
-    headers = {"Retry-After": str(error.retry_after_s)} if isinstance(error, errors.TooOften) else None
-    return problem(status, name, title, detail, fields=fields, headers=headers)
+    retry_after_s = getattr(error, "retry_after_s", None)
+    headers = {"Retry-After": str(retry_after_s)} if retry_after_s else None
+    orders = error.orders if isinstance(error, errors.HasOrders) else None
+    return problem(status, name, title, detail, fields=fields, headers=headers, orders=orders)
+
+
+def title(error: Exception) -> str:
+    """What anybody may know of an error."""
+    return next(_STATUSES[kind][1] for kind in type(error).__mro__ if kind in _STATUSES)
 
 
 def _loudness(route: str, kind: type[Exception]) -> int:

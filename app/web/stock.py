@@ -92,6 +92,9 @@ class ItemView(LevelView):
     limit_per_buyer: int = Field(description="how many units one buyer may have; 0: no limit")
     starts_at: float | None = Field(description="when the sale starts, in seconds since 1970; null: it has")
     ends_at: float | None = Field(description="when it ends; null: never")
+    paused: str = Field(
+        description="nothing is sold for now, and this is what buyers are told of it; empty: it is sold"
+    )
 
     @classmethod
     def on(cls, terms: Terms, level: Level) -> "ItemView":
@@ -101,6 +104,7 @@ class ItemView(LevelView):
             limit_per_buyer=terms.limit_per_buyer or 0,
             starts_at=terms.starts_at or None,
             ends_at=terms.ends_at or None,
+            paused=terms.paused or "",
         )
 
 
@@ -162,9 +166,11 @@ async def look(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 def _sku_of(query: bytes) -> str:
-    if not query:
-        return DEFAULT_SKU
-    sku = dict(parse_qsl(query.decode("latin-1"), keep_blank_values=True)).get("sku", DEFAULT_SKU)
+    sku = DEFAULT_SKU
+    for number, (name, value) in enumerate(parse_qsl(query.decode("latin-1"), keep_blank_values=True)):
+        if name != "sku" or number:
+            raise invalid_field(name or "query", "unknown parameter, or a second one; there is sku")
+        sku = value
     if not re.fullmatch(SKU_PATTERN, sku):
         raise invalid_field("sku", "letters, digits, '.', '_' and '-', 64 at most")
     return sku

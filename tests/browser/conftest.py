@@ -31,12 +31,12 @@ class Item:
         self._url = instance.url
         self.sku = sku or f"item-{next(_numbers)}"
         if stock is not None:
-            self.set(stock, new_sale=True)
+            self.set(stock, new_sale=True, forget_orders="all")
 
     def set(self, stock: int, **how: Any) -> None:
         self._change({"stock": stock, **how})
 
-    def terms(self, **terms: float) -> None:
+    def terms(self, **terms: float | str) -> None:
         """Give it terms of its own, from now on; its stock stays."""
         self._change(terms)
 

@@ -142,10 +142,10 @@ def boutique(start: Start, tmp_path_factory: pytest.TempPathFactory) -> Instance
     return start(catalogue=folder / "items.toml", limit_per_buyer=2)
 
 
-def test_an_item_is_described_before_the_press(boutique: Instance, visitors: Visitors) -> None:
+def test_an_item_is_described_before_the_press(boutique: Instance, shop: Instance, visitors: Visitors) -> None:
     """Name, picture, price and limit; what the catalogue says is text, not markup, and it may leave things out."""
     visitors.forgive("404|Blocked script execution|policy violated|Content Security Policy")
-    phone, book, other = (Item(boutique, PLENTY, sku) for sku in ("phone", "book", None))
+    phone, book, other = (Item(shop, PLENTY, sku) for sku in ("phone", "book", None))
     page = visitors.visit(phone.at(boutique))
     rests(page)
     shows(page, item='A <b>phone</b> & "case"', price="¥ 1999", limit="2 per person", buy="Buy one for ¥ 1999")
@@ -166,6 +166,30 @@ def test_an_item_is_described_before_the_press(boutique: Instance, visitors: Vis
         shows(page, item=name, price="", limit="2 per person", buy="Buy one")
         expect(page.locator("main img")).to_have_count(0)
     buys(page)
+
+
+def test_the_front_page_lists_the_catalogue(boutique: Instance, visitors: Visitors) -> None:
+    """Name, price, units left, and the way to each item's page, which keeps the buyer's name and the language."""
+    Item(boutique, 7, "phone")
+    book = Item(boutique, 5, "book")
+    book.terms(paused="Tea")
+    for language, screen, words in (
+        ("en", {}, ('A <b>phone</b> & "case"', "7 left", "Paused")),
+        ("zh", PHONE | {"color_scheme": "dark"}, ("手机", "剩余 7 件", "已暂停")),
+    ):
+        page = visitors.visit(f"{boutique.url}/?lang={language}#buyer=ann", **screen)
+        rows = page.get_by_role("listitem")
+        expect(rows).to_have_count(2)
+        for text in (words[0], "¥ 1999", words[1]):
+            expect(rows.nth(0)).to_contain_text(text)
+        expect(rows.nth(1)).to_contain_text(words[2])
+        found = contrasts(page)
+        assert [(text, ratio) for text, ratio in found if ratio < 4.5] == []
+        assert fits(page)
+        rows.nth(0).get_by_role("link").click()
+        shows(page, left="7")
+        assert page.url == f"{boutique.url}/?lang={language}&sku=phone#buyer=ann"
+    book.terms(paused="")
 
 
 def test_a_reload_is_one_request(boutique: Instance, visitors: Visitors) -> None:
@@ -288,13 +312,13 @@ def test_a_buyer_has_their_share(boutique: Instance, visitors: Visitors) -> None
         expect(listed(one)).to_contain_text([numbers[1][1], numbers[0][1]])
     listed(tab).nth(1).get_by_role("link").click()
     shows(tab, whole=numbers[0][0])
-    tab.goto(Item(boutique, 1).at(boutique))
+    tab.goto(Item(boutique, 1, "book").at(boutique))
     rests(tab)
     expect(tab.get_by_role("region", name="Your orders")).to_be_hidden()
 
     visitors.forgive("404")
     shows(page, left=str(PLENTY - 2))
-    item.set(PLENTY, new_sale=True)
+    item.set(PLENTY, new_sale=True, forget_orders="all")
     rests(page)
     shows(page, buy="Buy one for ¥ 1999", detail="One press buys one unit. A double click counts once.")
     expect(listed(page)).to_contain_text(2 * ["Not known any more"])
@@ -375,7 +399,7 @@ def test_an_order_has_a_page(boutique: Instance, visitors: Visitors) -> None:
     shows(page, state="It can't be looked up at the moment")
     page.unroute(ORDERS)
     shows(page, state="Bought")
-    item.set(5, new_sale=True)
+    item.set(5, new_sale=True, forget_orders="all")
     page.goto(address)
     shows(page, state="The service does not know this order", when=facts["when"])
     for odd in ("..", "phone~1-1~aa", "<img src=x onerror=alert(1)>~", "phone~" + 300 * "x", "/../stock~1"):
@@ -724,7 +748,7 @@ def test_by_keyboard_and_ear(shop: Instance, item: Item, visitors: Visitors) -> 
 def test_colours(boutique: Instance, visitors: Visitors, scheme: str) -> None:
     """Light or dark as the system is; each text has a contrast of 4.5 or more, in all that the shop says."""
     visitors.forgive("ERR_FAILED|status of 404")
-    item = Item(boutique, 3)
+    item = Item(boutique, 3, "book")
     page = visitors.visit(item.at(boutique), color_scheme=scheme, reduced_motion="reduce")
     ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (sum(int(part) for part in re.findall(r"\d+", ground)) > 3 * 128) == (scheme == "light")

@@ -16,6 +16,7 @@ import pytest
 from app.errors import (
     FenceRefused,
     ForeignFence,
+    HasOrders,
     ItemNotPossible,
     StockBehind,
     StockChanged,
@@ -127,6 +128,8 @@ async def fenced_at_the_read_too(store: StockStore) -> list[Exception]:
 
 class StoreContract:
     """The tests of the contract; every test begins with an empty server."""
+
+    tells_an_item_from_a_removed_one = True
 
     @pytest.fixture
     def system(self) -> StoreSystem:
@@ -378,6 +381,89 @@ class StoreContract:
         gone = TermsChange(starts_at=None, ends_at=None)
         assert (await store.set_stock("phone", fence(7), 3, terms=gone)).terms == Terms()
         assert (await prepare(store, "phone", fence(8), "c")).terms == Terms()
+
+    async def test_a_pause_is_kept_with_the_terms(self, open_store: OpenStore) -> None:
+        """Its text, in any alphabet, is there for the next read, beside the hours, and goes when the sale goes on."""
+        store, text = await open_store(), "暂停 \"'\\/ ü🛒" + "暂" * 180
+        await store.set_stock("phone", fence(1), 5, terms={"limit_per_buyer": 2})
+        level = await store.set_stock("phone", fence(2), 0, add=True, terms={"paused": text})
+        assert (level.stock, level.terms) == (5, Terms(limit_per_buyer=2, paused=text))
+        assert (await prepare(await open_store(), "phone", fence(3), "a")).terms == level.terms
+        assert (await store.set_stock("phone", fence(4), 5, new_sale=True)).terms == level.terms
+        level = await store.set_stock("phone", fence(5), 0, add=True, terms={"paused": None})
+        assert level.terms == (await store.level("phone")).terms == Terms(limit_per_buyer=2)
+
+    async def test_a_new_sale_says_how_many_orders_it_forgets(self, open_store: OpenStore) -> None:
+        """If there are others, nothing is changed, and the error has their number."""
+        store = await open_store()
+        await store.set_stock("phone", fence(1), 9)
+        await sell(store, 2, 2, 1, sku="phone")
+        assert (await store.count_orders("phone"), await store.count_orders("pen")) == (2, 0)
+        before = await store.level("phone")
+        for number in (0, 1, 3):
+            with pytest.raises(HasOrders) as refused:
+                await store.set_stock("phone", fence(3), 7, new_sale=True, forget_orders=number)
+            assert refused.value.orders == 2
+        assert await store.level("phone") == before
+        level = await store.set_stock("phone", fence(4), 7, new_sale=True, forget_orders=2)
+        assert (level.stock, level.lucky, await store.count_orders("phone")) == (7, 0, 0)
+        await store.set_stock("pen", fence(5), 1, new_sale=True, forget_orders=0)
+
+    async def test_an_item_without_orders_can_be_removed(self, open_store: OpenStore) -> None:
+        """With orders it can't; a late grant removes nothing, and what was decided before is not written after it."""
+        store = await open_store()
+        for sku in ("pen", "phone"):
+            await store.set_stock(sku, fence(1), 5)
+        await sell(store, 2, 1, sku="phone")
+        with pytest.raises(HasOrders):
+            await store.remove("phone", fence(3))
+        with pytest.raises(UnknownItem):
+            await store.remove("phnoe", fence(3))
+        seen = await prepare(store, "pen", fence(4), "b")
+        if await fence_of(store, "pen") is not None:
+            with pytest.raises(FenceRefused):
+                await store.remove("pen", fence(3))
+        await store.remove("pen", fence(4))
+        assert await store.items() == ["phone"]
+        await store.set_stock("pen", fence(4), 5)
+        if self.tells_an_item_from_a_removed_one:
+            with pytest.raises((FenceRefused, StockChanged)):
+                await commit(store, "pen", fence(4), decided(seen, 1))
+            assert await store.level("pen") == Level("pen", 5, 0, 5)
+
+    async def test_what_operators_change_is_logged(self, open_store: OpenStore) -> None:
+        """Each change with its operator, what was and what is, newest first; what was refused is not there."""
+        store = await open_store()
+        await store.set_stock("pen", fence(1), 5, by="ann")
+        await store.set_stock("phone", fence(2), 3, by="bob", terms={"limit_per_buyer": 2})
+        await sell(store, 3, Sold(1, "cid"), sku="phone")
+        with pytest.raises(StockNotAsExpected):
+            await store.set_stock("phone", fence(4), 9, by="bob", if_match=(7, 7))
+        await store.set_stock("phone", fence(5), 0, by="ann", add=True, terms={"paused": "上茶"})
+        await store.set_stock("phone", fence(6), 9, by="bob", new_sale=True)
+        await store.remove("pen", fence(7), by="bob")
+        await store.unfence("phone", by="cid")
+        await store.accept_loss("phone", by="cid")
+        log = await (await open_store()).log()
+        assert [(one.by, one.what, one.sku) for one in log] == [
+            ("cid", "accept loss", "phone"),
+            ("cid", "unfence", "phone"),
+            ("bob", "remove", "pen"),
+            ("bob", "new sale", "phone"),
+            ("ann", "pause", "phone"),
+            ("bob", "stock", "phone"),
+            ("ann", "stock", "pen"),
+        ]
+        assert [one.at for one in log] == sorted((one.at for one in log), reverse=True)
+        assert (log[3].before, log[3].after) == (
+            {"stock": 2, "sold": 1, "limit_per_buyer": 2, "paused": "上茶"},
+            {"stock": 9, "sold": 0, "limit_per_buyer": 2, "paused": "上茶"},
+        )
+        assert (log[2].before, log[2].after) == ({"stock": 5}, {})
+        assert log[3].difference == "sold 1 -> 0, stock 2 -> 9"
+        assert [one.by for one in await store.log("pen")] == ["bob", "ann"]
+        assert len(await store.log(limit=2)) == 2
+        assert await store.log("nothing") == []
 
     async def test_terms_are_guarded_like_the_stock(self, open_store: OpenStore) -> None:
         """A decision made on other terms is not written; a lower token can't change the terms."""

@@ -11,15 +11,16 @@ from typing_extensions import Unpack, override
 from app.errors import (
     FenceRefused,
     ForeignFence,
+    HasOrders,
     StockBehind,
     StockChanged,
     StockError,
     StockNotAsExpected,
     UnknownItem,
 )
-from app.stock import NO_TERMS, Ask, Batch, Fence, Level, Order, Restock, Settled, Snapshot, StockStore, Terms
+from app.stock import NO_TERMS, Ask, Batch, Change, Fence, Level, Order, Restock, Settled, Snapshot, StockStore, Terms
 from app.stock.refusals import behind, changed, foreign, not_as_expected, superseded
-from app.stock.store import refuse_odd_name
+from app.stock.store import facts, refuse_odd_name, what_is_changed
 from app.stock.watermark import Watermark
 
 Position = tuple[int, int]  # of an order: its generation and number
@@ -55,6 +56,7 @@ class MemoryServer:
         self.clock = clock
         self.items: dict[str, Item] = {}
         self.notices: dict[str, str] = {}
+        self.log: list[Change] = []
         self._number = 0
 
     def next_number(self) -> int:
@@ -201,9 +203,11 @@ class MemoryStockStore(StockStore):
         return found
 
     @override
-    async def accept_loss(self, sku: str) -> None:
+    async def accept_loss(self, sku: str, *, by: str = "") -> None:
         generations = [generation for generation, _ in self._watermark(sku).positions]
-        self._item(sku).generation = max(self._server.next_number(), *generations, 0) + 1
+        item, before = self._item(sku), self._item(sku).generation
+        item.generation = max(self._server.next_number(), *generations, 0) + 1
+        self._note(sku, by, "accept loss", {"generation": before}, {"generation": item.generation})
 
     # -- the operator ------------------------------------------------------------------------------------------------
 
@@ -217,6 +221,10 @@ class MemoryStockStore(StockStore):
             raise lost
         if if_match is not None and if_match != (item.stock or 0, item.lucky):
             raise StockNotAsExpected(not_as_expected(sku, item.stock or 0, item.lucky))
+        if new_sale and how.get("forget_orders") not in (None, len(item.orders)):
+            raise HasOrders(sku, len(item.orders))
+        before = {} if item.stock is None else facts(self._level_of(sku, item))
+        what = what_is_changed(stock, how)
         if how.get("add"):
             if item.stock is None:
                 raise UnknownItem(f"no item {sku!r}")
@@ -229,12 +237,39 @@ class MemoryStockStore(StockStore):
         item.fence, item.prepared, item.stock, item.initial = fence, None, stock, stock + item.lucky
         item.terms = item.terms.changed(how.get("terms", {}))
         self._server.items[sku] = item
+        self._note(sku, how.get("by", ""), what, before, facts(self._level_of(sku, item)))
         return Level(sku, stock, item.lucky, item.initial, terms=item.terms)
 
+    def _note(self, sku: str, by: str, what: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+        self._server.log.insert(0, Change(self._server.clock(), by, what, sku, before, after))
+
     @override
-    async def unfence(self, sku: str) -> None:
+    async def remove(self, sku: str, fence: Fence, *, by: str = "") -> None:
+        _check_token(fence)
         item = self._item(sku)
+        if item.stock is None:
+            raise UnknownItem(f"no item {sku!r}")
+        if refusal := _refuse_token(sku, item, fence):
+            raise refusal
+        if item.orders or item.lucky:
+            raise HasOrders(sku, len(item.orders))
+        self._note(sku, by, "remove", {"stock": item.stock}, {})
+        self._server.items[sku] = Item(fence=fence, generation=item.generation)
+
+    @override
+    async def unfence(self, sku: str, *, by: str = "") -> None:
+        item = self._item(sku)
+        seen = {} if item.fence is None else {"source": item.fence.source, "token": item.fence.token}
+        self._note(sku, by, "unfence", seen, {})
         item.fence, item.prepared, item.epoch = None, None, item.epoch + 1
+
+    @override
+    async def log(self, sku: str | None = None, *, limit: int = 100) -> list[Change]:
+        return [change for change in self._server.log if sku in (None, change.sku)][:limit]
+
+    @override
+    async def count_orders(self, sku: str) -> int:
+        return len(self._item(sku).orders)
 
     @override
     async def levels(self, skus: Sequence[str]) -> dict[str, Level | StockError]:
@@ -242,8 +277,10 @@ class MemoryStockStore(StockStore):
 
     def _level(self, sku: str) -> Level | StockError:
         item = self._item(sku)
-        if item.stock is None:
-            return UnknownItem(f"no item {sku!r}")
+        return UnknownItem(f"no item {sku!r}") if item.stock is None else self._level_of(sku, item)
+
+    def _level_of(self, sku: str, item: Item) -> Level:
+        assert item.stock is not None
         last = str(item.entries()[-1]) if item.orders else None
         return Level(sku, item.stock, item.lucky, item.initial, last, item.terms)
 

@@ -131,6 +131,7 @@ async def test_an_item_has_terms_of_its_own(open_client: OpenClient) -> None:
         "limit_per_buyer": 0,
         "starts_at": None,
         "ends_at": 1,
+        "paused": "",
     }
     assert await outcome(http, sku="rare") == "ended"
     later = {"ends_at": 0, "starts_at": time.time() + 3600}

@@ -1,12 +1,15 @@
 """The `seckill` command runs against real servers, with the right output and exit status."""
 
 import contextlib
+import csv
+import getpass
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
+import time
 import urllib.request
 import uuid
 from collections.abc import Iterator, Sequence
@@ -67,15 +70,75 @@ def test_stock_and_check(env: dict[str, str], valkey: Valkey) -> None:
 
 
 def test_a_new_sale_and_other_items(env: dict[str, str]) -> None:
-    """Items are listed by name; a new sale forgets the old one; `unfence` asks for confirmation first."""
+    """Items are listed by name; unfence asks first, and so does an item that others may have been meant by."""
     seckill("stock", "set", "5", "--sku", "phone", env=env)
-    seckill("stock", "set", "7", env=env)
+    done = seckill("stock", "set", "7", env=env)
+    assert (done.returncode, "There is no item 'default' yet; there is phone. Make a new one?" in done.stderr) == (
+        1,
+        True,
+    )
+    assert seckill("stock", "set", "7", "--yes", env=env).returncode == 0
     shown = json.loads(seckill("stock", "show", "--json", env=env).stdout)
     assert {level["sku"]: level["stock"] for level in shown} == {"default": 7, "phone": 5}
-    done = seckill("stock", "set", "9", "--new-sale", "--json", env=env)
+    done = seckill("stock", "set", "9", "--new-sale", "--json", env=env)  # there is no order to be forgotten
     assert json.loads(done.stdout)[0]["initial"] == 9
     assert seckill("stock", "unfence", env=env).returncode == 1  # no answer to its question
     assert seckill("stock", "unfence", "--yes", env=env).returncode == 0
+    assert seckill("stock", "remove", "--sku", "phone", env=env).returncode == 0
+    assert "no item 'phone'" in seckill("stock", "remove", "--sku", "phone", env=env).stderr
+
+
+def test_a_new_sale_asks_with_the_number_of_orders(
+    env: dict[str, str], etcd: EtcdMember, valkey: Valkey, tmp_path: Path
+) -> None:
+    """Without a yes nothing is changed. The orders can be kept in a file, in one of two forms, which is never half."""
+    seckill("stock", "set", "9", env=env)
+    with Instance(etcd.endpoint, valkey.url) as instance:
+        for buyer in ("ann", "b%2Cob", "c%22id"):
+            instance.get(f"/stock/reduce?buyer={buyer}")
+    done = seckill("stock", "set", "5", "--new-sale", env=env)
+    assert (done.returncode, done.stdout.strip()) == (1, "")
+    assert "3 orders of 'default' will be forgotten. Begin a new sale? [y/N]" in done.stderr
+    for name in ("orders.jsonl", "orders.csv"):
+        done = seckill("stock", "set", "5", "--new-sale", "--export", str(tmp_path / name), env=env)
+        assert done.returncode == 1  # it asks all the same
+    lines = [json.loads(line) for line in (tmp_path / "orders.jsonl").read_text().splitlines()]
+    with (tmp_path / "orders.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [one["buyer"] for one in lines] == [one["buyer"] for one in rows] == ["ann", "b,ob", 'c"id']
+    assert [one["id"] for one in lines] == [one["id"] for one in rows]
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["orders.csv", "orders.jsonl"]
+    again = ("stock", "set", "5", "--new-sale", "--yes", "--export")
+    done = seckill(*again, str(tmp_path / "orders.csv"), env=env)
+    assert (done.returncode, "orders.csv exists" in done.stderr) == (2, True)
+    assert "can't be written" in seckill(*again, str(tmp_path / "nowhere" / "x"), env=env).stderr
+    assert json.loads(seckill("stock", "show", "--json", env=env).stdout)[0]["lucky"] == 3
+    done = seckill("stock", "set", "5", "--new-sale", "--yes", "--by", "ann", "--json", env=env)
+    assert json.loads(done.stdout)[0]["lucky"] == 0
+    log = json.loads(seckill("log", "--json", env=env).stdout)
+    assert [(one["what"], one["by"]) for one in log] == [("new sale", "ann"), ("stock", getpass.getuser())]
+    shown = " ".join(seckill("log", "--sku", "default", env=env).stdout.split())
+    assert "new sale" in shown
+    assert "sold 3 -> 0" in shown
+
+
+def test_pause_resume_and_end(env: dict[str, str]) -> None:
+    """Of an item, or of all; what buyers are told is shown; one that can't be changed doesn't stop the others."""
+    for sku in ("pen", "phone"):
+        seckill("stock", "set", "5", "--sku", sku, "--yes", env=env)
+
+    def terms(*command: str) -> dict[str, Any]:
+        done = seckill("stock", *command, "--json", env=env)
+        return {one["sku"]: one["terms"] for one in json.loads(done.stdout)}
+
+    assert terms("pause", "--sku", "pen", "--text", "Tea")["pen"]["paused"] == "Tea"
+    assert "PAUSED: Tea" in seckill("stock", "show", env=env).stdout
+    assert {one["paused"] for one in terms("pause", "--all").values()} == {"The sale is paused."}
+    assert {sku: one["paused"] for sku, one in terms("resume", "--all").items()} == {"pen": None, "phone": None}
+    assert abs(terms("end", "--sku", "phone")["phone"]["ends_at"] - time.time()) < 60
+    for wrong in ("", "a\nb", "x" * 201):
+        assert seckill("stock", "pause", "--sku", "pen", "--text", wrong, env=env).returncode == 2
+    assert "no item 'nope'" in seckill("stock", "pause", "--sku", "nope", env=env).stderr
 
 
 def test_the_terms_of_an_item(env: dict[str, str]) -> None:
@@ -83,7 +146,12 @@ def test_the_terms_of_an_item(env: dict[str, str]) -> None:
     start = "2027-01-01T00:00:00+08:00"
     seckill("stock", "set", "5", "--limit", "2", env=env)
     done = seckill("stock", "set", "--starts-at", start, "--json", env=env)
-    own = {"limit_per_buyer": 2, "starts_at": datetime.fromisoformat(start).timestamp(), "ends_at": None}
+    own = {
+        "limit_per_buyer": 2,
+        "starts_at": datetime.fromisoformat(start).timestamp(),
+        "ends_at": None,
+        "paused": None,
+    }
     assert json.loads(done.stdout)[0]["stock"] == 5
     assert json.loads(done.stdout)[0]["terms"] == own
     assert "2 a buyer, starts 2026-12-31T16:00:00+00:00" in " ".join(seckill("stock", "show", env=env).stdout.split())
@@ -96,7 +164,12 @@ def test_the_terms_of_an_item(env: dict[str, str]) -> None:
         done = seckill("stock", "set", *wrong, env=env)
         assert (done.returncode, named in done.stderr) == (2, True), done.stderr
     done = seckill("stock", "set", "--limit", "none", "--starts-at", "default", "--json", env=env)
-    assert json.loads(done.stdout)[0]["terms"] == {"limit_per_buyer": 0, "starts_at": None, "ends_at": None}
+    assert json.loads(done.stdout)[0]["terms"] == {
+        "limit_per_buyer": 0,
+        "starts_at": None,
+        "ends_at": None,
+        "paused": None,
+    }
 
 
 def test_locks_shows_the_queue(env: dict[str, str], etcd: EtcdMember) -> None:
@@ -263,7 +336,12 @@ def test_servers_that_are_away_are_one_line() -> None:
         "SECKILL_STORE": f"redis://:hunter2@{nowhere}",
         "SECKILL_LOCK_TIMEOUT_MS": "300",
     }
-    for arguments, setting in (("stock show", "STORE"), ("check", "STORE"), ("locks", "LOCK"), ("stock set 1", "LOCK")):
+    for arguments, setting in (
+        ("stock show", "STORE"),
+        ("check", "STORE"),
+        ("locks", "LOCK"),
+        ("stock set 1", "STORE"),
+    ):
         done = seckill(*arguments.split(), env=env)
         assert done.returncode == 2, arguments
         assert done.stderr.startswith("seckill: ")

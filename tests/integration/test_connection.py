@@ -116,8 +116,8 @@ async def served(
 
 
 async def fill(served: Served) -> None:
-    """Set 1,000 units, with nothing sold."""
-    body = '{"stock": 1000, "new_sale": true}'
+    """1,000 units, and nothing sold."""
+    body = '{"stock": 1000, "new_sale": true, "forget_orders": "all"}'
     for path in ("/stock", "/stock?sku=phone"):
         head = SET.replace("/stock", path)
         reader, writer = await asyncio.open_connection("127.0.0.1", served.port)

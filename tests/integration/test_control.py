@@ -33,7 +33,9 @@ async def open_clients(etcd: EtcdMember, valkey: Valkey) -> AsyncIterator[OpenCl
         async def open_them(instances: int = 1, **others: Any) -> list[httpx.AsyncClient]:
             opened = [
                 await stack.enter_async_context(
-                    client(etcd.endpoint, valkey.url, instance=name, **{"lock_ttl_s": TTL_S, **others})
+                    client(
+                        etcd.endpoint, valkey.url, instance=name, **{"lock_ttl_s": TTL_S, "rehearsal": True, **others}
+                    )
                 )
                 for name in "abc"[:instances]
             ]
@@ -47,7 +49,7 @@ async def open_clients(etcd: EtcdMember, valkey: Valkey) -> AsyncIterator[OpenCl
 
 
 async def restock(http: httpx.AsyncClient, stock: int, sku: str = "default") -> None:
-    change = {"stock": stock, "new_sale": True}
+    change = {"stock": stock, "new_sale": True, "forget_orders": "all"}
     (await http.put("/stock", params={"sku": sku}, json=change, headers=BEARER)).raise_for_status()
 
 
@@ -257,7 +259,7 @@ async def test_without_an_admin_token_it_is_locked(open_clients: OpenClients) ->
 def test_the_token_is_in_no_log(etcd: EtcdMember, valkey: Valkey) -> None:
     """A token in a link or a form, right or wrong, is not logged, even at level debug."""
     with (
-        Instance(etcd.endpoint, valkey.url, log_level="debug") as instance,
+        Instance(etcd.endpoint, valkey.url, log_level="debug", rehearsal="true") as instance,
         httpx.Client(base_url=instance.url) as http,
     ):
         for token in (TOKEN, "open-barley"):
@@ -289,7 +291,8 @@ async def test_all_instances_on_each_page(open_clients: OpenClients) -> None:
         await eventually_async(lambda http=http: told_all(http), "both have told")  # type: ignore[misc]
         picture = await look(http)
         assert picture["instance"] == name
-        assert picture["level"] == {"sku": "default", "stock": 97, "lucky": 3, "initial": 100}
+        terms = {"limit_per_buyer": 0, "starts_at": None, "ends_at": None, "paused": ""}
+        assert picture["level"] == {"sku": "default", "stock": 97, "lucky": 3, "initial": 100} | terms
         assert picture["store_error"] is picture["lock_error"] is None
         assert not picture["missing"]
         assert picture["guarded"]
@@ -380,7 +383,7 @@ async def test_an_instance_that_falls_silent(
 async def test_a_stopped_instance_takes_its_report_along(etcd: EtcdMember, valkey: Valkey) -> None:
     """A stopped instance disappears at once, and is not shown as silent."""
     async with board(etcd, valkey) as put:
-        async with client(etcd.endpoint, valkey.url, instance="a") as http:
+        async with client(etcd.endpoint, valkey.url, instance="a", rehearsal=True) as http:
             await eventually_async(lambda: state(http, "a"))
             await eventually_async(lambda: put({}), "it reports", until=lambda seen: "report/a" in seen)
         assert await put({}) == {}
@@ -431,7 +434,7 @@ async def test_no_buyer_is_sent_to_one_that_is_gone(
     [http] = await open_clients()
     async with board(etcd, valkey) as put:
         await put({"report/gone": report("gone")})
-        async with client(etcd.endpoint, valkey.url, instance="d") as later:
+        async with client(etcd.endpoint, valkey.url, instance="d", rehearsal=True) as later:
             assert (await command(later, "rush", buyers=30))["instances"] == ["a", "d"]
             await eventually_async(lambda: lucky(http), "all are served", until=lambda found: found == 30)
 
@@ -448,7 +451,7 @@ async def test_a_command_from_before_the_start_or_that_comes_late_is_not_obeyed(
     [http] = await open_clients()
     async with board(etcd, valkey) as put:
         await put({"command/before": rush(7)})
-        async with client(etcd.endpoint, valkey.url, instance="late") as late:
+        async with client(etcd.endpoint, valkey.url, instance="late", rehearsal=True) as late:
             await eventually_async(lambda: state(http, "late"), "it is there")
             await put({"command/late": rush(7, age_s=5), "command/odd": rush(1).replace("1}", "Infinity}")})
             await put({"command/fresh": rush(3)})
@@ -635,7 +638,7 @@ async def test_odd_wishes(open_clients: OpenClients, what: str, wish: dict[str, 
 async def test_a_command_that_nobody_hears(etcd: EtcdMember) -> None:
     """While the store is away a command is refused, and the instance that was asked does not obey it alone."""
     with Valkey() as valkey:
-        async with client(etcd.endpoint, valkey.url, instance="a", store_timeout_ms=300) as http:
+        async with client(etcd.endpoint, valkey.url, instance="a", store_timeout_ms=300, rehearsal=True) as http:
             await restock(http, 10)
             valkey.pause()
             try:

@@ -47,7 +47,7 @@ def program(name: str, language: str) -> str:
 def instance(etcd: EtcdMember, valkey: Valkey) -> Iterator[Instance]:
     """Start an instance that sells from a stock of 5."""
     env = {"SECKILL_LOCK": f"etcd://{etcd.endpoint.partition('://')[2]}", "SECKILL_STORE": valkey.url}
-    assert seckill("stock", "set", "5", "--new-sale", env=env).returncode == 0
+    assert seckill("stock", "set", "5", "--new-sale", "--yes", env=env).returncode == 0
     with Instance(etcd.endpoint, valkey.url) as one:
         yield one
 
@@ -91,7 +91,7 @@ def test_a_lost_answer_does_not_buy_twice(client: list[str], instance: Instance)
 def test_it_waits_as_long_as_a_503_says(client: list[str], etcd: EtcdMember, valkey: Valkey) -> None:
     """While the store is away the answer is 503 with `Retry-After`; when it is back one unit is bought, and no more."""
     env = {"SECKILL_LOCK": f"etcd://{etcd.endpoint.partition('://')[2]}", "SECKILL_STORE": valkey.url}
-    assert seckill("stock", "set", "5", "--new-sale", env=env).returncode == 0
+    assert seckill("stock", "set", "5", "--new-sale", "--yes", env=env).returncode == 0
     with (
         Proxy(valkey.port) as path,
         Instance(

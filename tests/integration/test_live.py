@@ -78,7 +78,9 @@ def instance(etcd: EtcdMember, valkey: Valkey) -> Iterator[Instance]:
 
 
 def restock(instance: Instance, stock: int) -> None:
-    httpx.put(f"{instance.url}/stock", json={"stock": stock, "new_sale": True}, headers=BEARER).raise_for_status()
+    httpx.put(
+        f"{instance.url}/stock", json={"stock": stock, "new_sale": True, "forget_orders": "all"}, headers=BEARER
+    ).raise_for_status()
 
 
 def refused(instance: Instance, path: str) -> httpx.Response | None:

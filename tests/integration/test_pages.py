@@ -118,7 +118,9 @@ async def test_what_a_page_is_told_of_its_item(etcd: EtcdMember, valkey: Valkey,
     (tmp_path / "items.toml").write_text(f"[items.tea]\nname = {json.dumps(name)}\npicture = 'a.svg'\n")
     async with client(etcd.endpoint, valkey.url, catalogue=tmp_path / "items.toml") as http:
         pages = [(await http.get(path)).text for path in ("/?sku=tea", "/shop/order?id=tea~1-1~abc")]
-        nothing = [(await http.get(path)).text for path in ("/", "/?sku=coffee", "/shop/order?id=coffee~1-1~abc")]
+        nothing = [(await http.get(path)).text for path in ("/?sku=coffee", "/shop/order?id=coffee~1-1~abc")]
+        (whole,) = re.findall('<meta name="item" content="([^"]*)">', (await http.get("/")).text)
+        assert json.loads(html.unescape(whole))["tea"]["name"]["en"] == name
         for page in pages:
             (told,) = re.findall('<meta name="item" content="([^"]*)">', page)
             assert "<" not in told

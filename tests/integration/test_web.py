@@ -9,11 +9,13 @@ from typing import Any
 
 import httpx
 import pytest
+import redis
 import redis.asyncio
 from prometheus_client.parser import text_string_to_metric_families
 
 from app.main import create_app
 from app.sale import Shop
+from app.stock.redis.keys import Keys
 from fencelock.etcd.backend import EtcdBackend
 from lab.servers import EtcdMember, Valkey
 from lab.servers.process import free_port
@@ -74,7 +76,7 @@ async def test_json_for_a_client_that_asks_for_it(open_client: OpenClient) -> No
     level = (await http.get("/stock")).json()
     del level["audit"]  # it depends on whether the auditor has looked yet
     assert abs(level.pop("now") - time.time()) < WITHIN_S
-    terms = {"limit_per_buyer": 0, "starts_at": None, "ends_at": None}
+    terms = {"limit_per_buyer": 0, "starts_at": None, "ends_at": None, "paused": ""}
     assert level == {"sku": "default", "stock": 3, "lucky": 2, "initial": 5} | terms
 
 
@@ -122,7 +124,7 @@ async def test_wrong_paths_and_methods_are_problems_too(open_client: OpenClient)
     answer = await http.delete("/stock/reduce")
     is_problem(answer, 405)
     assert answer.headers["allow"] == "GET, POST"
-    assert (await http.delete("/stock")).headers["allow"] == "GET, PUT"
+    assert (await http.post("/stock")).headers["allow"] == "DELETE, GET, PUT"
     assert (await http.delete("/orders/x")).headers["allow"] == "GET"
 
 
@@ -196,6 +198,9 @@ async def test_the_operator_sees_the_queue(open_client: OpenClient, etcd: EtcdMe
         ({"stock": 1, "sku": "phone"}, "sku"),
         ({"stock": 1, "newsale": True}, "newsale"),
         ({"stock": 1, "new_sale": "perhaps"}, "new_sale"),
+        ({"stock": 1, "forget_orders": 3}, "new_sale"),
+        ({"paused": "x" * 201}, "paused"),
+        ({"paused": "two\nlines"}, "paused"),
     ],
 )
 async def test_a_bad_stock_names_the_field(open_client: OpenClient, body: dict[str, Any], field: str) -> None:
@@ -214,10 +219,10 @@ async def test_setting_the_stock(open_client: OpenClient) -> None:
     """A restock keeps the units sold; a new sale begins with none sold; a new item appears."""
     http = await open_client()
     await http.post("/stock/reduce")
-    terms = {"limit_per_buyer": 0, "starts_at": None, "ends_at": None}
+    terms = {"limit_per_buyer": 0, "starts_at": None, "ends_at": None, "paused": ""}
     restocked = (await http.put("/stock", json={"stock": 9}, headers=OPERATOR)).json()
     assert restocked == {"sku": "default", "stock": 9, "lucky": 1, "initial": 10} | terms
-    anew = (await http.put("/stock", json={"stock": 3, "new_sale": True}, headers=OPERATOR)).json()
+    anew = (await http.put("/stock", json={"stock": 3, "new_sale": True, "forget_orders": 1}, headers=OPERATOR)).json()
     assert anew == {"sku": "default", "stock": 3, "lucky": 0, "initial": 3} | terms
     await http.put("/stock", params={"sku": "phone"}, json={"stock": 1}, headers=OPERATOR)
     assert (await http.get("/stock/reduce?sku=phone")).headers["x-seckill-outcome"] == "sold"
@@ -294,20 +299,22 @@ async def test_without_its_servers_it_starts_and_says_what_is_missing() -> None:
         assert str(nowhere) not in ready.text
 
 
-async def test_an_item_that_can_not_be_sold_is_a_reason_not_to_be_ready(
+async def test_an_only_item_that_can_not_be_sold_is_a_reason_not_to_be_ready(
     open_client: OpenClient, valkey: Valkey
 ) -> None:
-    """While the store's fence refuses an item's sales the check "stock" reports that; then it is "ok" again."""
+    """While the store's fence refuses its sales the check "stock" says so; once they go through it is "ok"."""
     http = await open_client(purchase_timeout_ms=60_000)
     async with redis.asyncio.Redis.from_url(valkey.url, decode_responses=True) as store:
         source = await store.hget("seckill:{default}:fence", "source")
         await store.hset("seckill:{default}:fence", "source", "etcd:another")
-        buying = asyncio.create_task(http.post("/stock/reduce"))
+        is_problem(await http.post("/stock/reduce"), 503)
         await eventually_async(lambda: http.get("/readyz"), until=lambda answer: answer.status_code == 503)
         checks = {"etcd": "ok", "store": "ok", "renewal": "ok", "stock": "not available"}
         assert (await http.get("/readyz")).json()["checks"] == checks
         await store.hset("seckill:{default}:fence", "source", source)
-    assert (await buying).headers["x-seckill-outcome"] == "sold"
+    buying = partial(http.post, "/stock/reduce")
+    sold = await eventually_async(buying, until=lambda answer: answer.status_code == 200)
+    assert sold.headers["x-seckill-outcome"] == "sold"
     well = await eventually_async(lambda: http.get("/readyz"), until=lambda answer: answer.status_code == 200)
     assert well.json()["checks"] == checks | {"stock": "ok"}
 
@@ -354,3 +361,33 @@ def test_openapi_describes_what_happens(etcd: EtcdMember, valkey: Valkey) -> Non
             for status, response in operation["responses"].items():
                 if int(status) >= 400 and path != "/readyz":
                     assert list(response["content"]) == ["application/problem+json"], (path, method, status)
+
+
+async def test_an_item_that_can_not_be_sold_keeps_nobody_from_the_others(
+    open_client: OpenClient, valkey: Valkey
+) -> None:
+    """Its buyers are told at once; it is a warning in /readyz, which is 200, and a metric, until it is well again."""
+    http = await open_client()
+    await http.put("/stock?sku=phone", json={"stock": 5}, headers=OPERATOR)
+    assert (await http.post("/stock/reduce?sku=phone")).headers["x-seckill-outcome"] == "sold"
+    with redis.Redis.from_url(valkey.url) as raw:
+        keys = Keys("phone").all
+        raw.delete(*keys)
+        raw.set(Keys("phone").stock, 5)
+    began = time.monotonic()
+    for _ in range(10):
+        refused = await http.post("/stock/reduce?sku=phone")
+        assert (refused.status_code, refused.json()["type"]) == (503, "urn:seckill:item-blocked")
+        assert refused.headers["retry-after"] == "5"
+    assert time.monotonic() - began < 5  # of ten for each
+    ready = await http.get("/readyz")
+    assert (ready.status_code, ready.json()["checks"]["stock"]) == (200, "ok")
+    assert ready.json()["warnings"] == ["phone can't be sold: Stock is being looked into"]
+    assert (await http.post("/stock/reduce")).headers["x-seckill-outcome"] == "sold"
+    scraped = 'seckill_item_blocked{reason="StockBehind",sku="phone"} 1.0'
+    assert scraped in (await http.get("/metrics")).text
+    await http.put("/stock?sku=phone", json={"stock": 5, "new_sale": True}, headers=OPERATOR)
+    await eventually_async(
+        lambda: http.post("/stock/reduce?sku=phone"), until=lambda answer: answer.headers.get("x-seckill-outcome")
+    )
+    await eventually_async(lambda: http.get("/readyz"), until=lambda answer: answer.json()["warnings"] == [])

@@ -6,6 +6,7 @@ import time
 from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, NamedTuple, TypeVar
 
 from typing_extensions import Unpack, override
@@ -14,6 +15,7 @@ import fencelock.clients.mysql as fencelock_mysql
 from app.errors import (
     ConfigurationError,
     FenceRefused,
+    HasOrders,
     StockBehind,
     StockChanged,
     StockCorrupt,
@@ -32,6 +34,7 @@ from app.stock.store import (
     SKU_PATTERN,
     Ask,
     Batch,
+    Change,
     Fence,
     Level,
     Order,
@@ -41,7 +44,9 @@ from app.stock.store import (
     StockStore,
     Terms,
     TermsChange,
+    facts,
     refuse_odd_name,
+    what_is_changed,
 )
 from app.stock.watermark import Watermark, tag_of
 from fencelock.clients.mysql import Call, MySqlClient
@@ -218,7 +223,7 @@ class TransactionalStockStore(StockStore):
 
     @override
     async def set_stock(self, sku: str, fence: Fence, stock: int, **how: Unpack[Restock]) -> Level:
-        new_sale, if_match = how.get("new_sale", False), how.get("if_match")
+        new_sale, if_match, forget = how.get("new_sale", False), how.get("if_match"), how.get("forget_orders")
         refuse_odd_name(sku)
         self._token(fence)
         if not 0 <= stock <= LARGEST:
@@ -242,6 +247,8 @@ class TransactionalStockStore(StockStore):
             units = stock + item.stock if how.get("add") else stock
             if units > LARGEST:
                 raise StockNotAsExpected(f"item {sku!r} can't have that many units")
+            if new_sale and forget is not None and (orders := await tables.count_orders(call, sku)) != forget:
+                raise HasOrders(sku, orders)
             # A store without any history, or a new sale, begins anew.
             if new_sale or not item.generation:
                 await tables.begin_generation(call, sku, _latest_generation(expected[sku]))
@@ -257,16 +264,62 @@ class TransactionalStockStore(StockStore):
                     raise
                 own = NO_TERMS
             await tables.set_units(call, sku, units, own.changed(change).to_text())
-            return (await tables.find_items(call, [sku]))[sku]
+            done = (await tables.find_items(call, [sku]))[sku]
+            before, after = Level(sku, item.stock, item.lucky, None, terms=own), Level(sku, units, done.lucky, None)
+            after = replace(after, terms=own.changed(change))
+            was = facts(before) if sku in there else {}
+            await tables.note(call, sku, how.get("by", ""), what_is_changed(stock, how), was, facts(after))
+            return done
 
+        if how.get("terms", {}).get("paused"):
+            await self._run(self._readers, tables.widen_terms)
         item = await self._run(self._sale, write)
         self._sweeper.sweep([item])
         return Level(sku, item.stock, item.lucky, item.initial, terms=_terms(item))
 
     @override
-    async def unfence(self, sku: str) -> None:
+    async def remove(self, sku: str, fence: Fence, *, by: str = "") -> None:
         refuse_odd_name(sku)
-        await self._run(self._readers, lambda call: tables.unfence(call, sku))
+        self._token(fence)
+
+        async def write(call: Call) -> None:
+            await call.begin()
+            if sku not in await tables.find_items(call, [sku]):
+                raise _unknown(sku)
+            await tables.create_item(call, sku)
+            await self._register(call, [sku], fence, None)
+            item = (await tables.find_items(call, [sku]))[sku]
+            if refusal := self._refusal(item, fence, None):
+                raise refusal
+            if (orders := await tables.count_orders(call, sku)) or item.lucky:
+                raise HasOrders(sku, orders)
+            await tables.note(call, sku, by, "remove", {"stock": item.stock}, {})
+            await tables.remove_item(call, sku)
+
+        await self._run(self._sale, write)
+
+    @override
+    async def unfence(self, sku: str, *, by: str = "") -> None:
+        refuse_odd_name(sku)
+
+        async def write(call: Call) -> None:
+            await call.begin()
+            item = (await tables.find_items(call, [sku])).get(sku)
+            await tables.unfence(call, sku)
+            was = {"source": item.source, "token": item.token} if item and item.source else {}
+            await tables.note(call, sku, by, "unfence", was, {})
+
+        await self._run(self._readers, write)
+
+    @override
+    async def log(self, sku: str | None = None, *, limit: int = 100) -> list[Change]:
+        if sku is not None:
+            refuse_odd_name(sku)
+        return await self._run(self._readers, lambda call: tables.list_changes(call, sku, limit))
+
+    @override
+    async def count_orders(self, sku: str) -> int:
+        return await self._run(self._readers, lambda call: tables.count_orders(call, sku))
 
     @override
     def marks(self) -> dict[str, str]:
@@ -290,9 +343,18 @@ class TransactionalStockStore(StockStore):
         return {sku: lost.get(sku) or self._fence(items.get(sku)) for sku in skus}
 
     @override
-    async def accept_loss(self, sku: str) -> None:
+    async def accept_loss(self, sku: str, *, by: str = "") -> None:
         latest = _latest_generation(self._expected([sku])[sku])
-        await self._run(self._readers, lambda call: tables.begin_generation(call, sku, latest))
+
+        async def write(call: Call) -> None:
+            await call.begin()
+            before = (await tables.find_items(call, [sku])).get(sku)
+            await tables.begin_generation(call, sku, latest)
+            after = (await tables.find_items(call, [sku])).get(sku)
+            was, became = ({"generation": one.generation} if one else {} for one in (before, after))
+            await tables.note(call, sku, by, "accept loss", was, became)
+
+        await self._run(self._readers, write)
 
     @override
     async def levels(self, skus: Sequence[str]) -> dict[str, Level | StockError]:

@@ -2,15 +2,17 @@
 
 # ruff: noqa: S608 - they are made of constants; what comes from elsewhere is an argument
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from app.stock.store import Ask, Batch, Fence, Order, Settled
+from app.stock.store import Ask, Batch, Change, Fence, Order, Settled
 from app.stock.watermark import tag_of
 from fencelock.clients.mysql import DUPLICATE, Call, Refused
 
+TERMS_BYTES: Final = 1000
 NAME_BYTES: Final = 1020  # 255 characters of utf8mb4
 
 # VARBINARY: in every collation that both MariaDB and MySQL have, names that differ in trailing blanks are equal.
@@ -27,7 +29,7 @@ SCHEMA: Final = (
     f"last_tag VARBINARY(8) NOT NULL DEFAULT '', generation {_WHOLE} DEFAULT 0, sale {_WHOLE} DEFAULT 0, "
     f"swept {_WHOLE} DEFAULT 0, epoch {_WHOLE} DEFAULT 0, source {_NAME}, token BIGINT UNSIGNED, "
     f"prepared VARBINARY(64), batch VARBINARY(64), version {_WHOLE} DEFAULT 0, "
-    f"terms VARBINARY(255) NOT NULL DEFAULT '', "
+    f"terms VARBINARY({TERMS_BYTES}) NOT NULL DEFAULT '', "
     f"changed_at TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP) {_INNODB}",
     f"CREATE TABLE seckill_orders ({_OF_SALE}, entry {_WHOLE}, quantity {_WHOLE}, buyer {_NAME}, "
     f"idempotency_key {_NAME}, secret VARBINARY(32) NOT NULL, instance {_NAME} NOT NULL, token {_WHOLE}, "
@@ -38,6 +40,9 @@ SCHEMA: Final = (
     f"CREATE TABLE seckill_keys ({_OF_SALE}, name {_NAME} NOT NULL, outcome VARBINARY(64) NOT NULL, "
     f"quantity {_WHOLE}, buyer {_NAME}, order_id VARBINARY(128), expires_at DATETIME(6), "
     f"PRIMARY KEY (sku, sale, name), INDEX (sku, expires_at)) {_INNODB}",
+    f"CREATE TABLE seckill_log (number BIGINT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY, {_SKU}, at {_WHOLE}, "
+    f"operator {_NAME} NOT NULL, what VARBINARY(64) NOT NULL, was VARBINARY({2 * TERMS_BYTES}) NOT NULL, "
+    f"became VARBINARY({2 * TERMS_BYTES}) NOT NULL, INDEX (sku, number)) {_INNODB}",
     f"CREATE TABLE seckill_notices (name {_NAME} PRIMARY KEY, body MEDIUMTEXT NOT NULL) {_INNODB}",
 )
 
@@ -165,6 +170,26 @@ def order_id(sku: str, entry: int, secret: str) -> str:
     return f"{sku}~{entry}~{secret}"
 
 
+async def list_changes(call: Call, sku: str | None, limit: int) -> list[Change]:
+    """Lines of the operators' log, newest first."""
+    where, args = ("", ()) if sku is None else ("WHERE sku = %s ", (sku,))
+    rows = await _rows(
+        call,
+        f"SELECT at, operator, what, sku, was, became FROM seckill_log {where}ORDER BY number DESC LIMIT %s",
+        (*args, limit),
+    )
+    plain = ([_plain(value) for value in row] for row in rows)
+    return [
+        Change(at / 1e6, by, what, of, json.loads(was), json.loads(became)) for at, by, what, of, was, became in plain
+    ]
+
+
+async def count_orders(call: Call, sku: str) -> int:
+    """How many orders an item's current sale has."""
+    rows = await _rows(call, f"SELECT COUNT(*) FROM seckill_orders WHERE sku = %s AND {_THIS_SALE}", (sku, sku))
+    return int(rows[0][0])
+
+
 # -- writes, each within a transaction ---------------------------------------------------------------------------------
 
 
@@ -245,8 +270,13 @@ async def write_orders(call: Call, written: Iterable[Written], instance: str, to
 
 
 async def create_item(call: Call, sku: str) -> None:
-    """Have a row for an item, and have it locked."""
-    await call.run("INSERT INTO seckill_items SET sku = %s ON DUPLICATE KEY UPDATE sku = sku", (sku,))
+    """Have a row for an item, and have it locked.
+
+    Its versions begin where no earlier one of a removed item was: a write that was decided on that one may come late.
+    """
+    await call.run(
+        f"INSERT INTO seckill_items SET sku = %s, version = {_NOW_US} ON DUPLICATE KEY UPDATE sku = sku", (sku,)
+    )
 
 
 async def prepare(call: Call, sku: str, fence: Fence, batch_id: str | None) -> None:
@@ -261,6 +291,29 @@ async def prepare(call: Call, sku: str, fence: Fence, batch_id: str | None) -> N
 async def move_on(call: Call, sku: str) -> None:
     """Invalidate every batch that was decided on the current version. Blocks on a concurrent writer."""
     await call.run(f"UPDATE seckill_items SET {_BEYOND} WHERE sku = %s", (sku,))
+
+
+async def widen_terms(call: Call) -> None:
+    """Have room for what a pause says in the table of an earlier release."""
+    column = "TABLE_SCHEMA = DATABASE() AND TABLE_NAME = 'seckill_items' AND COLUMN_NAME = 'terms'"
+    narrow = f"{column} AND CHARACTER_MAXIMUM_LENGTH < {TERMS_BYTES}"
+    if await _rows(call, f"SELECT 1 FROM information_schema.COLUMNS WHERE {narrow}"):
+        await call.run(f"ALTER TABLE seckill_items MODIFY terms VARBINARY({TERMS_BYTES}) NOT NULL DEFAULT ''")
+
+
+async def note(call: Call, sku: str, by: str, what: str, was: Mapping[str, Any], became: Mapping[str, Any]) -> None:
+    """Write a line of the operators' log."""
+    facts = (json.dumps(one, ensure_ascii=False, separators=(",", ":")) for one in (was, became))
+    await call.run(
+        f"INSERT INTO seckill_log (sku, at, operator, what, was, became) VALUES (%s, {_NOW_US}, %s, %s, %s, %s)",
+        (sku, by, what, *facts),
+    )
+
+
+async def remove_item(call: Call, sku: str) -> None:
+    """Remove an item, and what is left of earlier sales."""
+    for table in ("seckill_items", "seckill_orders", "seckill_buyers", "seckill_keys"):
+        await call.run(f"DELETE FROM {table} WHERE sku = %s", (sku,))
 
 
 async def set_units(call: Call, sku: str, stock: int, terms: str) -> None:
@@ -310,7 +363,8 @@ async def unfence(call: Call, sku: str) -> None:
 
 async def write_something(call: Call) -> None:
     """Show that the tables are there, and can be written to: a key, of no item, that expires."""
-    await call.run("SELECT 1 FROM seckill_items, seckill_orders, seckill_buyers, seckill_keys, seckill_notices LIMIT 0")
+    tables = "seckill_items, seckill_orders, seckill_buyers, seckill_keys, seckill_log, seckill_notices"
+    await call.run(f"SELECT 1 FROM {tables} LIMIT 0")
     await call.run(
         "INSERT INTO seckill_keys (sku, name, outcome, quantity, expires_at) "
         f"VALUES ('', 'ping', '', 0, {_NOW} + INTERVAL 1 MINUTE) "

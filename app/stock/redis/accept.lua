@@ -1,9 +1,11 @@
 -- Begin a new generation with all that is there, so that no order of before is expected any more.
 --
--- KEYS: of the item
--- Request: expected
+-- KEYS: of the item, and its log
+-- Request: expected, by, what
 
 local key = keys_of_next_item()
 local generation = redis.call("HGET", key.fence, "generation")
-redis.call("HSET", key.fence, "generation", next_generation(generation, request.expected))
+local after = next_generation(generation, request.expected)
+note({generation = generation or nil}, {generation = after})
+redis.call("HSET", key.fence, "generation", after)
 return "ok"

@@ -64,6 +64,15 @@ local function forbidden(key)
   end
 end
 
+-- A line of the operators' log, under the key behind those of the item: who it was, what, before and after. It comes before
+-- what it is about: a right that is missing ends a script where it stands.
+local LOG_MAX = 1000
+
+local function note(before, after)
+  redis.call("XADD", KEYS[9], "MAXLEN", "~", LOG_MAX, "*", "by", request.by, "what", request.what,
+    "before", cjson.encode(before), "after", cjson.encode(after))
+end
+
 local function now_ms()
   local now = redis.call("TIME")
   return now[1] * 1000 + math.floor(now[2] / 1000)

@@ -10,6 +10,7 @@ from typing import Any, Final
 from app.errors import (
     FenceRefused,
     ForeignFence,
+    HasOrders,
     StockBehind,
     StockChanged,
     StockCorrupt,
@@ -23,6 +24,7 @@ from app.stock.store import (
     DEFAULT_SKU,
     SKU_PATTERN,
     Ask,
+    Change,
     Fence,
     Level,
     Order,
@@ -61,6 +63,7 @@ class Keys:
         self.orders = f"{item}:orders"
         # Refusals that are remembered for a while: newer ones, and older ones.
         refused = (f"{item}:refused", f"{item}:refused-before")
+        self.log = f"{item}:log"  # for operators' scripts alone
         self.all = (self.stock, self.lucky, self.fence, self.buyers, self.settled, self.orders, *refused)
 
 
@@ -185,6 +188,15 @@ def order_of(sku: str, entry_id: str, fields: dict[str, str]) -> Order:
         raise StockCorrupt(f"the key {Keys(sku).orders!r} of item {sku!r} holds something that is not ours") from None
 
 
+def change_of(sku: str, entry_id: str, fields: dict[str, str]) -> Change:
+    """An entry of the operators' log. Raises `StockCorrupt`."""
+    try:
+        before, after = json.loads(fields["before"]), json.loads(fields["after"])
+        return Change(int(entry_id.partition("-")[0]) / 1000, fields["by"], fields["what"], sku, before, after)
+    except (KeyError, ValueError):
+        raise StockCorrupt(f"the key {Keys(sku).log!r} holds something that is not ours") from None
+
+
 def unknown(sku: str) -> UnknownItem:
     """The error of an item that is not there."""
     # The default item's key has a name that people know; the others' names are nobody's business.
@@ -199,7 +211,7 @@ def token_of(fence: Fence) -> str:
     return str(fence.token)
 
 
-def refusal_of(sku: str, fence: Fence | None, answer: Sequence[Any]) -> StockError:
+def refusal_of(sku: str, fence: Fence | None, answer: Sequence[Any]) -> StockError:  # noqa: PLR0912 - a case each
     """Why a script has not done it; what no script of ours says comes from something else."""
     parts: list[Any] = answer if isinstance(answer, list) and answer else [None]
     reason, *details = parts
@@ -221,6 +233,8 @@ def refusal_of(sku: str, fence: Fence | None, answer: Sequence[Any]) -> StockErr
             error = StockUnavailable(f"the store's user may not {details[0]}", untouched=True)
         case "not as expected":
             error = StockNotAsExpected(not_as_expected(sku, int(details[0]), int(details[1])))
+        case "orders":
+            error = HasOrders(sku, int(details[0]))
         case "too many":
             error = StockNotAsExpected(f"item {sku!r} can't have that many units")
         case "no number":

@@ -18,6 +18,7 @@ from app.stock.redis.keys import (
     ORDER_ID,
     Keys,
     Position,
+    change_of,
     keys_of,
     level_of,
     mark_of,
@@ -29,12 +30,14 @@ from app.stock.redis.keys import (
 from app.stock.store import (
     DEFAULT_SKU,
     SKU_PATTERN,
+    Change,
     Fence,
     Level,
     Order,
     Restock,
     StockStore,
     raise_if_none_was_reached,
+    what_is_changed,
 )
 from app.stock.watermark import Watermark
 
@@ -81,6 +84,7 @@ class RedisOperations(StockStore):
         self._instance = instance
         self._refusal_ttl_ms = max(1, int(refusal_ttl_s * 1000))
         self._set, self._level, self._accept = Script("set.lua"), Script("level.lua"), Script("accept.lua")
+        self._remove, self._unfence = Script("remove.lua"), Script("unfence.lua")
         self._ping = Script("ping.lua")
         self._watermarks: defaultdict[str, Watermark[Position]] = defaultdict(lambda: Watermark(mark_of))
 
@@ -102,7 +106,8 @@ class RedisOperations(StockStore):
         return watermark.positions if watermark is not None else ()
 
     async def _run(self, script: Script, sku: str, *, durable: bool = False, **request: object) -> Any:
-        return await self._sale.run(script, self._keys(sku).all, json.dumps(request), durable=durable)
+        keys = self._keys(sku)
+        return await self._sale.run(script, (*keys.all, keys.log), json.dumps(request), durable=durable)
 
     async def _run_many(
         self,
@@ -191,25 +196,49 @@ class RedisOperations(StockStore):
             token=token_of(fence),
             stock=str(stock),
             new_sale=how.get("new_sale", False),
+            forget_orders=False if how.get("forget_orders") is None else how["forget_orders"],
             add=how.get("add", False),
             if_match=[str(units) for units in if_match] if if_match else False,
             terms=how.get("terms", {}),
             expected=self._expected(sku),
+            by=how.get("by", ""),
+            what=what_is_changed(stock, how),
         )
         if answer[0] != "ok":
             raise refusal_of(sku, fence, answer)
         return level_of(sku, *answer[1:])
 
     @override
-    async def unfence(self, sku: str) -> None:
-        async with self._readers.commands() as redis:
-            # In this order: an epoch more than needed does no harm.
-            await redis.hincrby(self._keys(sku).fence, "epoch", 1)
-            await redis.hdel(self._keys(sku).fence, "source", "token", "prepared")
+    async def remove(self, sku: str, fence: Fence, *, by: str = "") -> None:
+        token = token_of(fence)
+        answer = await self._run(
+            self._remove, sku, durable=True, source=fence.source, token=token, by=by, what="remove"
+        )
+        if answer[0] != "ok":
+            raise refusal_of(sku, fence, answer)
 
     @override
-    async def accept_loss(self, sku: str) -> None:
-        await self._run(self._accept, sku, expected=self._expected(sku))
+    async def unfence(self, sku: str, *, by: str = "") -> None:
+        await self._run(self._unfence, sku, by=by, what="unfence")
+
+    @override
+    async def accept_loss(self, sku: str, *, by: str = "") -> None:
+        await self._run(self._accept, sku, expected=self._expected(sku), by=by, what="accept loss")
+
+    @override
+    async def log(self, sku: str | None = None, *, limit: int = 100) -> list[Change]:
+        skus = [sku] if sku is not None else await self._named("log")
+        found: list[Change] = []
+        async with self._readers.commands() as redis:
+            for one in skus:
+                entries = await redis.xrevrange(self._keys(one).log, count=limit)
+                found += [change_of(one, entry_id, fields) for entry_id, fields in entries]
+        return sorted(found, key=lambda change: change.at, reverse=True)[:limit]
+
+    @override
+    async def count_orders(self, sku: str) -> int:
+        async with self._readers.commands() as redis:
+            return int(await redis.xlen(self._keys(sku).orders))
 
     @override
     async def levels(self, skus: Sequence[str]) -> dict[str, Level | StockError]:
@@ -226,15 +255,20 @@ class RedisOperations(StockStore):
 
     @override
     async def items(self) -> list[str]:
-        found: set[str] = set()
+        found = set(await self._named("stock"))
         async with self._readers.commands() as redis:
             if not self._clustered and await redis.exists(Keys(DEFAULT_SKU).stock):
                 found.add(DEFAULT_SKU)
-        async for key in self._readers.scan("seckill:{*}:stock", _PAGE):
-            name = key.removeprefix("seckill:{").removesuffix("}:stock")
+        return sorted(found)
+
+    async def _named(self, what: str) -> list[str]:
+        """The items that have such a key."""
+        found = set()
+        async for key in self._readers.scan(f"seckill:{{*}}:{what}", _PAGE):
+            name = key.removeprefix("seckill:{").removesuffix(f"}}:{what}")
             if re.fullmatch(SKU_PATTERN, name):  # a stranger's key may look similar
                 found.add(name)
-        return sorted(found)
+        return list(found)
 
     @override
     async def order(self, order_id: str) -> Order | None:

@@ -1,8 +1,9 @@
 -- Set the units left, or add some, under the fence like any other write.
 --
--- KEYS: of the item
+-- KEYS: of the item, and its log
 -- Request: source, token, stock, add (whether it is to be added), if_match (stock and lucky must be that, else false), new_sale
--- (to forget all that was sold), terms (what changes of the item's own; null for none), expected
+-- (to forget all that was sold), forget_orders (how many orders that must be, else false), terms (what changes of the item's
+-- own; null for none), expected, by, what
 -- Answers {"ok", stock, lucky, initial, own terms}, or {reason, ...}.
 
 local key = keys_of_next_item()
@@ -20,20 +21,29 @@ local before, lucky = redis.call("GET", key.stock), redis.call("GET", key.lucky)
 if request.if_match and ((before or "0") ~= request.if_match[1] or lucky ~= request.if_match[2]) then
   return {"not as expected", before or "0", lucky}
 end
+if request.new_sale and request.forget_orders then
+  local orders = redis.pcall("XLEN", key.orders)
+  if type(orders) == "table" then return {"corrupt", key.orders} end
+  if orders ~= request.forget_orders then return {"orders", orders} end
+end
 local decoded, terms = pcall(cjson.decode, fence.terms or "{}")
 local readable, named = decoded and type(terms) == "table", 0
 for name, value in pairs(readable and terms or {}) do
   local known = name == "limit_per_buyer" or name == "starts_at" or name == "ends_at"
-  readable = readable and known and type(value) == "number" and value >= 0 and value < 1e12
+  local right = known and type(value) == "number" and value >= 0 and value < 1e12
+  readable = readable and (right or (name == "paused" and type(value) == "string"))
 end
 for _ in pairs(request.terms) do named = named + 1 end
 if not readable then
-  if not request.new_sale and named < 3 then return {"corrupt", key.fence} end
+  if not request.new_sale and named < 4 then return {"corrupt", key.fence} end
   terms = {}
 end
+local was, is = {stock = whole(before) and tonumber(before) or nil, sold = whole(lucky) and tonumber(lucky) or nil}, {}
+for name, value in pairs(terms) do was[name] = value end
 for name, value in pairs(request.terms) do
   if value == cjson.null then terms[name] = nil else terms[name] = value end
 end
+for name, value in pairs(terms) do is[name] = value end
 terms = next(terms) and cjson.encode(terms) or ""
 if request.new_sale then lucky = "0" end
 if not whole(lucky) then return {"corrupt", key.lucky} end
@@ -45,6 +55,8 @@ if request.add then
   if not whole(stock) then return {"too many"} end
 end
 
+is.stock, is.sold = tonumber(stock), tonumber(lucky)
+note(was, is)
 if request.new_sale then
   -- Not DEL: to free some million orders takes seconds, in which nothing else would be answered.
   redis.call("UNLINK", key.buyers, key.settled, key.orders, key.refused, key.refused_before)

@@ -1,15 +1,15 @@
-// The buttons: restock, rush, pause, leave. The outcome of a press is said beside it.
+// The buttons: the sale's pause and end, restock, leave; and in a rehearsal: rush, pause of the holder. The outcome of a
+// press is said beside it.
 
 import { texts } from "./control_texts.js";
 import { part, write } from "./dom.js";
 import { number, seconds } from "./figure.js";
-import { command, toTheDoor } from "./session.js";
+import { command, leave } from "./session.js";
 
 const BEYOND_LEASE_S = 3; // so long a paused holder stands still after its lease: time to see what happens
 
 const RUSH_S = 20; // beyond the time over which its buyers come
 
-let level = null;
 let seen = 0; // when the last picture was
 const until = new Map(); // by the id of what was said: whether a picture says that it is not so any more
 
@@ -24,10 +24,10 @@ function tellUntil(id, over) {
   until.set(id, over);
 }
 
-/** Have a form send its command, one at a time, and say what became of it. */
-function wire(form, send) {
-  const [button, said] = [form.querySelector("button[type=submit]"), form.querySelector("output").id];
-  form.addEventListener("submit", async (event) => {
+/** Have a form, or another button in it, send its command, one at a time, and say what became of it. */
+function wire(form, send, other = null) {
+  const [button, said] = [other ?? form.querySelector("button[type=submit]"), form.querySelector("output").id];
+  (other ?? form).addEventListener(other ? "click" : "submit", async (event) => {
     event.preventDefault();
     if (button.getAttribute("aria-disabled") === "true") return;
     button.setAttribute("aria-disabled", "true"); // not disabled: the keyboard's focus stays here
@@ -51,21 +51,38 @@ async function rush(sku) {
 }
 
 async function restock(sku) {
-  const fresh = part("new-sale").checked;
-  if (fresh && !(await confirmed())) return { answer: texts.nothingDone };
-  const { answer, problem } = await command("PUT", `/stock?sku=${encodeURIComponent(sku)}`, {
-    stock: part("units").valueAsNumber,
-    new_sale: fresh,
-  });
+  const change = { stock: part("units").valueAsNumber, new_sale: part("new-sale").checked };
+  let { answer, problem, said } = await command("PUT", address(sku), change);
+  if (said?.type === "urn:seckill:has-orders") {
+    const { title, words, yes } = texts.newSale;
+    if (!(await confirmed(title, words(number(said.orders)), yes))) return { answer: texts.nothingDone };
+    ({ answer, problem } = await command("PUT", address(sku), { ...change, forget_orders: said.orders }));
+  }
   if (answer) part("new-sale").checked = false;
   const over = (picture) => picture.level !== null && picture.at > since + 1.5 && picture.level.stock !== answer.stock;
   const since = seen;
   return { problem, over: answer && over, answer: answer && texts.restocked(number(answer.stock)) };
 }
 
-function confirmed() {
+const address = (sku) => `/stock?sku=${encodeURIComponent(sku)}`;
+
+/** Change the item's own terms; `done(item)` says in words what became of it. */
+async function agree(sku, terms, done) {
+  const { answer, problem } = await command("PUT", address(sku), terms);
+  return { problem, answer: answer && done(answer) };
+}
+
+async function end(sku) {
+  const { title, words, yes } = texts.endSale;
+  if (!(await confirmed(title, words, yes))) return { answer: texts.nothingDone };
+  return agree(sku, { ends_at: seen }, () => texts.saleStates.ended); // by the service's clock
+}
+
+function confirmed(title, words, yes) {
   const dialog = part("confirm");
-  write(part("confirm-words"), texts.confirmWords(level === null ? "?" : number(level.lucky)));
+  write(part("confirm-title"), title);
+  write(part("confirm-words"), words);
+  write(part("confirm-yes"), yes);
   dialog.returnValue = "";
   dialog.showModal();
   return new Promise((resolve) => {
@@ -83,13 +100,12 @@ async function pause(sku) {
   return { problem, over: answer && over, answer: answer && texts.pausing(answer.instance, seconds(answer.for_s)) };
 }
 
-async function leave() {
-  const { problem } = await command("POST", "/control/leave");
-  if (problem === undefined) toTheDoor();
-}
-
 /** Make the buttons work, for this item. */
 export function wireCommands(sku) {
+  part("pause-text").value = texts.pausedText;
+  wire(part("sale"), () => agree(sku, { paused: part("pause-text").value }, ({ paused }) => texts.saleStates.paused(paused)));
+  wire(part("sale"), () => agree(sku, { paused: null }, () => texts.saleStates.resumed), part("resume-sale"));
+  wire(part("sale"), () => end(sku), part("end-sale"));
   wire(part("restock"), () => restock(sku));
   wire(part("rush"), () => rush(sku));
   wire(part("pause"), () => pause(sku));
@@ -99,9 +115,23 @@ export function wireCommands(sku) {
 
 /** Show the buttons as they would act now. */
 export function showCommands(picture) {
-  level = picture.level;
   seen = picture.at;
+  for (const id of ["rush", "pause"]) part(id).hidden = !picture.rehearsal;
+  showSale(picture);
   for (const [id, over] of until) if (over(picture)) tell(id, "", "");
   if (part("pause-for").value === "") part("pause-for").value = Math.ceil(picture.lock.ttl_s) + BEYOND_LEASE_S;
   part("nobody-buys").hidden = !picture.instances.some(({ pausing, waiting }) => pausing && waiting === 0);
+}
+
+/** Whether the sale is on, and what can be done about it. */
+function showSale({ level, at }) {
+  part("sale").hidden = level === null;
+  if (level === null) return;
+  const [early, over] = [level.starts_at !== null && at < level.starts_at, level.ends_at !== null && at >= level.ends_at];
+  const { before, ended, paused, on } = texts.saleStates;
+  write(part("sale-state"), over ? ended : level.paused ? paused(level.paused) : early ? before : on);
+  part("sale-state").dataset.kind = over || level.paused ? "off" : "on";
+  part("pause-sale").hidden = part("pause-text").parentElement.hidden = level.paused !== "";
+  part("resume-sale").hidden = level.paused === "";
+  part("end-sale").hidden = over || early;
 }

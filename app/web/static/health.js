@@ -14,6 +14,7 @@ export function judge({ level, missing, store_error, lock_error, lock, instances
   if (troubled.length > 0 && troubled.length === present.length) return ["bad", texts.health.lacks(troubled[0].lacks.map(named).join(texts.comma))];
   if (present.some(({ paused_s }) => paused_s > 0)) return ["warn", texts.health.paused];
   if (troubled.length > 0 || present.length < instances.length) return ["warn", texts.health.some(String(instances.length - present.length + troubled.length))];
+  if (level?.paused) return ["warn", texts.health.salePaused];
   if (level !== null && level.stock === 0) return ["good", texts.health.soldOut];
   return ["good", instances.some(({ waiting }) => waiting > 0) ? texts.health.selling : texts.health.ready];
 }

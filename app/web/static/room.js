@@ -7,7 +7,7 @@ import { nextTheme, theme } from "./theme.js";
 /** Write the words that never change. The words of elements with `data-label` are for people who listen. */
 export function furnish(sku) {
   document.documentElement.lang = texts.language;
-  document.title = sku === "default" ? texts.title : `${sku} · ${texts.title}`;
+  document.title = sku === "default" || sku === "" ? texts.title : `${sku} · ${texts.title}`;
   for (const element of document.querySelectorAll("[data-text]")) element.textContent = texts.words[element.dataset.text];
   for (const element of document.querySelectorAll("[data-label]")) {
     element.setAttribute("aria-label", texts.words[element.dataset.label]);
@@ -22,11 +22,12 @@ function go(changes) {
 
 /** Make the switches at the top work. */
 export function wireRoom(sku) {
-  const [list, field] = ["items", "sku"].map((id) => document.getElementById(id));
+  const field = document.getElementById("sku");
   const language = document.getElementById("language");
   const light = document.getElementById("theme");
   const shop = new URLSearchParams(location.search);
   shop.set("back", "");
+  if (!sku) shop.delete("sku");
   document.getElementById("to-shop").href = `/?${shop}`;
   language.addEventListener("click", () => go({ lang: texts.otherLanguage }));
   const say = () => (light.textContent = texts.themes[theme()]);
@@ -35,29 +36,40 @@ export function wireRoom(sku) {
     say();
   });
   say();
-  field.value = sku;
-  field.addEventListener("focus", () => {
-    field.placeholder = field.value; // or only those items would be listed that are called like this one
-    field.value = "";
-    fill(list);
-  });
-  field.addEventListener("blur", () => (field.value ||= sku));
-  field.addEventListener("input", ({ inputType }) => {
-    const written = inputType && inputType !== "insertReplacementText"; // else it was chosen from the list
-    if (!written && [...list.options].some(({ value }) => value === field.value) && field.value !== sku) go({ sku: field.value });
-  });
-  field.form.addEventListener("submit", (event) => {
+  offer(field, sku, []);
+  fill(field, sku);
+  field.addEventListener("focus", () => fill(field, sku));
+  // A key changes the choice from item to item: one goes there with Enter.
+  let byKey = false;
+  field.addEventListener("pointerdown", () => (byKey = false));
+  field.addEventListener("keydown", (event) => {
+    byKey = event.key !== "Enter";
+    if (byKey || field.value === sku) return;
     event.preventDefault();
-    go({ sku: field.value || sku });
+    go({ sku: field.value });
   });
+  field.addEventListener("blur", () => {
+    byKey = false;
+    field.value = sku;
+  });
+  field.addEventListener("change", () => byKey || go({ sku: field.value }));
 }
 
-async function fill(list) {
+/** The items to choose from; this one is among them, and first is the way to all. */
+function offer(field, sku, items) {
+  const names = [...new Set([...(sku ? [sku] : []), ...items])].sort();
+  field.replaceChildren(new Option(texts.words.allItems, ""), ...names.map((name) => new Option(name, name)));
+  field.value = sku;
+}
+
+async function fill(field, sku) {
   try {
     const answer = await fetch("/control/items");
-    if (answer.ok) list.replaceChildren(...(await answer.json()).map((name) => new Option(name, name)));
+    if (!answer.ok) return;
+    const items = await answer.json();
+    if (items.some((name) => ![...field.options].some(({ value }) => value === name))) offer(field, sku, items);
   } catch {
-    // names can be written all the same
+    // it stays as it is, and is tried again
   }
 }
 

@@ -7,6 +7,7 @@ export function phaseOf(level, now) {
   if (level === null) return "unknown";
   if (level.starts_at !== null && now < level.starts_at) return "before";
   if (level.ends_at !== null && now >= level.ends_at) return "ended";
+  if (level.paused) return "paused";
   return level.stock > 0 ? "open" : "sold_out";
 }
 

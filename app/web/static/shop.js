@@ -8,8 +8,8 @@ import { countdown, phaseOf, wordsOf } from "./sale.js";
 import { texts } from "./texts.js";
 
 const REST_MS = 1_000; // after an outcome, before a press can be the next one
-const KNOWN_PHASES = ["before", "open", "sold_out", "ended"];
-const OVER = ["not_started", "sold_out", "limit_reached"]; // is no news any more when the button opens again
+const KNOWN_PHASES = ["before", "open", "sold_out", "ended", "paused"];
+const OVER = ["not_started", "sold_out", "limit_reached", "paused"]; // is no news any more when the button opens again
 
 const sku = new URLSearchParams(location.search).get("sku") ?? "default";
 const hour = new Intl.DateTimeFormat(texts.locale, { hour: "numeric", minute: "2-digit" });
@@ -36,7 +36,8 @@ function show() {
   showHours();
   showButton();
   if (phase !== before && KNOWN_PHASES.includes(before)) {
-    write("news", texts.news[before === "sold_out" && phase === "open" ? "again" : phase]);
+    const back = { sold_out: "again", paused: "resumed" }[before];
+    write("news", texts.news[phase === "open" && back ? back : phase]);
   }
 }
 
@@ -61,7 +62,7 @@ function showHours() {
   const until = phase === "before" ? level.starts_at : phase === "open" ? level.ends_at : null;
   const left = until === null ? null : Math.max(0, until - shelf.clock.now);
   write("phase", texts.phases[phase === "open" && until !== null ? "closing" : phase] ?? "");
-  write("moment", until === null ? (texts.remarks[phase] ?? "") : moment.format(until * 1_000));
+  write("moment", until === null ? (phase === "paused" ? level.paused : (texts.remarks[phase] ?? "")) : moment.format(until * 1_000));
   part("countdown").hidden = left === null;
   write("countdown", left === null ? "" : countdown(Math.ceil(left)));
   // Again when the second that is shown is over.

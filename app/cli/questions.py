@@ -1,0 +1,96 @@
+"""What the operator is asked before something is lost, and what is written before that."""
+
+import csv
+import dataclasses
+import difflib
+import getpass
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import typer
+
+from app.errors import ConfigurationError, SeckillError, UnknownItem
+from app.main import Sale
+from app.stock import Order
+
+_PAGE: Final = 1000
+_NAME_MAX: Final = 64
+
+
+def name_of(by: str) -> str:
+    """The operator's name, for the log: the one that was given, or the login name."""
+    if not by:
+        try:
+            by = getpass.getuser()
+        except (OSError, KeyError):  # a container's user may have no name
+            by = f"uid {os.getuid()}"
+    if not by.isprintable() or len(by) > _NAME_MAX:
+        raise typer.BadParameter(f"a name of {_NAME_MAX} characters at most", param_hint="--by")
+    return by
+
+
+async def is_meant(sale: Sale, sku: str) -> None:
+    """Ask whether an item is meant to be new, where others are there that it may be mistaken for."""
+    if sale.admin.catalogue is not None:
+        return  # that knows
+    try:
+        await sale.admin.level(sku)
+    except UnknownItem:
+        if there := await sale.admin.items():
+            near = difflib.get_close_matches(sku, there, n=3) or there[:5]
+            typer.confirm(
+                f"There is no item {sku!r} yet; there is {', '.join(near)}. Make a new one?", abort=True, err=True
+            )
+
+
+async def may_forget(sale: Sale, sku: str, export: Path | None, *, yes: bool) -> int | None:
+    """Write an item's orders to a file, and ask whether they may be forgotten: how many. None: however many."""
+    if export is not None:
+        count = await _export(sale, sku, export)
+    elif yes:
+        return None
+    else:
+        count = await sale.admin.count_orders(sku)
+    if count and not yes:
+        orders = f"{count} order{'s' * (count != 1)} of {sku!r} will be forgotten"
+        typer.confirm(f"{orders}. Begin a new sale?", abort=True, err=True)
+    return count
+
+
+async def _export(sale: Sale, sku: str, file: Path) -> int:
+    """Write all orders of an item to a new file; how many."""
+    count, after = 0, None
+    with _whole_file(file) as write:
+        while page := await sale.admin.orders(sku, after=after, limit=_PAGE):
+            for order in page:
+                write(dataclasses.asdict(order))
+            count, after = count + len(page), page[-1].id
+    return count
+
+
+@contextmanager
+def _whole_file(file: Path) -> Iterator[Callable[[dict[str, Any]], object]]:
+    """A new file that is whole when it is there, and what writes an order to it."""
+    if file.exists():
+        raise ConfigurationError(f"--export: {file} exists")
+    unfinished = file.with_name(f".{file.name}-{os.getpid()}")
+    try:
+        with unfinished.open("x", newline="", encoding="utf-8") as text:
+            unfinished.chmod(0o600)  # who bought what is nobody's business
+            if file.suffix.lower() == ".csv":
+                table = csv.DictWriter(text, [field.name for field in dataclasses.fields(Order)])
+                table.writeheader()
+                yield table.writerow
+            else:
+                yield lambda order: print(json.dumps(order), file=text)
+            text.flush()
+            os.fsync(text.fileno())
+        unfinished.rename(file)
+    except OSError as error:
+        raise SeckillError(f"--export: {file} can't be written: {error.strerror}") from None
+    finally:
+        unfinished.unlink(missing_ok=True)

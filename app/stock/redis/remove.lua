@@ -1,0 +1,22 @@
+-- Remove an item of which nothing was sold, under the fence like any other write. The fence stays, for those who come too late.
+--
+-- KEYS: of the item, and its log
+-- Request: source, token, by, what
+-- Answers {"ok"}, or {reason, ...}.
+
+local key = keys_of_next_item()
+local fence = read_fence(key.fence)
+if odd(fence) then return {"corrupt", key.fence} end
+local refusal = refuse_token(fence)
+if refusal then return refusal end
+local may_not = forbidden(key)
+if may_not then return {"forbidden", may_not} end
+
+local stock, lucky, orders = redis.call("GET", key.stock), redis.call("GET", key.lucky) or "0", redis.call("XLEN", key.orders)
+if not stock then return {"unknown"} end
+if orders > 0 or lucky ~= "0" then return {"orders", orders} end
+note({stock = tonumber(stock)}, {})
+redis.call("UNLINK", key.stock, key.lucky, key.buyers, key.settled, key.orders, key.refused, key.refused_before)
+redis.call("HDEL", key.fence, "prepared", "batch", "first", "last", "tag", "terms", "initial", "sold")
+redis.call("HSET", key.fence, "source", request.source, "token", request.token)
+return {"ok"}

@@ -1,0 +1,11 @@
+-- Forget the fence of an item, and begin an epoch: its tokens can't be compared with those of before.
+--
+-- KEYS: of the item, and its log
+-- Request: by, what
+
+local key = keys_of_next_item()
+local fence = read_fence(key.fence)
+note({source = fence.source or nil, token = fence.token or nil}, {})
+redis.call("HINCRBY", key.fence, "epoch", 1)
+redis.call("HDEL", key.fence, "source", "token", "prepared")
+return "ok"

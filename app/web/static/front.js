@@ -1,0 +1,74 @@
+// The catalogue: what the shop sells, each with the way to its own page.
+
+import { number, part, write } from "./page.js";
+import { texts } from "./texts.js";
+
+const EVERY_MS = 5_000;
+const PATIENCE_MS = 10_000;
+
+const told = JSON.parse(document.querySelector("meta[name=item]").content);
+const states = new Map(); // by sku: the element that says how many are left
+
+/** The item's own page; who was sent here with a name keeps it. */
+function addressOf(sku) {
+  const query = new URLSearchParams(location.search);
+  query.set("sku", sku);
+  return `/?${query}${location.hash}`;
+}
+
+function card([sku, { name, price, picture }]) {
+  const made = document.createElement("li");
+  const link = document.createElement("a");
+  link.className = "card";
+  link.href = addressOf(sku);
+  const image = document.createElement(picture ? "img" : "span");
+  image.className = "thumb";
+  if (picture) {
+    image.alt = "";
+    image.src = picture;
+    image.addEventListener("error", () => (image.hidden = true)); // an instance of another release may not have it
+  }
+  const [title, cost, state] = ["strong", "span", "span"].map((tag) => document.createElement(tag));
+  title.textContent = name[texts.words];
+  cost.textContent = price ?? "";
+  state.className = "quiet";
+  states.set(sku, state);
+  const words = document.createElement("span");
+  words.className = "words";
+  words.append(title, cost, state);
+  link.append(image, words);
+  made.append(link);
+  return made;
+}
+
+function stateOf({ stock, starts_at, ends_at, paused, now }) {
+  if (starts_at !== null && now < starts_at) return texts.news.before;
+  if (ends_at !== null && now >= ends_at) return texts.phases.ended;
+  if (paused) return texts.phases.paused;
+  return stock > 0 ? texts.left(number.format(stock)) : texts.phases.sold_out;
+}
+
+async function look(sku) {
+  try {
+    const answer = await fetch(`/stock?sku=${encodeURIComponent(sku)}`, { signal: AbortSignal.timeout(PATIENCE_MS) });
+    if (answer.ok) states.get(sku).textContent = stateOf(await answer.json());
+    else if (answer.status === 404) states.get(sku).textContent = texts.comesLater;
+  } catch {
+    // it stays what it was
+  }
+}
+
+async function lookAtAll() {
+  if (!document.hidden) await Promise.all([...states.keys()].map(look));
+  setTimeout(lookAtAll, EVERY_MS * (0.75 + Math.random() / 2)); // thousands of pages don't ask in step
+}
+
+document.documentElement.lang = texts.language;
+document.title = texts.title;
+write("title", texts.title);
+write("back", texts.toControl);
+part("back").hidden = !new URLSearchParams(location.search).has("back");
+part("back").href = `/control${location.search}`;
+part("items").replaceChildren(...Object.entries(told).map(card));
+part("shop").hidden = false;
+lookAtAll();

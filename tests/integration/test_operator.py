@@ -1,0 +1,204 @@
+"""What an operator does to a live sale: a new sale is asked for twice, a pause, names, the log, mistyped items."""
+
+import logging
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from app.errors import ConfigurationError
+from app.main import create_app
+from app.settings import load
+from lab.servers import EtcdMember, Valkey
+from tests.harness.shop import TOKEN, settings
+from tests.harness.waiting import eventually_async
+from tests.integration.conftest import OPERATOR, OpenClient
+from tests.integration.test_web import AS_JSON, is_problem
+
+ANN, BOB = "ann-has-a-token", "bob-has-another"
+NAMED = {"admin_tokens": f"ann:{ANN},bob:{BOB}"}
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+async def put(http: httpx.AsyncClient, sku: str = "default", by: str = TOKEN, **change: Any) -> httpx.Response:
+    return await http.put("/stock", params={"sku": sku}, json=change, headers=bearer(by))
+
+
+async def outcome(http: httpx.AsyncClient, **query: str) -> str:
+    return str((await http.post("/stock/reduce", params=query, headers=AS_JSON)).json()["outcome"])
+
+
+async def test_a_new_sale_has_to_know_what_it_forgets(open_client: OpenClient) -> None:
+    """With orders there it is refused, with their number, until it names that, or says "all"."""
+    http = await open_client()
+    assert (await put(http, stock=5, new_sale=True)).status_code == 200  # there are none
+    for _ in range(2):
+        assert await outcome(http) == "sold"
+    for how in ({}, {"forget_orders": 0}, {"forget_orders": 1}):
+        problem = is_problem(await put(http, stock=5, new_sale=True, **how), 412)
+        assert (problem["type"], problem["orders"]) == ("urn:seckill:has-orders", 2)
+        assert "2 orders of 'default' would be forgotten" in problem["detail"]
+    assert len((await http.get("/orders", headers=OPERATOR)).json()["orders"]) == 2
+    assert (await put(http, stock=5, new_sale=True, forget_orders=2)).json()["lucky"] == 0
+    assert await outcome(http) == "sold"
+    assert (await put(http, stock=5, new_sale=True, forget_orders="all")).json()["lucky"] == 0
+
+
+async def test_a_sale_is_paused_and_goes_on(open_client: OpenClient) -> None:
+    """Buyers are told so, and their keys are theirs to use again; the text is told with the stock; before, it opens."""
+    http = await open_client(sold_out_ttl_ms=0)
+    assert (await put(http, paused="Back at nine. 九点见")).json()["paused"] == "Back at nine. 九点见"
+    assert (await http.get("/stock")).json()["paused"] == "Back at nine. 九点见"
+    key = {"Idempotency-Key": "press-1"}
+    told = await http.post("/stock/reduce", headers=key)
+    assert (told.status_code, told.headers["x-seckill-outcome"]) == (200, "paused")
+    assert await outcome(http) == "paused"
+    assert 'seckill_purchases_total{outcome="paused"} 2.0' in (await http.get("/metrics")).text
+    level = (await put(http, paused="")).json()
+    assert (level["paused"], level["stock"]) == ("", 5)
+    assert (await http.post("/stock/reduce", headers=key)).headers["x-seckill-outcome"] == "sold"
+    await put(http, paused="again", starts_at=time.time() + 3600)
+    assert await outcome(http) == "not_started"
+    await put(http, starts_at=0, ends_at=1.0)
+    assert await outcome(http) == "ended"
+
+
+async def test_a_pause_is_over_at_once(open_client: OpenClient) -> None:
+    """What was known of it is forgotten in the instance that was told, and soon in the others."""
+    http = await open_client(sold_out_ttl_ms=60_000)
+    await put(http, paused="a moment")
+    assert [await outcome(http) for _ in range(2)] == ["paused", "paused"]
+    await put(http, paused=None)
+    assert await outcome(http) == "sold"
+
+
+async def test_who_changed_what_is_logged(open_client: OpenClient, caplog: pytest.LogCaptureFixture) -> None:
+    """Each token has a name. A change is a line in the log and a record in the store; a refused one is neither."""
+    caplog.set_level(logging.INFO, "app.sale.admin")
+    http = await open_client(**NAMED)
+    await put(http, by=ANN, paused="tea")
+    await put(http, by=BOB, stock=-1)
+    await put(http, "pen", by=BOB, stock=3)
+    is_problem(await put(http, "pen", by="nobody's token", stock=4), 401)
+    assert (await http.delete("/stock?sku=pen", headers=bearer(BOB))).status_code == 204
+    log = (await http.get("/log", headers=bearer(ANN))).json()
+    assert [(one["by"], one["what"], one["sku"]) for one in log] == [
+        ("bob", "remove", "pen"),
+        ("bob", "stock", "pen"),
+        ("ann", "pause", "default"),
+        ("operator", "stock", "default"),
+    ]
+    assert log[2]["before"] == {"stock": 5, "sold": 0}
+    assert log[2]["after"] == {"stock": 5, "sold": 0, "paused": "tea"}
+    assert abs(log[0]["at"] - time.time()) < 60
+    assert [one["sku"] for one in (await http.get("/log?sku=pen&limit=1", headers=OPERATOR)).json()] == ["pen"]
+    assert "operator ann: pause of default: paused none -> tea" in caplog.text
+    is_problem(await http.get("/log"), 401)
+
+
+async def test_a_cookie_is_its_operators(open_client: OpenClient) -> None:
+    """What is pressed in a room that ann has opened is ann's; and when bob signs in there, it is bob's."""
+    http = await open_client(**NAMED)
+    for name, token in (("ann", ANN), ("bob", BOB)):
+        await http.post("/control/login", data={"token": token})
+        csrf = (await http.get("/control/session")).json()["csrf"]
+        answer = await http.put("/stock", json={"stock": 7}, headers={"X-Seckill-Csrf": csrf})
+        assert answer.status_code == 200
+        assert (await http.get("/log")).json()[0]["by"] == name
+
+
+@pytest.mark.parametrize(
+    "tokens",
+    [
+        *("ann", "ann:short", ":longenough", "ann:longenough,", "a nn:longenough", "ann:same-token,bob:same-token"),
+        *(f"operator:{BOB}", f"ann:{ANN},ann:{BOB}", f"ann:{TOKEN}"),
+    ],
+)
+def test_wrong_tokens_are_named_by_their_setting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tokens: str) -> None:
+    """The error says which setting it is, and shows nothing of it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SECKILL_ADMIN_TOKEN", TOKEN)
+    monkeypatch.setenv("SECKILL_ADMIN_TOKENS", tokens)
+    with pytest.raises(ConfigurationError, match="^SECKILL_ADMIN_TOKENS: ") as refused:
+        load()
+    assert not any(part in str(refused.value) for part in ("short", "longenough", "same-token", ANN, BOB, TOKEN))
+
+
+async def test_a_mistyped_item_is_refused_where_there_is_a_catalogue(open_client: OpenClient, tmp_path: Path) -> None:
+    """The problem names what may have been meant. An item that the catalogue has forgotten can still be paused."""
+    await (await open_client()).put("/stock?sku=old", json={"stock": 1}, headers=OPERATOR)
+    file = tmp_path / "items.toml"
+    file.write_text("".join(f'[items.{sku}]\nname = "{sku}"\n' for sku in ("default", "phone", "watch")))
+    http = await open_client(catalogue=file)
+    problem = is_problem(await put(http, "phnoe", stock=1), 422, field="sku")
+    assert "'phnoe' is not in the catalogue; did you mean phone?" in problem["detail"]
+    is_problem(await http.get("/stock?sku=phnoe"), 404)
+    assert (await put(http, "phone", stock=1)).status_code == 200
+    assert (await put(http, "old", paused="no more")).status_code == 200
+
+
+async def test_only_an_item_without_orders_is_removed(open_client: OpenClient) -> None:
+    """It has to be named; with orders, it stays, and says how many there are."""
+    http = await open_client()
+    await put(http, "pen", stock=3)
+    is_problem(await http.delete("/stock", headers=OPERATOR), 422, field="sku")
+    assert await outcome(http, sku="pen") == "sold"
+    assert is_problem(await http.delete("/stock?sku=pen", headers=OPERATOR), 412)["orders"] == 1
+    await put(http, "pen", stock=3, new_sale=True, forget_orders=1)
+    is_problem(await http.delete("/stock?sku=pen"), 401)
+    assert (await http.delete("/stock?sku=pen", headers=OPERATOR)).status_code == 204
+    is_problem(await http.get("/stock?sku=pen"), 404)
+    is_problem(await http.delete("/stock?sku=pen", headers=OPERATOR), 404)
+    assert await outcome(http) == "sold"
+
+
+async def test_no_endpoint_ignores_a_parameter(open_client: OpenClient) -> None:
+    """Whatever the interface describes refuses one that it doesn't, and one that comes twice, and names it."""
+    http = await open_client(rehearsal=True)
+    asked = 0
+    for path, methods in (await http.get("/openapi.json")).json()["paths"].items():
+        for method, described in methods.items():
+            body = {"stock": 1} if "requestBody" in described else None
+            where = path.replace("{order_id}", "x")
+            problem = is_problem(await http.request(method, f"{where}?byuer=ann", headers=OPERATOR, json=body), 422)
+            assert "byuer" in [error["field"] for error in problem["errors"]]
+            if "sku" in [one["name"] for one in described.get("parameters", [])]:
+                is_problem(await http.request(method, f"{where}?sku=a&sku=b", headers=OPERATOR, json=body), 422)
+            asked += 1
+    assert asked > 15
+    is_problem(await http.get("/orders?buyer=ann", headers=OPERATOR), 422, field="buyer")
+    assert (await http.get("/?utm_source=mail&sku=default")).status_code == 200  # a page is led to by anybody
+
+
+async def test_a_real_sale_has_nothing_that_makes_orders(open_client: OpenClient, etcd: EtcdMember) -> None:
+    """To send buyers and to pause the holder is for a rehearsal, which asks nothing of a real one beside it."""
+    http = await open_client()
+    for what in ("rush", "pause"):
+        is_problem(await http.post(f"/control/{what}", json={"buyers": 1}, headers=OPERATOR), 404)
+    assert not any("rush" in path or "pause" in path for path in (await http.get("/openapi.json")).json()["paths"])
+    assert (await http.get("/control/picture", headers=OPERATOR)).json()["rehearsal"] is False
+    rehearsing = await open_client(rehearsal=True, instance="rehearsal")
+
+    async def seen() -> bool:
+        picture = (await rehearsing.get("/control/picture", headers=OPERATOR)).json()
+        return picture["rehearsal"] and len(picture["instances"]) == 2
+
+    await eventually_async(seen, "it sees both")
+    answer = await rehearsing.post("/control/rush", json={"buyers": 4}, headers=OPERATOR)
+    assert answer.json()["instances"] == ["rehearsal"]
+    await eventually_async(lambda: _sold(http, 4), "all have come to it")
+
+
+async def _sold(http: httpx.AsyncClient, units: int) -> bool:
+    return bool((await http.get("/stock")).json()["lucky"] == units)
+
+
+def test_a_rehearsal_is_off_unless_it_is_said(etcd: EtcdMember, valkey: Valkey) -> None:
+    """The app of the defaults has no such route."""
+    paths = [getattr(route, "path", "") for route in create_app(settings(etcd.endpoint, valkey.url)).routes]
+    assert "/control/rush" not in paths
