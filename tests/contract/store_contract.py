@@ -383,7 +383,7 @@ class StoreContract:
         assert (await prepare(store, "phone", fence(8), "c")).terms == Terms()
 
     async def test_a_pause_is_kept_with_the_terms(self, open_store: OpenStore) -> None:
-        """Its text, in any alphabet, is there for the next read, beside the hours, and goes when the sale goes on."""
+        """A pause's text, in any alphabet, is stored beside the other terms, and removed when the sale goes on."""
         store, text = await open_store(), "暂停 \"'\\/ ü🛒" + "暂" * 180
         await store.set_stock("phone", fence(1), 5, terms={"limit_per_buyer": 2})
         level = await store.set_stock("phone", fence(2), 0, add=True, terms={"paused": text})
@@ -394,7 +394,7 @@ class StoreContract:
         assert level.terms == (await store.level("phone")).terms == Terms(limit_per_buyer=2)
 
     async def test_a_new_sale_says_how_many_orders_it_forgets(self, open_store: OpenStore) -> None:
-        """If there are others, nothing is changed, and the error has their number."""
+        """With another number of orders than expected nothing is changed, and the error has the number."""
         store = await open_store()
         await store.set_stock("phone", fence(1), 9)
         await sell(store, 2, 2, 1, sku="phone")
@@ -432,7 +432,7 @@ class StoreContract:
             assert await store.level("pen") == Level("pen", 5, 0, 5)
 
     async def test_what_operators_change_is_logged(self, open_store: OpenStore) -> None:
-        """Each change with its operator, what was and what is, newest first; what was refused is not there."""
+        """The log has each change with operator and values before and after, newest first, but no refused change."""
         store = await open_store()
         await store.set_stock("pen", fence(1), 5, by="ann")
         await store.set_stock("phone", fence(2), 3, by="bob", terms={"limit_per_buyer": 2})

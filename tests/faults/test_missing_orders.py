@@ -34,7 +34,7 @@ from tests.harness.waiting import eventually, eventually_async
 TTL_S = 2
 ETERNITY_MS = 60_000  # longer than any test lasts
 AGES_S = 3600
-AT_ONCE_S = 5  # of the ten that a purchase may take
+AT_ONCE_S = 5  # of the ten seconds that a purchase may take
 
 
 class Open(Protocol):
@@ -147,7 +147,7 @@ async def ready(one: Counter, stock: str) -> None:
 
 
 async def refused(*instances: Counter) -> None:
-    """Phones are not for sale, which each buyer is told at once; all else is, so the instances are ready."""
+    """Check that phones are refused at once and all else is sold, so that the instances are ready."""
     for one in instances:
         for _ in range(3):
             with pytest.raises(ItemBlocked):
@@ -158,7 +158,7 @@ async def refused(*instances: Counter) -> None:
 
 
 async def sold_again(*instances: Counter, sku: str = "phone") -> None:
-    """Each sells one as soon as it looks again."""
+    """Check that each instance sells again as soon as it looks again."""
     for one in instances:
         buying = partial(one.buy, Purchase(sku=sku))
         answer = await eventually_async(buying, "it is sold", despite=ItemBlocked)
@@ -179,7 +179,7 @@ async def test_the_process_that_sold_them_notices_by_itself(open_one: Open, valk
         with pytest.raises(ItemBlocked):
             await one.buy(Purchase(sku="phone"))
         await refused(one)
-        # In itself the store is as it should be. Nothing but the missing order tells.
+        # The store is consistent in itself. Only the missing order gives it away.
         audit = await one.audit("phone")
         assert (audit.lucky, audit.violations) == (1, [])
 

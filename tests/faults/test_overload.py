@@ -249,7 +249,7 @@ def test_too_many_connections(guarded: Instance) -> None:
 
 
 def test_one_request_at_a_time(guarded: Instance, etcd: EtcdMember) -> None:
-    """A request that is sent before the answer to the one ahead is not taken, and costs that one nothing."""
+    """A request that is sent before the answer to the previous one is dropped, and does not affect that one."""
     httpx.put(
         f"{guarded.url}/stock", json={"stock": 1, "new_sale": True, "forget_orders": "all"}, headers=OPERATOR
     ).raise_for_status()

@@ -94,7 +94,7 @@ async def until_missed(one: Counter, skus: tuple[str, ...] = ("default",)) -> No
 
 
 async def until_sold(one: Counter) -> None:
-    """As buyers do who try again."""
+    """Retry, as buyers do, until the purchase is sold."""
     answer = await eventually_async(lambda: one.buy(Purchase()), "it is sold", despite=ItemBlocked)
     assert answer.outcome is Outcome.SOLD
 
@@ -114,7 +114,7 @@ async def test_a_store_that_lost_its_last_second(own_etcd: EtcdMember, own_valke
         await asyncio.to_thread(copy.put_back)
         # The store is consistent in itself, but two orders are missing.
         assert (await one.audit("default")).violations == []
-        # The one who sold them knows.
+        # The seller of these orders knows.
         with pytest.raises(ItemBlocked):
             await one.buy(Purchase())
         await until_ready(one, stock="not available")

@@ -70,7 +70,7 @@ def test_stock_and_check(env: dict[str, str], valkey: Valkey) -> None:
 
 
 def test_a_new_sale_and_other_items(env: dict[str, str]) -> None:
-    """Items are listed by name; unfence asks first, and so does an item that others may have been meant by."""
+    """Items are listed by name; `unfence` asks for confirmation, as does a new name that may be a typing error."""
     seckill("stock", "set", "5", "--sku", "phone", env=env)
     done = seckill("stock", "set", "7", env=env)
     assert (done.returncode, "There is no item 'default' yet; there is phone. Make a new one?" in done.stderr) == (
@@ -80,7 +80,7 @@ def test_a_new_sale_and_other_items(env: dict[str, str]) -> None:
     assert seckill("stock", "set", "7", "--yes", env=env).returncode == 0
     shown = json.loads(seckill("stock", "show", "--json", env=env).stdout)
     assert {level["sku"]: level["stock"] for level in shown} == {"default": 7, "phone": 5}
-    done = seckill("stock", "set", "9", "--new-sale", "--json", env=env)  # there is no order to be forgotten
+    done = seckill("stock", "set", "9", "--new-sale", "--json", env=env)  # there are no orders to forget
     assert json.loads(done.stdout)[0]["initial"] == 9
     assert seckill("stock", "unfence", env=env).returncode == 1  # no answer to its question
     assert seckill("stock", "unfence", "--yes", env=env).returncode == 0
@@ -91,7 +91,7 @@ def test_a_new_sale_and_other_items(env: dict[str, str]) -> None:
 def test_a_new_sale_asks_with_the_number_of_orders(
     env: dict[str, str], etcd: EtcdMember, valkey: Valkey, tmp_path: Path
 ) -> None:
-    """Without a yes nothing is changed. The orders can be kept in a file, in one of two forms, which is never half."""
+    """Without a "yes" nothing is changed. The orders can be exported in two forms, to a file that is never partial."""
     seckill("stock", "set", "9", env=env)
     with Instance(etcd.endpoint, valkey.url) as instance:
         for buyer in ("ann", "b%2Cob", "c%22id"):
@@ -101,7 +101,7 @@ def test_a_new_sale_asks_with_the_number_of_orders(
     assert "3 orders of 'default' will be forgotten. Begin a new sale? [y/N]" in done.stderr
     for name in ("orders.jsonl", "orders.csv"):
         done = seckill("stock", "set", "5", "--new-sale", "--export", str(tmp_path / name), env=env)
-        assert done.returncode == 1  # it asks all the same
+        assert done.returncode == 1  # the command asks all the same
     lines = [json.loads(line) for line in (tmp_path / "orders.jsonl").read_text().splitlines()]
     with (tmp_path / "orders.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
@@ -123,7 +123,7 @@ def test_a_new_sale_asks_with_the_number_of_orders(
 
 
 def test_pause_resume_and_end(env: dict[str, str]) -> None:
-    """Of an item, or of all; what buyers are told is shown; one that can't be changed doesn't stop the others."""
+    """The commands work on one item or on all; the buyers' text is shown; a wrong text or item is refused."""
     for sku in ("pen", "phone"):
         seckill("stock", "set", "5", "--sku", sku, "--yes", env=env)
 

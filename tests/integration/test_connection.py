@@ -116,7 +116,7 @@ async def served(
 
 
 async def fill(served: Served) -> None:
-    """1,000 units, and nothing sold."""
+    """Set 1,000 units, with nothing sold."""
     body = '{"stock": 1000, "new_sale": true, "forget_orders": "all"}'
     for path in ("/stock", "/stock?sku=phone"):
         head = SET.replace("/stock", path)

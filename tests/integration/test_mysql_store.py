@@ -236,7 +236,7 @@ async def test_forgotten_refusals_are_removed(server: MariaDB) -> None:
 
 
 async def test_a_pause_in_the_tables_of_an_earlier_release(server: MariaDB) -> None:
-    """They have no operators' log, and no room for a text: both are made when they are needed."""
+    """Such tables have no operators' log, and no room for a text: both are added on use."""
     async with opened(server, MySqlStockStore) as store:
         await store.set_stock("default", fence(1), 5)
     ask(server, "ALTER TABLE seckill_items MODIFY terms VARBINARY(255) NOT NULL DEFAULT ''")

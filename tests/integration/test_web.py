@@ -302,7 +302,7 @@ async def test_without_its_servers_it_starts_and_says_what_is_missing() -> None:
 async def test_an_only_item_that_can_not_be_sold_is_a_reason_not_to_be_ready(
     open_client: OpenClient, valkey: Valkey
 ) -> None:
-    """While the store's fence refuses its sales the check "stock" says so; once they go through it is "ok"."""
+    """While the store's fence refuses the item's sales the check "stock" reports that; then it is "ok" again."""
     http = await open_client(purchase_timeout_ms=60_000)
     async with redis.asyncio.Redis.from_url(valkey.url, decode_responses=True) as store:
         source = await store.hget("seckill:{default}:fence", "source")
@@ -366,7 +366,7 @@ def test_openapi_describes_what_happens(etcd: EtcdMember, valkey: Valkey) -> Non
 async def test_an_item_that_can_not_be_sold_keeps_nobody_from_the_others(
     open_client: OpenClient, valkey: Valkey
 ) -> None:
-    """Its buyers are told at once; it is a warning in /readyz, which is 200, and a metric, until it is well again."""
+    """Buyers of a blocked item are refused at once; /readyz, which is 200, has a warning, and the metrics a gauge."""
     http = await open_client()
     await http.put("/stock?sku=phone", json={"stock": 5}, headers=OPERATOR)
     assert (await http.post("/stock/reduce?sku=phone")).headers["x-seckill-outcome"] == "sold"
@@ -379,7 +379,7 @@ async def test_an_item_that_can_not_be_sold_keeps_nobody_from_the_others(
         refused = await http.post("/stock/reduce?sku=phone")
         assert (refused.status_code, refused.json()["type"]) == (503, "urn:seckill:item-blocked")
         assert refused.headers["retry-after"] == "5"
-    assert time.monotonic() - began < 5  # of ten for each
+    assert time.monotonic() - began < 5  # of the ten seconds for each
     ready = await http.get("/readyz")
     assert (ready.status_code, ready.json()["checks"]["stock"]) == (200, "ok")
     assert ready.json()["warnings"] == ["phone can't be sold: Stock is being looked into"]

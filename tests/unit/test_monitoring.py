@@ -1,4 +1,4 @@
-"""What watches the service fits what it counts: the dashboard, the alerts, and their sections of docs/operations.md."""
+"""Monitoring matches the metrics: the dashboard, the alerts, and their sections of docs/operations.md."""
 
 import re
 import subprocess

@@ -19,9 +19,9 @@ from tests.unit.test_histories import VirtualLock
 
 
 def test_an_error_counts_while_it_is_tried_again() -> None:
-    """Why an item can't be sold is told while buyers want it, and is not held against the instance for ever.
+    """The error of an unsellable item is reported while buyers want it, and not for ever.
 
-    The buyers are told at once.
+    The buyers are refused at once.
     """
     loop = VirtualLoop()
     asyncio.set_event_loop(loop)
