@@ -410,7 +410,7 @@ class StoreContract:
         await store.set_stock("pen", fence(5), 1, new_sale=True, forget_orders=0)
 
     async def test_an_item_without_orders_can_be_removed(self, open_store: OpenStore) -> None:
-        """With orders it can't; a late grant removes nothing, and what was decided before is not written after it."""
+        """An item with orders stays; a late grant removes nothing; an older decision is not written after a removal."""
         store = await open_store()
         for sku in ("pen", "phone"):
             await store.set_stock(sku, fence(1), 5)
