@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from app.main import create_app
 from app.sale import Answer, Outcome, Purchase
 from app.settings import load
+from app.web.auth import AdminAuth
 from app.web.headers import with_headers
 from app.web.purchase import parse, purchase
 from app.web.state import State
@@ -29,6 +30,8 @@ WANTED = Purchase(2, "phone", "ann lee", "k-1")
 
 class Till:
     """Sells all that is asked for, and remembers what that was."""
+
+    has_buyers = False
 
     def __init__(self) -> None:
         self.asked: list[Purchase] = []
@@ -47,7 +50,7 @@ def ask(app: Any, method: str, query: bytes, headers: Headers) -> tuple[int, Hea
     unused: Any = None
     state = State(
         **dict.fromkeys(State.__slots__, unused)
-        | {"shop": till, "instance": "here", "quantity_max": 100, "buyer_max": 100}
+        | {"shop": till, "instance": "here", "quantity_max": 100, "buyer_max": 100, "auth": AdminAuth({})}
     )
     scope = {
         "type": "http",
