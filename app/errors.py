@@ -20,6 +20,7 @@ SeckillError
 └── SaleError
     ├── QueueFull               more buyers wait than this instance is willing to hold
     ├── Closing                 this instance is shutting down
+    ├── ItemBlocked             nothing of the item can be sold until an operator acts
     ├── NotDecided              the purchase's deadline passed; nothing was sold
     ├── OutcomeUnknown          the deadline passed while the store's answer was out
     ├── TurnedAway              a purchase that was refused before it was looked at
@@ -129,6 +130,12 @@ class QueueFull(SaleError):
 
 class Closing(SaleError):
     """This instance is shutting down; nothing was sold."""
+
+
+class ItemBlocked(SaleError):
+    """Nothing of the item can be sold until an operator acts; nothing was sold."""
+
+    retry_after_s = 5
 
 
 class NotDecided(SaleError):

@@ -234,6 +234,13 @@ class Settings(BaseSettings):
         le=86_400,
         description="one instance audits the sale this often (needs etcd's locks); 0: none does",
     )
+    drain_delay_s: float = Field(
+        0.0,
+        ge=0,
+        le=600,
+        description="how long a stopping instance goes on as before while `/readyz` is 503: until the balancer in "
+        "front has noticed (5 to 15 behind one); a second SIGTERM skips it",
+    )
     drain_timeout_s: float = Field(
         10.0, ge=0, le=600, description="how long a stopping instance goes on serving buyers who wait"
     )

@@ -1,1 +1,1 @@
-"""Tries the service: servers, demonstrations, torture, and the model of the protocol. The service never needs it."""
+"""Servers, demonstrations, torture, and the model of the protocol, all to try the service, which never needs them."""

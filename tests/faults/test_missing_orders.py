@@ -20,7 +20,7 @@ import redis
 from app.audit import Auditor
 from app.audit import auditor as auditor_module
 from app.audit import record as record_module
-from app.errors import NotDecided, StockBehind, StockUnavailable
+from app.errors import ItemBlocked, StockBehind, StockUnavailable
 from app.sale import Answer, Outcome, Purchase
 from app.stock.redis.keys import Keys, mark_of
 from fencelock import LockUnavailable
@@ -34,6 +34,7 @@ from tests.harness.waiting import eventually, eventually_async
 TTL_S = 2
 ETERNITY_MS = 60_000  # longer than any test lasts
 AGES_S = 3600
+AT_ONCE_S = 5  # of the ten that a purchase may take
 
 
 class Open(Protocol):
@@ -145,14 +146,23 @@ async def ready(one: Counter, stock: str) -> None:
     await eventually_async(lambda: one.ready(1), f"stock: {stock}", until=lambda checks: checks["stock"] == stock)
 
 
-async def wait_for_phones(*instances: Counter) -> list[asyncio.Task[Answer]]:
-    """A buyer at each, who gets none yet: they are not for sale, and all else is."""
-    waiting = [asyncio.create_task(one.buy(Purchase(sku="phone"))) for one in instances]
+async def refused(*instances: Counter) -> None:
+    """Phones are not for sale, which each buyer is told at once; all else is, so the instances are ready."""
     for one in instances:
-        await ready(one, stock="not available")
+        for _ in range(3):
+            with pytest.raises(ItemBlocked):
+                await asyncio.wait_for(one.buy(Purchase(sku="phone")), AT_ONCE_S)
+        assert isinstance(one.errors["phone"], StockBehind)
         await sold(one, "case")
-    assert not any(buying.done() for buying in waiting)
-    return waiting
+        await ready(one, stock="ok")
+
+
+async def sold_again(*instances: Counter, sku: str = "phone") -> None:
+    """Each sells one as soon as it looks again."""
+    for one in instances:
+        buying = partial(one.buy, Purchase(sku=sku))
+        answer = await eventually_async(buying, "it is sold", despite=ItemBlocked)
+        assert answer.outcome is Outcome.SOLD
 
 
 # -- who notices -----------------------------------------------------------------------------------------------------
@@ -166,11 +176,9 @@ async def test_the_process_that_sold_them_notices_by_itself(open_one: Open, valk
         put_back = copy_of(valkey, "phone")
         await sold(one, "phone")
         put_back()
-        with pytest.raises(NotDecided):
+        with pytest.raises(ItemBlocked):
             await one.buy(Purchase(sku="phone"))
-        assert isinstance(one.errors["phone"], StockBehind)
-        assert (await one.ready(1))["stock"] == "not available"
-        await sold(one, "case")
+        await refused(one)
         # In itself the store is as it should be. Nothing but the missing order tells.
         audit = await one.audit("phone")
         assert (audit.lucky, audit.violations) == (1, [])
@@ -180,7 +188,7 @@ async def test_the_process_that_sold_them_notices_by_itself(open_one: Open, valk
 async def test_the_auditor_notices_when_the_seller_is_gone(
     open_one: Open, valkey: Valkey, record: Record, remedy: str
 ) -> None:
-    """The sale of that item stops in every instance, others go on; after the remedy those who waited are sold to."""
+    """The sale of that item stops in every instance, others go on; after the remedy it is sold again."""
     async with open_one(instance="one") as one, open_one(instance="other") as other:
         instances = (one, other)
         await put_on_sale(one, "phone", "case")
@@ -192,7 +200,7 @@ async def test_the_auditor_notices_when_the_seller_is_gone(
         complete = copy_of(valkey, "phone")
         put_back()
         await halted(["phone"], *instances)
-        waiting = await wait_for_phones(*instances)
+        await refused(*instances)
         assert (await one.level("phone")).lucky == 1
         async with open_one(alone=True, instance="operator") as operator:
             if remedy == "accept-loss":
@@ -202,7 +210,7 @@ async def test_the_auditor_notices_when_the_seller_is_gone(
             else:
                 complete()
         await halted([], *instances)
-        assert [answer.outcome for answer in await asyncio.gather(*waiting)] == [Outcome.SOLD] * 2
+        await sold_again(*instances)
         for instance in instances:
             await ready(instance, stock="ok")
             await sold(instance, "phone")
@@ -229,9 +237,9 @@ async def test_it_is_missed_after_all_instances_have_ended(open_one: Open, valke
         assert await operator.faults("case") == []
     async with open_one(instance="one") as one, open_one(instance="other") as other:
         await halted(["phone"], one, other)
-        waiting = await wait_for_phones(one, other)
+        await refused(one, other)
         await other.accept_loss("phone")
-        assert [answer.outcome for answer in await asyncio.gather(*waiting)] == [Outcome.SOLD] * 2
+        await sold_again(one, other)
         assert (await one.audit("phone")).violations == []
 
 
@@ -252,7 +260,7 @@ async def test_a_newcomer_misses_them_while_nobody_is_the_auditor(
             put_back()
             async with open_one(purchase_timeout_ms=1000) as newcomer:
                 await eventually_async(lambda: "phone" in newcomer.store.marks(), "it has read the record")
-                with pytest.raises(NotDecided):
+                with pytest.raises(ItemBlocked):
                     await newcomer.buy(Purchase(sku="phone"))
                 await sold(newcomer, "case")
                 assert not newcomer.auditor.leads
@@ -269,6 +277,7 @@ async def test_a_loss_is_accepted_for_every_process(open_one: Open, valkey: Valk
         await halted(["phone"], one)
         async with open_one(alone=True) as operator:
             await operator.accept_loss("phone")
+        await sold_again(one)
         await record.after_sale_of(one, "phone")
         async with open_one(instance="newcomer") as newcomer:
             await sold(newcomer, "phone")
@@ -444,11 +453,12 @@ async def test_more_items_than_can_be_named(
         for put_back in copies.values():
             put_back()
         await halted(["*"], one)
-        waiting = asyncio.create_task(one.buy(Purchase(sku="book")))
+        with pytest.raises(ItemBlocked):
+            await one.buy(Purchase(sku="book"))
         await ready(one, stock="not available")
         await one.accept_loss("pen")
         await halted(["case", "phone"], one)
-        assert (await waiting).outcome is Outcome.SOLD
+        await sold_again(one, sku="book")
 
 
 async def test_an_item_that_can_not_be_looked_at_stays_halted(

@@ -128,7 +128,7 @@ def leader(cluster: EtcdCluster) -> int | None:
 def optional_server(name: str, package: str) -> Path:
     """A server that is not ours to install for a user: skips with the way to get it, and fails in CI."""
     # Not the one in our own virtual environment, which is the embedded one.
-    folders = [folder for folder in os.get_exec_path() if not Path(folder).is_relative_to(sys.prefix)]
+    folders = [folder for folder in (*os.get_exec_path(), "/usr/sbin") if not Path(folder).is_relative_to(sys.prefix)]
     found = shutil.which(name, path=os.pathsep.join(folders))
     if found is None:
         _lacking(f"{name} is not on PATH; on Debian: apt-get install {package}")

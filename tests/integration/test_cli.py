@@ -336,7 +336,12 @@ def test_servers_that_are_away_are_one_line() -> None:
         "SECKILL_STORE": f"redis://:hunter2@{nowhere}",
         "SECKILL_LOCK_TIMEOUT_MS": "300",
     }
-    for arguments, setting in (("stock show", "STORE"), ("check", "STORE"), ("locks", "LOCK"), ("stock set 1", "LOCK")):
+    for arguments, setting in (
+        ("stock show", "STORE"),
+        ("check", "STORE"),
+        ("locks", "LOCK"),
+        ("stock set 1", "STORE"),
+    ):
         done = seckill(*arguments.split(), env=env)
         assert done.returncode == 2, arguments
         assert done.stderr.startswith("seckill: ")

@@ -9,11 +9,13 @@ from typing import Any
 
 import httpx
 import pytest
+import redis
 import redis.asyncio
 from prometheus_client.parser import text_string_to_metric_families
 
 from app.main import create_app
 from app.sale import Shop
+from app.stock.redis.keys import Keys
 from fencelock.etcd.backend import EtcdBackend
 from lab.servers import EtcdMember, Valkey
 from lab.servers.process import free_port
@@ -297,20 +299,22 @@ async def test_without_its_servers_it_starts_and_says_what_is_missing() -> None:
         assert str(nowhere) not in ready.text
 
 
-async def test_an_item_that_can_not_be_sold_is_a_reason_not_to_be_ready(
+async def test_an_only_item_that_can_not_be_sold_is_a_reason_not_to_be_ready(
     open_client: OpenClient, valkey: Valkey
 ) -> None:
-    """While the store's fence refuses an item's sales the check "stock" says so; once they go through it is "ok"."""
+    """While the store's fence refuses its sales the check "stock" says so; once they go through it is "ok"."""
     http = await open_client(purchase_timeout_ms=60_000)
     async with redis.asyncio.Redis.from_url(valkey.url, decode_responses=True) as store:
         source = await store.hget("seckill:{default}:fence", "source")
         await store.hset("seckill:{default}:fence", "source", "etcd:another")
-        buying = asyncio.create_task(http.post("/stock/reduce"))
+        is_problem(await http.post("/stock/reduce"), 503)
         await eventually_async(lambda: http.get("/readyz"), until=lambda answer: answer.status_code == 503)
         checks = {"etcd": "ok", "store": "ok", "renewal": "ok", "stock": "not available"}
         assert (await http.get("/readyz")).json()["checks"] == checks
         await store.hset("seckill:{default}:fence", "source", source)
-    assert (await buying).headers["x-seckill-outcome"] == "sold"
+    buying = partial(http.post, "/stock/reduce")
+    sold = await eventually_async(buying, until=lambda answer: answer.status_code == 200)
+    assert sold.headers["x-seckill-outcome"] == "sold"
     well = await eventually_async(lambda: http.get("/readyz"), until=lambda answer: answer.status_code == 200)
     assert well.json()["checks"] == checks | {"stock": "ok"}
 
@@ -357,3 +361,33 @@ def test_openapi_describes_what_happens(etcd: EtcdMember, valkey: Valkey) -> Non
             for status, response in operation["responses"].items():
                 if int(status) >= 400 and path != "/readyz":
                     assert list(response["content"]) == ["application/problem+json"], (path, method, status)
+
+
+async def test_an_item_that_can_not_be_sold_keeps_nobody_from_the_others(
+    open_client: OpenClient, valkey: Valkey
+) -> None:
+    """Its buyers are told at once; it is a warning in /readyz, which is 200, and a metric, until it is well again."""
+    http = await open_client()
+    await http.put("/stock?sku=phone", json={"stock": 5}, headers=OPERATOR)
+    assert (await http.post("/stock/reduce?sku=phone")).headers["x-seckill-outcome"] == "sold"
+    with redis.Redis.from_url(valkey.url) as raw:
+        keys = Keys("phone").all
+        raw.delete(*keys)
+        raw.set(Keys("phone").stock, 5)
+    began = time.monotonic()
+    for _ in range(10):
+        refused = await http.post("/stock/reduce?sku=phone")
+        assert (refused.status_code, refused.json()["type"]) == (503, "urn:seckill:item-blocked")
+        assert refused.headers["retry-after"] == "5"
+    assert time.monotonic() - began < 5  # of ten for each
+    ready = await http.get("/readyz")
+    assert (ready.status_code, ready.json()["checks"]["stock"]) == (200, "ok")
+    assert ready.json()["warnings"] == ["phone can't be sold: Stock is being looked into"]
+    assert (await http.post("/stock/reduce")).headers["x-seckill-outcome"] == "sold"
+    scraped = 'seckill_item_blocked{reason="StockBehind",sku="phone"} 1.0'
+    assert scraped in (await http.get("/metrics")).text
+    await http.put("/stock?sku=phone", json={"stock": 5, "new_sale": True}, headers=OPERATOR)
+    await eventually_async(
+        lambda: http.post("/stock/reduce?sku=phone"), until=lambda answer: answer.headers.get("x-seckill-outcome")
+    )
+    await eventually_async(lambda: http.get("/readyz"), until=lambda answer: answer.json()["warnings"] == [])

@@ -71,3 +71,11 @@ def test_prometheus_scrapes_the_services() -> None:
     targets = {target for job in config["scrape_configs"] for one in job["static_configs"] for target in one["targets"]}
     assert {target.partition(":")[0] for target in targets} <= set(SERVICES)
     assert {f"{name}:{SERVICES[name]['environment']['SECKILL_PORT']}" for name in INSTANCES} <= targets
+
+
+def test_nobody_has_more_rights_than_needed() -> None:
+    """The image doesn't run as root, and Grafana, which anybody on this machine can open, has no administrator."""
+    assert re.search(r"^USER 10001:10001$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    environment = SERVICES["grafana"]["environment"]
+    assert environment["GF_AUTH_ANONYMOUS_ORG_ROLE"] == "Viewer"
+    assert environment["GF_SECURITY_DISABLE_INITIAL_ADMIN_CREATION"] == "true"

@@ -35,6 +35,13 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert anchor in {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}, target
 
 
+def test_the_files_that_are_named_exist() -> None:
+    """A file of the code that a page names is there; a decision may speak of one that was there then."""
+    path = re.compile(r"`((?:app|docs|examples|fencelock|lab|loadtest|monitoring|tests)/[\w./@-]+)`")
+    named = {name for page in PAGES if page.parent.name != "adr" for name in path.findall(page.read_text())}
+    assert not [name for name in named if not (ROOT / name).exists()]
+
+
 def test_the_tests_that_are_named_exist() -> None:
     """A test that a page names as evidence is there."""
     files = list((ROOT / "tests").rglob("*.py"))
