@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import typer
 
-from app.errors import ConfigurationError, SeckillError, StockUnavailable, UnknownItem
+from app.errors import ConfigurationError, SeckillError, UnknownItem
 from app.main import Sale
 from app.stock import Order
 
@@ -39,8 +39,6 @@ async def is_meant(sale: Sale, sku: str) -> None:
         return  # that knows
     try:
         await sale.admin.level(sku)
-    except StockUnavailable:
-        return  # the change itself says what is away
     except UnknownItem:
         if there := await sale.admin.items():
             near = difflib.get_close_matches(sku, there, n=3) or there[:5]
