@@ -140,6 +140,7 @@ def test_what_chance_would_not_find(shopfront: Shopfront) -> None:
         assert ask(method, "/stock/reduce", query={"sku": "nope"}).status_code == 404
         assert ask("GET", "/orders/{order_id}", path_parameters={"order_id": sold["order"]}).status_code == 200
     assert ask("GET", "/stock", query={"sku": "rare"}).json()["stock"] == 2
+    assert ask("GET", "/stock", query={"sku": "nope"}).status_code == 404
     page = ask("GET", "/orders", query={"limit": 1}).json()
     assert ask("GET", "/orders", query={"limit": 1, "after": page["next"]}).json()["orders"][0]["id"] == sold["order"]
 

@@ -33,9 +33,10 @@ async def outcome(http: httpx.AsyncClient, **query: str) -> str:
     return str((await http.post("/stock/reduce", params=query, headers=AS_JSON)).json()["outcome"])
 
 
-async def test_a_new_sale_has_to_know_what_it_forgets(open_client: OpenClient) -> None:
-    """A new sale is refused with the number of orders, until the request has that number, or "all"."""
-    http = await open_client()
+@pytest.mark.parametrize("guard", ["fence", "none"])
+async def test_a_new_sale_has_to_know_what_it_forgets(open_client: OpenClient, guard: str) -> None:
+    """A new sale is refused with the number of orders, until the request has that number, or "all"; it is logged."""
+    http = await open_client(guard=guard)
     assert (await put(http, stock=5, new_sale=True)).status_code == 200  # there are no orders
     for _ in range(2):
         assert await outcome(http) == "sold"
@@ -47,6 +48,9 @@ async def test_a_new_sale_has_to_know_what_it_forgets(open_client: OpenClient) -
     assert (await put(http, stock=5, new_sale=True, forget_orders=2)).json()["lucky"] == 0
     assert await outcome(http) == "sold"
     assert (await put(http, stock=5, new_sale=True, forget_orders="all")).json()["lucky"] == 0
+    log = (await http.get("/log", headers=OPERATOR)).json()
+    assert [one["what"] for one in log] == ["new sale", "new sale", "new sale", "stock"]
+    assert (log[0]["before"], log[0]["after"]) == ({"stock": 4, "sold": 1}, {"stock": 5, "sold": 0})
 
 
 async def test_a_sale_is_paused_and_goes_on(open_client: OpenClient) -> None:
