@@ -219,7 +219,8 @@ def _sections() -> dict[str, dict[str, Any]]:
     for thing in seen:  # grows meanwhile
         for other in _mentioned(thing):
             if not any(other is one for one in seen):
-                reached[other.__name__] = other
+                name = other.__name__
+                reached[f"{other.__module__}.{name}" if name in reached else name] = other
                 seen.append(other)
     return sections
 
@@ -264,7 +265,7 @@ def _members(kind: type, without: Sequence[type] = ()) -> list[Any]:
         for node in _tree(base).body:
             if isinstance(node, ast.Assign | ast.AnnAssign):
                 name = ast.unparse(node.targets[0] if isinstance(node, ast.Assign) else node.target)
-            elif _is_function(node):
+            elif _is_function(node) and not _decorators(node) & {"overload", "setter", "deleter"}:
                 name = node.name
             else:
                 continue
@@ -276,7 +277,7 @@ def _members(kind: type, without: Sequence[type] = ()) -> list[Any]:
 
 def _function(node: Any, name: str) -> Iterator[str]:
     """A signature in bold: `self` is left out, a property is a value, and a context manager says what it yields."""
-    decorators = {ast.unparse(one).rpartition(".")[2] for one in node.decorator_list}
+    decorators = _decorators(node)
     returns = ast.unparse(node.returns) if node.returns else "None"
     for manager, kind in (("contextmanager", "ContextManager"), ("asynccontextmanager", "AsyncContextManager")):
         if manager in decorators:
@@ -344,6 +345,11 @@ def _tree(thing: Any) -> Any:
     return ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(thing)))).body[0]
 
 
+def _decorators(node: Any) -> set[str]:
+    """The last word of each."""
+    return {ast.unparse(one).rpartition(".")[2] for one in node.decorator_list}
+
+
 def _is_function(node: ast.AST) -> bool:
     return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
 
@@ -351,7 +357,8 @@ def _is_function(node: ast.AST) -> bool:
 def _tidied(signature: str) -> str:
     """As one would write it: no quotes around annotations, and spaces around the defaults of what has an annotation."""
     bare = re.sub(r"(: |-> |\[)'([\w.\[\], |]+)'", r"\1\2", signature)
-    return re.sub(r"(: [\w\[\], |.]+)(?<! )=(?!=)", r"\1 = ", bare)
+    spaced = re.sub(r"(: [\w\[\], |.]+)(?<! )=(?!=)", r"\1 = ", bare)
+    return re.sub(r"'([^'\"]*)'", r'"\1"', spaced)
 
 
 if __name__ == "__main__":

@@ -748,7 +748,7 @@ def test_by_keyboard_and_ear(shop: Instance, item: Item, visitors: Visitors) -> 
 def test_colours(boutique: Instance, visitors: Visitors, scheme: str) -> None:
     """Light or dark as the system is; each text has a contrast of 4.5 or more, in all that the shop says."""
     visitors.forgive("ERR_FAILED|status of 404")
-    item = Item(boutique, 3)
+    item = Item(boutique, 3, "book")
     page = visitors.visit(item.at(boutique), color_scheme=scheme, reduced_motion="reduce")
     ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (sum(int(part) for part in re.findall(r"\d+", ground)) > 3 * 128) == (scheme == "light")

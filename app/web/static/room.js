@@ -48,7 +48,10 @@ export function wireRoom(sku) {
     event.preventDefault();
     go({ sku: field.value });
   });
-  field.addEventListener("blur", () => (field.value = sku));
+  field.addEventListener("blur", () => {
+    byKey = false;
+    field.value = sku;
+  });
   field.addEventListener("change", () => byKey || go({ sku: field.value }));
 }
 
