@@ -4,6 +4,7 @@ import difflib
 import os
 import re
 import socket
+from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final, Self
@@ -49,6 +50,22 @@ _REPLACED: Final = {
     **dict.fromkeys(("REDIS_CONNECTIONS", "MYSQL_CONNECTIONS"), "SECKILL_STORE_CONNECTIONS"),
     "REDIS_WAIT_REPLICAS": "SECKILL_STORE_WAIT_REPLICAS",
 }
+
+
+A_MOMENT: Final = "a time with its zone, such as 2026-11-11T20:00:00+08:00"
+
+
+def read_moment(text: str) -> datetime:
+    """A time as people write it. Raises `ValueError` without a zone, and so for plain digits."""
+    found = datetime.fromisoformat(text)
+    if found.tzinfo is None:
+        raise ValueError(f"not {A_MOMENT}")
+    return found
+
+
+def long_past(at: datetime) -> bool:
+    """Whether a start is so early that it is more likely a slip of the pen."""
+    return at.year < datetime.now(at.tzinfo).year
 
 
 class LogFormat(StrEnum):
@@ -262,6 +279,17 @@ class Settings(BaseSettings):
         # A line `SECKILL_ADMIN_TOKEN=` in .env or docker-compose means: not set.
         return None if value == "" else value
 
+    @field_validator("sale_starts_at", "sale_ends_at", mode="before")
+    @classmethod
+    def _strictly(cls, value: Any) -> Any:
+        # Pydantic takes digits for seconds since 1970: 20271111 would be in that year's August.
+        if value is None or isinstance(value, datetime):
+            return value
+        try:
+            return read_moment(str(value))
+        except ValueError:
+            raise ValueError(f"not {A_MOMENT}") from None
+
     @field_validator("admin_token")
     @classmethod
     def _can_be_sent(cls, value: SecretStr | None) -> SecretStr | None:
@@ -336,6 +364,14 @@ def unknown_variables() -> list[str]:
             near = difflib.get_close_matches(name, known, n=1)
             lines.append(f"{name} is not a setting" + (f"; did you mean {near[0]}?" if near else ""))
     return lines
+
+
+def doubtful(settings: Settings) -> list[str]:
+    """What may be, and was hardly meant."""
+    start = settings.sale_starts_at
+    if start is None or not long_past(start):
+        return []
+    return [f"SECKILL_SALE_STARTS_AT is before this year: the sale has started ({start.isoformat()})"]
 
 
 def _line(error: Any) -> str:
