@@ -123,7 +123,8 @@ class Settings(BaseSettings):
         "`traces`)",
     )
     admin_token: SecretStr | None = Field(
-        None, min_length=8, description="the bearer token of the operator's endpoints; unset: they are refused"
+        None,
+        description="the bearer token of the operator's endpoints, 8 characters or more; unset: they are refused",
     )
 
     admin_tokens: SecretStr | None = Field(
@@ -283,8 +284,8 @@ class Settings(BaseSettings):
     @classmethod
     def _strictly(cls, value: Any) -> Any:
         # Pydantic takes digits for seconds since 1970: 20271111 would be in that year's August.
-        if value is None or isinstance(value, datetime):
-            return value
+        if not value or isinstance(value, datetime):
+            return value or None
         try:
             return read_moment(str(value))
         except ValueError:
@@ -293,8 +294,8 @@ class Settings(BaseSettings):
     @field_validator("admin_token")
     @classmethod
     def _can_be_sent(cls, value: SecretStr | None) -> SecretStr | None:
-        if value is not None and not re.fullmatch(r"[\x21-\x7e]+", value.get_secret_value()):
-            raise ValueError("visible ASCII characters only: it is sent in a header")
+        if value is not None and not re.fullmatch(r"[\x21-\x7e]{8,}", value.get_secret_value()):
+            raise ValueError("8 visible ASCII characters or more: it is sent in a header")
         return value
 
     @field_validator("admin_tokens")
@@ -345,7 +346,7 @@ class Settings(BaseSettings):
 
 def load(**overrides: Any) -> Settings:
     """The settings from the environment, `.env` and `overrides`; `ConfigurationError` has a line for each wrong one."""
-    given = {**dotenv_values(".env"), **os.environ}
+    given = {**_of_file(), **os.environ}
     old = [f"{PREFIX}{name} was replaced: say {now}" for name, now in _REPLACED.items() if given.get(PREFIX + name)]
     if old:
         raise ConfigurationError("\n".join(old))
@@ -353,6 +354,18 @@ def load(**overrides: Any) -> Settings:
         return Settings(**{name: value for name, value in overrides.items() if value is not None})
     except ValidationError as error:
         raise ConfigurationError("\n".join(_line(part) for part in error.errors(include_input=False))) from None
+
+
+def _of_file() -> dict[str, str | None]:
+    if Path(".env").is_dir():
+        raise ConfigurationError(".env is a folder; the settings are read from a file of that name")
+    try:
+        found = dotenv_values(".env")
+    except UnicodeDecodeError:
+        raise ConfigurationError(".env is not UTF-8") from None
+    if empty := [name for name, value in found.items() if value is None and name.startswith(PREFIX)]:
+        raise ConfigurationError(f".env: {empty[0]} has no value; write {empty[0]}=...")
+    return found
 
 
 def unknown_variables() -> list[str]:

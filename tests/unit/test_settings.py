@@ -273,3 +273,24 @@ def test_a_start_long_ago_is_said_to_be_one(monkeypatch: pytest.MonkeyPatch) -> 
     ]
     monkeypatch.setenv("SECKILL_SALE_STARTS_AT", datetime.now(UTC).isoformat())
     assert doubtful(load()) == []
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"SECKILL_PORT", ".env: SECKILL_PORT has no value"),
+        (b"# \xe4", ".env is not UTF-8"),
+        (None, ".env is a folder"),
+    ],
+)
+def test_a_file_of_settings_that_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None, said: str
+) -> None:
+    """It is said in a line, and not passed over."""
+    monkeypatch.chdir(tmp_path)
+    if content is None:
+        Path(".env").mkdir()
+    else:
+        Path(".env").write_bytes(content)
+    with pytest.raises(ConfigurationError, match=re.escape(said)):
+        load()

@@ -13,15 +13,27 @@ function random(bytes) {
   return Array.from(crypto.getRandomValues(new Uint8Array(bytes)), (byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
-/** The buyer's name, as this browser keeps it; or the token that the shop in front has put behind the page's address. */
-function buyer() {
-  const given = new URLSearchParams(location.hash.slice(1)).get("buyer");
-  if (given) {
-    // Whoever is sent the address must not be this buyer.
-    tab.set("given", given);
+/** The token that the shop in front has put behind the page's address: whoever is sent the address must not have it. */
+function given() {
+  const found = new URLSearchParams(location.hash.slice(1)).get("buyer");
+  if (found) {
+    tab.set("given", found);
     history.replaceState(history.state, "", location.pathname + location.search);
   }
-  const signed = tab.get("given");
+  return tab.get("given");
+}
+
+given(); // as soon as the page is there
+
+/** What a link to another of these pages ends with, so that it is the same buyer's in another tab, too. */
+export function behind() {
+  const found = given();
+  return found ? `#buyer=${encodeURIComponent(found)}` : "";
+}
+
+/** The buyer's name, as this browser keeps it; or that token. */
+function buyer() {
+  const signed = given();
   if (signed) return signed;
   const known = browser.get("buyer");
   if (known) return known;
@@ -81,10 +93,10 @@ export async function press(sku, onRetry) {
 /** Send it once. No `answer` if nothing was decided, or nobody knows: then the pause that is asked for. */
 async function send(sku, key) {
   try {
-    const [said, headers] = [buyer(), { Accept: "application/json", "Idempotency-Key": key }];
+    const [name, headers] = [buyer(), { Accept: "application/json", "Idempotency-Key": key }];
     const query = new URLSearchParams({ sku, quantity: 1 });
-    if (TOKEN.test(said)) headers.Authorization = `Bearer ${said}`;
-    else query.set("buyer", said);
+    if (TOKEN.test(name)) headers.Authorization = `Bearer ${name}`;
+    else query.set("buyer", name);
     const answer = await fetch(`/stock/reduce?${query}`, {
       method: "POST",
       headers,
