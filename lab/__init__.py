@@ -1,4 +1,4 @@
-"""Tries the service: servers, demonstrations, torture, and the model of the protocol. The service never needs it."""
+"""Servers, demonstrations, torture, and the model of the protocol, all to try the service, which never needs them."""
 
 import os as _os
 

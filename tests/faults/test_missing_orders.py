@@ -1,6 +1,6 @@
-"""A store that came back older lacks orders: they are missed, and that item is not sold until it is settled.
+"""A store that came back older lacks orders: they are missed, and that item is not sold until the loss is resolved.
 
-The process that has seen an order looks for it itself. That others miss it, too, is the auditor's work: it keeps the
+The process that has seen an order looks for it itself. For the others, the auditor keeps the
 last order of each item in a record that outlives all instances, and its verdict stops the sale everywhere.
 """
 
@@ -34,18 +34,18 @@ from tests.harness.waiting import eventually, eventually_async
 TTL_S = 2
 ETERNITY_MS = 60_000  # longer than any test lasts
 AGES_S = 3600
-AT_ONCE_S = 5  # of the ten that a purchase may take
+AT_ONCE_S = 5  # of the ten seconds that a purchase may take
 
 
 class Open(Protocol):
-    """Opens an instance in this process; `alone`: without an auditor, as a command line is."""
+    """A way to open an instance in this process; `alone`: without an auditor, like a command-line call."""
 
     def __call__(self, *, alone: bool = False, **others: Any) -> AbstractAsyncContextManager[Counter]: ...
 
 
 @pytest.fixture
 def prefix() -> str:
-    """Of all locks of a test's instances, and so of their auditor and its record."""
+    """Name all locks of a test's instances, and so of their auditor and its record."""
     return f"/missing/{uuid.uuid4().hex}"
 
 
@@ -77,11 +77,11 @@ class Record:
             backend.close()
 
     def marks(self) -> dict[str, str]:
-        """The mark of the last order of each item."""
+        """Return the mark of the last order of each item."""
         return dict(json.loads(self.text() or "{}"))
 
     async def has(self, marks: dict[str, str]) -> None:
-        """Wait until it says so of these items."""
+        """Wait until the record has these marks."""
         look = partial(asyncio.to_thread, self.marks)
         await eventually_async(look, f"recorded: {marks}", until=lambda found: found.items() >= marks.items())
 
@@ -97,7 +97,7 @@ def record(etcd: EtcdMember, valkey: Valkey, prefix: str) -> Record:
 
 
 def copy_of(valkey: Valkey, *skus: str) -> Callable[[], None]:
-    """Calling the answer puts some items back to what they are now; they lack what was sold since."""
+    """Copy some items; the function returned restores them, without the orders that came after the copy."""
     keys = [key for sku in skus for key in Keys(sku).all]
     with redis.Redis.from_url(valkey.url) as raw:
         dumps = [raw.dump(key) for key in keys]
@@ -114,7 +114,7 @@ def copy_of(valkey: Valkey, *skus: str) -> Callable[[], None]:
 
 
 def last_mark(valkey: Valkey, sku: str) -> str:
-    """Of the last order that is in the store."""
+    """Return the mark of the last order in the store."""
     with redis.Redis.from_url(valkey.url, decode_responses=True) as raw:
         generation, last, tag = raw.hmget(Keys(sku).fence, "generation", "last", "tag")
     return mark_of((generation, last, tag))
@@ -131,7 +131,7 @@ async def sold(one: Counter, sku: str, count: int = 1) -> None:
 
 
 async def halted(skus: Sequence[str], *instances: Counter) -> None:
-    """Wait until all of them have heard that the auditor misses orders of exactly these items."""
+    """Wait until all instances have heard that the auditor misses orders of exactly these items."""
     await eventually_async(
         lambda: [one.auditor.verdict for one in instances],
         until=lambda verdicts: all(verdict and verdict.missing == tuple(skus) for verdict in verdicts),
@@ -147,7 +147,7 @@ async def ready(one: Counter, stock: str) -> None:
 
 
 async def refused(*instances: Counter) -> None:
-    """Phones are not for sale, which each buyer is told at once; all else is, so the instances are ready."""
+    """Check that phones are refused at once and all else is sold, so that the instances are ready."""
     for one in instances:
         for _ in range(3):
             with pytest.raises(ItemBlocked):
@@ -158,7 +158,7 @@ async def refused(*instances: Counter) -> None:
 
 
 async def sold_again(*instances: Counter, sku: str = "phone") -> None:
-    """Each sells one as soon as it looks again."""
+    """Check that each instance sells again as soon as it looks again."""
     for one in instances:
         buying = partial(one.buy, Purchase(sku=sku))
         answer = await eventually_async(buying, "it is sold", despite=ItemBlocked)
@@ -169,7 +169,7 @@ async def sold_again(*instances: Counter, sku: str = "phone") -> None:
 
 
 async def test_the_process_that_sold_them_notices_by_itself(open_one: Open, valkey: Valkey) -> None:
-    """It needs no auditor: its next batch of that item is refused, and its other items are sold."""
+    """The seller needs no auditor: its next batch of that item is refused, and its other items are sold."""
     async with open_one(alone=True, purchase_timeout_ms=1000) as one:
         await put_on_sale(one, "phone", "case")
         await sold(one, "phone")
@@ -179,7 +179,7 @@ async def test_the_process_that_sold_them_notices_by_itself(open_one: Open, valk
         with pytest.raises(ItemBlocked):
             await one.buy(Purchase(sku="phone"))
         await refused(one)
-        # In itself the store is as it should be. Nothing but the missing order tells.
+        # The store is consistent in itself. Only the missing order gives it away.
         audit = await one.audit("phone")
         assert (audit.lucky, audit.violations) == (1, [])
 
@@ -220,7 +220,7 @@ async def test_the_auditor_notices_when_the_seller_is_gone(
 
 
 async def test_it_is_missed_after_all_instances_have_ended(open_one: Open, valkey: Valkey, record: Record) -> None:
-    """The record is durable: instances that were not there when the orders were sold miss them all the same."""
+    """The record is durable: instances that started after the orders were sold miss them all the same."""
     async with open_one() as seller:
         await put_on_sale(seller, "phone", "case")
         await sold(seller, "phone")
@@ -246,7 +246,7 @@ async def test_it_is_missed_after_all_instances_have_ended(open_one: Open, valke
 async def test_a_newcomer_misses_them_while_nobody_is_the_auditor(
     open_one: Open, etcd: EtcdMember, valkey: Valkey, prefix: str, record: Record
 ) -> None:
-    """All went down at once, and the dead auditor's lease has long to go: instances read the record as they start."""
+    """After a crash of all, the dead auditor's lease has long to go: instances read the record as they start."""
     others = {"lock_ttl_s": AGES_S, "audit_interval_s": 0.2, "lock_prefix": prefix}
     async with open_one(alone=True) as operator:
         await put_on_sale(operator, "phone", "case")
@@ -268,7 +268,7 @@ async def test_a_newcomer_misses_them_while_nobody_is_the_auditor(
 
 
 async def test_a_loss_is_accepted_for_every_process(open_one: Open, valkey: Valkey, record: Record) -> None:
-    """One who knows of a lost order goes on, and so do those who come later: nobody looks for that order any more."""
+    """Once a loss is accepted, instances that knew of the order sell on, as do later ones: nobody looks for it."""
     async with open_one(instance="one") as one:
         await put_on_sale(one, "phone")
         put_back = copy_of(valkey, "phone")
@@ -291,7 +291,7 @@ async def test_a_loss_is_accepted_for_every_process(open_one: Open, valkey: Valk
 
 
 async def test_the_last_order_of_each_item_is_recorded(open_one: Open, valkey: Valkey, record: Record) -> None:
-    """Whoever has sold it; also of items that only instances sell that are not the auditor."""
+    """The last order of each item is recorded, whoever sold it, even if the auditor does not sell that item."""
     skus = [f"item-{number}" for number in range(40)]
     async with (
         open_one(instance="auditor") as auditor,
@@ -310,7 +310,7 @@ async def test_the_last_order_of_each_item_is_recorded(open_one: Open, valkey: V
 async def test_the_items_that_were_sold_last_are_recorded(
     open_one: Open, valkey: Valkey, record: Record, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A record that would outgrow etcd's request leaves those out of which nothing was sold for long."""
+    """A record that would outgrow etcd's request leaves out the items with the oldest last sale."""
     monkeypatch.setattr(record_module, "_ITEMS_MAX", 3)
     skus = ["pen", "case", "phone", "book", "cup"]
     async with open_one() as one:
@@ -323,7 +323,7 @@ async def test_the_items_that_were_sold_last_are_recorded(
 async def test_a_record_that_is_none_is_replaced(
     open_one: Open, etcd: EtcdMember, valkey: Valkey, prefix: str, record: Record, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Somebody else's, or of another kind of store: that is said, items are sold, and the record is written anew."""
+    """A record that is foreign or of another kind of store is reported; sales go on, and it is written anew."""
     backend = EtcdBackend([etcd.endpoint])
     with backend.election(f"{prefix}/!auditor").campaign("somebody") as leadership:
         leadership.record('{"phone":"!theirs"}')
@@ -341,7 +341,7 @@ async def test_a_record_that_is_none_is_replaced(
 def test_a_paused_auditor_can_not_write_the_record(
     etcd: EtcdMember, valkey: Valkey, prefix: str, record: Record
 ) -> None:
-    """Its write arrives when its successor has long written a later order down: that one stands."""
+    """A paused auditor's write arrives after its successor recorded a later order: the later one stands."""
     others = {"lock_ttl_s": TTL_S, "audit_interval_s": 0.2, "lock_prefix": prefix}
 
     def auditor(of: Instance) -> str | None:
@@ -364,7 +364,7 @@ def test_a_paused_auditor_can_not_write_the_record(
         eventually(lambda: auditor(first) == str(first.port), "the first one is the auditor")
         with Instance(etcd.endpoint, valkey.url, **others) as second:
             asyncio.run(record.has({"phone": sell(first)}))
-            # It is stopped as it writes the next order down; what it has sent is still on its way.
+            # The auditor is paused as it writes the next order down; its request is still on its way.
             path.stall_at(b"!auditor!record")
             earlier = sell(second)
             assert path.struck.wait(15)
@@ -378,7 +378,7 @@ def test_a_paused_auditor_can_not_write_the_record(
             eventually(lambda: "is the auditor no more" in log.read_text(), "the first one knows that it is not")
             assert record.marks() == {"phone": later}
             assert later > earlier
-            # Both go on, and the record with them.
+            # Both go on, and so does the record.
             asyncio.run(record.has({"phone": sell(first)}))
 
 
@@ -388,7 +388,7 @@ def test_a_paused_auditor_can_not_write_the_record(
 async def test_it_is_told_when_etcd_answers_again(
     open_one: Open, valkey: Valkey, record: Record, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An auditor that can't tell that orders are missing tries again, however seldom it looks at all orders."""
+    """An auditor that can't report missing orders retries, however seldom it reads all orders."""
     proclaim, in_vain = Leadership.proclaimed, 0
 
     async def fail_at_first(self: Leadership, value: str) -> None:
@@ -413,7 +413,7 @@ async def test_it_is_told_when_etcd_answers_again(
 async def test_a_new_auditor_lets_nothing_be_sold_before_it_has_looked(
     open_one: Open, valkey: Valkey, record: Record, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What its predecessor missed counts until it has looked for itself, whatever else it finds out before that."""
+    """A predecessor's findings count until a new auditor has read all orders, whatever else it finds before."""
     async with open_one(instance="first") as first:
         await leading(first)
         await put_on_sale(first, "phone")
@@ -429,7 +429,7 @@ async def test_a_new_auditor_lets_nothing_be_sold_before_it_has_looked(
 
             monkeypatch.setattr(Auditor, "_look_for_missing", not_yet)
             await first.auditor.close()
-            # It has looked at numbers and orders.
+            # The new auditor has read the numbers and the orders.
             await eventually_async(lambda: second.auditor.verdict, until=lambda verdict: verdict.auditor == "second")
             assert second.auditor.verdict.missing == ("phone",)
             await second.accept_loss("phone")
@@ -441,7 +441,7 @@ async def test_a_new_auditor_lets_nothing_be_sold_before_it_has_looked(
 async def test_more_items_than_can_be_named(
     open_one: Open, valkey: Valkey, record: Record, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If orders of too many items are missing to name them, no item is sold."""
+    """If orders of too many items are missing to name them all, no item is sold."""
     monkeypatch.setattr(auditor_module, "_MISSING_MAX", 2)
     skus = ["pen", "case", "phone"]
     async with open_one() as one:
@@ -464,7 +464,7 @@ async def test_more_items_than_can_be_named(
 async def test_an_item_that_can_not_be_looked_at_stays_halted(
     open_one: Open, valkey: Valkey, record: Record, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its server is away for a moment: that is no news about the orders that are missing there."""
+    """A server that is away for a moment says nothing about the orders that are missing there."""
     async with open_one(audit_interval_s=AGES_S) as one:
         await put_on_sale(one, "phone", "case")
         put_back = copy_of(valkey, "phone")

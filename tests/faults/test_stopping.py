@@ -1,4 +1,4 @@
-"""Instances that start and stop: behind a balancer whose checks lag, as PID 1, and without standard streams."""
+"""Instances start and stop well: behind a balancer whose checks lag, as PID 1, and without standard streams."""
 
 import asyncio
 import os
@@ -63,7 +63,7 @@ http {{
 
 @contextmanager
 def haproxy(instances: list[Instance]) -> Iterator[str]:
-    """HAProxy asks /readyz each second and believes the second answer."""
+    """Run HAProxy, which asks /readyz each second and believes the second answer."""
     port, binary = free_port(), str(optional_server("haproxy", "haproxy"))
     servers = "\n".join(f"    server s{one.port} 127.0.0.1:{one.port}" for one in instances)
 
@@ -77,7 +77,7 @@ def haproxy(instances: list[Instance]) -> Iterator[str]:
 
 @contextmanager
 def nginx(instances: list[Instance]) -> Iterator[str]:
-    """A script asks /readyz each second, marks a server that is not ready down, and reloads nginx."""
+    """Run nginx, with a script that asks /readyz each second, marks unready servers down, and reloads nginx."""
     port, binary, over = free_port(), str(optional_server("nginx", "nginx-light")), threading.Event()
 
     def write(directory: Path) -> bool:
@@ -119,7 +119,7 @@ def _answers(port: int) -> bool:
 async def test_a_rolling_restart_behind_a_balancer_refuses_nobody(
     etcd: EtcdMember, valkey: Valkey, balancer: Balancer
 ) -> None:
-    """Its checks lag; every buyer is answered all the same, at the first try."""
+    """Although the balancer's checks lag, every buyer gets an answer at the first try."""
     others = {"drain_delay_s": 5}
     instances = [Instance(etcd.endpoint, valkey.url, **others) for _ in range(2)]
     told: Counter[str] = Counter()
@@ -157,7 +157,7 @@ async def test_a_rolling_restart_behind_a_balancer_refuses_nobody(
 
 @pytest.mark.slow
 def test_a_second_signal_skips_the_delay(etcd: EtcdMember, valkey: Valkey) -> None:
-    """After the first /readyz is 503 and buyers are served; after the second it leaves, with status 0."""
+    """After the first signal /readyz is 503 and buyers are served; after the second the exit follows, with status 0."""
     with Instance(etcd.endpoint, valkey.url, drain_delay_s=600) as instance:
         instance.signal(signal.SIGTERM)
         eventually(lambda: instance.get("/readyz")[0] == 503, "it is not ready")
@@ -170,7 +170,7 @@ def test_a_second_signal_skips_the_delay(etcd: EtcdMember, valkey: Valkey) -> No
 
 
 def test_what_it_stands_on_is_said() -> None:
-    """The log says where it listens, what it stands on, and what it can't reach: once, whoever asks; no password."""
+    """The log has the addresses, the servers used, and the unreachable ones: once, whoever asks, without a password."""
     store = f"redis://:swordfish@127.0.0.1:{free_port()}/0"
     etcd = f"127.0.0.1:{free_port()}"
     with Instance(f"http://{etcd}", store, wait_ready=False) as instance:
@@ -187,7 +187,7 @@ def test_what_it_stands_on_is_said() -> None:
 
 @pytest.mark.slow
 def test_it_says_when_it_can_reach_it_again(etcd: EtcdMember) -> None:
-    """Each change is a line, although nobody asks."""
+    """Each change is a log line, even without requests."""
     with Valkey() as own_valkey, Instance(etcd.endpoint, own_valkey.url) as instance:
         log = instance.directory / "output.log"
         own_valkey.kill()
@@ -200,7 +200,7 @@ def test_it_says_when_it_can_reach_it_again(etcd: EtcdMember) -> None:
 @pytest.mark.skipif(sys.platform != "linux" or os.geteuid() != 0, reason="needs root, and Linux's unshare")
 @pytest.mark.parametrize("after_s", [0.3, 1.0])
 def test_as_pid_1_it_ends_from_the_first_moment(after_s: float) -> None:
-    """The kernel drops a signal that PID 1 does not handle."""
+    """The kernel drops a signal that PID 1 does not handle, so it is handled from the start."""
     env = os.environ | {f"{PREFIX}LOCK": "local://", f"{PREFIX}PORT": str(free_port())}
     argv = ["unshare", "--pid", "--fork", "--kill-child", sys.executable, "-m", "app", "serve"]
     child = subprocess.Popen(argv, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -220,7 +220,7 @@ def test_as_pid_1_it_ends_from_the_first_moment(after_s: float) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("closed", ["<&-", ">&-", ">&- 2>&-", "<&- >&- 2>&-"])
 def test_closed_standard_streams_are_no_abort(etcd: EtcdMember, valkey: Valkey, closed: str) -> None:
-    """It sells, and ends with status 0."""
+    """An instance without standard streams sells, and ends with status 0."""
     port = free_port()
     env = os.environ | {f"{PREFIX}LOCK": lock_url(etcd.endpoint), f"{PREFIX}STORE": valkey.url}
     command = f'exec "$0" -m app serve --port {port} {closed}'

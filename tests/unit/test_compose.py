@@ -18,7 +18,7 @@ INSTANCES = ("seckill-8080", "seckill-8090")
 
 
 def test_every_variable_is_a_setting() -> None:
-    """Each variable exists, their values go together, and the servers that they name are services."""
+    """Each variable exists, their values fit together, and the servers that they name are services."""
     known = {PREFIX + name.upper() for name in Settings.model_fields}
     for name in INSTANCES:
         variables = SERVICES[name]["environment"]
@@ -37,7 +37,7 @@ def test_every_variable_is_a_setting() -> None:
 
 
 def test_ports_are_published_on_loopback_only() -> None:
-    """Nothing of it can be reached from another machine, and the servers behind the instances have no port at all."""
+    """Nothing can be reached from another machine, and the servers behind the instances publish no port at all."""
     published = {name: port for name, service in SERVICES.items() for port in service.get("ports", [])}
     assert all(port.startswith("127.0.0.1:") for port in published.values())
     assert set(published) == {*INSTANCES, "prometheus", "grafana"}
@@ -62,12 +62,20 @@ def test_what_it_refers_to_exists() -> None:
                 assert source in COMPOSE["volumes"]
         for needed, how in service.get("depends_on", {}).items():
             assert how == {"condition": "service_healthy"}
-            assert "healthcheck" in SERVICES[needed] or needed in INSTANCES  # the image has one
+            assert "healthcheck" in SERVICES[needed] or needed in INSTANCES  # the image has a health check
 
 
 def test_prometheus_scrapes_the_services() -> None:
-    """Each target of its config is a service, and each instance is scraped at the port on which it listens."""
+    """Each target of Prometheus' config is a service, and each instance is scraped at the port on which it listens."""
     config = yaml.safe_load((ROOT / "monitoring" / "prometheus.yml").read_text())
     targets = {target for job in config["scrape_configs"] for one in job["static_configs"] for target in one["targets"]}
     assert {target.partition(":")[0] for target in targets} <= set(SERVICES)
     assert {f"{name}:{SERVICES[name]['environment']['SECKILL_PORT']}" for name in INSTANCES} <= targets
+
+
+def test_nobody_has_more_rights_than_needed() -> None:
+    """The image doesn't run as root, and Grafana, which anybody on this machine can open, has no administrator."""
+    assert re.search(r"^USER 10001:10001$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    environment = SERVICES["grafana"]["environment"]
+    assert environment["GF_AUTH_ANONYMOUS_ORG_ROLE"] == "Viewer"
+    assert environment["GF_SECURITY_DISABLE_INITIAL_ADMIN_CREATION"] == "true"

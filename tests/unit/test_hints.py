@@ -1,18 +1,18 @@
-"""No text has people install `seckill` or `fencelock` by name: what an index has under that name is a stranger's."""
+"""No text has people install `seckill` or `fencelock` by name: a package of that name in an index is a stranger's."""
 
 import re
 import subprocess
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-# A name that is no part of a path, behind a command that installs.
+# A name outside a path, behind a command that installs.
 INSTALL = re.compile(
     r"\b(?:pip|pipx|uv|uvx)\b.*\b(?:install|add|run)\b(?:\W[^`;]*)?(?<![\w./*-])(?:seckill|fencelock)(?![\w./*-])"
 )
 
 
 def test_nobody_is_told_to_install_a_name_of_ours() -> None:
-    """Neither by a document nor by a hint or a comment; a path is meant in each."""
+    """No document, hint or comment names one of them for an installation; each has a path instead."""
     assert INSTALL.search("pip install 'fencelock[etcd]'")
     assert not INSTALL.search("`pip install './fencelock[etcd]'`, which is the package `fencelock`")
     names = subprocess.check_output(["git", "ls-files", "-z"], cwd=ROOT, text=True).split("\0")

@@ -1,4 +1,4 @@
-"""What watches the service fits what it counts: the dashboard, the alerts, and their sections of docs/operations.md."""
+"""Monitoring matches the metrics: the dashboard, the alerts, and their sections of docs/operations.md."""
 
 import re
 import subprocess
@@ -14,14 +14,14 @@ from tests.harness.servers import optional_server
 
 RULE_TESTS = Path(__file__).with_name("alerts.yml")
 
-# What Prometheus adds to each sample, and what it counts itself; for what etcd counts a real one is asked elsewhere.
+# Prometheus adds these to each sample, or counts them itself; etcd's metrics are tested with a real one elsewhere.
 OF_THE_TARGET = {"instance", "job"}
 OF_PROMETHEUS = {"up": set[str](), "ALERTS": {"alertname", "alertstate", "severity"}}
 OF_ETCD = {"etcd_server_has_leader": set[str](), "etcd_disk_wal_fsync_duration_seconds_bucket": {"le"}}
 
 
 def counted() -> dict[str, set[str]]:
-    """Each sample's name, and its labels."""
+    """Return each sample's name, and its labels."""
     found: dict[str, set[str]] = {}
     for family in generate.families().values():
         for sample in family.samples:
@@ -31,7 +31,7 @@ def counted() -> dict[str, set[str]]:
 
 @pytest.mark.parametrize(("where", "expression"), expressions())
 def test_what_is_asked_for_is_counted(where: str, expression: str) -> None:
-    """Every metric that the dashboard or an alert uses is one that somebody has, with the labels asked of it."""
+    """Every metric that the dashboard or an alert uses exists, with the labels that it uses."""
     known = counted() | OF_PROMETHEUS | OF_ETCD
     metrics = used(expression)
     assert metrics, where
@@ -45,7 +45,7 @@ def test_what_is_asked_for_is_counted(where: str, expression: str) -> None:
 
 
 def test_every_outcome_is_there_before_it_happens() -> None:
-    """The first sale and the first error are a step of a counter that was 0, and each name is one that exists."""
+    """The first sale and the first error increment a counter from 0, and each name is one that exists."""
     told = generate.families()["seckill_purchases"]
     outcomes = {sample.labels["outcome"]: sample.value for sample in told.samples if sample.name.endswith("_total")}
     assert {outcome.value for outcome in Outcome} <= set(outcomes)
@@ -61,7 +61,7 @@ def test_every_outcome_is_there_before_it_happens() -> None:
 
 
 def promtool(*arguments: str | Path) -> None:
-    """Run Prometheus' own checker; the test fails with what it says."""
+    """Run Prometheus' own checker; its errors fail the test."""
     tool = optional_server("promtool", "prometheus")
     done = subprocess.run([tool, *arguments], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -74,14 +74,14 @@ def test_the_config_and_the_rules_are_valid() -> None:
 
 
 def test_each_alert_fires_when_it_should() -> None:
-    """Prometheus' own checker plays it: a good sale is quiet, and every rule is heard when there is a cause."""
+    """Prometheus' own checker runs it: a good sale fires no alert, and every rule fires with a cause."""
     promtool("test", "rules", RULE_TESTS)
     played = RULE_TESTS.read_text()
     assert {rule["alert"] for rule in ALERTS} == set(re.findall(r"\b(?:Seckill|Etcd)\w+", played))
 
 
 def test_an_alert_says_what_to_do() -> None:
-    """Each has a severity, what is so, what to do, and a section of the operator's guide that exists."""
+    """Each alert has a severity, a summary, a remedy, and a section of the operator's guide that exists."""
     headings = re.findall(r"^#+ (.+)$", (ROOT / "docs" / "operations.md").read_text(), re.MULTILINE)
     anchors = {re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-") for heading in headings}
     for rule in ALERTS:
