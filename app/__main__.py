@@ -1,16 +1,29 @@
 """The `seckill` command, also as `python -m app`."""
 
+import os
+import signal
 import sys
 
 
 def main() -> None:
     """Run it; a Ctrl-C while the libraries are being loaded ends it as quietly as a later one."""
+    # First of all: as PID 1 of a container a process is not ended by a signal that it does not handle.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    _open_closed()
     try:
         from app.cli import main as run
 
         run()
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def _open_closed() -> None:
+    """What was started without a standard stream gets /dev/null, before a socket or a file takes its number."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+            setattr(sys, name, open(number, "w" if number else "r", closefd=False))  # noqa: SIM115
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ SeckillError
 └── SaleError
     ├── QueueFull               more buyers wait than this instance is willing to hold
     ├── Closing                 this instance is shutting down
+    ├── ItemBlocked             nothing of the item can be sold until an operator acts
     ├── NotDecided              the purchase's deadline passed; nothing was sold
     ├── OutcomeUnknown          the deadline passed while the store's answer was out
     ├── TurnedAway              a purchase that was refused before it was looked at
@@ -131,6 +132,12 @@ class Closing(SaleError):
     """This instance is shutting down; nothing was sold."""
 
 
+class ItemBlocked(SaleError):
+    """Nothing of the item can be sold until an operator acts; nothing was sold."""
+
+    retry_after_s = 5
+
+
 class NotDecided(SaleError):
     """The purchase's deadline passed before it was its turn; nothing was sold."""
 
@@ -158,9 +165,10 @@ class BuyerNotSigned(TurnedAway):
 class TooOften(TurnedAway):
     """A buyer or an address tries more often than the operator allows; nothing was sold. It may after some seconds."""
 
-    def __init__(self, text: str, *, retry_after_s: int) -> None:
+    def __init__(self, text: str, *, retry_after_s: int, policy: tuple[str, int, int]) -> None:
         super().__init__(text)
         self.retry_after_s = retry_after_s
+        self.policy = policy  # its name, how many, in how many seconds
 
 
 class KeyReused(SaleError):

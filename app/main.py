@@ -1,5 +1,6 @@
 """Builds and wires the objects of an instance; the only place that does."""
 
+import asyncio
 import logging
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
@@ -9,6 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
 from fastapi import FastAPI
+from pydantic import SecretStr
 
 import fencelock
 from app import combination
@@ -17,7 +19,7 @@ from app.audit.record import read_record
 from app.dashboard import ControlRoom, DelayingStore, Journal, Picture
 from app.errors import ConfigurationError
 from app.sale import Admin, Rules, Shop
-from app.settings import Settings, load, unknown_variables
+from app.settings import Settings, doubtful, load, unknown_variables
 from app.stock import StockStore, Terms, registry
 from app.telemetry import logs
 from app.telemetry.metrics import Metrics
@@ -32,12 +34,14 @@ from app.web.identity import BUYER_MAX, TOKEN_MAX, SignedBuyers
 from app.web.parameters import KNOWN_PARAMETERS
 from app.web.rates import Rates, rate
 from app.web.sse import Feeds
-from app.web.state import State
+from app.web.state import Ready, State
 from fencelock import Guarantees, LockBackend
 from fencelock.fallback import FallbackBackend
+from fencelock.url import LockUrl
 
 _log = logging.getLogger(__name__)
 
+_WATCH_S: Final = 5.0
 _OPERATORS_MAX: Final = 100  # control rooms that are open at once
 
 
@@ -206,6 +210,7 @@ async def open_sale(
             listed = catalogue_of(settings).told.keys() if settings.catalogue else None
             operator = Admin(shop, backend.aio, store, learn=learn, catalogue=listed)
             metrics.watch_queues(lambda: shop.waiting_by_item)
+            metrics.watch_blocked(lambda: shop.errors)
             metrics.watch_mode(lambda: operator.mode)
             metrics.watch_renewal(lambda: operator.renewing)
             if auditor is not None and with_auditor:
@@ -261,7 +266,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     shown = catalogue_of(settings)
     pages.load()
     logs.configure(level=settings.log_level, form=settings.log_format, instance=settings.instance_name)
-    for line in (*unknown_variables(), *not_promised):
+    for line in (*unknown_variables(), *doubtful(settings), *not_promised):
         _log.warning("%s", line)
 
     @asynccontextmanager
@@ -292,7 +297,9 @@ def create_app(settings: Settings | None = None) -> FastAPI:
                 port=settings.port,
             )
             room.start()
-            _log.info("open, lock: %s, guard: %s", lock, settings.guard)
+            stands_on = _where(settings.lock), _where(settings.store), settings.guard
+            _log.info("open, lock: %s, store: %s, guard: %s", *stands_on)
+            watching = asyncio.create_task(_watch(ready))
             state = State(
                 shop=sale.shop,
                 admin=sale.admin,
@@ -317,6 +324,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
             try:
                 yield {"seckill": state, "control": Control(room, TtlCache(picture))}
             finally:
+                watching.cancel()
                 state.close_feeds()
                 await room.close()
                 if rates is not None:
@@ -347,6 +355,25 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     for router in (buying, pages.router, dashboard.pages):
         app.include_router(router)
     return app
+
+
+def _where(url: SecretStr) -> str:
+    """Where that is, without user, password and options."""
+    text = url.get_secret_value()
+    try:
+        found = LockUrl.parse(text)
+    except fencelock.ConfigurationError:  # unescaped, a password may be anywhere
+        return text.partition("://")[0]
+    return f"{found.scheme}://{','.join(found.hosts)}{found.path}"
+
+
+async def _watch(ready: TtlCache[Ready]) -> None:
+    """Look what can be reached, at start and now and then: what changes is logged."""
+    checks, _ = await ready.at()
+    _log.info("checked: %s", ", ".join(f"{name} {check}" for name, check in checks.items()))
+    while True:
+        await asyncio.sleep(_WATCH_S)
+        await ready.at()
 
 
 def _version() -> str:

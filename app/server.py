@@ -9,9 +9,11 @@ import signal
 import socket
 import sys
 from collections.abc import Iterable
+from types import FrameType
 from typing import Final
 
 import uvicorn
+from typing_extensions import override
 
 from app.errors import ConfigurationError
 from app.main import create_app
@@ -35,11 +37,27 @@ class Server(uvicorn.Server):
     them: those who waited would get a 500, not an answer.
     """
 
-    def __init__(self, config: uvicorn.Config, *, drain_timeout_s: float, request_timeout_s: float) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        *,
+        drain_timeout_s: float,
+        request_timeout_s: float,
+        drain_delay_s: float = 0.0,
+    ) -> None:
         super().__init__(config)
+        self._drain_delay_s = drain_delay_s
+        self._leaves_at: float | None = None  # by the loop's clock, once it was told to
         self._drain_timeout_s = drain_timeout_s
         self._request_timeout_s = request_timeout_s
         self._to_sweep: list[object] = []
+        self._closing = False
+        self.where = ""  # in words
+
+    @override
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        _log.info("serving %s", self.where)
 
     async def on_tick(self, counter: int) -> bool:
         """Sweep each connection once a second, some at each tick."""
@@ -47,7 +65,27 @@ class Server(uvicorn.Server):
         if turn == 0:
             self._to_sweep = list(self.server_state.connections)
         self._sweep(self._to_sweep[turn::_TICKS_PER_SWEEP], _READING_TIMEOUT_S)
-        return await super().on_tick(counter)
+        return await super().on_tick(counter) and self._may_leave()
+
+    def _may_leave(self) -> bool:
+        """Until the balancer in front has seen that /readyz is 503, buyers are served as before."""
+        state, now = self.lifespan.state.get("seckill"), asyncio.get_running_loop().time()
+        if self._leaves_at is None:
+            self._leaves_at = now + self._drain_delay_s
+            if isinstance(state, State):
+                state.shop.leaving = True
+            if self._drain_delay_s:
+                _log.info(
+                    "leaving in %g s, until then not ready; the same signal again skips that", self._drain_delay_s
+                )
+        return now >= self._leaves_at
+
+    @override
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self._leaves_at is not None and not self._closing:
+            self._leaves_at = 0.0
+        else:
+            super().handle_exit(sig, frame)
 
     def _sweep(self, connections: Iterable[object], reading_timeout_s: float) -> None:
         now = asyncio.get_running_loop().time()
@@ -62,6 +100,7 @@ class Server(uvicorn.Server):
             await super().shutdown(sockets)
             return
         _log.info("closing, %d buyers wait", state.shop.buyers_waiting)
+        self._closing = state.shop.leaving = True
         state.close_feeds()
         closing = asyncio.create_task(state.shop.close(within_s=self._drain_timeout_s))
         sweeping = asyncio.create_task(self._sweep_to_the_end())
@@ -108,8 +147,15 @@ def prepare(settings: Settings) -> tuple[Server, list[socket.socket]]:
         timeout_graceful_shutdown=int(settings.drain_timeout_s) + 5,  # the shop is closed before that
     )
     server = Server(
-        config, drain_timeout_s=settings.drain_timeout_s, request_timeout_s=settings.request_timeout_ms / 1000
+        config,
+        drain_delay_s=settings.drain_delay_s,
+        drain_timeout_s=settings.drain_timeout_s,
+        request_timeout_s=settings.request_timeout_ms / 1000,
     )
+    at = [
+        f"http://{f'[{settings.host}]' if ':' in settings.host else settings.host}:{port}" for _, port in ports if port
+    ]
+    server.where = f"buyers on {at[0]}/, the operator on {at[-1]}/control"
     return server, listeners
 
 

@@ -1,4 +1,4 @@
-"""Writes what must agree with the code (`make docs`): `.env.example`, tables in docs, and the reference of fencelock."""
+"""Writes texts that must agree with the code (`make docs`): `.env.example`, tables in docs, fencelock's reference."""
 
 import ast
 import inspect
@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import yaml
@@ -16,7 +15,8 @@ from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import SecretStr
 
-import fencelock
+import fencelock.fence
+from app.errors import StockBehind
 from app.settings import PREFIX, Settings
 from app.telemetry.metrics import Metrics
 from fencelock.registry import CLASSES, backend_class, scheme_of
@@ -25,11 +25,10 @@ from lab.torture.bugs import BUGS
 from lab.torture.nemesis import KINDS, SEVERAL
 
 ROOT = Path(__file__).parents[1]
-FENCELOCK = ("fencelock", "fencelock.aio", "fencelock.fence")  # the modules that a program imports
 
 
 def defaults() -> list[tuple[str, str, str]]:
-    """Variable, default as one would write it, and description of each setting."""
+    """Return the variable, the default as one would write it, and the description of each setting."""
     return [
         (PREFIX + name.upper(), _default(field.get_default(call_default_factory=True)), field.description or "")
         for name, field in Settings.model_fields.items()
@@ -37,7 +36,7 @@ def defaults() -> list[tuple[str, str, str]]:
 
 
 def env_example() -> str:
-    """The text of `.env.example`."""
+    """Return the text of `.env.example`."""
     lines = ["# Copy to .env and take the # away where you want something else. These are the defaults.", ""]
     for name, default, description in defaults():
         lines += [f"# {description.replace('`', '')}", f"#{name}={default}", ""]
@@ -45,24 +44,25 @@ def env_example() -> str:
 
 
 def settings() -> str:
-    """The settings as a Markdown table."""
+    """Return the settings as a Markdown table."""
     rows = [f"| `{name}` | {f'`{value}`' if value else 'not set'} | {text} |" for name, value, text in defaults()]
     return "\n".join(["| variable | default | what it is |", "|---|---|---|", *rows])
 
 
 def families() -> dict[str, Metric]:
-    """What an instance renders, with an example of everything that it may have."""
+    """Return the metrics that an instance renders, with an example of everything that it may have."""
     example = Metrics()
     example.describe(name="8080", version="1", lock="etcd", store="redis", guard="fence")
     example.watch_mode(lambda: "lock")
     example.watch_renewal(lambda: True)
     example.watch_queues(lambda: {"default": 0})
+    example.watch_blocked(lambda: {"default": StockBehind("older")})
     example.watch_auditor(lambda: True, lambda: 0, lambda: {"default": (300, 0)})
     return {family.name: family for family in text_string_to_metric_families(example.render().decode())}
 
 
 def metrics() -> str:
-    """What we count, as a Markdown table: what Python counts is left out, and when a counter was created."""
+    """Return our metrics as a Markdown table, without Python's own and the creation times of counters."""
     rows = []
     for family in families().values():
         if not family.name.startswith("seckill_") or family.name.endswith("_created"):
@@ -82,7 +82,7 @@ def metrics() -> str:
 
 
 def alerts() -> str:
-    """The alerts as a Markdown table."""
+    """Return the alerts as a Markdown table."""
     rules = yaml.safe_load((ROOT / "monitoring" / "alerts.yml").read_text())["groups"][0]["rules"]
     rows = [
         f"| `{rule['alert']}` | {rule['labels']['severity']} | {_spoken(rule['annotations']['summary'])} | "
@@ -94,7 +94,7 @@ def alerts() -> str:
 
 
 def locks() -> str:
-    """What the locks guarantee, as a Markdown table."""
+    """Return the guarantees of the locks as a Markdown table."""
     signs = (
         "fair",
         "fencing",
@@ -115,7 +115,7 @@ def locks() -> str:
 
 
 def faults() -> str:
-    """The faults of `seckill torture`, as a Markdown table."""
+    """Return the faults of `seckill torture` as a Markdown table."""
     rows = [f"| `{name}` | {kind.what} |" for name, kind in KINDS.items()]
     return "\n".join(
         ["| fault | what happens |", "|---|---|", *rows, f"| `{SEVERAL}` | two or three of them at once |"]
@@ -123,19 +123,19 @@ def faults() -> str:
 
 
 def bugs() -> str:
-    """The bugs on demand, as a Markdown table."""
+    """Return the bugs on demand as a Markdown table."""
     rows = [f"| `{name}` | {bug.what} | {', '.join(f'`{one}`' for one in bug.nemeses)} |" for name, bug in BUGS.items()]
     return "\n".join(["| bug | what is switched off | under |", "|---|---|---|", *rows])
 
 
 def mechanisms() -> str:
-    """What can be left out of the model, and what breaks then, as a Markdown table."""
+    """Return the mechanisms of the model, and what breaks without each, as a Markdown table."""
     rows = [f"| `{mechanism}` | {MEANING[mechanism]} | {BREAKS[mechanism]} |" for mechanism in Mechanism]
     return "\n".join(["| mechanism | what it means | without it |", "|---|---|---|", *rows])
 
 
 def documents() -> dict[Path, str]:
-    """The files that are generated, or have generated tables, with their current text."""
+    """Return the files that are generated, or have generated tables, with their current text."""
     tables = {
         "settings.md": {"settings": settings},
         "locks.md": {"guarantees": locks},
@@ -153,14 +153,14 @@ def documents() -> dict[Path, str]:
 
 
 def _filled(text: str, what: str, table: str) -> str:
-    """The text with this table between the marks that say what it is of."""
+    """Return the text with this table between the marks that name its contents."""
     begin, end = f"<!-- {what}: written by make docs -->", f"<!-- end of {what} -->"
     before, _, rest = text.partition(begin)
     return f"{before}{begin}\n{table}\n{end}{rest.partition(end)[2]}"
 
 
 def _spoken(summary: str) -> str:
-    """A template's text without its braces: "{{ $labels.instance }}" is an instance."""
+    """Return a template's text without its braces: "{{ $labels.instance }}" is an instance."""
     for template, word in (
         ("{{ $labels.instance }}", "an instance"),
         ("{{ $labels.outcome }}", "an error"),
@@ -183,52 +183,66 @@ def _default(default: object) -> str:
 
 # -- the reference of fencelock --------------------------------------------------------------------------------------
 
+# The sections of the page: modules and names of each. A section begins with its first module's docstring.
+SECTIONS: dict[str, dict[str, tuple[str, ...]]] = {
+    "A lock system": {
+        "fencelock": ("connect", "LockBackend", "AsyncLocks", "Guarantees", "Scope", "name_of"),
+        "fencelock.aio": ("connect",),
+        "fencelock.common": ("Options",),
+    },
+    "Locks": {
+        "fencelock.lock": ("DistributedLock",),
+        "fencelock": ("AsyncLock", "Grant", "Cancel", "Contender", "Hook", "now"),
+    },
+    "Elections and sessions": {
+        "fencelock.etcd.election": ("Election", "Leadership", "Leader"),
+        "fencelock.etcd.session": ("Session",),
+        "fencelock.etcd.aio": ("AsyncElection", "AsyncLeadership", "AsyncSession"),
+    },
+    "Fences": {"fencelock.fence": tuple(fencelock.fence.__all__)},
+    "Errors": {
+        "fencelock.errors": (
+            *("FencelockError", "ConfigurationError", "LockError", "LockTimeout", "LockCancelled"),
+            *("LockLost", "LockNotHeld", "LockUnavailable"),
+        )
+    },
+}
+
+MADE_BY_PROGRAMS = ("fencelock.fence", "fencelock.waiting")  # of other classes fencelock makes the objects
+INTERNAL = {  # names that only fencelock, or a backend, uses
+    *("begin", "checked_ttl", "client", "close_on_loop", "delete", "election_for_tasks", "end"),
+    *("ensure_open", "from_url", "open", "renew", "session_for_tasks", "subscribe", "tell_of"),
+}
+
 
 def reference() -> str:
-    """Every public name of fencelock with its signature and docstring, as a page."""
+    """Return every public name of fencelock as a page. Raises `LookupError` if one is in no section."""
     lines = [
         "# fencelock: reference",
         "",
         "Each public name with its signature and docstring. `make docs` writes this page from the code.",
         "[The README](../fencelock/README.md) shows how they are used, [locks.md](locks.md) has the URLs.",
     ]
-    sections = _sections()
+    sections = {
+        title: {
+            name if module != "fencelock.aio" else f"aio.{name}": getattr(import_module(module), name)
+            for module, names in modules.items()
+            for name in names
+        }
+        for title, modules in SECTIONS.items()
+    }
     headings = {id(thing): heading for entries in sections.values() for heading, thing in entries.items()}
+    if missing := [name for name in fencelock.__all__ if id(getattr(fencelock, name)) not in headings]:
+        raise LookupError(f"docs/generate.py: no section of the reference has {', '.join(missing)}")
     for title, entries in sections.items():
-        lines += ["", f"## {title}", "", *_text(import_module(title).__doc__ if title in FENCELOCK else "")]
-        for heading, thing in sorted(entries.items(), key=lambda entry: entry[0].lower()):
+        lines += ["", f"## {title}", "", *_text(import_module(next(iter(SECTIONS[title]))).__doc__)]
+        for heading, thing in entries.items():
             lines += ["", f"### {heading}", "", *_entry(heading, thing, headings)]
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)) + "\n"
 
 
-def _sections() -> dict[str, dict[str, Any]]:
-    """The headings of each section, and what they are of: the modules' names, and the classes that these lead to."""
-    sections: dict[str, dict[str, Any]] = {}
-    seen: list[Any] = []
-    for name in FENCELOCK:
-        module, prefix = import_module(name), name.partition(".")[2]
-        entries = sections[name] = {}
-        for public in _public(module):
-            thing = getattr(module, public)
-            if not any(thing is one for one in seen):
-                entries[f"{prefix}.{public}" if prefix else public] = thing
-                seen.append(thing)
-    reached = sections["Reached from these"] = {}
-    for thing in seen:  # grows meanwhile
-        for other in _mentioned(thing):
-            if not any(other is one for one in seen):
-                reached[other.__name__] = other
-                seen.append(other)
-    return sections
-
-
-def _public(module: ModuleType) -> list[str]:
-    """The public names of a module. One without `__all__` is another face of fencelock: what has the same name there."""
-    return [name for name in getattr(module, "__all__", fencelock.__all__) if hasattr(module, name)]
-
-
 def _entry(heading: str, thing: Any, headings: dict[int, str]) -> Iterator[str]:
-    """The lines below the heading of a class, a function or a constant."""
+    """Yield the lines below the heading of a class, a function or a constant."""
     if inspect.isfunction(thing):
         yield from _function(_tree(thing), heading.rpartition(".")[2])
         yield from _text(thing.__doc__)
@@ -254,7 +268,7 @@ def _entry(heading: str, thing: Any, headings: dict[int, str]) -> Iterator[str]:
 
 
 def _members(kind: type, without: Sequence[type] = ()) -> list[Any]:
-    """The public fields, properties and methods of a class, as syntax trees; `without`: bases that are left out."""
+    """Return a class's public fields, properties and methods, as syntax trees; `without`: bases that are left out."""
     found: dict[str, Any] = {}
     for base in kind.__mro__:
         if not base.__module__.startswith("fencelock") or base in without:
@@ -262,19 +276,21 @@ def _members(kind: type, without: Sequence[type] = ()) -> list[Any]:
         for node in _tree(base).body:
             if isinstance(node, ast.Assign | ast.AnnAssign):
                 name = ast.unparse(node.targets[0] if isinstance(node, ast.Assign) else node.target)
-            elif _is_function(node):
+            elif _is_function(node) and not (ast.get_docstring(node) or "").endswith(", in steps."):
                 name = node.name
             else:
                 continue
-            constructs = name == "__init__" and not issubclass(kind, Exception)
-            if constructs or not name.startswith("_"):
+            constructs = (
+                name == "__init__" and base.__module__.startswith(MADE_BY_PROGRAMS) and not issubclass(kind, Exception)
+            )
+            if constructs or not (name.startswith("_") or name in INTERNAL):
                 found.setdefault(name, node)
     return list(found.values())
 
 
 def _function(node: Any, name: str) -> Iterator[str]:
-    """A signature in bold: `self` is left out, a property is a value, and a context manager says what it yields."""
-    decorators = {ast.unparse(one).rpartition(".")[2] for one in node.decorator_list}
+    """Yield a signature in bold: `self` is left out, a property is a value, a context manager shows what it yields."""
+    decorators = _decorators(node)
     returns = ast.unparse(node.returns) if node.returns else "None"
     for manager, kind in (("contextmanager", "ContextManager"), ("asynccontextmanager", "AsyncContextManager")):
         if manager in decorators:
@@ -289,57 +305,28 @@ def _function(node: Any, name: str) -> Iterator[str]:
 
 
 def _text(docstring: str | None) -> Iterator[str]:
-    """A docstring as Markdown: examples are blocks of code."""
+    """Yield a docstring as Markdown: examples, and drawings of trees, are blocks of code."""
     code = False
-    for line in re.sub(r" *# doctest: .*", "", inspect.cleandoc(docstring or "")).splitlines():
-        example = line.startswith((">>> ", "...")) or line == ">>>" or (code and line != "")
-        drawn = example or line.startswith(("├", "│", "└")) or (code and line.startswith(" "))
-        if drawn != code:
-            yield from ("", "```python") if drawn else ("```", "")
-            code = drawn
+    lines = re.sub(r" *# doctest: .*", "", inspect.cleandoc(docstring or "")).splitlines()
+    for line, following in zip(lines, [*lines[1:], ""], strict=True):
+        example = line.startswith((">>> ", "...")) or (code and line != "")
+        if (example or following.startswith("├")) != code:
+            yield from ("", "```python" if example else "```") if not code else ("```", "")
+            code = not code
         yield line
     if code:
         yield "```"
 
 
-def _mentioned(thing: Any) -> Iterator[type]:
-    """The classes of fencelock that public signatures return, and the options that they take."""
-    nodes: list[Any]
-    homes: list[Any]
-    if inspect.isfunction(thing):
-        nodes, homes = [_tree(thing)], [thing]
-    elif inspect.isclass(thing):
-        nodes, homes = _members(thing), [base for base in thing.__mro__ if base.__module__.startswith("fencelock")]
-    else:
-        return
-    for node in filter(_is_function, nodes):
-        text = ast.unparse(node.returns) if node.returns else ""
-        text += " ".join(re.findall(r"Unpack\[\w+\]", ast.unparse(node.args)))
-        for name in re.findall(r"\b[A-Z]\w+", text):
-            for home in homes:
-                found = _resolved(home.__module__, name)
-                if inspect.isclass(found) and found.__module__.startswith("fencelock"):
-                    yield found
-                    break
-
-
-@cache
-def _resolved(module: str, name: str) -> Any:
-    """What a name means in a module, also where only the type checker imports it."""
-    home = import_module(module)
-    if hasattr(home, name):
-        return getattr(home, name)
-    for node in ast.walk(ast.parse(inspect.getsource(home))):
-        if isinstance(node, ast.ImportFrom) and any((one.asname or one.name) == name for one in node.names):
-            package = module if hasattr(home, "__path__") else module.rpartition(".")[0]
-            return getattr(import_module("." * node.level + (node.module or ""), package), name, None)
-    return None
-
-
 @cache
 def _tree(thing: Any) -> Any:
-    """The source of a class or a function, as a syntax tree."""
+    """Return the source of a class or a function, as a syntax tree."""
     return ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(thing)))).body[0]
+
+
+def _decorators(node: Any) -> set[str]:
+    """Return the last word of each decorator."""
+    return {ast.unparse(one).rpartition(".")[2] for one in node.decorator_list}
 
 
 def _is_function(node: ast.AST) -> bool:
@@ -347,9 +334,10 @@ def _is_function(node: ast.AST) -> bool:
 
 
 def _tidied(signature: str) -> str:
-    """As one would write it: no quotes around annotations, and spaces around the defaults of what has an annotation."""
+    """Return a signature as one would write it: annotations without quotes, their defaults with spaces around "="."""
     bare = re.sub(r"(: |-> |\[)'([\w.\[\], |]+)'", r"\1\2", signature)
-    return re.sub(r"(: [\w\[\], |.]+)(?<! )=(?!=)", r"\1 = ", bare)
+    spaced = re.sub(r"(: [\w\[\], |.]+)(?<! )=(?!=)", r"\1 = ", bare)
+    return re.sub(r"'([^'\"]*)'", r'"\1"', spaced)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Takes the pictures of the shop, the control room and a torture's time line (`make screenshots`), of real sales.
 
 Needs Chromium and a font with Chinese (on Debian: apt-get install chromium fonts-noto-cjk). The control room is shown
-in motion, at the moments that it is there for: an instance stands still with the lock in its hand, its lease runs out,
+in motion, at its important moments: an instance stands still while it holds the lock, its lease runs out,
 the next in line sells, and the late write is refused.
 """
 
@@ -31,7 +31,7 @@ _TORTURE = ("--duration", "24", "--nemesis", "pause,kill,lock-cut", "--ttl-s", "
 
 
 def main() -> None:
-    """Start the sale, and look at it."""
+    """Start the sale, and take the pictures."""
     binary = shutil.which("chromium") or shutil.which("google-chrome")
     if binary is None:
         sys.exit("Chromium is not on PATH; on Debian: apt-get install chromium")
@@ -81,7 +81,7 @@ def _control(browser: Browser, stage: Stage) -> None:
             frames.append(Image.open(io.BytesIO(page.screenshot())).convert("RGB"))
             told = page.locator("#story[data-result=good]").is_visible()
             time.sleep(max(0.0, began + len(frames) * _FRAME_S - time.monotonic()))
-        time.sleep(1.5)  # its lock was lost; it takes the next one
+        time.sleep(1.5)  # its lock was lost; the instance takes the next one
         frames.append(Image.open(io.BytesIO(page.screenshot())).convert("RGB"))
         close.locator("section.lanes").screenshot(path=DOCS / "lanes.png")
         durations = [int(_FRAME_S * 1000)] * (len(frames) - 1) + [int(_LAST_S * 1000)]
@@ -97,7 +97,7 @@ def _control(browser: Browser, stage: Stage) -> None:
 
 
 def _torture(report: Path) -> None:
-    """A short one, of faults that can be seen in its lanes."""
+    """Run a short torture, with faults that are visible in its lanes."""
     command = [sys.executable, "-m", "app", "torture", *_TORTURE, "--report", str(report)]
     subprocess.run(command, check=True)
 

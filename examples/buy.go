@@ -24,7 +24,7 @@ func main() {
 		case 200:
 			fmt.Println(body)
 			return
-		case 0, 429, 503: // 0 is a time-out, or a lost connection: sold or not, nobody has told us
+		case 0, 429, 503: // 0 is a time-out, or a lost connection: we don't know whether it was sold
 			seconds, _ := strconv.Atoi(retryAfter)
 			pause := time.Duration(max(seconds, 1)) * time.Second
 			log.Printf("%d %s; asking again in %.0f s", status, body, pause.Seconds())

@@ -14,7 +14,7 @@ export async function buy(urls, key = crypto.randomUUID()) { // one for each pre
       pauseS = Number(answer.headers.get("Retry-After") ?? 1);
       reason = answer.status;
     } catch (error) {
-      reason = error.cause ?? error; // a time-out, or a lost connection: sold or not, nobody has told us
+      reason = error.cause ?? error; // a time-out, or a lost connection: we don't know whether it was sold
     }
     if (answer && !answer.ok && ![429, 503].includes(answer.status)) // asking again would not help
       throw new Error(`refused: ${await answer.text()}`);

@@ -9,6 +9,8 @@ import urllib.request
 import uuid
 
 urls = sys.argv[1:] or ["http://localhost:8080", "http://localhost:8090"]
+if any(not url.startswith(("http://", "https://")) for url in urls):
+    sys.exit(__doc__)
 key = str(uuid.uuid4())  # one for each press of the button: every retry has the same
 
 for attempt in range(10):
@@ -23,7 +25,7 @@ for attempt in range(10):
             sys.exit(f"refused: {error.read().decode()}")  # asking again would not help
         pause_s, reason = float(error.headers.get("Retry-After", 1)), str(error.code)
     except (OSError, http.client.HTTPException, ValueError) as error:
-        reason = repr(error)  # a time-out, or a lost connection: sold or not, nobody has told us
+        reason = repr(error)  # a time-out, or a lost connection: we don't know whether it was sold
     print(f"{reason}; asking again in {pause_s:g} s", file=sys.stderr)
     time.sleep(pause_s)
 else:

@@ -20,5 +20,5 @@ __all__ = ["AsyncLock", "AsyncLocks", "connect"]
 
 
 def connect(url: str, **options: Unpack[Options]) -> AsyncLocks:
-    """As `fencelock.connect`, for tasks."""
+    """Open a lock system for tasks: see `fencelock.connect`."""
     return AsyncLocks(connect_for_threads(url, **options))

@@ -18,7 +18,7 @@ from .url import LockUrl
 
 
 class Scope(StrEnum):
-    """Whom a lock keeps apart."""
+    """The owners that a lock keeps apart."""
 
     EVERYBODY = "all processes"
     PROCESS = "the threads of one process"
@@ -27,16 +27,19 @@ class Scope(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Guarantees:
-    """What a backend's locks promise. The contract suite holds them to it, and docs/locks.md has a table of it.
+    """The promises of a backend's locks. The contract suite holds them to it, and docs/locks.md has a table of them.
 
-    `scope`: whom they keep apart; `leases`: a holder that is gone, or can't be reached, has the lock for a TTL at most,
-    and is told; `fair`: contenders are served in the order of their arrival; `fencing`: each grant has a token greater
-    than all before it, of whichever lock, for a store to check; `survives_silence`: a server pause shorter than the TTL
-    does not lose the lock; `survives_restart`: neither does a crash and restart (from disk) within the TTL;
-    `survives_cut`: neither do connections that are cut; without, the next one may have it a moment before its holder
-    is told;
-    `shows_queue`: `contenders` shows the waiters, not only the holder; `elects`: there are elections; `forces_release`:
-    `force_release` can take a lock from its holder.
+    - `scope`: the owners that they keep apart.
+    - `leases`: a holder that is gone, or can't be reached, has the lock for a TTL at most, and is told.
+    - `fair`: contenders are served in the order of their arrival.
+    - `fencing`: each grant has a token greater than all before it, of whichever lock, for a store to check.
+    - `survives_silence`: a server pause shorter than the TTL does not lose the lock.
+    - `survives_restart`: neither does a crash and restart (from disk) within the TTL.
+    - `survives_cut`: neither do connections that are cut; without it, the next one may have the lock a moment before
+      its holder is told.
+    - `shows_queue`: `contenders` shows the waiters, not only the holder.
+    - `elects`: there are elections.
+    - `forces_release`: `force_release` can take a lock from its holder.
     """
 
     scope: Scope = Scope.EVERYBODY
@@ -52,7 +55,7 @@ class Guarantees:
 
 
 class LockBackend(Common, ABC):
-    """What a process opens once and closes at its end."""
+    """A connection to a lock system: a process opens it once, takes all its locks from it, and closes it at its end."""
 
     guarantees: Guarantees
 
@@ -64,19 +67,19 @@ class LockBackend(Common, ABC):
 
     @property
     def aio(self) -> "AsyncLocks":
-        """The same connection, for tasks."""
+        """The face of this connection for tasks."""
         return AsyncLocks(self)
 
     @abstractmethod
     def lock(self, name: str, *, ttl_s: float | None = None) -> DistributedLock[Any]:
-        """The lock of that name; each call makes an object of its own. `ttl_s`: of its leases, in seconds."""
+        """Return the lock of that name, a new object at each call. `ttl_s`: the TTL of its leases, in seconds."""
 
     async def force_released(self, name: str) -> Contender | None:
         """What `force_release` does, in steps."""
         raise LockError(f"{self.name} can't force a release: only etcd and redis can")
 
     def force_release(self, name: str) -> Contender | None:
-        """Take a lock from a holder that hangs: the next in line gets it at once; the one who had it, if anybody.
+        """Take a lock from a holder that hangs, and return that one, if any; the next in line gets it at once.
 
         The holder goes on until its next renewal tells it, so only a store that checks tokens is safe from it. Raises
         `LockUnavailable`, and `LockError` where that can't be done.
@@ -91,7 +94,7 @@ class LockBackend(Common, ABC):
         """What `ping` does, in steps."""
 
     def contenders(self, prefix: str) -> list[Contender]:
-        """The queues of all locks whose names begin with `prefix`. Raises `LockUnavailable`."""
+        """Return the queues of all locks whose names begin with `prefix`. Raises `LockUnavailable`."""
         return in_thread(self.queues(prefix))
 
     def ping(self, timeout_s: float) -> None:
@@ -99,13 +102,13 @@ class LockBackend(Common, ABC):
         in_thread(self.pinged(timeout_s))
 
     def election(self, name: str) -> Any:
-        """An election, see `fencelock.etcd.election`. Raises `LockError` where there are none."""
+        """Return the `Election` of that name. Raises `LockError` where there are none."""
         raise LockError(f"{self.name} has no elections")
 
     def session(self, *, ttl_s: float | None = None, lease_id: int | None = None) -> Any:
-        """A lease for several locks and elections; see `fencelock.etcd.session`. Raises `LockUnavailable`, `LockLost`.
+        """Begin a `Session`, a lease for several locks and elections. Raises `LockUnavailable` and `LockLost`.
 
-        `LockError` where there are none.
+        Raises `LockError` where there are none.
         """
         raise LockError(f"{self.name} has no sessions")
 
@@ -119,12 +122,12 @@ class LockBackend(Common, ABC):
 
     @property
     def degraded(self) -> bool:
-        """Whether grants are given without a lock for now (see `FallbackBackend`)."""
+        """True while grants are given without a lock (see `FallbackBackend`)."""
         return False
 
     @property
     def renewing(self) -> bool:
-        """Whether leases are being renewed."""
+        """True while leases are being renewed."""
         return self.renewer.alive
 
     def pause_renewal(self, for_s: float) -> None:
@@ -147,7 +150,7 @@ class LockBackend(Common, ABC):
         await asyncio.to_thread(self.close)
 
     async def leave_loop(self) -> None:
-        """Close what the running loop has of it. Locks still held there run out; threads and other loops go on."""
+        """Close the running loop's part of it. Locks still held there run out; threads and other loops go on."""
         renewer = self.loop_renewers.pop()
         if renewer is not None:
             await renewer.settle()
@@ -172,34 +175,34 @@ class LockBackend(Common, ABC):
 
 
 class AsyncLocks:
-    """A lock backend, for tasks. `backend`: the same connection, for threads."""
+    """The face of a `LockBackend` for tasks. `backend`: its face for threads."""
 
     def __init__(self, backend: "LockBackend") -> None:
         self.backend = backend
 
     @property
     def ttl_s(self) -> float:
-        """TTL of a lease in seconds, unless a lock has its own."""
+        """The TTL of a lease in seconds, unless a lock has its own."""
         return self.backend.ttl_s
 
     @property
     def name(self) -> str:
-        """Of the lock system, for people."""
+        """The lock system's name, for people."""
         return self.backend.name
 
     @property
     def guarantees(self) -> Guarantees:
-        """What its locks promise."""
+        """The promises of its locks."""
         return self.backend.guarantees
 
     @property
     def degraded(self) -> bool:
-        """Whether grants are given without a lock for now (see `FallbackBackend`)."""
+        """True while grants are given without a lock (see `FallbackBackend`)."""
         return self.backend.degraded
 
     @property
     def renewing(self) -> bool:
-        """Whether leases are being renewed."""
+        """True while leases are being renewed."""
         return self.backend.renewing
 
     def pause_renewal(self, for_s: float) -> None:
@@ -207,7 +210,7 @@ class AsyncLocks:
         self.backend.pause_renewal(for_s)
 
     def lock(self, name: str, *, ttl_s: float | None = None) -> AsyncLock:
-        """The lock of that name; each call makes an object of its own. `ttl_s`: of its leases, in seconds."""
+        """Return the lock of that name, a new object at each call. `ttl_s`: the TTL of its leases, in seconds."""
         return AsyncLock(self.backend, self.backend.lock(name, ttl_s=ttl_s))
 
     async def force_release(self, name: str) -> Contender | None:
@@ -215,15 +218,15 @@ class AsyncLocks:
         return await on_loop(self.backend.force_released(name))
 
     def election(self, name: str) -> Any:
-        """An election, see `fencelock.etcd.aio`. Raises `LockError` where there are none."""
+        """Return the `AsyncElection` of that name. Raises `LockError` where there are none."""
         return self.backend.election_for_tasks(name)
 
     def session(self, *, ttl_s: float | None = None, lease_id: int | None = None) -> AbstractAsyncContextManager[Any]:
-        """A lease for several locks and elections; see `LockBackend.session`."""
+        """Hold an `AsyncSession` in a block: see `LockBackend.session`."""
         return self.backend.session_for_tasks(ttl_s=ttl_s, lease_id=lease_id)
 
     async def contenders(self, prefix: str) -> list[Contender]:
-        """The queues of all locks whose names begin with `prefix`. Raises `LockUnavailable`."""
+        """Return the queues of all locks whose names begin with `prefix`. Raises `LockUnavailable`."""
         return await on_loop(self.backend.queues(prefix))
 
     async def ping(self, timeout_s: float) -> None:
@@ -231,7 +234,7 @@ class AsyncLocks:
         await on_loop(self.backend.pinged(timeout_s))
 
     async def leave_loop(self) -> None:
-        """Close what the running loop has of a connection that threads or other loops go on to use."""
+        """Close the running loop's part of a connection that threads or other loops go on to use."""
         await self.backend.leave_loop()
 
     async def close(self) -> None:

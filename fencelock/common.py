@@ -16,11 +16,11 @@ _CALLS_MAX: Final = 64  # of tasks that want a lock, on one loop
 
 
 class Options(TypedDict, total=False):
-    """What all backends take.
+    """The options of all backends.
 
     `ttl_s`: TTL of a lease in seconds (5): what a dead holder costs at most. `renew_ratio`: a lease is renewed each
-    time this part of its TTL has passed (1/3). `timeout_s`: deadline of a call in seconds (2). `instance`: who we are
-    in the queue (the host's name). `hook`: told what happens.
+    time this fraction of its TTL has passed (1/3). `timeout_s`: deadline of a call in seconds (2). `instance`: our name
+    in the queue (the host's). `hook`: it hears what happens.
     """
 
     ttl_s: float

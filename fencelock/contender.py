@@ -14,11 +14,11 @@ _OWNER_MAX: Final = 4096  # characters; ours are much shorter
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """One who queues for a lock; the first of a queue owns the lock.
+    """A participant in a lock's queue; the first one owns the lock.
 
-    `key`: its key, row or node on the server; `token`: its fencing token (0: none); `owner`: what it says of itself,
-    see `describe`, or nothing of ours; `waited_s`: how long it has been there, in seconds, by its own clock;
-    `ttl_left_s`: seconds until its lease ends unless it is renewed; `holds`: whether it owns the lock.
+    `key`: its key, row or node on the server; `token`: its fencing token (0: none); `owner`: its own description, with
+    `instance`, `pid` and `thread` if it is one of ours; `waited_s`: how long it has been there, in seconds, by its own
+    clock; `ttl_left_s`: seconds until its lease ends unless it is renewed; `holds`: whether it owns the lock.
     """
 
     key: str

@@ -20,7 +20,7 @@ class ConfigurationError(FencelockError):
 
 
 class LockError(FencelockError):
-    """Something about a lock."""
+    """Any error of a lock, its server or its lease."""
 
 
 class LockTimeout(LockError):
@@ -36,7 +36,7 @@ class LockLost(LockError):
 
 
 class LockNotHeld(LockError):
-    """A release by a thread, a task or an owner that doesn't own the lock."""
+    """The lock was released by a thread, a task or an owner that doesn't own it."""
 
 
 class LockUnavailable(LockError):

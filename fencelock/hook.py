@@ -2,9 +2,10 @@
 
 
 class Hook:
-    """Told what happens to the locks of a backend; a subclass overrides what it wants to hear.
+    """A hook hears what happens to the locks of a backend; a subclass overrides the methods that it wants.
 
-    Called by the thread or task that acquires and releases; `lost` by whoever finds out. Must be quick, and not raise.
+    The thread or task that acquires and releases calls it; `lost` is called by the one that finds out. A method must be
+    quick, and must not raise.
     Times are in seconds. The package's README has Prometheus and OpenTelemetry in ten lines each.
     """
 

@@ -71,12 +71,12 @@ class Leased:
 
     @property
     def deadline(self) -> float:
-        """When it ends if it is not renewed, on the clock of `fencelock.now`."""
+        """The moment at which it ends if it is not renewed, on the clock of `fencelock.now`."""
         return self.lease.deadline
 
     @property
     def lost(self) -> bool:
-        """Whether one must stop believing in it."""
+        """True once it must not be trusted any more."""
         return self.lease.lost
 
     def ensure_held(self) -> None:

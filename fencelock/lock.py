@@ -69,7 +69,7 @@ class DistributedLock(Owned, Generic[Backend]):
         await keeper.hand_back(grant.lease, self._backend.timeout_s)
 
     def contenders(self) -> list[Contender]:
-        """The queue: the holder first, then the waiters in the order in which they will get the lock.
+        """Return the queue: the holder first, then the waiters in the order in which they will get the lock.
 
         Only the holder unless `Guarantees.shows_queue`. Raises `LockUnavailable`.
         """

@@ -90,7 +90,7 @@ class Owned(ABC):
 
     @property
     def grant(self) -> Grant:
-        """What the current owner has of it. Raises `LockNotHeld`."""
+        """The current owner's grant. Raises `LockNotHeld`."""
         owner = self._me()
         data = self._owners.get(owner)
         if data is None:
@@ -99,13 +99,13 @@ class Owned(ABC):
 
     @property
     def held_by_me(self) -> bool:
-        """Whether the current thread or task owns the lock and has not lost it."""
+        """True if the current thread or task owns the lock and has not lost it."""
         data = self._owners.get(self._me())
         return data is not None and not data.grant.lost
 
     @property
     def hold_count(self) -> int:
-        """How many acquires of the current thread or task are not released yet."""
+        """The number of acquires of the current thread or task that are not released yet."""
         data = self._owners.get(self._me())
         return 0 if data is None else data.hold_count
 

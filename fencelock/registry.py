@@ -28,7 +28,7 @@ _ALSO: Final = {"etcds": "etcd", "rediss": "redis", "unix": "redis", "redlocks":
 
 
 def name_of(scheme: str) -> str:
-    """The short name of the lock with this URL scheme, or with this short name. Raises `ConfigurationError`."""
+    """Return the short name of the lock with this URL scheme or short name. Raises `ConfigurationError`."""
     base, plus, kind = scheme.partition("+")
     name = _ALSO.get(base, base) + plus.replace("+", "-") + kind
     if name not in CLASSES:

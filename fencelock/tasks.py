@@ -49,7 +49,7 @@ class AsyncLock(Owned):
         return self._lock.ttl_s
 
     async def contenders(self) -> list[Contender]:
-        """The queue: see `DistributedLock.contenders`. Raises `LockUnavailable`."""
+        """Return the queue: see `DistributedLock.contenders`. Raises `LockUnavailable`."""
         return await on_loop(self._lock._queue())
 
     async def acquire(
@@ -123,7 +123,7 @@ class AsyncLock(Owned):
         hold_max_s: float | None = None,
         cancel_on_lost: bool = False,
     ) -> AsyncIterator[Grant]:
-        """`async with lock` with terms; also a decorator. See `acquire`.
+        """Own the lock in a block, as `async with lock` does, with terms; also a decorator. See `acquire`.
 
         `cancel_on_lost`: the body is cancelled as soon as the loss of the lock is noticed, and `LockLost` raised.
         """

@@ -1,4 +1,4 @@
-"""`seckill demo | up | rehearse | torture | model`: the commands that `seckill` has where the lab is."""
+"""The commands that `seckill` has where the lab is installed: `seckill demo | up | rehearse | torture | model`."""
 
 from collections.abc import Callable
 from enum import StrEnum
@@ -20,7 +20,7 @@ DemoLock = StrEnum("DemoLock", [(name.name, name.value) for name in LockName] + 
 _ETCD = DemoLock("etcd")
 _UP_LOCK = LockName("etcd")
 
-# What `demo` and `up` both ask, and `torture` in part.
+# Options that `demo` and `up` share, and `torture` in part.
 Units = Annotated[int, typer.Option(min=0, max=10**9, help="Units that exist.")]
 Instances = Annotated[int, typer.Option(min=1, max=16, help="Instances of the service.")]
 Ports = Annotated[str, typer.Option(help="Their ports; the next free one is taken for one in use.")]
@@ -258,9 +258,9 @@ def model(
 
 
 def settings(say: Callable[[str], object]) -> tuple[Settings, str]:
-    """The user's settings, or those of a `seckill up` that runs here, for a user who has set neither lock nor store.
+    """Return the user's settings, or those of a `seckill up` that runs here if the user has set neither lock nor store.
 
-    And what to do if nobody answers there; empty if that is for a setting to say.
+    Also return a hint for the case that nobody answers there; it is empty if a setting has to say that.
     """
     if state_file.leads_elsewhere():
         return load(), ""

@@ -3,10 +3,10 @@
     locust -f loadtest/locustfile.py --headless -u 500 -r 500 --host http://localhost:8080,http://localhost:8090
     locust -f loadtest/locustfile.py --headless -u 50 -r 50 -t 60s --mode sustained --host http://localhost:8080
 
-The buyers are spread over the hosts. At the end the stock is looked at, and the run fails (exit status 1) unless it is
-consistent: stock + lucky is what it was at the start, lucky has grown by what was said to be sold, and the orders of
-those who were told "sold" can be looked up (a thousand of them at most). Needs nothing but Locust and this file, and
-PyJWT to sign for buyers. `seckill rehearse` runs it against servers of one's own.
+The buyers are spread over the hosts. At the end the stock is checked, and the run fails (exit status 1) unless it is
+consistent: stock + lucky is what it was at the start, lucky has grown by the units reported as sold, and the orders of
+buyers who were told "sold" can be looked up (a thousand of them at most). Needs nothing but Locust and this file, and
+PyJWT to sign for buyers. `seckill rehearse` runs it against the user's own servers.
 """
 
 import itertools
@@ -30,7 +30,7 @@ _TOKENS_LAST_S: Final = 3600
 
 
 class Crowd:
-    """What the buyers share: the gate of the rendezvous, and what they were told."""
+    """The state that the buyers share: the gate of the rendezvous, and their answers."""
 
     def __init__(self) -> None:
         self.gate = Event()
@@ -47,7 +47,7 @@ crowd = Crowd()
 
 @events.init_command_line_parser.add_listener
 def options(parser: LocustArgumentParser) -> None:
-    """What can be chosen besides Locust's own options."""
+    """Add options to Locust's own."""
     group = parser.add_argument_group("seckill")
     group.add_argument("--mode", choices=["rush", "sustained"], default="rush", env_var="LOADTEST_MODE")
     group.add_argument("--sku", default="default", env_var="LOADTEST_SKU", help="the item to buy; several with commas")
@@ -61,12 +61,12 @@ def options(parser: LocustArgumentParser) -> None:
 
 @events.test_start.add_listener
 def look_at_stock(environment: Environment, **_: Any) -> None:
-    """Remember what there was."""
+    """Remember the stock before the run."""
     crowd.before = _stocks(environment)
 
 
 class Buyer(FastHttpUser):
-    """One buyer, with a connection of its own to one of the hosts."""
+    """A buyer, with a connection of its own to one of the hosts."""
 
     wait_time = constant(0)
     network_timeout = connection_timeout = 60.0
@@ -99,7 +99,7 @@ class Buyer(FastHttpUser):
 
     @task
     def buy(self) -> None:
-        """Press the button; in a rush once."""
+        """Press the button; in a rush only once."""
         options, key = self.environment.parsed_options, uuid.uuid4().hex
         began = time.perf_counter()
         for tries in range(options.retries + 1):
@@ -121,7 +121,7 @@ class Buyer(FastHttpUser):
             raise StopUser
 
     def ask(self, key: str) -> dict[str, Any]:
-        """One request, and what it came to."""
+        """Send one request, and return its result."""
         with self.client.post(
             f"/stock/reduce?sku={self.sku}&quantity={self.environment.parsed_options.quantity}&buyer={self.name}",
             headers={"Accept": "application/json", "Idempotency-Key": key},
@@ -183,7 +183,7 @@ def _judge_item(sku: str, was: dict[str, int] | None, now: dict[str, int] | None
 
 @events.quitting.add_listener
 def exit_status(environment: Environment, **_: Any) -> None:
-    """Locust itself only counts failed requests."""
+    """Set the exit status; Locust itself only counts failed requests."""
     environment.process_exit_code = 1 if crowd.problems else 0
 
 
@@ -205,7 +205,7 @@ def _skus(environment: Environment) -> list[str]:
 
 
 def _name(environment: Environment, name: str) -> str:
-    """What a buyer sends as `buyer`: the name, or a token with it that the shop's key has signed."""
+    """Return the `buyer` that a buyer sends: the name, or a token with it, signed with the shop's key."""
     if not (file := environment.parsed_options.sign_with):
         return name
     import jwt
@@ -239,7 +239,7 @@ def _answer(response: Any) -> dict[str, Any]:
         body = json.loads(response.text or "")
     except ValueError:
         body = {}
-    if not isinstance(body, dict):  # somebody else's answer
+    if not isinstance(body, dict):  # an answer of another server
         body = {}
     if response.status_code == 200 and {"outcome", "quantity"} <= set(body):
         return {"outcome": body["outcome"], "quantity": body["quantity"], "order": body.get("order"), "detail": None}

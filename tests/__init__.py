@@ -1,1 +1,1 @@
-"""The tests."""
+"""Test the service, its locks and its lab."""

@@ -1,4 +1,4 @@
-"""Fixtures that all tests share: real servers, started once, cleaned before each test that uses them."""
+"""Define fixtures for all tests: real servers, started once, and cleaned before each test that uses them."""
 
 import signal
 import socket
@@ -20,9 +20,9 @@ pytest.register_assert_rewrite(
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Hypothesis keeps what it caches out of the repository. And a Ctrl-C reaches those whom a test sends one."""
+    """Keep Hypothesis' cache out of the repository, and let Ctrl-C reach the processes to which a test sends it."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        # A script's shell has what it runs in the background ignore it, and children inherit that.
+        # A script's shell makes its background jobs ignore SIGINT, and children inherit that.
         signal.signal(signal.SIGINT, signal.default_int_handler)
     directory = tempfile.TemporaryDirectory(prefix="seckill-hypothesis-")
     config.add_cleanup(directory.cleanup)
@@ -30,7 +30,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of the lock contract, a backend is held to what it guarantees."""
+    """Deselect the tests of the lock contract that go beyond what a backend guarantees."""
     _give_each_a_name(items)
     chosen, others = [], []
     for item in items:
@@ -46,7 +46,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _give_each_a_name(items: list[pytest.Item]) -> None:
-    """In pytest 9.2 schemathesis calls all tests of a function alike, and pytest-xdist would run one of them."""
+    """Give tests distinct names: pytest 9.2 calls all of schemathesis' tests of a function alike; xdist runs one."""
     for item in items:
         node_id = getattr(item, "_id", None)
         if node_id is not None and not item.nodeid.endswith(item.name):
@@ -55,13 +55,13 @@ def _give_each_a_name(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
-    """`async def` tests run on asyncio."""
+    """Run `async def` tests on asyncio."""
     return "asyncio"
 
 
 @pytest.fixture(scope="session")
 def etcd() -> Iterator[EtcdMember]:
-    """A real etcd, for tests that don't harm it."""
+    """Start a real etcd, for tests that don't harm it."""
     with EtcdMember(options=QUICK_ETCD) as member:
         yield member
 
@@ -74,7 +74,7 @@ def valkey_server() -> Iterator[Valkey]:
 
 @pytest.fixture
 def valkey(valkey_server: Valkey) -> Valkey:
-    """A real Valkey, empty."""
+    """Start a real Valkey, and empty it."""
     with socket.create_connection(("127.0.0.1", valkey_server.port)) as connection:
         connection.sendall(b"FLUSHALL\r\n")
         assert connection.recv(64).startswith(b"+OK")
@@ -83,18 +83,18 @@ def valkey(valkey_server: Valkey) -> Valkey:
 
 @pytest.fixture(autouse=True)
 def no_order_is_recorded(request: pytest.FixtureRequest) -> None:
-    """The auditor of an earlier test has recorded orders of a store that is empty now: they would be called missing."""
+    """Remove the auditor's record: an earlier test's orders would be missed in a store that is empty now."""
     if "etcd" in request.fixturenames:
         request.getfixturevalue("etcd").delete("/seckill/lock/!auditor!record")
 
 
-# Threads that live as long as the process does: the pools behind steps that block, asyncio's own, and gRPC's.
+# Threads that live as long as the process: the pools behind blocking steps, asyncio's own, and gRPC's.
 _LASTING = ("fencelock-call", "fencelock-wait", "asyncio_", "AnyIO", "ThreadPoolExecutor", "Dummy-")
 
 
 @pytest.fixture(autouse=True)
 def no_thread_is_left() -> Iterator[None]:
-    """After each test every thread that it started has ended."""
+    """Check that every thread that a test started has ended."""
     before = set(threading.enumerate())
     yield
 

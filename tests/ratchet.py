@@ -1,6 +1,6 @@
-"""`make check`: compares how much there is with `ratchet.toml`, and fails where it has grown.
+"""`make check` compares sizes with `ratchet.toml`, and fails where one has grown.
 
-python tests/ratchet.py [--write]     with `--write` the file has today's numbers
+python tests/ratchet.py [--write]     with `--write` the file gets today's numbers
 """
 
 import re
@@ -14,7 +14,7 @@ FILE = Path(__file__).with_suffix(".toml")
 
 
 def lines(folders: str) -> int:
-    """Lines of Python that git knows of in these folders, or would add."""
+    """Count the lines of Python that git tracks in these folders, or would add."""
     listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z", "--", *folders.split()]
     names = subprocess.check_output(listed, cwd=ROOT, text=True).split("\0")
     files = {ROOT / name for name in names if name.endswith(".py")}
@@ -22,13 +22,13 @@ def lines(folders: str) -> int:
 
 
 def words(page: str) -> int:
-    """Rows of the tables on a page, without their heads."""
+    """Count the rows of the tables on a page, without their heads."""
     text = (ROOT / page).read_text(encoding="utf-8")
     return len(re.findall(r"^\|", text, re.MULTILINE)) - 2 * len(re.findall(r"^\|-", text, re.MULTILINE))
 
 
 def main() -> int:
-    """The exit status."""
+    """Return the exit status."""
     allowed = tomllib.loads(FILE.read_text())
     grown, text = [], FILE.read_text()
     for section, count in (("lines", lines), ("words", words)):

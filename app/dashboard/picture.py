@@ -20,7 +20,8 @@ class Report:
 
     `number` grows with each report; `units`: sold since it was started; `waiting`: buyers; `held`, `grants`: the grants
     that it has, and the last that it had; `pausing`: its next write will be held back; `paused_s`: one is, for so long;
-    `lacks`: what it needs to sell, by the names of `/readyz`, and has not; `port`: where it listens, 0: not known.
+    `lacks`: what it needs to sell, by the names of `/readyz`, and has not; `port`: where it listens, 0: not known;
+    `rehearsal`: whether it obeys a rush and a pause.
     """
 
     instance: str
@@ -35,6 +36,7 @@ class Report:
     paused_s: float
     lacks: list[str] = field(default_factory=list)
     port: int = 0
+    rehearsal: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -274,13 +274,8 @@ class ControlRoom:
                 await self._knows.wait()
 
     def _present(self) -> list[str]:
-        now = asyncio.get_running_loop().time()
-        others = {
-            name.removeprefix(_REPORT)
-            for name, notice in self._board.items()
-            if name.startswith(_REPORT) and now - notice.since < SILENT_S
-        }
-        return sorted(others | {self._instance})
+        """Those who obey: they rehearse, and are not silent."""
+        return [one.report.instance for one in self._instances() if one.report.rehearsal and not one.silent]
 
     async def _command(self, command: Command) -> None:
         name = _COMMAND + secrets.token_hex(8)
@@ -359,6 +354,7 @@ class ControlRoom:
             paused_s=max(0.0, self._paused_until - now),
             lacks=self._lacking,
             port=self._port,
+            rehearsal=self._delaying is not None,
         )
 
     def _grants(self, *, whole: bool) -> list[GrantRecord]:

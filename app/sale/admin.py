@@ -43,6 +43,7 @@ class Admin:
         self._locks = locks
         self._store = store
         self._learn = learn
+        self._wrong: dict[str, type[Exception]] = {}  # what was said to be
         self.catalogue = catalogue
 
     # -- the stock ---------------------------------------------------------------------------------------------------
@@ -203,19 +204,34 @@ class Admin:
         A lock system that one can do without is "away".
         """
         lock, store = await asyncio.gather(
-            _well(self._locks.name, self._locks.ping(timeout_s)),
-            _well("store", self._writable_and_lasting(timeout_s)),
+            self._well(self._locks.name, self._locks.ping(timeout_s)),
+            self._well("store", self._writable_and_lasting(timeout_s)),
         )
-        errors = self._shop.errors
-        for sku, error in errors.items():
-            _log.warning("not ready, %s: %s", sku, error)
-        checks = {
+        return {
             self._locks.name: "away" if self._locks.degraded else lock,  # which is no reason not to sell
             "store": store,
             "renewal": "ok" if self.renewing else "not available",
-            "stock": "not available" if errors else "ok",
+            "stock": "ok" if await self._sells(store) else "not available",
         }
-        return checks | ({"shop": "closing"} if self._shop.closing else {})
+
+    async def _sells(self, store: str) -> bool:
+        """Whether there is an item besides those that nothing can be sold of: they are warnings."""
+        with contextlib.suppress(StockError):
+            return not self._shop.errors or (store == "ok" and await self._shop.sells())
+        return False
+
+    async def _well(self, name: str, check: Awaitable[None]) -> str:
+        """Whether that is well; what is wrong, and that it no longer is, is said once."""
+        try:
+            await check
+        except EXPECTED as error:
+            if self._wrong.get(name) is not type(error):
+                self._wrong[name] = type(error)
+                _log.warning("not ready, %s: %s", name, error)
+            return "not available"
+        if self._wrong.pop(name, None):
+            _log.info("ready again: %s", name)
+        return "ok"
 
     async def _writable_and_lasting(self, timeout_s: float) -> None:
         await self._store.ping(timeout_s=timeout_s)
@@ -244,12 +260,3 @@ def _faults(sku: str, seen: Fence | StockError | None, ours: Fence) -> list[str]
     if seen.source != ours.source:
         return [foreign(sku, seen, ours)]
     return [superseded(sku, seen.token, ours)] if seen.token > ours.token else []
-
-
-async def _well(name: str, check: Awaitable[None]) -> str:
-    try:
-        await check
-    except EXPECTED as error:
-        _log.warning("not ready, %s: %s", name, error)
-        return "not available"
-    return "ok"

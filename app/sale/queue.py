@@ -3,11 +3,11 @@
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from enum import Enum, auto
 from typing import Final
 
-from app.errors import NotDecided, OutcomeUnknown, QueueFull, SaleError
+from app.errors import ItemBlocked, NotDecided, OutcomeUnknown, QueueFull, SaleError
 from app.sale.decision import Answer, Outcome, Purchase
 from app.telemetry.observer import Observer
 from fencelock.backoff import Backoff
@@ -31,16 +31,21 @@ class Item:
     """What is known of an item.
 
     `waiting`: buyers who are not answered; `parked`: its buyers are passed over for a while; `error`: why nothing of it
-    could be sold, and when that was. Times are by the loop's clock.
+    could be sold, and when that was; `blocked`: only an operator can change that; `sells`: it was decided on when last
+    tried. Times are by the loop's clock.
     """
 
-    __slots__ = ("_limited", "_refusal", "_until", "backoff", "conflicts", "error", "parked", "sku", "waiting")
+    __slots__ = (
+        *("_limited", "_refusal", "_until", "backoff", "blocked", "conflicts", "error", "parked", "sells", "sku"),
+        "waiting",
+    )
 
     def __init__(self, sku: str) -> None:
         self.sku = sku
         self.waiting = 0
         self.parked: asyncio.TimerHandle | None = None
         self.error: tuple[Exception, float] | None = None
+        self.blocked = self.sells = False
         self._refusal: Outcome | None = None
         self._until = 0.0
         self._limited = False
@@ -59,7 +64,7 @@ class Item:
 
     def is_well(self) -> None:
         """It was sold, or there was nothing left to sell."""
-        self.error = None
+        self.error, self.blocked, self.sells = None, False, True
         self.backoff.reset()
         self.conflicts.reset()
 
@@ -133,18 +138,26 @@ class Queue:
         since = asyncio.get_running_loop().time() - _ERROR_COUNTS_S
         return {sku: item.error[0] for sku, item in self._items.items() if item.error and item.error[1] > since}
 
+    @property
+    def selling(self) -> Iterator[str]:
+        """The items that were decided on when they were last tried."""
+        return (sku for sku, item in self._items.items() if item.sells)
+
     def join(
         self, purchase: Purchase, deadline: float, *, gone: Callable[[], bool] = lambda: False
     ) -> "asyncio.Future[Answer]":
-        """Queue; the future gets the answer or the error, at `deadline` at the latest. Raises `QueueFull` at once.
+        """Queue; the future gets the answer or the error, at `deadline` at the latest.
 
-        Deadlines must come in ascending order.
+        Raises `QueueFull` or `ItemBlocked` at once. Deadlines must come in ascending order.
         """
         if len(self._entries) >= self._limit:
             self._observer.answered(QueueFull.__name__)
             raise QueueFull(f"{self._limit} buyers are waiting already; nothing was sold")
         loop = asyncio.get_running_loop()
         item = self._items.get(purchase.sku) or self._new_item(purchase.sku)
+        if item.blocked and item.parked is not None:  # when its pause is over, the next buyer tries it again
+            self._observer.answered(ItemBlocked.__name__)
+            raise _blocked(item)
         entry = Entry(purchase, item, loop.create_future(), deadline, gone)
         self._entries[entry] = None
         item.waiting += 1
@@ -212,6 +225,12 @@ class Queue:
         if item.parked is None:
             item.parked = asyncio.get_running_loop().call_later(pause_s, self._unpark, item)
 
+    def block(self, item: Item) -> None:
+        """Nothing of it can be sold until an operator acts: tell its buyers whose purchase is not being written."""
+        item.blocked = True
+        for entry in [entry for entry in self._entries if entry.item is item and entry.state is not EntryState.SENT]:
+            self.answer(entry, _blocked(item))
+
     def _unpark(self, item: Item) -> None:
         item.parked = None
         self._on_work()
@@ -260,6 +279,7 @@ class Queue:
         """An item's stock was changed: what was known of it is no longer true."""
         if sku in self._items:
             self._items[sku].refuse(None, 0.0, limited=False)
+            self._items[sku].blocked = False
 
     def close(self) -> None:
         """Tell everybody who is left."""
@@ -269,6 +289,10 @@ class Queue:
         for timer in (self._timer, *(item.parked for item in self._items.values())):
             if timer is not None:
                 timer.cancel()
+
+
+def _blocked(item: Item) -> ItemBlocked:
+    return ItemBlocked(f"{item.sku} can't be sold at the moment, the operator is told why; nothing was sold")
 
 
 def _told(future: "asyncio.Future[Answer]", answer: Answer | Exception) -> bool:

@@ -42,7 +42,7 @@ class Shop:
         self._lock_groups = lock_groups
         self._halted = halted
         self._workers: dict[str, Worker] = {}  # by the name of their lock
-        self.closing = False
+        self.leaving = self.closing = False  # it is about to close, and sells as before; it does not sell any more
 
     async def buy(self, purchase: Purchase, *, gone: Callable[[], bool] = lambda: False) -> Answer:
         """Wait for one's turn, and for the answer.
@@ -141,6 +141,16 @@ class Shop:
     def errors(self) -> dict[str, Exception]:
         """Why nothing can be sold of some items, by what happened last."""
         return {sku: error for worker in self._workers.values() for sku, error in worker.queue.errors.items()}
+
+    async def sells(self) -> bool:
+        """Whether there is an item that can be sold, as far as this instance knows."""
+        errors = self.errors
+        if not errors:
+            return True
+        well = (sku for worker in self._workers.values() for sku in worker.queue.selling)
+        if any(not self._halted(sku) for sku in well):
+            return True
+        return any(sku not in errors and not self._halted(sku) for sku in await self._store.items())
 
     async def close(self, *, within_s: float) -> None:
         """Take no more purchases, serve the waiting buyers for at most some seconds, give all locks back."""

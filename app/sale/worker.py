@@ -8,7 +8,16 @@ from collections.abc import Callable, Sequence
 from contextvars import Context
 from typing import Final
 
-from app.errors import FenceRefused, SeckillError, StockBehind, StockChanged, StockError, StockUnavailable, UnknownItem
+from app.errors import (
+    FenceRefused,
+    ForeignFence,
+    SeckillError,
+    StockBehind,
+    StockChanged,
+    StockError,
+    StockUnavailable,
+    UnknownItem,
+)
 from app.sale.batch import Part, ask, by_item, decide_part
 from app.sale.decision import Outcome, outside
 from app.sale.in_doubt import InDoubt
@@ -271,9 +280,13 @@ class Worker:
                 case FenceRefused() | StockBehind() | StockUnavailable():
                     if isinstance(error, FenceRefused):
                         self._observer.fenced(self._lock.name, item.sku)
-                    item.error = (error, asyncio.get_running_loop().time())
+                    again = item.error is not None and isinstance(item.error[0], FenceRefused)
+                    item.error, item.sells = (error, asyncio.get_running_loop().time()), False
                     _log.log(item.backoff.loudness(error), "%d buyers wait: %s", item.waiting, error)
                     self.queue.park(item, item.backoff.next_s())
+                    # A late holder is refused once, and its next token is the highest.
+                    if isinstance(error, StockBehind | ForeignFence) or (isinstance(error, FenceRefused) and again):
+                        self.queue.block(item)
                 case _:
                     # No such item, or nothing that one could sell from: time will not change it.
                     _log.log(logging.DEBUG if isinstance(error, UnknownItem) else logging.ERROR, "%s", error)

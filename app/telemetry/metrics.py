@@ -25,10 +25,11 @@ _MS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0
 # What a buyer may be told: outcomes, errors of theirs, and errors of ours.
 _OUTCOMES: Final = ("sold", "sold_out", "limit_reached", "not_started", "ended", "paused")
 _REFUSALS: Final = ("UnknownItem", "ItemNotPossible", "BuyerRequired", "KeyReused")
+_BLOCKED_MAX: Final = 100  # items with a series of their own
 _AT_THE_DOOR: Final = ("ForeignOrigin", "Prefetched", "BuyerNotSigned", "TooOften")
 _FAILURES: Final = (
     *("QueueFull", "NotDecided", "OutcomeUnknown", "Closing"),
-    *("StockUnavailable", "StockCorrupt", "LockUnavailable"),
+    *("StockUnavailable", "StockCorrupt", "LockUnavailable", "ItemBlocked"),
 )
 
 
@@ -120,6 +121,10 @@ class Metrics(Observer):
         """Report the depth of the queues as `waiting()` has it at each scrape."""
         self._registry.register(_Queues(waiting))
 
+    def watch_blocked(self, errors: Callable[[], Mapping[str, Exception]]) -> None:
+        """Report the items of which nothing can be sold, as they are at each scrape: a hundred at most."""
+        self._registry.register(_Blocked(errors))
+
     @override
     def answered(self, outcome: str) -> None:
         child = self._outcomes.get(outcome)
@@ -192,6 +197,18 @@ class _Queues(Collector):
         gauge = GaugeMetricFamily("seckill_queue_buyers", "Buyers who wait in this instance, by item", labels=["sku"])
         for sku, count in self._waiting().items():
             gauge.add_metric([sku], count)
+        return [gauge]
+
+
+class _Blocked(Collector):
+    def __init__(self, errors: Callable[[], Mapping[str, Exception]]) -> None:
+        self._errors = errors
+
+    def collect(self) -> list[GaugeMetricFamily]:
+        text = "1 for each item of which this instance can't sell anything, and why"
+        gauge = GaugeMetricFamily("seckill_item_blocked", text, labels=["sku", "reason"])
+        for sku, error in sorted(self._errors().items())[:_BLOCKED_MAX]:
+            gauge.add_metric([sku, type(error).__name__], 1)
         return [gauge]
 
 

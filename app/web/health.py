@@ -9,6 +9,7 @@ from pydantic import BaseModel, Field
 
 from app.sale import Admin
 from app.telemetry.metrics import Metrics
+from app.web import problems
 from app.web.coalesce import TtlCache
 from app.web.problems import RETRY_AFTER, responses
 from app.web.state import Ready, state_of
@@ -16,6 +17,7 @@ from app.web.state import Ready, state_of
 router = APIRouter(tags=["health"])
 
 ALIVE: Final = "/healthz"
+_NAMED_MAX: Final = 20
 _PATIENCE_S: Final = 1.0  # orchestrators give up after a second or two
 
 
@@ -29,7 +31,9 @@ class ReadyView(BaseModel):
         description="instances that have kept this one waiting for a lock for more than a second; nothing can be sold "
         "until they give it back, or lose it after a TTL"
     )
-    warnings: list[str] = Field(description="what this lock and this store together can't promise")
+    warnings: list[str] = Field(
+        description="what this lock and this store together can't promise, and items that can't be sold for now"
+    )
     checks: dict[str, str] = Field(examples=[{"etcd": "ok", "store": "ok", "renewal": "ok", "stock": "ok"}])
 
 
@@ -64,22 +68,29 @@ async def healthz(_: Request) -> Response:
     responses={503: {"model": ReadyView, "description": "not ready", "headers": RETRY_AFTER}},
 )
 async def readyz(request: Request) -> Response:
-    """Lock system, store, renewal thread and the items being sold, each "ok" or "not available". The log says why.
+    """Lock system, store, renewal thread and stock, each "ok" or "not available". The log says why.
 
-    Looked at once a second at most.
+    An item that can't be sold is a warning as long as another one can be. Looked at once a second at most.
     """
     state = state_of(request)
     checks, waits_for = await state.ready.at()
+    if state.shop.leaving:
+        checks = checks | {"shop": "closing"}
     ready = all(check in ("ok", "away") for check in checks.values())
     view = ReadyView(
         ready=ready,
         instance=state.instance,
         mode=state.admin.mode,
         waits_for=waits_for,
-        warnings=state.warnings,
+        warnings=[*state.warnings, *_blocked(state.shop.errors)],
         checks=checks,
     )
     return JSONResponse(view.model_dump(), 200 if ready else 503, headers={} if ready else {"Retry-After": "1"})
+
+
+def _blocked(errors: dict[str, Exception]) -> list[str]:
+    named = [f"{sku} can't be sold: {problems.title(error)}" for sku, error in sorted(errors.items())[:_NAMED_MAX]]
+    return named + ([f"and {len(errors) - _NAMED_MAX} more items"] if len(errors) > _NAMED_MAX else [])
 
 
 @router.get("/metrics", response_class=PlainTextResponse, responses=responses(503))

@@ -34,6 +34,7 @@ _STATUSES: Final[dict[type[Exception], tuple[int, str]]] = {
     errors.TooOften: (429, "Too many tries"),
     errors.QueueFull: (503, "Too many buyers at the moment"),
     errors.Closing: (503, "Shutting down"),
+    errors.ItemBlocked: (503, "Item can't be sold at the moment"),
     errors.NotDecided: (503, "Not decided in time"),
     errors.OutcomeUnknown: (503, "Outcome unknown"),
     errors.StockCorrupt: (503, "Stock is not usable"),
@@ -100,7 +101,7 @@ def problem(
     body = Problem.model_validate({"type": f"urn:seckill:{type_}", **about})
     headers = dict(headers or {})
     if status == 503:
-        headers["Retry-After"] = str(_RETRY_AFTER_S)
+        headers.setdefault("Retry-After", str(_RETRY_AFTER_S))
     told = body.model_dump(exclude_defaults=not body.errors, exclude_none=True)
     return JSONResponse(told, status, headers, media_type=MEDIA_TYPE)
 
@@ -186,9 +187,19 @@ def of(error: Exception, method: str, route: str) -> Response:
     if status == 503 and not isinstance(error, errors.SaleError | errors.TooManyListeners | errors.Overloaded):
         _log.log(_loudness(route, kind), "%s %s: %s", method, route, error)
     fields = [FieldError(field=field, message=detail)] if field else None
-    headers = {"Retry-After": str(error.retry_after_s)} if isinstance(error, errors.TooOften) else None
+    retry_after_s = getattr(error, "retry_after_s", None)
+    headers = {"Retry-After": str(retry_after_s)} if retry_after_s else {}
+    if isinstance(error, errors.TooOften):  # draft-ietf-httpapi-ratelimit-headers
+        policy, most, window_s = error.policy
+        headers["RateLimit-Policy"] = f'"{policy}";q={most};w={window_s}'
+        headers["RateLimit"] = f'"{policy}";r=0;t={error.retry_after_s}'
     orders = error.orders if isinstance(error, errors.HasOrders) else None
     return problem(status, name, title, detail, fields=fields, headers=headers, orders=orders)
+
+
+def title(error: Exception) -> str:
+    """What anybody may know of an error."""
+    return next(_STATUSES[kind][1] for kind in type(error).__mro__ if kind in _STATUSES)
 
 
 def _loudness(route: str, kind: type[Exception]) -> int:

@@ -16,7 +16,7 @@ from .session import Session
 
 
 class AsyncLeadership(Leased):
-    """Proof that one was elected: see `Leadership`."""
+    """Proof that a candidate was elected: see `Leadership`."""
 
     __slots__ = ("_leadership",)
 
@@ -26,7 +26,7 @@ class AsyncLeadership(Leased):
 
     @property
     def key(self) -> str:
-        """Its key in etcd."""
+        """The leadership's key in etcd."""
         return self._leadership.key
 
     @property
@@ -36,15 +36,15 @@ class AsyncLeadership(Leased):
 
     @property
     def source(self) -> str:
-        """Whose numbers the tokens are."""
+        """The lock system that gives the tokens: see `Grant`."""
         return self._leadership.source
 
     async def proclaim(self, value: str) -> None:
-        """Say something else. Raises `LockLost` if one leads no more, `LockUnavailable` if that can't be known."""
+        """Proclaim another value. Raises `LockLost` if another one leads, `LockUnavailable` if that can't be known."""
         await on_loop(self._leadership.proclaimed(value))
 
     async def record(self, value: str) -> None:
-        """Write down what shall outlast the leadership. Raises what `Leadership.record` does."""
+        """Write a record that outlasts the leadership. Raises the errors of `Leadership.record`."""
         await on_loop(self._leadership.written(value))
 
     async def resign(self) -> None:
@@ -53,7 +53,7 @@ class AsyncLeadership(Leased):
 
 
 class AsyncElection:
-    """As `Election`, for tasks; a leadership is renewed by the loop.
+    """An `Election` for tasks; the loop renews a leadership.
 
     >>> election = locks.election("/jobs/auditor")
     >>> async with election.campaigning("me") as leadership:   # waits until it is elected
@@ -92,19 +92,19 @@ class AsyncElection:
             await leadership.resign()
 
     async def candidates(self) -> list[Contender]:
-        """The leader and those who stand behind it, in their order. Raises `LockUnavailable`."""
+        """Return the leader and the candidates behind it, in their order. Raises `LockUnavailable`."""
         return await on_loop(self._election.queue())
 
     async def leader(self, *, timeout_s: float | None = None) -> Leader | None:
-        """Who leads now, if anybody. Raises `LockUnavailable`."""
+        """Return the leader, if there is one. Raises `LockUnavailable`."""
         return await on_loop(self._election.first(timeout_s))
 
     async def recorded(self) -> str | None:
-        """What a leader has written down last, whoever leads now; None if none has. Raises `LockUnavailable`."""
+        """Return the last record of a leader, past or present; None if there is none. Raises `LockUnavailable`."""
         return await on_loop(self._election.read())
 
     async def observe(self) -> AsyncGenerator[Leader | None, None]:
-        """The leader now, and then each change: see `Election.observe`. Whoever ends it before may `aclose` it."""
+        """Yield the leader, and then each change: see `Election.observe`. A caller that stops early may `aclose` it."""
         watching = Observation(self._election, Cancel())
         try:
             while (found := await on_loop(watching.next())) is not END:
@@ -114,7 +114,7 @@ class AsyncElection:
 
 
 class AsyncSession(Leased):
-    """One lease for several locks and elections: see `Session`. Renewed by the loop."""
+    """A lease for several locks and elections, which the loop renews: see `Session`."""
 
     __slots__ = ("_backend", "_session")
 
@@ -142,20 +142,20 @@ class AsyncSession(Leased):
 
     @property
     def lease_id(self) -> int:
-        """etcd's number of it."""
+        """The number that etcd has for the lease."""
         return self._session.lease_id
 
     @property
     def ttl_s(self) -> float:
-        """What the server gave: how long the session outlives its process."""
+        """The TTL that the server gave, in seconds: the session outlives its process by so much."""
         return self.lease.ttl_s
 
     def lock(self, name: str) -> AsyncLock:
-        """A lock under the session's lease."""
+        """Return a lock under the session's lease."""
         return AsyncLock(self._backend, self._session.lock(name))
 
     def election(self, name: str) -> AsyncElection:
-        """An election under the session's lease."""
+        """Return an election under the session's lease."""
         return AsyncElection(self._session.election(name))
 
     def orphan(self) -> None:

@@ -34,7 +34,7 @@ class Leader:
 
 
 class Leadership(Grant):
-    """Proof that one was elected. A grant: it is renewed, it can be lost, and its token fences."""
+    """Proof that a candidate was elected. It is a grant: it is renewed, it can be lost, and its token fences."""
 
     __slots__ = ("_backend", "_client", "_known", "_record")
 
@@ -47,7 +47,7 @@ class Leadership(Grant):
         self._known = KeyValue(grant.key, value.encode(), grant.token, grant.token, 0)
 
     def proclaim(self, value: str) -> None:
-        """Say something else. Raises `LockLost` if one leads no more, `LockUnavailable` if that can't be known."""
+        """Proclaim another value. Raises `LockLost` if another one leads, `LockUnavailable` if that can't be known."""
         in_thread(self.proclaimed(value))
 
     async def proclaimed(self, value: str) -> None:
@@ -61,7 +61,7 @@ class Leadership(Grant):
         self._give_up_hope()
 
     def record(self, value: str) -> None:
-        """Write down what shall outlast the leadership: see `Election.recorded`. Only the leader's word is taken.
+        """Write a record that outlasts the leadership: see `Election.recorded`. Only the leader can.
 
         Raises `LockLost` and `LockUnavailable`; and the latter for more than etcd takes in one value (1.5 MiB).
         """
@@ -96,7 +96,7 @@ class Leadership(Grant):
 
 
 class Election:
-    """As etcd's Go `concurrency.Election`, whose candidates stand in the same line: first come, first elected.
+    """An election like etcd's Go `concurrency.Election`, in the same queue: first come, first elected.
 
     >>> election = backend.election("/jobs/auditor")
     >>> with election.campaign("me") as leadership:      # waits until it is elected
@@ -130,7 +130,7 @@ class Election:
         return Leadership(self.backend, grant, value, self._record)
 
     def candidates(self) -> list[Contender]:
-        """The leader and those who stand behind it, in their order. Raises `LockUnavailable`."""
+        """Return the leader and the candidates behind it, in their order. Raises `LockUnavailable`."""
         return in_thread(self.queue())
 
     async def queue(self) -> list[Contender]:
@@ -138,7 +138,7 @@ class Election:
         return await contenders(self._client, f"{self._name}/")
 
     def leader(self, *, timeout_s: float | None = None) -> Leader | None:
-        """Who leads now, if anybody. Raises `LockUnavailable`."""
+        """Return the leader, if there is one. Raises `LockUnavailable`."""
         return in_thread(self.first(timeout_s))
 
     async def first(self, timeout_s: float | None = None) -> Leader | None:
@@ -149,7 +149,7 @@ class Election:
         return Leader(first.key, first.value.decode(errors="replace"), first.create_revision, first.mod_revision)
 
     def recorded(self) -> str | None:
-        """What a leader has written down last, whoever leads now; None if none has. Raises `LockUnavailable`."""
+        """Return the last record of a leader, past or present; None if there is none. Raises `LockUnavailable`."""
         return in_thread(self.read())
 
     async def read(self) -> str | None:
@@ -157,10 +157,10 @@ class Election:
         return await self._client.get(self._record)
 
     def observe(self, *, cancel: Cancel | None = None) -> Iterator[Leader | None]:
-        """The leader now, and then each change of that or of what is proclaimed; None: nobody leads. Blocks in between.
+        """Yield the leader, and then each change of leader or proclamation; None: nobody leads. Blocks in between.
 
-        What is true when one looks is told; what was true only while one was busy with the last answer is not. An etcd
-        that is away is waited for. Ends with `cancel`, and when the connection is closed.
+        A state that ended while the caller was busy with the last one is left out. It waits for an etcd that is away,
+        and ends with `cancel`, and when the connection is closed.
         """
         watching = Observation(self, cancel or Cancel())
         try:

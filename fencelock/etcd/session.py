@@ -18,7 +18,7 @@ _DELETES_MAX: Final = 16  # at a renewal, which must not be late for them
 
 
 class Session(SharedLease):
-    """As etcd's Go `concurrency.Session`: a lease that is kept renewed, and all that is locked under it.
+    """A lease that is kept renewed, and all that is locked under it, like etcd's Go `concurrency.Session`.
 
     Locks without a session share no lease while they are held, which is the safer choice: one that ends loses that lock
     only. A session is for those who hold many locks for long, or locks that are worth nothing without each other. Two
@@ -29,8 +29,8 @@ class Session(SharedLease):
     ...         session.ensure_held()
 
     `ttl_s`: seconds, the backend's by default; or `lease_id`: a lease that another program has granted, whose TTL
-    counts. `begin` raises `LockUnavailable`, and `LockLost` if there is no such lease. It is no thread's and no task's:
-    it lasts until `close` or the connection's end.
+    counts; `LockLost` is raised if there is no such lease. A session is no thread's and no task's: it lasts until
+    `close` or the connection's end.
     """
 
     __slots__ = ("_backend", "_deleted", "_era", "client", "lease_id")
@@ -66,16 +66,16 @@ class Session(SharedLease):
         return session
 
     def lock(self, name: str) -> EtcdLock:
-        """A lock under the session's lease."""
+        """Return a lock under the session's lease."""
         return EtcdLock(self._backend, name, session=self)
 
     def election(self, name: str) -> Election:
-        """An election under the session's lease."""
+        """Return an election under the session's lease."""
         return Election(self._backend, name, self)
 
     @property
     def ttl_s(self) -> float:
-        """What the server gave: how long the session outlives its process."""
+        """The TTL that the server gave, in seconds: the session outlives its process by so much."""
         return self.lease.ttl_s
 
     def orphan(self) -> None:

@@ -8,15 +8,15 @@ _SOURCE: Final = re.compile(r"[ -~]{1,255}")
 
 
 class Granted(Protocol):
-    """A grant, or whatever else has a token and says whose number that is."""
+    """A grant, or anything else that has a token and its source."""
 
     @property
     def token(self) -> int:
-        """From 1 to 2**63 - 1, and greater than the tokens of all earlier grants."""
+        """The fencing token: from 1 to 2**63 - 1, and greater than the tokens of all earlier grants."""
 
     @property
     def source(self) -> str:
-        """Whose numbers the tokens are: 1 to 255 printable ASCII characters."""
+        """The lock system that gives the tokens: 1 to 255 printable ASCII characters."""
 
 
 class Fencing(NamedTuple):

@@ -134,13 +134,13 @@ class AsyncRedisFence:
         self._write: Any = client.register_script(_WRITE)
 
     async def read(self, grant: Granted, *, instead_of: str | None = None) -> bytes | str | None:
-        """See `RedisFence.read`."""
+        """Raise the fence, and read: see `RedisFence.read`."""
         with fencing(grant) as ours:
             value: bytes | str | None = await self._read(keys=[self._key], args=[*ours, instead_of or ""])
         return value
 
     async def write(self, grant: Granted, value: bytes | str | None) -> None:
-        """See `RedisFence.write`."""
+        """Write under the fence: see `RedisFence.write`."""
         with fencing(grant) as ours:
             await self._write(keys=[self._key], args=[*ours, *_given(value)])
 

@@ -108,13 +108,13 @@ class SqlFence:
     async def read_async(
         self, connection: "AsyncConnection", key: Any, grant: Granted, *, instead_of: str | None = None
     ) -> "Row[Any]":
-        """See `read`."""
+        """Raise the row's fence, and read the row: see `read`."""
         return await connection.run_sync(self.read, key, grant, instead_of=instead_of)
 
     async def write_async(
         self, connection: "AsyncConnection", key: Any, grant: Granted, values: Mapping[str, Any] | None = None
     ) -> None:
-        """See `write`."""
+        """Set columns under the fence: see `write`."""
         await connection.run_sync(self.write, key, grant, values)
 
     def _update(

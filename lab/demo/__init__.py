@@ -1,1 +1,1 @@
-"""What the `seckill` command does, besides serving."""
+"""The work of the `seckill` command, besides serving."""

@@ -1,4 +1,4 @@
-"""`seckill demo --lock all`: the same rush over each lock, and what came out side by side."""
+"""`seckill demo --lock all`: the same rush over each lock, and the outcomes side by side."""
 
 import json
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from lab.demo.stage import LockName, StoreName
 
 
 def run(options: DemoOptions) -> int:
-    """Run them one after the other; the exit status: 0 if each did what it declares."""
+    """Run the demos one after the other, and return the exit status: 0 if each did what it declares."""
     console = Console()
     columns = ("lock", "guard", "sold", "agree", "wall", "p99", "locks", "calls", "declared")
     table = Table(*(Column(name, no_wrap=True) for name in columns), box=box.SIMPLE, padding=(0, 1, 0, 0))
@@ -64,9 +64,9 @@ def run(options: DemoOptions) -> int:
 
 
 def _ways(options: DemoOptions) -> Iterator[tuple[str, DemoOptions, bool]]:
-    """A name, what to run, and whether that must oversell: each lock, and the optimistic ways without one."""
+    """Yield a name, what to run, and whether it must oversell: each lock, and the optimistic ways without one."""
     for lock in LockName:
-        # What keeps nobody apart is shown without a guard, a lock for each buyer, as in the articles; in MySQL
+        # A lock that keeps nobody apart is shown without a guard, a lock for each buyer, as in the articles; in MySQL
         # there is always one.
         apart = backend_class(lock).guarantees.scope is Scope.EVERYBODY or options.instances == 1
         fails = not apart and options.store is StoreName.REDIS
@@ -74,5 +74,5 @@ def _ways(options: DemoOptions) -> Iterator[tuple[str, DemoOptions, bool]]:
         yield lock, replace(own, guard=Guard.NONE, batch_max=1) if fails else own, fails
     in_mysql = replace(options, lock=LockName("none"), store=StoreName.MYSQL)
     for guard in (Guard.VERSION, Guard.TIMESTAMP):
-        if (options.store, guard) != (StoreName.MYSQL, Guard.VERSION):  # that was among them
+        if (options.store, guard) != (StoreName.MYSQL, Guard.VERSION):  # that pair was among the locks' demos
             yield f"none, {guard}", replace(in_mysql, guard=guard), False

@@ -1,4 +1,4 @@
-"""`seckill demo`: the whole sale on one machine, and the audit of what came out."""
+"""`seckill demo`: the whole sale on one machine, and the audit of its outcome."""
 
 import asyncio
 import json
@@ -35,7 +35,7 @@ _RUSH_WITHIN_S: Final = 120.0
 
 @dataclass(frozen=True, slots=True)
 class DemoOptions(StageOptions):
-    """What the command line says of the stage and of the rush."""
+    """The command line's options for the stage and the rush."""
 
     buyers: int
     report: Path | None
@@ -44,7 +44,7 @@ class DemoOptions(StageOptions):
 
 @dataclass(slots=True)
 class Figures:
-    """What came out of a rush. Latencies are as the buyers saw them."""
+    """The outcome of a rush. Latencies are as the buyers saw them."""
 
     sold: int
     sold_out: int
@@ -66,7 +66,7 @@ class Figures:
 
 
 def run(options: DemoOptions) -> int:
-    """Run it; the exit status."""
+    """Run the demo, and return the exit status."""
     console = Console()
     try:
         with on_stage(options, console) as stage:
@@ -81,12 +81,12 @@ def run(options: DemoOptions) -> int:
 
 
 def on_stage(options: DemoOptions, console: Console) -> AbstractContextManager[Stage]:
-    """A stage that is ready for the rush; errors as those of `set_up`."""
-    locustfile()  # if it is missing, that is said before anything is started
+    """Return a stage that is ready for the rush. Raises the errors of `set_up`."""
+    locustfile()  # a missing file is reported before anything is started
     variables = {
         # The demo audits at the end; an auditor's calls would be counted among the locks'.
         **({} if options.keep else {"AUDIT_INTERVAL_S": "0"}),
-        # Everybody comes at once, and must be let in.
+        # Everybody comes at once, and must be admitted.
         "QUEUE_MAX": str(max(20_000, options.buyers)),
         "PURCHASE_TIMEOUT_MS": str(max(10_000, 40 * options.buyers)),
     }
@@ -94,7 +94,7 @@ def on_stage(options: DemoOptions, console: Console) -> AbstractContextManager[S
 
 
 def rush(options: DemoOptions, stage: Stage, console: Console) -> Figures:
-    """Let the buyers in, and audit."""
+    """Admit the buyers, and audit."""
     with _steps(console) as steps:
         return asyncio.run(_sell(options, stage, steps))
 
@@ -115,7 +115,7 @@ def _show(options: DemoOptions, console: Console, stage: Stage, figures: Figures
 
 
 def _meant(options: DemoOptions, oversold: int) -> str:
-    """Why a sale without a guard ended as it did: it was asked for."""
+    """Explain why a sale without a guard ended as it did: that was asked for."""
     scope = backend_class(options.lock).guarantees.scope
     many = f"{oversold:,} units were" if oversold > 1 else "one unit was"
     if scope is Scope.EVERYBODY:
@@ -150,7 +150,7 @@ async def _sell(options: DemoOptions, stage: Stage, steps: Progress) -> Figures:
 
 
 async def _rush(options: DemoOptions, urls: list[str], steps: Progress, shop: Shop) -> dict[str, Any]:
-    """Let the crowd in; what every buyer was told."""
+    """Admit the crowd, and return the answer of each buyer."""
     argv = [
         sys.executable,
         "-m",
@@ -204,7 +204,8 @@ def _figures(
         problems.append(f"{options.buyers - len(told)} buyers got no answer")
     if count["failed"]:
         first = next(answer["detail"] for answer in told if answer["outcome"] == "failed")
-        problems.append(f"{count['failed']} buyers were refused without cause, the first with: {first}")
+        hint = "; `ulimit -n` bounds the open files" if "too many connections" in first else ""
+        problems.append(f"{count['failed']} buyers were refused without cause, the first with: {first}{hint}")
     if count["sold"] < min(options.stock, options.buyers):
         problems.append(
             f"{min(options.stock, options.buyers) - count['sold']} units were left unsold to buyers who wanted them"
@@ -274,7 +275,7 @@ def _locks_taken(url: str) -> int:
 
 
 def locustfile() -> Path:
-    """The load test's file. Raises `ConfigurationError` where there is none."""
+    """Return the load test's file. Raises `ConfigurationError` where there is none."""
     file = Path(__file__).parents[2] / "loadtest" / "locustfile.py"
     if not file.is_file():
         raise ConfigurationError("the load test is missing; in the checkout: pip install '.[demo]'")
@@ -282,7 +283,7 @@ def locustfile() -> Path:
 
 
 class _Count(MofNCompleteColumn):
-    """Nothing for a step that has no count, instead of "0/?"."""
+    """A counter that shows nothing, instead of "0/?", for a step that has no count."""
 
     def render(self, task: Task) -> Text:
         return super().render(task) if task.total else Text()

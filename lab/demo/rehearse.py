@@ -1,4 +1,4 @@
-"""`seckill rehearse`: the load that a sale will get, sent to servers of one's own, with a report."""
+"""`seckill rehearse`: the expected load of a sale, sent to the user's own servers, with a report."""
 
 import json
 import statistics
@@ -23,7 +23,7 @@ _SPARE_S: Final = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Rehearsal:
-    """Buyers, and what they do: see the options of `loadtest/locustfile.py`."""
+    """Buyers and their behavior: see the options of `loadtest/locustfile.py`."""
 
     hosts: Sequence[str]
     buyers: int
@@ -37,7 +37,7 @@ class Rehearsal:
 
 
 def run(rehearsal: Rehearsal) -> int:
-    """Send the buyers, show what they were told; the exit status, 0 if the sale was consistent and nobody failed."""
+    """Send the buyers, show their answers; return the exit status: 0 if the sale was consistent and nobody failed."""
     console = Console()
     with tempfile.TemporaryDirectory(prefix="seckill-rehearsal-") as folder:
         file = rehearsal.report or Path(folder) / "report.json"

@@ -10,6 +10,7 @@ from contextlib import AbstractAsyncContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 
+from dotenv import dotenv_values
 from rich.console import Console
 from rich.status import Status
 
@@ -27,7 +28,7 @@ LockName = StrEnum("LockName", [(name.upper().replace("-", "_"), name) for name 
 
 
 class StoreName(StrEnum):
-    """Where the stock can be."""
+    """The stores that a stage can have."""
 
     REDIS = REDIS
     MYSQL = MYSQL
@@ -35,7 +36,7 @@ class StoreName(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StageOptions:
-    """What the command line says of it. `stock`: units to be sold; `batch_max` None: the setting's own default."""
+    """Command-line options for the stage. `stock`: units to be sold; `batch_max` None: the setting's own default."""
 
     stock: int
     instances: int
@@ -48,9 +49,9 @@ class StageOptions:
 
     @property
     def chosen_guard(self) -> Guard:
-        """What was asked for, or what checks writes as well as the lock and the store allow.
+        """Return the guard that was asked for, or the one that checks writes as well as the lock and the store allow.
 
-        Raises `ConfigurationError` if what was asked for doesn't go with them.
+        Raises `ConfigurationError` if the guard that was asked for doesn't go with them.
         """
         best = best_guard(backend_class(self.lock).guarantees, self.store)
         if self.guard is Guard.FENCE and best is not Guard.FENCE:
@@ -61,7 +62,7 @@ class StageOptions:
 
 
 class Instance(Process):
-    """One instance of the service, ready when it can sell. `env`: of its process, with its settings."""
+    """An instance of the service, ready when it can sell. `env`: environment of its process, with its settings."""
 
     def __init__(self, port: int, env: Mapping[str, str]) -> None:
         self.port = port
@@ -80,7 +81,7 @@ class Instance(Process):
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """All that runs. `variables`: the instances' settings, without their prefix."""
+    """All running processes. `variables`: the instances' settings, without their prefix."""
 
     guard: Guard
     variables: Mapping[str, str]
@@ -90,40 +91,48 @@ class Stage:
 
     @property
     def ports(self) -> list[int]:
-        """Where the instances listen, on loopback."""
+        """Return the ports on loopback where the instances listen."""
         return [instance.port for instance in self.instances]
 
     @property
     def processes(self) -> list[Process]:
-        """The servers, then the instances."""
+        """Return the servers, then the instances."""
         return [*dict.fromkeys((*self.locks.processes, self.store)), *self.instances]
 
     @property
     def settings(self) -> Settings:
-        """Those of a process beside the instances."""
+        """Return the settings of a process beside the instances."""
         return _settings({**self.variables, "INSTANCE": "stage"})
 
     @property
     def admin_token(self) -> str:
-        """What opens the operator's endpoints."""
+        """Return the token of the operator's endpoints."""
         return self.variables["ADMIN_TOKEN"]
 
     def open_sale(self) -> AbstractAsyncContextManager[Sale]:
-        """A sale of this process on the same servers: it sells nothing, it sets the stock and audits."""
+        """Open a sale of this process on the same servers: it sells nothing, but sets the stock and audits."""
         return open_sale(self.settings)
 
     async def begin_sale(self, units: int) -> None:
-        """Forget what was sold, and put new units of the default item on sale."""
+        """Discard the sales so far, and put new units of the default item on sale."""
         async with self.open_sale() as sale:
             await sale.admin.set_stock(DEFAULT_SKU, units, new_sale=True)
 
 
+def _strays(settings: Mapping[str, str]) -> list[str]:
+    """The user's settings that the instances will obey, besides what is set for them."""
+    given = {name for name, value in {**dotenv_values(".env"), **os.environ}.items() if value}
+    ours = {*settings, "PORT", "INSTANCE"}
+    known = {PREFIX + name.upper() for name in Settings.model_fields if name.upper() not in ours}
+    return sorted(given & known)
+
+
 @contextmanager
 def set_up(options: StageOptions, console: Console, variables: Mapping[str, str] | None = None) -> Iterator[Stage]:
-    """Start all of it and end all of it, also when it was half started; `variables` are further settings.
+    """Start the whole stage, and end it, also when it was half started; `variables` are further settings.
 
-    SIGTERM is meanwhile what Ctrl-C is, a `KeyboardInterrupt`. Raises `ConfigurationError` for what doesn't go
-    together or isn't installed, before anything is started, and `ProcessFailed`.
+    SIGTERM meanwhile acts like Ctrl-C, as a `KeyboardInterrupt`. Before anything is started, raises
+    `ConfigurationError` for options that don't go together or a server that isn't installed. Raises `ProcessFailed`.
     """
     guard = options.chosen_guard
     locks = LockServers(options.lock)
@@ -138,8 +147,11 @@ def set_up(options: StageOptions, console: Console, variables: Mapping[str, str]
         **({} if options.batch_max is None else {"BATCH_MAX": str(options.batch_max)}),
         **(variables or {}),
     }
-    open_store(_settings(settings))  # says what doesn't go together
+    open_store(_settings(settings))  # raises for settings that don't go together
     env = {**os.environ, **{PREFIX + name: value for name, value in settings.items()}}
+    strays = _strays(settings)
+    if strays:
+        console.print(f"Settings of the environment or .env count here, too: {', '.join(strays)}", style="yellow")
     with ExitStack() as running:
         running.callback(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, signal.default_int_handler))
         with console.status("") as status:
@@ -153,7 +165,7 @@ def set_up(options: StageOptions, console: Console, variables: Mapping[str, str]
 
 
 def _say(console: Console, status: Status, what: str) -> None:
-    """A status shows on a terminal only; whoever reads a pipe or a file shall know, too."""
+    """Print a line if there is no terminal, as a status shows only there: readers of a pipe or a file need it, too."""
     status.update(what)
     if not console.is_terminal:
         console.print(what, highlight=False)
@@ -164,7 +176,7 @@ def _settings(variables: Mapping[str, str]) -> Settings:
 
 
 def _store(name: StoreName, locks: LockServers) -> tuple[Process, str]:
-    """The store's server, which may be the lock's, and its URL."""
+    """Return the store's server, which may be the lock's, and its URL."""
     if name is StoreName.REDIS:
         valkey = Valkey(durable=True)
         return valkey, valkey.url
@@ -174,7 +186,7 @@ def _store(name: StoreName, locks: LockServers) -> tuple[Process, str]:
 
 
 def _choose_ports(options: StageOptions, console: Console) -> list[int]:
-    """The wanted ports, ten apart when more are needed; the next free one for one in use, and it says so."""
+    """Return the wanted ports, ten apart when more are needed; replace one in use by the next free one, and say so."""
     wanted = list(options.ports[: options.instances])
     while len(wanted) < options.instances:
         wanted.append(wanted[-1] + 10)

@@ -1,7 +1,7 @@
 """Where the sale of a `seckill up` is: a small file for each that runs, by which other terminals find it.
 
-Whoever wrote a file has it locked. The kernel ends that lock with the process, however that ends, so a file without a
-lock was left behind.
+The process that wrote a file holds a lock on it. The kernel ends that lock with the process, however it ends, so a
+file without a lock was left behind.
 """
 
 import contextlib
@@ -17,14 +17,14 @@ from dotenv import dotenv_values
 
 from app.settings import PREFIX, Settings
 
-_LEADING: Final = ("LOCK", "STORE")  # whoever has set one of these has a sale of their own in mind
-# What another process must know to see the same sale.
+_LEADING: Final = ("LOCK", "STORE")  # a user who has set one of these has a sale of their own in mind
+# The settings that another process needs to see the same sale.
 _NEEDED: Final = ("lock", "store", "guard", "lock_prefix", "lock_groups", "lock_ttl_s")
 
 
 @dataclass(frozen=True, slots=True)
 class Whereabouts:
-    """What such a file says. `settings`: by their names in `Settings`; `instances`: their URLs."""
+    """The content of such a file. `settings`: by their names in `Settings`; `instances`: their URLs."""
 
     pid: int
     settings: dict[str, Any]
@@ -32,7 +32,7 @@ class Whereabouts:
 
 
 def of(settings: Settings, instances: list[str]) -> Whereabouts:
-    """What this process has to say."""
+    """Return the whereabouts of this process's sale."""
     plain = settings.model_dump(mode="json", include=set(_NEEDED))
     secret = {name: getattr(settings, name).get_secret_value() for name in ("lock", "store")}
     return Whereabouts(os.getpid(), {**plain, **secret}, instances)
@@ -40,7 +40,7 @@ def of(settings: Settings, instances: list[str]) -> Whereabouts:
 
 @contextlib.contextmanager
 def told(where: Whereabouts) -> Iterator[Path]:
-    """Keep the file while this lasts, for nobody but this user. Raises `OSError` if it can't be written."""
+    """Keep the file while the context lasts, readable by this user only. Raises `OSError` if it can't be written."""
     file = _folder() / f"up-{where.pid}.json"
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     unfinished = file.with_suffix(".new")
@@ -49,7 +49,7 @@ def told(where: Whereabouts) -> Iterator[Path]:
         fcntl.flock(writing, fcntl.LOCK_EX)
         json.dump(asdict(where), writing, indent=2)
         writing.flush()
-        unfinished.rename(file)  # nobody sees it without its lock
+        unfinished.rename(file)  # so nobody sees the file without its lock
         try:
             yield file
         finally:
@@ -57,7 +57,7 @@ def told(where: Whereabouts) -> Iterator[Path]:
 
 
 def find(say: Callable[[str], object]) -> Whereabouts | None:
-    """The latest one whose process still runs. What dead ones have left is removed, and that is said."""
+    """Return the latest file whose process still runs. Remove those that dead processes have left, and say so."""
     found: list[Whereabouts] = []
     try:
         files = sorted(_folder().glob("up-*.json"), key=_written_at, reverse=True)
@@ -68,7 +68,7 @@ def find(say: Callable[[str], object]) -> Whereabouts | None:
             try:
                 fcntl.flock(reading, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
-                with contextlib.suppress(ValueError, TypeError):  # of another version
+                with contextlib.suppress(ValueError, TypeError):  # written by another version
                     found.append(Whereabouts(**json.load(reading)))
             else:
                 file.unlink(missing_ok=True)
@@ -81,7 +81,7 @@ def find(say: Callable[[str], object]) -> Whereabouts | None:
 
 
 def set_by_user() -> set[str]:
-    """The settings that the environment or .env has."""
+    """Return the settings that the environment or .env has."""
     given = {**dotenv_values(".env"), **os.environ}
     return {name.removeprefix(PREFIX) for name, value in given.items() if value and name.startswith(PREFIX)}
 
@@ -92,7 +92,7 @@ def leads_elsewhere() -> bool:
 
 
 def _folder() -> Path:
-    """That of the state in the XDG Base Directory Specification. Raises `OSError` for a user without a home."""
+    """Return the state folder of the XDG Base Directory Specification. Raises `OSError` for a user without a home."""
     state = os.environ.get("XDG_STATE_HOME", "")
     try:
         return (Path(state) if state.startswith("/") else Path.home() / ".local" / "state") / "seckill"

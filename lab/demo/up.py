@@ -22,7 +22,7 @@ _LOOK_EVERY_S: Final = 0.5
 
 
 def run(options: StageOptions) -> int:
-    """Start all of it, begin a new sale, and stay; the exit status: 0, or 130 if it was ended before it stood."""
+    """Start the stage, begin a new sale, and stay. Return the exit status: 0, or 130 if interrupted while starting."""
     console = Console()
     try:
         with set_up(options, console) as stage:
@@ -62,7 +62,7 @@ def stay_up(stage: Stage, console: Console) -> None:
 
 @contextlib.contextmanager
 def _told_to_others(stage: Stage, console: Console) -> Iterator[Path | None]:
-    """Keep the file by which other terminals find the sale; None if it can't be written, which is said."""
+    """Keep the file by which other terminals find the sale; yield None if it can't be written, and say so."""
     urls = [instance.url for instance in stage.instances]
     with contextlib.ExitStack() as kept:
         file = None
@@ -74,7 +74,7 @@ def _told_to_others(stage: Stage, console: Console) -> Iterator[Path | None]:
 
 
 def _say_where(stage: Stage, console: Console, file: Path | None) -> None:
-    """For people first, then for programs and other terminals. Nothing is wrapped: it is there to be copied."""
+    """Print for people first, then for programs and other terminals. Nothing is wrapped, so that it can be copied."""
     token = stage.admin_token
     first, *others = [instance.url for instance in stage.instances]
     places = [
@@ -90,7 +90,7 @@ def _say_where(stage: Stage, console: Console, file: Path | None) -> None:
     console.print()
     for name, place in places:
         console.print(f"  [bold]{name:16}[/]  [cyan]{place}[/]", soft_wrap=True, highlight=False)
-    # They find it by themselves, unless the user has set something that leads elsewhere.
+    # Other terminals find the sale by themselves, unless the user has set something that leads elsewhere.
     leading = " ".join(
         f"{PREFIX}{name}={shlex.quote(value)}" for name, value in stage.variables.items() if name in _LEADING
     )

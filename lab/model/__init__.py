@@ -1,1 +1,1 @@
-"""The protocol as a model that is small enough to be explored to the last state: `seckill model`."""
+"""The protocol as a model that is small enough to be explored exhaustively: `seckill model`."""

@@ -1,4 +1,4 @@
-"""`seckill model`: explores the protocol, all of it or without one of its mechanisms."""
+"""`seckill model`: explores the protocol, either whole or without one of its mechanisms."""
 
 import time
 from pathlib import Path
@@ -11,11 +11,11 @@ from lab.model.picture import draw
 from lab.model.protocol import MEANING, SCOPES, SMALLEST, Mechanism, Protocol, Scope
 from lab.model.search import Found, explore
 
-_FAST: Final = 3  # of the scopes; the last one takes minutes
+_FAST: Final = 3  # number of scopes; the last one takes minutes
 
 
 def whole(*, thorough: bool) -> int:
-    """Explore the whole protocol: 0 if no state breaks a promise."""
+    """Explore the whole protocol, and return 0 if no state breaks a promise."""
     console = Console()
     for scope in SCOPES if thorough else SCOPES[:_FAST]:
         began = time.monotonic()
@@ -31,7 +31,7 @@ def whole(*, thorough: bool) -> int:
 
 
 def without(mechanism: Mechanism, picture: Path | None) -> int:
-    """Explore it without a mechanism, and tell the shortest history that breaks a promise; 1 if there is one."""
+    """Explore it without a mechanism, and print the shortest history that breaks a promise; return 1 if one exists."""
     console = Console()
     scope = SMALLEST.get(mechanism, Scope())
     protocol = Protocol(scope, without=frozenset({mechanism}))
@@ -51,7 +51,7 @@ def without(mechanism: Mechanism, picture: Path | None) -> int:
 
 
 def each(pictures: Path | None) -> int:
-    """Leave out one mechanism after the other: 0 if each of them is missed."""
+    """Leave out one mechanism after the other, and return 0 if each of them is missed."""
     console = Console()
     table = Table("without", "what breaks", "steps", "states", title="Each mechanism, left out by itself")
     needless = []

@@ -1,4 +1,4 @@
-"""A history as a picture: a lane for each party, time runs downwards, messages are arrows."""
+"""A history as a picture: each party has a lane, time runs downwards, and messages are arrows."""
 
 import textwrap
 from html import escape
@@ -10,12 +10,12 @@ from lab.model.search import Found
 _LANE: Final = 190
 _ROW: Final = 46
 _TOP: Final = 118
-_LETTERS: Final = 34  # of a line of text beside a lane
+_LETTERS: Final = 34  # in a line of text beside a lane
 _FAULTS: Final = ("crashes", "the lease", "comes back older", "an operator", "hears nothing")
 
 
 def draw(protocol: Protocol, found: Found, without: Mechanism, meaning: str) -> str:
-    """The picture, as SVG."""
+    """Return the picture, as SVG."""
     start = protocol.start
     lanes = [
         *map(name_of, range(len(start.buyers))),
@@ -56,7 +56,7 @@ def draw(protocol: Protocol, found: Found, without: Mechanism, meaning: str) -> 
 
 def _arrow(number: int, note: Note, x: dict[str, int], sent: dict[tuple[str, str], int]) -> list[str]:
     if note.of and not note.to:
-        sent[note.by, note.of] = number  # it arrives later, or never
+        sent[note.by, note.of] = number  # the message arrives later, or never
     if not note.to:
         return []
     begin, end = _y(sent.pop((note.by, note.of), number)), _y(number)

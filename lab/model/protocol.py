@@ -1,11 +1,11 @@
-"""The protocol of a sale: lock, lease, fence, batches, and what is in doubt; as states and the steps between them.
+"""The protocol of a sale as states and the steps between them: lock, lease, fence, batches, and batches in doubt.
 
-Each step is what one party does at once: a buyer asks, an instance sends a message, the store handles one. Whatever is
-between two of them can take for ever. Messages to the store may arrive late, in any order, or never; leases end while
+Each step is one party's atomic action: a buyer asks, an instance sends a message, the store handles one. Any time may
+pass between two steps. Messages to the store may arrive late, in any order, or never; leases end while
 their holders go on; instances crash; an operator changes the stock; the store comes back older. These are the faults,
-of which a history has a few only.
+and a history has only a few of them.
 
-Each mechanism can be switched off. What then breaks is what the mechanism is for (docs/model.md).
+Each mechanism can be switched off; the promise that then breaks is the reason for the mechanism (docs/model.md).
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 
 class Mechanism(StrEnum):
-    """What the safety of a sale rests on. The text is the name on the command line."""
+    """A mechanism on which the safety of a sale rests. The text is its name on the command line."""
 
     LOCK = "lock"
     LEASE = "lease"
@@ -42,7 +42,7 @@ MEANING: Final[dict[Mechanism, str]] = {
     Mechanism.ANSWER_LAST: "buyers are told when the commit is answered; without: when it is sent",
     Mechanism.MARKS: "instances know of the last order, and refuse a store that lacks it",
 }
-# The promise that breaks without each of them, as the shortest history has it.
+# The promise that breaks without each of them, as the shortest history shows.
 BREAKS: Final[dict[Mechanism, str]] = {
     Mechanism.LOCK: "instance A is refused while nothing is broken",
     Mechanism.LEASE: "Ann waits for ever",
@@ -59,7 +59,7 @@ BREAKS: Final[dict[Mechanism, str]] = {
 
 
 class Scope(NamedTuple):
-    """How large a sale is explored. `faults`: of any kind, in one history; `asks`: of each buyer."""
+    """The size of a sale that is explored. `faults`: of any kind, in one history; `asks`: of each buyer."""
 
     instances: int = 2
     buyers: int = 2
@@ -68,7 +68,7 @@ class Scope(NamedTuple):
     asks: int = 2
 
 
-# Those in which the whole protocol is explored, and the smallest one in which a mechanism is missed.
+# The scopes in which the whole protocol is explored, and the smallest one in which a mechanism is missed.
 SCOPES: Final = (Scope(), Scope(units=2), Scope(instances=3, asks=1), Scope(faults=2))
 SMALLEST: Final[dict[Mechanism, Scope]] = {
     Mechanism.TOKENS: Scope(units=2),
@@ -77,7 +77,7 @@ SMALLEST: Final[dict[Mechanism, Scope]] = {
 
 
 class Word(StrEnum):
-    """What a buyer was told last."""
+    """The last answer that a buyer got."""
 
     NOTHING = "nothing yet"
     SOLD = "sold"
@@ -87,9 +87,9 @@ class Word(StrEnum):
 
 
 class Buyer(NamedTuple):
-    """One who wants a unit. `at`: the instances where a purchase of theirs waits or is under way.
+    """A buyer who wants a unit. `at`: the instances where a purchase of theirs waits or is under way.
 
-    `unsure`: they were told once that nobody knows; "nothing was sold" is then about the last try only.
+    `unsure`: one of their answers was "nobody knows"; "nothing was sold" is then about the last try only.
     """
 
     told: Word = Word.NOTHING
@@ -99,7 +99,7 @@ class Buyer(NamedTuple):
 
 
 class Phase(StrEnum):
-    """What an instance is doing."""
+    """The current work of an instance."""
 
     IDLE = "idle"
     QUEUED = "waits for the lock"
@@ -112,9 +112,9 @@ class Phase(StrEnum):
 
 
 class Batch(NamedTuple):
-    """Whom it is about, and what was decided on what was read: who of them gets a unit, and whose key has one.
+    """A batch of buyers, and the decision on the snapshot: who of them gets a unit, and whose key has one already.
 
-    `number` is its own.
+    `number` identifies the batch.
     """
 
     number: int
@@ -125,7 +125,7 @@ class Batch(NamedTuple):
 
 
 class Instance(NamedTuple):
-    """`batch`: what it works on; `doubt`: what it has sent, and heard nothing of."""
+    """An instance. `batch`: the one that it works on; `doubt`: the one that it has sent, with no answer yet."""
 
     phase: Phase = Phase.IDLE
     token: int = 0
@@ -135,7 +135,7 @@ class Instance(NamedTuple):
 
 
 class Store(NamedTuple):
-    """`orders`: buyer, token and batch of each; `fence`: the highest token seen; `registered`: what may be written."""
+    """`orders`: buyer, token and batch; `fence`: the highest token; `registered`: the batch that may be written."""
 
     stock: int
     orders: tuple[tuple[int, int, int], ...] = ()
@@ -144,7 +144,7 @@ class Store(NamedTuple):
 
 
 class Message(NamedTuple):
-    """On its way to the store: "read", "settle" or "commit"."""
+    """A message on its way to the store: "read", "settle" or "commit"."""
 
     kind: str
     sender: int
@@ -153,9 +153,9 @@ class Message(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """On its way back. `found`: the stock that was read, or how many orders there were; None: refused, or not written.
+    """An answer on its way back. `found`: the stock that was read, or the number of orders; None: refused, not written.
 
-    `settled`: whose keys have an order.
+    `settled`: the buyers whose keys have an order.
     """
 
     kind: str
@@ -166,10 +166,10 @@ class Answer(NamedTuple):
 
 
 class State(NamedTuple):
-    """All there is. `units`: that there should be, sold or not; `written`: who has had an order.
+    """The whole state. `units`: how many there should be, sold or not; `written`: buyers who have had an order.
 
-    `faults`: that may still come; `peace`: there was none yet; `older`: what the store may come back as; `broken`: a
-    promise that a step has broken.
+    `faults`: how many may still come; `peace`: whether there was none yet; `older`: the state to which the store may go
+    back; `broken`: a promise that a step has broken.
     """
 
     store: Store
@@ -189,7 +189,7 @@ class State(NamedTuple):
 
 
 class Note(NamedTuple):
-    """What happened in a step: who did something to whom. A message that arrives has left before: `of` says which."""
+    """The event of a step: a party acts on another one. A message that arrives was sent earlier: `of` says which."""
 
     text: str
     by: str
@@ -213,13 +213,13 @@ class Protocol:
         self.start = State(store, instances, buyers, units=scope.units, faults=scope.faults, older=store)
 
     def has(self, mechanism: Mechanism) -> bool:
-        """Whether it is on."""
+        """Whether the mechanism is on."""
         return mechanism not in self._without
 
     # -- what must hold ----------------------------------------------------------------------------------------------
 
     def violation(self, state: State) -> str:  # noqa: PLR0911 - one promise after the other
-        """The promise that a state breaks; empty if it keeps all."""
+        """Return the promise that a state breaks; empty if it keeps all."""
         store = state.store
         if state.broken:
             return state.broken
@@ -245,7 +245,7 @@ class Protocol:
         return ""
 
     def stuck(self, state: State) -> str:
-        """What is wrong with a state from which nothing goes on."""
+        """Return the fault in a state from which nothing goes on."""
         for number, buyer in enumerate(state.buyers):
             if buyer.at:
                 return f"{name_of(number)} waits for ever"
@@ -254,7 +254,7 @@ class Protocol:
     # -- the steps ---------------------------------------------------------------------------------------------------
 
     def steps(self, state: State) -> Iterator[Step]:
-        """Everything that can happen next but deadlines and faults."""
+        """Yield everything that can happen next except deadlines and faults."""
         for number in range(len(state.buyers)):
             yield from self._asks_for_a_unit(state, number)
         for number in range(len(state.instances)):
@@ -265,7 +265,7 @@ class Protocol:
             yield from self._is_answered(state, answer)
 
     def mishaps(self, state: State) -> Iterator[Step]:
-        """The faults."""
+        """Yield the faults."""
         if not state.faults:
             return
         hurt = state._replace(faults=state.faults - 1, peace=False)
@@ -286,7 +286,7 @@ class Protocol:
                         Note(f"an operator {text}, by hand", STORE),
                         hurt._replace(store=changed, units=state.units + change),
                     )
-        # By itself: with a second fault it can come back before anybody has heard of the order (docs/limits.md).
+        # Only by itself: with a second fault it can come back before anybody has heard of the order (docs/limits.md).
         if state.peace and state.older is not None and state.store.orders:
             yield Note("comes back older: its last orders are gone", STORE), self._comes_back_older(hurt)
 
@@ -335,7 +335,7 @@ class Protocol:
                 yield from self._commits(state, number, own.batch)
 
     def deadlines(self, state: State) -> Iterator[Step]:
-        """Buyers who are not served in time are turned away: that is no way for a sale to go on."""
+        """Turn away buyers who are not served in time, which is no way for a sale to go on."""
         for number, own in enumerate(state.instances):
             for buyer, one in enumerate(state.buyers):
                 if number not in one.at:
@@ -347,7 +347,7 @@ class Protocol:
 
     def _looks_for_its_turn(self, state: State, number: int) -> Iterator[Step]:
         own = state.instances[number]
-        if number not in state.queue:  # its lease has ended: it begins anew
+        if number not in state.queue:  # the instance's lease has ended: it starts over
             yield (
                 Note("finds its place in the queue gone", at(number)),
                 _with_instance(state, number, own._replace(phase=Phase.IDLE)),
@@ -438,7 +438,7 @@ class Protocol:
         )
 
     def _mark_of(self, state: State, number: int) -> int:
-        # Kept beside the locks, so each instance learns of what the others know.
+        # The marks lie beside the locks, so each instance learns what the others know.
         return max(instance.mark for instance in state.instances)
 
     # -- at the instance ---------------------------------------------------------------------------------------------
@@ -512,7 +512,7 @@ class Protocol:
     def _tell(self, state: State, number: int, buyer: int, word: Word) -> State:
         one = state.buyers[buyer]
         if number not in one.at:
-            return state  # has been told
+            return state  # has an answer already
         if word is Word.SOLD and buyer not in state.written:
             state = state._replace(broken=f"{name_of(buyer)} is told “{word}”, and has no order")
         return _with_buyer(state, buyer, one._replace(told=word, at=one.at - {number}))
@@ -549,9 +549,9 @@ class Protocol:
 
 
 def canonical(state: State) -> State:
-    """The same state with the smallest numbers: of tokens only the order counts, of batches that they differ.
+    """Return the same state with the smallest numbers: only the order of tokens counts, and that batches differ.
 
-    Without that a sale in which somebody asks again and again would have states without end.
+    Otherwise a sale in which somebody asks again and again would have infinitely many states.
     """
     tokens = {state.store.fence, *(token for _, token, _ in state.store.orders)}
     tokens |= {one.token for one in state.instances} | {message.token for message in state.messages}
@@ -603,12 +603,12 @@ def _names(buyers: Sequence[int]) -> str:
 
 
 def name_of(buyer: int) -> str:
-    """Of a buyer."""
+    """Return the name of a buyer."""
     return ("Ann", "Bob", "Cem", "Dee")[buyer]
 
 
 def at(instance: int) -> str:
-    """Of an instance."""
+    """Return the name of an instance."""
     return f"instance {'ABC'[instance]}"
 
 

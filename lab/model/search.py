@@ -1,4 +1,4 @@
-"""Every state that can be reached, breadth first: the first violation that is found has the shortest history."""
+"""Breadth-first search through all reachable states: the first violation that it finds has the shortest history."""
 
 from collections import deque
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from lab.model.protocol import Note, Protocol, State, Step, canonical
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a search came to. `violation` is empty, and `history` as well, if no state breaks a promise."""
+    """The result of a search. `violation` and `history` are empty if no state breaks a promise."""
 
     states: int
     violation: str
@@ -16,11 +16,11 @@ class Found:
 
 
 class TooManyStates(Exception):
-    """There are more states than were to be explored."""
+    """There are more states than the search may explore."""
 
 
 def explore(protocol: Protocol, *, most: int = 5_000_000) -> Found:
-    """Look at all states until one breaks a promise. Raises `TooManyStates`."""
+    """Explore all states until one breaks a promise. Raises `TooManyStates`."""
     came_from: dict[State, tuple[State | None, Note]] = {protocol.start: (None, Note("", ""))}
     line = deque([protocol.start])
     while line:

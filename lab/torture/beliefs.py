@@ -1,7 +1,7 @@
-"""What the instances believed: from when until when each of them took itself for the owner of a lock.
+"""The instances' beliefs: from when until when each of them took itself for the owner of a lock.
 
 An instance writes a line when it is granted a lock, and one when it begins to give it back, with its own opinion of
-whether it still had it. Nothing of this is in the service itself: `watch` patches the locks that it uses.
+whether it still had it. The service itself has no part in this: `watch` patches the locks that it uses.
 """
 
 import contextlib
@@ -23,11 +23,11 @@ FILE: Final = "beliefs.jsonl"
 
 @contextlib.contextmanager
 def watch(file: Path, instance: str) -> Iterator[None]:
-    """Have all locks of this process note who believes what."""
+    """Make all locks of this process note who believes itself their owner."""
     out = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
     def note(**fields: Any) -> None:
-        # One write for a line, so that a killed instance leaves whole ones.
+        # One write per line, so that a killed instance leaves whole lines.
         os.write(out, (json.dumps(fields) + "\n").encode())
 
     note(began=instance)
@@ -42,7 +42,7 @@ def watch(file: Path, instance: str) -> Iterator[None]:
     async def ended(self: DistributedLock[Any], grant: Grant) -> None:
         number = names.pop(id(grant), None)
         if number is not None:
-            # In this order: who believes in it after `at` did so at `at`.
+            # In this order: an instance that believes in its grant after `at` did so at `at`.
             at, lost = clock.now(), grant.lost
             note(ended=number, at=min(at, grant.deadline) if lost else at, lost=lost)
         await give_back(self, grant)
@@ -57,7 +57,7 @@ def watch(file: Path, instance: str) -> Iterator[None]:
 
 
 def read(file: Path, name: str, since: float) -> list[Belief]:
-    """What an instance has noted; times count from `since`."""
+    """Return the beliefs that an instance has noted; times count from `since`."""
     found: list[Belief] = []
     with contextlib.suppress(FileNotFoundError), file.open() as lines:
         found += _read(lines, name, lambda at: round(at - since, 4))

@@ -1,4 +1,4 @@
-"""Bugs on demand: each switches one repair off in the instances of a run, which the judge must then find broken.
+"""Bugs on demand: each switches off one safeguard in the instances of a run, which the judge must then find broken.
 
 `seckill torture --with-bug NAME` plants one; `--all-bugs` tries all of them. They are patches that an instance of the
 torture applies to itself: the service has no switch for any of this. etcd keeps such a list by hand, of the bugs that
@@ -37,9 +37,9 @@ _REFUSED_OF_EACH_S: Final = (60.0, 45.0)
 
 @dataclass(frozen=True, slots=True)
 class Bug:
-    """What is switched off, the faults that expose it, and how it is planted in this process.
+    """A safeguard to switch off, the faults that expose that, and how it is planted in this process.
 
-    `lock`: with which it can be seen; `store_options`: what the store is started with, for a bug that is not in the
+    `lock`: with which it can be seen; `store_options`: options to start the store with, for a bug that is not in the
     instances.
     """
 
@@ -54,7 +54,7 @@ class Bug:
 
 
 def _waits_300ms() -> None:
-    """Whoever has waited for 300 ms takes itself for the owner."""
+    """A waiter that has waited for 300 ms takes itself for the owner."""
     take, since = Place.take, dict[int, float]()
 
     async def patched(self: Place, wait: Any) -> Grant | float:
@@ -71,7 +71,7 @@ def _waits_300ms() -> None:
 
 
 def _nobody_waits() -> None:
-    """Whoever is in the queue takes itself for the owner."""
+    """Every contender in the queue takes itself for the owner."""
     take = Place.take
 
     async def patched(self: Place, wait: Any) -> Grant | float:
@@ -85,7 +85,7 @@ def _nobody_waits() -> None:
 
 
 def _deaf() -> None:
-    """No watch tells a waiter anything: it looks again after a second."""
+    """A waiter hears nothing from its watch, and looks again after a second."""
 
     async def pause_s(self: Lookout, key: str, timeout_s: float, *, below: bool = False) -> float:
         return 1.0
@@ -94,13 +94,13 @@ def _deaf() -> None:
 
 
 def _believes_for_ever() -> None:
-    """Nobody looks at a lease's deadline, and nobody hears of its end."""
+    """Nobody checks a lease's deadline, and nobody hears of its end."""
     Lease.lost = property(lambda self: False)  # type: ignore[assignment, method-assign]
     Lease.ensure_held = lambda self: None  # type: ignore[method-assign]
 
 
 def _believes_from_the_answer() -> None:
-    """A lease's TTL is counted from the answer: it is believed in to the last millisecond, and a little longer."""
+    """A lease's TTL is counted from the answer, so it is believed in to the last millisecond, and a little longer."""
     renewed = Lease.renewed
 
     def patched(self: Lease, asked_at: float) -> None:
@@ -121,7 +121,7 @@ def _never_renews() -> None:
 
 
 def _leaves_its_keys() -> None:
-    """Who gives up waiting leaves its place in the queue behind, until its lease ends."""
+    """A waiter that gives up leaves its place in the queue behind, until its lease ends."""
 
     async def delete_own(self: EtcdClient, key: str, create_revision: int, timeout_s: float | None = None) -> bool:
         lost = random.random() <= 0.02  # noqa: S311 - no secret
@@ -142,7 +142,7 @@ _RAISE: Final = 'redis.call("HSET", key.fence, unpack(prepared))\n  local genera
 
 
 def _in_lua(script: str, *changes: tuple[str, str]) -> Callable[[], None]:
-    """Replace something in a script, which must be there."""
+    """Return a patch that replaces something in a script, which must be there."""
 
     def plant() -> None:
         init = Script.__init__
@@ -154,7 +154,7 @@ def _in_lua(script: str, *changes: tuple[str, str]) -> Callable[[], None]:
                     if old not in self.source:
                         raise ValueError(f"{name} has no {old!r} any more")
                     self.source = self.source.replace(old, new)
-                # Else the servers would run the script that they know.
+                # Otherwise the servers would run the script that they know.
                 self.sha = hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest()
 
         Script.__init__ = patched  # type: ignore[method-assign]
@@ -163,7 +163,7 @@ def _in_lua(script: str, *changes: tuple[str, str]) -> Callable[[], None]:
 
 
 def _fence_at_write_only() -> None:
-    """As most texts have it: the write is refused if a higher token has written. The read raises nothing."""
+    """The write is refused if a higher token has written, as most texts have it. The read raises nothing."""
     _in_lua("prepare.lua", (_RAISE, "local generation"))()
     highest = 'if tonumber(fence.token or "0") > tonumber(request.token) then return {"stale", fence.token} end'
     raised = ' redis.call("HSET", key.fence, "source", request.source, "token", request.token)'
@@ -180,7 +180,7 @@ def _fence_at_write_only() -> None:
 
 
 def _no_batch_id() -> None:
-    """A batch that was not answered can't be found again: it is taken for one that was not written."""
+    """A batch that was not answered can't be found again, and is taken for one that was not written."""
 
     async def find(self: RedisStockStore, sku: str, batch: Batch) -> None:
         return None
@@ -224,7 +224,7 @@ def _answers_before_the_commit() -> None:
 
 
 def _settles_without_a_fence() -> None:
-    """What is in doubt is looked for, but nothing keeps it from being written later on."""
+    """A batch in doubt is looked for, but nothing keeps it from being written later on."""
 
     async def resolve(self: RedisStockStore, fence: Fence, batches: Mapping[str, Batch]) -> Any:
         return {sku: await self._find(sku, written) for sku, written in batches.items()}
@@ -235,7 +235,7 @@ def _settles_without_a_fence() -> None:
 
 
 def _repeat_is_sold_out() -> None:
-    """Who asks again with the key of an order is told that nothing is left."""
+    """A buyer who asks again with the key of an order is told that nothing is left."""
     repeat = decision._repeat
 
     def patched(snapshot: Snapshot, purchases: Any, seen: Any, purchase: Purchase) -> Decision | None:
@@ -246,12 +246,12 @@ def _repeat_is_sold_out() -> None:
 
 
 def _forgets_keys() -> None:
-    """Idempotency keys are not looked at."""
+    """Idempotency keys are ignored."""
     decision._repeat = lambda snapshot, purchases, seen, purchase: None
 
 
 def _answers_for_another() -> None:
-    """The key of an order tells about it whoever sends the key."""
+    """The key of an order reveals it to anybody who sends the key."""
     repeat = decision._repeat
 
     def patched(snapshot: Snapshot, purchases: Any, seen: Any, purchase: Purchase) -> Decision | None:
@@ -273,7 +273,7 @@ def _sent_when_answered() -> None:
 
 
 def _unseen_in_batch() -> None:
-    """A buyer's purchases in one batch don't count against the limit of each other."""
+    """A buyer's purchases in one batch don't count against each other's limit."""
     decide = decision.decide
 
     def patched(snapshot: Snapshot, purchases: Sequence[Purchase], **terms: Any) -> list[Decision]:
@@ -303,7 +303,7 @@ def _buys_twice_without_key() -> None:
 
 
 def _no_limit() -> None:
-    """What a buyer has bought at another instance doesn't count."""
+    """A buyer's purchases at another instance don't count."""
     decide = decision.decide
 
     def patched(snapshot: Snapshot, purchases: Any, **terms: Any) -> list[Decision]:
@@ -313,7 +313,7 @@ def _no_limit() -> None:
 
 
 def _sold_out_for_ever() -> None:
-    """An instance that has once sold the last unit of an item tells everybody so, whatever comes."""
+    """An instance that has once sold the last unit of an item says "sold out" to everybody from then on."""
     join, gone = Shop.join, set[str]()
 
     def patched(self: Shop, purchase: Purchase, **how: Any) -> Any:
@@ -336,7 +336,7 @@ def _sold_out_for_ever() -> None:
 
 
 def _drops_connections() -> None:
-    """Three requests of ten get no answer, as their connection is cut."""
+    """Three of ten requests get no answer, as their connection is cut."""
     received = Connection.data_received
 
     def patched(self: Connection, data: bytes) -> None:

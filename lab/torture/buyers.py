@@ -1,7 +1,7 @@
-"""The buyers: they come whether or not they are served, try again as a real client would, and ask again afterwards.
+"""The buyers: they come whether or not they are served, retry as a real client would, and ask again afterwards.
 
 Three kinds come to three items. Most have an idempotency key. Some have none: they can't ask again when no answer came.
-And some come again and again for the item of which each buyer may have a few units only.
+And some come again and again for the item of which each buyer may have only a few units.
 """
 
 import asyncio
@@ -16,18 +16,18 @@ from lab.torture.history import UNKNOWN, Attempt, Item, Theft
 from lab.torture.stage import Actor
 
 _AGAIN_S: Final = 0.2  # after a connection that failed
-_ONCE_MORE_S: Final = 1.5  # within that long who was told asks again
-_THIEVES: Final = 0.1  # of those who have been told
-_KEYLESS: Final = 0.25  # of those who come
+_ONCE_MORE_S: Final = 1.5  # a buyer with an answer asks again within that time
+_THIEVES: Final = 0.1  # share of the buyers with an answer
+_KEYLESS: Final = 0.25  # share of the buyers
 _REGULARS: Final = 0.15
 _REGULARS_AT_ONCE: Final = 8
 _PURCHASES_OF_A_REGULAR: Final = 6
-UNITS_PER_PURCHASE: Final = 1.75  # on the average, see `Crowd.come`
+UNITS_PER_PURCHASE: Final = 1.75  # on average, see `Crowd.come`
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What a buyer wants. A key makes it safe to ask again. `patience_s`: then the same is asked elsewhere."""
+    """A buyer's wish. A key makes it safe to ask again. `patience_s`: after that the buyer asks elsewhere."""
 
     name: str
     key: str | None
@@ -38,9 +38,9 @@ class Wish:
 
 
 class Crowd:
-    """Buyers, each a task: asks one of the instances, and on 503 or a lost connection another one, until told.
+    """Buyers, each a task that asks an instance, and on 503 or a lost connection another one, until it has an answer.
 
-    `patience_s`: how long they wait for an answer. Some wait longer than an instance lets them, others less.
+    `patience_s`: how long they wait for an answer. Some wait longer than an instance allows, others less.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Crowd:
         self._name = f"{self._wishes.getrandbits(32):08x}"
 
     async def come(self, per_s: float) -> None:
-        """Come at random moments, `rate` a second on the average, until cancelled."""
+        """Come at random moments, `per_s` a second on average, until cancelled."""
         while True:
             kind, quantity = self._wishes.random(), self._wishes.choice((1, 1, 2, 3))
             sku = self._wishes.choice(self._free)
@@ -112,7 +112,7 @@ class Crowd:
             self._failure = self._failure or failure
 
     async def all_told(self, within_s: float) -> None:
-        """Wait until every buyer was told; those who were not in that time give up. Raises what went wrong here."""
+        """Wait until every buyer has an answer; the rest then give up. Raises errors of the buyers themselves."""
         self._over = True
         if self._buying:
             await asyncio.wait(self._buying, timeout=within_s)
@@ -124,7 +124,7 @@ class Crowd:
             raise self._failure
 
     async def close(self) -> None:
-        """Send everybody home."""
+        """Cancel all buyers."""
         try:
             await self.all_told(0)
         finally:
@@ -134,14 +134,14 @@ class Crowd:
         told = await self._until_told(wish)
         if told is not None and wish.key is not None:
             actor, attempt = told
-            # A buyer who was told asks once more, elsewhere: the answer must be the same.
+            # A buyer with an answer asks once more, elsewhere: the answer must be the same.
             await asyncio.sleep(0 if self._over else self._ways.uniform(0, _ONCE_MORE_S))
             await self._until_told(wish, self._another(actor))
             if attempt.order is not None and self._ways.random() < _THIEVES:
                 await self._steal(wish, self._another(actor))
 
     async def _steal(self, wish: Wish, actor: Actor) -> None:
-        """Ask for somebody's order by its key, under another name."""
+        """Ask for another buyer's order by its key, under a different name."""
         thief = replace(wish, buyer=f"thief of {wish.name}")
         try:
             answer = await self._http.post(f"{actor.url}/stock/reduce", **_request(thief))
@@ -151,14 +151,14 @@ class Crowd:
         self._told(Theft(wish.name, wish.sku, actor.name, round(self._clock(), 4), status, said))
 
     async def _until_told(self, wish: Wish, actor: Actor | None = None) -> tuple[Actor, Attempt] | None:
-        """The instance that told, and what; None if there is nobody to ask any more."""
+        """Return the instance that answered, and the answer; None if there is nobody left to ask."""
         actor = actor or self._ways.choice(self._actors)
         while True:
             attempt = await self._ask(actor, wish)
             if attempt.status not in (0, 503):
                 return actor, attempt
             if wish.key is None and (attempt.status == 0 or attempt.error == UNKNOWN):
-                return None  # it may have been sold: to ask again could buy twice
+                return None  # it may have been sold: asking again could buy twice
             pause_s = float(attempt.retry_after or _AGAIN_S)
             await asyncio.sleep(pause_s * self._ways.uniform(0.5, 1.0))
             actor = self._another(actor)

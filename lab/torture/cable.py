@@ -1,6 +1,6 @@
-"""A network of an instance's own: a namespace with one cable to the rest, which can be pulled out.
+"""A network for one instance: a namespace with one cable to the rest, which can be pulled out.
 
-Packets are dropped by the kernel then, and nobody is told: unlike a proxy it acknowledges nothing. It takes Linux, root
+The kernel then drops packets without notice: unlike a proxy it acknowledges nothing. This takes Linux, root
 and iproute2; elsewhere instances are on loopback, and the fault misses.
 """
 
@@ -14,16 +14,16 @@ from app.errors import SeckillError
 from lab.servers.process import Process
 
 _TOOLS: Final = ("ip", "unshare", "nsenter")
-_NETWORK: Final = "198.18"  # for tests between networks (RFC 2544): no host of anybody's has it
+_NETWORK: Final = "198.18"  # for tests between networks (RFC 2544): no real host has it
 _SLEEP: Final = "ip link set lo up && exec sleep 100000"
 
 
 class NoCable(SeckillError):
-    """There can be no such network here, and why."""
+    """No such network is possible here; the text says why."""
 
 
 class Cable:
-    """The namespace and the cable. `host`: our end's address; `address`: the other one's, inside."""
+    """The namespace and the cable. `host`: address of our end; `address`: that of the other end, inside."""
 
     def __init__(self, number: int) -> None:
         self._name = f"sk{os.getpid() % 10**6}x{number}"  # 15 characters at most
@@ -31,17 +31,17 @@ class Cable:
         network = f"{_NETWORK}.{block // 64 % 256}.{block % 64 * 4}"
         first = int(network.rpartition(".")[2])
         self.host, self.address = (f"{network.rpartition('.')[0]}.{first + end}" for end in (1, 2))
-        # The namespace lives as long as somebody is in it, and the cable with it.
+        # The namespace lives as long as a process is in it, and the cable with it.
         argv = ["unshare", "--net", "sh", "-c", _SLEEP]
         self._inside = Process(f"cable-{number}", lambda _: argv, ready=self._is_separate)
 
     @property
     def prefix(self) -> list[str]:
-        """Before the command line of what shall run inside."""
+        """Return the command that goes before the one that shall run inside."""
         return ["nsenter", "--target", str(self._inside.pid), "--net", "--"]
 
     def plug_in(self) -> None:
-        """Make it. Raises `NoCable`."""
+        """Create the namespace and the cable. Raises `NoCable`."""
         missing = [tool for tool in _TOOLS if shutil.which(tool) is None]
         if missing or os.geteuid() != 0:
             raise NoCable(f"it takes {', '.join(missing)}" if missing else "it takes root")
@@ -58,15 +58,15 @@ class Cable:
             raise NoCable(str(error)) from error
 
     def pull(self) -> None:
-        """Drop all packets, both ways, from now on."""
+        """Drop all packets, in both directions, from now on."""
         _run(*self.prefix, "ip", "link", "set", f"{self._name}b", "down")
 
     def connect(self) -> None:
-        """Let them through again."""
+        """Let packets through again."""
         _run(*self.prefix, "ip", "link", "set", f"{self._name}b", "up")
 
     def unplug(self) -> None:
-        """Remove it."""
+        """Remove the cable."""
         self._inside.stop()
 
     def _is_separate(self) -> bool:
@@ -84,7 +84,7 @@ def _run(*argv: str) -> None:
 
 
 def why_not() -> str:
-    """Why there can be no cables here; empty if there can."""
+    """Return why there can be no cables here; empty if there can."""
     cable = Cable(15)
     try:
         cable.plug_in()

@@ -1,4 +1,4 @@
-"""`seckill torture`: what the command line asks for, put into words that the run understands."""
+"""`seckill torture`: turns the command line's options into those of a run."""
 
 import random
 import secrets
@@ -23,17 +23,17 @@ from lab.torture.judge import Finding
 from lab.torture.nemesis import CABLE, KINDS, SEVERAL, names_for, that_fit
 from lab.torture.stage import STORES, python_of, system_of
 
-FALLBACK: Final = "fallback"  # a lock in Redis that is done without while it is away, as the articles have it
-OPTIMISTIC: Final = "optimistic"  # no lock: of several that decide at once the first one writes
+FALLBACK: Final = "fallback"  # a lock in Redis that is skipped while Redis is away, as the articles have it
+OPTIMISTIC: Final = "optimistic"  # no lock: if several decide at once, the first one to write wins
 LOCKS: Final = (*(name for name in CLASSES if name not in ("local", "none")), FALLBACK, OPTIMISTIC)
 _CALM_S: Final = 5.0  # after each fault, beyond the TTL
-_BUG_DURATION_S: Final = 24.0  # of a run with a bug, and its faults strike again and again in it
-_RUNS_WITH_A_BUG: Final = 2  # a bug shows when its moment comes, which may not be in the first one
+_BUG_DURATION_S: Final = 24.0  # of a run with a bug, whose faults strike again and again
+_RUNS_WITH_A_BUG: Final = 2  # a bug shows only at its moment, which may not come in the first run
 _HELP: Final = "help"
 
 
 class WrongOption(SeckillError):
-    """An option of the command line that can't be; `option` names it."""
+    """An invalid option of the command line; `option` names it."""
 
     def __init__(self, option: str, text: str) -> None:
         super().__init__(text)
@@ -42,7 +42,7 @@ class WrongOption(SeckillError):
 
 @dataclass(frozen=True, slots=True)
 class TortureArguments:
-    """What the command line says."""
+    """The options of the command line."""
 
     duration_s: float
     instances: int
@@ -62,7 +62,7 @@ class TortureArguments:
 
 
 def torture(arguments: TortureArguments) -> int:
-    """Do what was asked for; the exit status. Raises `WrongOption`, and `ConfigurationError`."""
+    """Run what the options ask for, and return the exit status. Raises `WrongOption`, and `ConfigurationError`."""
     if arguments.nemesis == _HELP:
         for name, kind in KINDS.items():
             print(f"{name:15} {kind.what}")  # noqa: T201
@@ -102,7 +102,7 @@ def _make_folder(report: Path) -> None:
 
 
 def _what_was_meant(options: torturing.TortureOptions, status: int) -> str:
-    """A run that is broken on purpose is to end with violations; empty for one that isn't, or was stopped."""
+    """Explain that a run that is broken on purpose must end with violations; empty for others and stopped ones."""
     if options.bug:
         return {
             0: "The bug was not found: its moment may not have come. Run it once more, or for longer.",
@@ -176,7 +176,7 @@ def _nemeses(arguments: TortureArguments, possible: tuple[str, ...]) -> tuple[st
 
 
 def with_bug(options: torturing.TortureOptions, name: str) -> torturing.TortureOptions:
-    """A run that has this bug, and what exposes it."""
+    """Return the options of a run that has this bug, and the faults that expose it."""
     bug = BUGS[name]
     return replace(
         options,
@@ -190,7 +190,7 @@ def with_bug(options: torturing.TortureOptions, name: str) -> torturing.TortureO
 
 
 def try_all_bugs(options: torturing.TortureOptions) -> int:
-    """A run with each bug; 0 if all were found."""
+    """Run with each bug in turn, and return 0 if all were found."""
     console, missed = Console(), []
     table = Table("bug", "found", "after", "what it did to the sale")
     for number, (name, bug) in enumerate(BUGS.items(), 1):

@@ -1,4 +1,4 @@
-"""What happened in a run: one JSON object a line, so that it can be judged again, by us or by others.
+"""The events of a run, as one JSON object a line, so that it can be judged again, by us or by others.
 
 All moments are in seconds since the run began. `kind` says what a line is: the setup first, then attempts, looks,
 counts and faults as they happened, the end last.
@@ -15,7 +15,7 @@ UNKNOWN: Final = "urn:seckill:outcome-unknown"
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A thing on sale. `initial`: units that existed at the start; `limit`: units that a buyer may have, 0 for any."""
+    """An item on sale. `initial`: units at the start; `limit`: units that a buyer may have, 0 for any number."""
 
     sku: str
     initial: int
@@ -24,11 +24,11 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """How the run was set up.
+    """The setup of the run.
 
-    `recovery_s`: within that long a fault must be over; `promises`: what the lock declares, see
-    `fencelock.backend.Guarantees`; `known`: faults after which the lock's server itself, as is known of this version of
-    it, gives a lock to two; `bug`: what was switched off on purpose.
+    `recovery_s`: the time that a fault may take to be over; `promises`: those that the lock declares, see
+    `fencelock.backend.Guarantees`; `known`: faults after which this version of the lock's server itself is known to
+    give a lock to two; `bug`: the safeguard that was switched off on purpose.
     """
 
     items: tuple[Item, ...]
@@ -47,10 +47,10 @@ class Setup:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One request of a buyer and its answer. `status` is 0 when no answer came: `error` says why.
+    """A request of a buyer and its answer. `status` is 0 when no answer came: `error` says why.
 
     `wish`: the same for all attempts at one purchase; `key`: its idempotency key, if it has one; `granted`: the
-    quantity that the answer speaks of.
+    quantity in the answer.
     """
 
     wish: str
@@ -72,7 +72,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Theft:
-    """A request with the key of somebody else's order, for the same quantity, and its answer. `status`: 0 for none."""
+    """A request with the key of another buyer's order, for the same quantity, and its answer. `status`: 0 for none."""
 
     key: str
     sku: str
@@ -84,7 +84,7 @@ class Theft:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What a reader saw in the store of an item, who asked at `asked_at` and had the answer at `at`."""
+    """A reader's view of an item in the store: asked for at `asked_at`, answered at `at`."""
 
     asked_at: float
     at: float
@@ -95,7 +95,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Restock:
-    """An operator has added units. `sure`: whether they were told so; else it may have been done at any time since."""
+    """An operator has added units. `sure`: whether that was confirmed; else it may have happened at any time since."""
 
     asked_at: float
     done_at: float
@@ -109,7 +109,7 @@ class Belief:
     """From `since` until `until` an instance took itself for the owner of a lock: from the grant to its release.
 
     `lost`: it had found out by the release that its lease was over, at `until`. `ended`: whether it came to a release;
-    else `until` is the grant's moment: the instance was killed, nobody knows when it stopped to believe. `waited_s`:
+    otherwise `until` is the grant's moment: the instance was killed, nobody knows when the belief ended. `waited_s`:
     for the grant.
     """
 
@@ -136,9 +136,9 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A fault. From `free_from` on the sale could go on: what was shared by all was there, or there again.
+    """A fault. From `free_from` on the sale could go on: the shared parts were never gone, or were back.
 
-    `struck`: whether there was anything to strike; `target` says what, or why not. `hit_at`: when it was broken.
+    `struck`: whether there was a target; `target` names it, or says why there was none. `hit_at`: when it was broken.
     """
 
     name: str
@@ -153,9 +153,9 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class SoldOrder:
-    """An order as it lies in the store, in the order in which they were written (of one item).
+    """An order as it is in the store, in the order in which they were written (of one item).
 
-    `epoch`: of its token; an operator who unfences the item begins the next one.
+    `epoch`: that of its token; an operator who unfences the item begins the next one.
     """
 
     id: str
@@ -171,7 +171,7 @@ class SoldOrder:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """What was left of an item in the end."""
+    """The rest of an item at the end."""
 
     stock: int
     lucky: int
@@ -181,9 +181,9 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """What was there when all was over: the stock, the orders, and what was left behind on the lock's servers.
+    """The state at the end: the stock, the orders, and what was left behind on the lock's servers.
 
-    `unreadable`: what the store said of an item that it could not say.
+    `unreadable`: the store's errors for items that it could not read.
     """
 
     left: tuple[Left, ...]
@@ -208,7 +208,7 @@ class History:
     end: End | None = None
 
     def add(self, event: "Event") -> None:
-        """Note something that happened."""
+        """Add an event."""
         match event:
             case Attempt():
                 self.attempts.append(event)
@@ -244,7 +244,7 @@ _KINDS: dict[str, type[Any]] = {
 
 
 class Recorder:
-    """Writes a history down while it happens: what was seen before a crash of ours is on disk."""
+    """Writes a history while it happens, so that everything seen before a crash of ours is on disk."""
 
     def __init__(self, history: History, file: TextIO) -> None:
         self.history = history
@@ -262,13 +262,13 @@ class Recorder:
 
 
 def load(path: Path) -> History:
-    """A history that was written down. Raises `ValueError` for a file that is none."""
+    """Load a history that was written to a file. Raises `ValueError` for a file that is none."""
     with path.open() as file:
         return parse(file)
 
 
 def parse(lines: Iterable[str]) -> History:
-    """A history from its lines."""
+    """Parse a history from its lines."""
     history: History | None = None
     for line in lines:
         fields = json.loads(line)

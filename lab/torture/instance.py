@@ -1,7 +1,7 @@
-"""An instance that can be hurt, and is watched: `python -m lab.torture.instance FOLDER [BUG]`.
+"""An instance that can be hurt and watched: `python -m lab.torture.instance FOLDER [BUG]`.
 
-SIGUSR1 stops its renewal for two TTLs, SIGUSR2 its event loop for three. FOLDER is for what it believes of its locks;
-BUG is one of `lab.torture.bugs`. Nothing of this is in the service itself; here it is `seckill serve` with all that.
+SIGUSR1 stops its renewal for two TTLs, SIGUSR2 its event loop for three. FOLDER is for its beliefs about its locks;
+BUG is one of `lab.torture.bugs`. The service itself has nothing of this; here it is `seckill serve` with all that.
 """
 
 import signal
@@ -16,7 +16,7 @@ from lab.torture import beliefs, bugs, long_hold
 
 
 def main(folder: Path, bug: str = "") -> None:
-    """Serve as the environment says."""
+    """Serve as the environment's settings say."""
     settings = load()
     with beliefs.watch(folder / beliefs.FILE, settings.instance_name):
         if bug:

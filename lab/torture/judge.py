@@ -1,7 +1,7 @@
-"""The judge: does a history keep the invariants? Pure: it sees the history and nothing else.
+"""The judge: whether a history keeps the invariants. It is pure: it sees the history and nothing else.
 
-Each check has a line in the verdict, with the invariant of the design that it stands for, and answers with sentences,
-one for each violation. A history that no check refuses is one in which nothing was oversold, undersold or lost.
+Each check has a line in the verdict, with the invariant of the design that it stands for, and yields a sentence
+for each violation. A history that passes all checks is one in which nothing was oversold, undersold or lost.
 """
 
 from collections import Counter
@@ -13,13 +13,13 @@ from lab.torture import judge_locks, judge_sale, judge_service
 from lab.torture.history import UNKNOWN, History
 from lab.torture.judge_sale import Evidence
 
-# Whatever else these strike, some instance must have missed an answer, or been refused.
+# Each of these faults must have made some instance miss an answer, or be refused.
 _HARM_COMMITS: Final = {"pause", "late-commit", "lost-commit", "lost-answer"}
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one check found. `looked_at` says what it had to judge by: a check of nothing proves nothing."""
+    """The result of one check. `looked_at` is its evidence: a check of nothing proves nothing."""
 
     invariant: str
     promise: str
@@ -33,7 +33,7 @@ class Finding:
 
 
 def judge(history: History) -> list[Finding]:
-    """All checks of a run. Raises `ValueError` for one that did not come to its end."""
+    """Apply all checks to a run. Raises `ValueError` for one that did not come to its end."""
     if history.end is None:
         raise ValueError("the history has no end: the run was not finished, so there is nothing to judge")
     evidence = Evidence(history, history.end)
@@ -89,7 +89,7 @@ def judge(history: History) -> list[Finding]:
 
 
 def branches(history: History) -> dict[str, int]:
-    """How often the rare ways through the program were gone; 0 says that this run proves nothing about one."""
+    """Count how often the rare ways through the program were taken; 0 means that this run proves nothing about one."""
     counted: Counter[str] = Counter()
     for one in history.counts:
         counted[one.name] += one.count

@@ -1,4 +1,4 @@
-"""What the judge demands of the locks, of what each of them has promised."""
+"""The judge's demands on the locks, each by its own promises."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -9,19 +9,19 @@ from lab.torture.history import Belief, Fault, History
 from lab.torture.judge_sale import Evidence
 from lab.torture.judge_service import peace
 
-# After these a grant may be believed in beside another one, until its holder is told or writes.
+# After these faults a grant may be believed in beside another one, until its holder notices or writes.
 _TAKE_AWAY: Final = frozenset({"holder-key"})
-# A server that was killed, for a lock that doesn't promise to survive that; and the same for a silent one, and for
+# Kills of a server, for a lock that doesn't promise to survive them; then the same for silent servers, and for
 # connections that were cut.
 _RESTARTS: Final = {"lock-kill", "lock-older"}
 _SILENCES: Final = {"lock-pause"}
 _CUTS: Final = {"lock-reset", "lock-silent"}
-# The lock's servers have forgotten what they granted after the backup, and give the same tokens again.
+# The lock's servers have forgotten all grants after the backup, and issue the same tokens again.
 _OLDER: Final = "lock-older"
 
 
 def exclusive(history: History) -> Iterator[str]:
-    """No two beliefs in one lock at a time."""
+    """No two instances believe at the same time that they own a lock."""
     promises = history.setup.promises
     if "everybody" not in promises:
         return
@@ -50,7 +50,7 @@ def exclusive(history: History) -> Iterator[str]:
 
 
 def _names(fault: Fault) -> set[str]:
-    # Of several at once the target says which.
+    # The target of several faults at once names them.
     return {fault.name} | {part.strip().split(",")[0] for part in fault.target.split(";")}
 
 
@@ -63,7 +63,7 @@ def _set_back(history: History) -> list[Fault]:
 
 
 def _forgotten(history: History, before: Belief, after: Belief) -> bool:
-    # Of a grant that its servers have forgotten the holder hears at its deadline.
+    # A holder whose grant the servers have forgotten notices at its deadline.
     return any(
         before.since <= fault.hit_at <= after.since and before.until <= fault.hit_at + history.setup.ttl_s
         for fault in _set_back(history)
@@ -71,8 +71,8 @@ def _forgotten(history: History, before: Belief, after: Belief) -> bool:
 
 
 def _taken_before_it_knew(history: History, grant: Belief) -> bool:
-    # It had the lock, and its key was deleted before it heard of it: on a busy machine its loop was late. Others had
-    # the lock meanwhile; what it writes the fence refuses.
+    # The holder's key was deleted before it heard of the grant: on a busy machine its loop was late.
+    # Others had the lock meanwhile; the fence refuses its writes.
     return any(
         fault.struck and _names(fault) & _TAKE_AWAY and grant.since - grant.waited_s <= fault.hit_at <= grant.since
         for fault in history.faults
@@ -101,7 +101,7 @@ def kept_in_peace(history: History) -> Iterator[str]:
 
 
 def long_holds(history: History) -> int:
-    """Grants that were needed for longer than a TTL, and were."""
+    """Count the grants that were needed for longer than a TTL, and were kept."""
     return sum(one.until - one.since > history.setup.ttl_s for one in history.beliefs if not one.lost)
 
 
@@ -125,11 +125,11 @@ def orders_in_order(evidence: Evidence) -> Iterator[str]:
 
 
 def grants_are_one_instances(evidence: Evidence) -> Iterator[str]:
-    """Every order was written under a grant, and a grant is one instance's."""
+    """Every order was written under a grant, and no grant was used by two instances."""
     owners: dict[int, set[str]] = defaultdict(set)
     grants: dict[str, int] = {}
     fenced = evidence.history.setup.guard == "fence"
-    once = 1 + len(_set_back(evidence.history))  # each time the lock comes back older it may give a token once more
+    once = 1 + len(_set_back(evidence.history))  # each time the lock comes back older it may issue a token once more
     granted = {(belief.token, belief.instance) for belief in evidence.history.beliefs}
     for order in evidence.end.orders:
         if not fenced:

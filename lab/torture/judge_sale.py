@@ -1,4 +1,4 @@
-"""What the judge demands of the sale: stock, orders and answers agree, whatever happened."""
+"""The judge's demands on the sale: stock, orders and answers agree, whatever happened."""
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
@@ -12,14 +12,14 @@ SOLD: Final = "sold"
 SOLD_OUT: Final = "sold_out"
 LIMIT_REACHED: Final = "limit_reached"
 OUTCOMES: Final = (SOLD, SOLD_OUT, LIMIT_REACHED)
-# For so long an instance may tell buyers without a key what it knew a moment ago (SECKILL_SOLD_OUT_TTL_MS).
+# How long an instance may give buyers without a key an answer from memory (SECKILL_SOLD_OUT_TTL_MS).
 MEMORY_S: Final = 1.0
 
 
 class Evidence:
-    """A history, sorted for those who judge it.
+    """A history, sorted for the checks.
 
-    `asked`: the attempts of each wish, in their order; `told`: those that were answered, of each wish that was.
+    `asked`: the attempts of each wish, in their order; `told`: the answered ones, of each wish that has any.
     """
 
     def __init__(self, history: History, end: End) -> None:
@@ -37,16 +37,16 @@ class Evidence:
             self._restocks[restock.sku].append(restock)
 
     def restocks(self, sku: str, since: float = 0.0, until: float = float("inf")) -> list[Restock]:
-        """Those of an item that may have taken place between two moments."""
+        """Return an item's restocks that may have taken place between two moments."""
         return [one for one in self._restocks[sku] if one.asked_at < until and one.done_at > since]
 
     def looks(self, sku: str) -> list[Look]:
-        """What was seen of an item."""
+        """Return the looks at an item."""
         return [look for look in self.history.looks if look.sku == sku]
 
 
 def adds_up(evidence: Evidence) -> Iterator[str]:
-    """In every look stock + lucky is what there has been until then; lucky never falls."""
+    """In every look stock + lucky equals the units that existed until then; lucky never falls."""
     for item in evidence.history.setup.items:
         looks = evidence.looks(item.sku)
         for look in looks:
@@ -67,7 +67,7 @@ def adds_up(evidence: Evidence) -> Iterator[str]:
 def _adds_up(evidence: Evidence, item: Item, at: str, look: Look) -> Iterator[str]:
     restocks = evidence.restocks(item.sku)
     surely = item.initial + sum(one.added for one in restocks if one.done_at <= look.asked_at)
-    # Few at a time; each of them may have taken place or not.
+    # There are few at a time; each of them may have taken place or not.
     possible = {surely}
     for one in restocks:
         if one.done_at > look.asked_at and one.asked_at < look.at:
@@ -79,7 +79,7 @@ def _adds_up(evidence: Evidence, item: Item, at: str, look: Look) -> Iterator[st
 
 
 def seen_after_told(evidence: Evidence) -> Iterator[str]:
-    """What is seen is not behind what buyers were told before."""
+    """No look shows less than buyers had heard before."""
     for item in evidence.history.setup.items:
         moments = sorted(
             (answers[0].done_at, answers[0].quantity)
@@ -99,7 +99,7 @@ def seen_after_told(evidence: Evidence) -> Iterator[str]:
 
 
 def orders_agree(evidence: Evidence) -> Iterator[str]:
-    """Lucky is what the orders add up to; nothing was sold that did not exist; a key has one order."""
+    """Lucky is the sum of the orders; nothing was sold that did not exist; a key has one order."""
     end = evidence.end
     for left in end.left:
         units = sum(order.quantity for order in evidence.orders[left.sku])
@@ -118,7 +118,7 @@ def orders_agree(evidence: Evidence) -> Iterator[str]:
 
 
 def nothing_unsold(evidence: Evidence) -> Iterator[str]:
-    """Nobody was refused units that were there all the while."""
+    """Nobody was refused units that were there all the time."""
     for item in evidence.history.setup.items:
         if item.limit:
             continue
@@ -137,7 +137,7 @@ def nothing_unsold(evidence: Evidence) -> Iterator[str]:
         for answer in refused:
             then = bisect_left(moments, answer.done_at)
             for later in [*looks[then : then + 1], at_the_end]:
-                # Without restocks the stock only falls: what is there later was there when they were refused.
+                # Without restocks the stock only falls: units left later were there when the buyer was refused.
                 since = answer.sent_at if answer.key is not None else answer.sent_at - MEMORY_S
                 added = sum(one.added for one in evidence.restocks(item.sku, since, later.at))
                 if answer.quantity <= later.stock - added:
@@ -152,7 +152,7 @@ def nothing_unsold(evidence: Evidence) -> Iterator[str]:
 
 
 def answers_kept(evidence: Evidence) -> Iterator[str]:
-    """Who was told "sold" has that order, for good; nobody else has one."""
+    """A buyer who was told "sold" has that order, for good; nobody else has one."""
     by_wish: dict[tuple[str, str], list[SoldOrder]] = defaultdict(list)
     for order in evidence.end.orders:
         by_wish[order.sku, order.key or order.buyer or ""].append(order)
@@ -160,7 +160,7 @@ def answers_kept(evidence: Evidence) -> Iterator[str]:
         first = attempts[0]
         found = by_wish[first.sku, first.key or first.buyer]
         answers = evidence.told.get(wish, [])
-        # A try that its buyer has given up may still wait in an instance.
+        # An attempt that its buyer has given up may still wait in an instance.
         asked_until = float("inf") if _given_up(attempts) else attempts[-1].done_at
         for answer in answers:
             about = f"{answer.buyer} ({'key ' + answer.key if answer.key else 'no key'})"
@@ -178,7 +178,7 @@ def answers_kept(evidence: Evidence) -> Iterator[str]:
 
 
 def asked_again(evidence: Evidence) -> tuple[str, Iterator[str]]:
-    """Who asks again hears the same, and no answer was untrue."""
+    """A buyer who asks again hears the same, and no answer was untrue."""
     pairs = sum(len(answers) - 1 for answers in evidence.told.values())
     return f"{pairs} asked again", _asked_again(evidence)
 
@@ -186,7 +186,7 @@ def asked_again(evidence: Evidence) -> tuple[str, Iterator[str]]:
 def _asked_again(evidence: Evidence) -> Iterator[str]:
     for attempts in evidence.asked.values():
         first: Attempt | None = None
-        maybe = False  # whether something may have been sold to it by now, as far as it was told
+        maybe = False  # whether something may have been sold to it by now, as far as its answers say
         for one in attempts:
             if one.status == 200:
                 about = f"key {one.key} of {one.sku}"
@@ -204,7 +204,7 @@ def _asked_again(evidence: Evidence) -> Iterator[str]:
 
 
 def keys_are_their_buyers(history: History) -> Iterator[str]:
-    """The key of an order tells its buyer about it, and nobody else."""
+    """The key of an order reveals it to its buyer only."""
     for theft in history.thefts:
         if theft.status not in (0, 503) and not (theft.status == 422 and "key-reused" in (theft.said or "")):
             yield (
@@ -214,7 +214,7 @@ def keys_are_their_buyers(history: History) -> Iterator[str]:
 
 
 def wanted(evidence: Evidence) -> Iterator[str]:
-    """No order without a request."""
+    """No order exists without a request."""
     by_key = {(one[0].sku, one[0].key or one[0].buyer): one for one in evidence.asked.values()}
     for order in evidence.end.orders:
         attempts = by_key.get((order.sku, order.key or order.buyer or ""))
@@ -229,7 +229,7 @@ def wanted(evidence: Evidence) -> Iterator[str]:
 
 
 def limits_kept(evidence: Evidence) -> Iterator[str]:
-    """Nobody has more than the limit, and who was told that it is reached has as much."""
+    """Nobody has more than the limit, and a buyer whose limit is said to be reached has as much."""
     limits = {item.sku: item.limit for item in evidence.history.setup.items if item.limit}
     units: Counter[tuple[str, str]] = Counter()
     for order in evidence.end.orders:
@@ -246,7 +246,7 @@ def limits_kept(evidence: Evidence) -> Iterator[str]:
 
 
 def decided(evidence: Evidence) -> Iterator[str]:
-    """Answers are 200, or 503 with Retry-After; in the end all who can ask again are decided."""
+    """Answers are 200, or 503 with Retry-After; in the end all who can ask again have a decision."""
     for attempts in evidence.asked.values():
         for one in attempts:
             by = f"from {one.instance} at {one.done_at:.2f} s"

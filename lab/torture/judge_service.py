@@ -1,4 +1,4 @@
-"""What the judge demands of the service: sales go on soon after a fault, and nobody waits in peace."""
+"""The judge's demands on the service: sales resume soon after a fault, and nobody waits in peace."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -9,25 +9,25 @@ from lab.torture.history import Fault, History
 from lab.torture.judge_sale import Evidence
 
 _HELD_UP_TTLS: Final = 1.0  # a buyer waits for no longer than this while nothing is broken
-# What httpx says of a connection that was cut, and not of a buyer's own patience.
+# The errors of httpx for a connection that was cut, and not for a buyer's own patience.
 _CUT: Final = {"ConnectError", "ReadError", "WriteError", "RemoteProtocolError", "CloseError"}
 
 
 def peace(history: History) -> list[tuple[float, float]]:
-    """When nothing was broken, and all had had the time to get over what was."""
+    """Return the periods in which nothing was broken, and all had had the time to recover."""
     ends = [0.0, *(fault.ended_at + history.setup.recovery_s for fault in history.faults)]
     begins = [*(fault.began_at for fault in history.faults), float("inf")]
     return [(end, begin) for end, begin in zip(ends, begins, strict=True) if end < begin]
 
 
 def peace_s(history: History) -> float:
-    """How long that was."""
+    """Return how long that was in all."""
     last = max((attempt.done_at for attempt in history.attempts), default=0.0)
     return sum(max(0.0, min(end, last) - begin) for begin, end in peace(history))
 
 
 def not_fenced_in_peace(history: History) -> Iterator[str]:
-    """Nobody was fenced off while nothing was broken: the lock excludes by itself, the fence is for the rest."""
+    """Nobody is fenced off while nothing is broken: the lock excludes by itself, and the fence is for faults."""
     calm = peace(history)
     for one in history.counts:
         if one.name.startswith("fenced") and any(begin <= one.since and one.at <= end for begin, end in calm):
@@ -43,9 +43,9 @@ def not_cut_in_peace(history: History) -> Iterator[str]:
 
 
 def waits(evidence: Evidence) -> list[float]:
-    """For how long each buyer waited for the first answer, in seconds, without the time in which something was broken.
+    """Return how long each buyer waited for the first answer, in seconds, except while something was broken.
 
-    Nor the time that faults take to be over.
+    The time that faults take to be over is left out as well.
     """
     history = evidence.history
     faults = [(fault.began_at, fault.ended_at + history.setup.recovery_s) for fault in history.faults]
@@ -59,7 +59,7 @@ def waits(evidence: Evidence) -> list[float]:
 
 def _overlap_s(begin: float, end: float, spans: list[tuple[float, float]]) -> float:
     covered, until = 0.0, begin
-    for first, last in spans:  # in the order of their beginnings
+    for first, last in spans:  # in the order of their starts
         covered += max(0.0, min(end, last) - max(until, first))
         until = max(until, min(end, last))
     return covered
@@ -74,11 +74,11 @@ def nobody_waits(evidence: Evidence) -> tuple[str, Iterator[str]]:
 
 
 def goes_on(history: History) -> Iterator[str]:
-    """There is no stretch without a decided purchase of an item that is longer than it may be.
+    """No stretch without a decided purchase of an item is longer than it may be.
 
-    Of each item by itself: a lock that is stuck stops the items that it guards, and no others.
+    Each item counts by itself: a stuck lock stops the items that it guards, and no others.
     """
-    watched_until = max((fault.watched_until for fault in history.faults), default=0.0)  # and buyers came until then
+    watched_until = max((fault.watched_until for fault in history.faults), default=0.0)  # buyers came until then
     asked_at: dict[str, float] = {}
     for one in history.attempts:
         asked_at[one.sku] = min(one.sent_at, asked_at.get(one.sku, one.sent_at))
@@ -97,7 +97,7 @@ def goes_on(history: History) -> Iterator[str]:
 
 
 def _decisions(history: History) -> dict[str, list[float]]:
-    # Of each item. Not who asks again: those are answered where nothing can be sold.
+    # For each item, first answers only: repeated ones come even where nothing can be sold.
     first: dict[str, tuple[str, float]] = {}
     for one in history.attempts:
         if one.status == 200:
@@ -110,7 +110,7 @@ def _decisions(history: History) -> dict[str, list[float]]:
 
 
 def recovery_s(history: History, fault: Fault) -> float:
-    """The longest time without a decided purchase of an item, from when it could go on until its watch is over."""
+    """Return the longest time without a decided purchase of an item, from when it could go on to the watch's end."""
     longest_s = 0.0
     for decisions in _decisions(history).values():
         moments = [at for at in decisions if fault.free_from <= at <= fault.watched_until]

@@ -1,6 +1,6 @@
-"""Is there one order of all that happened that explains every answer? Asked of porcupine, beside our own judge.
+"""Checks with porcupine, beside our own judge, that one order of all events explains every answer.
 
-Linearizability is checked of each item, and of each idempotency key, by a checker that others wrote and use. It is a Go
+Linearizability is checked for each item, and for each idempotency key, by an established checker. It is a Go
 module: built once, kept in the user's cache, where Go is on PATH.
 """
 
@@ -23,19 +23,19 @@ from app.errors import ConfigurationError
 from lab.torture.history import UNKNOWN, Attempt, Item
 from lab.torture.judge_sale import LIMIT_REACHED, MEMORY_S, SOLD, Evidence
 
-_CHECK_WITHIN_S: Final = 20.0  # of each item
+_CHECK_WITHIN_S: Final = 20.0  # per item
 _BUILD_WITHIN_S: Final = 300.0  # the first build on a machine downloads what it needs
 _SOURCES: Final = ("main.go", "go.mod", "go.sum")
-_NEVER_US: Final = 10**12  # the return of what was not answered
+_NEVER_US: Final = 10**12  # the return of an operation that was not answered
 
 
 class NoChecker(ConfigurationError):
-    """Porcupine can't be had here, and why."""
+    """Porcupine can't be used here; the text says why."""
 
 
 @dataclass(slots=True)
 class Linearity:
-    """What porcupine says. `violations`: one for each part that it found no order of."""
+    """The verdict of porcupine. `violations`: one for each part for which it found no order."""
 
     operations: int = 0
     parts: int = 0
@@ -43,7 +43,7 @@ class Linearity:
 
 
 def check(evidence: Evidence, picture: Path) -> Linearity:
-    """Ask porcupine about each item and each key; a picture of what it finds. Raises `NoChecker`."""
+    """Ask porcupine about each item and each key, and draw its findings. Raises `NoChecker`."""
     program = _program()
     lines = "".join(json.dumps(one) + "\n" for one in operations(evidence))
     argv = [str(program), str(_CHECK_WITHIN_S), str(picture)]
@@ -56,16 +56,16 @@ def check(evidence: Evidence, picture: Path) -> Linearity:
         found.parts += 1
         found.operations += result["operations"]
         if result["verdict"] != "Ok":
-            # With the order of the orders a good history takes a second. One that takes 20 has no explanation.
+            # With the order of the orders a good history takes a second; a history that takes 20 has no explanation.
             how = f"in {_CHECK_WITHIN_S:g} s no order was found that" if result["verdict"] == "Unknown" else "no order"
             found.violations.append(f"{how} explains {result['item']}; the first that doesn't fit: {result['first']}")
     return found
 
 
 def operations(evidence: Evidence) -> Iterator[dict[str, Any]]:
-    """What happened, in porcupine's words."""
+    """Yield the events as operations of porcupine."""
     of_items = [*_of_items(evidence)]
-    free: list[tuple[int, int]] = []  # who is free since when: a client does one thing at a time
+    free: list[tuple[int, int]] = []  # since when each client is free: a client does one thing at a time
     for one in sorted(of_items, key=lambda operation: operation["call"]):
         lane = heapq.heappop(free)[1] if free and free[0][0] < one["call"] else len(free) + 1
         heapq.heappush(free, (one["return"], lane))
@@ -79,11 +79,11 @@ def _operation(part: str, kind: str, call_s: float, return_s: float, about: str,
 
 
 class _Order:
-    """The order of an item's sales, as the store has it: the orders lie there as they were written.
+    """The order of an item's sales as the store has it, where the orders lie as they were written.
 
-    It must be one that explains all. Without it the search would not end: of those who wait together anybody could have
-    been the first, and what was never answered could have happened at any time. `number` of a sale, and how many looks
-    saw less than that (`looks_before`), which says early that a way leads nowhere.
+    The order must be one that explains all. Without it the search would not end: of waiting buyers anybody could
+    have been the first, and an unanswered request could have taken effect at any time. `number` of a sale, and how many
+    looks saw less than that (`looks_before`), which shows early that a branch leads nowhere.
     """
 
     def __init__(self, evidence: Evidence, sku: str) -> None:
@@ -119,20 +119,20 @@ def _of_items(evidence: Evidence) -> Iterator[dict[str, Any]]:
 
 
 def _restocks(evidence: Evidence, item: Item) -> Iterator[dict[str, Any]]:
-    """An operator waits for the lock; who looked meanwhile tells when it took place, which makes the search short."""
+    """Yield restocks. The operator waits for the lock; looks narrow down the moment, which shortens the search."""
     units, looks = item.initial, evidence.looks(item.sku)
     for one in sorted(evidence.restocks(item.sku), key=lambda restock: restock.asked_at):
         before, units = units, units + one.added
         begin = max([one.asked_at, *(look.asked_at for look in looks if look.stock + look.lucky <= before)])
         end = min([one.done_at, *(look.at for look in looks if look.stock + look.lucky >= units)])
-        if begin > end:  # somebody looked wrong; which look it was is for porcupine to say
+        if begin > end:  # a look was wrong; porcupine finds out which one
             begin, end = one.asked_at, one.done_at
         about = f"{one.added} of {one.sku} added, {one.asked_at:.3f} to {one.done_at:.3f} s"
         yield _operation(one.sku, "add", begin, end, about, units=one.added)
 
 
 def _of_wish(attempts: list[Attempt], *, written: bool) -> Iterator[dict[str, Any]]:
-    """The answers to a purchase that were new. A try that got none may still be served, and told by a later one."""
+    """Yield the new answers to a purchase. An attempt without one may still be served, as a later answer shows."""
     since: float | None = None
     under_way: float | None = None
     told: str | None = None
@@ -155,7 +155,7 @@ def _purchase(answer: Attempt, since: float) -> dict[str, Any]:
         f"{answer.buyer} asks {answer.instance} for {answer.quantity}: {answer.outcome}, "
         f"{since:.3f} to {answer.done_at:.3f} s"
     )
-    # Who has no key may be told what was so a moment ago.
+    # A buyer without a key may get an answer that was true a moment ago.
     since -= 0 if answer.key is not None or answer.outcome == SOLD else MEMORY_S
     return _operation(answer.sku, "buy", since, answer.done_at, about, units=answer.quantity, outcome=answer.outcome)
 
@@ -163,7 +163,7 @@ def _purchase(answer: Attempt, since: float) -> dict[str, Any]:
 def _of_keys(evidence: Evidence) -> Iterator[dict[str, Any]]:
     for attempts in evidence.asked.values():
         answers = [one for one in attempts if one.status == 200 and one.key is not None]
-        if len(answers) < 2 or any(one.outcome == "sold_out" for one in answers):  # that is no last word
+        if len(answers) < 2 or any(one.outcome == "sold_out" for one in answers):  # that answer is not final
             continue
         for number, one in enumerate(answers):
             part, about = f"key {one.key}", f"{one.outcome} {one.order}, {one.sent_at:.3f} to {one.done_at:.3f} s"
@@ -172,7 +172,7 @@ def _of_keys(evidence: Evidence) -> Iterator[dict[str, Any]]:
 
 
 def _program() -> Path:
-    """The checker, built if it isn't yet. Raises `NoChecker`."""
+    """Return the checker, after building it if necessary. Raises `NoChecker`."""
     sources = {name: files("lab.torture").joinpath("porcupine", name).read_bytes() for name in _SOURCES}
     digest = hashlib.sha256(b"".join(sources.values())).hexdigest()[:16]
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "seckill"
@@ -193,5 +193,5 @@ def _program() -> Path:
             raise NoChecker("go build took too long") from None
         if done.returncode:
             raise NoChecker(f"go build failed: {done.stderr.strip()[-300:]}")
-        built.rename(program)  # only a whole one is ever seen
+        built.rename(program)  # nobody ever sees a partial one
     return program

@@ -1,6 +1,6 @@
 """A second use of the locks, beside the sale: they are held for longer than a TTL, so that renewal is needed.
 
-Grants of the sale last milliseconds; a renewal that renews nothing would never be noticed there. In each instance one
+Grants of the sale last milliseconds; a renewal that does nothing would never be noticed there. In each instance one
 thread, and one task on a loop of its own, take turns with those of the other instances.
 """
 
@@ -25,7 +25,7 @@ _AWAY_S: Final = 0.2
 
 
 def begin(settings: Settings, folder: Path) -> Callable[[float], None]:
-    """Hold locks in the background, until the file `quiet` is there; the answer pauses their renewal."""
+    """Hold locks in the background, until the file `quiet` exists; return a function that pauses their renewal."""
     url, ttl_s, timeout_s = settings.lock.get_secret_value(), settings.lock_ttl_s, settings.lock_timeout_ms / 1000
     backend = connect(url, ttl_s=ttl_s, timeout_s=timeout_s, instance=settings.instance_name)
     wait_s, hold_s, quiet = 6 * ttl_s, HOLD_TTLS * ttl_s, folder / QUIET

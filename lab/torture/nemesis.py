@@ -1,7 +1,7 @@
-"""The nemesis: the faults, and the one who chooses among them.
+"""The nemesis: the faults, and the selection among them.
 
-A fault is an async context manager: it breaks something as it is entered and mends it as it is left. It yields what it
-has struck, or raises `Missed` when there was nothing to strike. `Kind` says how long it is left broken.
+A fault is an async context manager: it breaks something on entry and mends it on exit. It yields the name of its
+target, or raises `Missed` when there was nothing to strike. `Kind` says how long it stays broken.
 """
 
 import asyncio
@@ -39,12 +39,12 @@ _SLOW_SYNC_MS: Final = 100
 
 
 class Missed(Exception):
-    """There was nothing to strike, and why."""
+    """There was nothing to strike; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What a fault may touch: the stage, what an operator can see and do, and the one who adds units."""
+    """The parts that a fault may touch: the stage, the operator's view and actions, and the restocks."""
 
     stage: Stage
     dice: random.Random
@@ -53,20 +53,20 @@ class World:
     ttl_s: float
 
     def any_instance(self) -> Actor:
-        """One of the instances."""
+        """Return one of the instances."""
         return self.dice.choice(self.stage.instances)
 
     def instance_of(self, contender: Contender | None) -> Actor | None:
-        """The instance whose contender that is."""
+        """Return the instance of a contender."""
         name = contender.owner.get("instance") if contender else None
         return next((actor for actor in self.stage.instances if actor.name == name), None)
 
     async def holder(self) -> Actor:
-        """The instance that owns the lock just now; any one when nobody does for a while."""
+        """Return the instance that owns the lock just now; any instance if none does for a while."""
         return self.instance_of(await self.contender(holds=True)) or self.any_instance()
 
     async def contender(self, *, holds: bool) -> Contender | None:
-        """Who owns the lock, or one who waits for it, as soon as there is one."""
+        """Return the contender that owns the lock, or one that waits for it, as soon as there is one."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_AIM_WITHIN_S):
                 while True:
@@ -78,7 +78,7 @@ class World:
         return None
 
     async def sold(self) -> int:
-        """The units sold of all items."""
+        """Return the units sold of all items."""
         levels = (await self.admin.levels(self.stage.skus)).values()
         return sum(level.lucky for level in levels if isinstance(level, Level))
 
@@ -90,9 +90,9 @@ Strike = Callable[[World], AbstractAsyncContextManager[str]]
 class Kind:
     """A kind of fault.
 
-    `place`: faults of one place don't go together. `ttls` and `seconds`: how long it lasts. `shared`: what it breaks is
-    everybody's, so sales can go on only when it is over; else the others should go on at once. `apart`: it goes with
-    no other.
+    `place`: faults of one place don't go together. `ttls` and `seconds`: its duration. `shared`: all instances need
+    the broken part, so sales can resume only when it is over; otherwise the others should go on at once. `apart`: it
+    goes with no other.
     """
 
     strike: Strike
@@ -104,13 +104,13 @@ class Kind:
     apart: bool = False
 
     def lasts_s(self, ttl_s: float) -> float:
-        """How long it is left broken."""
+        """Return how long the fault lasts."""
         return self.ttls * ttl_s + self.seconds
 
 
 @asynccontextmanager
 async def _pause_holder(world: World) -> AsyncIterator[str]:
-    # The holder, caught in the act: an instance that was stopped outside of its grant is let go again.
+    # The holder must be caught in the act: an instance that was stopped outside its grant is resumed.
     for _ in range(_TRIES):
         actor = world.instance_of(await world.contender(holds=True))
         if actor is None:
@@ -159,7 +159,7 @@ async def _upgrade(world: World) -> AsyncIterator[str]:
 
 
 def _lock_server(how: str) -> Strike:
-    """Stop or kill one of the lock's servers, the leader if there is one."""
+    """Return a strike that stops or kills one of the lock's servers, the leader if there is one."""
 
     @asynccontextmanager
     async def strike(world: World) -> AsyncIterator[str]:
@@ -190,15 +190,15 @@ async def _older(world: World) -> AsyncIterator[str]:
         await asyncio.sleep(world.ttl_s / 10)
     else:
         raise Missed("nothing was sold after the backup")
-    await asyncio.sleep(world.ttl_s)  # the copy doesn't know of the tokens that are given now
+    await asyncio.sleep(world.ttl_s)  # the copy doesn't know of the tokens that are issued now
     await asyncio.to_thread(world.stage.set_locks_back)
     try:
         yield "all of its servers"
     finally:
         await asyncio.to_thread(world.stage.locks.start)
-        # Whoever was in the queue at the backup is in the way for a TTL. In the next one nobody is to sell.
+        # The contenders in the queue at the backup block it for a TTL. In the next one nobody is to sell.
         await asyncio.sleep(2 * world.ttl_s)
-        # As docs/operations.md has it: restart all, and unfence what the store refuses.
+        # As docs/operations.md says: restart all, and unfence items that the store refuses.
         await asyncio.to_thread(world.stage.restart)
         async with asyncio.timeout(_OPERATOR_TTLS * world.ttl_s):
             for sku in world.stage.skus:
@@ -208,14 +208,14 @@ async def _older(world: World) -> AsyncIterator[str]:
 
 async def _faults(world: World, sku: str) -> list[str]:
     while True:
-        # Whoever queued at the backup is in the way for a TTL.
+        # The contenders in the queue at the backup block it for a TTL.
         with contextlib.suppress(LockError):
             return await world.admin.faults(sku, wait_s=world.ttl_s)
         await asyncio.sleep(_ARRIVES_S)
 
 
 def _store(how: str) -> Strike:
-    """Kill the store, cut its power, or fill its disk, which ends it as well."""
+    """Return a strike that kills the store, cuts its power, or fills its disk, which ends it as well."""
 
     @asynccontextmanager
     async def strike(world: World) -> AsyncIterator[str]:
@@ -264,7 +264,7 @@ async def _reshard(world: World) -> AsyncIterator[str]:
 
 
 def _controlled(whose: str, **controls: int) -> Strike:
-    """Set a wall clock, or slow a disk down."""
+    """Return a strike that sets a wall clock, or slows a disk down."""
 
     @asynccontextmanager
     async def strike(world: World) -> AsyncIterator[str]:
@@ -292,14 +292,14 @@ async def _until(holds: Callable[[], bool], within_s: float = _AIM_WITHIN_S) -> 
 
 
 def _on_path(to: str, how: str) -> Strike:
-    """Stall, silence, delay or reset the path between one instance and the lock's servers, or the store."""
+    """Return a strike that stalls, silences, delays or resets an instance's path to the lock's servers or the store."""
 
     @asynccontextmanager
     async def strike(world: World) -> AsyncIterator[str]:
         actor = await world.holder()
         paths = actor.to_lock if to == "lock" else [_to_store(actor)]
         if how == "cut":
-            # As it often comes: slow first, so that who counts a lease from the answer is wrong by that much.
+            # As often happens: slow first, so that counting a lease from the answer is wrong by that much.
             for path in paths:
                 path.answer_delay_s = _SLOW_S
             await asyncio.sleep(world.ttl_s / 2)
@@ -344,7 +344,7 @@ async def _cable(world: World) -> AsyncIterator[str]:
 
 
 def _late(what: str, *, pause: bool) -> Strike:
-    """Hold a read or a commit on its way to the store; its sender, too, can be stopped until others have sold."""
+    """Return a strike that holds a read or a commit to the store, and may stop its sender until others have sold."""
 
     @asynccontextmanager
     async def strike(world: World) -> AsyncIterator[str]:
@@ -358,7 +358,7 @@ def _late(what: str, *, pause: bool) -> Strike:
                 actor.pause()
             yield f"a {what} of {actor.name}"
         finally:
-            path.restore()  # what was on its way arrives first
+            path.restore()  # messages that were on their way arrive first
             if pause:
                 await asyncio.sleep(0.05)
                 actor.resume()
@@ -367,7 +367,7 @@ def _late(what: str, *, pause: bool) -> Strike:
 
 
 def _lost(what: str) -> Strike:
-    """Lose a commit, or the answer to one, together with the connections to the store."""
+    """Return a strike that loses a commit, or the answer to one, together with the connections to the store."""
 
     @asynccontextmanager
     async def strike(world: World) -> AsyncIterator[str]:
@@ -386,7 +386,7 @@ def _lost(what: str) -> Strike:
 
 @asynccontextmanager
 async def _late_restocked(world: World) -> AsyncIterator[str]:
-    # What was read is there again when the commit comes: by the stock alone nobody can tell that it is late.
+    # When the commit comes the stock is as it was read: by the stock alone nobody can tell that it is late.
     actor = world.any_instance()
     path = _to_store(actor)
     path.hold_at(world.stage.commit_mark)
@@ -394,7 +394,7 @@ async def _late_restocked(world: World) -> AsyncIterator[str]:
         if not await asyncio.to_thread(path.struck.wait, _AIM_WITHIN_S):
             raise Missed(f"no commit of {actor.name} to be seen")
         items, before = world.stage.items_of(path.struck_by), await world.restocks.levels()
-        await asyncio.sleep(world.ttl_s)  # its sender gives up, finds out, and sells again
+        await asyncio.sleep(world.ttl_s)  # its sender gives up, notices, and sells again
         for sku in items:
             await world.restocks.set_to(sku, before[sku])
         path.restore()  # at once, before others have sold
@@ -405,7 +405,7 @@ async def _late_restocked(world: World) -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def _late_between(world: World) -> AsyncIterator[str]:
-    # The next owner has read, and not yet written: only that its token was seen at the read can stop the late one.
+    # The next owner has read, and not yet written: only the token that was seen at the read can stop the late commit.
     actor = world.any_instance()
     path = _to_store(actor)
     others = [_to_store(one) for one in world.stage.instances if one is not actor]
@@ -429,7 +429,7 @@ async def _late_between(world: World) -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def _renewal(world: World) -> AsyncIterator[str]:
-    # A lease is needed for longer than its TTL only behind a holder who doesn't move.
+    # A lease is needed for longer than its TTL only behind a holder that is stuck.
     async with _late("commit", pause=True)(world) as held:
         waiter = world.instance_of(await world.contender(holds=False))
         if waiter is None:
@@ -440,7 +440,7 @@ async def _renewal(world: World) -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def _hang(world: World) -> AsyncIterator[str]:
-    # Its commit is held, so it has the lock; then its loop stands still, while its threads renew what they may.
+    # Its commit is held, so it has the lock; then its loop stands still, while its threads renew the leases they can.
     async with _late("commit", pause=False)(world) as held:
         actor = next(one for one in world.stage.instances if held.endswith(one.name))
         actor.signal(signal.SIGUSR2)  # see lab.torture.instance; it mends by itself
@@ -448,7 +448,7 @@ async def _hang(world: World) -> AsyncIterator[str]:
 
 
 def _key_of(which: str) -> Strike:
-    """Delete a contender's key, as an operator who is mistaken might."""
+    """Return a strike that deletes a contender's key, as a mistaken operator might."""
 
     @asynccontextmanager
     async def strike(world: World) -> AsyncIterator[str]:
@@ -603,7 +603,7 @@ NAMES: Final = (*KINDS, SEVERAL)
 
 
 def names_for(lock: str, store: str, guard: str, promised: Guarantees, *, upgraded: bool = False) -> tuple[str, ...]:
-    """The faults that there are for such a sale, on this machine. `upgraded`: from an earlier release."""
+    """Return the names of the possible faults for such a sale on this machine. `upgraded`: from an earlier release."""
     never = {CABLE} if cable.why_not() else set()
     if not upgraded:
         never |= {"upgrade"}
@@ -614,12 +614,12 @@ def names_for(lock: str, store: str, guard: str, promised: Guarantees, *, upgrad
     if not lock.startswith("etcd"):
         never |= {"lock-replace"}
     if not promised.shows_queue:
-        never |= {"renewal"}  # it strikes somebody who waits
+        never |= {"renewal"}  # the fault needs a waiter
     if guard != "fence":
         never |= {"pause-read", "late-restocked", "late-between"}
     if store != REDIS:
         never |= {"store-power", "store-full", "store-slow", "store-clock", "late-restocked", "late-between"}
-    if store in (SENTINEL, CLUSTER):  # their clients are told where they are, and don't go through our proxies
+    if store in (SENTINEL, CLUSTER):  # their clients get the addresses from them, and bypass our proxies
         never |= {name for name, kind in KINDS.items() if kind.place == "path"} | {"store-kill"}
     if store != SENTINEL:
         never |= {"store-failover"}
@@ -631,7 +631,7 @@ def names_for(lock: str, store: str, guard: str, promised: Guarantees, *, upgrad
 def that_fit(
     names: tuple[str, ...], duration_s: float, ttl_s: float, calm_s: float, dice: random.Random
 ) -> tuple[str, ...]:
-    """As many of the faults as a run has time for, one at least; which, if not all, is for the dice to say."""
+    """Return as many of the faults as a run has time for, at least one; if not all fit, the dice choose."""
     left_s, chosen = 2 * duration_s - max(calm_s, duration_s * _PEACE), set[str]()  # a run may take twice its time
     for name in dice.sample(names, len(names)):
         takes_s = calm_s + (2 * ttl_s if name == SEVERAL else KINDS[name].lasts_s(ttl_s))
@@ -644,7 +644,7 @@ def that_fit(
 class Nemesis:
     """Strikes again and again, with `calm_s` of peace after each fault, in which the recovery can be seen.
 
-    Every name is used once before any is used again, in an order that the dice give.
+    Every fault is used once before any is used again, in an order that the dice choose.
     """
 
     def __init__(
@@ -660,8 +660,8 @@ class Nemesis:
     async def run(self, clock: Callable[[], float], until: float, told: Callable[[Fault], None]) -> None:
         """Strike until `until`, and until each fault has struck, but not for longer than twice that.
 
-        Before the first one and after the last one there is peace for a quarter of `until`: what hurts nobody while all
-        is well is seen only then. `told` hears of each fault at its end.
+        Before the first one and after the last one there is peace for a quarter of `until`: some bugs show only then.
+        `told` is called with each fault at its end.
         """
         peace_s = max(self._calm_s, until * _PEACE)
         await asyncio.sleep(peace_s)
@@ -671,7 +671,7 @@ class Nemesis:
             if fault.struck:
                 missing.discard(fault.name)
             elif fault.name in missing:
-                self._bag.insert(0, fault.name)  # once more, when the others have had their turn
+                self._bag.insert(0, fault.name)  # again, when the others have had their turn
             told(fault)
         await asyncio.sleep(peace_s - self._calm_s)
 
@@ -693,8 +693,8 @@ class Nemesis:
                 await asyncio.sleep(max(KINDS[one].lasts_s(self._ttl_s) for one in kinds))
         ended_at = clock()
         await asyncio.sleep(self._calm_s)
-        # Where the lock's servers or the store is struck besides, an instance's fault can't be got over at once.
-        # And where there is only one instance there is nobody to go on.
+        # If the lock's servers or the store are struck as well, an instance's fault can't be overcome at once.
+        # If there is only one instance, no other can go on.
         alone = len(self._world.stage.instances) > 1 and not any(
             KINDS[one].shared or (len(kinds) > 1 and KINDS[one].place == "lock") for one in kinds
         )
@@ -716,10 +716,10 @@ class Nemesis:
         name = self._bag.pop()
         if name != SEVERAL:
             return name, [name]
-        # From different places: to pause what was killed is no new fault.
+        # From different places: to pause a killed process is no new fault.
         others = [one for one in self._names if one != SEVERAL and not KINDS[one].apart] or _TOGETHER
         by_place = {KINDS[one].place: one for one in self._dice.sample(others, len(others))}
         some = list(by_place.values())
         kinds = self._dice.sample(some, min(len(some), self._dice.choice((2, 3))))
-        # The servers last: the other faults find their target with their help.
+        # The servers last: the other faults need their help to find their target.
         return name, sorted(kinds, key=lambda one: KINDS[one].place in ("lock", "store"))

@@ -1,6 +1,6 @@
-"""The time line, one HTML page that needs nothing besides itself: who believed to own what while which fault lasted.
+"""The time line, a self-contained HTML page: who believed to own which lock, and which fault lasted meanwhile.
 
-Its lanes are the control room's. A page that is opened from a disk may load no modules, so they are in it.
+Its lanes are the control room's. A page that is opened from a disk may load no modules, so it contains them.
 """
 
 import base64
@@ -18,7 +18,7 @@ from lab.torture.judge import Finding
 from lab.torture.judge_service import recovery_s
 
 _BUCKET_S: Final = 0.25
-_BAND_ROWS: Final = 2  # neighbours' labels stand in turn on so many lines
+_BAND_ROWS: Final = 2  # neighbors' labels take turns on so many lines
 _ANSWERS: Final = {
     "sold": "--good-strong",
     "sold out": "--quiet",
@@ -30,7 +30,7 @@ _OF_THE_PAGES: Final = ("uplot-1.6.32.js", "colour.js", "dom.js", "lane_plot.js"
 
 
 def draw(history: History, findings: list[Finding]) -> str:
-    """The page."""
+    """Return the page."""
     setup = history.setup
     here = files("lab.torture")
     run = _run(history, findings)
@@ -65,7 +65,7 @@ def draw(history: History, findings: list[Finding]) -> str:
 
 
 def _import_map(modules: dict[str, str]) -> str:
-    """The modules in the page itself; they import each other by bare names, for a data URL has no neighbours."""
+    """Return the modules as an import map; they import each other by bare names, as a data URL has no neighbors."""
 
     def url(text: str) -> str:
         text = re.sub(r'^(import .* from )"\./', r'\1"', text, flags=re.MULTILINE)
@@ -83,7 +83,7 @@ def _verdict(one: Finding) -> str:
 
 
 def _run(history: History, findings: list[Finding]) -> dict[str, Any]:
-    """What `timeline.js` draws: see `LanePlot.show`."""
+    """Return the argument of `LanePlot.show` for `timeline.js`."""
     counts, last_s = _count(history)
     several = len({one.lock for one in history.beliefs}) > 1
 
@@ -161,7 +161,7 @@ def _killed(history: History) -> list[Belief]:
 
 
 def _overtaken(history: History) -> list[tuple[Belief, Belief]]:
-    """Grants that came to no good end, each with the next one of its lock if another instance had that."""
+    """Return grants that came to no good end, each with the next one of its lock if another instance had that."""
     found = []
     for lock in {one.lock for one in history.beliefs}:
         grants = sorted((one for one in history.beliefs if one.lock == lock), key=lambda one: one.since)
@@ -174,7 +174,7 @@ def _overtaken(history: History) -> list[tuple[Belief, Belief]]:
 
 
 def _moments(findings: list[Finding]) -> list[float]:
-    """When the first violation of each promise was, as far as it says so."""
+    """Return when the first violation of each promise was, as far as it says so."""
     found = []
     for finding in findings:
         if finding.violations and (match := re.search(r"([0-9]+\.[0-9]+) s\b", finding.violations[0])):

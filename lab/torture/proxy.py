@@ -15,21 +15,21 @@ _RESET: Final = struct.pack("ii", 1, 0)
 
 
 class _Connection:
-    """A client's connection and ours to the server; closed when both threads that pass on have ended."""
+    """A client's connection and ours to the server; closed when both forwarding threads have ended."""
 
     def __init__(self, client: socket.socket, server: socket.socket) -> None:
         self.client = client
         self.server = server
-        self.doomed = False  # the answer that comes next is lost
-        self.swallowed = False  # what comes on it is acknowledged, and goes nowhere
-        self.held: threading.Event | None = None  # what comes on it is passed on when that is set
+        self.doomed = False  # the next answer is lost
+        self.swallowed = False  # incoming data is acknowledged and dropped
+        self.held: threading.Event | None = None  # incoming data is passed on when that is set
         self._passing = 2
-        self.over = False  # what comes on it goes nowhere any more
+        self.over = False  # incoming data is dropped from now on
         self._resets = False
         self._mutex = threading.Lock()
 
     def end(self, *, reset: bool = False) -> None:
-        """Wake the threads that pass on, which a close alone does not. After a reset they close without a goodbye."""
+        """Wake the forwarding threads, which a close alone does not. After a reset they close without a goodbye."""
         self.over, self._resets = True, reset
         for side in (self.client, self.server):
             with contextlib.suppress(OSError):
@@ -38,8 +38,8 @@ class _Connection:
                 side.shutdown(socket.SHUT_RD if reset else socket.SHUT_RDWR)
 
     def passed(self) -> bool:
-        """One of the threads has ended; whether it was the last one, and all is closed."""
-        if not self._resets and not self.swallowed:  # then neither side hears that the other one has closed
+        """Note the end of one of the threads, and return whether it was the last one, and all is closed."""
+        if not self._resets and not self.swallowed:  # otherwise neither side hears that the other one has closed
             self.end()
         with self._mutex:
             self._passing -= 1
@@ -66,11 +66,11 @@ class Proxy:
         self._what = ""
         self.struck = threading.Event()
         self.delay_s = 0.0  # each request is passed on at least that much later
-        self.answer_delay_s = 0.0  # and each answer
-        self.struck_by = b""  # the bytes in which the marker was found
+        self.answer_delay_s = 0.0  # each answer, too
+        self.struck_by = b""  # the bytes that contained the marker
         self._flowing = threading.Event()
         self._flowing.set()
-        self._let_go = threading.Event()  # of what is held
+        self._let_go = threading.Event()  # set to let held data go
         self._thread = threading.Thread(target=self._accept, name="proxy", daemon=True)
         self._thread.start()
 
@@ -82,22 +82,22 @@ class Proxy:
         self._end_all()
 
     def stall(self) -> None:
-        """Pass nothing on, until `restore`: a partition. Connections stay open, and what was sent arrives late."""
+        """Pass nothing on, until `restore`: a partition. Connections stay open, and sent data arrives late."""
         self._flowing.clear()
 
     def swallow(self, *, new_ones: bool = False) -> None:
-        """Acknowledge what comes on the connections that are there, and never answer. `new_ones`: until `restore`."""
+        """Acknowledge data on existing connections, and never answer. `new_ones`: on new ones, too, until `restore`."""
         with self._mutex:
             self._swallowing = new_ones
             for connection in self._connections:
                 connection.swallowed = True
 
     def answer_with(self, stray: bytes) -> None:
-        """Send these bytes to whoever connects, and hang up, until `restore`."""
+        """Send these bytes to every client that connects, and hang up, until `restore`."""
         self._stray = stray
 
     def reset(self) -> None:
-        """Reset every connection; new ones are welcome."""
+        """Reset every connection; new ones are accepted."""
         self._end_all(reset=True)
 
     def restore(self) -> None:
@@ -113,11 +113,11 @@ class Proxy:
     # -- one message, which contains all markers: `struck` is set when it has happened ---------------------------------
 
     def stall_at(self, *marker: bytes) -> None:
-        """Stall the path as the next such request comes: it arrives after `restore`."""
+        """Stall the path when the next such request comes: it arrives after `restore`."""
         self._aim("stall", *marker)
 
     def hold_at(self, *marker: bytes) -> None:
-        """Hold the connection on which the next such request comes, until `restore`; no other one."""
+        """Hold only the connection on which the next such request comes, until `restore`."""
         self._let_go = threading.Event()
         self._aim("hold", *marker)
 
@@ -139,7 +139,7 @@ class Proxy:
         self._marker = marker
 
     def close(self) -> None:
-        """Close every connection and listen no more."""
+        """Close every connection and stop listening."""
         self._refusing = True
         self._flowing.set()
         self._let_go.set()
@@ -174,7 +174,7 @@ class Proxy:
                 threading.Thread(
                     target=self._pass_on, args=(connection, upstream), name="proxy-path", daemon=True
                 ).start()
-            # Since we looked. What is doomed has an answer to wait for.
+            # The path may have changed meanwhile. A doomed connection still waits for its answer.
             if (self._refusing or self._stray) and not connection.doomed:
                 connection.end()
 
@@ -183,7 +183,7 @@ class Proxy:
         if not upstream:
             source, sink = sink, source
         with contextlib.suppress(OSError):
-            # What comes after the end may still be read, on Linux.
+            # Data after the end may still be read, on Linux.
             while (data := source.recv(65536)) and not connection.over:
                 if upstream and self._marker and all(part in data for part in self._marker):
                     self._strike(connection, data)

@@ -9,22 +9,22 @@ from app.errors import EXPECTED, StockError, StockUnavailable
 from app.main import Sale
 from lab.torture.history import Item, Restock
 
-_EACH_S: Final = 4.0  # on the average
+_EACH_S: Final = 4.0  # on average
 _LOOK_AGAIN_S: Final = 0.1
 _WAIT_S: Final = 3.0  # for the lock
 
 
 class Restocks:
-    """Adds units to what nobody may have only a few of, and knows how many there have been.
+    """Adds units to items without a limit, and knows how many there have been.
 
-    `noted` hears of each; times are by `clock`, in seconds.
+    `noted` is called with each restock; times are by `clock`, in seconds.
     """
 
     def __init__(
         self, sale: Sale, items: Sequence[Item], clock: Callable[[], float], noted: Callable[[Restock], None]
     ) -> None:
         self._sale = sale
-        self._units = {item.sku: item.initial for item in items}  # that there have been
+        self._units = {item.sku: item.initial for item in items}  # all that have existed
         self._free = [item.sku for item in items if not item.limit]
         self._clock = clock
         self._noted = noted
@@ -38,12 +38,12 @@ class Restocks:
             await self._restock(dice.choice(self._free), dice.randint(1, most), add=True)
 
     async def levels(self) -> dict[str, int]:
-        """The units left of each item."""
+        """Return the units left of each item."""
         found = await self._sale.admin.levels(list(self._units))
         return {sku: level.stock for sku, level in found.items() if not isinstance(level, StockError)}
 
     async def set_to(self, sku: str, stock: int) -> None:
-        """Have so many units left, if there are fewer now."""
+        """Raise an item's stock to so many units, if there are fewer now."""
         if (await self.levels()).get(sku, stock) < stock:
             await self._restock(sku, stock, add=False)
 
@@ -53,7 +53,7 @@ class Restocks:
             try:
                 await self._sale.admin.set_stock(sku, stock, wait_s=_WAIT_S, add=add)
             except EXPECTED:
-                pass  # perhaps it was done all the same
+                pass  # it may have been done all the same
             except asyncio.CancelledError:
                 await asyncio.shield(self._note(sku, asked_at))
                 raise

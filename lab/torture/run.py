@@ -1,4 +1,4 @@
-"""`seckill torture`: sets the stage, lets buyers and nemesis loose, heals, lets the sale finish, and has it judged."""
+"""`seckill torture`: sets the stage, runs buyers and nemesis, heals, lets the sale finish, and has it judged."""
 
 import asyncio
 import contextlib
@@ -45,10 +45,10 @@ _LOCK_GROUPS: Final = 2
 _REFUSAL_TTL_S: Final = 36_000  # a clock that jumps by an hour must not end it
 _LOOK_EVERY_S: Final = 0.05
 _FINISH_WITHIN_S: Final = 60.0
-_LAST_AT_ONCE: Final = 16  # more of them would wait for each other, however well it goes
+_LAST_AT_ONCE: Final = 16  # more buyers would wait for each other, however well it goes
 _COUNT_EVERY_S: Final = 0.25
 _PURCHASE_TIMEOUT_TTLS: Final = 1.5  # longer than a dead holder stands in the way, shorter than most faults last
-_BUYERS_PER_INSTANCE: Final = 5.0  # a second, at least: else one can't tell silence from nobody asking
+_BUYERS_PER_INSTANCE: Final = 5.0  # a second, at least: otherwise silence looks like a lack of buyers
 _PAGE: Final = 1000
 # The embedded etcd is 3.5.1: a leader that was frozen ends live leases as it wakes up (etcd issue 15247).
 _KNOWN: Final = {"etcd": ("lock-pause",), "etcd-txn": ("lock-pause",)}
@@ -56,7 +56,7 @@ _KNOWN: Final = {"etcd": ("lock-pause",), "etcd-txn": ("lock-pause",)}
 
 @dataclass(frozen=True, slots=True)
 class TortureOptions:
-    """What the command line says. `stock` None: a little less than will be asked for; `bug`: see `lab.torture.bugs`."""
+    """Options of a run. `stock` None: a little less than buyers will ask for; `bug`: see `lab.torture.bugs`."""
 
     duration_s: float
     instances: int
@@ -76,7 +76,7 @@ class TortureOptions:
 
 
 def run(options: TortureOptions) -> int:
-    """Run it; the exit status: 0 if every promise was kept, 1 if not, 3 if the run failed and proves nothing."""
+    """Run the torture. Return the exit status: 0 if every promise was kept, 1 if not, 3 if the run failed."""
     check_pace(options)
     console = Console()
     console.print(f"Seed {options.seed}; what happens is written to {options.report / _HISTORY}", highlight=False)
@@ -87,7 +87,7 @@ def run(options: TortureOptions) -> int:
     except KeyboardInterrupt:
         console.print("Stopped.")
         return 130
-    except Exception as error:  # whatever it is: it is no violation
+    except Exception as error:  # any error of our own: it is no violation
         console.print(f"The run itself has failed, so there is nothing to judge: {error!r}", style="red", markup=False)
         if not isinstance(error, (*EXPECTED, OSError, httpx.HTTPError)):
             console.print_exception()
@@ -98,7 +98,7 @@ def run(options: TortureOptions) -> int:
 
 
 def check_pace(options: TortureOptions) -> None:
-    """Raise `ConfigurationError` if nothing could be seen at that pace."""
+    """Raise `ConfigurationError` if such a pace would show nothing."""
     if options.every_s < options.ttl_s + RECOVERY_S + _PEACE_S:
         raise ConfigurationError(
             f"--every {options.every_s:g} is too often: whether sales go on within a TTL and {RECOVERY_S:g} s "
@@ -113,7 +113,7 @@ def check_pace(options: TortureOptions) -> None:
 
 
 def run_once(options: TortureOptions, console: Console) -> tuple[History, list[Finding]]:
-    """Have it happen, and judge it."""
+    """Run the torture once, and judge it."""
     _make_room(options.report)
     with ExitStack() as servers, _progress(console) as progress:
         try:
@@ -126,7 +126,7 @@ def run_once(options: TortureOptions, console: Console) -> tuple[History, list[F
 
 
 def _make_room(report: Path) -> None:
-    """Lay the report of the run before aside, for this one may be stopped before there is another."""
+    """Move the previous run's report aside, for this run may be stopped before there is another."""
     report.mkdir(parents=True, exist_ok=True)
     if not (report / _HISTORY).exists():
         return
@@ -180,11 +180,11 @@ def _setup(options: TortureOptions) -> Setup:
     promised = backend_class(options.lock).guarantees
     promises = [field.name for field in fields(promised) if getattr(promised, field.name) is True]
     if options.fallback:
-        promises = []  # while it is away everybody sells without it
+        promises = []  # while the lock is away everybody sells without it
     elif promised.scope is Scope.EVERYBODY:
         promises.append("everybody")
-    # One that lasts nearly to the end, one that is sold out again and again, one with a limit.
-    first = "phone" if options.store == CLUSTER else DEFAULT_SKU  # whose keys lie in two slots
+    # One item lasts nearly to the end, one is sold out again and again, one has a limit.
+    first = "phone" if options.store == CLUSTER else DEFAULT_SKU  # its keys lie in two slots
     items = (Item(first, stock), Item("tablet", max(1, stock // 20)), Item("mug", units, limit=6))
     return Setup(
         items=items,
@@ -243,7 +243,7 @@ async def _sell(options: TortureOptions, stage: Stage, recorder: Recorder, progr
             def clock() -> float:
                 return now() - began
 
-            # Some ask elsewhere while their instance is still at it, others hear it give up.
+            # Some ask elsewhere while their instance is still busy, others hear it give up.
             patience_s = (1.0, options.ttl_s + RECOVERY_S)
             crowd = Crowd(stage.instances, setup.items, options.seed, clock, recorder.note, patience_s=patience_s)
             restocks = Restocks(sale, setup.items, clock, recorder.note)
@@ -262,11 +262,11 @@ async def _sell(options: TortureOptions, stage: Stage, recorder: Recorder, progr
                     task.cancel()
                 ends = await asyncio.gather(*watching, return_exceptions=True)
                 await crowd.close()
-            # A watcher that has stopped sees nothing wrong.
+            # A watcher that has stopped would see nothing wrong.
             for end in ends:
                 if isinstance(end, Exception):
                     raise end
-            # What was sold must be on disk, not only in the memory of the store or of the machine.
+            # Sold units must be on disk, not only in the memory of the store or of the machine.
             if server := stage.store_server:
                 await asyncio.to_thread(stage.cut_power, server)
                 await asyncio.to_thread(server.start)
@@ -302,7 +302,7 @@ async def _let_loose(
             soft_wrap=True,
         )
 
-    # Dice of their own, as how often those for the targets are thrown depends on what they meet.
+    # Dice of their own, as the number of throws for targets depends on circumstances.
     schedule, targets = random.Random(options.seed), random.Random(options.seed)  # noqa: S311 - no secrets
     world = World(stage, targets, sale.admin, restocks, options.ttl_s)
     nemesis = Nemesis(world, options.nemeses, schedule, ttl_s=options.ttl_s, calm_s=options.every_s)
@@ -327,7 +327,7 @@ async def _let_loose(
 
 
 async def _finish(sale: Sale, crowd: Crowd, options: TortureOptions, setup: Setup, progress: Progress) -> None:
-    """Everything is healed: sell the rest, until each instance has said "sold out" and every buyer has an answer."""
+    """Sell the rest after all is healed, until each instance has said "sold out" and every buyer has an answer."""
     progress.add_task("Everything is healed; selling the rest", total=None)
     loop = asyncio.get_running_loop()
     give_up_at = loop.time() + _FINISH_WITHIN_S
@@ -349,11 +349,11 @@ async def _units_left(sale: Sale, item: Item) -> int:
     except StockUnavailable:
         raise
     except StockError:
-        return 0  # it can't be read: there is nothing to sell, and the end will say so
+        return 0  # it can't be read: there is nothing to sell, and the judge will see that in the end
 
 
 async def _calm_down(stage: Stage, sale: Sale, within_s: float) -> None:
-    """Queue and leases have this long to be gone; what is still there after that is a violation."""
+    """Wait until the queue and leases are gone; any that are left after that time are a violation."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(within_s):
             while await sale.admin.contenders() or await stage.leases():  # noqa: ASYNC110 - of other processes
@@ -361,7 +361,7 @@ async def _calm_down(stage: Stage, sale: Sale, within_s: float) -> None:
 
 
 async def _count(actor: Actor, clock: Callable[[], float], recorder: Recorder) -> None:
-    """Note what an instance counts, over its restarts."""
+    """Note an instance's counters, across its restarts."""
     before: dict[str, int] = {}
     since = clock()
     while True:
@@ -370,7 +370,7 @@ async def _count(actor: Actor, clock: Callable[[], float], recorder: Recorder) -
             continue
         at = clock()
         for name, value in counters.items():
-            # Less than before: it was started anew.
+            # A lower count means that it was restarted.
             more = value - before.get(name, 0) if value >= before.get(name, 0) else value
             if more and not name.startswith("lease"):
                 recorder.note(Count(round(since, 3), round(at, 3), actor.name, name, more))

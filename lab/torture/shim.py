@@ -1,4 +1,4 @@
-"""What a server is told of time and of its disk, by a library of ours between it and the kernel.
+"""A server's view of time and of its disk, changed by a library of ours between it and the kernel.
 
 The wall clock of a process can be set to another hour, and a power cut can take what it has written and not synced. The
 library is C, loaded with LD_PRELOAD; where there is no compiler these faults miss, and say so.
@@ -117,13 +117,13 @@ int fsync(int fd) {
   return failed;
 }
 """
-_LOG: Final = "*.incr.aof"  # of Redis and Valkey
+_LOG: Final = "*.incr.aof"  # log files of Redis and Valkey
 _SIZE: Final = struct.Struct("q")
 _CONTROLS: Final = struct.Struct("3q")
 
 
 class Shim:
-    """The library, built in a folder. `available`: whether it could be."""
+    """The library, built in a folder. `available`: whether it could be built."""
 
     def __init__(self, folder: Path) -> None:
         self._library = folder / "shim.so"
@@ -136,7 +136,7 @@ class Shim:
             self.available = subprocess.run(argv, capture_output=True).returncode == 0
 
     def environment(self, file: Path) -> dict[str, str]:
-        """For a process that shall see it; the file is for `set_controls`."""
+        """Return the variables of a process that shall load it; the file is for `set_controls`."""
         if not self.available:
             return {}
         set_controls(file)
@@ -144,13 +144,13 @@ class Shim:
 
 
 def set_controls(file: Path, *, off_s: int = 0, sync_ms: int = 0, full: int = 0) -> None:
-    """From now on: by how much a wall clock is off, how long a sync takes, and whether the disk is full."""
+    """Set from now on how far a wall clock is off, how long a sync takes, and whether the disk is full."""
     with file.open("r+b" if file.exists() else "w+b") as out:
         out.write(_CONTROLS.pack(off_s, sync_ms, full))
 
 
 def lose_unsynced(folder: Path) -> int:
-    """Cut the logs of a server that was killed to what it had synced, as a power cut would; how many bytes that was."""
+    """Cut the logs of a killed server to the synced part, as a power cut would; return the number of lost bytes."""
     lost = 0
     for log in folder.rglob(_LOG):
         note = log.with_name(f"{log.name}.synced")

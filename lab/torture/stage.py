@@ -26,30 +26,30 @@ from lab.torture import long_hold, shim
 from lab.torture.cable import Cable
 from lab.torture.proxy import Proxy
 
-# Those of /metrics that tell what the locks and the fence had to do.
+# Counters in /metrics for the work of the locks and the fence.
 _COUNTER: Final = re.compile(r"^seckill_((?:fenced|grants|batches|lease|fallback)[^ ]*_total[^ ]*) ([0-9.e+]+)$", re.M)
-# What a read and a commit on their way to the store can be known by, and the answer that the buyers wait for.
+# Marks of a read and of a commit on their way to the store, and of the answer for which the buyers wait.
 _MARKS: Final = {REDIS: (b'"buyers":', b'"sold":'), MYSQL: (b"SET source = ", b"SET stock = stock - ")}
 SENTINEL: Final = "redis-sentinel"
 CLUSTER: Final = "redis-cluster"
 STORES: Final = (REDIS, MYSQL, SENTINEL, CLUSTER)
-REPLICAS: Final = 2  # of a Sentinel set
+REPLICAS: Final = 2  # in a Sentinel set
 
 
 def system_of(store: str) -> str:
-    """Where a store of `STORES` has the stock, as `app.stock.registry` has it."""
+    """Return the system of a store in `STORES`, by its name in `app.stock.registry`."""
     return store.partition("-")[0]
 
 
 def python_of(release: Path) -> Path:
-    """The Python of a checkout."""
+    """Return the Python of a checkout."""
     return release / ".venv" / "bin" / "python"
 
 
 class Actor(Process):
-    """An instance of the service whose paths to the lock's servers and to the store can be cut, each by itself.
+    """An instance of the service whose paths to the lock's servers and to the store can be cut separately.
 
-    `to_store`: None if the store is several servers: these tell their clients where they are.
+    `to_store`: None if the store is several servers, which give their clients the addresses.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Actor(Process):
             "LOCK": stage.locks.url_by([path.port for path in self.to_lock], host),
             "STORE": store,
         }
-        # Not what the user has set for their own instances.
+        # Without the user's settings for their own instances.
         env = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
         env |= {PREFIX + name: value for name, value in (variables | own).items()}
         self.controls = stage.folder / f"{name}.shim"
@@ -86,7 +86,7 @@ class Actor(Process):
         super().__init__(name, argv, ready=lambda: self.answers("/healthz"), env=env, ready_within_s=30)
 
     def answers(self, path: str) -> bool:
-        """Whether it answers 200 to a GET."""
+        """Whether the instance answers 200 to a GET."""
         try:
             with urllib.request.urlopen(self.url + path, timeout=2) as answer:
                 return bool(answer.status == 200)
@@ -94,31 +94,31 @@ class Actor(Process):
             return False
 
     def counters(self) -> dict[str, int]:
-        """What it has counted since it was started; empty when it doesn't answer."""
+        """Return the counters since its start; empty when the instance doesn't answer."""
         try:
             with urllib.request.urlopen(self.url + "/metrics", timeout=1) as answer:
                 text = answer.read().decode()
-        except (OSError, http.client.HTTPException):  # cut off in mid-answer
+        except (OSError, http.client.HTTPException):  # the connection was lost in mid-answer
             return {}
         return {name: int(float(value)) for name, value in _COUNTER.findall(text)}
 
     @property
     def outdated(self) -> bool:
-        """Whether it is of the earlier release."""
+        """Whether the instance is of the earlier release."""
         return self.cwd is not None
 
     def upgrade(self) -> None:
-        """End it in order, and start it as the present release."""
+        """Stop the instance in order, and start it as the present release."""
         self.terminate()
         self.cwd = None
         self.start()
 
     def be_quiet(self) -> None:
-        """Begin no long holds any more."""
+        """Begin no more long holds."""
         (self.directory / long_hold.QUIET).touch()
 
     def stop(self) -> None:
-        """End it and its paths."""
+        """End the instance and its paths."""
         super().stop()
         for path in (*self.to_lock, *([self.to_store] if self.to_store else [])):
             path.close()
@@ -161,7 +161,7 @@ class Stage:
         else:
             self.store = Valkey(durable=True, options=store_options, env=env)
         self.read_mark, self.commit_mark = _MARKS[system_of(store)]
-        self.skus: tuple[str, ...] = ()  # on sale
+        self.skus: tuple[str, ...] = ()  # the items on sale
         self._count = instances
         self._variables = variables
         self._bug = bug
@@ -169,7 +169,7 @@ class Stage:
         self.instances: list[Actor] = []
 
     def start(self, say: Callable[[str], None]) -> Self:
-        """Start the servers, then the instances, until all of them are ready; `stop` ends them, also half of them."""
+        """Start the servers, then the instances, until all are ready; `stop` ends them, also after a failed start."""
         self._servers.enter_context(self._files)
         say("Starting the lock's servers and the store")
         self._servers.enter_context(self.locks)
@@ -192,27 +192,27 @@ class Stage:
         return cable
 
     def stop(self) -> None:
-        """End all of it and remove its data."""
+        """End everything and remove its data."""
         self._servers.close()
 
     @property
     def store_server(self) -> Valkey | MariaDB | None:
-        """The store, if it is one server."""
+        """Return the store, if it is one server."""
         return self.store if isinstance(self.store, Valkey | MariaDB) else None
 
     @property
     def can_cut_power(self) -> bool:
-        """Whether what the store has not synced can be taken from it."""
+        """Whether a power cut can take the unsynced data from the store."""
         return self.shim.available and isinstance(self.store, Valkey)
 
     def cut_power(self, store: Valkey | MariaDB) -> None:
-        """Kill the store, and take from it what it has not synced."""
+        """Kill the store, and drop its unsynced data."""
         store.kill()
         if self.can_cut_power:
             shim.lose_unsynced(store.directory)
 
     def items_of(self, commit: bytes) -> dict[str, bytes]:
-        """The items that a commit on its way to Redis is about, and what others about them can be known by."""
+        """Return the items of a commit on its way to Redis, each with a mark that its other commits have, too."""
         marks = {sku: keys_of(sku).fence.encode() for sku in self.skus}
         return {sku: mark for sku, mark in marks.items() if mark in commit}
 
@@ -221,7 +221,7 @@ class Stage:
         return [member for member in self.locks.processes if isinstance(member, EtcdMember)]
 
     async def lock_server(self) -> tuple[Process, str]:
-        """One of the lock's servers, the leader if there is one, and what it is called."""
+        """Return one of the lock's servers, the leader if there is one, and its name."""
         for member in self._members:
             with contextlib.suppress(OSError):
                 if await asyncio.to_thread(member.leads):
@@ -230,22 +230,22 @@ class Stage:
         return server, server.name
 
     def replace_lock_server(self, server: Process) -> None:
-        """Have a new member of etcd, without data, in the place of that one."""
+        """Replace that member of etcd by a new one without data."""
         members = self._members
         replace_member(members, members.index(server))  # type: ignore[arg-type]
         self.locks.processes[:] = members
 
     def back_up_locks(self) -> None:
-        """Kill the lock's servers, copy what they have on disk, and start them again."""
+        """Kill the lock's servers, copy their files, and start them again."""
         self.locks.kill()
         for server in self.locks.processes:
             copy = self._copy_of(server)
             shutil.rmtree(copy, ignore_errors=True)
-            shutil.copytree(server.directory, copy, ignore=shutil.ignore_patterns("socket"))  # can't be copied
+            shutil.copytree(server.directory, copy, ignore=shutil.ignore_patterns("socket"))  # sockets can't be copied
         self.locks.start()
 
     def set_locks_back(self) -> None:
-        """Kill the lock's servers, and have what they had on disk at the backup in the place of what they have."""
+        """Kill the lock's servers, and replace their files by those of the backup."""
         self.locks.kill()
         for server in self.locks.processes:
             shutil.rmtree(server.directory)
@@ -255,20 +255,20 @@ class Stage:
         return self.folder / f"{server.name}.backup"
 
     def restart(self) -> None:
-        """End all instances in order, and start them again, all at once."""
+        """Stop all instances in order, and start them again, all at once."""
         for do in (Actor.terminate, Actor.start):
             with ThreadPoolExecutor(len(self.instances)) as hands:
                 list(hands.map(do, self.instances))
 
     async def delete(self, key: str) -> bool:
-        """Delete a key in etcd, through any member; whether it was there."""
+        """Delete a key in etcd, through any member, and return whether it was there."""
         for member in self._members:
             with contextlib.suppress(OSError):
                 return await asyncio.to_thread(member.delete, key)
         return False
 
     async def leases(self) -> list[str]:
-        """The leases that etcd has, but for those of the auditors-to-be; raises `OSError` if no member answers."""
+        """Return the leases in etcd, except those of auditor candidates. Raises `OSError` if no member answers."""
         if not self._members:
             return []
         for member in self._members[:-1]:

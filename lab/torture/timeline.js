@@ -1,4 +1,4 @@
-// The time line of a run: who believed to own what, in the control room's lanes, above the answers that buyers got.
+// The time line of a run: who believed to own which lock, in the control room's lanes, above the buyers' answers.
 
 import uPlot from "./uplot-1.6.32.js";
 import { colour, introduce, onLight } from "./colour.js";

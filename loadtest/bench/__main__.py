@@ -4,7 +4,7 @@
 
 A row is a contender and what its buyers send: a POST as a browser sends it, with a key, or (`get`) the articles' bare
 GET. The rows take turns within each round, and begin with another one in each, so that a machine that slows down hits
-all alike. What counts are the ratios: for each round by itself, then their median.
+all alike. The ratios matter: for each round by itself, then their median.
 """
 
 import argparse
@@ -39,7 +39,7 @@ TARGETS = (
 _P99_AIM = 2.0  # times the p50 of the default
 _WARM_S = 0.7
 _RUSH = ("nothing get", "default get")
-_RUSHES = 5  # a round
+_RUSHES = 5  # per round
 _RUSH_BUYERS = 500
 _RUSH_AIM = 1.5
 
@@ -47,7 +47,7 @@ _RUSH_AIM = 1.5
 def main() -> int:
     """Measure and print; exit status 1 if something was answered other than 200, or a connection broke.
 
-    A contender that answers nobody in time is told of, and has no ratio.
+    A contender that answers nobody in time is reported, and has no ratio.
     """
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)

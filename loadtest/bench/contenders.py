@@ -1,4 +1,4 @@
-"""What the sale is compared with: each an application of its own, run as two processes like the sale itself.
+"""The applications that the sale is compared with, each run as two processes like the sale itself.
 
     python -m loadtest.bench.contenders nothing 8080
 
@@ -46,7 +46,7 @@ return 1
 
 
 def _app(sell: Callable[[str, int, str | None], Awaitable[object]], close: Callable[[], Awaitable[object]]) -> FastAPI:
-    """An endpoint with the parameters of ours, declared as FastAPI has it."""
+    """Return an application with the parameters of ours, declared as FastAPI has it."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -70,7 +70,7 @@ def _app(sell: Callable[[str, int, str | None], Awaitable[object]], close: Calla
 
 
 def nothing() -> FastAPI:
-    """The same parameters, and no work."""
+    """Return an application with the same parameters, and no work."""
 
     async def nothing(*_: object) -> None:
         pass
@@ -79,7 +79,7 @@ def nothing() -> FastAPI:
 
 
 def lua() -> FastAPI:
-    """No lock: an atomic script for each request, over a pool of connections that is never too small."""
+    """Return one without a lock: an atomic script for each request, over a pool that is never too small."""
     store = redis.asyncio.Redis.from_url(os.environ["BENCH_STORE"], max_connections=600)
     take = store.register_script(_TAKE)
 
@@ -90,7 +90,7 @@ def lua() -> FastAPI:
 
 
 def articles() -> FastAPI:
-    """A lock and a lease for each request, in a thread, and a bare read-decrement-write."""
+    """Return one with a lock and a lease for each request, in a thread, and a bare read-decrement-write."""
     store = redis.Redis.from_url(os.environ["BENCH_STORE"])
     backend = fencelock.connect(os.environ["BENCH_LOCK"], ttl_s=30, timeout_s=30)
 
@@ -117,14 +117,14 @@ _HEAD: Final[Any] = {
 
 
 async def asgi(scope: Any, _: Any, send: Any) -> None:
-    """No framework and no work."""
+    """Answer without a framework and without work."""
     if scope["type"] == "http":
         await send(_HEAD)
         await send({"type": "http.response.body", "body": _ANSWER})
 
 
 class _TellingTogether:
-    """No framework and no work; but each request waits until all that came meanwhile are told."""
+    """No framework and no work, but each request waits until all that came meanwhile are answered."""
 
     def __init__(self) -> None:
         self._waiting: list[asyncio.Future[None]] = []
@@ -170,7 +170,7 @@ _MADE: Final[dict[str, Callable[[], Any]]] = {
 
 
 def main() -> None:
-    """Serve one of them."""
+    """Serve one of the applications."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", choices=["canned", *_MADE])
     parser.add_argument("port", type=int)

@@ -1,9 +1,9 @@
-"""A crowd that looks and does not buy: so many requests a second, and so many who listen.
+"""A crowd that looks and does not buy: so many requests a second, and so many listeners.
 
     python -m loadtest.bench.crowd --urls http://127.0.0.1:8080 --get /stock:1000 /metrics:100 --listeners 900 --items 9
 
 It asks at its pace whether it is answered or not, on as many connections as that takes; a request that finds 2,000 of
-its kind waiting for an answer is dropped and counted. Says "looking" when all listen, and on SIGTERM what it was told,
+its kind waiting for an answer is dropped and counted. Says "looking" when all listen, and on SIGTERM its answers,
 as JSON.
 """
 
@@ -26,7 +26,7 @@ _CONNECTING: Final = 100  # at once
 
 
 class _Reader(asyncio.Protocol):
-    """A connection: it asks as soon as it is there, and is free for the next request when the answer is whole."""
+    """A connection: it asks when it is established, and is free for the next request when the answer is complete."""
 
     def __init__(self, request: bytes, free: list["_Reader"], told: Counter[str], kind: str) -> None:
         self._request = request
@@ -59,7 +59,7 @@ class _Reader(asyncio.Protocol):
 
 
 class _Listener(asyncio.Protocol):
-    """Reads what it is sent."""
+    """A client that reads everything it is sent."""
 
     def __init__(self, request: bytes, heard: asyncio.Future[str]) -> None:
         self._request = request
@@ -87,8 +87,8 @@ async def _ask(servers: Sequence[SplitResult], path: str, per_s: float, told: Co
             if free[at]:
                 free[at].pop().ask()
             elif connections < _CONNECTIONS_MAX and len(connecting) < _CONNECTING:
-                # Not before it is needed, nor so many at once that it takes us long to ask: the server gives a
-                # connection that says nothing ten seconds.
+                # Not before it is needed, nor so many at once that asking is slow: the server gives a connection that
+                # sends nothing ten seconds.
                 connections += 1
                 reader = _Reader(requests[at], free[at], told, path)
                 host, port = servers[at].hostname, servers[at].port
@@ -132,7 +132,7 @@ async def _look(urls: Sequence[str], gets: Sequence[str], listeners: int, items:
 
 
 def main() -> None:
-    """Look."""
+    """Run the crowd."""
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--urls", nargs="+", required=True)
     parser.add_argument("--get", nargs="*", default=[])

@@ -2,8 +2,8 @@
 
     python -m loadtest.bench.generator --connections 500 --seconds 5 --urls http://127.0.0.1:8080 http://127.0.0.1:8090
 
-As many to each server. wrk does it if it is on PATH; else this does, with no more work for a request than has to be.
-Prints one JSON object.
+Each server gets the same number. wrk makes the load if it is on PATH; otherwise this program does, with as little work
+per request as possible. Prints one JSON object.
 """
 
 import argparse
@@ -33,7 +33,7 @@ import uvloop
 
 from app.server import raise_file_limit
 
-# What Chromium sends when the shop's page buys, word for word but for the host; each with a key of its own.
+# The request that Chromium sends when the shop's page buys, verbatim except for the host; each has its own key.
 _AS_A_BROWSER: Final = (
     "Connection: keep-alive",
     "Content-Length: 0",
@@ -54,7 +54,7 @@ _AS_A_BROWSER: Final = (
 _WRK_CONNECTIONS_MAX: Final = 1000
 _CONNECTIONS_MAX: Final = 10_000
 _ANSWERED_WITHIN_S: Final = 120.0
-# A thread is one process's only one, so a number is enough to tell its keys apart.
+# A thread is its process's only one, so a number is enough to distinguish its keys.
 _WRK_SCRIPT: Final = """
 local number = 0
 wrk.headers = {{ {headers} }}
@@ -68,13 +68,13 @@ _WRK_UNITS_S: Final = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0}
 
 
 class Request(StrEnum):
-    """What a buyer sends."""
+    """A buyer's request."""
 
     GET = "get"  # as in the articles, with no header but the host
     POST = "post"  # as the shop's page in a browser
 
     def heads(self, host: str, path: str) -> Iterator[bytes]:
-        """Requests to a host, one after the other."""
+        """Yield requests to a host, one after the other."""
         if self is Request.GET:
             head = f"GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode()
             while True:
@@ -86,7 +86,7 @@ class Request(StrEnum):
             yield b"%s%s-%d%s\r\n\r\n" % (before, keys, number, after)
 
     def wrk_script(self, host: str, path: str) -> str | None:
-        """The same for wrk, if it needs a script for that."""
+        """Return the same for wrk, if it needs a script for that."""
         if self is Request.GET:
             return None
         pairs = [line.format(key="", host=host).partition(": ") for line in _AS_A_BROWSER]
@@ -96,7 +96,7 @@ class Request(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What came of it. `statuses`: answers by status; `lost`: connections that broke."""
+    """The result of a load. `statuses`: answers by status; `lost`: connections that broke."""
 
     program: str
     seconds: float
@@ -108,12 +108,12 @@ class Load:
 
     @property
     def per_s(self) -> float:
-        """Requests answered a second."""
+        """Return the requests answered a second."""
         return self.requests / self.seconds
 
 
 class _Buyer(asyncio.Protocol):
-    """One connection. Answers are not understood beyond their status and their end."""
+    """A connection. It understands no more of an answer than its status and its end."""
 
     def __init__(self, requests: Iterator[bytes], latencies_s: list[float], statuses: Counter[bytes]) -> None:
         self._requests = requests
@@ -167,7 +167,7 @@ async def _drive(urls: list[str], connections: int, seconds: float, paths: Seque
     requests = [[request.heads(url.netloc, path) for path in paths] for url in servers]
     for number in range(connections):
         url = servers[number % len(urls)]
-        # Each begins with another one, as far from the others as can be.
+        # Each begins with another path, as far from the others as can be.
         begin = number // len(urls) * max(1, len(paths) * len(urls) // connections) % len(paths)
         own = requests[number % len(urls)]
         turns = (next(one) for one in itertools.cycle(own[begin:] + own[:begin]))
@@ -234,15 +234,15 @@ def drive(
     *,
     never_wrk: bool = False,
 ) -> Load:
-    """Load these servers; each buyer asks for the paths in turn. wrk can do only one, and not very many connections."""
+    """Load these servers; each buyer asks for the paths in turn. wrk can do only one path, and few connections."""
     program = None if never_wrk else shutil.which("wrk")
     if program and len(paths) == 1 and connections <= _WRK_CONNECTIONS_MAX:
         load = _wrk(program, [url + paths[0] for url in urls], connections, seconds, request)
-        rush(urls, len(urls), paths[0])  # wrk leaves without its last answers: wait, or they disturb the next
+        rush(urls, len(urls), paths[0])  # wrk leaves without its last answers: wait, or they disturb the next load
         return load
     if connections > _CONNECTIONS_MAX:
         return _in_parts(urls, connections, seconds, paths, request)
-    gc.disable()  # with 20,000 connections it would be the load generator's cost that is measured
+    gc.disable()  # with 20,000 connections the load generator's cost would be measured
     try:
         return uvloop.run(_drive(urls, connections, seconds, paths, request))
     finally:
@@ -250,7 +250,7 @@ def drive(
 
 
 def rush(urls: Sequence[str], buyers: int, path: str = "/stock/reduce") -> float:
-    """All of them connect; then all ask in the same instant. Seconds until the last one is answered."""
+    """Connect all buyers, let all ask in the same instant, and return the seconds until the last one is answered."""
     return uvloop.run(_rush(urls, buyers, path))
 
 
@@ -275,7 +275,7 @@ async def _rush(urls: Sequence[str], buyers: int, path: str) -> float:
 
 
 def _in_parts(urls: Sequence[str], connections: int, seconds: float, paths: Sequence[str], request: Request) -> Load:
-    """By several processes, as one can't have so many open files."""
+    """Load with several processes, as one can't have so many open files."""
     parts = -(-connections // _CONNECTIONS_MAX)
     argv = [sys.executable, "-m", "loadtest.bench.generator", "--connections", str(connections // parts)]
     argv += ["--seconds", str(seconds), "--paths", *paths, "--request", request, "--urls", *urls]
@@ -297,7 +297,7 @@ def _in_parts(urls: Sequence[str], connections: int, seconds: float, paths: Sequ
 
 @contextmanager
 def holding(url: str, connections: int) -> Iterator[None]:
-    """So many buyers who have asked and wait; whether they are answered is not looked at."""
+    """Keep so many buyers waiting who have asked; whether they are answered is not checked."""
     parts = urlsplit(url)
     request = f"GET {parts.path} HTTP/1.1\r\nHost: {parts.netloc}\r\n\r\n".encode()
     with ExitStack() as stack:
@@ -309,7 +309,7 @@ def holding(url: str, connections: int) -> Iterator[None]:
 
 
 def main() -> None:
-    """Load, and print."""
+    """Run the load, and print the result."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--connections", type=int, default=500)
     parser.add_argument("--seconds", type=float, default=5.0)

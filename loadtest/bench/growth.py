@@ -3,7 +3,7 @@
     python -m loadtest.bench.growth [--seconds 2] [--rounds 7] [--only items] [--report DIR]
 
 The rows of a group take turns on the same instances and servers, and begin with another one in each round, so that a
-machine that slows down hits all alike. What counts are the ratios to the group's first row: for each round by itself,
+machine that slows down hits all alike. The ratios to the group's first row matter: for each round by itself,
 then their median. The CPU time of a sale is that of the instances, etcd and the store together, without the load
 generator's: it is steadier than the sales a second, which depend on what else the machine does.
 """
@@ -31,7 +31,7 @@ _ENOUGH = Contender("default", "", settings={"QUEUE_MAX": "100000"})
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One way to load the service: so many buyers at so many of its instances, who want the items in turn."""
+    """A way to load the service: so many buyers at so many of its instances, who want the items in turn."""
 
     what: str
     instances: int = 2
@@ -39,7 +39,7 @@ class Row:
     buyers: int = 500
 
 
-# Instances that nobody asks keep their sessions and reports: so those rows have a first row of their own.
+# Instances without buyers keep their sessions and reports: so those rows have a first row of their own.
 GROUPS = (
     (
         Row("1 item, 500 buyers"),
@@ -60,7 +60,7 @@ GROUPS = (
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """Of one row in one round."""
+    """The measurements of a row in one round."""
 
     per_s: float
     cpu_us_per_sale: float
@@ -127,7 +127,7 @@ def _measure_in_turn(
         told("Starting etcd, the store and the instances")
         running = stand.start(_ENOUGH, max(row.instances for row in rows))
         running.fill(tuple(skus))
-        # The first purchase of an item costs more than the others: that is not what is measured.
+        # The first purchase of an item costs more than the others, and is not to be measured.
         drive(running.urls(""), 500, _WARM_S, _paths(skus))
         found: list[dict[str, Figure]] = []
         for number in range(rounds):
@@ -148,7 +148,7 @@ def _measure(stand: Stand, running: Running, row: Row, paths: Sequence[str], sec
     urls = running.urls("")[: row.instances]
     drive(urls, row.buyers, _WARM_S, paths, never_wrk=True)
     before, cpu_s = stand.calls(), stand.cpu_s(running)
-    load = drive(urls, row.buyers, seconds, paths, never_wrk=True)  # it can't do all rows, and they are compared
+    load = drive(urls, row.buyers, seconds, paths, never_wrk=True)  # wrk can't do all rows, and they are compared
     cpu_s = stand.cpu_s(running) - cpu_s
     after = stand.calls()
     return Figure(

@@ -37,9 +37,9 @@ _COLUMNS: Final = ("lock", "of", "grants/s", "hand-off", "wait", "turns", "overl
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """What locks run on. `start` answers its address, as it is in a lock's URL; `left`: what locks have left there.
+    """A server of locks. `start` returns its address, as in a lock's URL; `left` returns the keys that locks left.
 
-    Our locks talk to it with `module`, which comes with `package`, as one says it to pip: never a name of
+    Our locks talk to it with `module`, which comes with `package`, the name for pip: never a name of
     ours, which in an index of packages may be anybody's.
     """
 
@@ -73,7 +73,7 @@ def _start_mysql(started: ExitStack) -> str:
     return started.enter_context(MariaDB()).url.partition("://")[2]
 
 
-# What a lock keeps on purpose (counters, folders, a row for each name) is not left behind.
+# Data that a lock keeps on purpose (counters, folders, a row for each name) is not left behind.
 
 
 def _left_in_etcd(address: str) -> set[str]:
@@ -114,7 +114,7 @@ def _left_in_mysql(address: str) -> set[str]:
         client.close()
 
 
-# By the first word of our locks' names.
+# The servers by the first word of our locks' names.
 SERVERS: Final = {
     "etcd": Server("etcd3", "cslab-etcd3", _start_etcd, _left_in_etcd),
     "redis": Server("redis", "'redis[hiredis]'", _start_redis, _left_in_redis),
@@ -129,7 +129,7 @@ SERVERS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A lock that takes part. `server`: which it needs; `scheme`: of its URL there; `module` comes with `package`."""
+    """A lock that takes part. `server`: the one it needs; `scheme`: of its URL there; `module` comes with `package`."""
 
     contestant: Contestant
     server: str
@@ -139,7 +139,7 @@ class Entry:
 
 
 def _ours() -> Iterator[tuple[str, Entry]]:
-    """All registered locks that have a server; the others keep no processes apart."""
+    """Yield all registered locks that have a server; the others keep no processes apart."""
     for lock in CLASSES:
         name = lock.partition("-")[0]
         if server := SERVERS.get(name):
@@ -157,7 +157,7 @@ CONTESTANTS: Final[dict[str, Entry]] = dict(_ours()) | {
 
 @dataclass(frozen=True, slots=True)
 class BenchOptions:
-    """What the command line says."""
+    """The options of the command line."""
 
     names: Sequence[str]
     processes: Sequence[int]
@@ -179,7 +179,7 @@ class _Report:
 
 
 def run(options: BenchOptions) -> int:
-    """Measure and print; the exit status: 1 if a lock of ours let two in at once, or left something behind."""
+    """Measure and print. Return the exit status: 1 if a lock of ours let two in at once, or left something behind."""
     console = Console()
     report = _Report()
     absent = {
@@ -228,7 +228,7 @@ def _print(console: Console, options: BenchOptions, report: _Report) -> None:
         table = Table(
             *(Column(name, no_wrap=True) for name in _COLUMNS),
             box=box.SIMPLE_HEAD,
-            padding=0,  # the box has a space between columns: it fits into 80
+            padding=0,  # the box has a space between columns: the table fits into 80
             title=f"held for {hold_ms:g} ms; medians of {options.rounds} rounds of {options.seconds:g} s; "
             "p50/p99 in ms",
         )
@@ -244,7 +244,7 @@ def _print(console: Console, options: BenchOptions, report: _Report) -> None:
         console.print(table)
 
 
-_OURS = "seckill "  # what our locks' names begin with, beside their peers
+_OURS = "seckill "  # the prefix of our locks' names, beside their peers
 
 app = typer.Typer(pretty_exceptions_enable=False)
 
@@ -264,7 +264,7 @@ def bench(
     rounds: Annotated[int, typer.Option(min=1, max=100, help="Rounds; in each of them everybody takes part.")] = 3,
     report: Annotated[Path | None, typer.Option(help="File for all figures, as JSON.")] = None,
 ) -> None:
-    """Each lock, taken and given back by several processes: how fast, how evenly, and how many keys it leaves behind.
+    """Have several processes take and give back each lock: how fast, how evenly, and how many keys it leaves behind.
 
     Exit status 1 if a lock of ours let two in at once, or left something behind.
     """
@@ -276,7 +276,7 @@ def bench(
 
 
 def _names(text: str, option: str, known: Sequence[str]) -> list[str]:
-    """Those in the text, separated by commas; all that are known if it is empty."""
+    """Return the names in the text, separated by commas; all that are known if it is empty."""
     names = []
     for name in (part.strip() for part in text.split(",") if part.strip()):
         found = next((one for one in (name, f"{_OURS}{name}") if one in known), None)

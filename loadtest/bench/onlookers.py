@@ -1,8 +1,8 @@
-"""Pages that look on: control rooms, as many of each instance, that read what they are sent and do nothing with it.
+"""Pages that look on: control rooms, so many of each instance, that read the events and do nothing with them.
 
     python -m loadtest.bench.onlookers --pages 20 --token TOKEN --urls http://127.0.0.1:8080 http://127.0.0.1:8090
 
-Says "looking" when each of them has been sent something, and goes on until it is stopped.
+Says "looking" when each of them has received something, and goes on until it is stopped.
 """
 
 import argparse
@@ -36,7 +36,7 @@ async def _look_on(urls: list[str], pages: int, token: str) -> None:
 
 
 def main() -> None:
-    """Look on."""
+    """Open the pages, and look on."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pages", type=int, default=20)
     parser.add_argument("--token", required=True)

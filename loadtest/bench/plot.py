@@ -1,4 +1,4 @@
-"""Bars and lines as SVG; nothing to install, and a diff that can be read."""
+"""Bars and lines as SVG, which needs no installation and gives readable diffs."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,7 @@ _WIDTH, _BAR, _GAP, _LEFT = 720, 22, 12, 130
 
 
 def bars(series: Mapping[str, Sequence[float]], unit: str) -> str:
-    """A bar for each name: the median, with a line from the least to the most."""
+    """Return a bar for each name: the median, with a line from the minimum to the maximum."""
     longest = max((max(values) for values in series.values()), default=1.0) or 1.0
     height = len(series) * (_BAR + _GAP) + 40
     scale = (_WIDTH - _LEFT - 90) / longest

@@ -9,7 +9,7 @@ round, so that a machine that slows down hits all alike. A contestant is a progr
     it says              "raced TURNS", and has written a line "ASKED GOT GAVE" to the file for each turn: when it asked
                          for the lock, when it had it, when it began to give it back, in microseconds since 1970
 
-It is told that several times, and ends with its input. Anything else that it says is taken for a failure.
+The input repeats that several times, and then ends, and the program with it. Any other output is a failure.
 """
 
 import argparse
@@ -34,10 +34,10 @@ from typing import IO, Final, cast
 
 from fencelock.interrupt import uninterrupted
 
-_START_WITHIN_S: Final = 30.0  # all processes of a heat are there, and connected
-_END_WITHIN_S: Final = 60.0  # the last turn
+_START_WITHIN_S: Final = 30.0  # for all processes of a heat to be there, and connected
+_END_WITHIN_S: Final = 60.0  # for the last turn
 _GO_WITHIN_S: Final = 15.0
-_WARM_S: Final = 0.3  # leases, watches and compilers are there when it begins
+_WARM_S: Final = 0.3  # until leases, watches and compilers are ready
 _LINE: Final = "{:20} {:>3} {:>5} {:>9} {:>11} {:>13} {:>11} {:>9}"
 
 
@@ -56,7 +56,7 @@ class Contestant:
     package: str = ""
 
     def command(self, url: str, name: str) -> list[str]:
-        """The command line for the lock of that name on the server of that URL."""
+        """Return the command line for the lock of that name on the server of that URL."""
         places = {"{url}": url, "{hosts}": url.partition("://")[2].partition("/")[0], "{name}": name}
         words = list(self.words)
         for place, value in places.items():
@@ -68,12 +68,12 @@ def is_installed(module: str) -> bool:
     """Whether what needs that module can take part here."""
     try:
         return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # the package that it is in
+    except ModuleNotFoundError:  # no such parent package
         return False
 
 
 def program(text: str) -> Contestant:
-    """A contestant by "NAME=COMMAND", as a shell has it. Raises ValueError if that is none."""
+    """Return a contestant from "NAME=COMMAND", as for a shell. Raises ValueError for other texts."""
     name, _, command = text.partition("=")
     words = shlex.split(command)
     if not name or not words or not any("{name}" in word for word in words):
@@ -99,13 +99,13 @@ PEERS: Final = (
 
 
 def peers_of(url: str) -> list[Contestant]:
-    """Those that can use the server of one of our URLs."""
+    """Return the peers that can use the server of one of our URLs."""
     system = url_for_peers(url).partition("://")[0]
     return [one for one in PEERS if one.system == system]
 
 
 def url_for_peers(url: str) -> str:
-    """The server's URL without our word for the kind of lock: redis+fair://host is redis://host to everybody else."""
+    """Return the server's URL without our word for the kind of lock: redis+fair://host is redis://host to others."""
     scheme, separator, rest = url.partition("://")
     return scheme.partition("+")[0] + separator + rest
 
@@ -115,7 +115,7 @@ def url_for_peers(url: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One turn of one process; moments of the wall clock, in seconds."""
+    """A turn of one process; moments of the wall clock, in seconds."""
 
     asked_at: float
     got_at: float
@@ -124,7 +124,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Heat:
-    """What a contestant did with so many processes. `overlaps`: how often two had the lock at once.
+    """The result of a contestant with so many processes. `overlaps`: how often two had the lock at once.
 
     A hand-off is from the call of one's release to the return of the next one's acquire.
     """
@@ -143,9 +143,9 @@ class Heat:
 
 
 def race(one: Contestant, url: str, processes: int, hold_ms: float, seconds: float) -> tuple[list[list[Turn]], str]:
-    """Let so many processes have a lock in turn, for some seconds: the turns of each, and what went wrong or nothing.
+    """Let so many processes have a lock in turn, for some seconds; return the turns of each, and an error or nothing.
 
-    `url`: of the server, as ours have it. A process that fails or hangs has no turns, and is ended.
+    `url`: the server's, in our form. A process that fails or hangs has no turns, and is ended.
     """
     command = one.command(url if one in OURS else url_for_peers(url), f"/bench/{uuid.uuid4().hex}")
     crowd: list[_Racer] = []
@@ -167,9 +167,9 @@ def race(one: Contestant, url: str, processes: int, hold_ms: float, seconds: flo
                 racer.hang_up()
             for racer in crowd:
                 racer.wait()
-    except OSError as error:  # there is no such program
+    except OSError as error:  # no such program
         return [[]] * processes, str(error)
-    finally:  # also after a Ctrl-C: left to the end of this process, they would miss what it has removed by then
+    finally:  # also after a Ctrl-C: at this process's end, they would miss files that it has removed by then
         for racer in crowd:
             racer.end()
     idle = turns.count([])
@@ -182,10 +182,10 @@ def _turns(file: Path) -> list[Turn]:
 
 
 class _Racer:
-    """A process of a contestant. It never hears a Ctrl-C, as it is in a process group of its own."""
+    """A process of a contestant. Ctrl-C does not reach it, as it is in a process group of its own."""
 
     def __init__(self, command: Sequence[str], errors: Path) -> None:
-        self.failed = ""  # or why
+        self.failed = ""  # the reason, if it has failed
         self._errors = errors
         with errors.open("w") as stderr:
             self._process = subprocess.Popen(
@@ -209,11 +209,11 @@ class _Racer:
 
     def tell(self, line: str) -> None:
         if not self.failed:
-            with contextlib.suppress(OSError):  # it is gone, which is heard
+            with contextlib.suppress(OSError):  # it is gone, which `hear` notices
                 self._input.write(f"{line}\n")
 
     def hear(self, word: str, within_s: float) -> None:
-        """Wait until it says that, or note that it failed."""
+        """Wait until the process says that word, or note that it failed."""
         if self.failed:
             return
         try:
@@ -232,17 +232,17 @@ class _Racer:
         return lines[-1] if lines else f"it ended with status {self._process.returncode}"
 
     def hang_up(self) -> None:
-        """Let it end, and give back what it has at the server."""
+        """Let the process end, and give back what it has at the server."""
         with contextlib.suppress(OSError):
             self._input.close()
 
     def wait(self) -> None:
-        """Until it has ended, within reason."""
+        """Wait until the process has ended, within reason."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_GO_WITHIN_S)
 
     def end(self) -> None:
-        """Kill it, and what it has started, if it is still there."""
+        """Kill the process, and its children, if it is still there."""
         self._kill()
         self._process.wait()
         self._reader.join()
@@ -257,7 +257,7 @@ class _Racer:
 
 
 def heat_of(name: str, hold_ms: float, turns: Sequence[Sequence[Turn]]) -> Heat | None:
-    """What the turns of all processes come to; None for fewer than two of them."""
+    """Return the result of the turns of all processes; None for fewer than two processes."""
     line = sorted((turn for own in turns for turn in own), key=lambda turn: turn.got_at)
     if len(line) < 2:
         return None
@@ -299,7 +299,7 @@ def compare(
 ) -> tuple[list[Heat], list[str]]:
     """Race ours, with `peers` the other packages for that system, and these programs, on the server of that URL.
 
-    The heats, and why there is none of some.
+    Return the heats, and the reasons why some are missing.
     """
     everybody = [*OURS, *(peers_of(url) if peers else ()), *programs]
     heats: list[Heat] = []
@@ -321,7 +321,7 @@ def compare(
 
 
 def table(heats: Sequence[Heat]) -> list[str]:
-    """Lines of text: the medians of the rounds."""
+    """Return lines of text with the medians of the rounds."""
     lines = [_LINE.format("lock", "of", "hold", "grants/s", "hand-off", "wait", "turns", "overlaps")]
     groups: dict[tuple[str, int, float], list[Heat]] = {}
     for heat in heats:
@@ -332,7 +332,7 @@ def table(heats: Sequence[Heat]) -> list[str]:
 
 
 def medians(heats: Sequence[Heat]) -> list[str]:
-    """Of several heats of one kind: grants a second, hand-off and wait (p50/p99, in ms), turns, overlaps in all."""
+    """Return medians of like heats: grants a second, hand-off and wait (p50/p99, in ms), turns, overlaps in all."""
 
     def middle(of: Callable[[Heat], float]) -> float:
         return statistics.median(map(of, heats))
@@ -347,7 +347,7 @@ def medians(heats: Sequence[Heat]) -> list[str]:
 
 
 def main() -> int:
-    """Race on a server that is there; exit status 1 if a lock of ours let two in at once."""
+    """Race on an existing server; exit status 1 if a lock of ours let two in at once."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("url", help="the lock system, such as etcd://127.0.0.1:2379")
     parser.add_argument("--peers", action="store_true", help="also other packages for the same system, if installed")

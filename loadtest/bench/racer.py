@@ -1,4 +1,4 @@
-"""One process of a race: `python -m loadtest.bench.racer CONTESTANT URL NAME` takes a lock and gives it back.
+"""A process of a race: `python -m loadtest.bench.racer CONTESTANT URL NAME` takes a lock and gives it back.
 
 It speaks the protocol of `loadtest.bench.race`, with a lock of ours or of another Python package.
 """
@@ -18,15 +18,15 @@ from typing import Any, Final
 from fencelock.registry import connect
 
 _TTL_S: Final = 5
-_TIMEOUT_S: Final = 30.0  # a crowd on a small machine is no outage
+_TIMEOUT_S: Final = 30.0  # contention on a small machine is no outage
 _TAKE_WITHIN_S: Final = 60.0
-_POLL_S: Final = 0.01  # of those peers that wait by asking
+_POLL_S: Final = 0.01  # of peers that wait by polling
 _CLOSE_WITHIN_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Handle:
-    """A lock in the hand of one process: blocks until it is taken; gives it back; ends the connection."""
+    """A lock as one process uses it: blocks until it is taken; gives it back; ends the connection."""
 
     take: Callable[[], object]
     give: Callable[[], object]
@@ -35,7 +35,7 @@ class Handle:
 
 @dataclass(frozen=True, slots=True)
 class AsyncHandle:
-    """The same, of a lock for tasks."""
+    """A lock for tasks, used in the same way."""
 
     take: Callable[[], Awaitable[object]]
     give: Callable[[], Awaitable[object]]
@@ -170,7 +170,7 @@ def main() -> None:
     except Exception:
         traceback.print_exc()
         sys.stderr.flush()
-        os._exit(1)  # threads of a client that failed may go on
+        os._exit(1)  # threads of a failed client may go on
 
 
 def _listen(told: _Told) -> None:
@@ -178,7 +178,7 @@ def _listen(told: _Told) -> None:
         told.put(line.split())
     told.put([])
     time.sleep(_CLOSE_WITHIN_S)
-    os._exit(1)  # it still waits for the lock
+    os._exit(1)  # the process still waits for the lock
 
 
 def _serve(handle: Handle, told: _Told) -> None:
@@ -215,7 +215,7 @@ async def _serve_on_loop(open_it: Callable[[str, str], AsyncHandle], url: str, n
 
 
 def _race(words: list[str]) -> tuple[int, float, Path]:
-    """When it ends, how long each has the lock, and the file for the turns."""
+    """Return when the race ends, how long each has the lock, and the file for the turns."""
     _, length_micros, hold_micros, file = words
     return _micros() + int(length_micros), int(hold_micros) / 1e6, Path(file)
 

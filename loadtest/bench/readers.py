@@ -1,10 +1,10 @@
-"""The sale beside those who look: what `make bench` leaves out, as it takes minutes.
+"""The sale beside readers: left out of `make bench`, as it takes minutes.
 
     python -m loadtest.bench.readers [--rounds 3] [--seconds 5] [--connections 100] [--busy] [--report DIR]
 
 In each round in turn: alone; beside as many `/healthz` a second as there are requests in the last one; and beside 1,000
-`GET /stock`, 100 `/metrics` and 100 `/readyz` a second and 10,000 listeners spread over 1,000 items. What counts is the
-ratio of the last two. `--busy`: while half of the machine's cores are taken by others.
+`GET /stock`, 100 `/metrics` and 100 `/readyz` a second and 10,000 listeners spread over 1,000 items. The ratio of
+the last two matters. `--busy`: while half of the machine's cores are taken by others.
 """
 
 import argparse

@@ -24,14 +24,14 @@ ROOT: Final = Path(__file__).parents[2]
 PLENTY: Final = 10**9
 _FILLED_AT_ONCE: Final = 50
 _TOKEN: Final = "of-the-bench"
-_STORE_CALLS: Final = ("cmdstat_eval", "cmdstat_evalsha")  # all that a sale makes; the rest is within the scripts
+_STORE_CALLS: Final = ("cmdstat_eval", "cmdstat_evalsha")  # all calls of a sale; the rest is within the scripts
 
 
 @dataclass(frozen=True)
 class Contender:
-    """One of those that are compared.
+    """An application to compare.
 
-    `settings`: ours, if it is this service; `stock`: what it has to sell; `pages`: control rooms that look on.
+    `settings`: ours, if it is this service; `stock`: the units that it sells; `pages`: control rooms that look on.
     """
 
     name: str
@@ -89,12 +89,12 @@ class Running:
         return Instance(f"{self.contender.name}-{number}", port, argv, env)
 
     def urls(self, path: str = "/stock/reduce") -> list[str]:
-        """Of its instances."""
+        """Return the URLs of its instances."""
         return [f"http://127.0.0.1:{one.port}{path}" for one in self.processes]
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """While its pages look on, if it has any."""
+        """Have its pages look on meanwhile, if it has any."""
         if not self.contender.pages:
             yield
             return
@@ -108,7 +108,7 @@ class Running:
                 raise ProcessFailed(f"the pages did not stay:\n{pages.last_lines()}")
 
     def fill(self, skus: tuple[str, ...] = (DEFAULT_SKU,)) -> None:
-        """A new sale."""
+        """Begin a new sale."""
         if self.contender.program is not None:
             with redis.Redis.from_url(self._store_url) as client:
                 for sku in skus:
@@ -132,7 +132,7 @@ class Running:
 
     @contextmanager
     def held_up(self) -> Iterator[None]:
-        """While somebody else has the lock, so that buyers wait."""
+        """Keep the lock meanwhile, so that buyers wait."""
 
         async def lock_name() -> str:
             async with self._open_sale() as sale:
@@ -182,7 +182,7 @@ class Stand:
         self._all.close()
 
     def start(self, contender: Contender, instances: int = 2) -> Running:
-        """Start a contender's instances; they are ready afterwards, and go with the stand."""
+        """Start a contender's instances, which are ready afterwards, and end with the stand."""
         store_url = f"redis://127.0.0.1:{self.store.port}/{self._databases}"
         self._databases += 1
         running = Running(contender, instances, self.etcd, store_url)
@@ -194,12 +194,12 @@ class Stand:
         return running
 
     def cpu_s(self, running: Running) -> float:
-        """CPU time that a contender's instances and the servers have taken so far, in seconds."""
+        """Return the CPU time that a contender's instances and the servers have taken so far, in seconds."""
         times = [psutil.Process(one.pid).cpu_times() for one in (*running.processes, self.etcd, self.store)]
         return float(sum(one.user + one.system for one in times))
 
     def calls(self) -> tuple[int, int]:
-        """How many calls etcd and the store have served so far, streams and inspection left out."""
+        """Return how many calls etcd and the store have served so far, without streams and inspection."""
         with urllib.request.urlopen(f"{self.etcd.endpoint}/metrics", timeout=5) as answer:
             lines = answer.read().decode().splitlines()
         etcd = sum(

@@ -1,1 +1,1 @@
-"""`make soak`: an hour of sales beside faults, and whether anything grows that must not."""
+"""`make soak`: an hour of sales beside faults, and a check that nothing grows that must not."""

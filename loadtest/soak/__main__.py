@@ -2,11 +2,11 @@
 
     python -m loadtest.soak [--minutes 60] [--buyers 48] [--report soak-report] [--plot FILE.svg]
 
-etcd, a durable Valkey and two instances; buyers with keys and without, repeats, hung-up clients, listeners who come and
-go. Each minute something breaks for a moment. A sale lasts a twelfth of the run, then a new one begins: what is kept of
+etcd, a durable Valkey and two instances; buyers with keys and without, repeats, hung-up clients, listeners that come
+and go. Each minute something breaks for a moment. A sale lasts a twelfth of the run, then a new one begins: data of
 each order goes with its sale, such as the auditor's ledger (some 90 bytes for each order with a key, in one of the
 instances) and the orders themselves, in the store. So memory is a saw-tooth of several teeth a quarter, and its median
-has to be flat; what an order takes in the store is shown by itself.
+has to be flat; the bytes of an order in the store are shown by themselves.
 """
 
 import argparse
@@ -36,17 +36,17 @@ from loadtest.soak.sampler import Sample, Sampler
 
 _INSTANCES: Final = 2
 _TTL_S: Final = 5
-_SAMPLES_MIN: Final = 40  # of a run: ten a quarter
+_SAMPLES_MIN: Final = 40  # per run: ten a quarter
 _SAMPLE_EVERY_S: Final = 5.0
 _FAULT_EVERY_S: Final = 60.0
 _SALES: Final = 12  # one after the other: three a quarter
-_JUDGED_FROM_MINUTES: Final = 20  # before that it is all warm-up
+_JUDGED_FROM_MINUTES: Final = 20  # before that all is warm-up
 _SAY_EVERY_S: Final = 60.0
 
 
 @dataclass(slots=True)
 class Run:
-    """What was seen. Times are in seconds since the beginning."""
+    """The observations of a run. Times are in seconds since the beginning."""
 
     instances: list[str]
     at_s: list[float] = field(default_factory=list)
@@ -56,7 +56,7 @@ class Run:
     orders: int = 0
 
     def panels(self) -> list[Panel]:
-        """All quantities, with their series."""
+        """Return all quantities, with their series."""
         found = []
         for quantity in QUANTITIES:
             columns = quantity.columns(self.instances)
@@ -67,7 +67,7 @@ class Run:
 
 
 def complaints(panels: Sequence[Panel]) -> list[str]:
-    """A sentence for each series that grows, or of which too little was seen to say."""
+    """Return a sentence for each series that grows, or has too few values to judge."""
     found = []
     for panel in panels:
         quantity = panel.quantity
@@ -88,7 +88,7 @@ def complaints(panels: Sequence[Panel]) -> list[str]:
 
 
 def main() -> int:
-    """Run, write and judge; the exit status: 1 if something grows or has ended, 130 after Ctrl-C."""
+    """Run, write and judge. Return the exit status: 1 if something grows or has ended, 130 after Ctrl-C."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--buyers", type=int, default=48, help="who are there at once")
@@ -192,7 +192,7 @@ async def _soak(stage: Stage, for_s: float, buyers: int, report: Path, console: 
 def _raise_failure(tasks: Sequence["asyncio.Task[None]"]) -> None:
     for task in tasks:
         if task.done():
-            task.result()  # of ours none ends by itself
+            task.result()  # none of our tasks ends by itself
 
 
 def _say(run: Run, console: Console) -> None:

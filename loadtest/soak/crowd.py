@@ -1,4 +1,4 @@
-"""The crowd: who buys, with a key or without, asks again, hangs up or looks on; and an operator who has it go on."""
+"""The crowd: buyers with or without a key, who ask again, hang up or look on; an operator keeps the sale going."""
 
 import asyncio
 import itertools
@@ -17,11 +17,11 @@ LIMITED: Final = "limited"  # each buyer may have a few
 GONE: Final = "gone"  # none is left
 ITEMS: Final = (DEFAULT_SKU, LIMITED, GONE)
 _LIMIT: Final = 2
-_UNITS: Final = 5000  # at the beginning of a sale, and added when fewer are left than half of it
+_UNITS: Final = 5000  # at the beginning of a sale, and added when fewer than half of that are left
 _UNKNOWN: Final = 500  # names of items that don't exist; a finite number, so that caches of names are full early on
-_REGULARS: Final = 200  # names of those who come for the limited item
+_REGULARS: Final = 200  # names of the buyers of the limited item
 _PATIENCE_S: Final = 12.0  # longer than an instance lets anybody wait
-_PAUSE_S: Final = 0.25  # of a buyer between two purchases, on the average
+_PAUSE_S: Final = 0.25  # of a buyer between two purchases, on average
 _LISTENERS: Final = 8
 _LISTENED_S: Final = 20.0  # at most
 _AGAIN_S: Final = 0.3
@@ -31,7 +31,7 @@ _NO_ANSWER: Final = (httpx.HTTPError, OSError, EOFError, TimeoutError, asyncio.I
 
 
 class Crowd:
-    """So many buyers, and those who look on. `told`: what they were told, counted."""
+    """So many buyers, and the onlookers. `told`: their answers, counted."""
 
     def __init__(self, urls: Sequence[str], token: str, buyers: int) -> None:
         self._urls = urls
@@ -56,7 +56,7 @@ class Crowd:
         }
 
     def begin(self, sale_s: float) -> list["asyncio.Task[None]"]:
-        """Come, until cancelled; `sale_s`: how long a sale lasts until the next one begins."""
+        """Start all tasks, to run until cancelled; `sale_s`: how long a sale lasts until the next one begins."""
         coming = [self._come() for _ in range(self._buyers)]
         listening = [self._listen("/stock/live") for _ in range(_LISTENERS)]
         rest = [self._listen("/control/live", **self._operator), self._keep_selling(sale_s)]
@@ -75,7 +75,7 @@ class Crowd:
             (way,) = self._dice.choices(ways, weights)
             try:
                 await way()
-            except Exception as error:  # whatever a client makes of a server that is cut off in mid-answer
+            except Exception as error:  # any error of a client when a server is cut off in mid-answer
                 self.told[f"no answer: {type(error).__name__}"] += 1
                 await asyncio.sleep(_AGAIN_S)
 
@@ -99,7 +99,7 @@ class Crowd:
     async def _buy_with_key(self) -> None:
         name = f"buyer-{next(self._numbers)}"
         await self._purchase(DEFAULT_SKU, key=name, buyer=name)
-        while self._dice.random() < 0.3:  # who was told asks again, perhaps elsewhere
+        while self._dice.random() < 0.3:  # a buyer with an answer asks again, perhaps elsewhere
             await self._purchase(DEFAULT_SKU, key=name, buyer=name)
 
     async def _buy_without_key(self) -> None:
@@ -116,7 +116,7 @@ class Crowd:
         await self._purchase(f"unknown-{self._dice.randrange(_UNKNOWN)}")
 
     async def _hang_up(self) -> None:
-        """Send a purchase and go, at once or a moment later."""
+        """Send a purchase and leave, at once or a moment later."""
         server = urlsplit(self._somewhere())
         key = f"Idempotency-Key: gone-{next(self._numbers)}\r\n" if self._dice.random() < 0.5 else ""
         _, writer = await asyncio.open_connection(server.hostname, server.port)
@@ -144,7 +144,7 @@ class Crowd:
         await self._get("/orders?limit=50", **self._operator)
 
     async def _listen(self, path: str, **headers: str) -> None:
-        """Read a stream of events for a while, go, and come again."""
+        """Read a stream of events for a while, leave, and come again."""
         while True:
             try:
                 async with asyncio.timeout(self._dice.uniform(0.5, _LISTENED_S)):
@@ -165,7 +165,7 @@ class Crowd:
         await self._put(GONE, stock=0, new_sale=True, forget_orders="all")
 
     async def _keep_selling(self, sale_s: float) -> None:
-        """Add units before they run out; begin a new sale now and then, with which all of the old one is forgotten."""
+        """Add units before they run out; begin a new sale now and then, which discards the old one."""
         loop = asyncio.get_running_loop()
         new_sale_at = loop.time() + sale_s
         while True:

@@ -1,4 +1,4 @@
-"""A short fault a minute: an instance, etcd or the store, in turn. Nothing is judged here but that all of it ends."""
+"""A short fault a minute: an instance, etcd or the store, in turn. The only check here is that each of them ends."""
 
 import asyncio
 import itertools
@@ -16,7 +16,7 @@ _SILENT_S: Final = 4.0  # etcd: longer than the deadline of a call, shorter than
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One that struck; seconds since the beginning."""
+    """A fault that struck; seconds since the beginning."""
 
     what: str
     began_s: float
@@ -26,7 +26,7 @@ class Fault:
 async def strike(
     stage: Stage, ttl_s: float, every_s: float, clock: Callable[[], float], noted: Callable[[Fault], None]
 ) -> None:
-    """Have one strike after the other, until cancelled."""
+    """Let one fault strike after the other, until cancelled."""
     etcd, store = stage.locks.processes[0], stage.store
     stills: list[tuple[str, Process]] = [
         (f"instance-{at} stands still", one) for at, one in enumerate(stage.instances, 1)

@@ -1,4 +1,4 @@
-"""Is it flat? Medians of quarters are compared: pure, over times and values.
+"""Compares medians of quarters, to see whether a quantity is flat: pure, over times and values.
 
 The first quarter is warm-up: pools, caches and the interpreter's arenas fill, and every kind of fault has struck. Of
 the rest, the median of the last quarter must not be above that of the second by more than a share and a constant.
@@ -22,7 +22,7 @@ _ENOUGH: Final = 5  # values that a median needs
 
 @dataclass(frozen=True, slots=True)
 class Flatness:
-    """Of one series: its medians in the second quarter and in the last one, and the most that the latter may be."""
+    """The verdict on a series: its medians in the second and the last quarter, and the most that the latter may be."""
 
     before: float
     after: float

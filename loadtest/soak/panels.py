@@ -11,16 +11,16 @@ from loadtest.soak.quantities import Quantity
 _COLUMNS: Final = 3
 _WIDTH: Final = 320  # of a panel
 _HEIGHT: Final = 150
-_PLOT: Final = 84  # of that, where the lines are
+_PLOT: Final = 84  # the part of that with the lines
 _TOP: Final = 60  # above the panels
-_BUCKETS: Final = 90  # of time: each has its least and its most drawn, so that peaks are seen
+_BUCKETS: Final = 90  # of time: each draws its minimum and its maximum, so that peaks are visible
 _LINES: Final = ("#0a3069", "#54aeff")  # the second instance's above the first one's, and lighter
 _GREY, _GREEN, _RED, _YELLOW = "#57606a", "#1a7f37", "#cf222e", "#d4a72c"
 
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """A quantity with its series, and what was judged of each."""
+    """A quantity with its series, and the judgement of each."""
 
     quantity: Quantity
     series: Mapping[str, Sequence[float | None]]
@@ -28,7 +28,7 @@ class Panel:
 
 
 def draw(title: str, at_s: Sequence[float], panels: Sequence[Panel], faults_s: Sequence[float]) -> str:
-    """The plot. `faults_s`: when they began."""
+    """Return the plot. `faults_s`: when the faults began."""
     rows = -(-len(panels) // _COLUMNS)
     width, height = _COLUMNS * _WIDTH, _TOP + rows * _HEIGHT + 10
     names = [name.rpartition(" ")[0] for name in next(iter(panels)).series] if panels else []
@@ -114,7 +114,7 @@ def _short(value: float) -> str:
 
 
 def _extremes(at_s: Sequence[float], values: Sequence[float | None]) -> list[tuple[float, float]]:
-    """The least and the most of each stretch of time, in the order in which they came."""
+    """Return the minimum and the maximum of each stretch of time, in the order in which they came."""
     buckets: dict[int, list[tuple[float, float]]] = {}
     for at, value in zip(at_s, values, strict=True):
         if value is not None:

@@ -1,4 +1,4 @@
-"""What is looked at, and by how much it may differ between two quarters of a healthy run."""
+"""The observed quantities, and by how much each may differ between two quarters of a healthy run."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,10 +7,10 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """One panel of the plot. `name`: of its column in the CSV, one for each instance if `each`.
+    """A panel of the plot. `name`: that of its column in the CSV, one for each instance if `each`.
 
     `slack`: how much the last quarter's median may be above the second's besides the share (`flatness.SHARE`); None: it
-    is shown and not judged. `why`: of the slack.
+    is shown and not judged. `why`: the reason for the slack.
     """
 
     name: str
@@ -21,7 +21,7 @@ class Quantity:
     each: bool = False
 
     def columns(self, instances: Sequence[str]) -> list[str]:
-        """Its columns in the CSV."""
+        """Return its columns in the CSV."""
         return [f"{instance} {self.name}" for instance in instances] if self.each else [self.name]
 
 

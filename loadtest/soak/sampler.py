@@ -1,4 +1,4 @@
-"""Asks the processes, etcd and the store for the quantities. What does not answer, as during a fault, is left out."""
+"""Asks the processes, etcd and the store for the quantities. Missing answers, as in a fault, are left out."""
 
 import asyncio
 import base64
@@ -24,7 +24,7 @@ Sample = dict[str, float | None]
 
 _MIB: Final = 2**20
 _NOTICES: Final = "seckill:notices"
-_ORDERS_MIN: Final = 1000  # below that the store's own bytes are most of what is divided
+_ORDERS_MIN: Final = 1000  # below that most of the memory divided is the store's own
 _DEADLINE_S: Final = 2.0
 _GAUGES: Final = {
     "etcd_watchers": "etcd_debugging_mvcc_watcher_total",
@@ -34,7 +34,7 @@ _GAUGES: Final = {
 
 
 class Sampler:
-    """Looks at a stage. `skus`: the items on sale; `names`: what its instances are called here."""
+    """Looks at a stage. `skus`: the items on sale; `names`: the names of its instances here."""
 
     def __init__(self, stage: Stage, skus: Sequence[str]) -> None:
         self._stage = stage
@@ -57,7 +57,7 @@ class Sampler:
         self._looked_at = time.monotonic()
 
     async def sample(self) -> Sample:
-        """What there is now. Raises `ProcessFailed` if an instance has ended."""
+        """Return the present values. Raises `ProcessFailed` if an instance has ended."""
         found: Sample = {}
         for name, process, instance in zip(self.names, self._processes, self._stage.instances, strict=True):
             try:
@@ -65,7 +65,7 @@ class Sampler:
                     found[f"{name} rss_mib"] = round(process.memory_info().rss / _MIB, 2)
                     found[f"{name} open_files"] = process.num_fds()
                     found[f"{name} threads"] = process.num_threads()
-            except (psutil.NoSuchProcess, psutil.AccessDenied):  # the latter: of one that has ended this moment
+            except (psutil.NoSuchProcess, psutil.AccessDenied):  # the latter: for a process that has just ended
                 raise ProcessFailed(f"{name} has ended:\n{instance.last_lines()}") from None
         with suppress(OSError, HTTPException):
             found |= await asyncio.to_thread(self._ask_etcd)
@@ -105,10 +105,10 @@ class Sampler:
             clients, memory, keys, notices, *counts = await pipe.execute()
         now = time.monotonic()
         orders = counts[len(refusals) : -len(growing)]
-        # After a new sale of an item all its orders are new ones.
+        # After a new sale of an item all its orders are new.
         new = sum(is_ - was if is_ >= was else is_ for is_, was in zip(orders, self._orders or orders, strict=True))
         found: Sample = {
-            "store_clients": clients["connected_clients"] - 1,  # but for this one
+            "store_clients": clients["connected_clients"] - 1,  # without our own
             "store_keys": keys,
             "store_notices": notices,
             "store_refusals": sum(counts[: len(refusals)]),
@@ -123,9 +123,9 @@ class Sampler:
 
     @property
     def ordered(self) -> int:
-        """Orders since the beginning."""
+        """Return the number of orders since the beginning."""
         return self._ordered
 
     async def close(self) -> None:
-        """Let go of the store."""
+        """Close the connection to the store."""
         await self._redis.aclose()

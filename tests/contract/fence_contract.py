@@ -1,4 +1,4 @@
-"""What every fence promises: a subclass gives a `FencedThing`, one value behind a fence, without a value at first."""
+"""Test the contract of every fence. A subclass gives a `FencedThing`: one value behind a fence, at first none."""
 
 import contextlib
 import random
@@ -16,7 +16,7 @@ class FencedThing:
     """The value, as holders of grants with these tokens reach it. Its methods may be called from any thread."""
 
     def read(self, token: int, source: str = OURS, *, instead_of: str | None = None) -> str | None:
-        """`instead_of` is `OLD` or nothing."""
+        """Read the value; `instead_of` is `OLD` or nothing."""
         raise NotImplementedError
 
     def write(self, token: int, value: str, source: str = OURS) -> None:
@@ -29,7 +29,7 @@ class FenceContract:
         raise NotImplementedError
 
     def test_a_paused_holder_is_refused_before_its_successor_writes(self, thing: FencedThing) -> None:
-        """A reads and stands still. B reads. What A writes then would be lost by B's write: it is refused."""
+        """A reads and is paused; B reads. A's write would be lost under B's, and is refused."""
         thing.write(6, "old")
         assert thing.read(7) == "old"
         assert thing.read(8) == "old"
@@ -40,7 +40,7 @@ class FenceContract:
         assert thing.read(8) == "b"
 
     def test_a_paused_holder_is_refused_after_its_successor_wrote(self, thing: FencedThing) -> None:
-        """A reads and stands still. B reads and writes. A would overwrite that: it is refused."""
+        """A reads and is paused; B reads and writes. A's write would overwrite that, and is refused."""
         assert thing.read(7) is None
         assert thing.read(8) is None
         thing.write(8, "b")
@@ -51,7 +51,7 @@ class FenceContract:
         assert thing.read(9) == "b again"
 
     def test_a_write_raises_the_fence_too(self, thing: FencedThing) -> None:
-        """Not every holder reads first: after a write, earlier ones may neither write nor read."""
+        """A holder need not read first: after its write, earlier holders may neither write nor read."""
         thing.write(8, "b")
         with pytest.raises(FenceRefused):
             thing.write(7, "a")
@@ -60,7 +60,7 @@ class FenceContract:
         assert thing.read(8) == "b"
 
     def test_the_same_token_passes_again(self, thing: FencedThing) -> None:
-        """A holder reads and writes as often as it likes, the same value, too."""
+        """A holder reads and writes as often as it likes, even the same value."""
         for value in ("one", "two", "two"):
             thing.read(7)
             thing.write(7, value)
@@ -68,7 +68,7 @@ class FenceContract:
 
     @pytest.mark.parametrize("token", [0, -1, 2**63])
     def test_no_token_no_fence(self, thing: FencedThing, token: int) -> None:
-        """A grant without a token can't be fenced; it is refused before anything is sent."""
+        """A grant without a token can't be fenced, and is refused before anything is sent."""
         thing.write(1, "there")
         with pytest.raises(ValueError, match=r"from 1 to 2\*\*63 - 1"):
             thing.read(token)
@@ -88,7 +88,7 @@ class FenceContract:
         ("lower", "higher"), [(9, 10), (99, 1000), (2**53, 2**53 + 1), (1_790_000_000_000_000, 2**63 - 1)]
     )
     def test_tokens_are_numbers_of_any_size(self, thing: FencedThing, lower: int, higher: int) -> None:
-        """Not texts, and not doubles, of which some neighbours are one."""
+        """Tokens are neither texts nor doubles, which can't tell some neighbouring numbers apart."""
         thing.write(lower, "lower")
         assert thing.read(higher) == "lower"
         with pytest.raises(FenceRefused):
@@ -98,7 +98,7 @@ class FenceContract:
 
     @pytest.mark.parametrize("other", [OTHER, "Lock:Ours", OURS + " ", OURS + "x"])
     def test_another_source_is_refused(self, thing: FencedThing, other: str) -> None:
-        """Its tokens can't be compared, however high they are. Names are compared letter by letter."""
+        """Tokens of another source can't be compared, however high they are. Sources must match exactly."""
         thing.write(7, "ours")
         with pytest.raises(FenceRefused):
             thing.read(1000, other)
@@ -115,7 +115,7 @@ class FenceContract:
             thing.read(6, source)
 
     def test_a_fence_moves_to_a_source_if_that_is_said(self, thing: FencedThing) -> None:
-        """The lock system was replaced: its tokens begin anew, the old one's count no more."""
+        """When the lock system was replaced, its tokens begin anew, and the old one's no longer count."""
         thing.write(50, "old", OLD)
         assert thing.read(3, OURS, instead_of=OLD) == "old"
         with pytest.raises(FenceRefused):
@@ -128,14 +128,14 @@ class FenceContract:
         assert thing.read(4) == "new"
 
     def test_a_fence_that_moves_to_where_it_is_stays_a_fence(self, thing: FencedThing) -> None:
-        """Whoever names their own source as the old one is compared with it all the same."""
+        """A holder that names its own source as the old one is compared with it all the same."""
         thing.write(8, "b", OLD)
         with pytest.raises(FenceRefused):
             thing.read(7, OLD, instead_of=OLD)
         assert thing.read(8, OLD, instead_of=OLD) == "b"
 
     def test_the_highest_of_many_writers_wins(self, thing: FencedThing) -> None:
-        """All at once, in any order: some are refused, the highest is not, and nobody overwrites it."""
+        """Of many concurrent writers, in any order, the highest is never refused, and nobody overwrites its value."""
         tokens = list(range(1, 13))
         random.shuffle(tokens)
         together = threading.Barrier(len(tokens))

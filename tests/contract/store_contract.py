@@ -1,6 +1,6 @@
-"""What every stock store must do, whatever it is made of. A store's tests inherit `StoreContract`.
+"""Test the contract of every stock store. A store's tests inherit `StoreContract`.
 
-Those of a store that is guarded by fencing tokens inherit `FencedStoreContract`.
+The tests of a store that is guarded by fencing tokens inherit `FencedStoreContract`.
 """
 
 import asyncio
@@ -34,11 +34,11 @@ SOLD_OUT = Settled("sold_out", 7, "cid")
 
 
 class StoreSystem(ABC):
-    """A store's real server, and what only the server's owner can do to it."""
+    """A store's real server, and the operations that only the server's owner has."""
 
     @abstractmethod
     def open(self, **options: Any) -> StockStore:
-        """A store over it."""
+        """Open a store on the server."""
 
     @abstractmethod
     def clear(self) -> None:
@@ -46,23 +46,23 @@ class StoreSystem(ABC):
 
     @abstractmethod
     def leftovers(self) -> list[str]:
-        """What is stored."""
+        """Return the names of everything that is stored."""
 
     @abstractmethod
     def set_by_hand(self, sku: str, stock: int) -> None:
-        """An operator's hand on an item's stock."""
+        """Set an item's stock directly on the server, as an operator might."""
 
     def remove_by_hand(self, sku: str) -> None:
-        """An operator's hand that takes an item's stock away."""
+        """Remove an item's stock directly on the server."""
         raise NotImplementedError
 
     def copy_of_everything(self) -> dict[str, bytes]:
-        """What is stored, to be compared."""
+        """Return everything that is stored, for comparison."""
         raise NotImplementedError
 
     @abstractmethod
     def copy(self) -> Callable[[], None]:
-        """Keep what is stored; calling the answer puts that back in the place of whatever is there then."""
+        """Copy everything that is stored; the function returned puts the copy in place of whatever is there then."""
 
 
 def fence(token: int, source: str = "etcd:1") -> Fence:
@@ -70,7 +70,7 @@ def fence(token: int, source: str = "etcd:1") -> Fence:
 
 
 def decided(seen: Snapshot, *sold: Sold | int, batch_id: str = "b", refused: tuple[Refused, ...] = ()) -> Batch:
-    """What is written of what was decided on a snapshot; a number is an order of so many units."""
+    """Return the batch that was decided on a snapshot; a number stands for an order of so many units."""
     orders = [one if isinstance(one, Sold) else Sold(one) for one in sold]
     return Batch(batch_id, seen.stock, orders, refused, seen.last_entry, seen.version)
 
@@ -78,22 +78,22 @@ def decided(seen: Snapshot, *sold: Sold | int, batch_id: str = "b", refused: tup
 async def prepare(
     store: StockStore, sku: str, own: Fence, batch_id: str, *, buyers: Sequence[str] = (), keys: Sequence[str] = ()
 ) -> Snapshot:
-    """`StockStore.prepare` of one item; its error is raised, as by all of these."""
+    """Call `StockStore.prepare` for one item, and raise its error, as do the functions below."""
     return _unless_error((await store.prepare(own, batch_id, {sku: Ask(buyers, keys)}))[sku])
 
 
 async def commit(store: StockStore, sku: str, own: Fence, batch: Batch) -> list[str]:
-    """`StockStore.commit` of one item."""
+    """Call `StockStore.commit` for one item."""
     return _unless_error((await store.commit(own, {sku: batch}))[sku])
 
 
 async def resolve(store: StockStore, sku: str, own: Fence, batch: Batch) -> list[str] | None:
-    """`StockStore.resolve` of one item."""
+    """Call `StockStore.resolve` for one item."""
     return _unless_error((await store.resolve(own, {sku: batch}))[sku])
 
 
 async def fence_of(store: StockStore, sku: str) -> Fence | None:
-    """What the item's fence has seen."""
+    """Return the highest token that the item's fence has seen."""
     return _unless_error((await store.inspect([sku]))[sku])
 
 
@@ -104,14 +104,14 @@ def _unless_error(answer: Answer | StockError) -> Answer:
 
 
 async def sell(store: StockStore, token: int, *sold: Sold | int, sku: str = "default") -> list[str]:
-    """Read, decide and write; the ids of the orders."""
+    """Read, decide and write; return the ids of the orders."""
     batch_id = f"b{token}"
     seen = await prepare(store, sku, fence(token), batch_id)
     return await commit(store, sku, fence(token), decided(seen, *sold, batch_id=batch_id))
 
 
 async def fenced_at_the_read_too(store: StockStore) -> list[Exception]:
-    """A reads 5 and is paused; B reads 5; A wakes and writes 4; B writes 4. What the store refuses."""
+    """A reads 5 and is paused; B reads 5; A wakes and writes 4; B writes 4. Return the refusals of the store."""
     await store.set_stock("default", fence(1), 5)
     first, second = fence(10), fence(11)
     for_first = await prepare(store, "default", first, "b")
@@ -127,18 +127,18 @@ async def fenced_at_the_read_too(store: StockStore) -> list[Exception]:
 
 
 class StoreContract:
-    """The suite. Every test begins with an empty server."""
+    """The tests of the contract; every test begins with an empty server."""
 
     tells_an_item_from_a_removed_one = True
 
     @pytest.fixture
     def system(self) -> StoreSystem:
-        """A server that tests don't harm."""
+        """Start a server that tests don't harm."""
         raise NotImplementedError
 
     @pytest.fixture
     async def open_store(self, system: StoreSystem) -> AsyncIterator[OpenStore]:
-        """Opens stores over the server, which is empty at first; they are closed in the end."""
+        """Open stores on the server, which is empty at first; close them at the end."""
         system.clear()
         async with AsyncExitStack() as stack:
 
@@ -174,7 +174,7 @@ class StoreContract:
         assert replace(seen, version=None) == Snapshot(4, 6, {"ann": 5, "bob": 1}, settled, last)
 
     async def test_names_are_told_apart_and_kept(self, open_store: OpenStore) -> None:
-        """Buyers and keys in any alphabet, in either case, with blanks and quotes, are as different as they look."""
+        """Buyers and keys in any alphabet, in either case, with blanks and quotes, stay distinct."""
         names = ["ann", "Ann", "ann ", " ann", "änn", "🛒" * 100, "a'b", 'a"b', "a\\b", "a%sb", "a;--b"]
         store = await open_store()
         await store.set_stock("default", fence(1), 100)
@@ -185,7 +185,7 @@ class StoreContract:
         assert [(one.buyer, one.key) for one in await store.orders("default")] == [(name, name) for name in names]
 
     async def test_sending_a_batch_again_does_nothing(self, open_store: OpenStore) -> None:
-        """The last batch sent again is answered as the first time, even once somebody else has read."""
+        """The last batch, sent again, gets the same answer, even after another holder has read."""
         store = await open_store()
         await store.set_stock("default", fence(1), 100)
         seen = await prepare(store, "default", fence(2), "b")
@@ -198,7 +198,7 @@ class StoreContract:
         assert [one.id for one in await store.orders("default")] == ids
 
     async def test_a_batch_of_refusals_alone_is_sent_again_too(self, open_store: OpenStore) -> None:
-        """It has no orders by which it could be found, and is known all the same."""
+        """A batch of refusals has no orders by which to find it, and is recognized all the same."""
         store = await open_store()
         await store.set_stock("default", fence(1), 0)
         write = decided(await prepare(store, "default", fence(2), "b"), refused=(Refused("k", SOLD_OUT),))
@@ -208,7 +208,7 @@ class StoreContract:
         assert (await store.level("default")).last_entry is None
 
     async def test_what_was_decided_on_nothing_is_not_written(self, open_store: OpenStore) -> None:
-        """Who has not read may not write: their stock would be a guess."""
+        """A holder that has not read may not write: its stock would be a guess."""
         store = await open_store()
         await store.set_stock("default", fence(1), 5)
         with pytest.raises((FenceRefused, StockChanged)):
@@ -216,7 +216,7 @@ class StoreContract:
         assert await store.orders("default") == []
 
     async def test_what_was_decided_before_a_restock_is_not_written(self, open_store: OpenStore) -> None:
-        """Neither if there are as many units again, nor in a new sale."""
+        """A decision from before a restock is not written, even if as many units are there again, nor in a new sale."""
         store = await open_store()
         await store.set_stock("default", fence(1), 5)
         for new_sale in (False, True):
@@ -227,7 +227,7 @@ class StoreContract:
         assert await store.level("default") == Level("default", 5, 0, 5)
 
     async def test_restock_and_new_sale(self, open_store: OpenStore) -> None:
-        """Setting the stock keeps what was sold; a new sale forgets orders, buyers and keys, refusals too."""
+        """Setting the stock keeps the units sold; a new sale forgets orders, buyers and keys, refusals too."""
         store = await open_store()
         await store.set_stock("default", fence(1), 1)
         seen = await prepare(store, "default", fence(2), "b")
@@ -244,7 +244,7 @@ class StoreContract:
         assert await store.order(ids[0]) is None
 
     async def test_a_restock_may_add(self, open_store: OpenStore) -> None:
-        """Units are added to those that are left, whatever was sold; to an item that is not there none are."""
+        """Units can be added to the remaining ones, however many were sold, but not to an item that doesn't exist."""
         store = await open_store()
         with pytest.raises(UnknownItem):
             await store.set_stock("phone", fence(1), 5, add=True)
@@ -254,7 +254,7 @@ class StoreContract:
         await sell(store, 5, 1, sku="phone")
 
     async def test_a_restock_may_expect(self, open_store: OpenStore) -> None:
-        """One that was decided on what is not there any more changes nothing."""
+        """A restock that was decided on an outdated stock changes nothing."""
         store = await open_store()
         await store.set_stock("phone", fence(1), 5, if_match=(0, 0))
         await sell(store, 2, 2, sku="phone")
@@ -265,7 +265,7 @@ class StoreContract:
         assert (await store.set_stock("phone", fence(4), 10, if_match=(3, 2), new_sale=True)).stock == 10
 
     async def test_a_refusal_is_forgotten_in_time(self, open_store: OpenStore) -> None:
-        """After its time the key is free again; an order's key is remembered for good."""
+        """A refusal's key is free again after its time; an order's key is remembered for good."""
         store = await open_store(refusal_ttl_s=0.1)
         await store.set_stock("default", fence(1), 5)
         seen = await prepare(store, "default", fence(2), "b")
@@ -281,7 +281,7 @@ class StoreContract:
     # -- what became of a batch --------------------------------------------------------------------------------------
 
     async def test_a_batch_is_found_after_others(self, open_store: OpenStore) -> None:
-        """Whether a batch was written can be told for certain when others have written since."""
+        """Whether a batch was written is certain even when others have written since."""
         store = await open_store()
         await store.set_stock("default", fence(1), 5001)
         await sell(store, 1, 1)
@@ -294,7 +294,7 @@ class StoreContract:
         assert await resolve(store, "default", fence(9), never) is None
 
     async def test_what_was_not_written_is_never_written(self, open_store: OpenStore) -> None:
-        """Once it is settled that a batch was not written, it isn't when it arrives after all."""
+        """A batch that was resolved as not written isn't written when it arrives after all."""
         store = await open_store()
         await store.set_stock("default", fence(1), 5)
         late = decided(await prepare(store, "default", fence(2), "late"), 1, batch_id="late")
@@ -305,7 +305,7 @@ class StoreContract:
         await sell(store, 4, 1)
 
     async def test_settling_what_went_away(self, open_store: OpenStore) -> None:
-        """An item that no longer exists has no orders."""
+        """An item that no longer exists has no orders to resolve."""
         store = await open_store()
         batch = Batch("b", 5, [Sold(1)])
         assert await resolve(store, "gone", fence(1), batch) is None
@@ -313,7 +313,7 @@ class StoreContract:
     # -- orders that are known ---------------------------------------------------------------------------------------
 
     async def test_marks_grow(self, open_store: OpenStore) -> None:
-        """What a process knows to be sold is a text that is greater later on, from sale to sale, too."""
+        """The mark of a later order is a greater text, from one sale to the next, too."""
         store = await open_store()
         found = []
         for first in (1, 5):
@@ -328,7 +328,7 @@ class StoreContract:
                 store.expect("default", odd)
 
     async def test_a_store_that_came_back_older_is_noticed(self, system: StoreSystem, open_store: OpenStore) -> None:
-        """By who sold what it lacks, and by who was told of it; an operator's word makes an end of that."""
+        """A missing order is noticed by its seller and by those who heard of it, until an operator accepts the loss."""
         store = await open_store()
         await store.set_stock("default", fence(1), 10)
         await sell(store, 2, 1)
@@ -342,7 +342,7 @@ class StoreContract:
             put_back()
             await self._sees_the_loss(store, 4)
             await self._sees_the_loss(other, 4)
-            # Others have sold on without knowing.
+            # Others have sold on without noticing.
             await sell(stranger := system.open(), 5, 1)
             await stranger.close()
             await self._sees_the_loss(other, 6)
@@ -364,7 +364,7 @@ class StoreContract:
         assert isinstance(answer, StockBehind)
 
     async def test_terms_of_an_item(self, open_store: OpenStore) -> None:
-        """An item has its own, those that were set; what is not named stays, and None takes one away."""
+        """An item has the terms that were set; a term that is not named stays, and None removes it."""
         store = await open_store()
         assert (await store.set_stock("phone", fence(1), 5)).terms == Terms()
         own = Terms(limit_per_buyer=2, ends_at=1_790_000_000.5)
@@ -383,7 +383,7 @@ class StoreContract:
         assert (await prepare(store, "phone", fence(8), "c")).terms == Terms()
 
     async def test_a_pause_is_kept_with_the_terms(self, open_store: OpenStore) -> None:
-        """Its text, in any alphabet, is there for the next read, beside the hours, and goes when the sale goes on."""
+        """A pause's text, in any alphabet, is stored beside the other terms, and removed when the sale goes on."""
         store, text = await open_store(), "暂停 \"'\\/ ü🛒" + "暂" * 180
         await store.set_stock("phone", fence(1), 5, terms={"limit_per_buyer": 2})
         level = await store.set_stock("phone", fence(2), 0, add=True, terms={"paused": text})
@@ -394,7 +394,7 @@ class StoreContract:
         assert level.terms == (await store.level("phone")).terms == Terms(limit_per_buyer=2)
 
     async def test_a_new_sale_says_how_many_orders_it_forgets(self, open_store: OpenStore) -> None:
-        """If there are others, nothing is changed, and the error has their number."""
+        """With another number of orders than expected nothing is changed, and the error has the number."""
         store = await open_store()
         await store.set_stock("phone", fence(1), 9)
         await sell(store, 2, 2, 1, sku="phone")
@@ -410,7 +410,7 @@ class StoreContract:
         await store.set_stock("pen", fence(5), 1, new_sale=True, forget_orders=0)
 
     async def test_an_item_without_orders_can_be_removed(self, open_store: OpenStore) -> None:
-        """With orders it can't; a late grant removes nothing, and what was decided before is not written after it."""
+        """An item with orders stays; a late grant removes nothing; an older decision is not written after a removal."""
         store = await open_store()
         for sku in ("pen", "phone"):
             await store.set_stock(sku, fence(1), 5)
@@ -432,7 +432,7 @@ class StoreContract:
             assert await store.level("pen") == Level("pen", 5, 0, 5)
 
     async def test_what_operators_change_is_logged(self, open_store: OpenStore) -> None:
-        """Each change with its operator, what was and what is, newest first; what was refused is not there."""
+        """The log has each change with operator and values before and after, newest first, but no refused change."""
         store = await open_store()
         await store.set_stock("pen", fence(1), 5, by="ann")
         await store.set_stock("phone", fence(2), 3, by="bob", terms={"limit_per_buyer": 2})
@@ -466,7 +466,7 @@ class StoreContract:
         assert await store.log("nothing") == []
 
     async def test_terms_are_guarded_like_the_stock(self, open_store: OpenStore) -> None:
-        """What was decided on other terms is not written; a lower token changes none."""
+        """A decision made on other terms is not written; a lower token can't change the terms."""
         store = await open_store()
         await store.set_stock("phone", fence(1), 5)
         seen = await prepare(store, "phone", fence(2), "b")
@@ -479,7 +479,7 @@ class StoreContract:
         assert (await store.level("phone")).terms == Terms(limit_per_buyer=1)
 
     async def test_a_new_sale_begins_anew(self, system: StoreSystem, open_store: OpenStore) -> None:
-        """What was sold before is not missed in a new sale, nor in a store that was emptied and is filled again."""
+        """Orders of the old sale are not missed in a new sale, nor in a store that was emptied and filled again."""
         store = await open_store()
         await store.set_stock("default", fence(1), 10)
         put_back = system.copy()
@@ -516,7 +516,7 @@ class StoreContract:
         assert len(await store.orders("phone-2")) == 1
 
     async def test_several_items_in_a_call(self, system: StoreSystem, open_store: OpenStore) -> None:
-        """Each is read and written by itself: what is wrong with one is its own answer, and doesn't stop the others."""
+        """Each item of a call is read and written by itself: an error is that item's answer and doesn't stop others."""
         store = await open_store()
         for sku in ("phone", "case", "changed"):
             await store.set_stock(sku, fence(1), 5)
@@ -547,7 +547,7 @@ class StoreContract:
     async def test_an_unknown_item_is_an_error_and_leaves_nothing(
         self, system: StoreSystem, open_store: OpenStore
     ) -> None:
-        """Asking for what doesn't exist writes nothing."""
+        """A request for an item that doesn't exist writes nothing."""
         store = await open_store()
         for sku in ("default", "nope"):
             for attempt in (prepare(store, sku, fence(1), "b"), store.level(sku)):
@@ -559,7 +559,7 @@ class StoreContract:
 
     @pytest.mark.parametrize("sku", ["", "a b", "a/b", "{a}", "a\n", "ü", "x" * 65])
     async def test_an_odd_name_is_refused(self, open_store: OpenStore, sku: str) -> None:
-        """Names are letters, digits, '.', '_' and '-'."""
+        """A name may have only letters, digits, '.', '_' and '-'."""
         store = await open_store()
         with pytest.raises(ItemNotPossible):
             store.check(sku)
@@ -580,7 +580,7 @@ class StoreContract:
         "order_id", ["", "x", "default~1-1~" + "0" * 32, "default~1-1~short", "a~b~c", "default~" + "9" * 40]
     )
     async def test_an_order_id_that_is_guessed_finds_nothing(self, open_store: OpenStore, order_id: str) -> None:
-        """Knowing when an order was made is not enough."""
+        """The time of an order is not enough to guess its id."""
         store = await open_store()
         await store.set_stock("default", fence(1), 1)
         (real,) = await sell(store, 2, 1)
@@ -589,7 +589,7 @@ class StoreContract:
         assert await store.order(real) is not None
 
     async def test_orders_come_in_pages(self, open_store: OpenStore) -> None:
-        """A page begins behind the last order of the one before; a level's last entry is where to end."""
+        """A page begins behind the last order of the one before; the last entry of the level is where the pages end."""
         store = await open_store()
         await store.set_stock("default", fence(1), 50)
         ids = await sell(store, 2, *[1] * 25)
@@ -615,7 +615,7 @@ class StoreContract:
         assert {level.stock for level in levels} == {5}
 
     async def test_concurrent_sellers_sell_each_unit_once(self, system: StoreSystem, open_store: OpenStore) -> None:
-        """Three stores that all want the same items at once, whatever they are told: sums are right in the end."""
+        """Three stores want the same items at once, whatever answers they get: the sums are right in the end."""
         skus = ["a", "b", "c"]
 
         async def work(store: StockStore, number: int) -> int:
@@ -659,7 +659,7 @@ class StoreContract:
         await store.close()
 
     async def test_what_one_puts_up_all_can_read(self, open_store: OpenStore, system: StoreSystem) -> None:
-        """A notice is there for everybody until it is replaced or taken down; it is no item."""
+        """A notice is visible to everybody until it is replaced or removed, and is no item."""
         store = await open_store()
         other = system.open()
         try:
@@ -673,10 +673,10 @@ class StoreContract:
 
 
 class FencedStoreContract(StoreContract):
-    """What stores do besides that are guarded by fencing tokens."""
+    """The tests of the further contract of stores that are guarded by fencing tokens."""
 
     async def test_fence_at_the_read_too(self, open_store: OpenStore) -> None:
-        """The one who was outbid between its read and its write is refused, although nobody wrote meanwhile."""
+        """A holder that was overtaken between its read and its write is refused, even if nobody wrote meanwhile."""
         store = await open_store()
         refused = await fenced_at_the_read_too(store)
         assert len(refused) == 1
@@ -696,7 +696,7 @@ class FencedStoreContract(StoreContract):
         assert await fence_of(store, "default") == fence(7)
 
     async def test_a_write_needs_a_read_of_its_own(self, open_store: OpenStore) -> None:
-        """A higher token that has not read may not write what another has decided."""
+        """A higher token that has not read may not write another holder's decision."""
         store = await open_store()
         await store.set_stock("default", fence(1), 5)
         seen = await prepare(store, "default", fence(2), "b")
@@ -704,7 +704,7 @@ class FencedStoreContract(StoreContract):
             await commit(store, "default", fence(3), decided(seen, 1))
 
     async def test_only_the_prepared_batch_is_written(self, open_store: OpenStore) -> None:
-        """Preparing a batch stops an older one of the same token that is on its way, though its stock may fit."""
+        """Preparing a batch stops an older one of the same token that is on its way, even if its stock fits."""
         store = await open_store()
         await store.set_stock("default", fence(1), 5)
         late = await prepare(store, "default", fence(2), "late")
@@ -715,7 +715,7 @@ class FencedStoreContract(StoreContract):
         assert (await store.level("default")).lucky == 1
 
     async def test_tokens_of_another_source_are_refused(self, open_store: OpenStore) -> None:
-        """Another etcd's numbers mean nothing here: refused, with the reason and the operator's command."""
+        """The tokens of another etcd are refused, with the reason and the command for the operator."""
         store = await open_store()
         await store.set_stock("default", fence(100, "etcd:old"), 5)
         for attempt in (
@@ -730,7 +730,7 @@ class FencedStoreContract(StoreContract):
             await prepare(store, "default", fence(101, "etcd:old"), "b")
 
     async def test_an_order_says_under_which_token_it_was_written(self, open_store: OpenStore) -> None:
-        """And in which epoch: tokens of two epochs can't be compared."""
+        """An order names its token and the epoch, as tokens of two epochs can't be compared."""
         store = await open_store()
         await store.set_stock("default", fence(1), 5)
         await sell(store, 7, 1)
@@ -741,7 +741,7 @@ class FencedStoreContract(StoreContract):
 
     @pytest.mark.parametrize("token", [0, -1, 2**64])
     async def test_an_impossible_token_is_refused(self, open_store: OpenStore, token: int) -> None:
-        """What the store can't compare with others is none."""
+        """A token that the store can't compare is refused."""
         store = await open_store()
         for attempt in (prepare(store, "default", fence(token), "b"), store.set_stock("default", fence(token), 1)):
             with pytest.raises(ValueError, match="token"):

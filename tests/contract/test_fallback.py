@@ -1,4 +1,4 @@
-"""A lock that may be done without: when one goes on without it, how many do so at once, and how it comes back."""
+"""An optional lock lets a few holders go on without it while the lock system is away, and then comes back."""
 
 import queue
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ def events() -> "queue.SimpleQueue[str]":
 
 @pytest.fixture
 def backend(server: Valkey, events: "queue.SimpleQueue[str]") -> Iterator[FallbackBackend]:
-    # A TTL that no test waits for.
+    # This TTL is longer than any test waits.
     inner = RedisBackend(server.url, ttl_s=600, timeout_s=0.5)
     backend = FallbackBackend(inner, most=MOST, on_change=events.put)
     yield backend
@@ -43,13 +43,13 @@ def unlocked(grant: Grant) -> bool:
 
 
 def test_what_it_promises(backend: FallbackBackend) -> None:
-    """It promises neither exclusion nor tokens: the store has to see to it."""
+    """An optional lock promises neither exclusion nor tokens: the store must provide them."""
     assert backend.guarantees.scope is Scope.NOBODY
     assert not backend.guarantees.fencing
 
 
 def test_a_session_is_one_of_the_lock_system(backend: FallbackBackend, etcd: EtcdMember) -> None:
-    """There is none without it: nobody gets one that is worth nothing."""
+    """A session is the lock system's own: without the lock system there is none."""
     with pytest.raises(LockError, match="redis has no sessions"):
         backend.session()
     with (
@@ -61,7 +61,7 @@ def test_a_session_is_one_of_the_lock_system(backend: FallbackBackend, etcd: Etc
 
 
 def test_a_release_can_be_forced(backend: FallbackBackend) -> None:
-    """As the lock system does it."""
+    """A force release works as in the lock system itself."""
     lock = backend.lock(NAME)
     grant = lock.acquire()
     had = backend.force_release(NAME)
@@ -74,7 +74,7 @@ def test_a_release_can_be_forced(backend: FallbackBackend) -> None:
 
 
 def test_a_lock_while_it_can_be_had(backend: FallbackBackend) -> None:
-    """It excludes like any other, and no slot is needed for it."""
+    """While the lock can be had, it excludes like any other and needs no slot."""
     lock, other = backend.lock(NAME), backend.lock(NAME)
     with lock as grant:
         assert not unlocked(grant)
@@ -92,7 +92,7 @@ def test_a_lock_while_it_can_be_had(backend: FallbackBackend) -> None:
 def test_without_it_a_few_go_on(
     backend: FallbackBackend, server: Valkey, events: "queue.SimpleQueue[str]", caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As many go on at once as there are slots; the others wait until one is free or the lock is back."""
+    """Without the lock, as many go on at once as there are slots; the others wait for a slot or for the lock."""
     lock = backend.lock(NAME)
     server.kill()
     first, second = lock.acquire(owner=1), lock.acquire(owner=2)
@@ -117,7 +117,7 @@ def test_without_it_a_few_go_on(
     assert events.get(timeout=WITHIN_S) == "back"
     assert not unlocked(fourth.result())
     assert not backend.degraded
-    for owner in (2, 5, 6):  # those without a lock end when they end
+    for owner in (2, 5, 6):  # the holders without a lock end when they release
         lock.release(owner=owner)
     with lock as grant:
         assert not unlocked(grant)
@@ -127,7 +127,7 @@ def test_without_it_a_few_go_on(
 
 
 def test_a_waiter_in_the_queue_does_not_wait_for_ever(backend: FallbackBackend, server: Valkey) -> None:
-    """A waiter whose lock system goes away goes on without it, long before a TTL is over; the holder is not told."""
+    """A waiter whose lock system goes away goes on without it, long before a TTL is over, unlike the holder."""
     lock, other = backend.lock(NAME), backend.lock(NAME)
     grant = lock.acquire()
     waiting = InThread(lambda: other.acquire(owner="other"))
@@ -152,7 +152,7 @@ def test_a_frozen_server_is_away(backend: FallbackBackend, server: Valkey) -> No
 
 
 def test_closed_while_it_is_away(server: Valkey) -> None:
-    """One that waits for a slot is told, and nobody gets a slot any more."""
+    """A close ends the wait for a slot with an error, and nobody gets a slot any more."""
     backend = FallbackBackend(RedisBackend(server.url, ttl_s=600, timeout_s=0.5), most=1)
     server.kill()
     lock = backend.lock(NAME)
@@ -167,7 +167,7 @@ def test_closed_while_it_is_away(server: Valkey) -> None:
 
 
 def test_a_silent_server_does_not_end_what_has_no_lock(backend: FallbackBackend, server: Valkey) -> None:
-    """The thread that renews locks may hang on it; a grant without a lock stands, and so does its slot."""
+    """The renewing thread may hang on a silent server; a grant without a lock stays valid, and so does its slot."""
     locked = [backend.lock(f"{NAME}/{number}") for number in range(5)]
     for lock in locked:
         lock.acquire()
@@ -190,14 +190,14 @@ def test_a_slot_that_nobody_can_give_back(server: Valkey) -> None:
     lock = backend.lock(NAME)
     InThread(lock.acquire).result()
     assert unlocked(lock.acquire(owner="next", wait_s=WITHIN_S))
-    # And one slot is one slot, whatever became of the grants before.
+    # And a slot counts once, whatever became of the earlier grants.
     with pytest.raises(LockTimeout):
         lock.acquire(owner="third", wait_s=0)
     backend.close()
 
 
 def test_closing_is_not_going_away(server: Valkey) -> None:
-    """A waiter is told that the backend was closed; it does not go on without a lock."""
+    """A waiter learns that the backend was closed, and does not go on without a lock."""
     backend = FallbackBackend(RedisBackend(server.url, ttl_s=600, timeout_s=0.5), most=1)
     lock = backend.lock(NAME)
     lock.acquire()

@@ -1,4 +1,4 @@
-"""The programs of docs/fence.md do what they say: each runs as it stands, but for the addresses of the servers.
+"""The programs of docs/fence.md do what they say. Each runs as printed, except for the addresses of the servers.
 
 They import `fencelock`, as its users do. Here the same modules are in `fencelock`: tests/integration/test_fencelock.py
 has the package itself.
@@ -22,7 +22,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "fence.md").read_text(encoding="utf
 
 
 def run(heading: str, number: int, *addresses: tuple[str, str]) -> dict[str, Any]:
-    """A program of the section with this heading: the names that it leaves. `addresses`: the printed ones, and ours."""
+    """Run the program under this heading and return its names. `addresses`: the printed ones, and ours."""
     [section] = re.findall(rf"^## {heading}\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)
     program = re.findall(r"```python\n(.*?)```", section, re.DOTALL)[number]
     for printed, ours in addresses:

@@ -1,4 +1,4 @@
-"""The fence in Valkey and Redis keeps the contract, for both kinds of client; and what is its own: Lua, a Cluster."""
+"""The fence in Valkey and Redis keeps the contract, with both kinds of client; further tests cover Lua and Cluster."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -34,7 +34,7 @@ class InRedis(FencedThing):
 
 
 class InAsyncRedis(FencedThing):
-    """Each call on an event loop of its own."""
+    """A value in Redis through the asynchronous client, with an event loop for each call."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -104,7 +104,7 @@ def test_the_refusal_has_what_was_seen(client: redis.Redis) -> None:
 
 
 def test_any_bytes_are_a_value_and_none_is_no_value(client: redis.Redis) -> None:
-    """A value that is deleted leaves the fence behind."""
+    """Any bytes are a value, and a deleted value leaves the fence behind."""
     fence = RedisFence(client, "thing")
     for value in (b"", bytes(range(256))):
         fence.write(Fencing(7, OURS), value)
@@ -126,7 +126,7 @@ def test_a_server_that_has_forgotten_the_scripts_is_told_them_again(client: redi
 
 
 def test_a_key_of_somebody_else_is_left_alone(client: redis.Redis) -> None:
-    """The server's error comes through: it is no refusal."""
+    """An unrelated key raises the server's error, not a refusal."""
     client.set("thing", "theirs")
     with pytest.raises(ResponseError, match="WRONGTYPE"):
         InRedis(client).write(7, "a")
@@ -135,7 +135,7 @@ def test_a_key_of_somebody_else_is_left_alone(client: redis.Redis) -> None:
 
 @pytest.fixture
 def take(client: redis.Redis) -> Callable[[Fencing, int], int]:
-    """A script of a user's: it takes some from a number that a fence protects."""
+    """Run a user's script, which takes some from a number behind a fence."""
     script = client.register_script(
         FENCE_LUA
         + """
@@ -153,7 +153,7 @@ def take(client: redis.Redis) -> Callable[[Fencing, int], int]:
 
 
 def test_a_script_of_ones_own(client: redis.Redis, take: Callable[[Fencing, int], int]) -> None:
-    """The function in a script refuses before the script writes."""
+    """The fence's function refuses before the user's script writes."""
     client.set("{phone}:units", 10)
     assert take(Fencing(7, OURS), 1) == 9
     assert take(Fencing(8, OURS), 2) == 7
@@ -169,7 +169,7 @@ def test_a_script_of_ones_own(client: redis.Redis, take: Callable[[Fencing, int]
 @pytest.mark.parametrize("token", ["0", "-1", "07", "1.5", "1e3", "nan", "", "9" * 20])
 @pytest.mark.parametrize("source", [OURS, ""])
 def test_the_function_looks_at_what_it_is_given(client: redis.Redis, token: str, source: str) -> None:
-    """A script may be called by others, without `fencing`."""
+    """The function checks its arguments, as a script may be called without `fencing`."""
     script = client.register_script(FENCE_LUA + "return fence_check(KEYS[1], ARGV[1], ARGV[2])")
     with pytest.raises(ResponseError, match="FENCETOKEN"):
         script(keys=["fence"], args=[token, source])
@@ -179,7 +179,7 @@ def test_the_function_looks_at_what_it_is_given(client: redis.Redis, token: str,
 
 
 def test_in_a_cluster() -> None:
-    """The value is in the fence's own key; what a script of one's own protects has the fence's hash tag."""
+    """In a Cluster the value is in the fence's own key, and the keys of a user's script have the fence's hash tag."""
     with Valkey(options=["--cluster-enabled", "yes", "--cluster-port", str(free_port())]) as node:
         with connected(node.url) as client:
             client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)

@@ -1,4 +1,4 @@
-"""The fence in MariaDB and SQLite keeps the contract; and what is its own: isolation, transactions, rows, columns."""
+"""The fence in MariaDB and SQLite keeps the contract; further tests cover isolation, transactions, rows and columns."""
 
 import asyncio
 from collections.abc import Iterator
@@ -54,7 +54,7 @@ class InSql(FencedThing):
 
 
 class InAsyncSql(FencedThing):
-    """Each call on an event loop of its own."""
+    """A value in SQL through the asynchronous client, with an event loop for each call."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -86,7 +86,7 @@ def mariadb() -> Iterator[MariaDB]:
 
 @pytest.fixture
 def in_mariadb(mariadb: MariaDB) -> Iterator[Engine]:
-    """A table with one row, and no value."""
+    """Create a table with one row and no value."""
     engine = create_engine(mariadb.url.replace("mysql://", "mysql+pymysql://"), connect_args={"ssl_disabled": True})
     yield from prepared(engine)
 
@@ -106,13 +106,13 @@ def prepared(engine: Engine) -> Iterator[Engine]:
 
 
 def stored(engine: Engine) -> tuple[str | None, int, str | None]:
-    """The row's value and fence, as they are."""
+    """Return the row's value and fence as stored."""
     with engine.connect() as connection:
         row = connection.execute(select(THINGS.c.value, THINGS.c.fence, THINGS.c.fence_source)).one()
         return row.value, row.fence, row.fence_source
 
 
-# As MariaDB from 11.6 on has REPEATABLE READ: it refuses to change what was changed since the transaction's snapshot.
+# MariaDB from 11.6 on does this at REPEATABLE READ: it refuses changes to rows that changed since the snapshot.
 SNAPSHOT = "REPEATABLE READ, innodb_snapshot_isolation"
 
 
@@ -130,7 +130,7 @@ class TestMariaDB(FenceContract):
             with connection.cursor() as cursor:
                 cursor.execute(f"SET innodb_snapshot_isolation = {'ON' if level == SNAPSHOT else 'OFF'}")
 
-        in_mariadb.dispose()  # what is connected already
+        in_mariadb.dispose()  # end the connections that are open already
         return in_mariadb.execution_options(isolation_level=level.partition(",")[0])
 
     @pytest.fixture
@@ -138,7 +138,7 @@ class TestMariaDB(FenceContract):
         return InSql(leveled)
 
     def test_a_look_before_the_write_hides_nothing(self, leveled: Engine, level: str) -> None:
-        """A's transaction has a snapshot from before B came: its write goes by what is there now."""
+        """A's snapshot is from before B came, and A's write is still checked against the current row."""
         with leveled.connect() as a:
             assert a.execute(select(THINGS.c.fence)).scalar_one() == 0
             InSql(leveled).write(8, "b")
@@ -152,7 +152,7 @@ class TestMariaDB(FenceContract):
         assert stored(leveled) == ("b", 8, OURS)
 
     def test_a_write_that_is_not_committed_is_waited_for(self, mariadb: MariaDB, leveled: Engine) -> None:
-        """B's read raises the fence after it, and reads what A wrote."""
+        """B's read waits for A's uncommitted write, returns it, and raises the fence."""
         with leveled.begin() as a:
             FENCE.write(a, 1, SEVEN, {"value": "a"})
             b = InThread(lambda: InSql(leveled).read(8))
@@ -161,7 +161,7 @@ class TestMariaDB(FenceContract):
         assert stored(leveled) == ("a", 8, OURS)
 
     def test_a_transaction_behind_a_fence_of_its_own(self, mariadb: MariaDB, leveled: Engine) -> None:
-        """A write without values checks the fence and keeps it until the transaction ends: nobody comes between."""
+        """A write without values checks the fence and keeps the row locked until the transaction ends."""
         with leveled.begin() as a:
             FENCE.write(a, 1, SEVEN)
             a.execute(insert(THINGS).values(id=2, value="a"))
@@ -193,7 +193,7 @@ def engine(request: pytest.FixtureRequest) -> Engine:
 
 
 def test_a_row_that_is_not_there_is_no_refusal(engine: Engine) -> None:
-    """Whoever writes to a row that was deleted is told that."""
+    """A read or write of a row that doesn't exist raises an error of its own, not a refusal."""
     with engine.connect() as connection:
         with pytest.raises(LookupError, match="things has no row 2"):
             FENCE.read(connection, 2, SEVEN)
@@ -206,7 +206,7 @@ def test_a_row_that_is_not_there_is_no_refusal(engine: Engine) -> None:
 
 
 def test_a_read_is_committed_on_return(engine: Engine) -> None:
-    """The fence is up whatever becomes of the connection; so a transaction that may be rolled back is refused."""
+    """A read commits the fence, whatever becomes of the connection; so a transaction that may roll back is refused."""
     with engine.connect() as connection:
         FENCE.read(connection, 1, SEVEN)
         assert not connection.in_transaction()
@@ -218,7 +218,7 @@ def test_a_read_is_committed_on_return(engine: Engine) -> None:
 
 
 def test_a_write_belongs_to_its_transaction(engine: Engine) -> None:
-    """What is rolled back has neither written nor raised the fence; a refusal rolls back what was written with it."""
+    """A rollback undoes the write and the fence; a refusal rolls back everything in its transaction."""
     with engine.connect() as connection:
         FENCE.write(connection, 1, SEVEN, {"value": "a"})
         connection.rollback()
@@ -232,7 +232,7 @@ def test_a_write_belongs_to_its_transaction(engine: Engine) -> None:
 
 
 def test_a_write_of_an_expression(engine: Engine) -> None:
-    """The database reckons; and nobody sets the fence with the values."""
+    """A value may be an expression for the database to evaluate; a fence among the values is ignored."""
     InSql(engine).write(7, "a")
     with engine.begin() as connection:
         FENCE.write(connection, 1, SEVEN, {"value": THINGS.c.value + "b", "fence": 1, "fence_source": "mine"})
@@ -240,7 +240,7 @@ def test_a_write_of_an_expression(engine: Engine) -> None:
 
 
 def test_other_rows_have_other_fences(engine: Engine) -> None:
-    """A key may have several columns; each row of theirs is by itself."""
+    """A key may have several columns; each row has a fence of its own."""
     metadata = MetaData()
     two = [Column(name, Integer, primary_key=True, autoincrement=False) for name in ("shop", "sku")]
     stock = Table("stock", metadata, *two, Column("units", Integer), *fence_columns("guard"))
@@ -261,7 +261,7 @@ def test_other_rows_have_other_fences(engine: Engine) -> None:
 
 
 def test_columns_that_compare_otherwise_are_refused() -> None:
-    """A source in a text column would be compared by its collation."""
+    """A source column that fence_columns() did not make is refused, as its collation would compare the sources."""
     theirs = Table("theirs", MetaData(), Column("id", Integer, primary_key=True), Column("fence", Integer))
     theirs.append_column(Column("fence_source", String(255)))
     with pytest.raises(ValueError, match=r"made by fence_columns\(\)"):

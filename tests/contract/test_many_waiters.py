@@ -1,4 +1,4 @@
-"""What a crowd of tasks costs that wait for one lock: next to nothing."""
+"""Many tasks that wait for one lock cost little."""
 
 import pytest
 
@@ -11,7 +11,7 @@ COUNT = 1000
 @pytest.mark.slow
 @pytest.mark.parametrize("system", ["etcd", "redis-fair"])
 def test_a_thousand_tasks_that_wait(system: str, request: pytest.FixtureRequest) -> None:
-    """They cost less than 50 MB together and no thread more than one of them does; and each gets the lock."""
+    """A thousand waiting tasks cost less than 50 MB and no more threads than one; and each gets the lock."""
     if system == "etcd":
         member: EtcdMember = request.getfixturevalue("etcd")
         url = f"etcd://127.0.0.1:{member.client_port}"

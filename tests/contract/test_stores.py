@@ -1,4 +1,4 @@
-"""All stock stores keep the contract: Redis' over Valkey and Redis, MySQL's with each of its guards."""
+"""All stock stores keep the contract: the Redis store on Valkey and Redis, the MySQL store with each of its guards."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -61,7 +61,7 @@ class MySqlSystem(StoreSystem):
         return store
 
     def clear(self) -> None:
-        # Those that are there; a store makes the others.
+        # These exist already; a store creates the others.
         ask(self.server, "DO 0", *(f"DELETE FROM {name}" for (name,) in ask(self.server, "SHOW TABLES")))
 
     def leftovers(self) -> list[str]:
@@ -134,7 +134,7 @@ class TestRedis(FencedStoreContract):
 
 
 class TestMemory(FencedStoreContract):
-    """Not a store to sell from: what `tests/unit/test_histories.py` rests on."""
+    """The in-memory store is not for sales: `tests/unit/test_histories.py` builds on it."""
 
     @pytest.fixture
     def system(self) -> StoreSystem:
@@ -154,7 +154,7 @@ class TestMySqlVersion(StoreContract):
 
 
 class TestMySqlTimestamp(StoreContract):
-    tells_an_item_from_a_removed_one = False  # if both were written in one second
+    tells_an_item_from_a_removed_one = False  # if both were written within one second
 
     @pytest.fixture
     def system(self, mariadb: MariaDB) -> StoreSystem:

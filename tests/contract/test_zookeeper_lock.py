@@ -64,6 +64,12 @@ def client_id(backend: ZooKeeperBackend) -> tuple[int, bytes] | None:
     return None if session is None else (session.id.number, session.id.password)
 
 
+def sessions_of(backend: ZooKeeperBackend) -> list[Any]:
+    """The sessions that its client has."""
+    client: Any = backend.client
+    return [slot.session for slot in (client._threads, *client._loops) if slot.session is not None]
+
+
 class ZooKeeperSystem(LockSystem):
     backend = "fencelock.zookeeper.lock:ZooKeeperBackend"
     ttl_s = 1  # of a session, whose grain is a tick of 0.2 s
@@ -86,7 +92,7 @@ class ZooKeeperSystem(LockSystem):
 
     def end_lease(self, grant: Grant) -> None:
         session = self._client.exists(grant.key).ephemeralOwner
-        ids = {each.id.number: each.id.password for backend in self._opened for each in backend.client._sessions}
+        ids = {each.id.number: each.id.password for backend in self._opened for each in sessions_of(backend)}
         close_session(self.server, (session, ids[session]))
 
     def leftovers(self) -> list[str]:
@@ -374,7 +380,7 @@ def test_threads_have_a_session_and_each_loop_has_one(server: ZooKeeper) -> None
 
     async def work() -> Grant:
         grant = await backend.aio.lock("/test/loop").acquire()
-        assert len({session.id.number for session in backend.client._sessions}) == 2
+        assert len({session.id.number for session in sessions_of(backend)}) == 2
         await backend.leave_loop()
         assert grant.lost
         return grant
@@ -536,7 +542,7 @@ def test_a_silent_server_is_left_by_a_loop(server: ZooKeeper) -> None:
         lock, told = backend.aio.lock("/test/loop"), asyncio.Event()
         grant = await lock.acquire()
         grant.on_lost(told.set)
-        (session,) = backend.client._sessions
+        (session,) = sessions_of(backend)
         proxy.stall()
         async with asyncio.timeout(WITHIN_S):
             await told.wait()

@@ -1,6 +1,6 @@
-"""A lock of one's own, as small as it can be: all processes of a machine share a file, one at a time.
+"""Build a minimal lock of your own: all processes of a machine share a file, one holder at a time.
 
-Whoever writes a lock can begin with a copy of this: a backend, a lock, and an attempt that is its own hold.
+A new lock can begin with a copy of this: a backend, a lock, and an attempt that is its own hold.
 """
 
 import fcntl
@@ -28,11 +28,11 @@ from fencelock.steps import Pause
 from fencelock.url import LockUrl
 from fencelock.waiting import Wait
 
-_PAUSE_S = 0.01  # between two looks: a file tells nobody that it has changed
+_PAUSE_S = 0.01  # between two attempts: a file does not notify anybody of a change
 
 
 class ToyLock(DistributedLock["ToyBackend"]):
-    """Re-entrant, fenced, and not fair: all who wait try again and again."""
+    """A lock that is re-entrant, fenced, and not fair: all waiters poll."""
 
     @override
     def _attempt(self) -> "ToyAttempt":
@@ -44,7 +44,7 @@ class ToyLock(DistributedLock["ToyBackend"]):
 
 
 class ToyAttempt(Attempt["ToyBackend"]):
-    """Writes itself into the file if nobody stands there, or somebody whose time is over."""
+    """An attempt: write our line into the file if there is none, or an expired one."""
 
     @override
     async def take(self, wait: Wait) -> Grant | float:
@@ -61,7 +61,7 @@ class ToyAttempt(Attempt["ToyBackend"]):
         return Grant(key, table["token"], f"toy:{socket.gethostname()}", self.lease)
 
     def until(self) -> float:
-        """When a lease that is renewed now is over."""
+        """Return when a lease that is renewed now expires."""
         return time.time() + self.ttl_s
 
 
@@ -73,21 +73,21 @@ class ToyHold:
         self._key = key
 
     async def renew(self, timeout_s: float) -> bool:
-        """Whether it is still there; then for another TTL."""
+        """Renew the lease for another TTL; return whether it was still ours."""
         async with self._attempt.backend.table(timeout_s) as table:
             line = table["held"].get(self._attempt.name, {"key": None})
             line["until"] = self._attempt.until()
             return bool(line["key"] == self._key)
 
     async def end(self, timeout_s: float) -> None:
-        """Take it out."""
+        """Remove our line."""
         async with self._attempt.backend.table(timeout_s) as table:
             if table["held"].get(self._attempt.name, {"key": None})["key"] == self._key:
                 del table["held"][self._attempt.name]
 
 
 class ToyBackend(LockBackend):
-    """All locks in one file."""
+    """The backend of all locks in one file."""
 
     name = "toy"
     guarantees = Guarantees(fencing=True, survives_silence=True)
@@ -123,7 +123,7 @@ class ToyBackend(LockBackend):
 
     @asynccontextmanager
     async def table(self, timeout_s: float) -> AsyncIterator[dict[str, Any]]:
-        """What is in the file, while nobody else can read it; it is written back at the end."""
+        """Yield the contents of the file under an exclusive file lock, and write them back at the end."""
         deadline = time.monotonic() + timeout_s
         with self._file.open("r+") as file:
             while True:
@@ -139,6 +139,6 @@ class ToyBackend(LockBackend):
             table["held"] = {name: line for name, line in table["held"].items() if line["until"] > time.time()}
             yield table
             file.seek(0)
-            file.write(json.dumps(table).ljust(len(text)))  # in one go: whoever is killed leaves no half of it
+            file.write(json.dumps(table).ljust(len(text)))  # in one go: a killed process leaves no half-written file
             file.flush()
             fcntl.flock(file, fcntl.LOCK_UN)  # closing it is not enough: a forked child may have a copy

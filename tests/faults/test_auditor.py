@@ -1,4 +1,4 @@
-"""The auditor: one instance has the office, says what it finds, and hands over when it dies."""
+"""One instance is elected auditor, reports its findings, and is replaced when it dies."""
 
 import asyncio
 import logging
@@ -35,7 +35,7 @@ ADMIN = {"Authorization": f"Bearer {TOKEN}"}
 
 @pytest.fixture
 def prefix() -> str:
-    """Of the locks of a test's instances: the auditor's record of another test is none of theirs."""
+    """Name the locks of a test's instances, so that no other test's audit record is theirs."""
     return f"/auditor/{uuid.uuid4().hex}"
 
 
@@ -45,7 +45,7 @@ def metric(text: str, name: str) -> float:
 
 
 def audit_of(instance: Instance) -> dict[str, Any]:
-    """What an instance says of the last audit; empty while it knows of none."""
+    """Return an instance's view of the last audit; it is empty while there is none."""
     status, body = instance.get("/stock")
     return (body["audit"] or {}) if status == 200 else {}
 
@@ -55,7 +55,7 @@ def auditors(instances: list[Instance]) -> list[Instance]:
 
 
 def the_auditor(instances: list[Instance]) -> Instance:
-    """The one among these that has the office, once all of them say that it has looked."""
+    """Wait until all instances report that the auditor has looked, and return the one that leads."""
 
     def found() -> Instance | None:
         [one] = auditors(instances) or [None]
@@ -67,8 +67,8 @@ def the_auditor(instances: list[Instance]) -> Instance:
 
 @pytest.mark.parametrize("end", ["kill -9", "SIGTERM"])
 def test_one_instance_is_the_auditor(etcd: EtcdMember, valkey: Valkey, prefix: str, end: str) -> None:
-    """All show what it finds; when it dies, another one takes over, and only one."""
-    # Whoever is told to end gives the office up; whoever is killed keeps it for a TTL.
+    """All instances show the auditor's findings; when it dies, another one, and only one, takes over."""
+    # A process that ends resigns; a killed process leads for another TTL.
     others = {"audit_interval_s": EVERY_S, "lock_ttl_s": TTL_S if end == "kill -9" else 600, "lock_prefix": prefix}
     with ExitStack() as stack:
         running = [stack.enter_context(Instance(etcd.endpoint, valkey.url, **others)) for _ in range(3)]
@@ -98,7 +98,7 @@ def test_one_instance_is_the_auditor(etcd: EtcdMember, valkey: Valkey, prefix: s
 
 
 def test_a_paused_auditor_is_overtaken(etcd: EtcdMember, valkey: Valkey, prefix: str) -> None:
-    """Beyond its TTL another one has the office; the moment it wakes it knows, and what it has found is not heard."""
+    """A TTL after a pause another instance leads; on waking, the paused one knows, and its findings are ignored."""
     others = {"audit_interval_s": EVERY_S, "lock_ttl_s": TTL_S, "lock_prefix": prefix}
     with (
         Instance(etcd.endpoint, valkey.url, **others) as one,
@@ -117,7 +117,7 @@ def test_a_paused_auditor_is_overtaken(etcd: EtcdMember, valkey: Valkey, prefix:
 
 
 class Audited:
-    """Opens an instance that is a candidate, with 1000 units, and knows what it counts. `etcd`: another way to etcd."""
+    """A way to open a candidate with 1000 units, and to count its calls. `etcd`: another path to etcd."""
 
     def __init__(self, etcd: EtcdMember, prefix: str) -> None:
         self._etcd = etcd
@@ -145,7 +145,7 @@ def audited(etcd: EtcdMember, prefix: str) -> Audited:
 
 
 async def a_round(auditor: Auditor) -> AuditVerdict:
-    """The verdict of a round that begins from now on."""
+    """Return the verdict of a round that begins after this call."""
     now = time.time()
     told = await eventually_async(lambda: auditor.verdict, "a whole round", until=lambda said: said and said.at > now)
     assert isinstance(told, AuditVerdict)
@@ -155,7 +155,7 @@ async def a_round(auditor: Auditor) -> AuditVerdict:
 async def test_what_was_tampered_with_is_found(
     audited: Audited, valkey: Valkey, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A unit that went away by hand is said once, in the log and to all; and when it is back, that too."""
+    """A unit that was removed by hand is reported once, in the log and to all; so is its return."""
     with caplog.at_level(logging.INFO, "app.audit.auditor"):
         raw = redis.Redis.from_url(valkey.url, decode_responses=True)
         async with audited(valkey) as (one, auditor):
@@ -169,7 +169,7 @@ async def test_what_was_tampered_with_is_found(
             raw.incr("stock")
             assert (await a_round(auditor)).consistent
             assert audited.metric("seckill_audit_violations") == 0
-            # An order that is written twice: its units, and its key.
+            # An order is written twice: its units, and its key.
             orders = Keys("default").orders
             [(_, fields)] = raw.xrange(orders, count=1)
             raw.xadd(orders, fields | {"key": "once"})
@@ -187,7 +187,7 @@ async def test_what_was_tampered_with_is_found(
 
 
 async def test_new_sales_and_many_orders(audited: Audited, valkey: Valkey) -> None:
-    """What comes after the last look is looked at, over pages; a new sale, or an item that goes, is no violation."""
+    """New orders are read page by page; a new sale, or an item that is deleted, is no violation."""
     raw = redis.Redis.from_url(valkey.url)
     async with audited(valkey) as (one, auditor):
         for _ in range(3):
@@ -209,7 +209,7 @@ async def test_new_sales_and_many_orders(audited: Audited, valkey: Valkey) -> No
 
 
 async def test_it_goes_on_while_all_are_selling(audited: Audited, valkey: Valkey) -> None:
-    """It looks at a moment of a sale that goes on, and finds that moment consistent."""
+    """The auditor reads a consistent moment of a sale that goes on."""
 
     async def sell(one: Counter) -> None:
         while True:
@@ -223,7 +223,7 @@ async def test_it_goes_on_while_all_are_selling(audited: Audited, valkey: Valkey
             verdict = await a_round(auditor)
             assert verdict.consistent
             seen.add(verdict.orders)
-        assert len(seen) > 1  # it went on
+        assert len(seen) > 1  # the sale went on
         for task in selling:
             task.cancel()
         await asyncio.gather(*selling, return_exceptions=True)
@@ -233,7 +233,7 @@ async def test_it_goes_on_while_all_are_selling(audited: Audited, valkey: Valkey
 async def test_many_items_are_looked_at_in_pages(
     audited: Audited, valkey: Valkey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An item of which nothing was sold since the last look costs a part of two calls."""
+    """An item without new orders since the last round costs a part of two calls."""
     with redis.Redis.from_url(valkey.url) as client:
         client.mset({f"seckill:{{item-{number}}}:stock": 10 for number in range(2000)})
     async with audited(valkey) as (one, auditor):
@@ -251,16 +251,16 @@ async def test_many_items_are_looked_at_in_pages(
         await a_round(auditor)
         calls.clear()
         assert (await a_round(auditor)).items == 2001
-        assert calls["levels"] <= 63  # 21 a round, and there may be parts of two more
+        assert calls["levels"] <= 63  # 21 a round, plus parts of at most two more rounds
         assert calls["level"] + calls["order"] + calls["orders"] == 0
 
 
 async def test_a_new_sale_while_it_looks(audited: Audited, valkey: Valkey, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it has read of the old one does not go with the new one: that is no violation."""
+    """Orders of the old sale are not counted with the new sale: that is no violation."""
     async with audited(valkey) as (one, auditor):
         await buy(one, 5)
         await a_round(auditor)
-        await buy(one, 1)  # something to read
+        await buy(one, 1)  # so that there are orders to read
         orders, begun = one.store.orders, []
 
         async def begin_before(*args: Any, **options: Any) -> Any:
@@ -280,7 +280,7 @@ async def test_a_new_sale_while_it_looks(audited: Audited, valkey: Valkey, monke
 async def test_an_old_order_that_vanishes_is_found(
     audited: Audited, valkey: Valkey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is found not at once, but when all orders are looked at afresh."""
+    """An old order that vanishes is found by the next round that reads all orders."""
     monkeypatch.setattr(auditor_module, "_AFRESH", 3)
     raw = redis.Redis.from_url(valkey.url)
     async with audited(valkey) as (one, auditor):
@@ -292,7 +292,7 @@ async def test_an_old_order_that_vanishes_is_found(
 
 
 def test_one_that_can_not_look_gives_the_office_up(etcd: EtcdMember, valkey: Valkey, prefix: str) -> None:
-    """An auditor that is cut off from the store does not keep others from looking."""
+    """An auditor that is cut off from the store resigns, so that another instance can audit."""
     with Proxy(valkey.port) as proxy:
         others = {"audit_interval_s": EVERY_S, "lock_ttl_s": 600, "store_timeout_ms": 300, "lock_prefix": prefix}
         cut_off = f"redis://127.0.0.1:{proxy.port}"
@@ -307,7 +307,7 @@ def test_one_that_can_not_look_gives_the_office_up(etcd: EtcdMember, valkey: Val
 async def test_one_that_loses_the_office_stands_again(
     audited: Audited, etcd: EtcdMember, valkey: Valkey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Cut off from etcd as it writes the record, it leads no more; when etcd is back it is elected, and looks again."""
+    """An auditor cut off from etcd as it writes the record is no leader; when etcd is back it is elected again."""
     record, writing = Leadership.written, asyncio.Event()
 
     async def in_vain(self: Leadership, value: str) -> None:
@@ -318,7 +318,7 @@ async def test_one_that_loses_the_office_stands_again(
         writing.set()
         while not self.lost:
             await Pause(0.01)
-        await Pause(2)  # as long as a call may take: that the office is lost is noticed elsewhere before it ends
+        await Pause(2)  # as long as a call may take: the loss is noticed elsewhere before the call ends
         raise LockUnavailable("no answer")
 
     with Proxy(etcd.client_port) as path:
@@ -334,7 +334,7 @@ async def test_one_that_loses_the_office_stands_again(
 
 
 async def test_an_away_store_is_no_verdict(audited: Audited) -> None:
-    """The last one stands, with its time; when the store is back, there is a new one."""
+    """While the store is away the last verdict stands, with its time; afterwards there is a new one."""
     with Valkey() as own:
         async with audited(own, store_timeout_ms=200) as (_, auditor):
             await a_round(auditor)
@@ -350,7 +350,7 @@ async def test_an_away_store_is_no_verdict(audited: Audited) -> None:
 
 @pytest.mark.parametrize("why", ["no elections", "no interval"])
 def test_there_may_be_no_auditor(etcd: EtcdMember, valkey: Valkey, prefix: str, why: str) -> None:
-    """The locks of Redis have no elections, and an interval of 0 means that nobody looks; the stock says so."""
+    """Redis' locks have no elections, and an interval of 0 turns the auditor off; the stock's answer says so."""
     others = {"lock": valkey.url, "audit_interval_s": EVERY_S} if why == "no elections" else {"audit_interval_s": 0}
     with Instance(etcd.endpoint, valkey.url, lock_prefix=prefix, **others) as instance:
         assert httpx.put(f"{instance.url}/stock", json={"stock": 10}, headers=ADMIN).status_code == 200

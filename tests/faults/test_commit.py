@@ -1,4 +1,4 @@
-"""Answers that get lost, stores and locks that go away in the middle: nobody is told what is not so."""
+"""Answers get lost, and stores and locks go away in mid-sale, but nobody gets a wrong answer."""
 
 import asyncio
 import logging
@@ -31,14 +31,14 @@ def counted(answers: list[Any]) -> Counter[str]:
     return Counter(answer.outcome.value if isinstance(answer, Answer) else type(answer).__name__ for answer in answers)
 
 
-# How a commit is known on its way to a store that has seen one before.
+# How a commit is recognized on its way to a store that has seen one before.
 COMMIT = Script("commit.lua").sha.encode()
 BUYER = "buyer-of-the-lost"
 
 
 @pytest.mark.parametrize("lost", ["answer", "request"])
 async def test_a_lost_commit_is_resolved_before_anybody_is_told(etcd: EtcdMember, valkey: Valkey, lost: str) -> None:
-    """One commit for several items is lost, or the answer to it: later each buyer who is told "sold" has one order.
+    """A commit for several items, or its answer, is lost: later each buyer who hears "sold" has one order.
 
     The instance that can't reach the store does not keep the lock meanwhile: another one sells.
     """
@@ -71,7 +71,7 @@ async def test_a_lost_commit_is_resolved_before_anybody_is_told(etcd: EtcdMember
 async def test_a_shard_that_is_away_does_not_stop_the_others(
     etcd: EtcdMember, valkey: Valkey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a cluster each item has a server of its own: what is in doubt on one that is away waits, the rest is sold."""
+    """In a cluster each item has its own server: while one is away its batch stays in doubt, and the rest is sold."""
     deliver = RedisClient.run
     went_away = asyncio.Event()
 
@@ -109,7 +109,7 @@ async def test_a_shard_that_is_away_does_not_stop_the_others(
 async def test_much_that_is_in_doubt_leaves_the_others_their_turn(
     etcd: EtcdMember, valkey: Valkey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A commit for many items is in doubt and the store is slow: to resolve all of it takes several grants."""
+    """A commit for many items is in doubt and the store is slow: resolving all of it takes several grants."""
     resolve = RedisStockStore.resolve
     under: Counter[int] = Counter()
 
@@ -139,7 +139,7 @@ async def test_much_that_is_in_doubt_leaves_the_others_their_turn(
 
 @pytest.mark.parametrize("which", ["etcd", "store"])
 async def test_a_server_that_is_away_and_comes_back(which: str) -> None:
-    """While a server is away buyers wait, and are told "not decided" at their deadline; then all is well again."""
+    """While a server is away, buyers wait until their deadline and hear "not decided"; then sales resume."""
     with EtcdMember() as etcd, Valkey(durable=True) as valkey:
         async with shop(etcd.endpoint, valkey.url, purchase_timeout_ms=1000, lock_ttl_s=2) as one:
             await one.set_stock("default", 100)
@@ -151,7 +151,7 @@ async def test_a_server_that_is_away_and_comes_back(which: str) -> None:
             assert set((await one.ready(1)).values()) != {"ok"}
             await asyncio.to_thread(victim.start)
             await eventually_async(lambda: one.ready(1), until=lambda checks: set(checks.values()) == {"ok"})
-            # A key that a call left behind in etcd as it died may stand in the way for a moment longer.
+            # A key that an interrupted call left in etcd may stand in the way for a moment longer.
             answer = await eventually_async(lambda: one.buy(Purchase()), despite=Exception)
             assert answer.outcome is Outcome.SOLD
             assert counted(await buy(one, 10)) == {"sold": 10}
@@ -175,7 +175,7 @@ async def test_a_short_outage_is_only_a_delay() -> None:
 
 
 async def test_a_lost_answer_and_the_instance_dies_with_it(etcd: EtcdMember, valkey: Valkey) -> None:
-    """A commit is applied, its answer lost, its instance killed: another instance tells the same key what it bought."""
+    """A commit is applied, its answer lost, its instance killed: another instance gives the same key its order."""
     params, headers = {"buyer": BUYER}, {"Idempotency-Key": "k", "Accept": "application/json"}
     with ExitStack() as stack:
         proxy = stack.enter_context(Proxy(valkey.port))
@@ -189,11 +189,11 @@ async def test_a_lost_answer_and_the_instance_dies_with_it(etcd: EtcdMember, val
             asking = asyncio.create_task(http.post(f"{first.url}/stock/reduce", params=params, headers=headers))
             assert await asyncio.to_thread(proxy.struck.wait, 15)
             assert not asking.done()
-            # The path stays cut: what the instance would find out if it asked again, it can't have found out.
+            # The path stays cut, so that the instance can't find out the outcome by asking again.
             await asyncio.to_thread(first.kill)
             with pytest.raises(httpx.TransportError):
                 await asking
-            # There is an order that nobody was told of.
+            # There is an order that no buyer has heard of.
             (written,) = [order for order in await one.orders("default") if order.buyer == BUYER]
             for _ in range(2):
                 answer = await http.post(f"{second.url}/stock/reduce", params=params, headers=headers)
@@ -210,7 +210,7 @@ async def test_a_lost_answer_and_the_instance_dies_with_it(etcd: EtcdMember, val
 
 
 async def test_a_store_that_loads_its_file(etcd: EtcdMember) -> None:
-    """While a store answers -LOADING buyers wait or hear so in time, and readiness says so; it all mends by itself."""
+    """While a store answers -LOADING buyers wait or get an error in time, readiness reports it, and sales resume."""
     options: list[str] = []
 
     def loading() -> bool:
@@ -231,19 +231,19 @@ async def test_a_store_that_loads_its_file(etcd: EtcdMember) -> None:
                 await one.set_stock(sku, 100)
                 assert counted(await buy(patient, 5, sku=sku)) == {"sold": 5}
             assert (await http.post("/stock/reduce", params={"sku": "phone"})).status_code == 200
-            # One commit's answer is lost, so that somebody asks the loading store about it.
+            # One commit's answer is lost, so that its batch is resolved against the loading store.
             proxy.lose_answer_to(COMMIT)
             lost = asyncio.create_task(buy(patient, 3, buyer=BUYER))
             assert await asyncio.to_thread(proxy.struck.wait, 15)
             async with redis.asyncio.Redis.from_url(valkey.url) as plain:
                 for part in range(10):
                     await plain.mset({f"other:{part}:{number}": number for number in range(1000)})
-                await plain.bgrewriteaof()  # its file is a snapshot now, which it loads key by key
+                await plain.bgrewriteaof()  # its file is a snapshot now, and is loaded key by key
                 await eventually_async(
                     lambda: plain.info("persistence"), until=lambda info: info["aof_rewrite_in_progress"] == 0
                 )
             await asyncio.to_thread(valkey.kill)
-            # Half a millisecond for each key; and it looks at its connections all the time.
+            # Loading takes half a millisecond per key, and connections are served meanwhile.
             options.extend(["--key-load-delay", "500", "--loading-process-events-interval-bytes", "1024"])
             await asyncio.to_thread(valkey.start, wait=False)
             proxy.restore()
@@ -286,7 +286,7 @@ async def test_scripts_that_are_forgotten_in_mid_sale(
             selling = asyncio.gather(buy(one, 150), *(buy(other, 1, key=f"k{number}") for number in range(250)))
             while not selling.done():
                 await plain.script_flush()
-                await asyncio.sleep(0.005)  # not a wait for anything: between a read and its commit, or not
+                await asyncio.sleep(0.005)  # no wait for anything: a flush falls between a read and its commit, or not
             answers = [answer for some in await selling for answer in some]
             assert counted(answers) == {"sold": 300, "sold_out": 100}
             assert await _in_vain(plain) > before + 10
@@ -296,12 +296,12 @@ async def test_scripts_that_are_forgotten_in_mid_sale(
 
 
 async def _in_vain(plain: Any) -> int:
-    """How often a script was asked for that the server did not know."""
+    """Return how many script calls the server answered with NOSCRIPT."""
     return int((await plain.info("errorstats")).get("errorstat_NOSCRIPT", {"count": 0})["count"])
 
 
 async def test_a_settlement_that_the_fence_refuses_is_tried_again(valkey: Valkey) -> None:
-    """While others have gone before us a batch stays in doubt; under a later grant it is known what became of it."""
+    """A batch that the fence refuses to resolve stays in doubt, and a later grant resolves it."""
     store, queue = RedisStockStore(valkey.url), Queue(limit=1, observer=Observer(), on_work=lambda: None)
     in_doubt = InDoubt(store, Observer())
     try:

@@ -1,4 +1,4 @@
-"""Each lock under the sale, with the guard that it allows: a holder that is overtaken spoils nothing."""
+"""Under each lock, with the guard that it allows, a holder that was overtaken does no damage."""
 
 import asyncio
 import contextlib
@@ -26,7 +26,7 @@ LOCKS = ["etcd", "etcd-txn", "redis", "redis-fair", "redlock", "zookeeper", "mys
 
 @pytest.mark.parametrize("lock", LOCKS)
 async def test_a_paused_holder_is_overtaken_and_sells_nothing_twice(lock: str, valkey: Valkey) -> None:
-    """It is stopped between its last check and its write; its lease ends, others sell all; then its write arrives."""
+    """A holder is paused between its last check and its write; its lease ends, others sell all; then it writes."""
     with optional(lambda: LockServers(lock)) as servers, Proxy(valkey.port) as path:
         guard = "compare" if lock == "redlock" else "fence"
         own = {"lock": servers.url, "guard": guard, "lock_ttl_s": TTL_S, "purchase_timeout_ms": 60_000}
@@ -56,7 +56,7 @@ HUNG = [*((lock, "blocks") for lock in LOCKS), ("etcd", "spins"), ("etcd", "writ
 async def test_a_hung_loop_gives_way(
     lock: str, how: str, valkey: Valkey, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An instance hangs while it has the lock, and its threads go on. Another one says so, and sells a TTL later."""
+    """An instance's loop hangs under the lock, its threads go on. Another one reports that, and sells a TTL later."""
     hang = tmp_path / "hang"
     monkeypatch.setenv("HANG_AT", str(hang))
     monkeypatch.setenv("HANG_HOW", how)
@@ -86,7 +86,7 @@ async def test_a_hung_loop_gives_way(
 def test_a_log_that_nobody_reads_stops_nothing(
     etcd: EtcdMember, valkey: Valkey, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An instance whose standard error is a full pipe sells on, and ends when it is told to."""
+    """An instance whose standard error is a full pipe continues to sell, and stops on SIGTERM."""
     monkeypatch.setenv("HANG_AT", str(tmp_path / "hang"))
     monkeypatch.setenv("HANG_HOW", "log")
     with Instance(
@@ -95,7 +95,7 @@ def test_a_log_that_nobody_reads_stops_nothing(
         put = httpx.put(f"{instance.url}/stock", json={"stock": 10_000}, headers={"Authorization": f"Bearer {TOKEN}"})
         assert put.status_code == 200
         with httpx.Client(base_url=instance.url) as http:
-            for _ in range(1500):  # a line each, of more than a hundred bytes: twice what a pipe takes
+            for _ in range(1500):  # a line each, of more than a hundred bytes: twice a pipe's capacity
                 assert http.post("/stock/reduce").headers["x-seckill-outcome"] == "sold"
         instance.signal(signal.SIGTERM)
         eventually(lambda: not instance.running, "it has left")

@@ -1,4 +1,4 @@
-"""Sentinel promotes a replica in mid-sale: whoever was told "sold" has an order there, or nothing is sold."""
+"""Sentinel promotes a replica in mid-sale: each buyer who heard "sold" has an order there, or nothing is sold."""
 
 import asyncio
 from collections.abc import Iterator
@@ -16,20 +16,20 @@ from tests.harness.waiting import eventually_async
 
 @pytest.fixture
 def pair() -> Iterator[SentinelSet]:
-    """Debian's Redis: a primary, one replica, three Sentinels."""
+    """Start Debian's Redis: a primary, one replica, three Sentinels."""
     with SentinelSet(optional_server("redis-server", "redis-server")) as started:
         yield started
 
 
 @pytest.fixture
 def trio() -> Iterator[SentinelSet]:
-    """The same with two replicas."""
+    """Start the same with two replicas."""
     with SentinelSet(optional_server("redis-server", "redis-server"), replicas=2) as started:
         yield started
 
 
 async def test_sold_means_that_a_replica_has_it(etcd: EtcdMember, pair: SentinelSet) -> None:
-    """While the replica is frozen nobody is told "sold"; when it is there again the same key tells, with one order."""
+    """While the replica is frozen nobody hears "sold"; when it is back the same key gets its answer, with one order."""
     options = {"store_wait_replicas": 1, "purchase_timeout_ms": 1500, "store_timeout_ms": 400}
     async with shop(etcd.endpoint, pair.url, **options) as one:
         await one.set_stock("phone", 10)
@@ -45,7 +45,7 @@ async def test_sold_means_that_a_replica_has_it(etcd: EtcdMember, pair: Sentinel
 
 
 async def test_a_failover_in_mid_sale_loses_nothing(etcd: EtcdMember, trio: SentinelSet) -> None:
-    """The primary is killed while two instances sell: every order that a buyer was told of is in the new one."""
+    """The primary is killed while two instances sell: every order that a buyer heard of is in the new one."""
     options = {"store_wait_replicas": 1, "store_timeout_ms": 500, "lock_ttl_s": 2, "purchase_timeout_ms": 3000}
     async with (
         shop(etcd.endpoint, trio.url, instance="one", **options) as one,
@@ -88,9 +88,9 @@ async def test_a_failover_in_mid_sale_loses_nothing(etcd: EtcdMember, trio: Sent
 
 @pytest.mark.slow
 async def test_a_failover_to_the_one_that_has_it_not(etcd: EtcdMember, trio: SentinelSet) -> None:
-    """With as many as there are replicas, none that lacks a sale can be promoted: whoever was told "sold" has an order.
+    """With waits for all replicas, none that lacks a sale can be promoted: each buyer who heard "sold" has an order.
 
-    One replica's link stalls; then the primary and the other one are gone, and the late one is promoted.
+    One replica's link stalls; then the primary and the other replica are gone, and the late one is promoted.
     """
     options = {"store_wait_replicas": 2, "store_timeout_ms": 500, "lock_ttl_s": 2, "purchase_timeout_ms": 2000}
     async with shop(etcd.endpoint, trio.url, **options) as one:
@@ -116,7 +116,7 @@ async def test_a_failover_to_the_one_that_has_it_not(etcd: EtcdMember, trio: Sen
 
 @pytest.mark.slow
 async def test_one_of_two_is_not_enough(etcd: EtcdMember, trio: SentinelSet) -> None:
-    """A failover may promote the replica that nobody waited for: an instance that is set up so is not ready."""
+    """A failover may promote the replica that nobody waited for: an instance with that setting is not ready."""
     async with shop(etcd.endpoint, trio.url, store_wait_replicas=1) as one:
         assert (await one.ready(1))["store"] == "not available"
     async with shop(etcd.endpoint, trio.url, store_wait_replicas=2) as two:
@@ -124,7 +124,7 @@ async def test_one_of_two_is_not_enough(etcd: EtcdMember, trio: SentinelSet) -> 
 
 
 async def test_without_it_a_late_replica_is_noticed(etcd: EtcdMember, pair: SentinelSet) -> None:
-    """One that waits for no replica loses a sale with the primary: it does not sell from the new one, and says so."""
+    """An instance that waits for no replica loses a sale with the primary; it reports that, and stops selling."""
     options = {"purchase_timeout_ms": 1000, "store_timeout_ms": 400}
     async with shop(etcd.endpoint, pair.url, **options) as one:
         await one.set_stock("phone", 10)
@@ -153,6 +153,6 @@ async def test_without_it_a_late_replica_is_noticed(etcd: EtcdMember, pair: Sent
 
 
 async def until_told(one: Counter, purchase: Purchase) -> Answer:
-    """As a client would: the same key again, until it is told."""
+    """Send the same key again, as a client would, until there is an answer."""
     answer: Answer = await eventually_async(lambda: one.buy(purchase), "the buyer is told", 30, despite=Exception)
     return answer

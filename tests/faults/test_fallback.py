@@ -1,4 +1,4 @@
-"""The lock system goes away in mid-sale, and comes back: the sale goes on, with locks or without."""
+"""The lock system goes away in mid-sale and comes back: the sale goes on, with or without locks."""
 
 import asyncio
 from collections import Counter
@@ -18,7 +18,7 @@ BUYERS = 60
 
 @pytest.mark.slow
 async def test_redis_dies_in_mid_sale_and_comes_back() -> None:
-    """Stock in MySQL, lock in Redis, which is killed and started again, twice: nobody is refused, all numbers agree."""
+    """With stock in MySQL, Redis' lock is killed and restarted twice: nobody is refused, all numbers agree."""
     told: Counter[str] = Counter()
     orders: set[str] = set()
 
@@ -34,7 +34,7 @@ async def test_redis_dies_in_mid_sale_and_comes_back() -> None:
             orders.add(answer.headers["x-seckill-order"])
 
     async def mode(instance: Instance) -> tuple[Any, bool]:
-        """What readiness and metrics say of it."""
+        """Return the mode that readiness and metrics report."""
         ready = await asyncio.to_thread(instance.get, "/readyz")
         scraped = str((await asyncio.to_thread(instance.get, "/metrics"))[1])
         assert ready[0] == 200
@@ -47,7 +47,7 @@ async def test_redis_dies_in_mid_sale_and_comes_back() -> None:
         await eventually_async(they_do, f"the mode of all is {expected[0]}")
 
     async def both_sell(one: Any) -> None:
-        """Both instances have sold more than until now."""
+        """Wait until both instances have sold more than until now."""
         before = dict((await one.audit("default")).units_per_instance)
 
         async def more() -> bool:
@@ -58,7 +58,7 @@ async def test_redis_dies_in_mid_sale_and_comes_back() -> None:
 
     with optional(MariaDB) as mysql, Valkey() as redis:
         others = {"lock": redis.url, "guard": "version"}
-        # Few buyers for a grant: then the sale lasts long enough to be disturbed.
+        # Few buyers per grant make the sale last long enough to be disturbed.
         fallback = {"lock_fallback": "true", "lock_ttl_s": 600, "batch_max": 4, "purchase_timeout_ms": 60_000}
         with (
             Instance("", mysql.url, **others, **fallback) as first,

@@ -1,4 +1,4 @@
-"""Whole instances that are killed, paused and stopped while they sell."""
+"""Whole instances are killed, paused and stopped while they sell."""
 
 import asyncio
 import os
@@ -27,7 +27,7 @@ TTL_S = 2
 
 
 async def rush(urls: list[str], buyers: int, **params: Any) -> list[httpx.Response | BaseException]:
-    """So many buyers at once, spread over the instances."""
+    """Send so many buyers at once, spread over the instances."""
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
     async with httpx.AsyncClient(limits=limits, timeout=60) as http:
         asked = [
@@ -47,7 +47,7 @@ def told(answers: list[httpx.Response | BaseException]) -> Counter[str]:
 
 
 async def order_ids(one: Any) -> set[str]:
-    """The ids of all orders of the item "default"."""
+    """Return the ids of all orders of the item "default"."""
     after, ids = None, set()
     while page := await one.orders("default", after=after, limit=1000):
         ids |= {order.id for order in page}
@@ -62,9 +62,9 @@ Answers = list[httpx.Response | BaseException]
 async def disturbed(
     etcd: EtcdMember, valkey: Valkey, disturb: Callable[[Any, Instance], Awaitable[None]], *, stock: int
 ) -> AsyncIterator[tuple[Any, Answers]]:
-    """A sale at two instances and its answers; the first instance is disturbed when it is seen with the lock.
+    """Sell at two instances, return the answers, and disturb the first instance when it is seen with the lock.
 
-    Until then, crowds of buyers are let in together: while they are served, one by one, there is time to look, also on
+    Until then, crowds of buyers are let in together: while they are served one by one there is time to look, even on
     a busy machine. One more crowd comes afterwards.
     """
     others = {"batch_max": 1, "lock_ttl_s": TTL_S, "purchase_timeout_ms": 60_000}
@@ -93,7 +93,7 @@ async def disturbed(
 
 @asynccontextmanager
 async def one_holds_it(etcd: EtcdMember) -> AsyncIterator[None]:
-    """While somebody else has the lock of all items."""
+    """Hold the lock of all items, as another instance would."""
     backend = EtcdBackend([etcd.endpoint], ttl_s=30)
     async with backend.aio.lock("/seckill/lock/all"):
         yield
@@ -105,14 +105,14 @@ def _is_of(contender: Contender, instance: Instance) -> bool:
 
 
 async def test_a_killed_holder_costs_one_ttl(etcd: EtcdMember, valkey: Valkey) -> None:
-    """An instance is killed as it sells: the other goes on after about a TTL; whoever was told "sold" has an order."""
+    """An instance is killed as it sells: the other goes on after about a TTL; each "sold" has an order."""
 
     async def kill(_: Any, first: Instance) -> None:
         await asyncio.to_thread(first.kill)
 
     async with disturbed(etcd, valkey, kill, stock=100_000) as (one, answers):
         counts = told(answers)
-        assert counts["sold"] >= len(answers) / 2  # everybody who asked the instance that lives
+        assert counts["sold"] >= len(answers) / 2  # all buyers who asked the instance that lives
         assert counts["lost"] > 0
         assert set(counts) == {"sold", "lost"}
         assert (await one.audit("default")).violations == []
@@ -121,7 +121,7 @@ async def test_a_killed_holder_costs_one_ttl(etcd: EtcdMember, valkey: Valkey) -
 
 
 async def test_sigterm_drains_and_leaves(etcd: EtcdMember, valkey: Valkey) -> None:
-    """On SIGTERM under load whoever got in is served, the lock is given back at once, and the exit status is 0."""
+    """On SIGTERM under load accepted buyers are served, the lock is released at once, and the exit status is 0."""
 
     with Instance(etcd.endpoint, valkey.url, batch_max=1, purchase_timeout_ms=60_000) as instance:
         async with shop(etcd.endpoint, valkey.url) as one:
@@ -130,7 +130,7 @@ async def test_sigterm_drains_and_leaves(etcd: EtcdMember, valkey: Valkey) -> No
             await eventually_async(lambda: one.level("default"), until=lambda level: level.lucky > 5)
             instance.signal(signal.SIGTERM)
             counts = told(await answering)
-            # The closed port turns those away who had not connected yet; whoever got in is served.
+            # The closed port turns away buyers who had not connected yet; accepted ones are served.
             assert set(counts) <= {"sold", "503", "lost"}
             audit = await one.audit("default")
             assert audit.violations == []
@@ -142,7 +142,7 @@ async def test_sigterm_drains_and_leaves(etcd: EtcdMember, valkey: Valkey) -> No
 
 
 async def test_sigterm_while_the_lock_is_elsewhere(etcd: EtcdMember, valkey: Valkey) -> None:
-    """Those who can't be served before the drain is over are told so (503, try again): no 500, no broken connection."""
+    """Buyers who can't be served before the drain is over get 503 with a retry: no 500, no broken connection."""
 
     with Instance(etcd.endpoint, valkey.url, drain_timeout_s=1, purchase_timeout_ms=60_000) as instance:
         async with shop(etcd.endpoint, valkey.url) as one:
@@ -163,7 +163,7 @@ async def test_sigterm_while_the_lock_is_elsewhere(etcd: EtcdMember, valkey: Val
 
 
 async def test_each_instance_is_replaced_while_selling(etcd: EtcdMember, valkey: Valkey) -> None:
-    """Each in turn is told to end and replaced: no unit or order is lost, and a client that retries sees no error."""
+    """Each instance in turn is replaced: no unit or order is lost, and a client that retries sees no error."""
     with Instance(etcd.endpoint, valkey.url) as first, Instance(etcd.endpoint, valkey.url) as second:
         running = [first, second]
         told: list[str] = []
@@ -215,7 +215,7 @@ async def test_each_instance_is_replaced_while_selling(etcd: EtcdMember, valkey:
 
 
 async def test_a_path_that_is_reset_again_and_again(etcd: EtcdMember, valkey: Valkey) -> None:
-    """Connections to the store are reset while an instance sells: that is a delay, and no error that nobody foresaw."""
+    """Connections to the store are reset while an instance sells: buyers see a delay, and no unforeseen error."""
 
     async def rush_after_rush(instance: Instance) -> list[httpx.Response | BaseException]:
         answers = []

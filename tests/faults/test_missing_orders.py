@@ -1,6 +1,6 @@
-"""A store that came back older lacks orders: they are missed, and that item is not sold until it is settled.
+"""A store that came back older lacks orders: they are missed, and that item is not sold until the loss is resolved.
 
-The process that has seen an order looks for it itself. That others miss it, too, is the auditor's work: it keeps the
+The process that has seen an order looks for it itself. For the others, the auditor keeps the
 last order of each item in a record that outlives all instances, and its verdict stops the sale everywhere.
 """
 
@@ -20,7 +20,7 @@ import redis
 from app.audit import Auditor
 from app.audit import auditor as auditor_module
 from app.audit import record as record_module
-from app.errors import NotDecided, StockBehind, StockUnavailable
+from app.errors import ItemBlocked, StockBehind, StockUnavailable
 from app.sale import Answer, Outcome, Purchase
 from app.stock.redis.keys import Keys, mark_of
 from fencelock import LockUnavailable
@@ -34,17 +34,18 @@ from tests.harness.waiting import eventually, eventually_async
 TTL_S = 2
 ETERNITY_MS = 60_000  # longer than any test lasts
 AGES_S = 3600
+AT_ONCE_S = 5  # of the ten seconds that a purchase may take
 
 
 class Open(Protocol):
-    """Opens an instance in this process; `alone`: without an auditor, as a command line is."""
+    """A way to open an instance in this process; `alone`: without an auditor, like a command-line call."""
 
     def __call__(self, *, alone: bool = False, **others: Any) -> AbstractAsyncContextManager[Counter]: ...
 
 
 @pytest.fixture
 def prefix() -> str:
-    """Of all locks of a test's instances, and so of their auditor and its record."""
+    """Name all locks of a test's instances, and so of their auditor and its record."""
     return f"/missing/{uuid.uuid4().hex}"
 
 
@@ -76,11 +77,11 @@ class Record:
             backend.close()
 
     def marks(self) -> dict[str, str]:
-        """The mark of the last order of each item."""
+        """Return the mark of the last order of each item."""
         return dict(json.loads(self.text() or "{}"))
 
     async def has(self, marks: dict[str, str]) -> None:
-        """Wait until it says so of these items."""
+        """Wait until the record has these marks."""
         look = partial(asyncio.to_thread, self.marks)
         await eventually_async(look, f"recorded: {marks}", until=lambda found: found.items() >= marks.items())
 
@@ -96,7 +97,7 @@ def record(etcd: EtcdMember, valkey: Valkey, prefix: str) -> Record:
 
 
 def copy_of(valkey: Valkey, *skus: str) -> Callable[[], None]:
-    """Calling the answer puts some items back to what they are now; they lack what was sold since."""
+    """Copy some items; the function returned restores them, without the orders that came after the copy."""
     keys = [key for sku in skus for key in Keys(sku).all]
     with redis.Redis.from_url(valkey.url) as raw:
         dumps = [raw.dump(key) for key in keys]
@@ -113,7 +114,7 @@ def copy_of(valkey: Valkey, *skus: str) -> Callable[[], None]:
 
 
 def last_mark(valkey: Valkey, sku: str) -> str:
-    """Of the last order that is in the store."""
+    """Return the mark of the last order in the store."""
     with redis.Redis.from_url(valkey.url, decode_responses=True) as raw:
         generation, last, tag = raw.hmget(Keys(sku).fence, "generation", "last", "tag")
     return mark_of((generation, last, tag))
@@ -130,7 +131,7 @@ async def sold(one: Counter, sku: str, count: int = 1) -> None:
 
 
 async def halted(skus: Sequence[str], *instances: Counter) -> None:
-    """Wait until all of them have heard that the auditor misses orders of exactly these items."""
+    """Wait until all instances have heard that the auditor misses orders of exactly these items."""
     await eventually_async(
         lambda: [one.auditor.verdict for one in instances],
         until=lambda verdicts: all(verdict and verdict.missing == tuple(skus) for verdict in verdicts),
@@ -145,33 +146,40 @@ async def ready(one: Counter, stock: str) -> None:
     await eventually_async(lambda: one.ready(1), f"stock: {stock}", until=lambda checks: checks["stock"] == stock)
 
 
-async def wait_for_phones(*instances: Counter) -> list[asyncio.Task[Answer]]:
-    """A buyer at each, who gets none yet: they are not for sale, and all else is."""
-    waiting = [asyncio.create_task(one.buy(Purchase(sku="phone"))) for one in instances]
+async def refused(*instances: Counter) -> None:
+    """Check that phones are refused at once and all else is sold, so that the instances are ready."""
     for one in instances:
-        await ready(one, stock="not available")
+        for _ in range(3):
+            with pytest.raises(ItemBlocked):
+                await asyncio.wait_for(one.buy(Purchase(sku="phone")), AT_ONCE_S)
+        assert isinstance(one.errors["phone"], StockBehind)
         await sold(one, "case")
-    assert not any(buying.done() for buying in waiting)
-    return waiting
+        await ready(one, stock="ok")
+
+
+async def sold_again(*instances: Counter, sku: str = "phone") -> None:
+    """Check that each instance sells again as soon as it looks again."""
+    for one in instances:
+        buying = partial(one.buy, Purchase(sku=sku))
+        answer = await eventually_async(buying, "it is sold", despite=ItemBlocked)
+        assert answer.outcome is Outcome.SOLD
 
 
 # -- who notices -----------------------------------------------------------------------------------------------------
 
 
 async def test_the_process_that_sold_them_notices_by_itself(open_one: Open, valkey: Valkey) -> None:
-    """It needs no auditor: its next batch of that item is refused, and its other items are sold."""
+    """The seller needs no auditor: its next batch of that item is refused, and its other items are sold."""
     async with open_one(alone=True, purchase_timeout_ms=1000) as one:
         await put_on_sale(one, "phone", "case")
         await sold(one, "phone")
         put_back = copy_of(valkey, "phone")
         await sold(one, "phone")
         put_back()
-        with pytest.raises(NotDecided):
+        with pytest.raises(ItemBlocked):
             await one.buy(Purchase(sku="phone"))
-        assert isinstance(one.errors["phone"], StockBehind)
-        assert (await one.ready(1))["stock"] == "not available"
-        await sold(one, "case")
-        # In itself the store is as it should be. Nothing but the missing order tells.
+        await refused(one)
+        # The store is consistent in itself. Only the missing order gives it away.
         audit = await one.audit("phone")
         assert (audit.lucky, audit.violations) == (1, [])
 
@@ -180,7 +188,7 @@ async def test_the_process_that_sold_them_notices_by_itself(open_one: Open, valk
 async def test_the_auditor_notices_when_the_seller_is_gone(
     open_one: Open, valkey: Valkey, record: Record, remedy: str
 ) -> None:
-    """The sale of that item stops in every instance, others go on; after the remedy those who waited are sold to."""
+    """The sale of that item stops in every instance, others go on; after the remedy it is sold again."""
     async with open_one(instance="one") as one, open_one(instance="other") as other:
         instances = (one, other)
         await put_on_sale(one, "phone", "case")
@@ -192,7 +200,7 @@ async def test_the_auditor_notices_when_the_seller_is_gone(
         complete = copy_of(valkey, "phone")
         put_back()
         await halted(["phone"], *instances)
-        waiting = await wait_for_phones(*instances)
+        await refused(*instances)
         assert (await one.level("phone")).lucky == 1
         async with open_one(alone=True, instance="operator") as operator:
             if remedy == "accept-loss":
@@ -202,7 +210,7 @@ async def test_the_auditor_notices_when_the_seller_is_gone(
             else:
                 complete()
         await halted([], *instances)
-        assert [answer.outcome for answer in await asyncio.gather(*waiting)] == [Outcome.SOLD] * 2
+        await sold_again(*instances)
         for instance in instances:
             await ready(instance, stock="ok")
             await sold(instance, "phone")
@@ -212,7 +220,7 @@ async def test_the_auditor_notices_when_the_seller_is_gone(
 
 
 async def test_it_is_missed_after_all_instances_have_ended(open_one: Open, valkey: Valkey, record: Record) -> None:
-    """The record is durable: instances that were not there when the orders were sold miss them all the same."""
+    """The record is durable: instances that started after the orders were sold miss them all the same."""
     async with open_one() as seller:
         await put_on_sale(seller, "phone", "case")
         await sold(seller, "phone")
@@ -229,16 +237,16 @@ async def test_it_is_missed_after_all_instances_have_ended(open_one: Open, valke
         assert await operator.faults("case") == []
     async with open_one(instance="one") as one, open_one(instance="other") as other:
         await halted(["phone"], one, other)
-        waiting = await wait_for_phones(one, other)
+        await refused(one, other)
         await other.accept_loss("phone")
-        assert [answer.outcome for answer in await asyncio.gather(*waiting)] == [Outcome.SOLD] * 2
+        await sold_again(one, other)
         assert (await one.audit("phone")).violations == []
 
 
 async def test_a_newcomer_misses_them_while_nobody_is_the_auditor(
     open_one: Open, etcd: EtcdMember, valkey: Valkey, prefix: str, record: Record
 ) -> None:
-    """All went down at once, and the dead auditor's lease has long to go: instances read the record as they start."""
+    """After a crash of all, the dead auditor's lease has long to go: instances read the record as they start."""
     others = {"lock_ttl_s": AGES_S, "audit_interval_s": 0.2, "lock_prefix": prefix}
     async with open_one(alone=True) as operator:
         await put_on_sale(operator, "phone", "case")
@@ -252,7 +260,7 @@ async def test_a_newcomer_misses_them_while_nobody_is_the_auditor(
             put_back()
             async with open_one(purchase_timeout_ms=1000) as newcomer:
                 await eventually_async(lambda: "phone" in newcomer.store.marks(), "it has read the record")
-                with pytest.raises(NotDecided):
+                with pytest.raises(ItemBlocked):
                     await newcomer.buy(Purchase(sku="phone"))
                 await sold(newcomer, "case")
                 assert not newcomer.auditor.leads
@@ -260,7 +268,7 @@ async def test_a_newcomer_misses_them_while_nobody_is_the_auditor(
 
 
 async def test_a_loss_is_accepted_for_every_process(open_one: Open, valkey: Valkey, record: Record) -> None:
-    """One who knows of a lost order goes on, and so do those who come later: nobody looks for that order any more."""
+    """Once a loss is accepted, instances that knew of the order sell on, as do later ones: nobody looks for it."""
     async with open_one(instance="one") as one:
         await put_on_sale(one, "phone")
         put_back = copy_of(valkey, "phone")
@@ -269,6 +277,7 @@ async def test_a_loss_is_accepted_for_every_process(open_one: Open, valkey: Valk
         await halted(["phone"], one)
         async with open_one(alone=True) as operator:
             await operator.accept_loss("phone")
+        await sold_again(one)
         await record.after_sale_of(one, "phone")
         async with open_one(instance="newcomer") as newcomer:
             await sold(newcomer, "phone")
@@ -282,7 +291,7 @@ async def test_a_loss_is_accepted_for_every_process(open_one: Open, valkey: Valk
 
 
 async def test_the_last_order_of_each_item_is_recorded(open_one: Open, valkey: Valkey, record: Record) -> None:
-    """Whoever has sold it; also of items that only instances sell that are not the auditor."""
+    """The last order of each item is recorded, whoever sold it, even if the auditor does not sell that item."""
     skus = [f"item-{number}" for number in range(40)]
     async with (
         open_one(instance="auditor") as auditor,
@@ -301,7 +310,7 @@ async def test_the_last_order_of_each_item_is_recorded(open_one: Open, valkey: V
 async def test_the_items_that_were_sold_last_are_recorded(
     open_one: Open, valkey: Valkey, record: Record, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A record that would outgrow etcd's request leaves those out of which nothing was sold for long."""
+    """A record that would outgrow etcd's request leaves out the items with the oldest last sale."""
     monkeypatch.setattr(record_module, "_ITEMS_MAX", 3)
     skus = ["pen", "case", "phone", "book", "cup"]
     async with open_one() as one:
@@ -314,7 +323,7 @@ async def test_the_items_that_were_sold_last_are_recorded(
 async def test_a_record_that_is_none_is_replaced(
     open_one: Open, etcd: EtcdMember, valkey: Valkey, prefix: str, record: Record, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Somebody else's, or of another kind of store: that is said, items are sold, and the record is written anew."""
+    """A record that is foreign or of another kind of store is reported; sales go on, and it is written anew."""
     backend = EtcdBackend([etcd.endpoint])
     with backend.election(f"{prefix}/!auditor").campaign("somebody") as leadership:
         leadership.record('{"phone":"!theirs"}')
@@ -332,7 +341,7 @@ async def test_a_record_that_is_none_is_replaced(
 def test_a_paused_auditor_can_not_write_the_record(
     etcd: EtcdMember, valkey: Valkey, prefix: str, record: Record
 ) -> None:
-    """Its write arrives when its successor has long written a later order down: that one stands."""
+    """A paused auditor's write arrives after its successor recorded a later order: the later one stands."""
     others = {"lock_ttl_s": TTL_S, "audit_interval_s": 0.2, "lock_prefix": prefix}
 
     def auditor(of: Instance) -> str | None:
@@ -355,7 +364,7 @@ def test_a_paused_auditor_can_not_write_the_record(
         eventually(lambda: auditor(first) == str(first.port), "the first one is the auditor")
         with Instance(etcd.endpoint, valkey.url, **others) as second:
             asyncio.run(record.has({"phone": sell(first)}))
-            # It is stopped as it writes the next order down; what it has sent is still on its way.
+            # The auditor is paused as it writes the next order down; its request is still on its way.
             path.stall_at(b"!auditor!record")
             earlier = sell(second)
             assert path.struck.wait(15)
@@ -369,7 +378,7 @@ def test_a_paused_auditor_can_not_write_the_record(
             eventually(lambda: "is the auditor no more" in log.read_text(), "the first one knows that it is not")
             assert record.marks() == {"phone": later}
             assert later > earlier
-            # Both go on, and the record with them.
+            # Both go on, and so does the record.
             asyncio.run(record.has({"phone": sell(first)}))
 
 
@@ -379,7 +388,7 @@ def test_a_paused_auditor_can_not_write_the_record(
 async def test_it_is_told_when_etcd_answers_again(
     open_one: Open, valkey: Valkey, record: Record, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An auditor that can't tell that orders are missing tries again, however seldom it looks at all orders."""
+    """An auditor that can't report missing orders retries, however seldom it reads all orders."""
     proclaim, in_vain = Leadership.proclaimed, 0
 
     async def fail_at_first(self: Leadership, value: str) -> None:
@@ -404,7 +413,7 @@ async def test_it_is_told_when_etcd_answers_again(
 async def test_a_new_auditor_lets_nothing_be_sold_before_it_has_looked(
     open_one: Open, valkey: Valkey, record: Record, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What its predecessor missed counts until it has looked for itself, whatever else it finds out before that."""
+    """A predecessor's findings count until a new auditor has read all orders, whatever else it finds before."""
     async with open_one(instance="first") as first:
         await leading(first)
         await put_on_sale(first, "phone")
@@ -420,7 +429,7 @@ async def test_a_new_auditor_lets_nothing_be_sold_before_it_has_looked(
 
             monkeypatch.setattr(Auditor, "_look_for_missing", not_yet)
             await first.auditor.close()
-            # It has looked at numbers and orders.
+            # The new auditor has read the numbers and the orders.
             await eventually_async(lambda: second.auditor.verdict, until=lambda verdict: verdict.auditor == "second")
             assert second.auditor.verdict.missing == ("phone",)
             await second.accept_loss("phone")
@@ -432,7 +441,7 @@ async def test_a_new_auditor_lets_nothing_be_sold_before_it_has_looked(
 async def test_more_items_than_can_be_named(
     open_one: Open, valkey: Valkey, record: Record, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If orders of too many items are missing to name them, no item is sold."""
+    """If orders of too many items are missing to name them all, no item is sold."""
     monkeypatch.setattr(auditor_module, "_MISSING_MAX", 2)
     skus = ["pen", "case", "phone"]
     async with open_one() as one:
@@ -444,17 +453,18 @@ async def test_more_items_than_can_be_named(
         for put_back in copies.values():
             put_back()
         await halted(["*"], one)
-        waiting = asyncio.create_task(one.buy(Purchase(sku="book")))
+        with pytest.raises(ItemBlocked):
+            await one.buy(Purchase(sku="book"))
         await ready(one, stock="not available")
         await one.accept_loss("pen")
         await halted(["case", "phone"], one)
-        assert (await waiting).outcome is Outcome.SOLD
+        await sold_again(one, sku="book")
 
 
 async def test_an_item_that_can_not_be_looked_at_stays_halted(
     open_one: Open, valkey: Valkey, record: Record, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its server is away for a moment: that is no news about the orders that are missing there."""
+    """A server that is away for a moment says nothing about the orders that are missing there."""
     async with open_one(audit_interval_s=AGES_S) as one:
         await put_on_sale(one, "phone", "case")
         put_back = copy_of(valkey, "phone")

@@ -1,4 +1,4 @@
-"""Too many buyers, and those who misuse a connection: bounded memory, a plain no, and full service right after."""
+"""Too many buyers, and misused connections, meet bounded memory, an immediate refusal, and full service right after."""
 
 import asyncio
 import json
@@ -33,7 +33,7 @@ OPERATOR = {"Authorization": f"Bearer {TOKEN}"}
 
 @pytest.mark.slow
 def test_twenty_thousand_buyers_at_once(etcd: EtcdMember, valkey: Valkey) -> None:
-    """While the lock is elsewhere two full queues refuse more buyers with 503; then all who wait are served."""
+    """While the lock is elsewhere, two full queues refuse more buyers with 503; then all who wait are served."""
 
     async def fill() -> None:
         async with shop(etcd.endpoint, valkey.url) as one:
@@ -74,7 +74,7 @@ def test_twenty_thousand_buyers_at_once(etcd: EtcdMember, valkey: Valkey) -> Non
 
 @pytest.mark.slow
 def test_a_crowd_at_a_cold_instance(etcd: EtcdMember, valkey: Valkey) -> None:
-    """When a sale opens thousands come for an item that nobody has looked at: nobody is sent away for that."""
+    """When a sale opens, thousands ask for an item that is not cached yet: nobody is refused for that."""
 
     async def fill() -> None:
         async with shop(etcd.endpoint, valkey.url) as one:
@@ -87,7 +87,7 @@ def test_a_crowd_at_a_cold_instance(etcd: EtcdMember, valkey: Valkey) -> None:
 
 @pytest.fixture(scope="module")
 def guarded(etcd: EtcdMember, valkey_server: Valkey) -> Iterator[Instance]:
-    """An instance that is quickly impatient, and takes few connections."""
+    """Start an instance with short time-outs and few connections."""
     options = {"request_timeout_ms": 1000, "connections_max": 60}
     with Instance(etcd.endpoint, valkey_server.url, **options) as instance:
         yield instance
@@ -107,7 +107,7 @@ HEALTHZ = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
     ids=["nothing", "half a head", "an empty line", "half a body"],
 )
 def test_a_request_that_does_not_arrive(guarded: Instance, part: bytes) -> None:
-    """Connections that send nothing, or half a request, are given up; the others are served meanwhile."""
+    """Connections that send nothing, or half a request, are closed; others are served meanwhile."""
     with ExitStack() as stack:
         slow = [stack.enter_context(connect(guarded)) for _ in range(30)]
         for one in slow:
@@ -120,7 +120,7 @@ def test_a_request_that_does_not_arrive(guarded: Instance, part: bytes) -> None:
 
 
 def test_an_empty_line_does_not_hold_a_connection(guarded: Instance) -> None:
-    """Nor do other bytes after an answer that begin no request."""
+    """Neither an empty line nor other bytes that begin no request keep a connection open after an answer."""
     with closing(connect(guarded)) as one:
         one.sendall(HEALTHZ)
         assert one.recv(1000).startswith(b"HTTP/1.1 200 ")
@@ -130,7 +130,7 @@ def test_an_empty_line_does_not_hold_a_connection(guarded: Instance) -> None:
 
 @pytest.mark.parametrize("ended", [True, False], ids=["whole", "endless"])
 def test_a_head_that_is_too_long(guarded: Instance, ended: bool) -> None:
-    """More than the limit is 431, whether the head ends some day or not."""
+    """A head beyond the limit gets 431, whether it ends some day or not."""
     with closing(connect(guarded)) as one:
         one.sendall(
             b"GET /stock HTTP/1.1\r\nHost: x\r\nX-Long: " + b"x" * HEAD_MAX_BYTES + (b"\r\n\r\n" if ended else b"")
@@ -162,7 +162,7 @@ def test_a_body_is_no_part_of_the_next_head(guarded: Instance) -> None:
     ("head", "status"), [("POST /stock/reduce", 422), ("GET /stock?sku=nowhere", 404)], ids=["refused", "not looked at"]
 )
 def test_a_body_that_nobody_needs(guarded: Instance, head: str, status: int) -> None:
-    """The answer doesn't wait for it, and the connection doesn't wait for it for ever."""
+    """Neither the answer nor the connection waits for ever for an unneeded body."""
     with closing(connect(guarded)) as one:
         one.sendall(f"{head} HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nhalf".encode())
         said = read_all(one)
@@ -172,11 +172,11 @@ def test_a_body_that_nobody_needs(guarded: Instance, head: str, status: int) -> 
 
 @pytest.mark.parametrize("trailers", ["a: b\r\n" * 100_000, "a: " + "b" * 600_000], ids=["many", "one"])
 def test_trailers_are_not_headers(guarded: Instance, trailers: str) -> None:
-    """What follows a body in chunks changes nothing about the request, and is not kept."""
+    """Trailers behind a chunked body change nothing about the request, and are not kept."""
     chunked = b"HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n"
     before = psutil.Process(guarded.pid).memory_info().rss
     with closing(connect(guarded)) as one:
-        with suppress(OSError):  # it doesn't listen for so long
+        with suppress(OSError):  # the server does not read for so long
             one.sendall(b"GET /stock?sku=nowhere " + chunked + trailers.encode())
         assert read_all(one).count(b"HTTP/1.1 ") <= 1
     for request, status in ((b"GET /stock?sku=nowhere ", 404), (b"GET /orders?sku=nowhere ", 401)):
@@ -188,7 +188,7 @@ def test_trailers_are_not_headers(guarded: Instance, trailers: str) -> None:
 
 @pytest.mark.parametrize("protocol", ["websocket", "h2c"])
 def test_an_upgrade_is_not_taken(guarded: Instance, protocol: str) -> None:
-    """A request that offers another protocol is answered as any other, without a log line, and ends its connection."""
+    """A request to upgrade the protocol is answered as any other, without a log line, and ends its connection."""
     offer = f"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: {protocol}\r\nHTTP2-Settings: AAMAAABk\r\n"
     lines = guarded.last_lines(1000)
     with closing(connect(guarded)) as one:
@@ -200,7 +200,7 @@ def test_an_upgrade_is_not_taken(guarded: Instance, protocol: str) -> None:
 
 
 def test_bodies_that_do_not_come_take_no_places(etcd: EtcdMember, valkey: Valkey) -> None:
-    """Many who announce a body and send none, with rights or without, keep nobody from looking or logging in."""
+    """Many clients that announce a body and send none, authorized or not, keep nobody from reading or logging in."""
     rights = f"Authorization: Bearer {TOKEN}\r\n"
     heads = [f"PUT /stock HTTP/1.1\r\n{rights}", "PUT /stock HTTP/1.1\r\n", "POST /control/login HTTP/1.1\r\n"]
     with Instance(etcd.endpoint, valkey.url, readers_max=3) as instance, ExitStack() as stack:
@@ -232,7 +232,7 @@ def test_a_body_that_is_too_large(guarded: Instance, method: str, path: str, sta
 
 
 def test_too_many_connections(guarded: Instance) -> None:
-    """One more than are welcome is told to come again, at once; when some are gone there is room."""
+    """A connection above the limit gets an immediate 503; when some are closed there is room."""
     with ExitStack() as stack:
         held = [stack.enter_context(connect(guarded)) for _ in range(60)]
         for one in held:
@@ -249,7 +249,7 @@ def test_too_many_connections(guarded: Instance) -> None:
 
 
 def test_one_request_at_a_time(guarded: Instance, etcd: EtcdMember) -> None:
-    """A request that is sent before the answer to the one ahead is not taken, and costs that one nothing."""
+    """A request that is sent before the answer to the previous one is dropped, and does not affect that one."""
     httpx.put(
         f"{guarded.url}/stock", json={"stock": 1, "new_sale": True, "forget_orders": "all"}, headers=OPERATOR
     ).raise_for_status()
@@ -264,7 +264,7 @@ def test_one_request_at_a_time(guarded: Instance, etcd: EtcdMember) -> None:
 
 
 def test_what_is_no_http_behind_a_request(guarded: Instance) -> None:
-    """The request is answered, and is the last one of its connection."""
+    """Bytes that are not HTTP end the connection, after the request before them has its answer."""
     with closing(connect(guarded)) as one:
         one.sendall(HEALTHZ + b"and this is no HTTP\r\n\r\n")
         said = read_all(one)
@@ -273,7 +273,7 @@ def test_what_is_no_http_behind_a_request(guarded: Instance) -> None:
 
 
 def test_a_client_that_never_stops_asking(guarded: Instance) -> None:
-    """It has one answer and loses its connection."""
+    """A client that never stops sending gets one answer and loses its connection."""
     requests = 2000 * b"GET /static/uplot-1.6.32.js HTTP/1.1\r\nHost: x\r\n\r\n"
     before = psutil.Process(guarded.pid).memory_info().rss
     with closing(connect(guarded)) as one, pytest.raises(OSError):
@@ -285,9 +285,9 @@ def test_a_client_that_never_stops_asking(guarded: Instance) -> None:
 
 @pytest.mark.slow
 def test_who_reads_nothing_loses_the_connection(etcd: EtcdMember, valkey: Valkey) -> None:
-    """Clients that ask and never read have their connections for ten seconds; others are served; SIGTERM is not late.
+    """Clients that send and never read keep their connections for ten seconds; others are served; SIGTERM is not late.
 
-    Whatever state they are in: with answers that fit into the socket's buffers, or with one that is stuck half-way.
+    That holds for answers that fit into the socket's buffers, and for one that is stuck half-way.
     """
     big = b"GET /static/uplot-1.6.32.js HTTP/1.1\r\nHost: x\r\n\r\n"
     with Instance(etcd.endpoint, valkey.url, connections_max=40) as instance, ExitStack() as stack:
@@ -298,7 +298,7 @@ def test_who_reads_nothing_loses_the_connection(etcd: EtcdMember, valkey: Valkey
             one.connect(("127.0.0.1", instance.port))
             for _ in range(times):
                 one.sendall(request)
-                time.sleep(0.2)  # a request that is sent before the answer to the one ahead would not be taken
+                time.sleep(0.2)  # a request that is sent before the answer to the previous one would be dropped
             return one
 
         process = psutil.Process(instance.pid)
@@ -328,7 +328,7 @@ def test_who_reads_nothing_loses_the_connection(etcd: EtcdMember, valkey: Valkey
 @pytest.mark.parametrize("end", ["reset", "closed"])
 @pytest.mark.slow
 def test_a_buyer_who_has_hung_up(etcd: EtcdMember, valkey: Valkey, end: str) -> None:
-    """Without a key they are not sold to: nobody could ever learn of the order. With one they may ask again."""
+    """A buyer who hung up is not sold to without a key, as nobody could learn of the order; with one they may retry."""
     with Instance(etcd.endpoint, valkey.url) as instance, closing(EtcdBackend([etcd.endpoint], ttl_s=30)) as backend:
         httpx.put(
             f"{instance.url}/stock", json={"stock": 5, "new_sale": True, "forget_orders": "all"}, headers=OPERATOR
@@ -369,7 +369,7 @@ def test_a_buyer_who_has_hung_up(etcd: EtcdMember, valkey: Valkey, end: str) -> 
 
 
 def test_a_port_for_the_operator(etcd: EtcdMember, valkey: Valkey) -> None:
-    """What is the operator's is on their port only, and purchases are on the other one only."""
+    """The operator's endpoints are on their port only, and purchases on the other one only."""
     port = free_port()
     with Instance(etcd.endpoint, valkey.url, wait_ready=False, operator_port=port) as instance:
         theirs = f"http://127.0.0.1:{port}"
@@ -397,7 +397,7 @@ def test_a_port_for_the_operator(etcd: EtcdMember, valkey: Valkey) -> None:
 
 @pytest.mark.slow
 def test_readers_do_not_stop_the_sale(etcd: EtcdMember, valkey: Valkey) -> None:
-    """Whatever a crowd of readers asks for, as fast as it can, each buyer is served in time, and readers get 503."""
+    """However fast a crowd of readers asks, each buyer is served in time, and readers get 503."""
     items = [f"item-{number}" for number in range(300)]
 
     async def fill() -> None:
@@ -424,7 +424,7 @@ def test_readers_do_not_stop_the_sale(etcd: EtcdMember, valkey: Valkey) -> None:
         argv += ["--listeners", "300", "--items", str(len(items))]
         crowd = Process("crowd", lambda _: argv, ready=lambda: "looking" in crowd.last_lines(1), ready_within_s=60)
         with crowd:
-            assert set(asyncio.run(sale(instance.url))) == {"sold"}  # no 503, nobody whose outcome is unknown
+            assert set(asyncio.run(sale(instance.url))) == {"sold"}  # no 503, and no unknown outcome
             crowd.signal(signal.SIGTERM)
             eventually(lambda: not crowd.running, "the crowd has gone")
             told = json.loads(crowd.last_lines(1))
@@ -438,7 +438,7 @@ def connect(instance: Instance) -> socket.socket:
 
 
 def read_all(one: socket.socket) -> bytes:
-    """Until the other side closes."""
+    """Read until the other side closes."""
     said = b""
     deadline = time.monotonic() + WITHIN_S
     while time.monotonic() < deadline:
@@ -453,14 +453,14 @@ def read_all(one: socket.socket) -> bytes:
 
 
 def read_on(one: socket.socket) -> None:
-    """Until there is nothing more."""
+    """Read until there is nothing more."""
     with suppress(OSError):
         while one.recv(65536):
             pass
 
 
 def read_answer(answers: BinaryIO) -> tuple[int, bytes]:
-    """Status and body of the next answer."""
+    """Return status and body of the next answer."""
     status = int(answers.readline().split()[1])
     headers = dict(line.lower().strip().split(b": ", 1) for line in iter(answers.readline, b"\r\n"))
     return status, answers.read(int(headers[b"content-length"]))

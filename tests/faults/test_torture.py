@@ -1,4 +1,4 @@
-"""`seckill torture`: a short pass that must hold, and one without the guard that must be caught."""
+"""`seckill torture` holds in a short pass, and finds the violations of one without the guard."""
 
 import shutil
 import subprocess
@@ -20,7 +20,7 @@ from tests.harness.waiting import eventually
 pytestmark = pytest.mark.slow
 
 
-# CI has one run of them, and `make test-all` the others.
+# CI runs this once, and `make test-all` runs the others.
 @pytest.mark.parametrize(
     "nemeses",
     [
@@ -33,31 +33,31 @@ pytestmark = pytest.mark.slow
     ],
 )
 def test_every_promise_is_kept(tmp_path: Path, nemeses: str) -> None:
-    """Faults strike while buyers buy: nothing is oversold, undersold or lost, and sales go on soon after each."""
+    """Faults strike while buyers buy: nothing is oversold, undersold or lost, and sales resume soon after each."""
     done = torture(tmp_path, *QUICK, "--nemesis", nemeses)
     assert done.returncode == 0, done.stdout + done.stderr
     history = load(tmp_path / "history.jsonl")
     assert broken(history) == set()
     assert {fault.name for fault in history.faults if fault.struck} == set(nemeses.split(","))
-    assert done.stdout.count("│ kept │") == len(judge(history)) + 1  # and what porcupine says
+    assert done.stdout.count("│ kept │") == len(judge(history)) + 1  # and porcupine's verdict
     assert (tmp_path / "timeline.html").stat().st_size > 1000
     assert "open, lock: etcd" in (tmp_path / "instance-1.log").read_text()
 
 
 def test_without_the_guard_it_is_caught(tmp_path: Path) -> None:
-    """The control: holders are paused, nothing checks their writes. If this passed, the check would prove nothing."""
+    """The control: holders are paused, nothing checks their writes. If this passed, the judge would prove nothing."""
     done = torture(tmp_path, *QUICK, "--guard", "none", "--nemesis", "pause")
     assert done.returncode == 1, done.stdout + done.stderr
     history = load(tmp_path / "history.jsonl")
-    # The commit that came late wrote a stock from before the others' sales, with a token from before theirs.
+    # The late commit wrote a stock from before the others' sales, with a token from before theirs.
     assert broken(history) >= {"I1", "I7, I8"}
     assert "violations" in done.stdout
-    # What it was paused for: a pause of the holder stops the sale of what its lock guards until its lease is over.
+    # The reason for the pause: it stops the sale of all items under that lock until the holder's lease is over.
     assert max(recovery_s(history, fault) for fault in history.faults) > 1
 
 
 def test_instances_are_upgraded_in_mid_sale(tmp_path: Path) -> None:
-    """They begin as an earlier release, whose program is another one, and end as this one."""
+    """Instances begin as an earlier release, with another program, and end as this one."""
     release, report = tmp_path / "release", tmp_path / "report"
     root = Path(app.__file__).parents[1]
     for house in ("app", "fencelock", "lab"):
@@ -92,7 +92,7 @@ def test_instances_are_upgraded_in_mid_sale(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_options_are_named(tmp_path: Path, options: list[str], said: str) -> None:
-    """Before anything is started."""
+    """A wrong option is named before anything is started."""
     done = torture(tmp_path, *options)
     assert done.returncode == 2
     assert said in " ".join(done.stderr.replace("│", " ").split())
@@ -101,14 +101,14 @@ def test_wrong_options_are_named(tmp_path: Path, options: list[str], said: str) 
 
 @pytest.mark.parametrize(("option", "names"), [("--nemesis", NAMES), ("--with-bug", tuple(BUGS))])
 def test_faults_and_bugs_are_listed(option: str, names: tuple[str, ...]) -> None:
-    """Each with what it does."""
+    """Each fault and bug is listed with its effect."""
     done = torture(Path(), option, "help")
     assert done.returncode == 0
     assert [line.split()[0] for line in done.stdout.splitlines()] == list(names)
 
 
 def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
-    """In mid-run: all servers and instances are gone, the exit status is 130, and so far is written down."""
+    """Ctrl-C in mid-run ends all servers and instances with exit status 130, and keeps the history so far."""
     argv = [sys.executable, "-m", "app", "torture", "--report", str(tmp_path), "--nemesis", "pause", "--rate", "20"]
     command = psutil.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:

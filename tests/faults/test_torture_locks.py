@@ -1,4 +1,4 @@
-"""`seckill torture` for each lock beside etcd's, and for each store."""
+"""`seckill torture` holds for each lock beside etcd's, and for each store."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -37,7 +37,7 @@ SERVERS: dict[str, list[Callable[[], object]]] = {"zookeeper": [ZooKeeper], "mys
     ],
 )
 def test_every_lock_keeps_what_it_promises(tmp_path: Path, lock: str, store: str, nemeses: str) -> None:
-    """The same for the other locks and the other stores, each held to what it declares."""
+    """Each of the other locks and stores keeps the promises that it declares."""
     for server in SERVERS.get(lock.partition("-")[0], []) + SERVERS.get(store, []):
         optional(server)
     done = torture(tmp_path, *QUICK, "--lock", lock, "--store", store, "--nemesis", nemeses)

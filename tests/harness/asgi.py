@@ -1,4 +1,4 @@
-"""An ASGI application under a real uvicorn, in this process."""
+"""Run an ASGI application under a real uvicorn, in this process."""
 
 import threading
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from tests.harness.waiting import WITHIN_S, eventually
 
 @contextmanager
 def serving(app: Any) -> Iterator[str]:
-    """Its URL, on a free loopback port."""
+    """Serve the application on a free loopback port, and yield its URL."""
     config = uvicorn.Config(app, port=0, lifespan="off", log_level="warning", timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, name="uvicorn", daemon=True)

@@ -1,4 +1,4 @@
-"""A real Chromium, and everything that its pages complain about."""
+"""Drive a real Chromium, and collect every complaint of its pages."""
 
 import os
 import re
@@ -10,12 +10,12 @@ from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, R
 
 from tests.harness.servers import optional_server
 
-# A violation is an event of the document; its words in the console differ from version to version.
+# A CSP violation is an event of the document; its console message differs from version to version.
 _REPORT_VIOLATIONS = """
 document.addEventListener("securitypolicyviolation", (event) =>
   console.error(`policy violated: ${event.effectiveDirective} ${event.blockedURI}`));
 """
-# The worst contrast of each element with text of its own and what is behind it, as WCAG computes it.
+# The lowest contrast, as WCAG computes it, between each element's own text and its background.
 _CONTRASTS = """() => {
   const light = (color) => {
     const scale = color.startsWith("color(") ? 1 : 255;
@@ -38,13 +38,13 @@ _CONTRASTS = """() => {
 _ENDS = """() => [...document.body.querySelectorAll("*")]
   .filter((one) => one.checkVisibility() && !one.closest("[role=region][tabindex='0']"))
   .map((one) => one.getBoundingClientRect().right)"""
-# Not a failure: the page, or its end, gave up a request that was on its way.
+# This is no failure: the page, or its end, cancelled a pending request.
 _GIVEN_UP = "net::ERR_ABORTED"
 
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """Debian's Chromium, without a window."""
+    """Start Debian's Chromium, headless."""
     binary = optional_server("chromium", "chromium")
     sandbox = os.geteuid() != 0  # root can't have one
     with sync_playwright() as playwright:
@@ -62,21 +62,21 @@ def shows(page: Page, **texts: str | re.Pattern[str]) -> None:
 
 
 def contrasts(page: Page) -> list[tuple[str, float]]:
-    """Each text that is seen, and its contrast to what is behind it."""
+    """Return each visible text, and its contrast to its background."""
     return [(text, ratio) for text, ratio in page.evaluate(_CONTRASTS)]
 
 
 def fits(page: Page) -> bool:
-    """Whether all that is seen is within the width of the screen, but for what scrolls by itself, for keyboards, too.
+    """Whether all that is visible fits the width of the screen, except what scrolls by itself, for keyboards, too.
 
-    Not of the window: a mobile browser makes that wider if something sticks out.
+    The window is no measure: a mobile browser makes it wider if something sticks out.
     """
     assert page.viewport_size is not None
     return bool(max(page.evaluate(_ENDS)) <= page.viewport_size["width"])
 
 
 def drawn(page: Page, plot: str) -> set[str]:
-    """The colours on a chart, each as "red,green,blue"."""
+    """Return the colours on a chart, each as "red,green,blue"."""
     found: list[str] = page.evaluate(
         """(plot) => {
           const canvas = document.querySelector(`#${plot} canvas`);
@@ -93,7 +93,7 @@ def drawn(page: Page, plot: str) -> set[str]:
 
 
 class Visitors:
-    """People who look at pages, each with a browser profile of their own; what their pages complain about is kept."""
+    """Visitors of pages, each with its own browser profile; the complaints of their pages are kept."""
 
     def __init__(self, browser: Browser) -> None:
         self._browser = browser
@@ -102,7 +102,7 @@ class Visitors:
         self.complaints: list[str] = []  # console errors and warnings, exceptions, failed requests
 
     def visit(self, url: str, **options: Any) -> Page:
-        """Somebody new opens a page. `options` are those of a browser context: locale, viewport, color_scheme, ..."""
+        """Open a page as a new visitor. `options` are those of a browser context: locale, viewport, color_scheme ..."""
         context = self._browser.new_context(**{"locale": "en-GB"} | options)
         self._contexts.append(context)
         context.add_init_script(_REPORT_VIOLATIONS)
@@ -114,15 +114,15 @@ class Visitors:
         return page
 
     def forgive(self, pattern: str) -> None:
-        """This test provokes complaints in which the regular expression is found."""
+        """Expect complaints that match the regular expression: this test provokes them."""
         self._forgiven.append(pattern)
 
     def unforgiven(self) -> list[str]:
-        """The complaints that no test has asked for."""
+        """Return the complaints that no test expects."""
         return [text for text in self.complaints if not any(re.search(pattern, text) for pattern in self._forgiven)]
 
     def leave(self) -> None:
-        """Close all that was opened."""
+        """Close everything that was opened."""
         for context in self._contexts:
             context.close()
 

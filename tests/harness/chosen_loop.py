@@ -1,4 +1,4 @@
-"""An event loop of which a schedule says what comes next: answers, people, time, and which task goes on first."""
+"""Run an event loop whose order of events a schedule chooses: answers, people, time, and which task runs first."""
 
 import asyncio
 import heapq
@@ -15,7 +15,7 @@ _ROUNDS_MAX: Final = 20_000
 
 
 class When(IntEnum):
-    """When something comes by itself. As a deviation it may at any moment."""
+    """When an event comes by default. As a deviation it may come at any moment."""
 
     IN_TURN = auto()
     WHEN_ALL_IS_QUIET = auto()
@@ -24,7 +24,7 @@ class When(IntEnum):
 
 @dataclass(eq=False)
 class Happening:
-    """Something that comes from outside; `to` whom, if not to all."""
+    """An event from outside; `to` names its receiver, if it is not for all."""
 
     name: str
     happen: Callable[[], object]
@@ -33,14 +33,14 @@ class Happening:
 
 
 class ChosenLoop(asyncio.BaseEventLoop):
-    """Runs what is ready in rounds, as asyncio does. Before each something may come from outside, or time may pass.
+    """A loop that runs ready callbacks in rounds, as asyncio does. An outside event, or time, may come before each.
 
-    By itself what is ready goes on; else what is outside comes, in its order; and time passes when there is neither.
-    Each other choice is a deviation. With `shuffled` one of what is ready may also be put off to the end of its round,
+    By default ready callbacks run first, then outside events come, in their order; else time passes.
+    Each other choice is a deviation. With `shuffled` a ready callback may also be put off to the end of its round,
     which asyncio does not do by itself.
 
-    Those to whom something comes stand for processes, which share nothing in the loop: what comes to one of them in the
-    rounds in which another one goes on could as well come after these, and does.
+    The receivers of events stand for processes, which share nothing in the loop: an event for one of them in a round in
+    which another one runs could as well come after that round, and does.
     """
 
     def __init__(self, schedule: Schedule, *, shuffled: bool = False) -> None:
@@ -51,28 +51,28 @@ class ChosenLoop(asyncio.BaseEventLoop):
         self._now = 0.0
         self._rounds = 0
         self._last_to: str | None = None
-        self.calm = False  # nothing odd happens any more
-        self.hurried = False  # time has passed although something was to come
-        self.stood_still_s = 0.0  # time that passed before all had gone on for which it was time already
+        self.calm = False  # no more deviations
+        self.hurried = False  # time has passed although an event was due
+        self.stood_still_s = 0.0  # time that passed before all callbacks that were due had run
         self._behind = False
 
     def time(self) -> float:
-        """Seconds since its beginning."""
+        """Return the seconds since the loop's beginning."""
         return self._now
 
     def play(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Run it to its end."""
+        """Run the work to its end."""
         return self.run_until_complete(work)
 
     def expect(
         self, name: str, happen: Callable[[], object], *, to: str | None = None, when: When = When.IN_TURN
     ) -> None:
-        """Something will come from outside."""
+        """Announce an event from outside."""
         self._outside.append(Happening(name, happen, to, when))
         self._outside.sort(key=lambda one: one.when)
 
     def choose(self, options: int, tell: Callable[[int], str]) -> int:
-        """What the schedule says; the first in calm times."""
+        """Return the schedule's choice, or the first option in calm times."""
         return 0 if self.calm else self._schedule.choose(options, lambda option: f"{self._now:.3f} s: {tell(option)}")
 
     def _run_once(self) -> None:
@@ -137,7 +137,7 @@ class ChosenLoop(asyncio.BaseEventLoop):
                 self._ready.append(handle)
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """It is left where it is."""
+        """Leave a cancelled timer where it is."""
 
     def _write_to_self(self) -> None:
-        """Nobody sleeps who would have to be woken."""
+        """Do nothing: nobody sleeps who would have to be woken."""

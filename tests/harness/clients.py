@@ -1,10 +1,10 @@
-"""What real clients send: the heads of their requests, recorded word for word."""
+"""Keep the heads of real clients' requests, recorded word for word."""
 
 # ruff: noqa: E501
 
 from typing import Final
 
-# A POST of no body to /stock/reduce?sku=phone, with a key.
+# A POST to /stock/reduce?sku=phone without a body, with a key.
 BUYERS: Final = {
     "curl -X POST": """POST /stock/reduce?sku=phone HTTP/1.1
 Host: 127.0.0.1:8080
@@ -100,7 +100,7 @@ Idempotency-Key: k-1
 """,
 }
 
-# What Chromium sends for a page of another origin, at localhost.
+# Chromium's request for a page of another origin, at localhost.
 FOREIGN_PAGES: Final = {
     "an image": """GET /stock/reduce HTTP/1.1
 Host: 127.0.0.1:8080

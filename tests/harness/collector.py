@@ -1,4 +1,4 @@
-"""An OpenTelemetry collector for the tests: takes what is sent to it over HTTP, and keeps the spans."""
+"""Run an OpenTelemetry collector for the tests, which receives spans over HTTP, and keeps them."""
 
 import threading
 from collections.abc import Iterable, Iterator
@@ -14,7 +14,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 @dataclass(frozen=True)
 class Received:
-    """A span as it was sent. Times in nanoseconds since 1970; `parent` is empty for the first of its trace."""
+    """A span as received. Times are in nanoseconds since 1970; `parent` is empty for the root of a trace."""
 
     name: str
     trace: bytes
@@ -29,20 +29,20 @@ class Received:
 
 
 class Collector:
-    """What has been received so far."""
+    """The spans received so far."""
 
     def __init__(self, port: int) -> None:
         self.url = f"http://127.0.0.1:{port}"
         self.spans: list[Received] = []
 
     def named(self, name: str) -> list[Received]:
-        """The spans of that name, in the order in which they began."""
+        """Return the spans of that name, in the order in which they began."""
         return sorted((span for span in self.spans if span.name == name), key=lambda span: span.start_ns)
 
 
 @contextmanager
 def collector() -> Iterator[Collector]:
-    """A collector on a free port."""
+    """Start a collector on a free port."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:

@@ -1,4 +1,4 @@
-"""Very many buyers, each with a connection of its own, in a process of their own: one can't have 20,000 sockets."""
+"""Send very many buyers from a separate process: together with the service one can't have all these sockets."""
 
 import asyncio
 import json
@@ -10,14 +10,14 @@ WITHIN_S = 90.0
 
 
 class Crowd:
-    """So many buyers at once at one instance. `answers()` waits for all of them: how many got what."""
+    """A crowd of buyers at one instance. `answers()` waits for all of them, and counts the answers."""
 
     def __init__(self, port: int, count: int) -> None:
         argv = [sys.executable, "-m", "tests.harness.crowd", str(port), str(count)]
         self._child = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
 
     def answers(self) -> Counter[str]:
-        """By status; "503 without Retry-After" and "lost" are apart."""
+        """Return the counts by status; "503 without Retry-After" and "lost" are counted apart."""
         try:
             said, _ = self._child.communicate(timeout=WITHIN_S + 30)
         except subprocess.TimeoutExpired:

@@ -1,4 +1,4 @@
-"""Plays something that has choices in it again and again, until each way through it was gone."""
+"""Replay a program with choices again and again, until every combination of choices has been explored."""
 
 import gc
 from collections import deque
@@ -6,28 +6,28 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-SCHEDULES_MAX: Final = 50_000  # more than that is a mistake in the scenario
+SCHEDULES_MAX: Final = 50_000  # a larger number is a mistake in the scenario
 
 
 class Deviation(NamedTuple):
-    """At which choice something else was taken than what comes by itself, and what."""
+    """A choice at which another option than the default was taken, and that option."""
 
     at: int
     option: int
 
 
 class Schedule:
-    """What is chosen in one run: the given deviations, and option 0 everywhere else."""
+    """The choices of one run: the given deviations, and option 0 everywhere else."""
 
     def __init__(self, given: tuple[Deviation, ...] = ()) -> None:
         self.given = given
-        self.story: list[str] = []  # what the deviations were
-        self.options: list[int] = []  # how many there were at each choice; negative if all of them are free
+        self.story: list[str] = []  # descriptions of the deviations
+        self.options: list[int] = []  # number of options at each choice; negative if all of them are free
         self._next = iter(given)
         self._coming = next(self._next, None)
 
     def choose(self, options: int, tell: Callable[[int], str], *, free: bool = False) -> int:
-        """One of so many options; the first is what happens by itself. `free`: none of them counts as a deviation."""
+        """Choose one of so many options; the first is the default. `free`: no option counts as a deviation."""
         if options < 2:
             return 0
         coming, at = self._coming, len(self.options)
@@ -41,17 +41,17 @@ class Schedule:
         return coming.option
 
     def check(self) -> None:
-        """Raise if not all that was given could be chosen."""
+        """Raise if a given deviation was never reached."""
         if self._coming is not None:
             raise NotDeterministic(f"there is no choice {self._coming.at} any more")
 
 
 class NotDeterministic(Exception):
-    """The same choices did not lead to the same place: what is played depends on something else, too."""
+    """The same choices did not lead to the same state: the program depends on something else, too."""
 
 
 class BrokenPromise(AssertionError):
-    """A schedule in which something is not as it must be: none with fewer deviations is known."""
+    """A schedule that breaks a promise; none with fewer deviations is known."""
 
     def __init__(self, schedule: Schedule, number: int, error: BaseException) -> None:
         self.given = schedule.given
@@ -61,7 +61,7 @@ class BrokenPromise(AssertionError):
 
 @dataclass
 class Explored:
-    """What was gone through. `longest`: choices in a schedule."""
+    """The extent of an exploration. `longest`: the most choices in a schedule."""
 
     schedules: int = 0
     longest: int = 0
@@ -69,14 +69,14 @@ class Explored:
 
 
 def explore(play: Callable[[Schedule], None], *, deviations: int, schedules_max: int = SCHEDULES_MAX) -> Explored:
-    """Play every schedule with at most so many deviations, those with the fewest first.
+    """Play every schedule with at most so many deviations, in the order of their number.
 
-    `play` must do the same each time but for what it lets the schedule choose. Most errors need one thing or two to
-    happen at an odd moment, so that a small bound finds them; what is beyond it is not looked at.
+    `play` must be deterministic except for the schedule's choices. Most errors need one or two events at an
+    unlikely moment, so a small bound finds them; errors beyond it are not found.
     Raises `BrokenPromise` for the first schedule in which `play` raises.
     """
     explored = Explored()
-    gc.freeze()  # what is there already is not looked through again and again
+    gc.freeze()  # existing objects are not scanned again and again
     try:
         _explore(play, explored, deviations, schedules_max)
     finally:

@@ -1,4 +1,4 @@
-"""A forked child with something to do, and a deadline for it."""
+"""Run a function in a forked child, with a deadline."""
 
 import faulthandler
 import multiprocessing
@@ -13,9 +13,9 @@ from tests.harness.waiting import WITHIN_S
 
 
 class Forked:
-    """Runs a function in a forked child, which ends without any cleaning up.
+    """A function that runs in a forked child, which ends without any clean-up.
 
-    The function gets the child's end of a pipe; `result()` is what it returned or raised.
+    The function gets the child's end of a pipe; `result()` returns or raises its outcome.
     """
 
     def __init__(self, function: Callable[[Connection], Any]) -> None:
@@ -39,11 +39,11 @@ class Forked:
         os._exit(0)
 
     def tell(self, what: Any) -> None:
-        """For the function to receive."""
+        """Send a value to the function."""
         self._here.send(what)
 
     def answer(self) -> Any:
-        """What the function has sent."""
+        """Return the function's next message."""
         if not self._here.poll(3 * WITHIN_S):
             os.kill(cast(int, self._child.pid), signal.SIGUSR1)
             self._end()

@@ -1,7 +1,7 @@
-"""An instance whose event loop can be made to hang while it has the lock: `python -m tests.harness.hung ... serve`.
+"""Run an instance whose event loop can hang while it has the lock: `python -m tests.harness.hung ... serve`.
 
-It hangs at its next decision once the file that `HANG_AT` names is there: "blocks", "spins", or "writes" into a pipe
-that nobody reads. With "log" it never hangs; but its standard error is such a pipe from the start.
+At its next decision after the file that `HANG_AT` names exists, it hangs: "blocks", "spins", or "writes" into a pipe
+without a reader. With "log" it never hangs; but its standard error is such a pipe from the start.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""A lock system in memory, for schedules that are too many for a real server: fair, fenced, and it wakes waiters."""
+"""Simulate a lock system in memory, for more schedules than a real server allows: fair, fenced, with notification."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
@@ -19,18 +19,18 @@ Result = TypeVar("Result")
 
 
 class Wire:
-    """How a call gets to the server and back. This one takes no time."""
+    """The way of a call to the server and back. This one takes no time."""
 
     def in_thread(self, name: str, call: Callable[[], Result]) -> Result:
-        """Have the server do it, while this thread waits."""
+        """Have the server carry out a call while this thread waits."""
         return call()
 
     async def on_loop(self, name: str, call: Callable[[], Result]) -> Result:
-        """The same for a task."""
+        """Have the server carry out a task's call."""
         return call()
 
     def tell(self, name: str, push: Callable[[], None]) -> None:
-        """Have the server say something unasked."""
+        """Have the server send a notification."""
         push()
 
 
@@ -50,14 +50,14 @@ class _Call(Step[Result]):
 
 
 class MemoryLockServer:
-    """What several backends share: of each lock those who queue, the first of whom has it."""
+    """The server that several backends share: a queue for each lock; the first in the queue is the holder."""
 
     def __init__(self) -> None:
         self.queues: dict[str, list[Place]] = {}
         self.token = 0
 
     def ask(self, place: "Place") -> int | None:
-        """A token if it is that one's turn; else it queues."""
+        """Return a token to the first in the queue; enqueue any other."""
         queue = self.queues.setdefault(place.name, [])
         if place not in queue:
             queue.append(place)
@@ -67,11 +67,11 @@ class MemoryLockServer:
         return self.token
 
     def knows(self, place: "Place") -> bool:
-        """Whether it stands in the queue."""
+        """Whether the queue has this entry."""
         return place in self.queues.get(place.name, [])
 
     def leave(self, place: "Place") -> None:
-        """Out of the queue; the next one is told."""
+        """Remove an entry from the queue and notify the next one."""
         queue = self.queues.get(place.name, [])
         if place in queue:
             queue.remove(place)
@@ -79,13 +79,13 @@ class MemoryLockServer:
             queue[0].backend.wire.tell("its turn", queue[0].wake.set)
 
     def forget_holder(self, name: str) -> None:
-        """Who has the lock has it no longer, and is not told."""
+        """Drop the holder's entry without a notification to the holder."""
         if queue := self.queues.get(name):
             self.leave(queue[0])
 
 
 class Place(Attempt["MemoryLocks"]):
-    """A place in a queue, and what keeps it."""
+    """A queue entry, and the attempt that keeps it."""
 
     @override
     async def take(self, wait: Wait) -> Grant | float:
@@ -100,11 +100,11 @@ class Place(Attempt["MemoryLocks"]):
         return Grant(self.name, token, "memory", self.lease)
 
     async def renew(self, timeout_s: float) -> bool:
-        """Whether it stands there still."""
+        """Whether the entry still exists."""
         return await self._call("renew", lambda: self.backend.server.knows(self))
 
     async def end(self, timeout_s: float) -> None:
-        """Leave."""
+        """Leave the queue."""
         await self._call("leave", lambda: self.backend.server.leave(self))
 
     def _call(self, name: str, call: Callable[[], Result]) -> Awaitable[Result]:
@@ -112,7 +112,7 @@ class Place(Attempt["MemoryLocks"]):
 
 
 class MemoryLock(DistributedLock["MemoryLocks"]):
-    """One of its locks."""
+    """A lock in memory."""
 
     @override
     def _attempt(self) -> Place:
@@ -124,7 +124,7 @@ class MemoryLock(DistributedLock["MemoryLocks"]):
 
 
 class MemoryLocks(LockBackend):
-    """The locks of one instance."""
+    """The lock backend of one instance."""
 
     name = "memory"
     guarantees = Guarantees(fair=True, fencing=True)

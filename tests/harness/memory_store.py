@@ -1,4 +1,4 @@
-"""A stock store in memory that keeps the store's contract: for histories that are too many for a real server."""
+"""Keep the stock stores' contract in memory, for more histories than a real server allows."""
 
 import copy
 import time
@@ -23,13 +23,13 @@ from app.stock.refusals import behind, changed, foreign, not_as_expected, supers
 from app.stock.store import facts, refuse_odd_name, what_is_changed
 from app.stock.watermark import Watermark
 
-Position = tuple[int, int]  # of an order: its generation, its number
+Position = tuple[int, int]  # of an order: its generation and number
 _LARGEST_TOKEN: Final = 2**53
 
 
 @dataclass
 class Item:
-    """An item, as the server has it."""
+    """An item as the server stores it."""
 
     stock: int | None = None
     lucky: int = 0
@@ -42,15 +42,15 @@ class Item:
     terms: Terms = NO_TERMS
     orders: list[Order] = field(default_factory=list)
     bought: dict[str, int] = field(default_factory=dict)
-    settled: dict[str, tuple[Settled, float]] = field(default_factory=dict)  # and until when it is remembered
+    settled: dict[str, tuple[Settled, float]] = field(default_factory=dict)  # and the time until which it is remembered
 
     def entries(self) -> list[int]:
-        """The numbers of the orders."""
+        """Return the numbers of the orders."""
         return [_entry(order.id) for order in self.orders]
 
 
 class MemoryServer:
-    """What several stores share. `clock`: in seconds since 1970."""
+    """The server that several stores share. `clock` returns seconds since 1970."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self.clock = clock
@@ -60,12 +60,12 @@ class MemoryServer:
         self._number = 0
 
     def next_number(self) -> int:
-        """A number that grows, for orders and generations."""
+        """Return an increasing number, for orders and generations."""
         self._number = max(self._number + 1, int(self.clock() * 1_000_000))
         return self._number
 
     def copy(self) -> Callable[[], None]:
-        """Keep what is stored; calling the answer puts that back."""
+        """Copy everything that is stored; the function returned restores the copy."""
         kept = copy.deepcopy(self.items)
 
         def put_back() -> None:
@@ -75,7 +75,7 @@ class MemoryServer:
 
 
 class MemoryStockStore(StockStore):
-    """The guarded store."""
+    """A store with a fence."""
 
     def __init__(
         self, server: MemoryServer, *, instance: str = "memory", refusal_ttl_s: float = 3600, **_: Any
@@ -131,7 +131,7 @@ class MemoryStockStore(StockStore):
         return {sku: self._commit_one(sku, fence, batch) for sku, batch in batches.items()}
 
     def _may_write(self, item: Item, fence: Fence, batch: Batch) -> bool:
-        """The rule that the store is for. Tests break it, to see that they notice."""
+        """Apply the rule for which the store exists. Tests break it, to check that they notice."""
         return (item.fence, item.prepared) == (fence, batch.batch_id)
 
     def _commit_one(self, sku: str, fence: Fence, batch: Batch) -> list[str] | StockError:

@@ -1,4 +1,4 @@
-"""What watches the service, as it is shipped: the dashboard, the alerts, and a real Prometheus with its config."""
+"""Read the monitoring as shipped: the dashboard, the alerts, and the config of a real Prometheus."""
 
 import copy
 import importlib.util
@@ -29,18 +29,18 @@ _spec.loader.exec_module(generate)
 
 
 def panels() -> list[dict[str, Any]]:
-    """Those that show something: rows do not."""
+    """Return the panels that show data, without rows."""
     return [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 
 
 def expressions() -> list[tuple[str, str]]:
-    """Each expression of the dashboard and of the alerts, and where it is."""
+    """Return each expression of the dashboard and of the alerts, and its place."""
     shown = [(panel["title"], target["expr"]) for panel in panels() for target in panel["targets"]]
     return shown + [(rule["alert"], rule["expr"]) for rule in ALERTS]
 
 
 def used(expression: str) -> list[tuple[str, set[str]]]:
-    """The metrics of an expression, each with the labels that are asked of it. Strings have names of nothing."""
+    """Return the metrics of an expression, each with the labels that it uses, ignoring text in strings."""
     bare = re.sub(r'"[^"]*"', '""', re.sub(r"\b(?:by|without)\s*\([^)]*\)", "", expression))
     selectors = re.findall(r"\b([a-zA-Z_:][a-zA-Z0-9_:]*)\b(?!\s*\()(?:\{([^}]*)\})?", re.sub(r"\[[^]]*\]", "", bare))
     return [
@@ -51,7 +51,7 @@ def used(expression: str) -> list[tuple[str, set[str]]]:
 
 
 class Prometheus(Process):
-    """Scrapes and evaluates as monitoring/prometheus.yml says; `targets`, by job, stand in for the services there."""
+    """A Prometheus with the config of monitoring/prometheus.yml; `targets`, by job, replace the services there."""
 
     graceful = False
 
@@ -78,7 +78,7 @@ class Prometheus(Process):
         super().__init__("prometheus", argv, ready=self._is_ready)
 
     def ask(self, path: str, **parameters: str) -> Any:
-        """What its API answers, such as "rules" or "query"; what it finds wrong is the failure."""
+        """Ask its API for "rules", "query" and the like; an error in the answer fails the test."""
         query = urllib.parse.urlencode(parameters)
         try:
             with urllib.request.urlopen(f"{self.url}/api/v1/{path}?{query}", timeout=10) as answer:
@@ -88,7 +88,7 @@ class Prometheus(Process):
                 raise AssertionError(f"{path}, {parameters}: {error.read().decode()}") from None
 
     def query(self, expression: str) -> list[tuple[dict[str, str], float]]:
-        """What an expression is now: labels and value of each series."""
+        """Evaluate an expression now; return labels and value of each series."""
         answer = self.ask("query", query=expression)
         assert answer["resultType"] == "vector", expression
         return [(series["metric"], float(series["value"][1])) for series in answer["result"]]

@@ -1,4 +1,4 @@
-"""A real Sentinel set, with a path from each replica to the primary that can be cut."""
+"""Start a real Sentinel set, whose path from each replica to the primary can be cut."""
 
 from pathlib import Path
 from typing import Self
@@ -8,7 +8,7 @@ from lab.torture.proxy import Proxy
 
 
 class SentinelSet(lab.servers.SentinelSet):
-    """`binary` is a redis-server or valkey-server, which is a Sentinel, too. The set is called "shop"."""
+    """A Sentinel set called "shop"; `binary` is a redis-server or valkey-server, which can be a Sentinel, too."""
 
     def __init__(self, binary: Path, *, replicas: int = 1, sentinels: int = 3) -> None:
         self.paths: list[Proxy] = []  # from each replica to the primary

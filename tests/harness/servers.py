@@ -1,4 +1,4 @@
-"""Real servers for the tests, on free ports, gone afterwards."""
+"""Start real servers for the tests, on free ports, and remove them afterwards."""
 
 import json
 import os
@@ -24,15 +24,15 @@ from lab.servers.process import free_port
 
 Server = TypeVar("Server")
 
-# The shortest TTL that etcd grants is one and a half of its election timeouts: with this, a second.
+# The shortest TTL that etcd grants is one and a half of its election time-outs; with this one, that is a second.
 QUICK_ETCD = ("--heartbeat-interval=50", "--election-timeout=500")
 
 
 @contextmanager
 def etcd_far_away(directory: Path) -> Iterator[tuple[EtcdMember, list[str], Callable[[str, str], None]]]:
-    """An etcd in a network of its own, where it has two addresses: the member, its two URLs, and `do`.
+    """Start an etcd in its own network, with two addresses: yield the member, its two URLs, and `do`.
 
-    `do("add", url)`: what it sends from that address is dropped without a word; `do("del", url)`: not any more.
+    `do("add", url)` silently drops packets from that address; `do("del", url)` ends that.
     """
     number, name = random.randrange(2**13), f"seckill-{secrets.token_hex(3)}"
     network = f"198.18.{number >> 5}.{number % 32 * 8 + 1}".rpartition(".")
@@ -50,7 +50,7 @@ def etcd_far_away(directory: Path) -> Iterator[tuple[EtcdMember, list[str], Call
             ip(f"netns add {name}")
             stack.callback(ip, f"netns del {name}")
             ip(f"link add {ends[0]} type veth peer name {ends[1]} netns {name}")
-            stack.callback(ip, f"link del {ends[0]}")  # with the network it goes only some time later
+            stack.callback(ip, f"link del {ends[0]}")  # deleting the network removes it only some time later
             ip(f"address add {us}/29 dev {ends[0]}")
             ip(f"link set {ends[0]} up")
             for address in them:
@@ -67,7 +67,7 @@ def etcd_far_away(directory: Path) -> Iterator[tuple[EtcdMember, list[str], Call
 
 
 def etcdctl(endpoint: str, *arguments: str) -> str:
-    """What etcd's own client prints."""
+    """Return the output of etcd's own client."""
     done = subprocess.run(
         [str(etcd_binary("etcdctl")), f"--endpoints={endpoint}", *arguments],
         env=os.environ | {"ETCDCTL_API": "3"},
@@ -80,14 +80,14 @@ def etcdctl(endpoint: str, *arguments: str) -> str:
 
 
 def leases(member: EtcdMember) -> list[str]:
-    """The ids of all leases, in hex."""
+    """Return the ids of all leases, in hex."""
     first, *ids = etcdctl(member.endpoint, "lease", "list").splitlines()
     assert first.startswith("found"), first
     return ids
 
 
 def leases_in_use(member: EtcdMember) -> list[str]:
-    """The ids of those leases that have keys, in hex: a process keeps some for its next lock."""
+    """Return the ids of the leases that have keys, in hex: a process keeps some for its next lock."""
     found = []
     for lease in gateway(member, "lease/leases").get("leases", []):
         if gateway(member, "lease/timetolive", ID=lease["ID"], keys=True).get("keys"):
@@ -96,20 +96,20 @@ def leases_in_use(member: EtcdMember) -> list[str]:
 
 
 def end_leases(member: EtcdMember) -> None:
-    """End all leases: instances that other tests have killed may have left some, of an hour even."""
+    """End all leases: instances that other tests killed may have left some, even of an hour."""
     for lease in leases(member):
         etcdctl(member.endpoint, "lease", "revoke", lease)
 
 
 def gateway(member: EtcdMember, path: str, **fields: Any) -> Any:
-    """What etcd's JSON gateway answers; bytes in base64, numbers as text."""
+    """Return the answer of etcd's JSON gateway; bytes are in base64, numbers are text."""
     request = urllib.request.Request(f"{member.endpoint}/v3/{path}", json.dumps(fields).encode(), method="POST")
     with urllib.request.urlopen(request, timeout=5) as answer:
         return json.loads(answer.read())
 
 
 def watchers(member: EtcdMember) -> int:
-    """How many watches there are on this member."""
+    """Return the number of watches on this member."""
     with urllib.request.urlopen(f"{member.endpoint}/metrics", timeout=5) as answer:
         found = re.search(rb"^etcd_debugging_mvcc_watcher_total (\d+)$", answer.read(), re.MULTILINE)
     assert found is not None
@@ -117,7 +117,7 @@ def watchers(member: EtcdMember) -> int:
 
 
 def leader(cluster: EtcdCluster) -> int | None:
-    """The place of the leader among the members; None while there is none."""
+    """Return the leader's index among the members; None while there is no leader."""
     for number, member in enumerate(cluster.members):
         status = gateway(member, "maintenance/status")
         if status.get("leader") == status["header"]["member_id"]:
@@ -126,9 +126,9 @@ def leader(cluster: EtcdCluster) -> int | None:
 
 
 def optional_server(name: str, package: str) -> Path:
-    """A server that is not ours to install for a user: skips with the way to get it, and fails in CI."""
-    # Not the one in our own virtual environment, which is the embedded one.
-    folders = [folder for folder in os.get_exec_path() if not Path(folder).is_relative_to(sys.prefix)]
+    """Find a server that users install themselves; else skip with a hint how to get it, and fail in CI."""
+    # The binary in our own virtual environment is excluded: it is the embedded server.
+    folders = [folder for folder in (*os.get_exec_path(), "/usr/sbin") if not Path(folder).is_relative_to(sys.prefix)]
     found = shutil.which(name, path=os.pathsep.join(folders))
     if found is None:
         _lacking(f"{name} is not on PATH; on Debian: apt-get install {package}")
@@ -136,7 +136,7 @@ def optional_server(name: str, package: str) -> Path:
 
 
 def optional(server: Callable[[], Server]) -> Server:
-    """A server that `lab.servers` finds or doesn't: skips with what it says, and fails in CI."""
+    """Construct a server, or skip with the reason of `lab.servers`, and fail in CI."""
     try:
         return server()
     except ConfigurationError as missing:
@@ -144,7 +144,7 @@ def optional(server: Callable[[], Server]) -> Server:
 
 
 def where_installed(program: Callable[[], Server]) -> Server:
-    """Another language's program, or a skip that says what it takes: nobody needs that language for our own."""
+    """Return another language's program, or skip with the requirement: the project itself needs no such language."""
     try:
         return program()
     except ConfigurationError as missing:
@@ -152,13 +152,13 @@ def where_installed(program: Callable[[], Server]) -> Server:
 
 
 def connected(server: MariaDB, **options: Any) -> Any:
-    """A plain connection."""
+    """Open a plain connection."""
     login = {name: getattr(server, name) for name in ("port", "user", "password", "database")}
     return pymysql.connect(host="127.0.0.1", ssl_disabled=True, **login, **options)
 
 
 def ask(server: MariaDB, *statements: str, args: tuple[Any, ...] = ()) -> tuple[Any, ...]:
-    """The rows of the last of some SQL statements, which has the arguments."""
+    """Run SQL statements, the last one with the arguments, and return its rows."""
     *before, last = statements
     with closing(connected(server, autocommit=True)) as connection, connection.cursor() as cursor:
         for statement in before:

@@ -1,4 +1,4 @@
-"""The service for the tests: in this process, and as instances of their own."""
+"""Run the service for the tests: in this process, and as separate instances."""
 
 import asyncio
 import json
@@ -21,18 +21,18 @@ TOKEN = "open-sesame"
 
 
 def settings(etcd: str, store: str, /, **others: Any) -> Settings:
-    """Settings for servers of the tests; nothing from the environment or from .env."""
+    """Return settings for the tests' servers, without anything from the environment or from .env."""
     values = {"lock": lock_url(etcd), "store": store, "instance": "test", "admin_token": TOKEN} | others
     return Settings(_env_file=None, **values)
 
 
 def lock_url(etcd: str) -> str:
-    """SECKILL_LOCK for an etcd endpoint."""
+    """Return SECKILL_LOCK for an etcd endpoint."""
     return f"etcd://{etcd.removeprefix('http://')}"
 
 
 class Counter:
-    """Both sides of a sale: what buyers can do, and what an operator can."""
+    """Both sides of a sale: the buyers' operations and the operator's."""
 
     def __init__(self, sale: Sale) -> None:
         self.sale = sale
@@ -44,19 +44,19 @@ class Counter:
 
 @asynccontextmanager
 async def shop(etcd: str, store: str, /, *, with_auditor: bool = False, **others: Any) -> AsyncIterator[Counter]:
-    """A sale without HTTP, and without a candidate for auditor unless one is asked for."""
+    """Open a sale without HTTP, and without a candidate for auditor unless one is asked for."""
     async with open_sale(settings(etcd, store, **others), with_auditor=with_auditor) as sale:
         yield Counter(sale)
 
 
 async def buy(shop: Any, count: int, **fields: Any) -> list[Answer | BaseException]:
-    """So many at once; what each got, errors included."""
+    """Buy so many at once; return each answer, errors included."""
     return list(await asyncio.gather(*(shop.buy(Purchase(**fields)) for _ in range(count)), return_exceptions=True))
 
 
 @asynccontextmanager
 async def client(etcd: str, store: str, /, **others: Any) -> AsyncIterator[httpx.AsyncClient]:
-    """The web service in this process, with its lifespan, and a client of it."""
+    """Run the web service in this process, with its lifespan, and yield a client of it."""
     app = create_app(settings(etcd, store, **others))
     async with app.router.lifespan_context(app) as state:
 
@@ -69,7 +69,7 @@ async def client(etcd: str, store: str, /, **others: Any) -> AsyncIterator[httpx
 
 
 class Instance(Process):
-    """An instance of the service: `seckill serve` on a free port; `under`: the program that runs it, if one does."""
+    """An instance of the service: `seckill serve` on a free port; `under`: a program that runs it, if any."""
 
     def __init__(
         self, etcd: str, store: str, /, *, wait_ready: bool = True, under: Sequence[str] = (), **others: Any
@@ -89,7 +89,7 @@ class Instance(Process):
         )
 
     def get(self, path: str) -> tuple[int, Any]:
-        """Status and body of a GET; status 0 when nobody answers."""
+        """GET a path; return status and body, or status 0 without an answer."""
         try:
             with urllib.request.urlopen(self.url + path, timeout=10) as answer:
                 return answer.status, _body(answer.read())

@@ -1,9 +1,9 @@
-"""What others may write where the locks keep what an owner says of itself, and what a list must make of it."""
+"""List foreign data in the place of an owner's description in a lock, and how it must be shown."""
 
 import json
 from typing import Any, Final
 
-# Each with what a list for people shows of it, if it is one of ours by its form.
+# For each value: the owner that a list shows, if the value has the form of ours.
 STRANGERS: Final = {
     "a number that is none": ('{"instance":"a","pid":NaN}', ""),
     "a number that no float can hold": ('{"instance":"a","pid":1e999}', ""),
@@ -18,7 +18,7 @@ STRANGERS: Final = {
 
 
 def strict_json(text: str) -> Any:
-    """What a parser says that knows no NaN and no Infinity, and half a character as little."""
+    """Parse JSON strictly, without NaN, Infinity and half surrogate pairs."""
 
     def refuse(constant: str) -> Any:
         raise ValueError(f"{constant} is no JSON")

@@ -1,4 +1,4 @@
-"""`seckill torture` as a command."""
+"""Run the command `seckill torture`."""
 
 import os
 import subprocess
@@ -13,12 +13,12 @@ QUICK: Final = ("--duration", "20", "--rate", "40", "--ttl-s", "3", "--every", "
 
 
 def torture(report: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    """A run of it, to its end."""
+    """Run the command to its end."""
     argv = [sys.executable, "-m", "app", "torture", "--report", str(report), *options]
     env = os.environ | {"COLUMNS": "160"}
     return subprocess.run(argv, capture_output=True, text=True, timeout=240, check=False, env=env)
 
 
 def broken(history: History) -> set[str]:
-    """The invariants that the judge found broken."""
+    """Return the invariants that the judge found broken."""
     return {finding.invariant for finding in judge(history) if not finding.holds}

@@ -1,4 +1,4 @@
-"""An event loop whose time passes only when nobody has anything to do: waits cost nothing, and histories repeat."""
+"""Run an event loop whose time passes only while nothing is ready: waits cost nothing, and histories repeat."""
 
 import asyncio
 import selectors
@@ -16,7 +16,7 @@ Result = TypeVar("Result")
 
 
 class _Jump(selectors.SelectSelector):
-    """Instead of waiting for a time it lets it pass."""
+    """A selector that advances the clock instead of waiting."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,16 +39,16 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         super().__init__(self._jump)
 
     def time(self) -> float:
-        """Seconds since its beginning."""
+        """Return the seconds since the loop's beginning."""
         return self._jump.now
 
     def play(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Run it to its end."""
+        """Run the work to its end."""
         return self.run_until_complete(work)
 
 
 def let_locks_count_on(now: Callable[[], float], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have leases, renewals and waits of the locks go by another clock."""
+    """Give leases, renewals and waits of the locks another clock."""
     monkeypatch.setattr(clock, "now", now)
     for kind in (Lease, Renewer, ThreadRenewer, Wait):
         monkeypatch.setitem(kind.__init__.__kwdefaults__, "clock", now)

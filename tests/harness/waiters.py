@@ -1,6 +1,6 @@
-"""Very many tasks that wait for one lock, in a process of their own: `python -m tests.harness.waiters URL NAME COUNT`.
+"""Let very many tasks wait for one lock, in a separate process: `python -m tests.harness.waiters URL NAME COUNT`.
 
-It says what the process costs when one task waits, and when all do; then each has the lock for a moment.
+The process prints its cost with one waiting task and with all of them; then each task gets the lock for a moment.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ WITHIN_S = 120.0
 
 @dataclass(frozen=True)
 class Cost:
-    """Of the process: its memory, in MB, and its threads, those of libraries too."""
+    """The cost of the process: its memory, in MB, and its threads, including those of libraries."""
 
     rss_mb: float
     threads: int
@@ -28,7 +28,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Crowd:
-    """What it cost; `served`: the numbers of those who had the lock, in their order."""
+    """The cost of a crowd; `served`: the numbers of the tasks that got the lock, in their order."""
 
     of_one: Cost
     of_all: Cost
@@ -36,7 +36,7 @@ class Crowd:
 
 
 def crowd(url: str, name: str, count: int) -> Crowd:
-    """So many tasks wait for a lock that another one has until all do."""
+    """Have so many tasks wait for a lock, which is held until all of them do."""
     argv = [sys.executable, "-m", "tests.harness.waiters", url, name, str(count)]
     done = subprocess.run(argv, stdout=subprocess.PIPE, text=True, timeout=2 * WITHIN_S, check=True)
     of_one, of_all, served = json.loads(done.stdout)

@@ -1,4 +1,4 @@
-"""Waiting for a condition with a deadline; no test sleeps and hopes."""
+"""Wait for a condition with a deadline, so that no test sleeps and hopes."""
 
 import asyncio
 import inspect
@@ -8,12 +8,12 @@ from typing import Any, TypeVar
 
 Value = TypeVar("Value")
 
-WITHIN_S = 15.0  # how long anything that should happen may take on a busy machine
+WITHIN_S = 15.0  # the longest time for an event on a busy machine
 _PAUSE_S = 0.01
 
 
 def eventually(look: Callable[[], Value], what: str = "the condition", within_s: float = WITHIN_S) -> Value:
-    """What `look` answers as soon as that is true; fails after `within_s`."""
+    """Return the answer of `look` as soon as it is true; fail after `within_s`."""
     deadline = time.monotonic() + within_s
     while not (value := look()):
         if time.monotonic() > deadline:
@@ -30,7 +30,7 @@ async def eventually_async(
     until: Callable[[Any], object] = bool,
     despite: type[Exception] | tuple[type[Exception], ...] = (),
 ) -> Any:
-    """The same in a task, for any function. `until`: which answer will do; `despite`: errors that are no end."""
+    """Do the same in a task, for any function. `until` accepts an answer; errors in `despite` are retried."""
     deadline = time.monotonic() + within_s
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Another process with a lock, told what to do: so that a holder or a waiter can be killed or paused.
+"""Run a separate process with a lock that obeys commands, so that a holder or a waiter can be killed or paused.
 
 The child reads one JSON command a line and answers with one JSON line. `Worker` is the parent's end of it.
 """
@@ -20,9 +20,9 @@ from fencelock import DistributedLock, LockBackend, LockError
 
 
 class Worker:
-    """A child process that opens `module:Class(**options)`, a lock backend, and the lock `name` of it.
+    """A child process that opens `module:Class(**options)`, a lock backend, and its lock `name`.
 
-    `under`: the program that runs it, if one does.
+    `under`: a program that runs it, if any.
     """
 
     def __init__(self, backend: str, options: dict[str, Any], name: str, *, under: Sequence[str] = ()) -> None:
@@ -44,29 +44,29 @@ class Worker:
         return self._child.pid
 
     def tell(self, command: str, **arguments: Any) -> None:
-        """Have the child do something; it answers when it is done."""
+        """Send a command to the child; it answers when it is done."""
         assert self._child.stdin is not None
         self._child.stdin.write(json.dumps({"do": command} | arguments) + "\n")
 
     def answer(self, within_s: float = 30.0) -> dict[str, Any]:
-        """The next answer of the child."""
+        """Return the child's next answer."""
         return self._answers.get(timeout=within_s)
 
     def ask(self, command: str, **arguments: Any) -> dict[str, Any]:
-        """Tell, and wait for the answer."""
+        """Send a command, and wait for the answer."""
         self.tell(command, **arguments)
         return self.answer()
 
     def pause(self) -> None:
-        """SIGSTOP."""
+        """Send SIGSTOP."""
         self._child.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """SIGCONT."""
+        """Send SIGCONT."""
         self._child.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Send SIGKILL."""
         self._child.kill()
         self._child.wait()
 
@@ -110,7 +110,7 @@ def _do(lock: DistributedLock, backend: LockBackend, told: dict[str, Any]) -> di
             lock.release()
             return {"lost": grant.lost}
         case "count":
-            # Read, think, write: lost updates show when two are here at once.
+            # Read, wait, write: a lost update shows two holders at once.
             for _ in range(told["times"]):
                 with lock:
                     with open(told["file"]) as file:  # noqa: PTH123
@@ -120,7 +120,7 @@ def _do(lock: DistributedLock, backend: LockBackend, told: dict[str, Any]) -> di
                         file.write(str(number + 1))
             return {"counted": told["times"]}
         case "cycle":
-            # Take and release until the moment given; when each grant came and each release began.
+            # Acquire and release until the given moment; record when each grant came and each release began.
             cycles = []
             while time.time() < told["until"]:
                 grant = lock.acquire()
@@ -147,7 +147,7 @@ def _main() -> None:
         print(json.dumps(answer), flush=True)
     if not lock.hold_count:
         backend.close()
-    os._exit(0)  # as if it were killed: what it holds is left to its lease
+    os._exit(0)  # as if it were killed: its locks end with their lease
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the tests of the web service share: a client of it, in this process."""
+"""Define the fixtures of the web service's tests: a client of it, in this process."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
@@ -16,13 +16,13 @@ OpenClient = Callable[..., Awaitable[httpx.AsyncClient]]
 
 @pytest.fixture(autouse=True)
 def no_sale_of_the_user(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A `seckill up` of whoever runs the tests is not found by them, nor one of theirs by the user's commands."""
+    """Hide the user's `seckill up` from the tests, and the tests' own from the user's commands."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
 
 
 @pytest.fixture
 async def open_client(etcd: EtcdMember, valkey: Valkey) -> AsyncIterator[OpenClient]:
-    """Opens the service, with the settings that it is given and 5 units in stock; answers a client of it."""
+    """Open the service with the given settings and 5 units in stock; return a client of it."""
     async with AsyncExitStack() as stack:
 
         async def open_it(**others: Any) -> httpx.AsyncClient:

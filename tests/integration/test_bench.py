@@ -1,4 +1,4 @@
-"""A short run of the benchmarks: everybody takes part, and the report is complete. No figure is judged."""
+"""A short run of the benchmarks takes part in everything and writes a complete report. No figure is judged."""
 
 import json
 import os
@@ -23,7 +23,7 @@ def bench(*argv: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.exhaustive
 def test_the_sale_beside_the_others(tmp_path: Path) -> None:
-    """Each contender answers each request with 200; the benchmark makes a table, JSON and a plot."""
+    """Each contender answers each request with 200; the benchmark writes a table, JSON and a plot."""
     options = ["--rounds", "1", "--seconds", "1", "--connections", "20", "--report", str(tmp_path)]
     done = bench("loadtest.bench", *options)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -45,7 +45,7 @@ def test_how_cost_grows(tmp_path: Path) -> None:
 
 @pytest.mark.exhaustive
 def test_the_locks_beside_their_peers(tmp_path: Path) -> None:
-    """Two processes take each lock in turns; ours keep them apart, and leave nothing behind."""
+    """Two processes take turns with each lock; ours exclude each other, and leave nothing behind."""
     report = tmp_path / "locks.json"
     options = ["--rounds", "1", "--seconds", "0.3", "--processes", "2", "--hold-ms", "0,5", "--report", str(report)]
     done = bench("loadtest.bench.locks", *options)

@@ -1,4 +1,4 @@
-"""Who may buy, on what terms, how often: signed buyers, rates, GETs that do not buy, and what every answer says."""
+"""Buyers have rights, terms and rates: signed buyers, rate limits, GETs that do not buy, common response headers."""
 
 import asyncio
 import socket
@@ -31,14 +31,14 @@ SECRET = "a secret that is long enough for every digest: it has sixty-four bytes
 
 
 async def outcome(http: httpx.AsyncClient, **params: str) -> str:
-    """What a purchase was told."""
+    """Return the outcome of a purchase."""
     answer = await http.post("/stock/reduce", params=params)
     assert answer.status_code == 200, answer.text
     return answer.headers["x-seckill-outcome"]
 
 
 def asked(port: int, head: bytes) -> bytes:
-    """The head of the answer to these bytes."""
+    """Return the head of the answer to these bytes."""
     with socket.create_connection(("127.0.0.1", port), timeout=WITHIN_S) as connection:
         connection.sendall(head)
         answer = b""
@@ -51,7 +51,7 @@ def asked(port: int, head: bytes) -> bytes:
 
 
 def test_every_real_client_gets_the_same_answer(etcd: EtcdMember, valkey: Valkey) -> None:
-    """The head of each client's request, word for word over a socket: sold, on the connection that it keeps."""
+    """Each client's request head, sent word for word over a socket, buys a unit, on a connection that is kept alive."""
     with Instance(etcd.endpoint, valkey.url) as instance:
         change = {"stock": len(BUYERS)}
         httpx.put(f"{instance.url}/stock?sku=phone", json=change, headers=OPERATOR).raise_for_status()
@@ -67,7 +67,7 @@ def test_every_real_client_gets_the_same_answer(etcd: EtcdMember, valkey: Valkey
 
 
 async def test_a_get_buys_only_if_it_may(open_client: OpenClient) -> None:
-    """With SECKILL_ALLOW_GET=false a GET is 405, and the document does not know it; a POST buys."""
+    """With SECKILL_ALLOW_GET=false a GET gets 405 and is not in the OpenAPI document; a POST buys."""
     http = await open_client(allow_get=False)
     answer = await http.get("/stock/reduce")
     is_problem(answer, 405)
@@ -96,7 +96,7 @@ async def test_a_get_buys_only_if_it_may(open_client: OpenClient) -> None:
     ],
 )
 async def test_what_every_answer_tells_a_browser(open_client: OpenClient, method: str, path: str) -> None:
-    """Keep it nowhere, guess no type, show it in no frame: answers and errors alike, each header once."""
+    """Answers and errors forbid caching, type sniffing and framing, each with one header."""
     answer = await (await open_client()).request(method, path, headers=OPERATOR)
     assert answer.headers.get_list("cache-control") == ["no-store"]
     assert answer.headers.get_list("x-content-type-options") == ["nosniff"]
@@ -106,7 +106,7 @@ async def test_what_every_answer_tells_a_browser(open_client: OpenClient, method
 
 @pytest.mark.parametrize("path", ["/stock/reduce/", "/stock/", "/orders/", "/control/"])
 async def test_nobody_is_sent_to_a_host_of_their_choice(open_client: OpenClient, path: str) -> None:
-    """A slash too many is 404, not a redirect to whatever Host the client has sent."""
+    """A path with an extra slash gets 404, not a redirect to the Host that the client sent."""
     http = await open_client()
     is_problem(await http.get(path, headers={"Host": "evil.example"}), 404)
 
@@ -115,7 +115,7 @@ async def test_nobody_is_sent_to_a_host_of_their_choice(open_client: OpenClient,
 
 
 async def test_an_item_has_terms_of_its_own(open_client: OpenClient) -> None:
-    """Limit and hours are set while it sells, are told with the stock, and hold from the next purchase on."""
+    """Limit and hours are set while the item sells, are shown with the stock, and hold from the next purchase on."""
     http = await open_client(limit_per_buyer=3)
     (await http.put("/stock?sku=rare", json={"stock": 5, "limit_per_buyer": 1}, headers=OPERATOR)).raise_for_status()
     assert (await http.get("/stock?sku=rare")).json()["limit_per_buyer"] == 1
@@ -142,7 +142,7 @@ async def test_an_item_has_terms_of_its_own(open_client: OpenClient) -> None:
 
 
 async def test_other_instances_hear_of_new_terms(etcd: EtcdMember, valkey: Valkey) -> None:
-    """They lie in the store: an instance that was not told sells on them from its next batch on."""
+    """Terms are in the store: an instance that was not notified sells on them from its next batch on."""
     async with client(etcd.endpoint, valkey.url) as one, client(etcd.endpoint, valkey.url, instance="two") as two:
         (
             await one.put("/stock", json={"stock": 5, "starts_at": time.time() + 3600}, headers=OPERATOR)
@@ -165,14 +165,14 @@ async def test_other_instances_hear_of_new_terms(etcd: EtcdMember, valkey: Valke
         {"stock": 1, "limit_per_buyer": -1},
         {"limit_per_buyer": "2"},
         {"starts_at": 5, "ends_at": 4},
-        {"ends_at": time.time() + 60},  # it starts later
+        {"ends_at": time.time() + 60},  # starts after its end
         {"starts_at": "2026-11-11"},
         {"starts_at": 1e300},
         {"limit": 2},
     ],
 )
 async def test_terms_that_make_no_sense(open_client: OpenClient, change: dict[str, Any]) -> None:
-    """They are refused, with the name of the field, and nothing is changed."""
+    """Contradictory terms are refused, with the name of the field, and nothing is changed."""
     http = await open_client()
     (await http.put("/stock", json={"starts_at": time.time() + 3600}, headers=OPERATOR)).raise_for_status()
     before = (await http.get("/stock")).json()
@@ -185,13 +185,13 @@ async def test_terms_that_make_no_sense(open_client: OpenClient, change: dict[st
 
 
 def token(key: Any = SECRET, algorithm: str = "HS256", /, **claims: Any) -> str:
-    """A buyer, signed; without other claims it is Ann, for a minute."""
+    """Return a buyer's signed token; without other claims it is for Ann, for a minute."""
     claims = {"sub": "ann", "exp": time.time() + 60} | claims
     return jwt.encode({name: value for name, value in claims.items() if value is not None}, key, algorithm)
 
 
 async def test_a_signed_buyer(open_client: OpenClient) -> None:
-    """The buyer is the one that the token names, whatever else it says; the limit holds for all of their tokens."""
+    """The token names the buyer, whatever else the request says; the limit holds for all of the buyer's tokens."""
     http = await open_client(buyer_key=SECRET, limit_per_buyer=2)
     assert await outcome(http, buyer=token()) == "sold"
     assert await outcome(http, buyer=token(aud="seckill", nonce=1)) == "sold"
@@ -220,13 +220,59 @@ async def test_a_signed_buyer(open_client: OpenClient) -> None:
     ids=["text", "key", "no exp", "expired", "no sub", "empty", "line", "audience", "early", "digest", "none", "cut"],
 )
 async def test_a_buyer_whom_the_shop_has_not_signed(open_client: OpenClient, buyer: str) -> None:
-    """They are refused before they queue; nothing is sold, and the secret is in no answer."""
+    """Buyers without a valid signature are refused before they queue; nothing is sold; no answer has the secret."""
     http = await open_client(buyer_key=SECRET)
     answer = await http.post("/stock/reduce", params={"buyer": buyer})
     assert is_problem(answer, 403, field="buyer")["type"] == "urn:seckill:buyer-not-signed"
     assert SECRET not in answer.text
     is_problem(await http.post("/stock/reduce"), 400, field="buyer")
     assert (await http.get("/stock")).json()["lucky"] == 0
+
+
+async def test_clocks_differ_a_little_and_each_refusal_has_its_sentence(open_client: OpenClient) -> None:
+    """Ten seconds are nothing, `iat` is not looked at; what is wrong is said, so that nobody looks for a wrong key."""
+    http = await open_client(buyer_key=SECRET)
+    now = time.time()
+    for well in (token(iat=now + 60), token(nbf=now + 5), token(exp=now - 5), token(jti=7)):
+        assert await outcome(http, buyer=well) == "sold"
+    said = {
+        token(nbf=now + 60): "not valid yet",
+        token(exp=now - 60): "has expired",
+        token(SECRET.upper()): "another key",
+        token(exp=None): "has no `exp`",
+        token(sub=None): "has no `sub`",
+        token(SECRET, "HS512"): "must be signed with HS256",
+        "ann": "not a token",
+    }
+    for wrong, why in said.items():
+        answer = await http.post("/stock/reduce", params={"buyer": wrong})
+        assert why in is_problem(answer, 403, field="buyer")["detail"]
+
+
+async def test_a_token_in_a_header(open_client: OpenClient) -> None:
+    """`Authorization: Bearer` names the buyer as the query does; two different tokens are refused."""
+    http = await open_client(buyer_key=SECRET)
+    ann, bob = token(sub="ann"), token(sub="bob")
+    for params in ({}, {"buyer": bob}):
+        answer = await http.post("/stock/reduce", params=params, headers={"Authorization": f"Bearer {bob}"})
+        assert answer.headers["x-seckill-outcome"] == "sold"
+    both = await http.post("/stock/reduce", params={"buyer": ann}, headers={"Authorization": f"Bearer {bob}"})
+    is_problem(both, 422, field="buyer")
+    orders = (await http.get("/orders?sku=default", headers=OPERATOR)).json()["orders"]
+    assert [order["buyer"] for order in orders] == ["bob", "bob"]
+
+
+async def test_a_key_belongs_to_its_signed_buyer(open_client: OpenClient) -> None:
+    """Another buyer with the same key is told that it is used, and neither of the order nor of its outcome."""
+    http = await open_client(buyer_key=SECRET)
+    key = {"Idempotency-Key": "guessed", "Accept": "application/json"}
+    sold = await http.post("/stock/reduce", params={"buyer": token(sub="ann")}, headers=key)
+    other = await http.post("/stock/reduce", params={"buyer": token(sub="bob")}, headers=key)
+    assert is_problem(other, 422, field="Idempotency-Key")["type"] == "urn:seckill:key-reused"
+    assert sold.json()["order"] not in other.text
+    assert not {"x-seckill-order", "x-seckill-outcome"} & set(other.headers)
+    again = await http.post("/stock/reduce", params={"buyer": token(sub="ann", nonce=2)}, headers=key)
+    assert (again.json()["order"], again.json()["replayed"]) == (sold.json()["order"], True)
 
 
 @pytest.mark.parametrize(
@@ -239,7 +285,7 @@ async def test_a_buyer_whom_the_shop_has_not_signed(open_client: OpenClient, buy
     ids=["rsa", "ec", "ed25519"],
 )
 async def test_a_public_key_reads_and_cannot_sign(open_client: OpenClient, private: Any, algorithm: str) -> None:
-    """With a public key the shop's tokens are read; nobody can use that key as the secret of a token."""
+    """A public key verifies the shop's tokens, and can't be used as the secret of a forged one."""
     pem = private.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
     http = await open_client(buyer_key=pem.replace("\n", "\\n"))
     assert await outcome(http, buyer=token(private, algorithm)) == "sold"
@@ -249,7 +295,7 @@ async def test_a_public_key_reads_and_cannot_sign(open_client: OpenClient, priva
 
 @pytest.mark.parametrize("key", ["too short", "-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----"])
 def test_a_key_that_is_none(key: str) -> None:
-    """The instance does not start, and names the setting; the key is not in the message."""
+    """With an invalid key the instance does not start, and names the setting; the key is not in the message."""
     with pytest.raises(ConfigurationError, match="SECKILL_BUYER_KEY") as error:
         create_app(settings("http://127.0.0.1:1", "redis://127.0.0.1:1", buyer_key=key))
     assert key not in str(error.value)
@@ -259,7 +305,7 @@ def test_a_key_that_is_none(key: str) -> None:
 
 
 async def test_who_tries_too_often_waits(etcd: EtcdMember, valkey: Valkey) -> None:
-    """Both instances count together; the others may try; the answer says when to try again."""
+    """Both instances count together; other buyers may try; the answer says when to try again."""
     rate = {"rate_per_buyer": "2/minute"}
     async with (
         client(etcd.endpoint, valkey.url, **rate) as one,
@@ -271,13 +317,15 @@ async def test_who_tries_too_often_waits(etcd: EtcdMember, valkey: Valkey) -> No
             answer = await http.post("/stock/reduce", params={"buyer": "ann"})
             assert is_problem(answer, 429)["type"] == "urn:seckill:too-often"
             assert 1 <= int(answer.headers["retry-after"]) <= 61
+            assert answer.headers["ratelimit-policy"] == '"buyer";q=2;w=60'
+            assert answer.headers["ratelimit"] == f'"buyer";r=0;t={answer.headers["retry-after"]}'
         assert await outcome(one, buyer="bob") == "sold"
         assert await outcome(one) == "sold"
         assert (await one.get("/stock")).json()["lucky"] == 4
 
 
 async def test_many_tries_at_once_are_counted_like_any(open_client: OpenClient) -> None:
-    """More than there are connections to count with."""
+    """More tries than the connections for counting are all counted."""
     http = await open_client(rate_per_address="10/hour")
     (await http.put("/stock", json={"stock": 1000}, headers=OPERATOR)).raise_for_status()
     answers = await asyncio.gather(*(http.post("/stock/reduce") for _ in range(300)))
@@ -300,12 +348,12 @@ def sentinels() -> Iterator[SentinelSet]:
 
 
 async def test_rates_where_a_sentinel_set_has_the_stock(etcd: EtcdMember, sentinels: SentinelSet) -> None:
-    """The master counts."""
+    """The master of a Sentinel set counts."""
     await counts(etcd, sentinels.url)
 
 
 async def test_rates_where_a_cluster_has_the_stock(etcd: EtcdMember) -> None:
-    """The server that has a rate's slot counts."""
+    """The server with a rate's slot counts."""
     with Valkey(options=["--cluster-enabled", "yes", "--cluster-port", str(free_port())]) as node:
         async with redis.asyncio.Redis(port=node.port, decode_responses=True) as raw:
             await raw.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
@@ -329,12 +377,12 @@ async def test_rates_where_a_cluster_has_the_stock(etcd: EtcdMember) -> None:
     ],
 )
 def test_what_counts_as_one_address(addresses: list[str], same: bool) -> None:
-    """An IPv4 address however it is written; with IPv6 a customer's whole network."""
+    """An IPv4 address counts as one however it is written; with IPv6 a customer's whole network does."""
     assert (len({_network(address) for address in addresses}) == 1) is same
 
 
 async def test_an_address_is_the_clients_own(etcd: EtcdMember, valkey: Valkey) -> None:
-    """Behind a proxy that is named it is the one that the proxy forwards; from anybody else that header is hot air."""
+    """Behind a named proxy the address is the forwarded one; from any other peer that header is ignored."""
     rate = {"rate_per_address": "1/minute"}
     with (
         Instance(etcd.endpoint, valkey.url, **rate, proxies="127.0.0.1") as behind,
@@ -353,7 +401,7 @@ async def test_an_address_is_the_clients_own(etcd: EtcdMember, valkey: Valkey) -
 
 
 async def test_a_store_that_does_not_count_refuses_nobody(etcd: EtcdMember) -> None:
-    """While it is away buyers are told that, and not that they try too often."""
+    """While the store is away buyers are told that, and not that they try too often."""
     with Valkey() as store:
         async with client(
             etcd.endpoint, store.url, rate_per_buyer="1/minute", purchase_timeout_ms=500, store_timeout_ms=200
@@ -376,7 +424,7 @@ async def test_a_store_that_does_not_count_refuses_nobody(etcd: EtcdMember) -> N
     ],
 )
 def test_a_rate_that_is_none(wrong: dict[str, str]) -> None:
-    """The instance does not start, and names the setting."""
+    """With an invalid rate the instance does not start, and names the setting."""
     given = {"lock": "local://", "guard": "compare", "store": "redis://127.0.0.1:1"} | wrong
     if given["store"].startswith("mysql"):
         given |= {"guard": "version"}

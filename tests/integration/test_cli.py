@@ -1,4 +1,4 @@
-"""The `seckill` command against real servers: what it prints, and its exit status."""
+"""The `seckill` command runs against real servers, with the right output and exit status."""
 
 import contextlib
 import csv
@@ -54,7 +54,7 @@ def env(etcd: EtcdMember, valkey: Valkey) -> dict[str, str]:
 
 
 def test_stock_and_check(env: dict[str, str], valkey: Valkey) -> None:
-    """Set, show and check; a stock that was changed by hand is reported, with exit status 1."""
+    """The stock is set, shown and checked; a change by hand is reported, with exit status 1."""
     done = seckill("stock", "set", "300", "--json", env=env)
     assert (done.returncode, json.loads(done.stdout)[0]["stock"]) == (0, 300)
     assert re.search(r"default\W+300\W+0\W+300", seckill("stock", "show", env=env).stdout)
@@ -70,7 +70,7 @@ def test_stock_and_check(env: dict[str, str], valkey: Valkey) -> None:
 
 
 def test_a_new_sale_and_other_items(env: dict[str, str]) -> None:
-    """Items are listed by name; unfence asks first, and so does an item that others may have been meant by."""
+    """Items are listed by name; `unfence` asks for confirmation, as does a new name that may be a typing error."""
     seckill("stock", "set", "5", "--sku", "phone", env=env)
     done = seckill("stock", "set", "7", env=env)
     assert (done.returncode, "There is no item 'default' yet; there is phone. Make a new one?" in done.stderr) == (
@@ -80,7 +80,7 @@ def test_a_new_sale_and_other_items(env: dict[str, str]) -> None:
     assert seckill("stock", "set", "7", "--yes", env=env).returncode == 0
     shown = json.loads(seckill("stock", "show", "--json", env=env).stdout)
     assert {level["sku"]: level["stock"] for level in shown} == {"default": 7, "phone": 5}
-    done = seckill("stock", "set", "9", "--new-sale", "--json", env=env)  # there is no order to be forgotten
+    done = seckill("stock", "set", "9", "--new-sale", "--json", env=env)  # there are no orders to forget
     assert json.loads(done.stdout)[0]["initial"] == 9
     assert seckill("stock", "unfence", env=env).returncode == 1  # no answer to its question
     assert seckill("stock", "unfence", "--yes", env=env).returncode == 0
@@ -91,7 +91,7 @@ def test_a_new_sale_and_other_items(env: dict[str, str]) -> None:
 def test_a_new_sale_asks_with_the_number_of_orders(
     env: dict[str, str], etcd: EtcdMember, valkey: Valkey, tmp_path: Path
 ) -> None:
-    """Without a yes nothing is changed. The orders can be kept in a file, in one of two forms, which is never half."""
+    """Without a "yes" nothing is changed. The orders can be exported in two forms, to a file that is never partial."""
     seckill("stock", "set", "9", env=env)
     with Instance(etcd.endpoint, valkey.url) as instance:
         for buyer in ("ann", "b%2Cob", "c%22id"):
@@ -101,7 +101,7 @@ def test_a_new_sale_asks_with_the_number_of_orders(
     assert "3 orders of 'default' will be forgotten. Begin a new sale? [y/N]" in done.stderr
     for name in ("orders.jsonl", "orders.csv"):
         done = seckill("stock", "set", "5", "--new-sale", "--export", str(tmp_path / name), env=env)
-        assert done.returncode == 1  # it asks all the same
+        assert done.returncode == 1  # the command asks all the same
     lines = [json.loads(line) for line in (tmp_path / "orders.jsonl").read_text().splitlines()]
     with (tmp_path / "orders.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
@@ -123,7 +123,7 @@ def test_a_new_sale_asks_with_the_number_of_orders(
 
 
 def test_pause_resume_and_end(env: dict[str, str]) -> None:
-    """Of an item, or of all; what buyers are told is shown; one that can't be changed doesn't stop the others."""
+    """The commands work on one item or on all; the buyers' text is shown; a wrong text or item is refused."""
     for sku in ("pen", "phone"):
         seckill("stock", "set", "5", "--sku", sku, "--yes", env=env)
 
@@ -142,7 +142,7 @@ def test_pause_resume_and_end(env: dict[str, str]) -> None:
 
 
 def test_the_terms_of_an_item(env: dict[str, str]) -> None:
-    """They are set with the units or without, stay until they are changed, and are shown; a wrong one is named."""
+    """Terms are set with the units or alone, stay until they are changed, and are shown; a wrong one is named."""
     start = "2027-01-01T00:00:00+08:00"
     seckill("stock", "set", "5", "--limit", "2", env=env)
     done = seckill("stock", "set", "--starts-at", start, "--json", env=env)
@@ -173,7 +173,7 @@ def test_the_terms_of_an_item(env: dict[str, str]) -> None:
 
 
 def test_locks_shows_the_queue(env: dict[str, str], etcd: EtcdMember) -> None:
-    """The holder comes first, with key, token, owner, how long it has the lock, and the rest of its lease."""
+    """The holder comes first, with key, token, owner, how long it has had the lock, and the rest of its lease."""
     assert "Nobody holds a lock" in seckill("locks", env=env).stdout
     backend = EtcdBackend([etcd.endpoint], ttl_s=30, instance="tester")
     with backend.lock("/seckill/lock/all") as grant:
@@ -188,7 +188,7 @@ def test_locks_shows_the_queue(env: dict[str, str], etcd: EtcdMember) -> None:
 
 
 def test_any_name_of_a_stranger_is_shown(env: dict[str, str], etcd: EtcdMember) -> None:
-    """It breaks no list, is never markup or a command to the terminal, and the JSON stays JSON."""
+    """A stranger's name breaks no list, is never markup or a terminal command, and the JSON stays valid."""
     keys = [f"/seckill/lock/all/{number}" for number in range(len(STRANGERS))]
     for key, (owner, _) in zip(keys, STRANGERS.values(), strict=True):
         etcdctl(etcd.endpoint, "put", key, owner)
@@ -228,7 +228,7 @@ def test_any_name_of_a_stranger_is_shown(env: dict[str, str], etcd: EtcdMember) 
     ],
 )
 def test_errors_are_one_line(env: dict[str, str], arguments: list[str], variables: dict[str, str], says: str) -> None:
-    """A failure is said in one line on standard error, without secrets; the exit status is 2."""
+    """A failure is reported in one line on standard error, without secrets; the exit status is 2."""
     done = seckill(*arguments, env=env | variables)
     assert done.returncode == 2
     assert done.stderr.startswith(f"seckill: {says}")
@@ -248,7 +248,7 @@ def test_errors_are_one_line(env: dict[str, str], arguments: list[str], variable
         ["up", "--lock", "all"],
         ["up", "--ttl-s", "1"],
         ["torture", "--guard", "version"],
-        # A report or a picture that has no place, which is found out before the work.
+        # A report or a picture that can't be written is refused before the work.
         ["demo", "--report", "/dev/null/x"],
         ["torture", "--report", "/dev/null/x"],
         ["torture", "--report", "/dev/null/x", "--all-bugs"],
@@ -256,7 +256,7 @@ def test_errors_are_one_line(env: dict[str, str], arguments: list[str], variable
     ],
 )
 def test_bad_options_are_named(arguments: list[str]) -> None:
-    """A wrong option is named, and nothing is started; there is no stack trace."""
+    """The error names a wrong option; nothing is started, and there is no stack trace."""
     done = seckill(*arguments, within_s=60)
     assert done.returncode == 2, done.stdout + done.stderr
     assert arguments[1] in done.stderr
@@ -272,7 +272,7 @@ def test_bad_options_are_named(arguments: list[str]) -> None:
     ],
 )
 def test_what_is_not_installed_is_named(command: str, package: str, hint: str) -> None:
-    """Without its extra a command says in one line what to install."""
+    """Without its extra a command prints one line with the package to install."""
     program = f"import sys; sys.modules[{package!r}] = None; sys.argv = ['seckill', {command!r}]"
     done = subprocess.run(
         [sys.executable, "-c", f"{program}; from app.__main__ import main; main()"],
@@ -285,7 +285,7 @@ def test_what_is_not_installed_is_named(command: str, package: str, hint: str) -
 
 
 def test_a_lock_of_the_benchmark_goes_by_its_short_name() -> None:
-    """Ours need no surname; of a wrong one all are listed."""
+    """Our locks go by a short name; the error for a wrong name lists all of them."""
     argv = [sys.executable, "-m", "loadtest.bench.locks", "--only", "etcd,redis-fair,kazoo,nothing"]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=60, env=os.environ | {"COLUMNS": "200"})
     assert done.returncode == 2
@@ -293,7 +293,7 @@ def test_a_lock_of_the_benchmark_goes_by_its_short_name() -> None:
 
 
 def test_a_misspelt_variable_is_told(env: dict[str, str]) -> None:
-    """By the operator's commands as by an instance: what was meant to be set is not."""
+    """The operator's commands report a misspelt variable, as an instance does."""
     done = seckill("stock", "show", env=env | {"SECKILL_GARD": "none"})
     assert done.returncode == 0
     assert done.stderr == "seckill: SECKILL_GARD is not a setting; did you mean SECKILL_GUARD?\n"
@@ -301,7 +301,7 @@ def test_a_misspelt_variable_is_told(env: dict[str, str]) -> None:
 
 @pytest.mark.slow
 def test_ctrl_c_in_the_benchmark_leaves_no_trace(tmp_path: Path) -> None:
-    """Whenever it comes: the processes that contend never hear it, not even while they import."""
+    """Whenever Ctrl-C comes, the contending processes never get it, not even during their imports."""
     for many in (1, 4, 8):
         with (tmp_path / "output").open("w+") as output:
             argv = [sys.executable, "-m", "loadtest.bench.locks", "--only", "redis", "--processes", "8"]
@@ -322,21 +322,26 @@ def test_ctrl_c_in_the_benchmark_leaves_no_trace(tmp_path: Path) -> None:
 def contending(bench: subprocess.Popen[bytes]) -> list[psutil.Process]:
     found = []
     for one in psutil.Process(bench.pid).children():
-        with contextlib.suppress(psutil.NoSuchProcess):  # it has ended since
+        with contextlib.suppress(psutil.NoSuchProcess):  # the process has ended since
             if "loadtest.bench.racer" in one.cmdline():
                 found.append(one)
     return found
 
 
 def test_servers_that_are_away_are_one_line() -> None:
-    """The command says what does not answer, and which setting has its address: no stack trace, no password."""
+    """The error names the server and the setting of its address, without a stack trace or a password."""
     nowhere = f"127.0.0.1:{free_port()}"
     env = {
         "SECKILL_LOCK": f"etcd://{nowhere}",
         "SECKILL_STORE": f"redis://:hunter2@{nowhere}",
         "SECKILL_LOCK_TIMEOUT_MS": "300",
     }
-    for arguments, setting in (("stock show", "STORE"), ("check", "STORE"), ("locks", "LOCK"), ("stock set 1", "LOCK")):
+    for arguments, setting in (
+        ("stock show", "STORE"),
+        ("check", "STORE"),
+        ("locks", "LOCK"),
+        ("stock set 1", "STORE"),
+    ):
         done = seckill(*arguments.split(), env=env)
         assert done.returncode == 2, arguments
         assert done.stderr.startswith("seckill: ")
@@ -358,10 +363,14 @@ def demo(
 
 
 def test_the_demo(tmp_path: Path) -> None:
-    """The rush of the articles: consistent, exit status 0, one table; and no process is left."""
+    """The articles' rush ends consistent with exit status 0 and one table, and leaves no process."""
     mark = uuid.uuid4().hex
-    done, report = demo(tmp_path, env={"TEST_MARK": mark})
+    # Neither a proxy nor a setting of the user's keeps it from that; the setting is named, as it counts.
+    proxies = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "ALL_PROXY"), "http://127.0.0.1:9")
+    env = {"TEST_MARK": mark, "SECKILL_QUANTITY_MAX": "7", **proxies}
+    done, report = demo(tmp_path, env=env)
     assert done.returncode == 0, done.stdout
+    assert "Settings of the environment or .env count here, too: SECKILL_QUANTITY_MAX" in done.stdout
     assert {
         name: report[name] for name in ("sold", "sold_out", "failed", "stock", "lucky", "orders", "consistent")
     } == {
@@ -389,7 +398,7 @@ def test_the_demo(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_demo_with_four_instances_one_lock_a_buyer(tmp_path: Path) -> None:
-    """The articles' algorithm to the letter, and no guard: it holds while nothing fails. Here with more instances."""
+    """The articles' algorithm to the letter, without a guard, holds while nothing fails; here with four instances."""
     terms = ("--lock", "etcd", "--guard", "none", "--batch-max", "1", "--buyers", "120", "--stock", "70")
     done, report = demo(tmp_path, "--instances", "4", *terms)
     assert done.returncode == 0, done.stdout
@@ -398,7 +407,7 @@ def test_the_demo_with_four_instances_one_lock_a_buyer(tmp_path: Path) -> None:
 
 
 def test_the_demo_without_lock_and_guard_fails_visibly(tmp_path: Path) -> None:
-    """The articles' bare read, decrement, write: the audit finds units that did not exist, exit status 1."""
+    """The articles' bare read, decrement, write oversells: the audit finds it, and the exit status is 1."""
     done, report = demo(tmp_path, "--lock", "none", "--guard", "none")
     assert done.returncode == 1
     assert report["oversold"] > 0
@@ -409,7 +418,7 @@ def test_the_demo_without_lock_and_guard_fails_visibly(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_articles_algorithm_to_the_letter(tmp_path: Path) -> None:
-    """etcd lock, no guard, a lock for every buyer: it holds while nothing fails."""
+    """An etcd lock for every buyer, without a guard, holds while nothing fails."""
     done, report = demo(
         tmp_path, "--lock", "etcd", "--guard", "none", "--batch-max", "1", "--buyers", "150", "--stock", "90"
     )
@@ -419,9 +428,9 @@ def test_the_articles_algorithm_to_the_letter(tmp_path: Path) -> None:
 
 @pytest.mark.exhaustive
 def test_the_demo_compares_all_locks(tmp_path: Path) -> None:
-    """Each lock does what it declares: those that keep nobody apart oversell, all others are consistent.
+    """Each lock does what it declares: without exclusion the sale oversells, with it the result is consistent.
 
-    And without a lock MySQL sees to it.
+    Even without a lock MySQL prevents overselling.
     """
     done, report = demo(tmp_path, "--lock", "all", "--buyers", "150", "--stock", "100")
     assert done.returncode == 0, done.stdout
@@ -439,7 +448,7 @@ def test_the_demo_compares_all_locks(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("lock", "guard"), [("etcd", "fence"), ("mysql-row", "fence"), ("none", "version")])
 def test_the_demo_over_mysql(tmp_path: Path, lock: str, guard: str) -> None:
-    """The same rush with the stock in MariaDB; without a lock, rows that say their version keep buyers apart."""
+    """The same rush runs with the stock in MariaDB; without a lock, row versions exclude buyers."""
     optional(mariadb_binary)
     done, report = demo(tmp_path, "--store", "mysql", "--lock", lock, "--buyers", "60", "--stock", "40")
     assert done.returncode == 0, done.stdout
@@ -451,7 +460,7 @@ def test_the_demo_over_mysql(tmp_path: Path, lock: str, guard: str) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 @pytest.mark.parametrize("after", ["at once", "started", "sold"])
 def test_ending_it_leaves_nothing_behind(number: signal.Signals, after: str) -> None:
-    """Ctrl-C at any moment, and even kill -9: no process is left, and the ports are free."""
+    """Ctrl-C at any moment, and even kill -9, leaves no process, and the ports are free."""
     mark = uuid.uuid4().hex
     ports = [free_port(), free_port()]
     argv = [
@@ -477,7 +486,7 @@ def test_ending_it_leaves_nothing_behind(number: signal.Signals, after: str) -> 
     running.signal(number)
     eventually(lambda: not running.running, "the demo has ended", 60)
     said = running.last_lines(100)
-    # That Python itself had hardly begun is its own affair: no program can say anything then.
+    # An interrupt while Python itself still starts is not ours to handle.
     assert "Traceback" not in said or "Fatal Python error: init" in said
     eventually(lambda: not marked(mark), "no process is left")
     assert all(port_is_free(port) for port in ports)
@@ -485,7 +494,7 @@ def test_ending_it_leaves_nothing_behind(number: signal.Signals, after: str) -> 
 
 
 def marked(mark: str) -> list[list[str]]:
-    """The processes that inherited this mark: whatever the demo has started, and whatever that has."""
+    """Return the processes that inherited this mark: the demo's children, and theirs."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
@@ -499,7 +508,7 @@ def marked(mark: str) -> list[list[str]]:
 
 @dataclass
 class Standing:
-    """A command that stays up. `folder`: where it puts its temporary files."""
+    """A command that stays up. `folder`: the place of its temporary files."""
 
     command: subprocess.Popen[bytes]
     output: Path
@@ -516,13 +525,13 @@ class Standing:
 
     @property
     def token(self) -> str:
-        """The admin token, as the control room's link has it."""
+        """Return the admin token from the control room's link."""
         link = re.search(rf"^  The control room  {self.shops[0]}/control\?token=(\S{{22}})$", self.said, re.MULTILINE)
         assert link is not None, self.said
         return link[1]
 
     def end(self, number: signal.Signals) -> int:
-        """Its exit status, after this signal."""
+        """Send this signal, and return the exit status."""
         self.command.send_signal(number)
         return self.command.wait(60)
 
@@ -532,7 +541,7 @@ class Standing:
 
 @contextmanager
 def standing(tmp_path: Path, *arguments: str) -> Iterator[Standing]:
-    """Runs a command that stays up, in a terminal of 80 columns; yields it once it stands."""
+    """Run a command that stays up, in a terminal of 80 columns; yield it once it is ready."""
     output, folder, mark = tmp_path / "output", tmp_path / "temporary", uuid.uuid4().hex
     folder.mkdir()
     env = {"COLUMNS": "80", "TMPDIR": str(folder), "TEST_MARK": mark, "SECKILL_AUDIT_INTERVAL_S": "0.2"}
@@ -557,7 +566,7 @@ def asked(url: str, **headers: str) -> Any:
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 0), (signal.SIGTERM, 0), (signal.SIGKILL, -9)])
 def test_up_sells_from_one_stock_until_it_is_ended(tmp_path: Path, number: signal.Signals, status: int) -> None:
-    """It says where everything is; the instances sell from one stock and are audited; at its end nothing is left."""
+    """`up` prints all addresses; its instances sell from one stock and are audited; at its end nothing is left."""
     ports = [free_port(), free_port()]
     with standing(tmp_path, "up", "--ports", ",".join(map(str, ports)), "--stock", "7") as up:
         assert up.shops == [f"http://127.0.0.1:{port}" for port in ports]
@@ -576,7 +585,7 @@ def test_up_sells_from_one_stock_until_it_is_ended(tmp_path: Path, number: signa
 
 @pytest.mark.slow
 def test_up_leads_other_terminals_to_its_servers(tmp_path: Path) -> None:
-    """The commands that it tells to type work as they stand there, in a shell."""
+    """The commands that `up` prints work as they stand, in a shell."""
     with standing(tmp_path, "up", "--ports", str(free_port()), "--instances", "1") as up:
         _, _, typed = up.said.partition("in another terminal:")
         typed, _, _ = typed.partition("Ctrl-C ends it.")
@@ -588,22 +597,22 @@ def test_up_leads_other_terminals_to_its_servers(tmp_path: Path) -> None:
 
 
 def found(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """The command in a terminal where nothing was exported."""
+    """Run the command in a terminal where nothing was exported."""
     ours = {name: value for name, value in os.environ.items() if not name.startswith("SECKILL_")}
     argv = [sys.executable, "-m", "app", *arguments]
     return subprocess.run(argv, env=ours | variables, capture_output=True, text=True, timeout=60)
 
 
 def told() -> list[Path]:
-    """The files by which other terminals find a sale."""
+    """Return the files by which other terminals find a sale."""
     return sorted(Path(os.environ["XDG_STATE_HOME"]).glob("seckill/*"))
 
 
 @pytest.mark.slow
 def test_other_terminals_find_the_sale(tmp_path: Path) -> None:
-    """Without any setting, and they say so; only this user may read the file; what the user sets wins.
+    """Commands find the sale without settings and report that; its file is private; the user's settings win.
 
-    An `up` that is killed leaves its file behind, which is ignored with a word.
+    A killed `up` leaves its file behind, which the next command removes with a message.
     """
     with standing(tmp_path, "up", "--ports", str(free_port()), "--instances", "1", "--stock", "7") as up:
         (file,) = told()
@@ -628,7 +637,7 @@ def test_other_terminals_find_the_sale(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_of_two_sales_the_later_one_is_found(tmp_path: Path) -> None:
-    """While it runs; then the other one, and then none."""
+    """Commands find the later sale while it runs; then the other one, and then none."""
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
     one = ("up", "--instances", "1", "--ports")
@@ -645,7 +654,7 @@ def test_of_two_sales_the_later_one_is_found(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_up_goes_on_where_it_can_leave_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It says why other terminals don't find it, and what to export there."""
+    """Without a place for the file, `up` says so, and which variables to export elsewhere."""
     monkeypatch.setenv("XDG_STATE_HOME", "/dev/null")
     with standing(tmp_path, "up", "--ports", str(free_port()), "--instances", "1") as up:
         assert "Other terminals won't find it by themselves: " in up.said
@@ -655,7 +664,7 @@ def test_up_goes_on_where_it_can_leave_no_file(tmp_path: Path, monkeypatch: pyte
 
 @pytest.mark.slow
 def test_up_says_what_is_not_as_it_was_asked_for(tmp_path: Path) -> None:
-    """A port in use is stepped over; an instance that ends is named, and the others go on until none is left."""
+    """A port in use is skipped; an instance that ends is named, and the others go on until none is left."""
     with Valkey() as other, standing(tmp_path, "up", "--ports", f"{other.port},{free_port()}") as up:
         assert f"Port {other.port} is in use; taking {other.port + 1}." in up.said
         assert up.shops[0] == f"http://127.0.0.1:{other.port + 1}"
@@ -674,7 +683,7 @@ def test_up_says_what_is_not_as_it_was_asked_for(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_demo_that_is_kept_ends_there_too(tmp_path: Path) -> None:
-    """`demo --keep` is `up` after the rush: it says the same, is audited, and leaves what was sold."""
+    """`demo --keep` continues as `up` after the rush: it prints the same, is audited, and keeps the units sold."""
     ports = f"{free_port()},{free_port()}"
     with standing(tmp_path, "demo", "--keep", "--ports", ports, "--buyers", "20", "--stock", "8") as demo:
         assert [shop.rpartition(":")[2] for shop in demo.shops] == ports.split(",")
@@ -691,7 +700,7 @@ def test_the_demo_that_is_kept_ends_there_too(tmp_path: Path) -> None:
 
 
 def load_test(*instances: Instance, buyers: int, more: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
-    """locust -f loadtest/locustfile.py, as somebody who runs the instances themselves would start it."""
+    """Run locust -f loadtest/locustfile.py, as a user whose instances already run would."""
     argv = [sys.executable, "-m", "locust", "-f", str(ROOT / "loadtest" / "locustfile.py")]
     argv += ["--headless", "--only-summary", "-u", str(buyers), "-r", str(buyers)]
     argv += ["--host", ",".join(instance.url for instance in instances), *more]
@@ -701,7 +710,7 @@ def load_test(*instances: Instance, buyers: int, more: Sequence[str] = ()) -> su
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["rush", "sustained"])
 def test_the_load_test_alone(env: dict[str, str], etcd: EtcdMember, valkey: Valkey, mode: str) -> None:
-    """It passes if the stock is consistent afterwards and nobody was refused without cause."""
+    """The load test passes if the stock is consistent afterwards and nobody was refused without cause."""
     with Instance(etcd.endpoint, valkey.url) as one, Instance(etcd.endpoint, valkey.url) as two:
         for seconds in (3, 10, 30):  # on a busy machine 60 buyers need more than three to connect
             seckill("stock", "set", "40", env=env)
@@ -712,14 +721,14 @@ def test_the_load_test_alone(env: dict[str, str], etcd: EtcdMember, valkey: Valk
             assert told, done.stdout
             assert re.search(r"^consistent$", done.stdout, re.MULTILINE)
             if mode == "rush" or told[2] != "0" or told[1] == "40":
-                break  # else the time was over before the last unit was gone
+                break  # otherwise the time was over before the last unit was gone
             assert int(told[1]) < 40
     assert told[1] == "40"
 
 
 @pytest.mark.slow
 def test_the_load_test_fails_when_units_are_oversold(env: dict[str, str], etcd: EtcdMember, valkey: Valkey) -> None:
-    """Against instances without lock and guard the load test itself finds that stock + lucky moved."""
+    """Against instances without lock and guard the load test finds that stock + lucky has changed."""
     bare = {"lock": "none://", "guard": "none"}
     seckill("stock", "set", "300", env=env)
     with Instance(etcd.endpoint, valkey.url, **bare) as one, Instance(etcd.endpoint, valkey.url, **bare) as two:
@@ -730,7 +739,7 @@ def test_the_load_test_fails_when_units_are_oversold(env: dict[str, str], etcd: 
 
 @pytest.mark.slow
 def test_a_rehearsal(env: dict[str, str], etcd: EtcdMember, valkey: Valkey, tmp_path: Path) -> None:
-    """Signed buyers come to two items of one's own servers; the report says what became of them, item by item."""
+    """Signed buyers come to two items of a user's own servers; the report has the result of each item."""
     secret = tmp_path / "secret"
     secret.write_text("a secret that is long enough: 32\n")
     signed = {"buyer_key": secret.read_text().strip()}

@@ -1,4 +1,4 @@
-"""Purchases without a task: the connection answers as the ASGI application does, to the byte, and ends as it does."""
+"""Purchases without a task get the ASGI application's answer, to the byte, and end as its purchases do."""
 
 import asyncio
 import json
@@ -46,7 +46,7 @@ REQUESTS = {
 
 
 class Slow(Connection):
-    """Knows no short cut: every purchase is a task, and goes through the ASGI application."""
+    """A service without the short cut: every purchase is a task, and goes through the ASGI application."""
 
     def _open_shop(self, method: str) -> None:
         return None
@@ -61,17 +61,17 @@ class Served:
 
     @property
     def waiting(self) -> int:
-        """Buyers who wait."""
+        """Return the number of waiting buyers."""
         found: int = self.server.lifespan.state["seckill"].shop.buyers_waiting
         return found
 
     @property
     def gone(self) -> int:
-        """Connections whose client is seen to have gone."""
+        """Return the number of connections whose client is seen to have gone."""
         return sum(cast(Any, connection)._has_gone() for connection in self.server.server_state.connections)
 
     async def ask(self, request: str) -> list[bytes]:
-        """The lines of the answer, without those that differ anyway; and whether the connection ended after it."""
+        """Return the lines of the answer, without those that always differ; and whether the connection then ended."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         writer.write(request.rstrip("\n").replace("\n", "\r\n").encode() + b"\r\n\r\n")
         async with asyncio.timeout(WITHIN_S):
@@ -116,7 +116,7 @@ async def served(
 
 
 async def fill(served: Served) -> None:
-    """1,000 units, and nothing sold."""
+    """Set 1,000 units, with nothing sold."""
     body = '{"stock": 1000, "new_sale": true, "forget_orders": "all"}'
     for path in ("/stock", "/stock?sku=phone"):
         head = SET.replace("/stock", path)
@@ -140,7 +140,7 @@ async def fill(served: Served) -> None:
 async def test_both_ways_answer_alike(
     etcd: EtcdMember, valkey: Valkey, others: dict[str, Any], statuses: dict[str, int]
 ) -> None:
-    """Each request is told the same, byte for byte but for the date and the order's id; and the same again."""
+    """Each request, sent twice, gets the same answers both ways, except for the date and the order's id."""
     told = {}
     for connection in (Connection, Slow):
         async with served(etcd, valkey, connection, **others) as one:
@@ -161,7 +161,7 @@ async def test_both_ways_answer_alike(
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """The paths of the requests that uvicorn made tasks for."""
+    """Record the paths of the requests that uvicorn made tasks for."""
     paths: list[str] = []
     start = uvicorn.protocols.http.httptools_impl.HttpToolsProtocol._start_asgi_task
 
@@ -174,7 +174,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 
 async def test_a_purchase_needs_no_task(etcd: EtcdMember, valkey: Valkey, started: list[str]) -> None:
-    """Whatever real client sends it. (uvicorn's own name for what starts a task may change: then this says so.)"""
+    """No real client's purchase starts a task. (If uvicorn renames the method that starts one, this test fails.)"""
     async with served(etcd, valkey, Connection) as one:
         await fill(one)
         started.clear()
@@ -187,7 +187,7 @@ async def test_a_purchase_needs_no_task(etcd: EtcdMember, valkey: Valkey, starte
 
 @pytest.mark.parametrize("path", ["/stock/reduce", "/stock"])
 async def test_a_connection_that_is_not_used_is_closed(etcd: EtcdMember, valkey: Valkey, path: str) -> None:
-    """After its time, whatever was asked for on it; one that is used stays."""
+    """An idle connection is closed after its time, whatever its requests were; an active one stays."""
     async with served(etcd, valkey, Connection, keep_alive_s=1) as one:
         await fill(one)
         (reader, writer), (other, asking) = [await asyncio.open_connection("127.0.0.1", one.port) for _ in range(2)]
@@ -207,7 +207,7 @@ async def test_a_connection_that_is_not_used_is_closed(etcd: EtcdMember, valkey:
 
 
 async def test_who_sends_no_more_is_answered_and_who_has_gone_is_not_sold_to(etcd: EtcdMember, valkey: Valkey) -> None:
-    """They look the same until something is sent. (Those without a key: with one they can ask again.)"""
+    """Half-closed and closed connections look alike until something is sent. (A buyer with a key can ask again.)"""
     requests = [f"GET /stock/reduce{query} HTTP/1.1\r\nHost: x\r\n\r\n".encode() for query in ("", "?sku=none")]
     with fencelock.connect(lock_url(etcd.endpoint)) as backend:
         async with served(etcd, valkey, Connection) as one:
@@ -229,7 +229,7 @@ async def test_who_sends_no_more_is_answered_and_who_has_gone_is_not_sold_to(etc
 
 
 async def test_requests_that_do_not_wait_for_answers(etcd: EtcdMember, valkey: Valkey) -> None:
-    """However quickly it is answered: the first has its answer, and then the connection ends."""
+    """Of pipelined requests only the first is answered, however quickly, and then the connection ends."""
     async with served(etcd, valkey, Connection) as one:
         await fill(one)
         for query in ("", "?quantity=100", "?sku=none", "?quantity=0"):
@@ -244,7 +244,7 @@ async def test_requests_that_do_not_wait_for_answers(etcd: EtcdMember, valkey: V
 async def test_what_goes_wrong_is_said_all_the_same(
     etcd: EtcdMember, valkey: Valkey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An error of ours in any step is 500, as ever, and leaves nobody waiting."""
+    """An error of ours in any step gives 500, as ever, and leaves no buyer waiting."""
 
     def broken(*_: Any, **__: Any) -> Any:
         raise ZeroDivisionError
@@ -259,7 +259,7 @@ async def test_what_goes_wrong_is_said_all_the_same(
 
 
 async def all_of(reader: asyncio.StreamReader) -> bytes:
-    """Until the other side closes, or resets: it had more to read."""
+    """Read until the other side closes, or resets because it had more to read."""
     said = b""
     try:
         while part := await reader.read(65_536):
@@ -270,7 +270,7 @@ async def all_of(reader: asyncio.StreamReader) -> bytes:
 
 
 async def test_a_client_that_sends_no_more_at_once(etcd: EtcdMember, valkey: Valkey) -> None:
-    """Half-closed behind its request it is answered, whatever it asked for; nothing of it is left."""
+    """A client that half-closes behind its request gets its answer, whatever the request; nothing of it is left."""
     async with served(etcd, valkey, Connection) as one:
         await fill(one)
         for gone in (False, True):
@@ -287,7 +287,7 @@ async def test_a_client_that_sends_no_more_at_once(etcd: EtcdMember, valkey: Val
 
 
 async def test_a_reader_that_sends_no_more_is_answered(etcd: EtcdMember, valkey: Valkey) -> None:
-    """Half-closed behind its request it has its answer; one that listens to a stream has left it."""
+    """A half-closed reader gets its answer; a half-closed listener has left its stream."""
     async with served(etcd, valkey, Connection) as one:
         await fill(one)
         for path, stays in (("/stock", True), ("/healthz", True), ("/stock/live", False)):
@@ -305,7 +305,7 @@ async def test_a_reader_that_sends_no_more_is_answered(etcd: EtcdMember, valkey:
 async def test_purchases_and_other_requests_share_a_connection(
     etcd: EtcdMember, valkey: Valkey, started: list[str]
 ) -> None:
-    """A purchase behind a page needs no task either; a connection is kept as long as one of the two uses it."""
+    """A purchase behind a page needs no task either; the connection is kept as long as either of the two uses it."""
     async with served(etcd, valkey, Connection, keep_alive_s=2) as one:
         await fill(one)
         started.clear()
@@ -320,3 +320,23 @@ async def test_purchases_and_other_requests_share_a_connection(
                 assert head.startswith(b"HTTP/1.1 200 OK")
         assert started == ["/stock", "/stock"]
         writer.close()
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        ("POST /stock/reduce HTTP/1.1\nHost: x\n", 200),
+        ("GET /stock HTTP/1.0\n", 200),
+        ("POST /stock/reduce HTTP/1.1\n", 400),
+        ("GET /healthz HTTP/1.1\n", 400),
+        ("POST /stock/reduce HTTP/1.1\nHost: x\nHost: y\n", 400),
+        ("GET /stock HTTP/1.1\nHost: x\nHost: x\n", 400),
+        ("GET /stock HTTP/2.0\nHost: x\n", 505),
+        ("POST /stock/reduce HTTP/0.9\nHost: x\n", 505),
+    ],
+)
+async def test_one_host_and_a_known_version(etcd: EtcdMember, valkey: Valkey, head: str, status: int) -> None:
+    """As RFC 9112 has it: a request that two servers in a row could read in two ways is refused by the first."""
+    async with served(etcd, valkey, Connection) as served_:
+        await fill(served_)
+        assert any(line.startswith(f"HTTP/1.1 {status} ".encode()) for line in await served_.ask(head))

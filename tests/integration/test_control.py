@@ -1,4 +1,4 @@
-"""The control room's server side: logging in, the picture of all instances, and what commands bring about."""
+"""The control room's server logs operators in, shows all instances, and carries out commands."""
 
 import asyncio
 import base64
@@ -27,7 +27,7 @@ OpenClients = Callable[..., Awaitable[list[httpx.AsyncClient]]]
 
 @pytest.fixture
 async def open_clients(etcd: EtcdMember, valkey: Valkey) -> AsyncIterator[OpenClients]:
-    """Opens instances `a`, `b`, ... of one sale with 100 units in stock; answers a client of each."""
+    """Open instances `a`, `b`, ... of one sale with 100 units in stock; return a client of each."""
     async with AsyncExitStack() as stack:
 
         async def open_them(instances: int = 1, **others: Any) -> list[httpx.AsyncClient]:
@@ -54,7 +54,7 @@ async def restock(http: httpx.AsyncClient, stock: int, sku: str = "default") -> 
 
 
 async def look(http: httpx.AsyncClient, sku: str = "default") -> dict[str, Any]:
-    """The next picture: one that was made before is shown for up to a second."""
+    """Return the next picture: an earlier one is cached for up to a second."""
     asked_at = time.time()
 
     async def picture() -> dict[str, Any]:
@@ -79,7 +79,7 @@ async def lucky(http: httpx.AsyncClient) -> int:
 
 
 def of(picture: dict[str, Any], instance: str) -> dict[str, Any]:
-    """Find what a picture shows of an instance."""
+    """Find an instance's part of a picture."""
     return next((one for one in picture["instances"] if one["instance"] == instance), {})
 
 
@@ -97,7 +97,7 @@ async def command(http: httpx.AsyncClient, what: str, **wish: Any) -> dict[str, 
 
 
 async def enter(http: httpx.AsyncClient) -> str:
-    """Show the token at the door; answers the second word of the session."""
+    """Log in with the token; return the session's CSRF token."""
     assert (await http.post("/control/login", data={"token": TOKEN})).headers["location"] == "/control"
     return str((await http.get("/control/session")).json()["csrf"])
 
@@ -125,7 +125,7 @@ async def test_nobody_gets_in_without_the_token(open_clients: OpenClients) -> No
 
 
 async def test_the_bearer_token_opens_everything(open_clients: OpenClients) -> None:
-    """It needs no second word: no browser sends it by itself."""
+    """The bearer token needs no CSRF token: no browser sends it by itself."""
     [http] = await open_clients()
     for path in ("/control/picture", "/orders", "/locks"):
         assert (await http.get(path, headers=BEARER)).status_code == 200
@@ -134,7 +134,7 @@ async def test_the_bearer_token_opens_everything(open_clients: OpenClients) -> N
 
 
 async def test_the_cookie_alone_only_looks(open_clients: OpenClients) -> None:
-    """A request that changes something also needs a second word, and it must be the word of this session."""
+    """A request that changes something also needs the CSRF token of this session."""
     [http] = await open_clients()
     word = await enter(http)
     for path in ("/control/picture", "/control/session", "/orders", "/locks"):
@@ -153,12 +153,12 @@ async def test_the_cookie_alone_only_looks(open_clients: OpenClients) -> None:
     http.cookies.clear()
     http.cookies.update(cookies)
     assert (await http.put("/stock", json={"stock": 9}, headers={CSRF: word})).json()["stock"] == 9
-    # A wrong token is wrong, whatever cookie comes with it.
+    # A wrong bearer token is refused, whatever cookie comes with it.
     is_problem(await http.get("/locks", headers={"Authorization": "Bearer wrong"}), 401)
 
 
 async def test_a_form_of_another_origin_changes_nothing(open_clients: OpenClients) -> None:
-    """A browser sends the cookie along with a form of another page; without the second word that changes nothing."""
+    """A browser sends the cookie with another page's form; without the CSRF token the form changes nothing."""
     [http] = await open_clients()
     await enter(http)
     forms = ["application/x-www-form-urlencoded", "text/plain", "multipart/form-data; boundary=x"]
@@ -173,9 +173,9 @@ async def test_a_form_of_another_origin_changes_nothing(open_clients: OpenClient
 
 
 async def test_the_cookie(open_clients: OpenClients) -> None:
-    """Scripts can't read it, it has nothing of the token, and every instance with the same token knows it."""
+    """Scripts can't read the cookie; it does not contain the token, and is valid at every instance with that token."""
     a, b = await open_clients(2)
-    answer = await a.post("/control/login", data={"token": f" {TOKEN}\n"})  # as one pastes it
+    answer = await a.post("/control/login", data={"token": f" {TOKEN}\n"})  # as users paste it
     cookie = answer.headers["set-cookie"]
     assert "httponly" in cookie.lower()
     assert "samesite=lax" in cookie.lower()
@@ -195,7 +195,7 @@ async def test_the_cookie(open_clients: OpenClients) -> None:
 async def test_a_forged_or_old_cookie(
     open_clients: OpenClients, monkeypatch: pytest.MonkeyPatch, etcd: EtcdMember, valkey: Valkey
 ) -> None:
-    """A cookie that was changed, made with another token, or is twelve hours old opens nothing."""
+    """A cookie that was changed, made with another token, or is twelve hours old is refused."""
     [http] = await open_clients()
     await enter(http)
     ((name, good),) = http.cookies.items()
@@ -211,7 +211,7 @@ async def test_a_forged_or_old_cookie(
     async with client(etcd.endpoint, valkey.url, admin_token="close-sesame") as other:
         await other.post("/control/login", data={"token": "close-sesame"})
         ((other_name, others),) = other.cookies.items()
-    assert other_name != name  # so that two sales on one host don't throw each other's operators out
+    assert other_name != name  # so that two sales on one host don't log each other's operators out
     assert await status(others) == 401
     now = time.time()
     for hours, expected in ((11.9, 200), (12.1, 401)):
@@ -223,7 +223,7 @@ async def test_a_forged_or_old_cookie(
 
 
 async def test_a_link_with_the_token(open_clients: OpenClients) -> None:
-    """It opens the page, keeps the rest of its query, and drops the token; a wrong token leads to the door."""
+    """A link with the token opens the page without it, and keeps the rest of the query; a wrong one opens nothing."""
     [http] = await open_clients()
     answer = await http.get("/control", params={"token": TOKEN, "sku": "phone & co", "lang": "zh"})
     assert (answer.status_code, answer.headers["location"]) == (303, "/control?sku=phone+%26+co&lang=zh")
@@ -236,7 +236,7 @@ async def test_a_link_with_the_token(open_clients: OpenClients) -> None:
 
 @pytest.mark.parametrize("body", [b"", b"token=", b"token=wrong", b"token", b"\xff\xfe", b"token=" + b"x" * 5000])
 async def test_at_the_door(open_clients: OpenClients, body: bytes) -> None:
-    """Anything but the token leads back to the door."""
+    """Any text but the token leads back to the door."""
     [http] = await open_clients()
     answer = await http.post("/control/login", content=body)
     assert (answer.status_code, answer.headers["location"]) == (303, "/control/login?wrong=")
@@ -244,7 +244,7 @@ async def test_at_the_door(open_clients: OpenClients, body: bytes) -> None:
 
 
 async def test_without_an_admin_token_it_is_locked(open_clients: OpenClients) -> None:
-    """Nothing opens, whatever is shown."""
+    """Without an admin token nothing opens the control room."""
     [http] = await open_clients(admin_token=None)
     assert "SECKILL_ADMIN_TOKEN" in (await http.get("/control/login")).text
     for token in ("", "None", TOKEN):
@@ -309,7 +309,7 @@ async def test_all_instances_on_each_page(open_clients: OpenClients) -> None:
         assert tokens == sorted(tokens, reverse=True)
         assert all(one["units"] == one["purchases"] == 1 for one in picture["grants"])
         assert picture["grants"][0]["handed_over_ms"] >= 0
-        assert picture["grants"][-1]["handed_over_ms"] is None  # nobody was before
+        assert picture["grants"][-1]["handed_over_ms"] is None  # no grant was before
         assert {one["token"] for one in picture["instances"]} == {None}
 
 
@@ -344,7 +344,7 @@ async def test_the_auditors_verdict(open_clients: OpenClients) -> None:
 async def board(
     etcd: EtcdMember, valkey: Valkey
 ) -> AsyncIterator[Callable[[dict[str, str]], Awaitable[dict[str, str]]]]:
-    """The board on which instances tell each other things: what is put up there, and what is up then."""
+    """Yield a function that puts notices on the instances' board, and returns the current ones."""
     async with shop(etcd.endpoint, valkey.url) as opened:
 
         async def put(notices: dict[str, str]) -> dict[str, str]:
@@ -354,7 +354,7 @@ async def board(
 
 
 def report(instance: str, **others: Any) -> str:
-    """A report of an instance that does not exist any more."""
+    """Return a report of an instance that does not exist any more."""
     facts = {"instance": instance, "number": 1, "units": 5, "waiting": 0, "mode": "lock", "held": [], "grants": []}
     return json.dumps(facts | {"events": [], "pausing": False, "paused_s": 0.0} | others)
 
@@ -362,7 +362,7 @@ def report(instance: str, **others: Any) -> str:
 async def test_an_instance_that_falls_silent(
     open_clients: OpenClients, etcd: EtcdMember, valkey: Valkey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The others show for how long it has been silent, send it no commands, and take its report down in the end."""
+    """The others show for how long an instance has been silent, send it no commands, and at last remove its report."""
     monkeypatch.setattr("app.dashboard.room.SILENT_S", 0.5)
     monkeypatch.setattr("app.dashboard.room._STALE_S", 2.5)
     [http] = await open_clients()
@@ -381,7 +381,7 @@ async def test_an_instance_that_falls_silent(
 
 
 async def test_a_stopped_instance_takes_its_report_along(etcd: EtcdMember, valkey: Valkey) -> None:
-    """It is gone at once, and not shown as silent."""
+    """A stopped instance disappears at once, and is not shown as silent."""
     async with board(etcd, valkey) as put:
         async with client(etcd.endpoint, valkey.url, instance="a", rehearsal=True) as http:
             await eventually_async(lambda: state(http, "a"))
@@ -390,7 +390,7 @@ async def test_a_stopped_instance_takes_its_report_along(etcd: EtcdMember, valke
 
 
 async def test_notices_of_another_version(open_clients: OpenClients, etcd: EtcdMember, valkey: Valkey) -> None:
-    """A notice that can't be understood is passed over; the others are read and obeyed."""
+    """A notice of an unknown form is skipped; the others are read and obeyed."""
     odd = ["", "{", "[]", "null", '{"instance": 5}', "x" * 100_000, json.dumps({"instance": "new", "number": "many"})]
     [http] = await open_clients()
     async with board(etcd, valkey) as put:
@@ -408,7 +408,7 @@ async def test_notices_of_another_version(open_clients: OpenClients, etcd: EtcdM
 
 
 async def test_a_rush_is_sold_by_all_and_once(open_clients: OpenClients) -> None:
-    """Each buyer comes once, to one of the instances, however long the command is up; the events tell what they got."""
+    """Each buyer comes once, to one of the instances, however long the command is posted; events show the outcomes."""
     a, b = await open_clients(2)
     assert (await command(a, "rush", buyers=31, over_s=0.5))["instances"] == ["a", "b"]
 
@@ -420,11 +420,11 @@ async def test_a_rush_is_sold_by_all_and_once(open_clients: OpenClients) -> None
         facts = {one["instance"]: one["facts"] for one in await events(http, "rush")}
         assert facts == {"a": {"buyers": 16, "sold": 16}, "b": {"buyers": 15, "sold": 15}}
     assert await lucky(a) == 31
-    # A second one while the first is still up.
+    # The second rush begins while the first command is still posted.
     await command(b, "rush", buyers=2)
     await eventually_async(lambda: events(a, "rush"), "the second one", until=lambda found: len(found) == 4)
     assert await lucky(a) == 33
-    assert (await command(a, "rush", buyers=1))["instances"] == ["a"]  # one buyer comes to one
+    assert (await command(a, "rush", buyers=1))["instances"] == ["a"]  # one buyer comes to one instance
 
 
 async def test_no_buyer_is_sent_to_one_that_is_gone(
@@ -442,7 +442,7 @@ async def test_no_buyer_is_sent_to_one_that_is_gone(
 async def test_a_command_from_before_the_start_or_that_comes_late_is_not_obeyed(
     open_clients: OpenClients, etcd: EtcdMember, valkey: Valkey
 ) -> None:
-    """An old command was meant for others, was held up for seconds, or came back with a store's backup."""
+    """A command that is old, was delayed for seconds, or came back with a store's backup is not obeyed."""
 
     def rush(buyers: int, age_s: float = 0) -> str:
         each = {"what": "rush", "sku": "default", "each": {"late": buyers}, "at": time.time() - age_s, "over_s": 0}
@@ -461,7 +461,7 @@ async def test_a_command_from_before_the_start_or_that_comes_late_is_not_obeyed(
 
 
 async def test_an_instance_whose_clock_is_ahead(open_clients: OpenClients, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its cookie opens our doors at once."""
+    """A cookie from an instance whose clock is ahead is valid at once."""
     a, b = await open_clients(2)
     ahead = SimpleNamespace(time=lambda: time.time() + 120)
     with monkeypatch.context() as there:
@@ -475,7 +475,7 @@ async def test_an_instance_whose_clock_is_ahead(open_clients: OpenClients, monke
     "owner", ['{"instance":"\\ud800"}', "[" * 100_000, '{"instance":"' + "x" * 100_000 + '"}', "null"]
 )
 async def test_what_a_stranger_calls_itself(open_clients: OpenClients, etcd: EtcdMember, owner: str) -> None:
-    """Any text that a stranger writes into the lock's queue is shown, and makes nothing fail."""
+    """Any text that a stranger writes into the lock's queue is shown, and causes no error."""
     [http] = await open_clients()
     stranger = "/seckill/lock/all/stranger"
     gateway(
@@ -493,13 +493,13 @@ async def test_what_a_stranger_calls_itself(open_clients: OpenClients, etcd: Etc
 
 
 async def test_a_paused_holder_is_overtaken(open_clients: OpenClients) -> None:
-    """The holder believes in its grant, the other one sells on, the late write is refused; each buyer gets one unit."""
+    """The holder believes in its grant, another one sells on, the late write is refused; each buyer gets one unit."""
     ttl_s = 2 * TTL_S  # a report and a picture, a second each, have to come before it is over
     a, b = await open_clients(2, lock_ttl_s=ttl_s)
     assert await command(a, "pause", for_s=ttl_s + 3) == {"instance": "a", "for_s": ttl_s + 3}
     assert (await state(a, "a"))["pausing"]  # until somebody buys
     stuck = asyncio.create_task(a.post("/stock/reduce"))
-    # All in one picture: the next one comes a second later, and the lease may have run out by then.
+    # All must be in one picture: the next one is a second later, and the lease may have expired by then.
     picture = await eventually_async(
         lambda: look(b),
         "it is seen to stand still, with the lock",
@@ -519,7 +519,7 @@ async def test_a_paused_holder_is_overtaken(open_clients: OpenClients) -> None:
     for kind in ("paused", "fenced", "lost"):
         (event,) = await events(b, kind)
         assert (event["instance"], event["facts"]["token"], event["times"]) == ("a", holder["token"], 1)
-    for kind in ("ran_out", "overtaken"):  # is noted by who is asked
+    for kind in ("ran_out", "overtaken"):  # the instance that is asked notes it
         (event,) = await events(b, kind)
         assert (event["facts"]["of"], event["facts"]["token"]) == ("a", holder["token"])
     assert event["facts"]["by"] == "b"
@@ -534,7 +534,7 @@ async def test_a_paused_holder_is_overtaken(open_clients: OpenClients) -> None:
 
 
 async def test_what_was_before(open_clients: OpenClients) -> None:
-    """A newcomer is told of the last two minutes: the levels, the units of each instance, the grants."""
+    """A new viewer gets the last two minutes: the levels, the units of each instance, the grants."""
     a, _ = await open_clients(2)
 
     async def levels() -> list[tuple[int, int]]:
@@ -555,7 +555,7 @@ async def test_what_was_before(open_clients: OpenClients) -> None:
 
 
 async def test_all_instances_tell_what_was_before(open_clients: OpenClients, etcd: EtcdMember, valkey: Valkey) -> None:
-    """Nobody has looked for long; who begins to look gets the grants of all, and not only the last dozen of each."""
+    """A first look after a long time shows the grants of all instances, and not only the last dozen of each."""
     a, b = await open_clients(2)
     async with board(etcd, valkey) as put:
 
@@ -570,7 +570,7 @@ async def test_all_instances_tell_what_was_before(open_clients: OpenClients, etc
         await eventually_async(untold, "nobody looks any more")
         for _ in range(19):
             assert (await b.post("/stock/reduce")).headers["x-seckill-outcome"] == "sold"
-        await asyncio.sleep(3)  # of what is younger than that everybody tells
+        await asyncio.sleep(3)  # all instances report grants that are younger than that
 
         async def told() -> list[str]:
             await look(a)
@@ -581,7 +581,7 @@ async def test_all_instances_tell_what_was_before(open_clients: OpenClients, etc
 
 
 async def test_the_items_that_can_be_looked_at(open_clients: OpenClients) -> None:
-    """All that have a stock, by name."""
+    """All items with a stock are listed by name."""
     (a,) = await open_clients(1)
     for sku in ("tablet", "mug"):
         await restock(a, 5, sku)
@@ -590,7 +590,7 @@ async def test_the_items_that_can_be_looked_at(open_clients: OpenClients) -> Non
 
 
 async def test_the_holder_is_paused_whoever_is_asked(open_clients: OpenClients) -> None:
-    """The command goes to the holder of the lock at that moment; if there is none, to the instance that was asked."""
+    """The command goes to the current holder of the lock, or else to the instance that was asked."""
     a, b = await open_clients(2)
     assert (await command(b, "pause", for_s=3))["instance"] == "b"
     stuck = asyncio.create_task(b.post("/stock/reduce"))
@@ -602,7 +602,7 @@ async def test_the_holder_is_paused_whoever_is_asked(open_clients: OpenClients) 
 
 
 async def test_a_pause_of_nothing(open_clients: OpenClients) -> None:
-    """The pause of an item that does not exist is given up, and no other item is paused in its place."""
+    """The pause of an item that does not exist is dropped, and no other item is paused in its place."""
     [http] = await open_clients()
     answer = await http.post("/control/pause", params={"sku": "phone"}, json={}, headers=BEARER)
     assert answer.status_code == 200
@@ -628,7 +628,7 @@ async def test_a_pause_of_nothing(open_clients: OpenClients) -> None:
     ],
 )
 async def test_odd_wishes(open_clients: OpenClients, what: str, wish: dict[str, Any], field: str) -> None:
-    """A wrong wish is refused with the field's name, and nothing is done."""
+    """A wrong parameter is refused with the field's name, and nothing is done."""
     [http] = await open_clients()
     is_problem(await http.post(f"/control/{what}", json=wish, headers=BEARER), 422, field=field)
     assert not (await state(http, "a"))["pausing"]
@@ -636,7 +636,7 @@ async def test_odd_wishes(open_clients: OpenClients, what: str, wish: dict[str, 
 
 
 async def test_a_command_that_nobody_hears(etcd: EtcdMember) -> None:
-    """While the store is away a command is refused, and this instance alone does not obey it either."""
+    """While the store is away a command is refused, and the instance that was asked does not obey it alone."""
     with Valkey() as valkey:
         async with client(etcd.endpoint, valkey.url, instance="a", store_timeout_ms=300, rehearsal=True) as http:
             await restock(http, 10)

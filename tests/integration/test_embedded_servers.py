@@ -1,4 +1,4 @@
-"""ZooKeeper and MariaDB as child processes: they serve, keep their data, and leave nothing behind."""
+"""ZooKeeper and MariaDB run as child processes, keep their data, and leave nothing behind."""
 
 import signal
 import socket
@@ -32,7 +32,7 @@ def kind(request: pytest.FixtureRequest) -> Kind:
 
 @contextmanager
 def kazoo(server: ZooKeeper, timeout: float = 10.0) -> Iterator[KazooClient]:
-    # Four times the same: kazoo waits for a host's answer for its share of the session, and a client that comes in as
+    # The same four times: kazoo waits for a host's answer for its share of the session, and a client that comes in as
     # the server opens its port is left without one (ZOOKEEPER-5051).
     client = KazooClient(hosts=",".join([server.hosts] * 4), timeout=timeout)
     try:
@@ -44,7 +44,7 @@ def kazoo(server: ZooKeeper, timeout: float = 10.0) -> Iterator[KazooClient]:
 
 
 def test_zookeeper_keeps_its_data_between_a_kill_and_the_next_start() -> None:
-    """The data that was acknowledged is there, and so is the session whose client comes back in time."""
+    """Acknowledged data is there after a kill, and so is the session whose client comes back in time."""
     with optional(ZooKeeper) as server:
         with kazoo(server) as client:
             client.create("/stock", b"300")
@@ -60,15 +60,15 @@ def test_zookeeper_keeps_its_data_between_a_kill_and_the_next_start() -> None:
 
 
 def test_zookeeper_grants_a_session_of_two_seconds() -> None:
-    """The server grants the timeout that was asked for: its clock is fine enough."""
+    """The server grants the requested time-out: its clock is fine enough."""
     with optional(ZooKeeper) as server, kazoo(server, timeout=2.0) as client:
         client.create("/held", ephemeral=True)
         assert "/held" in server.ask("dump")
-        assert ",to=2000," in server.ask("cons")  # kazoo does not say
+        assert ",to=2000," in server.ask("cons")  # kazoo does not report it
 
 
 def test_mariadb_keeps_its_data_between_a_kill_and_the_next_start() -> None:
-    """The committed rows are there, and the same user gets in."""
+    """After a kill the committed rows are there, and the same user can log in."""
     with optional(MariaDB) as server:
         ask(server, "CREATE TABLE stock (item VARCHAR(50), units INT)", "INSERT INTO stock VALUES ('täglich 🛒', 300)")
         server.kill()
@@ -78,7 +78,7 @@ def test_mariadb_keeps_its_data_between_a_kill_and_the_next_start() -> None:
 
 @pytest.mark.parametrize(("durable", "flush"), [(False, 2), (True, 1)])
 def test_mariadb_is_set_up_as_promised(durable: bool, flush: int) -> None:
-    """Durability, time zone and character set are as said, and only our user gets in."""
+    """Durability, time zone and character set are as declared, and only our user can log in."""
     with optional(lambda: MariaDB(durable=durable)) as server:
         names = "innodb_flush_log_at_trx_commit, @@time_zone, @@character_set_database, @@log_bin, @@skip_name_resolve"
         assert ask(server, f"SELECT @@{names}") == ((flush, "+00:00", "utf8mb4", 0, 1),)
@@ -100,7 +100,7 @@ def test_mariadb_starts_in_a_folder_with_a_long_name(tmp_path: Path, monkeypatch
 def test_a_failed_start_says_why_and_leaves_nothing(
     kind: Kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The error has the server's own words; no process and no folder are left."""
+    """The error has the server's own words; no process and no folder is left."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     option = "clientPort=nonsense" if kind is ZooKeeper else "--no-such-option"
     server = kind(options=[option])
@@ -111,21 +111,21 @@ def test_a_failed_start_says_why_and_leaves_nothing(
 
 
 def test_a_paused_server_does_not_answer_and_goes_on_afterwards(kind: Kind) -> None:
-    """While it is paused a client times out; resumed, it is ready again."""
+    """While the server is paused a client times out; resumed, it is ready again."""
     with kind() as server:
         server.pause()
         with pytest.raises((TimeoutError, pymysql.err.OperationalError), match="timed out"):
             if isinstance(server, ZooKeeper):
                 server.ask("srvr", within_s=0.3)
             else:
-                # The kernel connects; the greeting is what does not come.
+                # The kernel connects; only the greeting is missing.
                 pymysql.connect(host="127.0.0.1", port=server.port, read_timeout=1)
         server.resume()
         server.wait_ready()
 
 
 def test_several_run_side_by_side_on_loopback_only(kind: Kind) -> None:
-    """Each listens on a port of its own, on loopback alone: no other machine can reach it."""
+    """Each listens on its own port, on loopback alone: no other machine can reach it."""
     with kind() as one, kind() as other:
         assert one.port != other.port
         for server in (one, other):
@@ -138,7 +138,7 @@ def test_several_run_side_by_side_on_loopback_only(kind: Kind) -> None:
 
 
 def test_stop_leaves_no_process_and_no_folder(kind: Kind) -> None:
-    """Neither in the temporary folder nor where Java puts its own files."""
+    """A stopped server leaves nothing in the temporary folder nor where Java puts its own files."""
     server = kind()
     with server:
         pid, folder = server.pid, server.directory
@@ -150,7 +150,7 @@ def test_stop_leaves_no_process_and_no_folder(kind: Kind) -> None:
 
 
 def test_it_dies_with_its_parent(kind: Kind) -> None:
-    """However the parent ends, its server and the folder go with it."""
+    """However the parent ends, its server and folder go with it."""
     script = (
         "import time; from lab.servers import *\n"
         f"server = {kind.__name__}().start(); print(server.pid, server.directory, flush=True); time.sleep(60)"
@@ -164,7 +164,7 @@ def test_it_dies_with_its_parent(kind: Kind) -> None:
 
 
 def test_a_missing_server_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error says what to install."""
+    """The error names the package to install."""
     monkeypatch.setattr("lab.servers.mariadb._FOLDERS", ())
     monkeypatch.setenv("PATH", "/nonexistent")
     with pytest.raises(ConfigurationError, match="apt-get install mariadb-server-core"):
@@ -179,7 +179,7 @@ def test_a_missing_server_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_greeting_is_more_than_an_open_port() -> None:
-    """A server that listens but is not there yet, or that refuses us, is not ready."""
+    """A server whose port is open but that sends no greeting, or refuses us, is not ready."""
     server = optional(MariaDB)
     with socket.create_server(("127.0.0.1", server.port)) as silent:
         silent.settimeout(5)

@@ -1,4 +1,4 @@
-"""The clients of examples/: each buys one unit, once, whatever is lost on the way."""
+"""The clients of examples/ each buy one unit, once, whatever is lost on the way."""
 
 import json
 import shutil
@@ -25,7 +25,7 @@ CLIENTS = ["buy.py", "buy.mjs", "buy.go"]
 
 @pytest.fixture(scope="module", params=CLIENTS)
 def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """The command that runs it; Go's is built once."""
+    """Return the client's command; Go's is built once."""
     source = str(EXAMPLES / request.param)
     if request.param == "buy.py":
         return [sys.executable, source]
@@ -45,7 +45,7 @@ def program(name: str, language: str) -> str:
 
 @pytest.fixture
 def instance(etcd: EtcdMember, valkey: Valkey) -> Iterator[Instance]:
-    """It sells from a stock of 5."""
+    """Start an instance that sells from a stock of 5."""
     env = {"SECKILL_LOCK": f"etcd://{etcd.endpoint.partition('://')[2]}", "SECKILL_STORE": valkey.url}
     assert seckill("stock", "set", "5", "--new-sale", "--yes", env=env).returncode == 0
     with Instance(etcd.endpoint, valkey.url) as one:
@@ -62,7 +62,7 @@ def running(client: list[str], *urls: str) -> Iterator["subprocess.Popen[str]"]:
 
 
 def test_it_buys_one_and_prints_the_order(client: list[str], instance: Instance) -> None:
-    """One unit is sold, and the order that is printed exists."""
+    """One unit is sold, and the printed order exists."""
     with running(client, instance.url) as buying:
         printed, complaints = buying.communicate(timeout=60)
     assert (buying.returncode, complaints) == (0, "")
@@ -73,7 +73,7 @@ def test_it_buys_one_and_prints_the_order(client: list[str], instance: Instance)
 
 
 def test_a_lost_answer_does_not_buy_twice(client: list[str], instance: Instance) -> None:
-    """It was sold, and nobody heard it: the client asks again with the same key, and gets the order of the first."""
+    """The unit was sold and the answer lost: the client retries with the same key, and gets the first order."""
     with Proxy(instance.port) as path:
         path.lose_answer_to(b"POST /stock/reduce")
         with running(client, f"http://127.0.0.1:{path.port}") as buying:
@@ -115,7 +115,7 @@ def test_it_waits_as_long_as_a_503_says(client: list[str], etcd: EtcdMember, val
 
 
 def test_it_gives_up_where_asking_again_does_not_help(client: list[str], instance: Instance) -> None:
-    """A wrong address is said at once, with an exit status that isn't 0."""
+    """A wrong address is reported at once, with an exit status other than 0."""
     with running(client, f"{instance.url}/nowhere") as buying:
         _, complaints = buying.communicate(timeout=60)
     assert buying.returncode == 1
@@ -124,7 +124,7 @@ def test_it_gives_up_where_asking_again_does_not_help(client: list[str], instanc
 
 
 def test_it_goes_on_at_another_instance(client: list[str], instance: Instance) -> None:
-    """Where nobody listens nothing is bought; the next one of its URLs sells."""
+    """At an address without a server nothing is bought; the next of the client's URLs sells."""
     with running(client, f"http://127.0.0.1:{free_port()}", instance.url) as buying:
         printed, complaints = buying.communicate(timeout=60)
     assert (buying.returncode, json.loads(printed)["outcome"]) == (0, "sold")

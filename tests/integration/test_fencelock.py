@@ -1,4 +1,4 @@
-"""The package `fencelock`, built and installed alone, as those use it who take only the locks."""
+"""The package `fencelock` works when it is built and installed alone, as users of only the locks have it."""
 
 import json
 import os
@@ -27,7 +27,7 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment with nothing in it but the wheel and etcd's client; and a package `app` of somebody else's."""
+    """Create an environment with only the wheel, etcd's client, and somebody else's package `app`."""
     folder = tmp_path_factory.mktemp("fencelock")
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
     subprocess.run([*pip, "wheel", "--no-deps", str(LOCKS), "-w", str(folder)], check=True)
@@ -61,7 +61,7 @@ def snippets() -> list[str]:
 
 
 def test_the_snippets_run_as_printed(python: Path, etcd: EtcdMember, tmp_path: Path) -> None:
-    """Those of the README that need only a lock do what they say; only the port is the test's."""
+    """The README's snippets that need only a lock do what they say; only the port is the test's."""
     said = []
     for number, snippet in enumerate(snippets()[:2]):
         file = tmp_path / f"snippet{number}.py"
@@ -72,9 +72,9 @@ def test_the_snippets_run_as_printed(python: Path, etcd: EtcdMember, tmp_path: P
 
 
 def test_the_snippets_are_typed(python: Path, tmp_path: Path) -> None:
-    """`mypy --strict` finds the types of the installed package, and nothing wrong with the README; and a mistake."""
+    """`mypy --strict` finds the installed types, no error in the README, and a planted mistake."""
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--python", str(python)]
-    # What the programs about metrics import. No other test minds that it is there.
+    # The programs about metrics import this. No other test minds its presence.
     subprocess.run([*pip, "install", "prometheus-client", "opentelemetry-api"], check=True)
     mypy = [sys.executable, "-m", "mypy", "--strict", "--python-executable", str(python)]
 
@@ -92,7 +92,7 @@ def test_the_snippets_are_typed(python: Path, tmp_path: Path) -> None:
 
 
 def test_it_brings_nothing_but_the_client(python: Path) -> None:
-    """No FastAPI, no typer: the wheel needs what the chosen lock system needs."""
+    """Neither FastAPI nor typer comes along: the wheel needs only the client of the chosen lock system."""
     listed = subprocess.check_output([sys.executable, "-m", "pip", "--python", str(python), "list", "--format=json"])
     names = {one["name"].lower() for one in json.loads(listed)}
     assert "fencelock" in names
@@ -100,7 +100,7 @@ def test_it_brings_nothing_but_the_client(python: Path) -> None:
 
 
 def test_what_is_about_it_is_in_it(python: Path) -> None:
-    """The licence; and a README whose links don't lead to pages that only the repository has."""
+    """The wheel has the licence, and a README without links to pages that only the repository has."""
     program = (
         "import json; from importlib.metadata import distribution as of; it = of('fencelock')\n"
         "licences = [one.read_text() for one in it.files if one.name == 'LICENSE']\n"
@@ -116,15 +116,15 @@ def test_what_is_about_it_is_in_it(python: Path) -> None:
 
 
 def test_the_programs_about_the_fence_import_what_there_is(python: Path) -> None:
-    """Those of docs/fence.md import what the package has, by the names that it has there."""
+    """The programs of docs/fence.md import only names that the package has."""
     page = (ROOT / "docs" / "fence.md").read_text()
     programs = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     imported = [re.findall(r"^from (fencelock[\w.]*) import (.*)$", program, re.MULTILINE) for program in programs]
     assert (
         len(programs) == 1 + sum("fencelock.fence" in dict(one) for one in imported) == 5
-    )  # a client over HTTP needs none
+    )  # a client over HTTP needs no fence
     names = {f"{module}:{name}" for one in imported for module, them in one for name in them.split(", ")}
-    # Not imported: what is behind them is what this environment has not.
+    # The modules behind these names are not imported: this environment lacks their libraries.
     program = (
         "from importlib import import_module; import sys\n"
         "for one in sys.argv[1:]: assert one.split(':')[1] in import_module(one.split(':')[0]).__all__, one"
@@ -134,7 +134,7 @@ def test_the_programs_about_the_fence_import_what_there_is(python: Path) -> None
 
 
 def test_a_lock_without_its_client_says_what_to_install(python: Path) -> None:
-    """And names a package that is really called so."""
+    """The error names a package that exists under that name."""
     for scheme, package in {"redis": "redis", "mysql+row": "sqlalchemy"}.items():
         program = f"from fencelock import connect; connect('{scheme}://a:b@127.0.0.1/c')"
         done = subprocess.run([str(python), "-c", program], capture_output=True, text=True, cwd="/")
@@ -152,7 +152,7 @@ def test_nothing_in_it_is_called_after_the_service() -> None:
 
 
 def test_run_gives_the_commands_status_and_its_token(fencelock: Run) -> None:
-    """The command knows its token, and its exit status is that of `fencelock`."""
+    """The command gets its token, and its exit status is that of `fencelock`."""
     done = fencelock("run", "/cli/a", "--", "sh", "-c", "echo $FENCELOCK_NAME $FENCELOCK_TOKEN; exit 3")
     assert done.returncode == 3, done.stderr
     name, token = done.stdout.split()
@@ -163,7 +163,7 @@ def test_run_gives_the_commands_status_and_its_token(fencelock: Run) -> None:
 
 
 def test_run_waits_no_longer_than_told(fencelock: Run, etcd: EtcdMember) -> None:
-    """75 says that somebody else has it, and the command has not run."""
+    """Status 75 means that another holder has the lock, and that the command has not run."""
     with connect(url(etcd)) as locks, locks.lock("/cli/b"):
         done = fencelock("run", "--wait", "0.2", "/cli/b", "--", "echo", "ran")
     assert (done.returncode, done.stdout) == (75, "")
@@ -172,7 +172,7 @@ def test_run_waits_no_longer_than_told(fencelock: Run, etcd: EtcdMember) -> None
 
 @pytest.mark.skipif(shutil.which("setsid") is None, reason="no process groups")
 def test_a_command_whose_release_is_forced_is_killed(python: Path, etcd: EtcdMember, fencelock: Run) -> None:
-    """With all that it has started."""
+    """A command whose release is forced is killed, with its children."""
     argv = [str(python), "-m", "fencelock", "run", "--url", url(etcd), "--ttl", "2", "/cli/c", "--"]
     with (
         subprocess.Popen([*argv, "sh", "-c", "sleep 1000 & sleep 1000"], cwd="/") as running,
@@ -187,7 +187,7 @@ def test_a_command_whose_release_is_forced_is_killed(python: Path, etcd: EtcdMem
 
 
 def test_show_prints_whatever_a_stranger_calls_itself(fencelock: Run, etcd: EtcdMember) -> None:
-    """One of them hides no other queue; nothing is a command to the terminal; and each line of JSON is JSON."""
+    """A stranger's name hides no other queue and is no terminal command; each line of JSON is valid."""
     for number, (owner, _) in enumerate(STRANGERS.values()):
         etcdctl(etcd.endpoint, "put", f"/cli/strangers/{number}/x", owner)
     try:
@@ -204,7 +204,7 @@ def test_show_prints_whatever_a_stranger_calls_itself(fencelock: Run, etcd: Etcd
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has processes that die with their parent")
 def test_a_command_dies_with_fencelock(python: Path, etcd: EtcdMember, tmp_path: Path) -> None:
-    """Whoever kills `fencelock` with -9 leaves nobody at work without a lock."""
+    """A `fencelock` that is killed with -9 leaves no command running without a lock."""
     beats = tmp_path / "beats"
     argv = [str(python), "-m", "fencelock", "run", "--url", url(etcd), "--ttl", "2", "/cli/d", "--"]
     beat = f"while :; do echo x >> {beats}; sleep 0.05; done"
@@ -214,11 +214,11 @@ def test_a_command_dies_with_fencelock(python: Path, etcd: EtcdMember, tmp_path:
     size, until = -1, time.monotonic() + WITHIN_S
     while size != (size := beats.stat().st_size):
         assert time.monotonic() < until, "it goes on"
-        time.sleep(0.3)  # some beats long
+        time.sleep(0.3)  # some heartbeats long
 
 
 def test_mistakes_are_said_in_a_line(fencelock: Run, python: Path) -> None:
-    """No traceback: a wrong URL, a server that is not there, nothing to run."""
+    """A wrong URL, an absent server or a missing command is reported in a line, without a traceback."""
     assert fencelock("run", "/cli/e").returncode == 2
     for wrong, status in {"nonsense://x": 2, "etcd://127.0.0.1:1": 69}.items():
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""The service behind another server, which builds it before it forks its workers."""
+"""The service runs behind another server, which builds it before it forks its workers."""
 
 import asyncio
 import os
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 
 async def test_workers_that_are_forked_sell_each_unit_once(etcd: EtcdMember, valkey: Valkey) -> None:
-    """`gunicorn --preload` with two workers: of 200 buyers 100 get one of the 100 units, and all numbers agree."""
+    """With two workers of `gunicorn --preload` 100 of 200 buyers get one of the 100 units, and all numbers agree."""
     address = f"127.0.0.1:{free_port()}"
     options = ["--preload", "--workers", "2", "-k", "uvicorn.workers.UvicornWorker", "--bind", address]
     argv = [sys.executable, "-m", "gunicorn", *options, "app.main:create_app()"]
@@ -31,7 +31,7 @@ async def test_workers_that_are_forked_sell_each_unit_once(etcd: EtcdMember, val
     async with shop(etcd.endpoint, valkey.url) as one:
         await one.set_stock("default", 100)
         with Process("gunicorn", lambda _: argv, env=os.environ | env, ready=ready, ready_within_s=30):
-            limits = httpx.Limits(max_connections=50, max_keepalive_connections=0)  # a connection each, for any worker
+            limits = httpx.Limits(max_connections=50, max_keepalive_connections=0)  # a connection each, to any worker
             async with httpx.AsyncClient(base_url=f"http://{address}", limits=limits, timeout=60) as http:
                 asked = [http.post("/stock/reduce", params={"buyer": f"b{number}"}) for number in range(200)]
                 answers = await asyncio.gather(*asked)

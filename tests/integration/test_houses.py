@@ -1,4 +1,4 @@
-"""What is shipped: the wheel of the service is the service, and nothing that tries it."""
+"""The wheel and the container have the service, and nothing that only tests it."""
 
 import subprocess
 import sys
@@ -21,7 +21,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_wheel_holds_the_service_and_nothing_that_tries_it(wheel: Path) -> None:
-    """No torture, no planted bugs, no embedded servers, no demonstration; and all that the pages and the store need."""
+    """The wheel has no torture, planted bugs, embedded servers or demo, and all that the pages and the store need."""
     files = [Path(name) for name in zipfile.ZipFile(wheel).namelist()]
     assert {file.parts[0] for file in files if "dist-info" not in file.parts[0]} == {"app"}
     names = {part for file in files for part in file.with_suffix("").parts}
@@ -30,14 +30,14 @@ def test_the_wheel_holds_the_service_and_nothing_that_tries_it(wheel: Path) -> N
 
 
 def test_the_container_is_built_of_the_service_and_the_locks() -> None:
-    """No other folder is copied into it."""
+    """No other folder is copied into the container."""
     lines = (ROOT / "Dockerfile").read_text().splitlines()
     copied = {word for line in lines if line.startswith("COPY ") for word in line.split()[1:-1]}
     assert copied & {path.name for path in ROOT.iterdir() if path.is_dir()} == {"app", "fencelock"}
 
 
 def test_without_the_lab_its_commands_say_where_they_are(wheel: Path, tmp_path: Path) -> None:
-    """An operator's `seckill --help` has what an operator does; `seckill demo` says what to install."""
+    """`seckill --help` lists an operator's commands; `seckill demo` says what to install."""
     zipfile.ZipFile(wheel).extractall(tmp_path)
     program = (
         "import sys; sys.path[:0] = [sys.argv.pop(1)]; import importlib.util as util; found = util.find_spec\n"
@@ -62,7 +62,7 @@ def test_without_the_lab_its_commands_say_where_they_are(wheel: Path, tmp_path: 
 
 
 def test_errors_of_the_locks_are_not_those_of_the_shop() -> None:
-    """`except FencelockError` catches nothing of the shop's."""
+    """`except FencelockError` catches no error of the shop."""
     from app import errors
     from fencelock import FencelockError
 

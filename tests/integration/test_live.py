@@ -1,4 +1,4 @@
-"""Server-sent events: listeners are told at once and at each change, are let go at the end, and cost little."""
+"""Listeners of server-sent events hear of each change at once, are released at the end, and cost little."""
 
 import asyncio
 import itertools
@@ -28,7 +28,7 @@ BEARER = {"Authorization": f"Bearer {TOKEN}"}
 
 
 class Listener:
-    """Reads a stream in a thread of its own: all lines, and whether it has ended."""
+    """A reader of a stream in its own thread: all lines, and whether the stream has ended."""
 
     def __init__(self, answer: httpx.Response) -> None:
         self.answer = answer
@@ -48,7 +48,7 @@ class Listener:
 
     @property
     def told(self) -> list[dict[str, Any]]:
-        """The messages."""
+        """Return the messages."""
         return [json.loads(line.removeprefix("data: ")) for line in list(self.lines) if line.startswith("data: ")]
 
     def join(self) -> None:
@@ -63,7 +63,7 @@ def listening(instance: Instance, path: str) -> Iterator[Listener]:
             assert answer.status_code == 200, answer.read()
             listener = Listener(answer)
             yield listener
-            # This wakes the reader: the connection is shut down, not only closed.
+            # The reader wakes because the connection is shut down, not only closed.
             with suppress(OSError):
                 answer.extensions["network_stream"].get_extra_info("socket").shutdown(2)
         listener.join()
@@ -71,7 +71,7 @@ def listening(instance: Instance, path: str) -> Iterator[Listener]:
 
 @pytest.fixture
 def instance(etcd: EtcdMember, valkey: Valkey) -> Iterator[Instance]:
-    """With 5 units, and place for two who listen."""
+    """Start an instance with 5 units, and room for two listeners."""
     with Instance(etcd.endpoint, valkey.url, listeners_max=2, drain_timeout_s=60) as started:
         restock(started, 5)
         yield started
@@ -84,7 +84,7 @@ def restock(instance: Instance, stock: int) -> None:
 
 
 def refused(instance: Instance, path: str) -> httpx.Response | None:
-    """Answer what came in the place of a stream, if anything did."""
+    """Return the answer that came in the place of a stream, if any."""
     with httpx.stream("GET", instance.url + path, headers=BEARER, timeout=WITHIN_S) as answer:
         if answer.status_code == 200:
             return None
@@ -96,7 +96,7 @@ def refused(instance: Instance, path: str) -> httpx.Response | None:
 
 
 def test_the_stock_is_told_as_it_changes(instance: Instance, etcd: EtcdMember, valkey: Valkey) -> None:
-    """A listener is told at once, and then of each change, whichever instance brought it about, and of nothing else."""
+    """A listener gets the stock at once, then each change, whichever instance made it, and nothing else."""
     with Instance(etcd.endpoint, valkey.url) as other, listening(instance, "/stock/live") as listener:
         headers = listener.answer.headers
         assert headers["content-type"].startswith("text/event-stream")
@@ -115,13 +115,13 @@ def test_the_stock_is_told_as_it_changes(instance: Instance, etcd: EtcdMember, v
 
 @pytest.mark.slow
 def test_heartbeats(instance: Instance) -> None:
-    """A listener who is told nothing new hears that somebody is still there."""
+    """A listener without news gets heartbeats."""
     with listening(instance, "/stock/live") as listener:
         eventually(lambda: ": still here" in listener.lines, "a heartbeat")
 
 
 def test_pictures_keep_coming(instance: Instance) -> None:
-    """The control room gets them whether anything has changed or not."""
+    """The control room gets pictures whether anything has changed or not."""
     with listening(instance, "/control/live") as listener:
         eventually(lambda: len(listener.told) >= 5, "five pictures")
         times = [one["at"] for one in listener.told]
@@ -130,7 +130,7 @@ def test_pictures_keep_coming(instance: Instance) -> None:
 
 
 def test_so_many_and_no_more(instance: Instance) -> None:
-    """One listener too many is refused; when one goes, their place is free. Operators have places of their own."""
+    """A listener above the limit is refused; when one goes, there is room. Operators have a limit of their own."""
     path = "/stock/live"
     with listening(instance, path) as one, listening(instance, path):
         eventually(lambda: one.told)
@@ -140,7 +140,7 @@ def test_so_many_and_no_more(instance: Instance) -> None:
         assert instance.get("/stock")[0] == 200
         assert refused(instance, "/control/live") is None
     eventually(lambda: refused(instance, path) is None, "their places are free")
-    # Places are not used up by those who never got one.
+    # Refused listeners use up no places.
     for sku in ("none", "a b"):
         for _ in range(5):
             answer = refused(instance, f"{path}?sku={sku}")
@@ -163,7 +163,7 @@ def test_they_end_when_the_instance_does(instance: Instance) -> None:
 
 @pytest.mark.slow
 def test_readers_of_nothing_keep_nothing(etcd: EtcdMember, valkey: Valkey) -> None:
-    """Such listeners are cut off, with all that was still to be sent to them; and a stop does not wait until then."""
+    """Listeners that read nothing are cut off, and their buffers freed; a stop does not wait for that."""
     event = {"number": 1, "at": time(), "kind": "mode", "facts": {"mode": "x" * 300_000}, "times": 1}
     fat = {"instance": "fat", "number": 1, "units": 0, "waiting": 0, "mode": "lock", "held": [], "grants": []}
     fat |= {"events": [event], "pausing": False, "paused_s": 0}
@@ -202,7 +202,7 @@ def test_readers_of_nothing_keep_nothing(etcd: EtcdMember, valkey: Valkey) -> No
 
 
 class Browser:
-    """A listener of a feed, and what was sent to it. While `reads` is not set it reads nothing."""
+    """A listener of a feed, and everything that was sent to it. While `reads` is not set it reads nothing."""
 
     def __init__(self, feeds: Feeds, look: sse.Look, name: str = "x") -> None:
         self.sent: list[str] = []
@@ -233,7 +233,7 @@ class Browser:
 
 
 class Sight:
-    """Something to look at; counts how often somebody did."""
+    """A source of data that counts its look-ups."""
 
     def __init__(self) -> None:
         self.looks = 0
@@ -248,7 +248,7 @@ class Sight:
 
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Looks follow each other fast."""
+    """Shorten the pause between look-ups."""
     monkeypatch.setattr(sse, "EVERY_S", 0.01)
 
 
@@ -257,7 +257,7 @@ OpenFeeds = Callable[..., Feeds]
 
 @pytest.fixture
 async def open_feeds() -> AsyncIterator[OpenFeeds]:
-    """Opens feeds that take so many listeners; they are closed in the end."""
+    """Open feeds with room for so many listeners; close them at the end."""
     with ExitStack() as stack:
 
         def open_them(listeners_max: int = 10) -> Feeds:
@@ -274,7 +274,7 @@ async def heard(browser: Browser, count: int) -> None:
 
 @pytest.mark.usefixtures("often")
 async def test_one_look_for_all_and_none_for_nobody(open_feeds: OpenFeeds) -> None:
-    """The level is looked up once for all; when the last one leaves, nobody looks any more."""
+    """The level is looked up once for all; when the last listener leaves, the look-ups stop."""
     feeds, sight = open_feeds(), Sight()
     await asyncio.sleep(0.1)
     assert sight.looks == 0
@@ -284,7 +284,7 @@ async def test_one_look_for_all_and_none_for_nobody(open_feeds: OpenFeeds) -> No
     for browser in browsers:
         assert browser.sent[0] == "first"
         numbers = [int(text) for text in browser.sent[1:]]
-        assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))  # nothing missed, nothing twice
+        assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))  # no message is missing or comes twice
         assert numbers[-1] <= sight.looks
     for browser in browsers:
         await browser.leave()
@@ -298,7 +298,7 @@ async def test_one_look_for_all_and_none_for_nobody(open_feeds: OpenFeeds) -> No
 
 @pytest.mark.usefixtures("often")
 async def test_feeds_of_other_names_are_apart(open_feeds: OpenFeeds) -> None:
-    """Each item has its own feed; one that nobody listens to ends although others go on."""
+    """Each item has its own feed; a feed without listeners ends although others go on."""
     feeds, sight = open_feeds(), Sight()
     other = Sight()
     one, another = Browser(feeds, sight.look), Browser(feeds, other.look, "y")
@@ -314,7 +314,7 @@ async def test_feeds_of_other_names_are_apart(open_feeds: OpenFeeds) -> None:
 
 @pytest.mark.usefixtures("often")
 async def test_a_slow_reader_holds_nobody_up(open_feeds: OpenFeeds) -> None:
-    """A slow reader misses what was new meanwhile, and goes on with the newest; the others miss nothing."""
+    """A slow reader misses changes, and continues with the newest; the others miss nothing."""
     feeds, sight = open_feeds(), Sight()
     slow, fast = Browser(feeds, sight.look), Browser(feeds, sight.look)
     await heard(slow, 2)
@@ -332,7 +332,7 @@ async def test_a_slow_reader_holds_nobody_up(open_feeds: OpenFeeds) -> None:
 
 @pytest.mark.usefixtures("often")
 async def test_the_last_of_what_is_new_is_never_missed(open_feeds: OpenFeeds) -> None:
-    """A reader who was busy when something changed is told of it afterwards, although nothing has changed since."""
+    """A reader who was busy during a change gets it afterwards, although nothing has changed since."""
     feeds, sight = open_feeds(), Sight()
 
     async def look() -> str | None:
@@ -349,7 +349,7 @@ async def test_the_last_of_what_is_new_is_never_missed(open_feeds: OpenFeeds) ->
 
 @pytest.mark.usefixtures("often")
 async def test_a_reader_of_nothing_is_let_go(monkeypatch: pytest.MonkeyPatch, open_feeds: OpenFeeds) -> None:
-    """After a while the listener is cut off, and its place is free."""
+    """After a while a listener that reads nothing is cut off, and its place is free."""
     monkeypatch.setattr(sse, "_SEND_S", 0.2)
     feeds, sight = open_feeds(listeners_max=1), Sight()
     stuck = Browser(feeds, sight.look)
@@ -366,7 +366,7 @@ async def test_a_reader_of_nothing_is_let_go(monkeypatch: pytest.MonkeyPatch, op
 
 @pytest.mark.usefixtures("often")
 async def test_a_look_that_fails(open_feeds: OpenFeeds) -> None:
-    """While it fails nothing is told, whether the store is away or the error is ours; then the feed goes on."""
+    """While a look-up fails nothing is sent, whether the store is away or the error is ours; then the feed goes on."""
     feeds, sight = open_feeds(), Sight()
     browser = Browser(feeds, sight.look)
     for error in (StockUnavailable("away"), ZeroDivisionError("ours")):

@@ -1,4 +1,4 @@
-"""The log of a real instance, as a program reads it."""
+"""A program can read the log of a real instance."""
 
 import json
 import socket
@@ -21,7 +21,7 @@ WORKER = "app.sale.worker"
 
 
 def said(instance: Instance) -> list[dict[str, Any]]:
-    """The lines of the log; each is an object."""
+    """Return the lines of the log; each is an object."""
     return [json.loads(line) for line in (instance.directory / "output.log").read_text().splitlines()]
 
 
@@ -36,13 +36,13 @@ def put_stock(instance: Instance, stock: int) -> None:
 
 @pytest.fixture
 def lonely_etcd() -> Iterator[EtcdMember]:
-    """An etcd that may be harmed."""
+    """Start an etcd that a test may harm."""
     with EtcdMember() as member:
         yield member
 
 
 def test_each_line_is_an_object_and_each_grant_a_line(etcd: EtcdMember) -> None:
-    """In calm and in trouble an instance says all as JSON with its name, and nothing about buyers or secrets."""
+    """In calm and in trouble an instance logs JSON with its name, and nothing about buyers or secrets."""
     with Valkey(options=["--requirepass", PASSWORD]) as valkey:
         store = f"redis://:{PASSWORD}@127.0.0.1:{valkey.port}/0"
         options = {"log_format": "json", "log_level": "debug", "purchase_timeout_ms": 2000}
@@ -71,7 +71,7 @@ def test_each_line_is_an_object_and_each_grant_a_line(etcd: EtcdMember) -> None:
 
 @pytest.mark.slow
 def test_a_rush_in_vain_is_not_a_rush_of_lines(etcd: EtcdMember) -> None:
-    """Clients who find the store away are no line each: the same trouble is said once a second, or once for a queue."""
+    """Requests while the store is away don't log a line each: the same trouble is logged once a second or queue."""
     with (
         Valkey() as valkey,
         ThreadPoolExecutor(50) as buyers,
@@ -88,7 +88,7 @@ def test_a_rush_in_vain_is_not_a_rush_of_lines(etcd: EtcdMember) -> None:
 
 
 def test_a_line_says_what_it_is_about(lonely_etcd: EtcdMember, valkey: Valkey) -> None:
-    """A line about an item names it, its grant and its batch; one about trouble without a grant names no older one."""
+    """A line about an item names it, its grant and its batch; a line without a grant names no older one."""
     with (
         ThreadPoolExecutor() as buyers,
         Instance(lonely_etcd.endpoint, valkey.url, log_format="json", purchase_timeout_ms=6000) as instance,
@@ -109,7 +109,7 @@ def test_a_line_says_what_it_is_about(lonely_etcd: EtcdMember, valkey: Valkey) -
 
 
 def test_the_lock_says_whose_grant_it_could_not_give_back(lonely_etcd: EtcdMember, valkey: Valkey) -> None:
-    """The line comes from a thread, and has the grant's token all the same."""
+    """A failed release logs from a thread, and still names the grant's token."""
     options = {"log_format": "json", "log_level": "debug", "store_timeout_ms": 10_000}
     with (
         ThreadPoolExecutor() as buyers,

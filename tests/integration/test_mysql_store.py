@@ -1,4 +1,4 @@
-"""The stores in MySQL by themselves: guards without tokens, lost commits, locked rows, rights, connections."""
+"""The MySQL stores have features of their own: guards without tokens, lost commits, row locks, rights, connections."""
 
 import asyncio
 import contextlib
@@ -25,7 +25,7 @@ from tests.harness.waiting import WITHIN_S, eventually_async
 
 GUARDS = [MySqlStockStore, VersionedStockStore, TimestampedStockStore]
 OPTIMISTIC: list[type[StockStore]] = [VersionedStockStore, TimestampedStockStore]
-# How statements are known on their way to the server: the command's number before a query, which COMMITTED lacks.
+# How statements are recognized on the wire: the command's number before a query, which COMMITTED lacks.
 COMMIT = b"\x03COMMIT"
 TAKE = b"UPDATE seckill_items SET stock"
 WRITE_ORDERS = b"INSERT INTO seckill_orders"
@@ -39,7 +39,7 @@ def running() -> Iterator[MariaDB]:
 
 @pytest.fixture
 def server(running: MariaDB) -> MariaDB:
-    """A real MariaDB without tables."""
+    """Start a real MariaDB without tables."""
     tables = [name for (name,) in ask(running, "SHOW TABLES")]
     ask(running, "DO 0", *(f"DROP TABLE {name}" for name in tables))
     return running
@@ -47,7 +47,7 @@ def server(running: MariaDB) -> MariaDB:
 
 @pytest.fixture
 def own_server() -> Iterator[MariaDB]:
-    """A server to do harm to."""
+    """Start a server that a test may harm."""
     with optional(MariaDB) as server:
         yield server
 
@@ -56,7 +56,7 @@ def own_server() -> Iterator[MariaDB]:
 async def opened(
     server: MariaDB, kind: type[StockStore], *, port: int | None = None, login: str | None = None, **options: Any
 ) -> AsyncIterator[StockStore]:
-    """A store; `port`: of a proxy; `login`: "user:password" of somebody else."""
+    """Open a store; `port`: of a proxy; `login`: "user:password" of another user."""
     login = login or f"{server.user}:{server.password}"
     made: Any = kind
     store: StockStore = made(f"mysql://{login}@127.0.0.1:{port or server.port}/{server.database}", **options)
@@ -67,19 +67,19 @@ async def opened(
 
 
 def count(server: MariaDB, what: str) -> int:
-    """A number that the server counts."""
+    """Return a counter of the server."""
     [(_, number)] = ask(server, "SHOW GLOBAL STATUS LIKE %s", args=(what,))
     return int(number)
 
 
 async def until_one_waits(server: MariaDB) -> None:
-    """Until a session waits for a row."""
+    """Wait until a session waits for a row lock."""
     await eventually_async(lambda: count(server, "Innodb_row_lock_current_waits") == 1)
 
 
 @asynccontextmanager
 async def transaction(server: MariaDB) -> AsyncIterator[Callable[[str], Coroutine[Any, Any, None]]]:
-    """Somebody else's: runs statements, and rolls back in the end."""
+    """Run statements in another session's transaction, and roll back at the end."""
     connection = connected(server)
 
     async def run(statement: str) -> None:
@@ -94,7 +94,7 @@ async def transaction(server: MariaDB) -> AsyncIterator[Callable[[str], Coroutin
 
 
 async def two_decide_at_once(store: StockStore, first: Sold, second: Sold, *, stock: int = 5) -> bool:
-    """Commit two batches that were decided on the same snapshot; whether the second was written, too."""
+    """Commit two batches that were decided on the same snapshot; return whether the second was written, too."""
     await store.set_stock("default", fence(1), stock, new_sale=True)
     seen = [await prepare(store, "default", fence(2), batch_id) for batch_id in ("a", "b")]
     assert seen[0] == seen[1]
@@ -108,7 +108,7 @@ async def two_decide_at_once(store: StockStore, first: Sold, second: Sold, *, st
 
 @pytest.mark.parametrize("kind", OPTIMISTIC)
 async def test_within_a_tick_a_timestamp_does_not_see_a_write(server: MariaDB, kind: type[StockStore]) -> None:
-    """Ann gets two units where one is allowed: both were decided when she had none. A version refuses the second."""
+    """Ann gets two units with a limit of one: both were decided when she had none. A version refuses the second."""
     async with opened(server, kind) as store:
         both = Sold(1, "ann"), Sold(1, "ann")
         if kind is VersionedStockStore:
@@ -123,7 +123,7 @@ async def test_within_a_tick_a_timestamp_does_not_see_a_write(server: MariaDB, k
 
 
 async def test_within_a_tick_nothing_is_oversold_all_the_same(server: MariaDB) -> None:
-    """Units are taken from what is there: what is no longer there is not sold, whatever the clock says."""
+    """Units are subtracted from the current stock: none that is gone is sold, whatever the clock says."""
     async with opened(server, TimestampedStockStore) as store:
         assert not await two_decide_at_once(store, Sold(3), Sold(3))
         assert (await store.level("default")).lucky == 3
@@ -134,7 +134,7 @@ async def test_within_a_tick_nothing_is_oversold_all_the_same(server: MariaDB) -
 
 
 async def test_within_a_tick_a_key_gets_one_order_all_the_same(server: MariaDB) -> None:
-    """The second order of an idempotency key is refused by the table's own key, and nothing of its batch is written."""
+    """A unique key refuses the second order of an idempotency key, and nothing of its batch is written."""
     async with opened(server, TimestampedStockStore) as store:
         assert not await two_decide_at_once(store, Sold(1, "ann", "k"), Sold(2, "ann", "k"))
         (order,) = await store.orders("default")
@@ -145,7 +145,7 @@ async def test_within_a_tick_a_key_gets_one_order_all_the_same(server: MariaDB) 
 
 @pytest.mark.parametrize("kind", OPTIMISTIC)
 async def test_a_hand_that_counts_is_noticed(server: MariaDB, kind: type[StockStore]) -> None:
-    """A stock that an operator sets is noticed if they also change what is compared; else units are taken from it."""
+    """An operator's change is noticed if the guard's column changed, too; else units are subtracted from it."""
     counting: dict[type[StockStore], str] = {
         VersionedStockStore: "version = version + 1",
         TimestampedStockStore: "changed_at = changed_at + INTERVAL 1 SECOND",
@@ -164,7 +164,7 @@ async def test_a_hand_that_counts_is_noticed(server: MariaDB, kind: type[StockSt
 
 @pytest.mark.parametrize("kind", OPTIMISTIC)
 async def test_any_grant_will_do_without_tokens(server: MariaDB, kind: type[StockStore]) -> None:
-    """Fences are neither looked at nor left behind; coming from the fence, `unfence` begins a new epoch of tokens."""
+    """Without tokens fences are neither checked nor written; after the fence, `unfence` begins a new epoch."""
     async with opened(server, MySqlStockStore) as fenced, opened(server, kind) as store:
         await fenced.set_stock("default", fence(1), 10)
         await sell(fenced, 41, 1)
@@ -178,7 +178,7 @@ async def test_any_grant_will_do_without_tokens(server: MariaDB, kind: type[Stoc
 
 
 async def test_an_item_that_was_put_there_by_hand(server: MariaDB) -> None:
-    """A name and a stock are enough; the sum at the start is not known, then."""
+    """A name and a stock are enough for an item; the sum at the start is not known, then."""
     async with opened(server, MySqlStockStore) as store:
         assert await store.items() == []
         ask(server, "INSERT INTO seckill_items (sku, stock) VALUES ('phone', 3)")
@@ -188,7 +188,7 @@ async def test_an_item_that_was_put_there_by_hand(server: MariaDB) -> None:
 
 
 async def test_a_clock_that_was_set_back(server: MariaDB) -> None:
-    """Orders keep the order in which they were written, and a later sale is later, whatever the server's clock says."""
+    """Orders keep the order of their writes, and a later sale is later, whatever the server's clock says."""
     async with opened(server, MySqlStockStore) as store:
         await store.set_stock("default", fence(1), 10)
         before = await sell(store, 2, 1)
@@ -205,7 +205,7 @@ async def test_a_clock_that_was_set_back(server: MariaDB) -> None:
 
 
 async def test_numbers_and_names_beyond_the_columns(server: MariaDB) -> None:
-    """A value that a column can't hold is a clear error, before anything is sent."""
+    """A value that doesn't fit its column raises a clear error, before anything is sent."""
     async with opened(server, MySqlStockStore) as store:
         for stock in (-1, 2**63):
             with pytest.raises(ValueError, match=f"a stock must be from 0 to .*, not {stock}"):
@@ -219,7 +219,7 @@ async def test_numbers_and_names_beyond_the_columns(server: MariaDB) -> None:
 
 
 async def test_forgotten_refusals_are_removed(server: MariaDB) -> None:
-    """More refusals are deleted than are written."""
+    """More expired refusals are deleted than new ones are written."""
     async with opened(server, MySqlStockStore, refusal_ttl_s=0.001) as store:
         await store.set_stock("default", fence(1), 0)
         for number in range(2, 6):
@@ -236,7 +236,7 @@ async def test_forgotten_refusals_are_removed(server: MariaDB) -> None:
 
 
 async def test_a_pause_in_the_tables_of_an_earlier_release(server: MariaDB) -> None:
-    """They have no operators' log, and no room for a text: both are made when they are needed."""
+    """Such tables have no operators' log, and no room for a text: both are added on use."""
     async with opened(server, MySqlStockStore) as store:
         await store.set_stock("default", fence(1), 5)
     ask(server, "ALTER TABLE seckill_items MODIFY terms VARBINARY(255) NOT NULL DEFAULT ''")
@@ -253,7 +253,7 @@ SOLD = ("seckill_orders", "seckill_buyers", "seckill_keys")
 
 
 def sell_long_ago(server: MariaDB, orders: int) -> None:
-    """So many orders of the item "default", each with its buyer and its key."""
+    """Insert so many orders of the item "default", each with its buyer and its key."""
     numbers = f"FROM seq_1_to_{orders}"
     ask(
         server,
@@ -272,7 +272,7 @@ def rows(server: MariaDB) -> int:
 
 
 async def test_a_new_sale_waits_for_no_order_to_be_deleted(server: MariaDB) -> None:
-    """It forgets all that was sold at once, even while somebody has an old order locked; what was sold goes later."""
+    """A new sale forgets all orders at once, even while one is locked; the old rows are deleted later."""
     async with opened(server, MySqlStockStore) as store:
         await store.set_stock("default", fence(1), 5)
         sell_long_ago(server, 5000)
@@ -289,7 +289,7 @@ async def test_a_new_sale_waits_for_no_order_to_be_deleted(server: MariaDB) -> N
             assert rows(server) > 5000
 
         async def swept() -> bool:
-            await prepare(store, "default", fence(4), "look")  # a sweeper that was held up begins with the next batch
+            await prepare(store, "default", fence(4), "look")  # a delayed sweeper begins with the next batch
             return rows(server) == 3
 
         await eventually_async(swept)
@@ -297,7 +297,7 @@ async def test_a_new_sale_waits_for_no_order_to_be_deleted(server: MariaDB) -> N
 
 
 async def test_what_a_sweeper_left_the_next_one_sweeps(server: MariaDB) -> None:
-    """An operator's command that begins a new sale ends at once; an instance that sells deletes what is old."""
+    """An operator's command that begins a new sale ends at once; an instance that sells deletes the old rows."""
     async with opened(server, MySqlStockStore) as command:
         await command.set_stock("default", fence(1), 5)
         sell_long_ago(server, 20_000)
@@ -314,7 +314,7 @@ async def test_what_a_sweeper_left_the_next_one_sweeps(server: MariaDB) -> None:
 
 
 async def test_an_order_with_the_number_of_a_lost_one_is_another(server: MariaDB) -> None:
-    """A store that was set back gives a new order the number of one that it has lost: that is noticed."""
+    """A restored store gives a new order the number of a lost one: the difference is noticed."""
     async with opened(server, MySqlStockStore) as store, opened(server, MySqlStockStore) as another:
         await store.set_stock("default", fence(1), 5)
         for token in (2, 3):
@@ -342,7 +342,7 @@ async def test_an_order_with_the_number_of_a_lost_one_is_another(server: MariaDB
 @pytest.mark.parametrize("kind", GUARDS)
 @pytest.mark.parametrize("lost", ["answer", "request"])
 async def test_a_commit_whose_answer_is_lost_is_resolved(server: MariaDB, kind: type[StockStore], lost: str) -> None:
-    """At first the batch is in doubt. Once it is resolved, what was not written never is."""
+    """At first the batch is in doubt. Once it is resolved as not written, it never is."""
     with Proxy(server.port) as proxy:
         async with opened(server, kind, port=proxy.port) as store:
             await store.set_stock("default", fence(1), 5)
@@ -371,7 +371,7 @@ async def test_a_commit_whose_answer_is_lost_is_resolved(server: MariaDB, kind: 
 
 @pytest.mark.parametrize("kind", GUARDS)
 async def test_a_commit_that_arrives_late_is_waited_for(server: MariaDB, kind: type[StockStore]) -> None:
-    """A batch stays in doubt while its transaction has the row, and is resolved once that has ended."""
+    """A batch stays in doubt while its transaction has the row lock, and is resolved once that has ended."""
     with Proxy(server.port) as proxy:
         async with (
             opened(server, kind, port=proxy.port, timeout_s=0.3) as slow,
@@ -392,7 +392,7 @@ async def test_a_commit_that_arrives_late_is_waited_for(server: MariaDB, kind: t
 
 @pytest.mark.parametrize("kind", GUARDS)
 async def test_a_write_that_arrives_late_does_nothing(server: MariaDB, kind: type[StockStore]) -> None:
-    """It was resolved as not written before its first statement reached the server: whatever comes of it is refused."""
+    """A batch was resolved as not written before its first statement arrived: the late write is refused."""
     with Proxy(server.port) as proxy:
         async with opened(server, kind, port=proxy.port, timeout_s=5) as slow, opened(server, kind) as other:
             await slow.set_stock("default", fence(1), 5)
@@ -412,7 +412,7 @@ async def test_a_write_that_arrives_late_does_nothing(server: MariaDB, kind: typ
 
 
 async def test_a_row_that_stays_locked_is_an_error_in_time(server: MariaDB) -> None:
-    """A call that waits too long for it fails; when the row is free all is well, over the same connections."""
+    """A call that waits too long for a row lock fails; when the row is free, the same connections work."""
     async with opened(server, VersionedStockStore) as store:
         await store.set_stock("default", fence(1), 5)
         seen = await prepare(store, "default", fence(2), "b")
@@ -427,8 +427,8 @@ async def test_a_row_that_stays_locked_is_an_error_in_time(server: MariaDB) -> N
 
 
 async def test_a_member_of_a_cluster_is_not_ready() -> None:
-    """Galera certifies writes by row and not by what was read: a decrement of one member's overwrites another's."""
-    options = ["--wsrep-on=ON", "--wsrep-provider=none", "--binlog-format=ROW"]  # alone, and it says so all the same
+    """Galera certifies writes by row and not by read: a decrement by one member overwrites another's."""
+    options = ["--wsrep-on=ON", "--wsrep-provider=none", "--binlog-format=ROW"]  # alone, but says that it is a member
     with optional(lambda: MariaDB(options=options)) as member:
         async with opened(member, MySqlStockStore) as store:
             await store.ping()
@@ -437,7 +437,7 @@ async def test_a_member_of_a_cluster_is_not_ready() -> None:
 
 
 async def test_a_probe_does_not_wait_for_others(server: MariaDB) -> None:
-    """With all connections in use `ping` says at its own deadline that the store is not there for it."""
+    """With all connections in use `ping` reports at its own deadline that the store is unavailable."""
     async with opened(server, MySqlStockStore, connections=1) as store:
         await store.set_stock("default", fence(1), 5)
         async with transaction(server) as run:
@@ -460,12 +460,12 @@ async def test_the_victim_of_a_deadlock_writes_all_the_same(server: MariaDB) -> 
             seen[sku] = await prepare(store, sku, fence(2), "x")
         async with transaction(server) as run:
             await run("SELECT * FROM seckill_items WHERE sku = 'b' FOR UPDATE")
-            # The server spares the one that has written more.
+            # The server spares the transaction that has written more.
             many = ", ".join(f"('z', 0, '{number}', 1)" for number in range(100))
             await run(f"INSERT INTO seckill_buyers VALUES {many}")
             write = {sku: decided(one, 1, batch_id="x") for sku, one in seen.items()}
             committing = asyncio.create_task(store.commit(fence(2), write))
-            await until_one_waits(server)  # it has a, and waits for b
+            await until_one_waits(server)  # this session has a, and waits for b
             before = count(server, "Innodb_deadlocks")
             await run("SELECT * FROM seckill_items WHERE sku = 'a' FOR UPDATE")
             assert count(server, "Innodb_deadlocks") == before + 1
@@ -478,7 +478,7 @@ async def test_the_victim_of_a_deadlock_writes_all_the_same(server: MariaDB) -> 
 
 
 async def test_an_answer_that_does_not_come_is_an_error_in_time(own_server: MariaDB) -> None:
-    """A frozen server ends a call at its deadline; afterwards all is well again."""
+    """A frozen server ends a call at its deadline; afterwards calls succeed again."""
     async with (
         opened(own_server, MySqlStockStore) as patient,
         opened(own_server, MySqlStockStore, timeout_s=0.3, connections=2) as store,
@@ -492,7 +492,7 @@ async def test_an_answer_that_does_not_come_is_an_error_in_time(own_server: Mari
                 return False
             return True
 
-        await eventually_async(is_silent)  # not each of its threads stops at once
+        await eventually_async(is_silent)  # not all of its threads stop at once
         try:
             calls: list[Callable[[], Coroutine[Any, Any, Any]]] = [
                 lambda: store.level("default"),
@@ -514,7 +514,7 @@ async def test_an_answer_that_does_not_come_is_an_error_in_time(own_server: Mari
 async def test_a_connection_that_goes_silent_in_a_transaction(
     server: MariaDB, kind: type[StockStore], marker: bytes
 ) -> None:
-    """Its rows are locked, and the server hears of no end: others sell within a TTL (twice a call's time) and 2 s."""
+    """The silent connection's rows stay locked: others sell within a TTL (twice a call's time) and 2 s."""
     timeout_s = 1.0
     with Proxy(server.port) as proxy:
         async with (
@@ -532,12 +532,12 @@ async def test_a_connection_that_goes_silent_in_a_transaction(
             tokens = itertools.count(4)
             await eventually_async(lambda: sell(other, next(tokens), 1), "others sell", despite=StockUnavailable)
             assert time.monotonic() < silent + 2 * timeout_s + WITHIN_S
-            # And the same store, over another connection.
+            # The same store works over another connection.
             assert len(await sell(store, next(tokens), 1)) == 1
 
 
 async def test_a_table_that_is_lost_is_not_made_anew(server: MariaDB) -> None:
-    """Missing in mid-sale is an error that names it: an empty one in its place would be a sale that never was."""
+    """A table lost in mid-sale raises an error with its name: an empty one in its place would lose the sale."""
     async with opened(server, MySqlStockStore) as store:
         await store.set_stock("default", fence(1), 5)
         await sell(store, 2, 1)
@@ -558,7 +558,7 @@ async def test_a_table_that_is_lost_is_not_made_anew(server: MariaDB) -> None:
 
 @pytest.mark.parametrize("kind", GUARDS)
 async def test_a_read_only_server_is_not_ready(own_server: MariaDB, kind: type[StockStore]) -> None:
-    """It answers, but nothing can be sold from it; `ping` says so. Without the right to write it is the same."""
+    """A read-only server answers, but can't sell; `ping` reports that. The same holds without the right to write."""
     ask(
         own_server,
         "CREATE USER clerk@'127.0.0.1' IDENTIFIED BY 'x'",
@@ -584,7 +584,7 @@ async def test_a_read_only_server_is_not_ready(own_server: MariaDB, kind: type[S
 
 
 async def test_without_the_right_to_create_tables(server: MariaDB) -> None:
-    """The error says so while there are no tables; those that somebody else has made are used."""
+    """The error names the missing right while there are no tables; tables that another user made are used."""
     ask(
         server,
         "CREATE OR REPLACE USER clerk@'127.0.0.1' IDENTIFIED BY 'x'",
@@ -600,7 +600,7 @@ async def test_without_the_right_to_create_tables(server: MariaDB) -> None:
 
 
 async def test_concurrent_first_users_make_the_tables(server: MariaDB) -> None:
-    """Eight stores begin at once on an empty database."""
+    """Eight stores begin at once on an empty database, and make the tables."""
     async with AsyncExitStack() as stack:
         stores = [await stack.enter_async_context(opened(server, MySqlStockStore, timeout_s=10)) for _ in range(8)]
         await asyncio.gather(*(store.set_stock(f"item-{n}", fence(1), n) for n, store in enumerate(stores)))
@@ -608,11 +608,11 @@ async def test_concurrent_first_users_make_the_tables(server: MariaDB) -> None:
 
 
 async def test_close_leaves_no_connection(server: MariaDB) -> None:
-    """`close` closes the connections in use and those kept for later; a later call fails and says why."""
+    """`close` closes the connections in use and the pooled ones; a later call fails with the reason."""
     [(first,)] = ask(server, "SELECT CONNECTION_ID()")
 
     def connections() -> int:
-        """How many have been opened since, this look not counted, and are not closed."""
+        """Return how many connections have been opened since, without this query's, and are still open."""
         since = "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE ID > %s AND ID <> CONNECTION_ID()"
         [(count,)] = ask(server, since, args=(first,))
         return int(count)
@@ -644,14 +644,14 @@ async def test_close_leaves_no_connection(server: MariaDB) -> None:
     ],
 )
 def test_an_odd_url_is_refused_without_being_quoted(url: str) -> None:
-    """As it is not known what is wrong with the URL, the password could be anywhere in it."""
+    """Any part of a malformed URL could be the password."""
     with pytest.raises(ConfigurationError, match="not a MySQL URL") as refusal:
         MySqlStockStore(url)
     assert "ter2" not in str(refusal.value)
 
 
 def test_a_missing_driver_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error says what to install."""
+    """The error names the package to install."""
     monkeypatch.setattr(mysql_client, "asyncmy", None)
     with pytest.raises(ConfigurationError, match=r"pip install 'sqlalchemy\[asyncio\]' asyncmy"):
         VersionedStockStore("mysql://user:password@host/database")
@@ -672,7 +672,7 @@ PATIENT: dict[str, Any] = {"purchase_timeout_ms": 60_000}
     [("etcd", "fence"), ("etcd", "version"), ("mysql+row", "fence"), ("local", "version"), ("none", "version")],
 )
 async def test_the_rush(etcd: EtcdMember, server: MariaDB, lock: str, guard: str) -> None:
-    """500 buyers, 300 units, two instances: 300 are sold, every sale has an order; with a version without any lock."""
+    """500 buyers at two instances buy 300 units, with an order for each; with a version guard even without a lock."""
     urls = {
         "etcd": lock_url(etcd.endpoint),
         "mysql+row": server.url.replace("mysql://", "mysql+row://"),
@@ -699,7 +699,7 @@ async def test_the_rush(etcd: EtcdMember, server: MariaDB, lock: str, guard: str
 async def test_a_server_that_is_killed_keeps_what_buyers_were_told(
     etcd: EtcdMember, own_server: MariaDB, guard: str
 ) -> None:
-    """The server is killed and restarted in mid-sale: buyers wait, and everybody who was told "sold" has an order."""
+    """The server is killed and restarted in mid-sale: buyers wait, and every buyer who heard "sold" has an order."""
     async with shop(etcd.endpoint, own_server.url, guard=guard, **PATIENT) as one:
         await one.set_stock("default", 10_000)
         told: list[str] = []

@@ -1,6 +1,6 @@
-"""The OpenAPI document and a real instance agree: schemathesis makes requests of the one, judges the other's answers.
+"""The OpenAPI document and a real instance agree: schemathesis builds requests from it and checks the answers.
 
-All of its checks are on. Where one of them expects what this service rightly doesn't do, `_rightly_refused` says so.
+All of its checks are on. `_rightly_refused` has the answers that one of them rejects and that are right here.
 """
 
 import json
@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
+import redis
 import schemathesis
 from schemathesis.checks import load_all_checks
 from schemathesis.config import SchemathesisConfig
@@ -24,7 +25,7 @@ PLENTY = 1_000_000
 BUYER = {"Accept": "text/plain"}
 OPERATOR = {"Accept": "application/json", "Authorization": f"Bearer {TOKEN}"}
 
-# The first two never end; what the others begin goes on after their answer: rushes of thousands of buyers, and pauses
+# The first two never end; the others' effects go on after their answer: rushes of thousands of buyers, and pauses
 # that hold other requests up. They are in tests/integration/test_live.py and test_control.py.
 LEFT_OUT = ["/stock/live", "/control/live", "/control/rush", "/control/pause"]
 
@@ -32,7 +33,7 @@ NOWHERE = settings("http://127.0.0.1:1", "redis://127.0.0.1:1")  # the document 
 
 
 def described(*, with_token: bool) -> Any:
-    """The operations, with the same requests in each run. Names that exist come up often enough to be found."""
+    """Return the operations, with the same requests in each run. Existing names come up often."""
     load_all_checks()
     likely = {"sku": ["rare"], "buyer": ["ann"], "key": ["press-1"]}  # a request without a sku is for "default"
     config = {
@@ -41,7 +42,7 @@ def described(*, with_token: bool) -> Any:
             "deterministic": True,
             "database": "none",
             "max-examples": 25,
-            "with-security-parameters": not with_token,  # else it would overwrite our token with its own inventions
+            "with-security-parameters": not with_token,  # else a generated token would overwrite ours
         },
         "dictionaries": {name: {"values": values} for name, values in likely.items()},
         "parameters": {
@@ -60,20 +61,21 @@ for_operators, for_buyers = described(with_token=True), described(with_token=Fal
 
 
 class Shopfront(Instance):
-    """An instance, and what it was seen to answer."""
+    """An instance, and the answers that were seen."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.seen: Counter[tuple[str, str, int, str | None]] = Counter()
 
     def opens_anew(self) -> None:
-        """Plenty of one item, nearly nothing of another, nothing sold."""
+        """Begin new sales: plenty of one item, nearly nothing of another."""
         for sku, stock in (("default", PLENTY), ("rare", 2)):
-            change = {"stock": stock, "new_sale": True, "forget_orders": "all"}
+            change = {"stock": stock, "new_sale": True, "forget_orders": "all", "paused": None}
+            change |= {"limit_per_buyer": None, "starts_at": None, "ends_at": None}
             httpx.put(f"{self.url}/stock", params={"sku": sku}, json=change, headers=OPERATOR).raise_for_status()
 
     def judge(self, who: str, case: schemathesis.Case, headers: dict[str, str]) -> Any:
-        """Send the request, check the answer. A 503 fails like any 5xx: the servers are well."""
+        """Send the request, check the answer. A 503 fails like any 5xx, as all servers are up."""
         answer = case.call(self.url, headers=headers)
         outcome = answer.headers.get("x-seckill-outcome", [None])[0]
         self.seen[who, case.operation.label, answer.status_code, outcome] += 1
@@ -87,7 +89,7 @@ class Shopfront(Instance):
 
 
 def _rightly_refused(answer: Any) -> bool:
-    """Whether a request that is valid by itself was refused for what only the store knows; no schema can tell it."""
+    """Whether a valid request was refused because of the store's data, which no schema can describe."""
     if answer.status_code != 422:
         return bool(answer.status_code == 412)
     problem = answer.json()
@@ -98,30 +100,32 @@ def _rightly_refused(answer: Any) -> bool:
 
 @pytest.fixture(scope="module")
 def shopfront(etcd: EtcdMember, valkey_server: Valkey) -> Iterator[Shopfront]:
+    with redis.Redis.from_url(valkey_server.url) as store:
+        store.flushall()  # once: orders that are gone from under an instance block their item
     with Shopfront(etcd.endpoint, valkey_server.url) as started:
         yield started
 
 
 @pytest.fixture(autouse=True)
-def opened_anew(shopfront: Shopfront, valkey: Valkey) -> None:
-    """Before each test; hypothesis accepts it because the tests don't name it."""
+def opened_anew(shopfront: Shopfront) -> None:
+    """Reset the stock before each test; hypothesis accepts the fixture because the tests don't name it."""
     shopfront.opens_anew()
 
 
 @for_operators.parametrize()
 def test_the_operator_gets_documented_answers(case: schemathesis.Case, shopfront: Shopfront) -> None:
-    """With the token, to requests for JSON: status, content type, headers and body are as described, never a 5xx."""
+    """With the token, JSON answers have the documented status, content type, headers and body, never a 5xx."""
     shopfront.judge("operator", case, OPERATOR)
 
 
 @for_buyers.parametrize()
 def test_everybody_gets_documented_answers(case: schemathesis.Case, shopfront: Shopfront) -> None:
-    """Without a token, to requests for text: the same, but the operator's endpoints are closed."""
+    """Without a token, text answers do as well, but the operator's endpoints are closed."""
     shopfront.judge("buyer", case, BUYER)
 
 
 def test_what_chance_would_not_find(shopfront: Shopfront) -> None:
-    """Answers that need an order's id, or a key used before, are as described too."""
+    """Answers that need an order's id, or a key used before, are as documented, too."""
 
     def ask(method: str, path: str, **parts: Any) -> Any:
         return shopfront.judge("operator", for_operators[path][method].Case(**parts), OPERATOR)
@@ -136,6 +140,7 @@ def test_what_chance_would_not_find(shopfront: Shopfront) -> None:
         assert ask(method, "/stock/reduce", query={"sku": "nope"}).status_code == 404
         assert ask("GET", "/orders/{order_id}", path_parameters={"order_id": sold["order"]}).status_code == 200
     assert ask("GET", "/stock", query={"sku": "rare"}).json()["stock"] == 2
+    assert ask("GET", "/stock", query={"sku": "nope"}).status_code == 404
     page = ask("GET", "/orders", query={"limit": 1}).json()
     assert ask("GET", "/orders", query={"limit": 1, "after": page["next"]}).json()["orders"][0]["id"] == sold["order"]
 
@@ -144,7 +149,7 @@ def test_the_instance_was_asked_enough(shopfront: Shopfront) -> None:
     """The instance serves the document that was used, and the tests above saw all kinds of answers."""
     assert shopfront.get("/openapi.json") == (200, json.loads(json.dumps(create_app(NOWHERE).openapi())))
     if len({(who, label) for who, label, _, _ in shopfront.seen}) < 2 * len(list(for_buyers.get_all_operations())):
-        # A choice of the caller's; but in CI all are meant to run, and something has left some out.
+        # A caller may select tests; but in CI all are meant to run.
         (pytest.fail if os.environ.get("CI") else pytest.skip)("only some of the tests above were run")
     answers = {(who, label, status) for who, label, status, _ in shopfront.seen}
     for label in ("GET /orders", "GET /locks", "PUT /stock"):

@@ -1,4 +1,4 @@
-"""The pages over HTTP: their files and headers. `tests/browser` looks at them as people do."""
+"""The pages come over HTTP with the right files and headers. `tests/browser` tests them in a browser."""
 
 import gzip
 import html
@@ -22,19 +22,19 @@ STATIC = ROOT / "app" / "web" / "static"
 
 @pytest.fixture
 async def http(etcd: EtcdMember, valkey: Valkey) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of the service."""
+    """Open a client of the service."""
     async with client(etcd.endpoint, valkey.url) as opened:
         yield opened
 
 
 async def digest_of(http: httpx.AsyncClient) -> str:
-    """By which the pages of this release name what they are made of."""
+    """Return the digest in the addresses of this release's files."""
     (digest,) = set(re.findall(r'"/static/([0-9a-f]{12})/[a-z0-9.]+"', (await http.get("/")).text))
     return str(digest)
 
 
 async def test_files_and_their_headers(http: httpx.AsyncClient) -> None:
-    """GET and HEAD send them, or 304 to a browser that has them; headers say what a browser must not do with them."""
+    """GET and HEAD return a page's files, or 304 for a cached one; headers restrict what a browser may do with them."""
     digest = await digest_of(http)
     for path in ("/", "/?sku=%3Cscript%3E", "/shop/order", "/shop/order?id=default~1-1~abc"):
         await judge(http, path, digest)
@@ -78,7 +78,7 @@ async def judge(http: httpx.AsyncClient, path: str, digest: str) -> None:
 
 @pytest.mark.parametrize("path", ["/", "/static/shop.js", "/static/common.css", "/static/lamp.svg"])
 async def test_what_is_sent_is_packed(http: httpx.AsyncClient, path: str) -> None:
-    """With gzip to who takes it, with a tag of its own; what is asked for all the time never is."""
+    """Files are gzipped for clients that accept it, with an ETag of their own; the stock, which is polled, never is."""
     plain = await http.get(path, headers={"Accept-Encoding": "identity"})
     assert "content-encoding" not in plain.headers
     for accepted in ("gzip", "gzip, deflate, br, zstd", "br;q=1.0, gzip;q=0.8, *;q=0.1"):
@@ -100,7 +100,7 @@ async def test_what_is_sent_is_packed(http: httpx.AsyncClient, path: str) -> Non
 
 
 async def test_a_page_of_another_release(http: httpx.AsyncClient) -> None:
-    """During an upgrade an instance may be asked for another release's files: it helps out, and nobody keeps that."""
+    """Asked for another release's file during an upgrade, an instance sends its own, and forbids caching it."""
     ours = await http.get(f"/static/{await digest_of(http)}/shop.js")
     other = await http.get("/static/0123456789ab/shop.js")
     assert (other.status_code, other.content) == (200, ours.content)
@@ -112,7 +112,7 @@ async def test_a_page_of_another_release(http: httpx.AsyncClient) -> None:
 
 
 async def test_what_a_page_is_told_of_its_item(etcd: EtcdMember, valkey: Valkey, tmp_path: Path) -> None:
-    """The catalogue's words, whatever they are, in one attribute; its pictures for good, and nothing in them runs."""
+    """The catalogue's text, whatever it is, is in one attribute; pictures are cached for good, and run no script."""
     name = """"><script>alert('&amp;')</script>"""
     (tmp_path / "a.svg").write_text('<svg xmlns="http://www.w3.org/2000/svg"><script>alert(1)</script></svg>')
     (tmp_path / "items.toml").write_text(f"[items.tea]\nname = {json.dumps(name)}\npicture = 'a.svg'\n")
@@ -160,9 +160,9 @@ def test_pages_are_no_part_of_the_api() -> None:
 
 
 def test_pages_need_no_other_server() -> None:
-    """All parts of a page are in the package: no file has an address elsewhere, no HTML has a script or style in it."""
+    """All parts of a page are in the package: no file has an outside address, no HTML an inline script or style."""
     for file in STATIC.iterdir():
-        if file.name.startswith("uplot"):  # somebody else's, with their address in it; the policy holds for it, too
+        if file.name.startswith("uplot"):  # a third party's, with its address in it; the policy holds for it, too
             continue
         text = file.read_text().replace('xmlns="http://www.w3.org/2000/svg"', "").replace("http://127.0.0.1:8080/", "")
         assert not any(scheme in text for scheme in ("http:", "https:", "data:")), file

@@ -1,4 +1,4 @@
-"""The shipped Prometheus config, alerts and dashboard, with a real Prometheus that scrapes real instances and etcd."""
+"""The shipped config, alerts and dashboard work with a real Prometheus that scrapes real instances and etcd."""
 
 import math
 import re
@@ -16,7 +16,7 @@ from tests.harness.waiting import eventually
 
 pytestmark = pytest.mark.slow
 
-# Panels of what goes wrong, which nothing does here.
+# Panels of failures, of which this test has none.
 QUIET = {
     "Lost grants and fenced writes",
     "Commits that came too late",
@@ -28,7 +28,7 @@ QUIET = {
 
 @pytest.fixture
 def instances(etcd: EtcdMember, valkey: Valkey) -> Iterator[list[Instance]]:
-    """Two instances with something to sell; one of them is soon the auditor, and has a lease to renew."""
+    """Start two instances that sell; one of them soon becomes the auditor, and has a lease to renew."""
     others = {"lock_ttl_s": 2, "audit_interval_s": 0.2}
     with (
         Instance(etcd.endpoint, valkey.url, **others) as one,
@@ -50,14 +50,14 @@ def prometheus(etcd: EtcdMember, instances: list[Instance]) -> Iterator[Promethe
 
 
 def as_grafana_asks(expression: str) -> str:
-    """With all instances and items chosen, and a range of four scrapes, of those that are scraped most seldom."""
+    """Replace Grafana's variables: all instances and items, and a range of four scrapes of the slowest job."""
     scrapes = [job.get("scrape_interval", CONFIG["global"]["scrape_interval"]) for job in CONFIG["scrape_configs"]]
     slowest_s = max(int(interval.removesuffix("s")) for interval in scrapes)
     return expression.replace("$__rate_interval", f"{4 * slowest_s}s").replace("$instance", ".+").replace("$sku", ".+")
 
 
 def test_every_panel_and_every_alert_works(instances: list[Instance], prometheus: Prometheus) -> None:
-    """While something is sold each panel has something to show, each rule is evaluated, each metric is there."""
+    """While something is sold each panel has data, each rule is evaluated, each metric exists."""
 
     def shows(expression: str) -> bool:
         for instance in instances:
@@ -90,7 +90,7 @@ def test_every_panel_and_every_alert_works(instances: list[Instance], prometheus
 
 
 def test_the_numbers_are_those_of_the_sale(instances: list[Instance], prometheus: Prometheus) -> None:
-    """Purchases, units sold and units left are those of the sale, one instance is the auditor, each has its name."""
+    """Purchases, units sold and units left match the sale, one instance is the auditor, each has its name."""
     for instance in instances:
         for _ in range(3):
             httpx.post(f"{instance.url}/stock/reduce", params={"quantity": 2})
@@ -112,7 +112,7 @@ def test_the_numbers_are_those_of_the_sale(instances: list[Instance], prometheus
 
 
 def test_an_instance_counts_what_the_guide_says(instances: list[Instance]) -> None:
-    """The table in docs/operations.md is made of an example; a real instance has the same metrics, and no other."""
+    """The table in docs/operations.md is generated from an example; a real instance has the same metrics."""
 
     def counted() -> set[str]:
         families = text_string_to_metric_families(str(instances[0].get("/metrics")[1]))

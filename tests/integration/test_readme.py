@@ -12,7 +12,7 @@ README = Path(__file__).parents[2] / "README.md"
 
 
 def test_the_lock_of_the_readme(etcd: EtcdMember, capsys: pytest.CaptureFixture[str]) -> None:
-    """It runs as it stands, but for the address of etcd."""
+    """The program runs as printed, except for the address of etcd."""
     [program] = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
     assert "etcd://127.0.0.1:2379" in program
     exec(program.replace("etcd://127.0.0.1:2379", lock_url(etcd.endpoint)), {})

@@ -1,4 +1,4 @@
-"""The sale under its lock, against real servers: the rush, keys, limits, queues and deadlines."""
+"""The sale under its lock works on real servers: the rush, keys, limits, queues and deadlines."""
 
 import asyncio
 import gc
@@ -35,7 +35,7 @@ def outcomes(answers: list[Answer | BaseException]) -> Counter[str]:
 @pytest.mark.parametrize("instances", [2, 4])
 @pytest.mark.parametrize("batch_max", [1, 7, 1000])
 async def test_the_rush(etcd: EtcdMember, valkey: Valkey, instances: int, batch_max: int) -> None:
-    """Of 500 buyers at several instances 300 get one of the 300 units, 200 hear "sold out"; every sale has an order."""
+    """500 buyers at several instances buy 300 units, 200 hear "sold out"; every sale has an order."""
     async with AsyncExitStack() as stack:
         shops = [
             await stack.enter_async_context(
@@ -56,10 +56,10 @@ async def test_the_rush(etcd: EtcdMember, valkey: Valkey, instances: int, batch_
 
 
 async def test_a_sale_leaves_little_to_the_garbage_collector(etcd: EtcdMember, valkey: Valkey) -> None:
-    """What a purchase was made of goes when it is over: a collection stops all buyers, and mostly under the lock."""
+    """A purchase's objects are freed when it is over: a garbage collection stops all buyers, mostly under the lock."""
     async with shop(etcd.endpoint, valkey.url) as one:
         await one.set_stock("default", 1000)
-        await buy(one, 10)  # what stays is there
+        await buy(one, 10)  # so that lasting objects are there
         gc.collect()
         gc.disable()
         try:
@@ -72,7 +72,7 @@ async def test_a_sale_leaves_little_to_the_garbage_collector(etcd: EtcdMember, v
 
 
 async def test_quantities(etcd: EtcdMember, valkey: Valkey) -> None:
-    """The articles' example: when 3, 2 and 1 of 4 units are wanted, the first and the last get theirs."""
+    """In the articles' example 3, 2 and 1 of 4 units are wanted: the first and the last buyer get theirs."""
     async with shop(etcd.endpoint, valkey.url) as one:
         await one.set_stock("default", 4)
         answers = await asyncio.gather(*(one.buy(Purchase(quantity)) for quantity in (3, 2, 1)))
@@ -82,7 +82,7 @@ async def test_quantities(etcd: EtcdMember, valkey: Valkey) -> None:
 
 @pytest.mark.parametrize("batch_max", [1, 1000])
 async def test_an_idempotency_key_buys_once(etcd: EtcdMember, valkey: Valkey, batch_max: int) -> None:
-    """50 presses with one key, at the same time in two instances, get one unit, one order, and one answer for all."""
+    """50 requests with one key, at the same time at two instances, get one unit, one order, and one answer."""
     async with (
         shop(etcd.endpoint, valkey.url, batch_max=batch_max) as one,
         shop(etcd.endpoint, valkey.url, batch_max=batch_max) as two,
@@ -99,7 +99,7 @@ async def test_an_idempotency_key_buys_once(etcd: EtcdMember, valkey: Valkey, ba
 
 
 async def test_sold_out_takes_no_room(etcd: EtcdMember, valkey: Valkey) -> None:
-    """While nothing is left the answer is the same again and nothing is remembered; after a restock the key may buy."""
+    """The answer "sold out" is repeatable and stores nothing; after a restock the key may buy."""
     async with shop(etcd.endpoint, valkey.url) as one, redis.asyncio.Redis.from_url(valkey.url) as client:
         await one.set_stock("default", 0)
         for _ in range(2):
@@ -111,7 +111,7 @@ async def test_sold_out_takes_no_room(etcd: EtcdMember, valkey: Valkey) -> None:
 
 
 async def test_who_wanted_too_many_is_remembered(etcd: EtcdMember, valkey: Valkey) -> None:
-    """A key that was refused because too few were left is told so again after a restock; a new key buys."""
+    """A key that was refused because too few were left stays refused after a restock; a new key buys."""
     async with shop(etcd.endpoint, valkey.url) as one:
         await one.set_stock("default", 1)
         assert (await one.buy(Purchase(quantity=2, key="k"))).outcome is Outcome.SOLD_OUT
@@ -121,7 +121,7 @@ async def test_who_wanted_too_many_is_remembered(etcd: EtcdMember, valkey: Valke
 
 
 async def test_a_key_has_its_answer_before_the_start_too(etcd: EtcdMember, valkey: Valkey) -> None:
-    """An instance whose clock is behind answers the key of an order as the one that sold it."""
+    """An instance whose clock is behind answers an order's key as the seller did."""
     async with (
         shop(etcd.endpoint, valkey.url) as ahead,
         shop(etcd.endpoint, valkey.url, sale_starts_at=at(60)) as behind,
@@ -130,11 +130,11 @@ async def test_a_key_has_its_answer_before_the_start_too(etcd: EtcdMember, valke
         first = await ahead.buy(Purchase(key="k"))
         assert await behind.buy(Purchase(key="k")) == first._replace(replayed=True)
         assert await behind.buy(Purchase(key="new")) == Answer(Outcome.NOT_STARTED, 1)
-        assert (await ahead.buy(Purchase(key="new"))).outcome is Outcome.SOLD  # that was no last word
+        assert (await ahead.buy(Purchase(key="new"))).outcome is Outcome.SOLD  # that answer was not final
 
 
 async def test_ended_is_a_last_word(etcd: EtcdMember, valkey: Valkey) -> None:
-    """A purchase that waits in time at one instance, and is told "ended" at another, is not sold to afterwards."""
+    """A purchase that waits in time at one instance, and gets "ended" at another, is not sold to afterwards."""
     ended = at(-1)
     async with (
         shop(etcd.endpoint, valkey.url, instance="slow") as slow,
@@ -152,7 +152,7 @@ async def test_ended_is_a_last_word(etcd: EtcdMember, valkey: Valkey) -> None:
 
 
 async def test_sold_out_is_known_for_a_while(etcd: EtcdMember) -> None:
-    """After the last unit it is said without asking the store, but not of a key; a restock is seen in time."""
+    """After the last unit "sold out" is answered from memory, but not to a key; a restock is seen in time."""
     with Valkey() as valkey:
         async with (
             shop(etcd.endpoint, valkey.url, sold_out_ttl_ms=60_000, purchase_timeout_ms=1000) as knows,
@@ -163,10 +163,10 @@ async def test_sold_out_is_known_for_a_while(etcd: EtcdMember) -> None:
             assert first.outcome is Outcome.SOLD
             assert (await knows.buy(Purchase())).outcome is Outcome.SOLD_OUT
             assert (await soon.buy(Purchase())).outcome is Outcome.SOLD_OUT
-            # The key's answer is what it was.
+            # The key keeps its answer.
             again = await knows.buy(Purchase(key="first"))
             assert (again.order_id, again.replayed) == (first.order_id, True)
-            # The instance that changes the stock knows it at once, the others a little later.
+            # The instance that changes the stock knows at once, the others a little later.
             await knows.set_stock("default", 2)
             assert (await knows.buy(Purchase())).outcome is Outcome.SOLD
             await eventually_async(lambda: soon.buy(Purchase()), until=lambda told: told.outcome is Outcome.SOLD)
@@ -179,7 +179,7 @@ async def test_sold_out_is_known_for_a_while(etcd: EtcdMember) -> None:
 
 
 async def test_saturated_instances_take_turns(etcd: EtcdMember, valkey: Valkey) -> None:
-    """While all have buyers waiting none is granted the lock twice in a row, and none begins a batch out of time."""
+    """While all have waiting buyers, none gets the lock twice in a row, and none begins a batch after its time."""
     async with AsyncExitStack() as stack:
         options = {"batch_max": 100, "max_hold_ms": 5, "purchase_timeout_ms": 60_000}
         shops = [
@@ -194,7 +194,7 @@ async def test_saturated_instances_take_turns(etcd: EtcdMember, valkey: Valkey) 
             turns |= {order.token: order.instance for order in page}
             after = page[-1].id
         owners = [turns[token] for token in sorted(turns)]
-        # As long as all three are in the queue: until the first of them has served all its buyers.
+        # All three are in the queue until the first of them has served all its buyers.
         last = min(max(index for index, one in enumerate(owners) if one == name) for name in "012")
         begin = max(owners.index(name) for name in "012")
         busy = owners[begin : last + 1]
@@ -204,7 +204,7 @@ async def test_saturated_instances_take_turns(etcd: EtcdMember, valkey: Valkey) 
 
 
 async def test_nobody_is_overtaken_in_an_instance(etcd: EtcdMember, valkey: Valkey) -> None:
-    """First come, first served: over many grants buyers are answered in the order in which they came."""
+    """Over many grants an instance serves its buyers in the order of their arrival."""
     async with shop(etcd.endpoint, valkey.url, batch_max=50, purchase_timeout_ms=60_000) as one:
         await one.set_stock("default", 10_000)
         await one.buy(Purchase())
@@ -219,7 +219,7 @@ async def test_nobody_is_overtaken_in_an_instance(etcd: EtcdMember, valkey: Valk
 
 
 async def test_the_limit_per_buyer(etcd: EtcdMember, valkey: Valkey) -> None:
-    """With a limit of 2 units nobody gets 3, however often and wherever they ask; a buyer must have a name."""
+    """With a limit of 2 units nobody gets 3, however often and wherever they buy; a buyer needs a name."""
     async with (
         shop(etcd.endpoint, valkey.url, limit_per_buyer=2, batch_max=3) as one,
         shop(etcd.endpoint, valkey.url, limit_per_buyer=2, batch_max=3) as two,
@@ -233,7 +233,7 @@ async def test_the_limit_per_buyer(etcd: EtcdMember, valkey: Valkey) -> None:
 
 
 def at(after_s: float) -> datetime:
-    """A moment so many seconds from now."""
+    """Return the time so many seconds from now."""
     return datetime.now(UTC) + timedelta(seconds=after_s)
 
 
@@ -259,7 +259,7 @@ async def test_instances_know_what_the_others_sold(etcd: EtcdMember, valkey: Val
 
 
 async def test_before_the_sale_starts(etcd: EtcdMember, valkey: Valkey) -> None:
-    """Nothing is sold before the start, with or without a key; then it is, with the same key, too."""
+    """Nothing is sold before the start, with or without a key; afterwards the same key buys."""
     async with shop(etcd.endpoint, valkey.url, sale_starts_at=at(0.5)) as one:
         await one.set_stock("default", 2)
         for purchase in (Purchase(), Purchase(key="early")):
@@ -270,7 +270,7 @@ async def test_before_the_sale_starts(etcd: EtcdMember, valkey: Valkey) -> None:
 
 
 async def test_after_the_sale_has_ended(etcd: EtcdMember, valkey: Valkey) -> None:
-    """New purchases are refused, for good if they have a key; repeats are answered as the first time."""
+    """New purchases are refused, for good if they have a key; repeats get their first answer."""
     over = at(-1)
     async with shop(etcd.endpoint, valkey.url) as one, shop(etcd.endpoint, valkey.url, sale_ends_at=over) as ended:
         await one.set_stock("default", 5)
@@ -279,7 +279,7 @@ async def test_after_the_sale_has_ended(etcd: EtcdMember, valkey: Valkey) -> Non
         assert await ended.buy(Purchase(key="late")) == Answer(Outcome.ENDED, 1)
         assert await ended.buy(Purchase(key="in time")) == first._replace(replayed=True)
         assert await one.buy(Purchase(key="late")) == Answer(Outcome.ENDED, 1, replayed=True)
-        assert (await one.buy(Purchase(key="new"))).outcome is Outcome.SOLD  # the end was put off
+        assert (await one.buy(Purchase(key="new"))).outcome is Outcome.SOLD  # the end was postponed
         assert (await one.audit("default")).lucky == 2
 
 
@@ -298,7 +298,7 @@ async def test_a_buyer_who_came_before_the_end_is_served(etcd: EtcdMember, valke
 
 @pytest.mark.parametrize("lock_groups", [(1024, 1024), (1, 1), (3, 3), (1024, 1), (1, 3)])
 async def test_items_are_sold_apart(etcd: EtcdMember, valkey: Valkey, lock_groups: tuple[int, int]) -> None:
-    """Items may share locks, and two instances may disagree about that: each item is sold to its last unit."""
+    """Items may share locks, and two instances may disagree about that: each item sells to its last unit."""
     async with (
         shop(etcd.endpoint, valkey.url, lock_groups=lock_groups[0]) as one,
         shop(etcd.endpoint, valkey.url, lock_groups=lock_groups[1], instance="other") as other,
@@ -315,7 +315,7 @@ async def test_items_are_sold_apart(etcd: EtcdMember, valkey: Valkey, lock_group
 
 @pytest.mark.parametrize(("lock_groups", "names"), [(1024, 20), (1, 1), (3, 3)])
 async def test_locks_that_items_share(etcd: EtcdMember, valkey: Valkey, lock_groups: int, names: int) -> None:
-    """The setting says over how many locks the items are spread: one for all, a few, or so many that none is shared."""
+    """The setting spreads the items over one lock, a few, or so many that none is shared."""
     async with shop(etcd.endpoint, valkey.url, lock_groups=lock_groups) as one:
         seen: set[str] = set()
         skus = [f"item-{number}" for number in range(20)]
@@ -338,7 +338,7 @@ async def test_locks_that_items_share(etcd: EtcdMember, valkey: Valkey, lock_gro
 
 
 async def test_an_item_that_can_not_be_sold_does_not_stop_the_others(etcd: EtcdMember, valkey: Valkey) -> None:
-    """Of three items of a lock one is fenced by another lock system, one is no number; the third is sold meanwhile."""
+    """Of three items of a lock one is fenced by another lock system, one is not a number; the third is sold."""
     async with shop(etcd.endpoint, valkey.url, purchase_timeout_ms=60_000) as one:
         for sku in ("fenced", "broken", "sound"):
             await one.set_stock(sku, 500)
@@ -376,7 +376,7 @@ async def test_buyers_of_a_parked_item_are_told_at_the_end(etcd: EtcdMember, val
 async def test_more_items_than_are_remembered(
     etcd: EtcdMember, valkey: Valkey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Items that nobody waits for are forgotten to make room, and buyers are not."""
+    """Items without waiting buyers are forgotten to make room; buyers are not."""
     monkeypatch.setattr(queue_module, "_ITEMS_KEPT", 3)
     async with shop(etcd.endpoint, valkey.url) as one:
         skus = [f"item-{number}" for number in range(60)]
@@ -391,18 +391,18 @@ async def test_more_items_than_are_remembered(
 
 
 async def test_unknown_items_leave_nothing_behind(etcd: EtcdMember, valkey: Valkey) -> None:
-    """After a flood of names that don't exist nothing is kept of them, and no lock is held."""
+    """A flood of unknown names leaves nothing in memory, and no lock."""
     async with shop(etcd.endpoint, valkey.url) as one:
         asked = [one.buy(Purchase(sku=f"nope-{number}")) for number in range(10_000)]
         answers = await asyncio.gather(*asked, return_exceptions=True)
         assert {type(answer) for answer in answers} == {UnknownItem}
         assert one.waiting_by_item == {}
-        assert dict(one.sale.store._watermarks) == {}  # or anybody could fill the memory, a name at a time
+        assert dict(one.sale.store._watermarks) == {}  # or a flood of names could fill the memory
         await eventually_async(one.contenders, until=lambda queue: queue == [])
 
 
 async def test_an_item_that_is_deleted_while_open(etcd: EtcdMember, valkey: Valkey) -> None:
-    """When the stock's key goes away buyers are told so; when it comes back they are served."""
+    """When the stock's key is deleted, buyers get an error; when it is back, they are served."""
     async with shop(etcd.endpoint, valkey.url) as one:
         await one.set_stock("default", 5)
         await one.buy(Purchase())
@@ -418,7 +418,7 @@ async def test_an_item_that_is_deleted_while_open(etcd: EtcdMember, valkey: Valk
 
 
 async def test_a_restock_by_hand_in_mid_sale_is_kept(etcd: EtcdMember, valkey: Valkey) -> None:
-    """A change by `redis-cli` while buyers are served is not overwritten, and the audit says that a hand was in it."""
+    """A change by `redis-cli` while buyers are served is not overwritten, and the audit reports it."""
     async with shop(etcd.endpoint, valkey.url, batch_max=5) as one:
         await one.set_stock("default", 100)
         buying = asyncio.create_task(buy(one, 200))
@@ -434,7 +434,7 @@ async def test_a_restock_by_hand_in_mid_sale_is_kept(etcd: EtcdMember, valkey: V
 
 @asynccontextmanager
 async def held(etcd: EtcdMember) -> AsyncIterator[None]:
-    """Holds the default item's lock, as another instance would."""
+    """Hold the default item's lock, as another instance would."""
     backend = EtcdBackend([etcd.endpoint], ttl_s=30)
     try:
         async with backend.aio.lock("/seckill/lock/all"):
@@ -444,7 +444,7 @@ async def held(etcd: EtcdMember) -> AsyncIterator[None]:
 
 
 async def waiting_buyers(one: Any, count: int) -> asyncio.Task[list[Answer | BaseException]]:
-    """So many, once all of them are in the queue."""
+    """Start so many buyers, and return once all of them are queued."""
     waiting = asyncio.create_task(buy(one, count))
     await eventually_async(lambda: one.waiting_by_item == {"default": count}, "they wait")
     return waiting
@@ -462,7 +462,7 @@ async def test_a_full_queue_refuses_at_once(etcd: EtcdMember, valkey: Valkey) ->
 
 
 async def test_a_purchase_has_a_deadline(etcd: EtcdMember, valkey: Valkey) -> None:
-    """A buyer who waits longer than `purchase_timeout_ms` is told that nothing was sold; and nothing is, later."""
+    """A buyer who waits longer than `purchase_timeout_ms` hears that nothing was sold; and nothing is, later."""
     async with shop(etcd.endpoint, valkey.url, purchase_timeout_ms=300) as one:
         await one.set_stock("default", 100)
         async with held(etcd):
@@ -475,7 +475,7 @@ async def test_a_purchase_has_a_deadline(etcd: EtcdMember, valkey: Valkey) -> No
 
 
 async def test_closing_serves_those_who_wait(etcd: EtcdMember, valkey: Valkey) -> None:
-    """A shop that closes takes nobody in, serves those who wait, and leaves nothing in the lock's queue."""
+    """A closing shop refuses new buyers, serves the waiting ones, and leaves the lock's queue."""
     async with shop(etcd.endpoint, valkey.url) as one, shop(etcd.endpoint, valkey.url) as other:
         await one.set_stock("default", 100)
         async with held(etcd):
@@ -490,24 +490,24 @@ async def test_closing_serves_those_who_wait(etcd: EtcdMember, valkey: Valkey) -
 
 
 async def test_closing_does_not_wait_for_ever(etcd: EtcdMember, valkey: Valkey) -> None:
-    """Those who can't be served before `drain_timeout_s` are told that nothing was sold."""
+    """Buyers who can't be served before `drain_timeout_s` hear that nothing was sold."""
     async with shop(etcd.endpoint, valkey.url) as one, shop(etcd.endpoint, valkey.url) as other:
         await one.set_stock("default", 100)
         async with held(etcd):
             waiting = await waiting_buyers(one, 5)
             await one.close(within_s=0.1)
             assert {type(answer) for answer in await waiting} == {NotDecided}
-            # Only the holder is in the queue then.
+            # Only the holder is queued then.
             await eventually_async(other.contenders, until=lambda queue: len(queue) == 1)
         assert (await other.level("default")).lucky == 0
 
 
 async def test_a_buyer_who_comes_as_the_worker_ends_is_served(valkey: Valkey) -> None:
-    """A buyer who comes right after the worker's last look at the queue, before its task is done, is served, too."""
+    """A buyer who comes right after the worker's last look at the queue, before its task ends, is served, too."""
     late: list[asyncio.Future[Answer]] = []
 
     class Handing(AsyncLock):
-        """Lets the second buyer in right behind the step in which the worker gives its lock back and ends."""
+        """A lock that adds the second buyer right behind the step in which the worker releases it and ends."""
 
         @asynccontextmanager
         async def holding(self, **_: Any) -> AsyncIterator[Grant]:

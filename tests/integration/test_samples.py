@@ -1,4 +1,4 @@
-"""The sample configurations of examples/ are taken by the programs that they are for."""
+"""The sample configurations of examples/ are accepted by their programs."""
 
 import re
 import subprocess
@@ -20,20 +20,20 @@ def checked(*argv: str | Path) -> str:
 
 
 def test_nginx(tmp_path: Path) -> None:
-    """nginx takes its file, but for the folder of its log, which is not ours to write to."""
+    """nginx accepts its file, but for the folder of its log, where a test may not write."""
     text = (EXAMPLES / "nginx.conf").read_text().replace("/var/log/nginx", str(tmp_path))
     (tmp_path / "nginx.conf").write_text(f"pid {tmp_path}/pid;\nerror_log {tmp_path}/error.log;\n{text}")
     checked(optional_server("nginx", "nginx-light"), "-t", "-p", tmp_path, "-c", tmp_path / "nginx.conf")
 
 
 def test_haproxy() -> None:
-    """HAProxy takes its file without a warning."""
+    """HAProxy accepts its file without a warning."""
     said = checked(optional_server("haproxy", "haproxy"), "-c", "-f", EXAMPLES / "haproxy.cfg")
     assert "WARNING" not in said
 
 
 def test_systemd(tmp_path: Path) -> None:
-    """systemd knows every word of the unit, whose program is installed where it says."""
+    """systemd knows every directive of the unit, whose program is installed at its path."""
     program = tmp_path / "seckill"
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
@@ -51,7 +51,7 @@ def test_settings_that_are_named_exist(name: str) -> None:
 
 
 def test_the_image_has_what_the_docs_say() -> None:
-    """What is locked for the image holds the extras: signed buyers, rates, MySQL, ZooKeeper, traces."""
+    """The image's lock file has the extras: signed buyers, rates, MySQL, ZooKeeper, traces."""
     locked = set(re.findall(r"^([a-z0-9-]+)==", (ROOT / "requirements.lock").read_text(), re.MULTILINE))
     assert {"pyjwt", "cryptography", "limits", "sqlalchemy", "asyncmy", "opentelemetry-distro"} <= locked
     assert "*\n!app\n" in (ROOT / ".dockerignore").read_text()

@@ -1,4 +1,4 @@
-"""What schemathesis finds by itself, in all its phases: examples, coverage, fuzzing, and requests that follow links."""
+"""Schemathesis runs in all its phases: examples, coverage, fuzzing, and stateful requests that follow links."""
 
 import subprocess
 import sys
@@ -9,16 +9,16 @@ import pytest
 from lab.servers import EtcdMember, Valkey
 from tests.harness.shop import TOKEN, Instance
 
-# These never end, or what they begin goes on after their answer.
+# These never end, or have effects after their answer.
 LEFT_OUT = r"^/(stock/live|control/live|control/rush|control/pause)$"
-# These are judged by what only the store knows: tests/integration/test_openapi.py does that.
+# tests/integration/test_openapi.py judges these by the store's data.
 NOT_ASKED = "positive_data_acceptance"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 101, 20261122])
 def test_nothing_is_found(etcd: EtcdMember, valkey: Valkey, tmp_path: Path, seed: int) -> None:
-    """No 5xx, no answer that is not described, no invalid request that is taken, whoever asks."""
+    """There is no 5xx, no undocumented answer, and no accepted invalid request, with or without rights."""
     with Instance(etcd.endpoint, valkey.url) as instance:
         argv = [str(Path(sys.executable).with_name("schemathesis")), "run", f"{instance.url}/openapi.json"]
         argv += ["--phases", "examples,coverage,fuzzing,stateful", "--seed", str(seed), "--max-examples", "20"]

@@ -1,4 +1,4 @@
-"""A short run of the soak test: everybody takes part, and the report is complete. No figure is judged so early."""
+"""A short soak test takes part in everything and writes a complete report. No figure is judged so early."""
 
 import csv
 import json
@@ -21,7 +21,7 @@ SOAK = [sys.executable, "-m", "loadtest.soak"]
 
 
 def test_a_short_soak(tmp_path: Path) -> None:
-    """It sells beside faults; all quantities are in the table and in the plot."""
+    """The test sells under faults; all quantities are in the table and in the plot."""
     plot = tmp_path / "docs" / "plot.svg"
     options = ["--minutes", "0.75", "--report", str(tmp_path), "--plot", str(plot)]
     done = subprocess.run([*SOAK, *options], cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
@@ -41,7 +41,7 @@ def test_a_short_soak(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_it_can_be_stopped(tmp_path: Path, number: signal.Signals) -> None:
-    """Ctrl-C in mid-run ends all that was started, and keeps the figures."""
+    """Ctrl-C in mid-run ends all processes, and keeps the figures."""
     soak = subprocess.Popen([*SOAK, "--report", str(tmp_path)], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     table = tmp_path / "soak.csv"
     try:

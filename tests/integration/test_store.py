@@ -1,4 +1,4 @@
-"""What only stores in Redis and Valkey do: their keys, bad data in them, scripts, replicas, Cluster and Sentinel."""
+"""The Redis and Valkey stores have features of their own: keys, bad data, scripts, replicas, Cluster, Sentinel."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -41,7 +41,7 @@ def batch(stock: int, *quantities: int) -> Batch:
 async def opened(
     url: str, kind: type[RedisStockStore] = RedisStockStore, **options: Any
 ) -> AsyncIterator[tuple[RedisStockStore, Any]]:
-    """A store, and a plain client beside it."""
+    """Open a store, and a plain client beside it."""
     store = kind(url, **options)
     client = redis.asyncio.Redis.from_url(url.replace("+cluster", ""), decode_responses=True)
     try:
@@ -61,7 +61,7 @@ async def closing(store: RedisStockStore) -> AsyncIterator[RedisStockStore]:
 
 @pytest.fixture(scope="module", params=["valkey", pytest.param("redis-7.0", marks=pytest.mark.slow)])
 def server(request: pytest.FixtureRequest) -> Iterator[Valkey]:
-    """The embedded Valkey, and the Redis of Debian."""
+    """Start the embedded Valkey, or Debian's Redis."""
     binary = valkey_binary() if request.param == "valkey" else optional_server("redis-server", "redis-server")
     with Valkey(binary=binary) as running:
         yield running
@@ -69,7 +69,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[Valkey]:
 
 @pytest.fixture
 async def client(server: Valkey) -> AsyncIterator[Any]:
-    """A plain client of the server, which is empty."""
+    """Open a plain client of the server, and empty the server."""
     client = redis.asyncio.Redis.from_url(server.url, decode_responses=True)
     try:
         await client.flushall()
@@ -80,7 +80,7 @@ async def client(server: Valkey) -> AsyncIterator[Any]:
 
 @pytest.fixture
 async def store(server: Valkey, client: Any) -> AsyncIterator[RedisStockStore]:
-    """A store over the same server."""
+    """Open a store on the same server."""
     async with closing(RedisStockStore(server.url)) as store:
         yield store
 
@@ -95,7 +95,7 @@ NEEDED = ["decrby", "incrby", "xadd", "hset", "hincrby", "mget", "type", "rename
 async def test_a_right_that_is_missing_is_told_before_anything_is_written(
     server: Valkey, store: RedisStockStore, client: Any, command: str
 ) -> None:
-    """A command that our user may not run would end a script in the middle: nothing is sold, and `ping` names it."""
+    """A forbidden command would end a script in the middle: nothing is sold, and `ping` names the command."""
     await store.set_stock("default", fence(1), 5)
     before = await client.get("stock"), await client.get("lucky"), await client.xlen("seckill:{default}:orders")
     await client.acl_setuser("half", enabled=True, reset=True, nopass=True, keys=["*"], categories=["+@all"])
@@ -118,11 +118,11 @@ async def test_a_right_that_is_missing_is_told_before_anything_is_written(
 
 
 async def test_a_write_that_died_half_way_is_the_last_one(store: RedisStockStore, client: Any) -> None:
-    """Units that are counted as sold, and whose orders may not be there: nothing more is sold until a person looked."""
+    """A write that died half-way may have sold units without orders: nothing more is sold until a person looked."""
     await store.set_stock("default", fence(1), 5)
     await sell(store, 2, 1)
     seen = await prepare(store, "default", fence(3), "b")
-    await client.incrby("lucky", 2)  # what a commit writes first
+    await client.incrby("lucky", 2)  # the first write of a commit
     with pytest.raises(StockCorrupt, match="half-way"):
         await commit(store, "default", fence(3), Batch("b", seen.stock, [Sold(1)]))
     with pytest.raises(StockCorrupt, match="half-way"):
@@ -132,7 +132,7 @@ async def test_a_write_that_died_half_way_is_the_last_one(store: RedisStockStore
 
 
 async def test_a_sale_that_is_begun_anew_by_hand(store: RedisStockStore, client: Any) -> None:
-    """As in the articles: `set stock`, `set lucky` with redis-cli."""
+    """A sale can begin as in the articles: `set stock`, `set lucky` with redis-cli."""
     await store.set_stock("default", fence(1), 2)
     await sell(store, 2, 2)
     await client.mset({"stock": 3, "lucky": 0})
@@ -144,7 +144,7 @@ async def test_a_sale_that_is_begun_anew_by_hand(store: RedisStockStore, client:
 async def test_an_order_with_the_id_of_a_lost_one_is_another(
     server: Valkey, store: RedisStockStore, client: Any
 ) -> None:
-    """A store that was set back gives the id of an order that it lost to a new one: that is noticed all the same."""
+    """A restored store gives a new order the id of a lost one: the difference is noticed."""
     await store.set_stock("phone", fence(1), 5)
     await sell(store, 2, 1, sku="phone")
     (lost,) = await sell(store, 3, 1, sku="phone")
@@ -163,7 +163,7 @@ async def test_an_order_with_the_id_of_a_lost_one_is_another(
 
 @pytest.mark.parametrize("text", ['{"x":1}', '{"starts_at":"5"}', '{"ends_at":-1}', "[1]", "{", "5"])
 async def test_terms_that_are_not_ours(store: RedisStockStore, client: Any, text: str) -> None:
-    """Nothing is sold on them, a restock changes nothing; who names all terms, or begins a new sale, replaces them."""
+    """On foreign terms nothing is sold, and a restock keeps them; a new sale, or a full set of terms, replaces them."""
     await store.set_stock("phone", fence(1), 5)
     every = TermsChange(limit_per_buyer=1, starts_at=None, ends_at=None, paused=None)
     for repair in ({"terms": every}, {"new_sale": True}):
@@ -179,7 +179,7 @@ async def test_terms_that_are_not_ours(store: RedisStockStore, client: Any, text
 
 
 async def test_refusals_are_bounded(store: RedisStockStore, client: Any) -> None:
-    """Whoever asks again and again with new keys fills two hashes of an item, and then the oldest are forgotten."""
+    """Many retries with new keys fill two hashes of an item, and then the oldest keys are forgotten."""
     await store.set_stock("default", fence(1), 5)
     refused = Settled("sold_out", 9, None)
     for number in range(30):
@@ -197,7 +197,7 @@ async def test_refusals_are_bounded(store: RedisStockStore, client: Any) -> None
 
 @pytest.mark.slow
 async def test_items_are_found_among_very_many_keys(server: Valkey, client: Any) -> None:
-    """Each page of keys is a call with a deadline of its own: however many there are, the items are found."""
+    """Each page of keys is a call with its own deadline: however many keys there are, the items are found."""
     for first in range(0, 50_000, 10_000):
         await client.mset({f"somebody:{number}": 1 for number in range(first, first + 10_000)})
     async with opened(server.url) as (store, _):
@@ -216,7 +216,7 @@ async def test_items_are_found_among_very_many_keys(server: Valkey, client: Any)
 
 @pytest.mark.parametrize("stands_in", ["MGET", "EXISTS"])
 async def test_a_server_that_talks_nonsense_is_away(stands_in: str) -> None:
-    """Whatever another program behind the address answers to our scripts: it is no error of ours, and no sale."""
+    """Any answer of another program at the address means that the store is away: no error of ours, and no sale."""
     renamed = [("EVALSHA", ""), ("EVAL", ""), (stands_in, "EVAL")]
     options = [word for names in renamed for word in ("--rename-command", *names)]
     with Valkey(options=options) as server:
@@ -233,7 +233,7 @@ async def test_a_server_that_talks_nonsense_is_away(stands_in: str) -> None:
 
 @pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-ttl"])
 async def test_a_server_that_evicts_is_not_ready(store: RedisStockStore, client: Any, policy: str) -> None:
-    """It would drop orders and idempotency keys when its memory is full, and say nothing."""
+    """An evicting server would silently drop orders and idempotency keys when its memory is full."""
     await store.ensure_lasting()
     await client.config_set("maxmemory-policy", policy)
     try:
@@ -249,7 +249,7 @@ async def test_a_server_that_evicts_is_not_ready(store: RedisStockStore, client:
 
 
 async def test_without_the_guard_that_unit_is_sold_twice(server: Valkey, client: Any) -> None:
-    """The same steps without the guard: two are told "sold", one unit is gone. It is the guard that prevents it."""
+    """Without the guard the same steps sell one unit twice, so it is the guard that prevents it."""
     async with closing(BareStockStore(server.url)) as store:
         assert await fenced_at_the_read_too(store) == []
         level = await store.level("default")
@@ -263,7 +263,7 @@ async def test_a_token_that_lua_could_mistake_is_refused(store: RedisStockStore)
 
 
 async def test_an_item_that_goes_away_stops_what_was_prepared(store: RedisStockStore, client: Any) -> None:
-    """If the stock's key is gone when the next batch is prepared, the one that is still on its way is never written."""
+    """If the stock's key is gone when the next batch is prepared, the previous one is never written."""
     await store.set_stock("default", fence(1), 3)
     await prepare(store, "default", fence(1), "b")
     await client.delete("stock")
@@ -295,7 +295,7 @@ async def test_items_lie_in_one_slot_and_apart(store: RedisStockStore, client: A
 
 @pytest.mark.parametrize("value", ["", "abc", "-1", "1.5", "1e3", "007", " 5", "9" * 20])
 async def test_a_stock_that_is_no_number_is_not_touched(store: RedisStockStore, client: Any, value: str) -> None:
-    """What is not a whole number of 0 or more gets a clear error, and stays as it is."""
+    """A stock that is no whole number of 0 or more gets a clear error, and stays as it is."""
     await client.set("stock", value)
     for attempt in (prepare(store, "default", fence(1), "b"), store.level("default")):
         with pytest.raises(StockCorrupt, match="'stock' of item 'default' is not a whole number"):
@@ -315,7 +315,7 @@ WRONG = [
 
 
 async def dump(client: Any, of: str = "*") -> dict[str, bytes | None]:
-    """All that is stored under keys like that, byte for byte."""
+    """Return all data under keys with that pattern, byte for byte."""
     raw = redis.asyncio.Redis(port=client.connection_pool.connection_kwargs["port"])
     try:
         return {name.decode(): await raw.dump(name) async for name in raw.scan_iter(match=of)}
@@ -327,7 +327,7 @@ async def dump(client: Any, of: str = "*") -> dict[str, bytes | None]:
 async def test_a_script_that_would_stumble_writes_nothing(
     store: RedisStockStore, client: Any, key: str, value: str
 ) -> None:
-    """A key of ours that holds something else is noticed before the first write, as a script is not undone."""
+    """A wrong type under a key of ours is noticed before the first write, as a script is not undone."""
     await store.set_stock("default", fence(1), 5)
     await prepare(store, "default", fence(2), "b")
     await client.set(key, value)
@@ -339,7 +339,7 @@ async def test_a_script_that_would_stumble_writes_nothing(
 
 @pytest.mark.parametrize("units", ["05", "+5", "x", str(2**63 - 1)])
 async def test_a_buyers_count_that_is_no_number_writes_nothing(store: RedisStockStore, client: Any, units: str) -> None:
-    """One buyer's count that can't be added to stops the whole batch before its first order is written."""
+    """One buyer's invalid count stops the whole batch before its first order is written."""
     await store.set_stock("default", fence(1), 5)
     await prepare(store, "default", fence(2), "b")
     await client.hset("seckill:{default}:buyers", "bob", units)
@@ -355,7 +355,7 @@ async def test_a_buyers_count_that_is_no_number_writes_nothing(store: RedisStock
 async def test_setting_the_stock_beside_a_wrong_lucky_writes_nothing(
     store: RedisStockStore, client: Any, value: str
 ) -> None:
-    """A restock is refused if the units sold can't be read; a new sale begins at 0 sold anyway."""
+    """A restock is refused if the number of units sold can't be read; a new sale sets it to 0 anyway."""
     await store.set_stock("default", fence(1), 5)
     await client.set("lucky", value)
     before = await dump(client)
@@ -379,7 +379,7 @@ async def test_setting_the_stock_beside_a_wrong_lucky_writes_nothing(
 async def test_a_key_that_is_none_of_ours_stops_only_its_item(
     store: RedisStockStore, client: Any, key: str, error: type[Exception]
 ) -> None:
-    """A foreign value under one item's key is found before anything of it is written; the others are sold."""
+    """A foreign value under one item's key is found before that item is written; the others are sold."""
     skus = ("a", "b", "c")
     for sku in skus:
         await store.set_stock(sku, fence(1), 5)
@@ -401,7 +401,7 @@ async def test_a_key_that_is_none_of_ours_stops_only_its_item(
 
 
 async def test_foreign_data_is_an_error_of_ours_not_of_python(store: RedisStockStore, client: Any) -> None:
-    """Bytes that are no text, entries that are no orders and keys that are no answers raise `StockCorrupt`."""
+    """Bytes that are not text, and malformed orders and answers raise `StockCorrupt`."""
     await store.set_stock("default", fence(1), 5)
     await client.xadd("seckill:{default}:orders", {"something": "else"})
     with pytest.raises(StockCorrupt, match="orders"):
@@ -416,7 +416,7 @@ async def test_foreign_data_is_an_error_of_ours_not_of_python(store: RedisStockS
 
 
 async def test_a_buyers_key_is_never_taken_for_an_item(store: RedisStockStore, client: Any) -> None:
-    """An idempotency key that looks like the rest of a key's name doesn't show up among the items."""
+    """An idempotency key that looks like a part of a key's name is not listed as an item."""
     await store.set_stock("phone", fence(1), 0)
     await prepare(store, "phone", fence(1), "b")
     refused = Refused("x}:stock", Settled("sold_out", 1, None))
@@ -448,7 +448,7 @@ async def test_a_connection_that_the_server_closed(store: RedisStockStore, clien
 
 
 async def test_a_server_without_memory_takes_nothing(store: RedisStockStore, client: Any) -> None:
-    """A server that is out of memory causes an error, and nothing is half-written."""
+    """A server that is out of memory causes an error, and no batch is half-written."""
     await store.set_stock("default", fence(1), 5)
     await prepare(store, "default", fence(2), "b")
     await client.config_set("maxmemory", "1")
@@ -456,14 +456,14 @@ async def test_a_server_without_memory_takes_nothing(store: RedisStockStore, cli
         with pytest.raises(StockUnavailable, match="takes no writes"):
             await commit(store, "default", fence(2), batch(5, 1))
         with pytest.raises(StockUnavailable):
-            await store.ping()  # it answers a plain PING
+            await store.ping()  # a plain PING succeeds
     finally:
         await client.config_set("maxmemory", "0")
     assert await store.level("default") == Level("default", 5, 0, 5)
 
 
 async def test_a_replica_is_not_ready() -> None:
-    """A read-only replica answers, but can't be sold from; `ping` says so."""
+    """A read-only replica answers, but can't sell; `ping` reports that."""
     with Valkey() as primary, Valkey(options=["--replicaof", "127.0.0.1", str(primary.port)]) as replica:
         async with opened(primary.url) as (store, _):
             await store.set_stock("default", fence(1), 5)
@@ -476,7 +476,7 @@ async def test_a_replica_is_not_ready() -> None:
 
 
 async def test_an_answer_that_does_not_come_is_an_error_in_time(valkey: Valkey) -> None:
-    """A frozen store ends a call at its deadline, and a lost connection at once; afterwards all is well again."""
+    """A frozen store ends a call at its deadline, a lost connection at once; afterwards calls succeed again."""
     with Proxy(valkey.port) as proxy:
         async with opened(f"redis://127.0.0.1:{proxy.port}/0", timeout_s=0.3) as (store, _):
             await store.set_stock("default", fence(1), 5)
@@ -525,7 +525,7 @@ ODD += [(field, text) for field in ("generation", "epoch") for text in ("odd", "
 
 @pytest.mark.parametrize(("odd", "text"), [*ODD, ("source without a token", "another")])
 async def test_an_odd_fence_is_its_items_trouble(store: RedisStockStore, client: Any, odd: str, text: str) -> None:
-    """A fence that somebody has edited is an error that names its key; the other items of the same call are sold."""
+    """An edited fence raises an error with its key; the other items of the same call are sold."""
     skus = ("bad", "good")
     asks = {sku: Ask() for sku in skus}
     for sku in skus:
@@ -554,7 +554,7 @@ async def test_an_odd_fence_is_its_items_trouble(store: RedisStockStore, client:
 async def test_an_odd_item_does_not_hide_that_orders_of_another_are_missing(
     store: RedisStockStore, client: Any
 ) -> None:
-    """A look at several items answers for each of them."""
+    """A call for several items answers each of them."""
     for sku in ("behind", "good", "odd"):
         await store.set_stock(sku, fence(1), 10)
         await sell(store, 2, 1, sku=sku)

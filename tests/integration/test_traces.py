@@ -1,4 +1,4 @@
-"""A span for each grant, sent by OpenTelemetry's own SDK: `opentelemetry-instrument seckill serve`."""
+"""OpenTelemetry's own SDK sends a span for each grant: `opentelemetry-instrument seckill serve`."""
 
 import asyncio
 import itertools
@@ -32,7 +32,7 @@ INSTRUMENT = str(Path(sys.executable).with_name("opentelemetry-instrument"))
 
 @pytest.fixture
 def traced(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
-    """A collector, and the variables with which the SDK finds it."""
+    """Start a collector, and set the variables by which the SDK finds it."""
     with collector() as found:
         send_to(monkeypatch, found.url)
         yield found
@@ -49,7 +49,7 @@ def send_to(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
 
 
 def instrumented(etcd: EtcdMember, store_url: str, **others: Any) -> Instance:
-    """An instance that is started as an operator starts it who wants traces."""
+    """Start an instance as an operator who wants traces would."""
     return Instance(etcd.endpoint, store_url, under=[INSTRUMENT], **{"traces": "true"} | others)
 
 
@@ -59,25 +59,25 @@ def set_stock(instance: Instance, units: int, sku: str = "default") -> None:
 
 
 def buy(instance: Instance, **wish: Any) -> str:
-    """Buy, and return what the buyer is told."""
+    """Buy, and return the outcome."""
     answer = httpx.post(f"{instance.url}/stock/reduce", params=wish, timeout=30)
     return answer.headers.get("x-seckill-outcome", str(answer.status_code))
 
 
 async def rush(url: str, buyers: int) -> Counter[str]:
-    """Count what so many at once are told."""
+    """Count the outcomes of so many concurrent purchases."""
     async with httpx.AsyncClient(timeout=60) as http:
         answers = await asyncio.gather(*(http.post(f"{url}/stock/reduce?buyer=b{n}") for n in range(buyers)))
     return Counter(answer.headers.get("x-seckill-outcome", str(answer.status_code)) for answer in answers)
 
 
 def events(grant: Received, name: str) -> list[tuple[int, dict[str, Any]]]:
-    """When an event happened under a grant, and its facts."""
+    """Return the time and the facts of each such event under a grant."""
     return [(at_ns, facts) for kind, at_ns, facts in grant.events if kind == name]
 
 
 async def test_each_grant_is_a_span(etcd: EtcdMember, valkey: Valkey, traced: Collector) -> None:
-    """Its token is that of the orders, its purchases and units add up, and it tells of refused and lost writes."""
+    """A grant's span has the orders' token, purchases and units that add up, and events of refused and lost writes."""
     with (
         Proxy(valkey.port) as proxy,
         instrumented(etcd, f"redis://127.0.0.1:{proxy.port}/0", batch_max=4, sold_out_ttl_ms=0) as instance,
@@ -100,7 +100,7 @@ async def test_each_grant_is_a_span(etcd: EtcdMember, valkey: Valkey, traced: Co
         assert await asyncio.to_thread(proxy.struck.wait, WITHIN_S)
         proxy.restore()
         assert await buying == "sold"
-    # The last ones were sent as it ended.
+    # The last spans were sent as the instance ended.
     grants = traced.named("grant")
     sold = [grant for grant in grants if grant.attributes["seckill.units"]]
     assert sum(grant.attributes["seckill.purchases"] for grant in grants) == 43
@@ -122,11 +122,11 @@ async def test_each_grant_is_a_span(etcd: EtcdMember, valkey: Valkey, traced: Co
         assert grant.attributes["seckill.instance"] == str(instance.port)
         assert grant.resource["service.name"] == "tickets"
     assert any(grant.failed for grant in grants)
-    # They are grants of one lock: one comes after the other.
+    # They are grants of one lock, and must not overlap.
     for earlier, later in itertools.pairwise(grants):
         assert earlier.end_ns <= events(later, "granted")[0][0]
     assert len({grant.trace for grant in grants}) == len(grants)
-    # No buyer has a span, although the web framework makes one for other requests.
+    # Purchases have no spans, although the web framework makes one for other requests.
     assert not [span for span in traced.spans if "reduce" in f"{span.name} {span.attributes}"]
 
 
@@ -134,7 +134,7 @@ async def test_each_grant_is_a_span(etcd: EtcdMember, valkey: Valkey, traced: Co
 def test_grants_have_no_spans_without_the_setting_and_the_sdk(
     etcd: EtcdMember, valkey: Valkey, traced: Collector, wanted: str, under: list[str]
 ) -> None:
-    """Both are needed for a grant's span; with one of them alone an instance sells as ever."""
+    """A grant's span needs both; with one of them alone an instance sells as ever."""
     with Instance(etcd.endpoint, valkey.url, under=under, traces=wanted) as instance:
         set_stock(instance, 1)
         assert buy(instance) == "sold"
@@ -142,7 +142,7 @@ def test_grants_have_no_spans_without_the_setting_and_the_sdk(
 
 
 def test_nothing_comes_between_a_buyer_and_the_count() -> None:
-    """The method that is called for each buyer is the metrics' own, with traces and without."""
+    """The metrics' own method is called for each buyer, with traces and without."""
     metrics, journal = Metrics(), Journal()
     with_traces = Observers([metrics, journal, Traces(instance="a")])
     without = Observers([metrics, journal])
@@ -152,8 +152,8 @@ def test_nothing_comes_between_a_buyer_and_the_count() -> None:
 
 
 def test_traces_need_their_extra() -> None:
-    """Without OpenTelemetry the start ends with a line that says what to install."""
-    # The web framework may bring the API along: it is taken away when all the rest has been imported.
+    """Without OpenTelemetry the start ends with a line that names the package to install."""
+    # The web framework may import the API: it is removed after all other imports.
     script = (
         "import sys, app.main, opentelemetry.trace; del opentelemetry.trace; "
         "sys.modules['opentelemetry.trace'] = None; app.main.create_app()"

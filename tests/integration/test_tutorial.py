@@ -1,4 +1,4 @@
-"""The tutorial's commands, run in their order, show what it says that they show."""
+"""The tutorial's commands, run in their order, print what the tutorial shows."""
 
 import os
 import re
@@ -27,7 +27,7 @@ BLOCK = re.compile(r"^```(console|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL
 
 @dataclass(frozen=True)
 class Command:
-    """A line to type, in which terminal, and the lines that it shows."""
+    """A line to type, its terminal, and its output."""
 
     terminal: str
     typed: str
@@ -49,19 +49,19 @@ def commands(block: str) -> list[Command]:
 
 
 def plain(text: str) -> str:
-    """Without a table's frame, an order's random part, and figures that differ from run to run."""
+    """Remove a table's frame, an order's random part, and figures that differ from run to run."""
     text = re.sub(r"[\u2500-\u257f]", " ", text)
     text = re.sub(r"\d{3,}", "0", text)
     return " ".join(text.split())
 
 
 def pattern(line: str) -> str:
-    """What a shown line stands for: `…` is anything."""
+    """Return a pattern for a line of output: `…` matches anything."""
     return ".*?".join(re.escape(part.strip()) for part in plain(line).split("…")).replace(r"\ ", " ?")
 
 
 class Terminal:
-    """A shell that is told one line after the other."""
+    """A shell that gets one line after another."""
 
     def __init__(self, folder: Path, env: dict[str, str]) -> None:
         self._output = folder / "terminal"
@@ -76,7 +76,7 @@ class Terminal:
         return self._output.read_text(errors="replace")
 
     def type(self, line: str) -> None:
-        """And wait until it is done; what is in the background goes on."""
+        """Type a line and wait until it is done; background jobs go on."""
         self._count += 1
         mark = f"-- done {self._count} --"
         assert self._shell.stdin is not None
@@ -93,7 +93,7 @@ class Terminal:
 
 
 class Standing:
-    """What runs in the first terminal, until Ctrl-C."""
+    """The command in the first terminal, until Ctrl-C."""
 
     def __init__(self, line: str, folder: Path, env: dict[str, str]) -> None:
         self._output = folder / "first-terminal"
@@ -135,7 +135,7 @@ def terminals(folder: Path) -> Iterator[tuple[Terminal, list[Standing], dict[str
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(not (shutil.which("curl") and shutil.which("bash")), reason="no bash, or no curl")
 def test_its_commands_show_what_it_says(tmp_path: Path) -> None:
-    """All of them, in their order. Ports, the token, the URL and the folder of the installed package are the test's."""
+    """Each command prints its output, in order, with the test's own ports, token, URL and package folder."""
     ports = {"8080": str(free_port()), "8090": str(free_port())}
     with terminals(tmp_path) as (terminal, standing, env):
         for kind, block in blocks(PAGE):
@@ -156,7 +156,7 @@ def test_its_commands_show_what_it_says(tmp_path: Path) -> None:
                     told = standing[0].said if standing else ""
                     terminal.type(typed(line, told, terminal.said[began:]))
                     if line.endswith("&"):
-                        time.sleep(0.7)  # nobody types faster: it has begun
+                        time.sleep(0.7)  # the command has begun before anybody could type the next one
                 said = standing[0].said if command.terminal == "1" else terminal.said[began:]
                 for shown in command.shown:
                     if shown != "...":
@@ -166,7 +166,7 @@ def test_its_commands_show_what_it_says(tmp_path: Path) -> None:
 
 
 def typed(line: str, told: str, said: str) -> str:
-    """The line as a user here would type it. `told`: by the first terminal; `said`: in the second one."""
+    """Return the line as a user here would type it. `told`: by the first terminal; `said`: in the second one."""
     if line.startswith(". .venv"):
         return "true"  # the test's own environment is on PATH
     if line.startswith("pip install"):

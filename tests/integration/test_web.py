@@ -1,4 +1,4 @@
-"""HTTP: the articles' contract, problem documents that name the field, the operator's token, health and metrics."""
+"""The HTTP service keeps the articles' contract, names wrong fields, guards the operator's part, and has metrics."""
 
 import asyncio
 import json
@@ -9,11 +9,13 @@ from typing import Any
 
 import httpx
 import pytest
+import redis
 import redis.asyncio
 from prometheus_client.parser import text_string_to_metric_families
 
 from app.main import create_app
 from app.sale import Shop
+from app.stock.redis.keys import Keys
 from fencelock.etcd.backend import EtcdBackend
 from lab.servers import EtcdMember, Valkey
 from lab.servers.process import free_port
@@ -25,7 +27,7 @@ AS_JSON = {"Accept": "application/json"}
 
 
 def is_problem(answer: httpx.Response, status: int, *, field: str | None = None) -> dict[str, Any]:
-    """Check that it is a problem document of that status which names that field; answers the document."""
+    """Check that an answer is a problem document with that status and field; return the document."""
     assert answer.status_code == status, answer.text
     assert answer.headers["content-type"] == "application/problem+json"
     body: dict[str, Any] = answer.json()
@@ -44,7 +46,7 @@ def is_problem(answer: httpx.Response, status: int, *, field: str | None = None)
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
 async def test_the_articles_answer(open_client: OpenClient, method: str) -> None:
-    """GET and POST answer the text with the port, sold or sold out; a header tells the outcome."""
+    """GET and POST return the text with the port, sold or sold out; a header has the outcome."""
     http = await open_client()
     for number in range(7):
         answer = await http.request(method, "/stock/reduce")
@@ -55,7 +57,7 @@ async def test_the_articles_answer(open_client: OpenClient, method: str) -> None
 
 
 async def test_json_for_a_client_that_asks_for_it(open_client: OpenClient) -> None:
-    """With Accept: application/json the body tells the outcome, and the order can be looked up."""
+    """With Accept: application/json the body has the outcome, and the order can be looked up."""
     http = await open_client()
     answer = await http.post("/stock/reduce", params={"quantity": 2, "buyer": "Ann Lee"}, headers=AS_JSON)
     body = answer.json()
@@ -72,14 +74,14 @@ async def test_json_for_a_client_that_asks_for_it(open_client: OpenClient) -> No
     too_many = (await http.post("/stock/reduce", params={"quantity": 4}, headers=AS_JSON)).json()
     assert too_many == {"outcome": "sold_out", "quantity": 4, "replayed": False, "instance": "test"}
     level = (await http.get("/stock")).json()
-    del level["audit"]  # whether somebody has looked yet
+    del level["audit"]  # it depends on whether the auditor has looked yet
     assert abs(level.pop("now") - time.time()) < WITHIN_S
     terms = {"limit_per_buyer": 0, "starts_at": None, "ends_at": None, "paused": ""}
     assert level == {"sku": "default", "stock": 3, "lucky": 2, "initial": 5} | terms
 
 
 async def test_the_same_key_gets_the_same_answer(open_client: OpenClient) -> None:
-    """A repeated Idempotency-Key is answered as before and buys nothing; with other parameters it is an error."""
+    """A repeated Idempotency-Key gets its first answer and buys nothing; with other parameters it is an error."""
     http = await open_client()
     headers = AS_JSON | {"Idempotency-Key": "press-1"}
     first = (await http.post("/stock/reduce", headers=headers)).json()
@@ -90,7 +92,7 @@ async def test_the_same_key_gets_the_same_answer(open_client: OpenClient) -> Non
 
 
 async def test_bad_input_names_the_field_and_buys_nothing(open_client: OpenClient) -> None:
-    """A bad parameter, key or body gets 422 with its name; tests/unit/test_purchase.py has all that can be wrong."""
+    """A bad parameter, key or body gets 422 with its name; tests/unit/test_purchase.py has all the errors."""
     http = await open_client()
 
     async def chunks() -> AsyncIterator[bytes]:
@@ -109,13 +111,13 @@ async def test_bad_input_names_the_field_and_buys_nothing(open_client: OpenClien
 
 @pytest.mark.parametrize("path", ["/stock/reduce?sku=nope", "/stock?sku=nope"])
 async def test_an_unknown_item_is_404(open_client: OpenClient, path: str) -> None:
-    """For an item that doesn't exist the answer is 404, and names `sku`."""
+    """An item that doesn't exist gets 404 with the field `sku`."""
     http = await open_client()
     assert "'nope'" in is_problem(await http.get(path), 404, field="sku")["detail"]
 
 
 async def test_wrong_paths_and_methods_are_problems_too(open_client: OpenClient) -> None:
-    """404 and 405 have the same form; 405 says what is allowed."""
+    """404 and 405 are problem documents, too; 405 lists the allowed methods."""
     http = await open_client()
     is_problem(await http.get("/nowhere"), 404)
     is_problem(await http.get("/orders/default~1-0~" + "0" * 32), 404)
@@ -138,7 +140,7 @@ async def test_the_limit_per_buyer_needs_a_buyer(open_client: OpenClient) -> Non
 async def test_a_stock_that_is_missing_or_no_number(
     open_client: OpenClient, valkey: Valkey, value: str | None, status: int
 ) -> None:
-    """The problem names the key whose value is missing or no number, and nothing is written."""
+    """The problem names the key whose value is missing or not a number, and nothing is written."""
     http = await open_client()
     async with redis.asyncio.Redis.from_url(valkey.url, decode_responses=True) as store:
         await (store.delete("stock") if value is None else store.set("stock", value))
@@ -152,7 +154,7 @@ async def test_a_stock_that_is_missing_or_no_number(
 
 
 async def test_the_operator_sees_orders_in_pages(open_client: OpenClient) -> None:
-    """They have key, instance and token, and come page by page."""
+    """Orders have key, instance and token, and come page by page."""
     http = await open_client()
     for number in range(3):
         await http.post(f"/stock/reduce?buyer=b{number}", headers={"Idempotency-Key": f"k{number}"})
@@ -202,7 +204,7 @@ async def test_the_operator_sees_the_queue(open_client: OpenClient, etcd: EtcdMe
     ],
 )
 async def test_a_bad_stock_names_the_field(open_client: OpenClient, body: dict[str, Any], field: str) -> None:
-    """A stock that can't be is refused with the name of the field, and changes nothing."""
+    """An impossible stock is refused with the name of the field, and changes nothing."""
     http = await open_client()
     is_problem(await http.put("/stock", json=body, headers=OPERATOR), 422, field=field)
     for body_text in (b"{", b"", b"[" * 60_000, b'{"stock":' + b"9" * 5000 + b"}", b"\xff"):
@@ -214,7 +216,7 @@ async def test_a_bad_stock_names_the_field(open_client: OpenClient, body: dict[s
 
 
 async def test_setting_the_stock(open_client: OpenClient) -> None:
-    """A restock keeps what was sold; a new sale begins at nothing sold; a new item appears."""
+    """A restock keeps the units sold; a new sale begins with none sold; a new item appears."""
     http = await open_client()
     await http.post("/stock/reduce")
     terms = {"limit_per_buyer": 0, "starts_at": None, "ends_at": None, "paused": ""}
@@ -230,7 +232,7 @@ async def test_setting_the_stock(open_client: OpenClient) -> None:
 
 
 async def test_health_and_metrics(open_client: OpenClient) -> None:
-    """It is alive and ready, names each check, and has the counters that were promised."""
+    """An instance is alive and ready, names each check, and has the documented counters."""
     http = await open_client()
     for _ in range(7):
         await http.post("/stock/reduce")
@@ -267,7 +269,7 @@ async def test_health_and_metrics(open_client: OpenClient) -> None:
 
 
 async def test_what_can_not_be_promised_is_said(valkey: Valkey) -> None:
-    """A lock that keeps no record, and lies in the server that the record would be about: at start, and in /readyz."""
+    """A lock without a record, and on the store's own server, is reported at the start and by /readyz."""
     async with client("", valkey.url, lock=f"redis://localhost:{valkey.port}/1") as http:
         ready = (await http.get("/readyz")).json()
     assert ready["ready"]
@@ -277,7 +279,7 @@ async def test_what_can_not_be_promised_is_said(valkey: Valkey) -> None:
 
 
 async def test_without_its_servers_it_starts_and_says_what_is_missing() -> None:
-    """It is alive but not ready, names each missing part, refuses a purchase with 503, and tells no address of ours."""
+    """Without servers an instance is alive but not ready, and answers a purchase with 503; no address is shown."""
     nowhere = free_port()
     others = {"lock_timeout_ms": 300, "store_timeout_ms": 300, "purchase_timeout_ms": 500}
     async with client(f"http://127.0.0.1:{nowhere}", f"redis://:hunter2@127.0.0.1:{nowhere}/0", **others) as http:
@@ -297,26 +299,28 @@ async def test_without_its_servers_it_starts_and_says_what_is_missing() -> None:
         assert str(nowhere) not in ready.text
 
 
-async def test_an_item_that_can_not_be_sold_is_a_reason_not_to_be_ready(
+async def test_an_only_item_that_can_not_be_sold_is_a_reason_not_to_be_ready(
     open_client: OpenClient, valkey: Valkey
 ) -> None:
-    """While the store's fence refuses an item's sales the check "stock" says so; once they go through it is "ok"."""
+    """While the store's fence refuses the item's sales the check "stock" reports that; then it is "ok" again."""
     http = await open_client(purchase_timeout_ms=60_000)
     async with redis.asyncio.Redis.from_url(valkey.url, decode_responses=True) as store:
         source = await store.hget("seckill:{default}:fence", "source")
         await store.hset("seckill:{default}:fence", "source", "etcd:another")
-        buying = asyncio.create_task(http.post("/stock/reduce"))
+        is_problem(await http.post("/stock/reduce"), 503)
         await eventually_async(lambda: http.get("/readyz"), until=lambda answer: answer.status_code == 503)
         checks = {"etcd": "ok", "store": "ok", "renewal": "ok", "stock": "not available"}
         assert (await http.get("/readyz")).json()["checks"] == checks
         await store.hset("seckill:{default}:fence", "source", source)
-    assert (await buying).headers["x-seckill-outcome"] == "sold"
+    buying = partial(http.post, "/stock/reduce")
+    sold = await eventually_async(buying, until=lambda answer: answer.status_code == 200)
+    assert sold.headers["x-seckill-outcome"] == "sold"
     well = await eventually_async(lambda: http.get("/readyz"), until=lambda answer: answer.status_code == 200)
     assert well.json()["checks"] == checks | {"stock": "ok"}
 
 
 async def test_an_error_of_ours_shows_no_stack(open_client: OpenClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A defect of ours is a 500 problem without details."""
+    """A defect of ours gets a 500 problem without details."""
 
     async def broken(*_: object) -> None:
         raise RuntimeError("the secret is 42")
@@ -333,7 +337,7 @@ async def test_an_error_of_ours_shows_no_stack(open_client: OpenClient, monkeypa
 
 
 def test_openapi_describes_what_happens(etcd: EtcdMember, valkey: Valkey) -> None:
-    """Each reference resolves; the statuses and headers of a purchase are described, and both forms of its answer."""
+    """Each reference resolves; a purchase's statuses, headers and both forms of its answer are documented."""
     app = create_app(settings(etcd.endpoint, valkey.url))
     document = json.loads(json.dumps(app.openapi()))
     schemas = document["components"]["schemas"]
@@ -357,3 +361,33 @@ def test_openapi_describes_what_happens(etcd: EtcdMember, valkey: Valkey) -> Non
             for status, response in operation["responses"].items():
                 if int(status) >= 400 and path != "/readyz":
                     assert list(response["content"]) == ["application/problem+json"], (path, method, status)
+
+
+async def test_an_item_that_can_not_be_sold_keeps_nobody_from_the_others(
+    open_client: OpenClient, valkey: Valkey
+) -> None:
+    """Buyers of a blocked item are refused at once; /readyz, which is 200, has a warning, and the metrics a gauge."""
+    http = await open_client()
+    await http.put("/stock?sku=phone", json={"stock": 5}, headers=OPERATOR)
+    assert (await http.post("/stock/reduce?sku=phone")).headers["x-seckill-outcome"] == "sold"
+    with redis.Redis.from_url(valkey.url) as raw:
+        keys = Keys("phone").all
+        raw.delete(*keys)
+        raw.set(Keys("phone").stock, 5)
+    began = time.monotonic()
+    for _ in range(10):
+        refused = await http.post("/stock/reduce?sku=phone")
+        assert (refused.status_code, refused.json()["type"]) == (503, "urn:seckill:item-blocked")
+        assert refused.headers["retry-after"] == "5"
+    assert time.monotonic() - began < 5  # of the ten seconds for each
+    ready = await http.get("/readyz")
+    assert (ready.status_code, ready.json()["checks"]["stock"]) == (200, "ok")
+    assert ready.json()["warnings"] == ["phone can't be sold: Stock is being looked into"]
+    assert (await http.post("/stock/reduce")).headers["x-seckill-outcome"] == "sold"
+    scraped = 'seckill_item_blocked{reason="StockBehind",sku="phone"} 1.0'
+    assert scraped in (await http.get("/metrics")).text
+    await http.put("/stock?sku=phone", json={"stock": 5, "new_sale": True}, headers=OPERATOR)
+    await eventually_async(
+        lambda: http.post("/stock/reduce?sku=phone"), until=lambda answer: answer.headers.get("x-seckill-outcome")
+    )
+    await eventually_async(lambda: http.get("/readyz"), until=lambda answer: answer.json()["warnings"] == [])

@@ -1,6 +1,6 @@
-"""What tests need that is not Python, built once and kept as long as its sources stay as they are.
+"""Build the programs in other languages that tests need, and cache them as long as their sources stay as they are.
 
-The real clients, from go/ and java/ beside this file.
+The real clients are built from go/ and java/ beside this file.
 """
 
 import fcntl
@@ -21,24 +21,24 @@ from app.errors import ConfigurationError
 _HERE: Final = Path(__file__).parent
 _CACHE: Final = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "seckill-interop"
 _NO_GO: Final = "the Go clients need Go 1.26 or newer, which is not on PATH; see go.dev/doc/install"
-_WITHIN_S: Final = 900  # the first build on a machine downloads what it needs
+_WITHIN_S: Final = 900  # the first build on a machine downloads its dependencies
 
 
 def go_program() -> Path:
-    """The contender in Go. Raises `ConfigurationError` without Go."""
+    """Build the contender in Go. Raises `ConfigurationError` without Go."""
     _need("go", _NO_GO)
     return _built("go", _HERE / "go", _build_go) / "interop"
 
 
 def java_folder() -> Path:
-    """The contender in Java: `classes`, and `lib` with all jars. Raises `ConfigurationError` without Maven or a JDK."""
+    """Build the contender in Java: `classes`, and `lib` with all jars. Without Maven or a JDK: `ConfigurationError`."""
     for tool, package in (("mvn", "maven"), ("javac", "default-jdk-headless")):
         _need(tool, f"the Java clients need {tool}, which is not on PATH; on Debian: apt-get install {package}")
     return _built("java", _HERE / "java", _build_java)
 
 
 def etcd_server(version: str) -> Path:
-    """An etcd that no package has: "3.6" or "3.7", from its own modules. Raises `ConfigurationError` without Go."""
+    """Build an unpackaged etcd, "3.6" or "3.7", from its own modules. Raises `ConfigurationError` without Go."""
     _need("go", _NO_GO)
     return _built(f"etcd-{version}", _HERE / "etcd", partial(_build_etcd, version)) / "etcd"
 
@@ -68,14 +68,14 @@ def _built(name: str, sources: Path, build: Callable[[Path, Path], None]) -> Pat
     if folder.exists():
         return folder
     _CACHE.mkdir(parents=True, exist_ok=True)
-    with _alone(_CACHE / f"{name}.lock"):  # the workers of pytest-xdist come together
+    with _alone(_CACHE / f"{name}.lock"):  # the workers of pytest-xdist may build at once
         if not folder.exists():
             with tempfile.TemporaryDirectory(dir=_CACHE) as work:
                 copy, into = Path(work) / "sources", Path(work) / "built"
                 shutil.copytree(sources, copy)
                 into.mkdir()
                 build(copy, into)
-                into.rename(folder)  # only a whole one is ever seen
+                into.rename(folder)  # an incomplete build is never seen
     return folder
 
 

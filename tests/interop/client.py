@@ -1,18 +1,18 @@
-"""A contender in a process of its own, ours or another client's, told what to do by a line of text at a time.
+"""Run a contender in a process of its own, ours or another client's, that obeys one line of text at a time.
 
     acquire WAIT_MS      "granted TOKEN MICROS", or "timeout"; below 0: wait for ever; a client without tokens says 0
     release              "released MICROS": when it began to
     loop ROUNDS REST_MS ID COUNTER JOURNAL
-                         "looped ROUNDS"; in each round one has the lock, writes "in ID" to the journal, reads the
-                         counter, pauses, writes one more there, writes "out ID", gives the lock back, and rests
+                         "looped ROUNDS"; each round gets the lock, writes "in ID" to the journal, reads the
+                         counter, pauses, writes one more there, writes "out ID", releases the lock, and rests
     race LENGTH HOLD FILE
-                         "raced TURNS"; what contestants do (Go, Java): see loadtest/bench/race.py
+                         "raced TURNS"; the part of contestants (Go, Java): see loadtest/bench/race.py
     campaign VALUE       "elected"
     resign               "resigned"
-    interrupt MS         "interrupted"; waits, is interrupted, and does nothing about what that leaves behind (Java)
+    interrupt MS         "interrupted"; waits, is interrupted, and cleans up nothing after that (Java)
     holds                "holds true": whether the client believes that it has the lock (Java)
 
-What goes wrong is answered with "error ...". MICROS are of the wall clock, which all have in common. A contender says
+An error is answered with "error ...". MICROS are of the wall clock, which all have in common. A contender says
 "ready" first, and ends with its input.
 """
 
@@ -32,7 +32,7 @@ from lab.servers import etcd_binary
 from lab.servers.zookeeper import java_binary
 from tests.interop.builds import go_program, java_folder
 
-ANSWER_S: Final = 60.0  # for what nobody holds up, beside three other tests on two cores
+ANSWER_S: Final = 60.0  # for undisturbed commands, beside three other tests on two cores
 _JAVA_OPTIONS: Final = (
     *("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto", "-Xmx128m"),  # a quick start of a small program
     "-XX:-UsePerfData",  # else a killed Java leaves a file in /tmp/hsperfdata_*
@@ -41,17 +41,17 @@ _JAVA_OPTIONS: Final = (
 
 
 def ours(url: str, name: str, ttl_s: float) -> list[str]:
-    """The command line of one of ours."""
+    """Return the command line of one of ours."""
     return [sys.executable, "-m", "tests.interop.ours", url, name, f"{ttl_s:g}"]
 
 
 def go(kind: str, servers: str, name: str, ttl_s: float) -> list[str]:
-    """Kind: "etcd" or "redsync"."""
+    """Return the command line in Go for kind "etcd" or "redsync"."""
     return [str(go_program()), kind, servers, name, f"{ttl_s * 1000:.0f}"]
 
 
 def java(kind: str, servers: str, name: str, ttl_s: float, fair_wait_s: float = 0) -> list[str]:
-    """Kind: "jetcd", "redisson", "redisson-fair" or "curator". `fair_wait_s`: of a fair one, if not the default."""
+    """Return Java's command for "jetcd", "redisson", "redisson-fair" or "curator". `fair_wait_s`: of a fair one."""
     folder = java_folder()
     classes = f"{folder / 'classes'}:{folder / 'lib'}/*"
     program = [str(java_binary()), *_JAVA_OPTIONS, "-cp", classes, "Interop"]
@@ -59,12 +59,12 @@ def java(kind: str, servers: str, name: str, ttl_s: float, fair_wait_s: float = 
 
 
 def etcdctl(endpoint: str, name: str, ttl_s: float) -> list[str]:
-    """`etcdctl lock` and `etcdctl elect`."""
+    """Return the command line for `etcdctl lock` and `etcdctl elect`."""
     return [sys.executable, "-m", "tests.interop.etcdctl", str(etcd_binary("etcdctl")), endpoint, name, f"{ttl_s:g}"]
 
 
 class Client:
-    """The harness's end of a contender. Its answers come one after another, each for a command."""
+    """The harness's end of a contender. Its answers come one after another, one per command."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self._name = Path(command[0]).name
@@ -87,12 +87,12 @@ class Client:
         return self._child.pid
 
     def tell(self, *words: object) -> None:
-        """Have it do something; it answers when that is done."""
+        """Send a command; the contender answers when it is done."""
         assert self._child.stdin is not None
         self._child.stdin.write(" ".join(map(str, words)) + "\n")
 
     def answer(self, within_s: float = ANSWER_S) -> list[str]:
-        """The words of its next answer."""
+        """Return the words of its next answer."""
         try:
             answer = self._answers.get(timeout=within_s)
         except queue.Empty:
@@ -101,12 +101,12 @@ class Client:
         return answer.split()
 
     def ask(self, *words: object, within_s: float = ANSWER_S) -> list[str]:
-        """Tell, and wait for the answer."""
+        """Send a command, and wait for the answer."""
         self.tell(*words)
         return self.answer(within_s)
 
     def is_silent(self, for_s: float = 0.0) -> bool:
-        """Whether it answers nothing for so long."""
+        """Whether there is no answer for so long."""
         try:
             self._answers.get(timeout=for_s)
         except queue.Empty:
@@ -114,23 +114,23 @@ class Client:
         return False
 
     def pause(self) -> None:
-        """SIGSTOP."""
+        """Send SIGSTOP."""
         os.killpg(self._child.pid, signal.SIGSTOP)
 
     def resume(self) -> None:
-        """SIGCONT."""
+        """Send SIGCONT."""
         os.killpg(self._child.pid, signal.SIGCONT)
 
     def kill(self) -> None:
-        """SIGKILL, also for what it has started."""
-        # Its id is its own until somebody has waited for it, which is only done here.
+        """Send SIGKILL, also to its children."""
+        # The process id stays reserved until it is waited for, which is only done here.
         if self._child.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._child.pid, signal.SIGKILL)
             self._child.wait()
 
     def close(self) -> None:
-        """Kill it, if nobody has; what it has on a server is left to its lease."""
+        """Kill it, if it is alive; its locks on a server end with their lease."""
         assert self._child.stdin is not None
         assert self._child.stdout is not None
         self.kill()

@@ -1,4 +1,4 @@
-"""The servers that both kinds meet on."""
+"""Start the servers that our locks and the other clients share."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -13,13 +13,13 @@ pytest.register_assert_rewrite("tests.interop.together", "tests.interop.client")
 
 @pytest.fixture(scope="session")
 def zookeeper() -> Iterator[ZooKeeper]:
-    """ZooKeeper 3.8, as Debian has it."""
+    """Start ZooKeeper 3.8, as Debian packages it."""
     with optional(ZooKeeper) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def valkeys() -> Iterator[list[Valkey]]:
-    """Three that know nothing of each other."""
+    """Start three independent Valkey servers."""
     with ExitStack() as stack:
         yield [stack.enter_context(Valkey(f"valkey-{number}")) for number in (1, 2, 3)]

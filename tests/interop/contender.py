@@ -1,4 +1,4 @@
-"""The end of a contender that is written in Python: it obeys the lines of its input, and ends with that."""
+"""Run a contender that is written in Python: it obeys the lines of its input, and ends with it."""
 
 import os
 import queue
@@ -19,7 +19,7 @@ def obey(do: Callable[[list[str]], str], *, at_end: Callable[[], None] = lambda:
         for line in sys.stdin:
             told.put(line.split())
         at_end()
-        os._exit(0)  # as if it were killed, also in the middle of a wait: what it has is left to its lease
+        os._exit(0)  # as if it were killed, even in the middle of a wait: its locks end with their lease
 
     _say("ready")
     threading.Thread(target=read, daemon=True).start()
@@ -32,7 +32,7 @@ def obey(do: Callable[[list[str]], str], *, at_end: Callable[[], None] = lambda:
 
 
 def step(who: str, counter: str, journal: str) -> None:
-    """What one does while one has the lock: a second one inside would show as a lost update, and in the journal."""
+    """Run a critical section: a second holder inside would show as a lost update, and in the journal."""
     _note(journal, f"in {who}")
     number = int(Path(counter).read_text())
     time.sleep(HOLD_S)
@@ -41,7 +41,7 @@ def step(who: str, counter: str, journal: str) -> None:
 
 
 def micros() -> int:
-    """The time by the wall clock."""
+    """Return the time by the wall clock."""
     return time.time_ns() // 1000
 
 

@@ -1,4 +1,4 @@
-"""`etcdctl lock` and `etcdctl elect` as a contender: `python -m tests.interop.etcdctl BINARY ENDPOINT NAME TTL_S`."""
+"""Run `etcdctl lock` and `elect` as a contender: `python -m tests.interop.etcdctl BINARY ENDPOINT NAME TTL_S`."""
 
 import os
 import select
@@ -9,16 +9,16 @@ import time
 
 from tests.interop.contender import HOLD_S, micros, obey
 
-# As `contender.step`: what `etcdctl lock` runs while it has the lock.
+# The critical section that `etcdctl lock` runs, as in `contender.step`.
 _STEP = f'echo "in $1" >> "$3"; n=$(cat "$2"); sleep {HOLD_S}; echo $((n + 1)) > "$2"; echo "out $1" >> "$3"'
 
 
 class _Etcdctl:
-    """What one etcdctl process after another does."""
+    """A runner of one etcdctl process after another."""
 
     def __init__(self, binary: str, endpoint: str, name: str, ttl_s: str) -> None:
         self._command = [binary, f"--endpoints={endpoint}"]
-        self._lock = ["lock", f"--ttl={ttl_s}", "--", name]  # behind it, what is to be run
+        self._lock = ["lock", f"--ttl={ttl_s}", "--", name]  # followed by the command to run
         self._name = name
         self._running: subprocess.Popen[bytes] | None = None
 
@@ -49,24 +49,24 @@ class _Etcdctl:
                 raise ValueError(told)
 
     def _begin(self, arguments: list[str], wait_s: float | None) -> bool:
-        """Whether it says within that time that it has the lock, or leads."""
+        """Whether it reports within that time that it has the lock, or leads."""
         self._running = subprocess.Popen([*self._command, *arguments], stdout=subprocess.PIPE, bufsize=0)
         out = self._running.stdout
         assert out is not None
         if not select.select([out], [], [], wait_s)[0]:
             return False
-        if not out.readline():  # else its key: it prints nothing before
+        if not out.readline():  # otherwise its key, before which it prints nothing
             raise RuntimeError(f"etcdctl ended with {self._running.wait()}")
         return True
 
     def _interrupt(self) -> None:
-        """Ctrl-C is how etcdctl is told to give up what it has or waits for."""
+        """Send Ctrl-C, which makes etcdctl resign, release or stop waiting."""
         assert self._running is not None
         self._running.send_signal(signal.SIGINT)
         self._running.communicate(timeout=30)
 
     def kill(self) -> None:
-        os.killpg(0, signal.SIGKILL)  # it leads its group; etcdctl does not end with it by itself
+        os.killpg(0, signal.SIGKILL)  # the contender leads its group; etcdctl does not end with it by itself
 
 
 def main() -> None:

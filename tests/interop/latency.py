@@ -1,7 +1,7 @@
-"""How long a hand-over takes between ours and theirs, both ways: `python -m tests.interop.latency [TIMES]`.
+"""Measure the hand-over between our locks and other clients', both ways: `python -m tests.interop.latency [TIMES]`.
 
-From the moment at which the holder begins its release to the moment at which the waiter has the lock, by the wall clock
-of one machine; the median. Nothing asserts these: they are the machine's.
+The time is from the beginning of the holder's release until the waiter has the lock, by the wall clock
+of one machine; the report has the median. Nothing asserts these figures, which depend on the machine.
 """
 
 import statistics

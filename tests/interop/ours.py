@@ -1,4 +1,4 @@
-"""One of ours: `python -m tests.interop.ours URL NAME TTL_S`. The protocol is in client.py."""
+"""Run a contender with one of our locks: `python -m tests.interop.ours URL NAME TTL_S`. client.py has the protocol."""
 
 import sys
 import time

@@ -1,4 +1,4 @@
-"""Which of our locks shares its line with which other client, and what a server shows of those who contend."""
+"""Pair our locks with other clients, and read from a server how many contend."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,8 +11,8 @@ from fencelock import LockBackend, connect
 from lab.servers import EtcdMember, Valkey, ZooKeeper
 from tests.interop import client
 
-TTL_S = 3  # of all contenders, if nothing else is said; and of Redisson's watchdog
-# How long a dead waiter of Redisson's stands in the way; its default is five minutes. It must be longer than the waits
+TTL_S = 3  # of all contenders by default, and of Redisson's watchdog
+# How long a dead waiter of Redisson's delays the queue; its default is five minutes. It must be longer than the waits
 # of a test in which nobody dies: a waiter of theirs that waits longer than this loses its place although it lives.
 FAIR_WAIT_S = 30
 
@@ -22,7 +22,7 @@ class Pair:
     """One of our locks, by its URL, and another client, by its command line for a lock's name and a TTL.
 
     `signs`: a number that rises when one more contends for the lock of that name. `in_line`: whether `contenders` shows
-    the waiters. `rest_ms`: how long one rests between two rounds, where the others need that to have a chance.
+    the waiters. `rest_ms`: the rest between two rounds, where other clients need that to have a chance.
     """
 
     url: str
@@ -32,11 +32,11 @@ class Pair:
     rest_ms: int = 0
 
     def ours(self, name: str, ttl_s: float) -> list[str]:
-        """The command line of one of ours."""
+        """Return the command line of one of ours."""
         return client.ours(self.url, name, ttl_s)
 
     def connect(self) -> LockBackend:
-        """A look at it from the test's own process."""
+        """Open our backend in the test's own process."""
         return connect(self.url, ttl_s=TTL_S)
 
 
@@ -63,7 +63,7 @@ def curator(server: ZooKeeper) -> Pair:
 
 def redisson(server: Valkey) -> Pair:
     theirs = partial(client.java, "redisson", server.url)
-    # What is left of the holder's TTL is asked by whoever has tried in vain, in a script of ours as in one of theirs.
+    # A failed attempt asks for the rest of the holder's TTL, in a script of ours as in one of theirs.
     return Pair(server.url, theirs, partial(_in_vain, server, {"pttl"}), in_line=False, rest_ms=5)
 
 
@@ -80,9 +80,9 @@ def redsync(servers: list[Valkey]) -> Pair:
 
 
 def _in_vain(server: Valkey, words: set[str], _locks: LockBackend, _name: str) -> int:
-    """How often one of these commands was given: by those who try in vain, and who leave no other trace.
+    """Count how often these commands were given: failed attempts leave no other trace.
 
-    Of two who wait, the second one's first try can't be told from the first one's next.
+    With two waiters, the second one's first attempt can't be told from the first one's next.
     """
     with Redis.from_url(server.url) as redis:
         found: dict[str, Any] = redis.info("commandstats")

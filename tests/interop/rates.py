@@ -1,9 +1,9 @@
-"""How often a lock changes hands among so many contenders, ours and theirs, Go's and Java's, too.
+"""Measure how often a lock changes hands among so many contenders: ours, and other clients in Go and Java.
 
     python -m tests.interop.rates [SECONDS [SYSTEM ...]]
 
 It starts the servers. All kinds race in turn, in each round; a table has the medians of the rounds. Nothing asserts
-these: they are the machine's.
+these figures, which depend on the machine.
 """
 
 import sys
@@ -42,7 +42,7 @@ def main() -> None:
                 holds_ms=(0.0,),
                 seconds=seconds,
                 rounds=ROUNDS,
-                peers=system != "redis-fair",  # those of redis are there already
+                peers=system != "redis-fair",  # Redis' peers race already
                 programs=[Contestant(name, command("{name}", _TTL_S)) for name, command in theirs.items()],
             )
             sys.stdout.write("\n".join([f"\n{system}", *table(heats), *missing, ""]))

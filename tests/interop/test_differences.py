@@ -1,6 +1,6 @@
-"""What the others do otherwise than ours: docs/interop.md says so, and this is how we know.
+"""Other clients' locks differ from ours. docs/interop.md describes how, and these tests are the evidence.
 
-A test that fails here after a new version of a client is no fault of ours: the client has changed, so change the page.
+A failure after a new version of a client is no fault of ours: the client has changed, so change the page.
 """
 
 import time
@@ -23,7 +23,7 @@ Gather = Callable[[Pair], Crowd]
 
 @pytest.fixture
 def gather() -> Iterator[Gather]:
-    """A crowd for a pair."""
+    """Start a crowd for a pair."""
     where_installed(builds.java_folder)
     where_installed(builds.go_program)
     with ExitStack() as stack:
@@ -31,7 +31,7 @@ def gather() -> Iterator[Gather]:
 
 
 def test_jetcds_cancelled_wait_stays_in_line(gather: Gather, etcd: EtcdMember) -> None:
-    """It gets the lock in the end, for nobody; until the program revokes its lease, or is no more."""
+    """A cancelled wait of jetcd's gets the lock in the end, for nobody, until the program revokes its lease or ends."""
     crowd = gather(pairs.jetcd(etcd))
     ours, theirs = crowd.start("ours", "theirs")
     ours.ask("acquire", -1)
@@ -45,7 +45,7 @@ def test_jetcds_cancelled_wait_stays_in_line(gather: Gather, etcd: EtcdMember) -
 
 
 def _reentrant(gather: Gather, pair: Pair) -> bool:
-    """Whether theirs still has the lock when it has acquired it twice and released it once."""
+    """Whether another client's lock is still held after two acquires and one release."""
     crowd = gather(pair)
     ours, theirs = crowd.start("ours", "theirs")
     for words in (("acquire", 1000), ("acquire", 1000), ("release",)):
@@ -54,34 +54,34 @@ def _reentrant(gather: Gather, pair: Pair) -> bool:
 
 
 def test_go_and_jetcd_count_no_acquires(gather: Gather, etcd: EtcdMember) -> None:
-    """Who acquires twice has lost the lock with the first release."""
+    """A client that acquires twice in Go or jetcd loses the lock with the first release."""
     assert not _reentrant(gather, pairs.go_etcd(etcd))
     assert not _reentrant(gather, pairs.jetcd(etcd))
 
 
 def test_redisson_and_curator_count_acquires(gather: Gather, valkey: Valkey, zookeeper: ZooKeeper) -> None:
-    """As ours do."""
+    """Redisson and Curator count acquires, as we do."""
     assert _reentrant(gather, pairs.redisson(valkey))
     assert _reentrant(gather, pairs.redisson_fair(valkey))
     assert _reentrant(gather, pairs.curator(zookeeper))
 
 
 def test_curator_believes_after_a_freeze(gather: Gather, zookeeper: ZooKeeper) -> None:
-    """Its session is over and the lock is ours, and its mutex says that it has it, until the program looks itself."""
+    """After the session has expired and the lock is ours, Curator's mutex still says that it is held."""
     crowd = gather(pairs.curator(zookeeper))
     ours, theirs = crowd.start("ours", "theirs")
     theirs.ask("acquire", -1)
     theirs.pause()
     assert ours.ask("acquire", (TTL_S + SLACK_S) * 1000)[0] == "granted"
     theirs.resume()
-    # It has had time to hear of it: whoever listens for that is told.
+    # It has had time to notice: a listener for that is notified.
     assert theirs.is_silent(for_s=1)
     assert theirs.ask("holds") == ["holds", "true"]
     assert [one.owner.get("pid") for one in crowd.contenders()] == [ours.pid]
 
 
 def test_redissons_lost_waiters_add_up(gather: Gather, valkey: Valkey) -> None:
-    """One that was interrupted and one that was killed cost those behind them a wait timeout each."""
+    """An interrupted and a killed waiter cost the waiters behind them a wait time-out each."""
     wait_s = 6
     crowd = gather(pairs.redisson_fair(valkey, wait_s=wait_s))
     holder, interrupted, killed, behind = crowd.start("ours", "theirs", "theirs", "ours")
@@ -94,12 +94,12 @@ def test_redissons_lost_waiters_add_up(gather: Gather, valkey: Valkey) -> None:
     assert interrupted.answer() == ["interrupted"]
     holder.ask("release")
     assert behind.answer(TTL_S + 2 * wait_s + SLACK_S)[0] == "granted"
-    # What was left of the holder's TTL, and two timeouts; with one it would have been TTL_S + wait_s at most.
+    # The rest of the holder's TTL, and two time-outs; with one it would have been TTL_S + wait_s at most.
     assert time.monotonic() - began > 2 * wait_s
 
 
 def test_redissons_patient_waiter_loses_its_place(gather: Gather, valkey: Valkey) -> None:
-    """It lives, and has waited for longer than its wait timeout: those who came later are served first."""
+    """A living waiter that waits longer than its wait time-out is overtaken by later ones."""
     crowd = gather(pairs.redisson_fair(valkey, wait_s=1))
     holder, theirs, ours = crowd.start("ours", "theirs", "ours")
     holder.ask("acquire", -1)

@@ -1,4 +1,4 @@
-"""Elections: candidates of `etcdctl elect` and of Go's concurrency.Election stand in one line with ours."""
+"""Candidates of `etcdctl elect` and of Go's concurrency.Election share one queue with ours."""
 
 from collections.abc import Iterator
 
@@ -17,20 +17,20 @@ pytestmark = marks
 
 @pytest.fixture
 def crowd(etcd: EtcdMember) -> Iterator[Crowd]:
-    """Theirs are Go's."""
+    """Start a crowd; the other clients are Go's."""
     where_installed(builds.go_program)
     with Crowd(pairs.go_etcd(etcd)) as crowd:
         yield crowd
 
 
 def leader(crowd: Crowd) -> str | None:
-    """What the leader says, as we see it."""
+    """Return the leader's value, as our client reads it."""
     found = crowd.locks.election(crowd.name).leader()
     return found.value if found else None
 
 
 def test_they_lead_in_order(crowd: Crowd, etcd: EtcdMember) -> None:
-    """One leads at a time, whoever came first is first, and each that resigns is followed by the next at once."""
+    """One candidate leads at a time, in the order of arrival, and the next follows a resignation at once."""
     ours, etcdctl = crowd.pair.ours(crowd.name, TTL_S), pairs.etcdctl(etcd).theirs(crowd.name, TTL_S)
     go = crowd.pair.theirs(crowd.name, TTL_S)
     line = crowd.launch(ours, etcdctl, go, ours, go, etcdctl)
@@ -48,10 +48,10 @@ def test_they_lead_in_order(crowd: Crowd, etcd: EtcdMember) -> None:
     assert leader(crowd) is None
 
 
-# Not etcdctl: its candidates have a lease of a minute, and no option to change that.
+# etcdctl is not tested: its candidates have a lease of a minute, and no option to change that.
 @either
 def test_a_dead_leader_is_succeeded(crowd: Crowd, kind: str, other: str) -> None:
-    """By the other kind, after a TTL; until it dies it leads, for longer than a TTL."""
+    """A leader leads beyond a TTL until it dies; a TTL later a candidate of the other kind leads."""
     leading, following = crowd.start(kind, other)
     assert leading.ask("campaign", kind) == ["elected"]
     crowd.arrive(following, "campaign", other)
@@ -63,7 +63,7 @@ def test_a_dead_leader_is_succeeded(crowd: Crowd, kind: str, other: str) -> None
 
 
 def test_etcdctl_hears_our_leader(crowd: Crowd, etcd: EtcdMember) -> None:
-    """`etcdctl elect --listen` prints what we say, when we are elected."""
+    """`etcdctl elect --listen` prints our candidate's value when it is elected."""
     (ours,) = crowd.start("ours")
     listening = [str(etcd_binary("etcdctl")), f"--endpoints={etcd.endpoint}", "elect", "--listen", crowd.name]
     assert ours.ask("campaign", "it-is-me") == ["elected"]
@@ -73,7 +73,7 @@ def test_etcdctl_hears_our_leader(crowd: Crowd, etcd: EtcdMember) -> None:
 
 
 def test_a_dead_candidate_is_passed_over(crowd: Crowd) -> None:
-    """Of either kind: whoever stands behind it leads after a TTL."""
+    """Behind a dead candidate of either kind, the next one leads after a TTL."""
     leading, dead, dead_too, following = crowd.start("ours", "theirs", "ours", "theirs")
     assert leading.ask("campaign", "first") == ["elected"]
     for candidate in (dead, dead_too, following):

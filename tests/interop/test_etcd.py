@@ -1,4 +1,4 @@
-"""etcd: `etcdctl lock`, Go's concurrency.Mutex and jetcd stand in line with ours."""
+"""etcd: `etcdctl lock`, Go's concurrency.Mutex and jetcd share one queue with ours."""
 
 import pytest
 

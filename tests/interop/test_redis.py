@@ -26,7 +26,7 @@ class TestRedissonFair(InLine):
     @pytest.fixture
     def pair(self, request: pytest.FixtureRequest, valkey: Valkey) -> Pair:
         where_installed(builds.java_folder)
-        # Theirs show no sign of life while they wait: only this tells that one of them is dead.
+        # Redisson's waiters show no sign of life: only this time-out tells that one of them is dead.
         dies = "dead_waiter" in request.node.name
         return pairs.redisson_fair(valkey, wait_s=1 if dies else pairs.FAIR_WAIT_S)
 
@@ -39,7 +39,7 @@ class TestRedissonFair(InLine):
     def test_we_keep_our_places_behind_theirs(
         self, crowd: Crowd, tmp_path: Path, kind: str, other: str, before_s: float, behind_s: float
     ) -> None:
-        """Theirs takes its whole wait off our time when it gets the lock, and gives it back before we look again."""
+        """Redisson's grant takes its whole wait off our entry's time-out; it releases the lock before we look again."""
         journal = Journal(tmp_path)
         kinds = ["theirs", "ours", "ours", other, "ours", "theirs"]
         holder, *line, newcomer = crowd.start(kind, *kinds, "ours")
@@ -57,7 +57,7 @@ class TestRedissonFair(InLine):
         assert journal.served() == [*names, "newcomer"]
 
     def test_a_dead_one_of_ours_behind_theirs_costs_a_ttl(self, crowd: Crowd) -> None:
-        """Also if none of ours is left to notice: what theirs take off for their waits is all that we had added."""
+        """A dead waiter of ours costs a TTL, even with no other of ours: Redisson subtracts just what we had added."""
         holder, theirs, ours, behind = crowd.start("theirs", "theirs", "ours", "theirs")
         assert holder.ask("acquire", -1)[0] == "granted"
         for contender in (theirs, ours, behind):
@@ -78,7 +78,7 @@ class TestRedsync(Together):
 
     @either
     def test_a_minority_is_not_enough(self, crowd: Crowd, valkeys: list[Valkey], kind: str, other: str) -> None:
-        """One of the three servers has forgotten who has the lock: nobody gets it from that one alone."""
+        """When one of three servers has lost the lock's key, nobody gets the lock from that server alone."""
         holder, late = crowd.start(kind, other)
         assert holder.ask("acquire", -1)[0] == "granted"
         with Redis.from_url(valkeys[2].url) as redis:
@@ -88,7 +88,7 @@ class TestRedsync(Together):
         assert late.ask("acquire", 20_000)[0] == "granted"
 
     def test_we_show_their_holder(self, crowd: Crowd) -> None:
-        """What redsync keeps on the servers says that somebody has the lock, and not who that is."""
+        """redsync's value on the servers shows that the lock is held, and not by which owner."""
         ours, theirs = crowd.start("ours", "theirs")
         theirs.ask("acquire", -1)
         assert [(one.holds, one.owner) for one in crowd.contenders()] == [(True, {})]

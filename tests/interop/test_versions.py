@@ -1,4 +1,4 @@
-"""One round of each client on each server that is easily had: a version makes no difference to who shares a lock."""
+"""One round of each client on each available server shows that a version makes no difference to who shares a lock."""
 
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -14,7 +14,7 @@ from tests.interop.together import Crowd, Journal, marks, run_side_by_side
 
 pytestmark = marks
 
-HAND_OVER_S = 2.0  # many times what it takes; and less than a TTL, which is what it takes if a release is not told
+HAND_OVER_S = 2.0  # many times the usual delay; and less than a TTL, the delay without a notification
 WAITS_S = 0.3
 Start = Callable[[ExitStack], Pair]
 
@@ -44,7 +44,7 @@ def _three(binary: Callable[[], Path]) -> Start:
 def _zookeeper(version: str, classpath: Callable[[], str | None] = lambda: None) -> Start:
     def start(servers: ExitStack) -> Pair:
         server = servers.enter_context(optional(lambda: ZooKeeper(classpath=classpath())))
-        # Not another one that stands on the same machine.
+        # Another etcd that is installed on the same machine would not do.
         assert f"{version}." in server.ask("srvr").splitlines()[0]
         return pairs.curator(server)
 
@@ -87,7 +87,7 @@ VERSIONS: dict[str, Start] = {
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_they_share_a_lock(version: str, tmp_path: Path) -> None:
-    """Never two at once; and each kind is told when the other one gives the lock back."""
+    """There are never two holders at once; and each kind is notified when the other one releases the lock."""
     where_installed(builds.go_program)
     where_installed(builds.java_folder)
     with ExitStack() as servers:

@@ -1,4 +1,4 @@
-"""ZooKeeper: Curator's InterProcessMutex stands in line with ours."""
+"""ZooKeeper: Curator's InterProcessMutex shares one queue with ours."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What ours and another client's must do on one lock. A pair's tests inherit one of the classes."""
+"""Test our lock together with another client's. A pair's tests inherit one of the classes."""
 
 import time
 import uuid
@@ -15,11 +15,11 @@ from tests.harness.waiting import eventually
 from tests.interop.client import Client
 from tests.interop.pairs import TTL_S, Pair
 
-SLACK_S = 2  # beyond a TTL: servers look for what has run out now and then, and the machine is busy
-LONG_TTL_S = 30  # where no lease is to run out
+SLACK_S = 2  # beyond a TTL: servers look for expired keys now and then, and the machine is busy
+LONG_TTL_S = 30  # where no lease may expire
 ROUNDS = 25
 
-# They start programs in three languages; and the first test on a machine has them built.
+# They start programs in three languages; and the first test on a machine has to build them.
 marks = [pytest.mark.exhaustive, pytest.mark.timeout(1200)]
 either = pytest.mark.parametrize(("kind", "other"), [("ours", "theirs"), ("theirs", "ours")])
 
@@ -36,7 +36,7 @@ class Journal:
         return self.file.read_text().splitlines()
 
     def served(self) -> list[str]:
-        """Who was in, in order. Fails if somebody was in before the last one was out, or if an update was lost."""
+        """Return the holders in order. Fails if two were in at once, or if an update was lost."""
         lines = self.lines()
         served = [line.removeprefix("in ") for line in lines[::2]]
         assert lines == [f"{what} {who}" for who in served for what in ("in", "out")], "two had the lock at once"
@@ -45,7 +45,7 @@ class Journal:
 
 
 def run_side_by_side(contenders: dict[str, Client], journal: Journal, rest_ms: int) -> None:
-    """All at once, many times each: never two at once. And they did contend: both kinds had turns among the other's."""
+    """Run all at once, many times each, and check that they contended: both kinds had turns among the other's."""
     for who, contender in contenders.items():
         contender.tell("loop", ROUNDS, rest_ms, who, journal.counter, journal.file)
     for contender in contenders.values():
@@ -72,27 +72,27 @@ class Crowd:
         self._stack.close()
 
     def start(self, *kinds: str, ttl_s: float = TTL_S) -> list[Client]:
-        """One of ours or theirs for each."""
+        """Start a contender of ours or theirs for each."""
         return self.launch(*(getattr(self.pair, kind)(self.name, ttl_s) for kind in kinds))
 
     def launch(self, *commands: list[str]) -> list[Client]:
-        """Those with these command lines."""
+        """Start contenders with these command lines."""
         clients = [self._stack.enter_context(Client(command)) for command in commands]
         for client in clients:
             assert client.answer() == ["ready"]
         return clients
 
     def arrive(self, client: Client, *words: object) -> None:
-        """Have it wait for the lock, and return when the server shows it."""
+        """Have a contender wait for the lock, and return when the server shows it."""
         before = self.pair.signs(self.locks, self.name)
         client.tell(*words)
         eventually(lambda: self.pair.signs(self.locks, self.name) > before, f"it contends: {words}")
         assert client.is_silent()
 
     def hand_over(self, holder: Client, waiter: Client, *, waits_s: float = 0.0) -> float:
-        """Have one wait for what the other has, and get it: how long that took after the release began, in seconds.
+        """Hand the lock from one to the other; return how long that took after the release began, in seconds.
 
-        `waits_s`: so long before that. Redisson tries again when it listens; only then it needs to be told.
+        `waits_s`: the wait before that. Redisson tries again when it listens; only then does it need a notification.
         """
         self.arrive(waiter, "acquire", -1)
         assert waiter.is_silent(for_s=waits_s)
@@ -105,7 +105,7 @@ class Crowd:
 
 
 class Together:
-    """For every pair."""
+    """The tests for every pair."""
 
     @pytest.fixture
     def pair(self) -> Pair:
@@ -124,11 +124,11 @@ class Together:
 
     @either
     def test_a_release_is_told(self, crowd: Crowd, kind: str, other: str) -> None:
-        """Nobody waits for the end of a lease of somebody who has given the lock back."""
+        """The next contender gets a released lock without a wait for the lease to end."""
         holder, waiter = crowd.start(kind, other, ttl_s=LONG_TTL_S)
         assert holder.ask("acquire", -1)[0] == "granted"
         crowd.arrive(waiter, "acquire", -1)
-        # Redisson tries again when it listens; from then on only a message brings it back before the TTL is over.
+        # Redisson tries again when it listens; from then on only a message wakes it before the TTL is over.
         assert waiter.is_silent(for_s=1.5)
         assert holder.ask("release")[0] == "released"
         assert waiter.answer(LONG_TTL_S / 3)[0] == "granted"
@@ -136,7 +136,7 @@ class Together:
 
     @either
     def test_a_holder_keeps_it_as_long_as_it_lives(self, crowd: Crowd, kind: str, other: str) -> None:
-        """Beyond its TTL while it is there; when it is killed, the other kind has the lock after a TTL."""
+        """A living holder keeps the lock beyond its TTL; when it is killed, the other kind has it after a TTL."""
         holder, waiter = crowd.start(kind, other)
         assert holder.ask("acquire", -1)[0] == "granted"
         crowd.arrive(waiter, "acquire", -1)
@@ -147,7 +147,7 @@ class Together:
 
     @either
     def test_a_dead_waiter_is_passed_over(self, crowd: Crowd, kind: str, other: str) -> None:
-        """Whoever came after it has the lock after a TTL."""
+        """The contender behind a dead waiter has the lock after a TTL."""
         holder, victim, behind = crowd.start(other, kind, other)
         assert holder.ask("acquire", -1)[0] == "granted"
         crowd.arrive(victim, "acquire", -1)
@@ -159,7 +159,7 @@ class Together:
 
     @either
     def test_a_wait_that_was_too_long_leaves_nothing(self, crowd: Crowd, kind: str, other: str) -> None:
-        """It ends in its time, those behind it get the lock as if it had not been there, and it may come again."""
+        """A waiter that timed out leaves nothing: those behind it get the lock in time, and it may come back."""
         holder, impatient, behind = crowd.start(other, kind, other)
         assert holder.ask("acquire", -1)[0] == "granted"
         began = time.monotonic()
@@ -177,10 +177,10 @@ class Together:
 
 
 class Shown(Together):
-    """For those whose holder we can see."""
+    """The tests for pairs whose holder our backend can show."""
 
     def test_we_show_who_has_it(self, crowd: Crowd) -> None:
-        """A holder of theirs, of whom nothing is known, and one of ours, who says who it is."""
+        """A holder of theirs is shown without an owner, and one of ours with its owner."""
         ours, theirs = crowd.start("ours", "theirs")
         theirs.ask("acquire", -1)
         holder, *others = crowd.contenders()
@@ -194,10 +194,10 @@ class Shown(Together):
 
 
 class InLine(Shown):
-    """For those who are served in the order of their arrival."""
+    """The tests for pairs that are served in the order of arrival."""
 
     def test_we_show_who_waits(self, crowd: Crowd) -> None:
-        """In their order, theirs among ours."""
+        """Waiters are shown in their order, theirs among ours."""
         theirs, ours, last = crowd.start("theirs", "ours", "theirs")
         theirs.ask("acquire", -1)
         crowd.arrive(ours, "acquire", -1)
@@ -207,7 +207,7 @@ class InLine(Shown):
 
     @either
     def test_nobody_passes_one_who_is_slow(self, crowd: Crowd, kind: str, other: str) -> None:
-        """The lock is free, and the first in line is frozen: it keeps its turn, and who comes now must wait."""
+        """The lock is free and the first in line is frozen: it keeps its turn, and a later contender must wait."""
         holder, slow, newcomer = crowd.start(other, kind, other, ttl_s=LONG_TTL_S)
         assert holder.ask("acquire", -1)[0] == "granted"
         crowd.arrive(slow, "acquire", -1)
@@ -219,7 +219,7 @@ class InLine(Shown):
 
     @pytest.mark.parametrize("first", ["ours", "theirs"])
     def test_they_are_served_in_order(self, crowd: Crowd, first: str, tmp_path: Path) -> None:
-        """Whoever came first is first, whichever client it is; they come one by one, in a mixed line."""
+        """Contenders of both clients, which come one by one, are served in the order of arrival."""
         journal = Journal(tmp_path)
         kinds = ["theirs", "ours", "ours", "theirs", "theirs", "ours"]
         holder, *line = crowd.start(first, *kinds)

@@ -1,4 +1,4 @@
-"""Admission: readers wait for buyers; their order, the bound, and what becomes of those who go."""
+"""Readers wait for buyers, up to a bound and in their order, and cancelled requests make room."""
 
 import asyncio
 import json
@@ -11,7 +11,7 @@ SCOPE = {"type": "http", "method": "GET", "path": "/stock"}
 
 
 class App:
-    """Answers when it may."""
+    """An application that answers when it may."""
 
     def __init__(self) -> None:
         self.begun: list[Any] = []
@@ -28,7 +28,7 @@ class App:
 
 
 def nobody() -> bool:
-    """No buyer waits."""
+    """Return the number of waiting buyers, which is none."""
     return False
 
 
@@ -49,7 +49,7 @@ async def settle() -> None:
 
 
 async def test_more_than_the_bound_are_refused() -> None:
-    """The bound counts those in hand; when one is answered there is room again."""
+    """The bound counts requests that are being answered; after an answer there is room again."""
     app = App()
     admission = Admission(app, at_once=3, buyers_wait=nobody)
     asked = [asyncio.create_task(ask(admission)) for _ in range(3)]
@@ -62,7 +62,7 @@ async def test_more_than_the_bound_are_refused() -> None:
 
 
 async def test_a_stream_that_has_begun_takes_no_room() -> None:
-    """Listeners have a bound of their own."""
+    """Streams have a bound of their own."""
     app = App()
     app.may_answer.set()
     app.may_end.clear()
@@ -77,7 +77,7 @@ async def test_a_stream_that_has_begun_takes_no_room() -> None:
 
 
 async def test_a_few_begin_at_each_turn_in_their_order() -> None:
-    """A hundred who come at once don't keep the loop from the sale for as long as a hundred answers take."""
+    """A hundred concurrent requests don't keep the loop from the sale for as long as a hundred answers take."""
     app = App()
     admission = Admission(app, at_once=100, buyers_wait=nobody)
     asked = [asyncio.create_task(ask(admission, str(number))) for number in range(100)]
@@ -92,7 +92,7 @@ async def test_a_few_begin_at_each_turn_in_their_order() -> None:
 
 
 async def test_a_few_are_refused_at_each_turn_in_their_order() -> None:
-    """Nor do a hundred who are refused, and would ask again at once, keep it from the sale."""
+    """A hundred refused requests, which would be retried at once, don't keep the loop from the sale."""
     app = App()
     admission = Admission(app, at_once=1, buyers_wait=nobody)
     in_hand = asyncio.create_task(ask(admission))
@@ -115,7 +115,7 @@ async def test_a_few_are_refused_at_each_turn_in_their_order() -> None:
 
 
 async def test_those_who_go_make_room() -> None:
-    """Whether they were waiting for their turn or for their answer."""
+    """A cancelled request makes room, whether it was waiting for its turn or for its answer."""
     app = App()
     admission = Admission(app, at_once=2, buyers_wait=nobody)
     waiting = asyncio.create_task(ask(admission))
@@ -130,7 +130,7 @@ async def test_those_who_go_make_room() -> None:
 
 
 async def test_readers_rest_while_buyers_wait() -> None:
-    """Those who look get a fifth of the time, and all of it when no buyer waits any more."""
+    """Readers get a fifth of the time, and all of it when no buyer waits any more."""
     worked_s, buyers = 0.0, True
 
     async def app(scope: Any, receive: Any, send: Any) -> None:

@@ -1,4 +1,4 @@
-"""Pauses before something that failed is tried again."""
+"""The pauses before retries back off."""
 
 import logging
 
@@ -16,12 +16,12 @@ def pauses(backoff: Backoff, count: int) -> list[float]:
 
 
 def test_each_pause_is_twice_the_last_one_up_to_the_longest() -> None:
-    """The first pause is the first one that was asked for; none is longer than the longest."""
+    """The first pause is the configured one; none is longer than the longest."""
     assert pauses(Backoff(0.02, 0.5), 8) == pytest.approx([0.02, 0.04, 0.08, 0.16, 0.32, 0.5, 0.5, 0.5])
 
 
 def test_it_begins_anew_when_it_went_well() -> None:
-    """After a success the next failure is the first one; and the longest pause is the longest, also of one."""
+    """After a success the next failure gets the first pause, which is limited by the longest one, too."""
     backoff = Backoff(1, 60)
     assert pauses(backoff, 3) == [1, 2, 4]
     backoff.reset()
@@ -31,19 +31,19 @@ def test_it_begins_anew_when_it_went_well() -> None:
 
 @given(st.floats(0.001, 1), st.floats(1, 100), st.integers(1, 30))
 def test_with_jitter_a_pause_is_any_part_of_what_it_would_be(first_s: float, longest_s: float, count: int) -> None:
-    """It is never longer than without jitter, and never negative."""
+    """A pause with jitter is never longer than without, and never negative."""
     plain, random = Backoff(first_s, longest_s), Backoff(first_s, longest_s, jitter=True)
     for most, pause in zip(pauses(plain, count), pauses(random, count), strict=True):
         assert 0 <= pause <= most <= longest_s
 
 
 def test_jitter_keeps_those_apart_who_failed_together() -> None:
-    """Of a hundred that fail at the same moment hardly two come back at the same one."""
+    """Of a hundred failures at the same moment hardly two are retried at the same one."""
     assert len({round(Backoff(1, 1, jitter=True).next_s(), 6) for _ in range(100)}) > 90
 
 
 def test_the_same_error_again_is_said_quietly() -> None:
-    """A kind of error is a warning once, until another kind comes, or until it went well in between."""
+    """A kind of error is logged as a warning once, until another kind comes, or a success."""
     backoff = Backoff(1, 1)
     loud = [
         backoff.loudness(error)

@@ -1,4 +1,4 @@
-"""Each bug on demand can be planted: what it patches is still there."""
+"""Each planted bug still finds the code that it patches."""
 
 import json
 import subprocess
@@ -7,7 +7,7 @@ import sys
 from lab.torture.bugs import BUGS
 from lab.torture.nemesis import NAMES
 
-# One child for each, as nothing takes a bug out again; the imports are made once.
+# Each bug needs a child process, as nothing takes it out again; the imports are made once.
 _PLANT_EACH = """
 import json, os, sys
 from app.stock.redis.client import Script
@@ -24,7 +24,7 @@ for name, bug in BUGS.items():
 
 
 def test_each_bug_can_be_planted() -> None:
-    """And one in the store's scripts gives them another digest: by the old one the servers would run the old text."""
+    """Each bug can be planted; one in the store's scripts changes their digest, else servers would run the old text."""
     done = subprocess.run([sys.executable, "-c", _PLANT_EACH], capture_output=True, text=True, timeout=60, check=False)
     assert done.stderr == ""
     shas: dict[str, list[str]] = {}
@@ -41,7 +41,7 @@ def test_each_bug_can_be_planted() -> None:
 
 
 def test_each_bug_says_what_it_is_and_what_shows_it() -> None:
-    """In a sentence, and by faults that there are."""
+    """Each bug is described in a sentence, with faults that exist."""
     for bug in BUGS.values():
         assert bug.what.endswith(".")
         assert set(bug.nemeses) <= set(NAMES)

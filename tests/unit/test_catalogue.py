@@ -1,4 +1,4 @@
-"""The catalogue: a file that is read at the start, and what is said of one that is wrong."""
+"""The catalogue is a file that is read at the start, where errors in it are reported."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,7 @@ def written(folder: Path, text: str) -> Path:
 
 
 def test_the_built_in_one() -> None:
-    """Without a file of one's own there is one thing, with all that can be said of it."""
+    """Without a file the catalogue has one built-in item, with every field."""
     found = catalogue_of(Settings(_env_file=None))
     assert list(found.told) == ["default"]
     told = json.loads(found.told["default"])
@@ -31,7 +31,7 @@ def test_the_built_in_one() -> None:
 
 
 def test_one_of_ones_own(tmp_path: Path) -> None:
-    """Names in one language or in each, prices as they are written, and pictures from beside the file."""
+    """Names are in one language or in each, prices are as written, and pictures are beside the file."""
     (tmp_path / "pictures").mkdir()
     (tmp_path / "pictures" / "a.SVG").write_bytes(b'\xef\xbb\xbf<?xml version="1.0"?>\n<!-- mine -->\n' + SVG)
     (tmp_path / "b.png").write_bytes(PNG)
@@ -95,7 +95,7 @@ def test_one_that_is_wrong(tmp_path: Path, text: str, words: str) -> None:
 
 
 def test_one_that_is_not_there(tmp_path: Path) -> None:
-    """So it is for a file that can't be read, and an empty variable means none."""
+    """The same goes for an unreadable file, and an empty variable means no file."""
     with pytest.raises(ConfigurationError, match="SECKILL_CATALOGUE: .*none.toml can't be read: No such file"):
         catalogue_of(Settings(_env_file=None, catalogue=tmp_path / "none.toml"))
     assert catalogue_of(Settings(_env_file=None, catalogue="")) == catalogue.built_in()

@@ -1,4 +1,4 @@
-"""What many ask for at once: looked up together, never older than the question, or cached for a second."""
+"""Callers share look-ups, which are never older than the question, or cached for a second."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from app.web.coalesce import Coalesced, TtlCache
 
 
 class Shelf:
-    """Answers with how often it was looked at."""
+    """A source that answers with its number of look-ups."""
 
     def __init__(self) -> None:
         self.looks: list[list[str]] = []
@@ -25,7 +25,7 @@ class Shelf:
 
 
 async def test_a_thousand_who_ask_for_one_thing_are_one_look() -> None:
-    """All who ask while nobody looks are told the same; those who ask during a look are told by the next one."""
+    """All who ask between look-ups share the next one; those who ask during one share the one after it."""
     shelf = Shelf()
     looks = Coalesced(shelf.look)
     shelf.may_answer.clear()
@@ -40,7 +40,7 @@ async def test_a_thousand_who_ask_for_one_thing_are_one_look() -> None:
 
 
 async def test_many_things_are_looked_up_together() -> None:
-    """A hundred a call; an error is its own thing's, and told to all who asked for that."""
+    """A call looks up a hundred things; an error reaches only those who asked for that thing."""
     shelf = Shelf()
     looks = Coalesced(shelf.look)
     names = [f"item-{number}" for number in range(250)] + ["nope"]
@@ -50,7 +50,7 @@ async def test_many_things_are_looked_up_together() -> None:
 
 
 async def test_one_who_goes_takes_nobody_along() -> None:
-    """Those who ask for the same are told although the first of them was cancelled."""
+    """When the first of several callers is cancelled, the others still get their answer."""
     shelf = Shelf()
     looks = Coalesced(shelf.look)
     shelf.may_answer.clear()
@@ -62,7 +62,7 @@ async def test_one_who_goes_takes_nobody_along() -> None:
 
 
 async def test_cached() -> None:
-    """Made once for all who ask, anew when it is old; an error is not kept for longer either."""
+    """All callers share a cached value until it is old; an error is not kept for longer either."""
     made = 0
 
     async def make(name: str) -> str:
@@ -75,7 +75,7 @@ async def test_cached() -> None:
     cached = TtlCache(make, for_s=0.05)
     with pytest.raises(UnknownItem):
         await cached.at("a")
-    await asyncio.sleep(0.06)  # its age is what this is about
+    await asyncio.sleep(0.06)  # the test is about this age
     assert set(await asyncio.gather(*(cached.at("a") for _ in range(100)))) == {"a 2"}
     assert await cached.at("b") == "b 3"
     await asyncio.sleep(0.06)

@@ -1,4 +1,4 @@
-"""What is read of a contender's own words."""
+"""A contender's own description can be parsed."""
 
 import json
 import math
@@ -10,7 +10,7 @@ from tests.harness.strangers import STRANGERS
 
 
 def test_what_we_write_is_read() -> None:
-    """All of it, and for how long it has been there."""
+    """A contender's description is read completely, with the time for which it has been there."""
     owner, waited_s = parse_owner(describe("here"))
     assert list(owner) == ["instance", "pid", "thread", "since"]
     assert waited_s is not None
@@ -19,7 +19,7 @@ def test_what_we_write_is_read() -> None:
 
 @pytest.mark.parametrize("text", [text for text, _ in STRANGERS.values()], ids=STRANGERS)
 def test_what_is_read_can_be_written(text: str) -> None:
-    """Whatever a stranger has written: as JSON, in UTF-8, with a time that is none or a number."""
+    """Any foreign description can be written as JSON, in UTF-8, with a time that is missing or a number."""
     owner, waited_s = parse_owner(text)
     json.dumps(owner, allow_nan=False, ensure_ascii=False).encode()
     assert waited_s is None or math.isfinite(waited_s)

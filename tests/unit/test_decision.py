@@ -1,4 +1,4 @@
-"""Who gets a unit."""
+"""The decision gives units to purchases."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -48,7 +48,7 @@ def test_never_undersells(stock: int, wanted: list[int]) -> None:
 
 @given(stock=st.integers(0, 60), buyers=st.integers(0, 80), data=st.data())
 def test_the_sum_does_not_depend_on_the_order(stock: int, buyers: int, data: st.DataObject) -> None:
-    """Buyers of one unit each get min(stock, demand), however they stand in line and are cut in batches."""
+    """Buyers of one unit each get min(stock, demand), in any order and split into any batches."""
     crowd = [Purchase(buyer=f"buyer-{number}") for number in range(buyers)]
     line = data.draw(st.permutations(crowd))
     cut = data.draw(st.integers(0, buyers))
@@ -59,7 +59,7 @@ def test_the_sum_does_not_depend_on_the_order(stock: int, buyers: int, data: st.
 
 @given(stock=st.integers(0, 60), line=purchases, limit=st.integers(0, 6))
 def test_a_key_buys_once(stock: int, line: list[Purchase], limit: int) -> None:
-    """Among purchases with one key at most one is decided; the others repeat it or are told that the key is taken."""
+    """Of the purchases with one key at most one is decided; the others repeat it or hear that the key is taken."""
     decisions = decide(Snapshot(stock, 0), line, limit_per_buyer=limit)
     decided: dict[str, int] = {}
     for index, (purchase, decision) in enumerate(zip(line, decisions, strict=True)):
@@ -77,7 +77,7 @@ def test_a_key_buys_once(stock: int, line: list[Purchase], limit: int) -> None:
 
 
 def test_a_settled_key_gets_its_answer_again() -> None:
-    """A key that the store knows gets the same answer, without units, even now that there are some."""
+    """A key that the store knows gets the same answer, without units, even if units are there by now."""
     sold = Settled("sold", 1, "ann", "order-1")
     refused = Settled("sold_out", 1, "bob")
     snapshot = Snapshot(5, 1, settled={"a": sold, "b": refused})
@@ -90,7 +90,7 @@ def test_a_settled_key_gets_its_answer_again() -> None:
 
 @given(line=purchases, limit=st.integers(1, 6), had=st.integers(0, 6))
 def test_the_limit_per_buyer_holds(line: list[Purchase], limit: int, had: int) -> None:
-    """Nobody has more units than the limit, with those bought before; a buyer without a name gets none."""
+    """Nobody gets more units than the limit, including earlier ones; a buyer without a name gets none."""
     snapshot = Snapshot(1000, 0, bought={"ann": had})
     units = {"ann": had}
     for purchase, decision in zip(line, decide(snapshot, line, limit_per_buyer=limit), strict=True):

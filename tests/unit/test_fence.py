@@ -1,4 +1,4 @@
-"""What all fences have in common: the refusal, and a package that needs no library until one is wanted."""
+"""All fences share the refusal, and imports that need no library until one is used."""
 
 import pickle
 import subprocess
@@ -9,7 +9,7 @@ from fencelock.fence import FenceRefused, Fencing
 
 
 def test_a_refusal_says_what_was_seen() -> None:
-    """Which token, which is ours, whose they are; and it survives the way back from another process."""
+    """A refusal names both tokens and their sources, and can be pickled to another process."""
     refused: FenceRefused = pickle.loads(pickle.dumps(FenceRefused(7, "lock:ours", 8, "lock:ours")))
     assert (refused.token, refused.source, refused.highest, refused.highest_source) == (7, "lock:ours", 8, "lock:ours")
     assert str(refused) == "the fence has seen token 8 of 'lock:ours', and ours is 7: we come too late"
@@ -20,14 +20,14 @@ def test_a_refusal_says_what_was_seen() -> None:
 
 
 def test_each_name_is_there() -> None:
-    """Also those that are imported only when they are wanted."""
+    """Every public name exists, even those that are imported only on use."""
     assert all(getattr(fencelock.fence, name) is not None for name in fencelock.fence.__all__)
     assert dir(fencelock.fence) == sorted(fencelock.fence.__all__)
     assert not hasattr(fencelock.fence, "nothing")
 
 
 def test_no_library_is_imported_before_it_is_wanted() -> None:
-    """The error and what a grant is are there where neither redis-py nor SQLAlchemy is installed."""
+    """`FenceRefused`, `Fencing` and `Granted` can be imported without redis-py and SQLAlchemy."""
     program = """
 import sys
 sys.modules["redis"] = sys.modules["sqlalchemy"] = None  # an import of these fails

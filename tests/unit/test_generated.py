@@ -1,4 +1,4 @@
-"""What is generated from the code is in step with it: .env.example, tables in docs, and the reference of fencelock."""
+"""Generated files match the code: .env.example, tables in docs, and the reference of fencelock."""
 
 import os
 import re
@@ -11,7 +11,7 @@ from tests.harness.monitoring import ROOT, generate
 
 
 def test_env_example_gives_the_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """.env.example is what `make docs` writes, names each setting once, and read as it is gives the defaults."""
+    """.env.example is the output of `make docs`, names each setting once, and gives the defaults when read."""
     text = (ROOT / ".env.example").read_text()
     assert text == generate.env_example()
     for name in [name for name in os.environ if name.startswith(PREFIX)]:
@@ -23,5 +23,5 @@ def test_env_example_gives_the_defaults(tmp_path: Path, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("path", generate.documents(), ids=lambda path: path.name)
 def test_the_documents_are_in_step(path: Path) -> None:
-    """The reference of fencelock and the tables in docs are what `make docs` writes."""
+    """The reference of fencelock and the tables in docs are the output of `make docs`."""
     assert path.read_text() == generate.documents()[path]

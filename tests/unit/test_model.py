@@ -1,4 +1,4 @@
-"""The model of the protocol, explored to its last state; and each mechanism is missed when it is left out."""
+"""The model of the protocol is explored completely; and without any one mechanism a promise breaks."""
 
 from itertools import pairwise
 from xml.etree import ElementTree
@@ -9,7 +9,7 @@ from lab.model.picture import draw
 from lab.model.protocol import BREAKS, MEANING, SCOPES, SMALLEST, Mechanism, Protocol, Scope, canonical
 from lab.model.search import Found, TooManyStates, explore
 
-# In how many steps a promise breaks without it, at least.
+# The least number of steps in which a promise breaks without the mechanism.
 STEPS = {
     Mechanism.LOCK: 13,
     Mechanism.LEASE: 6,
@@ -23,7 +23,7 @@ STEPS = {
     Mechanism.ANSWER_LAST: 7,
     Mechanism.MARKS: 18,
 }
-QUICK = {Mechanism.LEASE, Mechanism.COMPARE, Mechanism.DOUBT, Mechanism.ANSWER_LAST}  # some seconds in all
+QUICK = {Mechanism.LEASE, Mechanism.COMPARE, Mechanism.DOUBT, Mechanism.ANSWER_LAST}  # they take some seconds in all
 
 
 def without(mechanism: Mechanism) -> tuple[Protocol, Found]:
@@ -34,14 +34,14 @@ def without(mechanism: Mechanism) -> tuple[Protocol, Found]:
 @pytest.mark.slow
 @pytest.mark.parametrize("scope", SCOPES[:3], ids=str)
 def test_the_whole_protocol_keeps_every_promise(scope: Scope) -> None:
-    """In each state that can be reached with a fault of any kind."""
+    """Every promise holds in each state that can be reached with a fault of any kind."""
     found = explore(Protocol(scope))
     assert found.violation == "", found.history
     assert found.states > 20_000
 
 
 def test_without_faults_every_promise_is_kept() -> None:
-    """In a second."""
+    """Every promise holds without faults, too, which takes a second to explore."""
     assert explore(Protocol(Scope(faults=0))).violation == ""
 
 
@@ -49,7 +49,7 @@ def test_without_faults_every_promise_is_kept() -> None:
     "mechanism", [pytest.param(one, marks=[] if one in QUICK else [pytest.mark.exhaustive]) for one in Mechanism]
 )
 def test_each_mechanism_is_missed(mechanism: Mechanism) -> None:
-    """Left out by itself it lets a promise be broken: one that is not missed would be deleted."""
+    """Without the mechanism a promise is broken; a mechanism that is not needed would be deleted."""
     steps = STEPS[mechanism]
     _, found = without(mechanism)
     assert found.violation == BREAKS[mechanism]
@@ -57,7 +57,7 @@ def test_each_mechanism_is_missed(mechanism: Mechanism) -> None:
 
 
 def test_a_history_is_made_of_steps_that_there_are() -> None:
-    """Each of its states follows from the one before."""
+    """Each state of a history follows from the one before."""
     protocol, found = without(Mechanism.DOUBT)
     states = [protocol.start, *(state for _, state in found.history)]
     for before, after in pairwise(states):
@@ -66,7 +66,7 @@ def test_a_history_is_made_of_steps_that_there_are() -> None:
 
 
 def test_a_picture_has_each_step_and_what_it_came_to() -> None:
-    """As SVG that a browser can read."""
+    """The picture is an SVG that a browser can read."""
     protocol, found = without(Mechanism.LEASE)
     picture = draw(protocol, found, Mechanism.LEASE, MEANING[Mechanism.LEASE])
     texts = [element.text or "" for element in ElementTree.fromstring(picture).iter("{http://www.w3.org/2000/svg}text")]
@@ -76,6 +76,6 @@ def test_a_picture_has_each_step_and_what_it_came_to() -> None:
 
 
 def test_too_many_states_are_said() -> None:
-    """And no verdict is given."""
+    """A search beyond the limit reports that, and gives no verdict."""
     with pytest.raises(TooManyStates, match="more than 1,000 states"):
         explore(Protocol(Scope()), most=1000)

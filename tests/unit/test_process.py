@@ -1,4 +1,4 @@
-"""Child processes, and ports for them."""
+"""Child processes get ports of their own, and can be paused."""
 
 import signal
 import subprocess
@@ -20,7 +20,7 @@ print(free_port())
 
 
 def test_a_port_is_given_to_one_process_only() -> None:
-    """No other process gets it, even while nothing listens on it yet: of two servers on one port one would fail."""
+    """No other process gets the port, even while nothing listens on it yet: one of two servers on a port would fail."""
     port = free_port()
     code = ANOTHER_PROCESS.format(port=port)
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -28,7 +28,7 @@ def test_a_port_is_given_to_one_process_only() -> None:
 
 
 def test_a_pause_that_somebody_ends_at_once_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It counts as a pause that came a moment too late."""
+    """A pause that ends at once counts as one that came a moment too late."""
     monkeypatch.setattr(process, "_STOPPED_WITHIN_S", 0.1)
     with Process("sleeper", lambda _: ["sleep", "60"]) as sleeper:
         send = sleeper.signal

@@ -1,4 +1,4 @@
-"""The only way into a purchase: it understands what real clients send, and ignores nothing in silence."""
+"""A purchase has only one parser: it understands real clients' requests, and ignores nothing silently."""
 
 import asyncio
 import json
@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from app.main import create_app
 from app.sale import Answer, Outcome, Purchase
 from app.settings import load
+from app.web.auth import AdminAuth
 from app.web.headers import with_headers
 from app.web.purchase import parse, purchase
 from app.web.state import State
@@ -28,7 +29,9 @@ WANTED = Purchase(2, "phone", "ann lee", "k-1")
 
 
 class Till:
-    """Sells all that is asked for, and remembers what that was."""
+    """A shop that sells everything, and remembers the purchases."""
+
+    has_buyers = False
 
     def __init__(self) -> None:
         self.asked: list[Purchase] = []
@@ -42,12 +45,12 @@ class Till:
 
 
 def ask(app: Any, method: str, query: bytes, headers: Headers) -> tuple[int, Headers, bytes, list[Purchase]]:
-    """Status, headers and body of an ASGI application's answer, and what was bought."""
+    """Return status, headers and body of an ASGI application's answer, and the purchases."""
     till: Any = Till()
     unused: Any = None
     state = State(
         **dict.fromkeys(State.__slots__, unused)
-        | {"shop": till, "instance": "here", "quantity_max": 100, "buyer_max": 100}
+        | {"shop": till, "instance": "here", "quantity_max": 100, "buyer_max": 100, "auth": AdminAuth({})}
     )
     scope = {
         "type": "http",
@@ -81,13 +84,13 @@ def ask(app: Any, method: str, query: bytes, headers: Headers) -> tuple[int, Hea
 
 
 class Head:
-    """Answer what the server's own parser makes of the head of a request: its query, and its headers for ASGI."""
+    """Parse the head of a request with the server's own parser: return its query, and its headers for ASGI."""
 
     def __init__(self, text: str) -> None:
         self.query = b""
         self.headers: Headers = []
         self.whole = False
-        with suppress(httptools.HttpParserUpgrade):  # only asked for; uvicorn goes on without one
+        with suppress(httptools.HttpParserUpgrade):  # the upgrade is only requested; uvicorn goes on without one
             httptools.HttpRequestParser(self).feed_data(text.strip().replace("\n", "\r\n").encode() + b"\r\n\r\n")
 
     def on_url(self, url: bytes) -> None:
@@ -103,7 +106,7 @@ class Head:
 @pytest.mark.parametrize("space", ["+", "%20"])
 @pytest.mark.parametrize("client", BUYERS)
 def test_every_client_is_understood(client: str, space: str) -> None:
-    """A POST without a body is the same purchase, whichever client sends it and however it says that."""
+    """A POST without a body is the same purchase, whichever client sends it and however it says so."""
     head = Head(BUYERS[client].replace("?sku=phone", f"?sku=phone&quantity=2&buyer=ann{space}lee"))
     assert head.whole
     as_json = "application/json" in BUYERS[client]
@@ -117,7 +120,7 @@ def test_every_client_is_understood(client: str, space: str) -> None:
 
 @pytest.mark.parametrize("page", FOREIGN_PAGES)
 def test_a_page_of_another_origin_buys_nothing(page: str) -> None:
-    """Neither an image nor a form in it, as Chromium sends them."""
+    """Neither an image nor a form in another origin's page buys, with Chromium's headers."""
     head = Head(FOREIGN_PAGES[page])
     turned_away(head.headers, "urn:seckill:foreign-origin")
 
@@ -135,12 +138,12 @@ def test_a_page_of_another_origin_buys_nothing(page: str) -> None:
         ([(b"origin", b"http://evil.example"), (b"host", b"shop.example")], True),
         ([(b"origin", b"null"), (b"host", b"shop.example")], True),
         ([(b"origin", b"http://evil.example")], True),
-        # A browser that says how they are related knows better than a proxy that changes the host.
+        # A browser's Sec-Fetch-Site is more reliable than a proxy that changes the host.
         ([(b"origin", b"http://shop.example"), (b"host", b"10.0.0.1"), (b"sec-fetch-site", b"same-origin")], False),
     ],
 )
 def test_where_a_purchase_may_come_from(headers: Headers, foreign: bool) -> None:
-    """From a page of this origin, or from no page at all."""
+    """A purchase may come from a page of this origin, or from no page at all."""
     if foreign:
         turned_away(headers, "urn:seckill:foreign-origin")
     else:
@@ -150,12 +153,12 @@ def test_where_a_purchase_may_come_from(headers: Headers, foreign: bool) -> None
 @pytest.mark.parametrize("name", [b"sec-purpose", b"purpose", b"x-purpose", b"x-moz"])
 @pytest.mark.parametrize("value", [b"prefetch", b"prefetch;prerender", b"Prefetch;anonymous-client-ip", b"preview"])
 def test_a_browser_buys_nothing_ahead_of_time(name: bytes, value: bytes) -> None:
-    """A page that it fetches before anybody asks for it sells nothing."""
+    """A page that a browser prefetches sells nothing."""
     turned_away([(b"sec-fetch-site", b"none"), (name, value)], "urn:seckill:prefetched")
 
 
 def turned_away(headers: Headers, kind: str) -> None:
-    """Check that the answer is 403 and says why, and that nothing was bought."""
+    """Check that the answer is 403 with the reason, and that nothing was bought."""
     for method in ("GET", "POST"):
         status, sent, body, asked = ask(purchase, method, b"", headers)
         assert (status, asked) == (403, [])
@@ -184,7 +187,7 @@ def turned_away(headers: Headers, kind: str) -> None:
     ],
 )
 def test_what_a_query_means(query: str, wanted: Purchase) -> None:
-    """Parameters may be escaped or not, in any order; each that is missing has its default."""
+    """Parameters may be escaped or not, in any order; each missing one has its default."""
     assert parse(query.encode(), [], quantity_max=100) == (wanted, False)
 
 
@@ -201,7 +204,7 @@ plain = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), min
 def test_a_purchase_that_is_written_down_is_read_again(
     order: list[str], sku: str, quantity: int, buyer: str, as_form: bool
 ) -> None:
-    """The purchase comes out as it went in, whatever the buyer is called."""
+    """A purchase survives being written and read, whatever the buyer is called."""
     values = {"sku": sku, "quantity": str(quantity), "buyer": buyer}
     pairs = [(name, values[name]) for name in order]
     query = urlencode(pairs) if as_form else "&".join(f"{name}={quote(value)}" for name, value in pairs)
@@ -272,7 +275,7 @@ def test_a_purchase_that_is_written_down_is_read_again(
     ],
 )
 def test_a_parameter_that_is_not_understood_is_refused(query: bytes, field: str) -> None:
-    """An unknown, repeated or odd parameter is 422 with its name, and nothing is bought."""
+    """An unknown, repeated or invalid parameter gets 422 with its name, and nothing is bought."""
     refused(query, [], field)
 
 
@@ -290,6 +293,7 @@ def test_a_parameter_that_is_not_understood_is_refused(query: bytes, field: str)
         ([(b"content-length", b"0"), (b"transfer-encoding", b"chunked")], "body"),
         ([(b"idempotency-key", b"")], "Idempotency-Key"),
         ([(b"idempotency-key", b"a b")], "Idempotency-Key"),
+        ([(b"idempotency-key", b'"a b"')], "Idempotency-Key"),
         ([(b"idempotency-key", b"a\tb")], "Idempotency-Key"),
         ([(b"idempotency-key", b"\xc3\xa4")], "Idempotency-Key"),
         ([(b"idempotency-key", b"k" * 101)], "Idempotency-Key"),
@@ -298,7 +302,7 @@ def test_a_parameter_that_is_not_understood_is_refused(query: bytes, field: str)
     ],
 )
 def test_a_body_or_a_doubtful_key_is_refused(headers: Headers, field: str) -> None:
-    """A body, however it is declared, is 422, and so are two keys or one that is not visible ASCII."""
+    """A body, however it is declared, gets 422, and so do two keys or one that is not visible ASCII."""
     refused(b"sku=phone", headers, field)
 
 
@@ -320,10 +324,19 @@ def test_an_empty_body_is_none(length: bytes) -> None:
     assert parse(b"", [(b"content-length", length)], quantity_max=1) == (Purchase(), False)
 
 
-@pytest.mark.parametrize("key", [b"k", b"k/1", b'"8e03978e"', b"!~", b"k" * 100])
-def test_a_key_is_visible_ascii(key: bytes) -> None:
-    """An Idempotency-Key is taken as it is, quotes included."""
-    assert parse(b"", [(b"idempotency-key", key)], quantity_max=1) == (Purchase(key=key.decode()), False)
+@pytest.mark.parametrize(
+    ("sent", "key"),
+    [
+        *((key, key.decode()) for key in (b"k", b"k/1", b"!~", b"k" * 100, b'"', b'k"', b'""', b'"k"k"')),
+        (b'"8e03978e"', "8e03978e"),
+        (rb'"a\"b\\c"', 'a"b\\c'),
+        (b"k\t", "k"),
+        (b'"k" ', "k"),
+    ],
+)
+def test_a_key_is_visible_ascii(sent: bytes, key: str) -> None:
+    """An Idempotency-Key is taken as it is, but for blanks at its end; the draft's form in quotes is the same key."""
+    assert parse(b"", [(b"idempotency-key", sent)], quantity_max=1) == (Purchase(key=key), False)
 
 
 @pytest.mark.parametrize(
@@ -373,7 +386,7 @@ header = st.tuples(
 
 @given(queries, st.lists(header, max_size=3))
 def test_any_request_is_bought_as_asked_or_refused(query: bytes, headers: Headers) -> None:
-    """There is no third way: a purchase with exactly these parameters, or an error that names one field."""
+    """Any request is either a purchase with exactly these parameters, or an error that names one field."""
     try:
         understood, _ = parse(query, headers, quantity_max=100)
     except RequestValidationError as error:
@@ -393,6 +406,6 @@ APP = create_app(load())
 
 @given(st.sampled_from(["GET", "POST", "HEAD", "PUT", "OPTIONS"]), queries, st.lists(header, max_size=3))
 def test_the_frameworks_route_does_the_same(method: str, query: bytes, headers: Headers) -> None:
-    """Purchases pass the framework by; its route, for those who put something around it, answers alike."""
+    """Purchases bypass the framework; its route, for users who wrap it, answers alike."""
     framework = partial(with_headers, partial(FastAPI.__call__, APP))
     assert ask(APP, method, query, headers) == ask(framework, method, query, headers)

@@ -1,4 +1,4 @@
-"""What is known of an item that could not be sold, and of purchases that nobody waits for any more."""
+"""The queue knows items that could not be sold, and purchases that nobody waits for any more."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from app.errors import NotDecided, OutcomeUnknown, StockBehind, StockUnavailable
+from app.errors import ItemBlocked, NotDecided, OutcomeUnknown, StockBehind, StockUnavailable
 from app.sale import Answer, Outcome, Purchase, Rules
 from app.sale.queue import Queue
 from app.sale.worker import Worker
@@ -19,7 +19,10 @@ from tests.unit.test_histories import VirtualLock
 
 
 def test_an_error_counts_while_it_is_tried_again() -> None:
-    """Why an item can't be sold is told while buyers want it, and is not held against the instance for ever."""
+    """The error of an unsellable item is reported while buyers want it, and not for ever.
+
+    The buyers are refused at once.
+    """
     loop = VirtualLoop()
     asyncio.set_event_loop(loop)
     try:
@@ -32,8 +35,13 @@ def test_an_error_counts_while_it_is_tried_again() -> None:
             return worker.queue.errors
 
         async def buy() -> None:
-            with pytest.raises(NotDecided):
-                await worker.queue.join(Purchase(1, DEFAULT_SKU, None, None), loop.time() + 60)
+            until = loop.time() + 60
+            while loop.time() < until:
+                began = loop.time()
+                with pytest.raises(ItemBlocked):
+                    await worker.queue.join(Purchase(1, DEFAULT_SKU, None, None), began + 60)
+                assert loop.time() - began < 1
+                await asyncio.sleep(0.3)
 
         buying = loop.create_task(buy())
         for _ in range(50):
@@ -47,7 +55,7 @@ def test_an_error_counts_while_it_is_tried_again() -> None:
 
 
 class Lossy(MemoryStockStore):
-    """Loses the answer to a commit, and is then replaced by a copy that lacks the order."""
+    """A store that loses the answer to a commit, and is then replaced by a copy without the order."""
 
     lost = False
 
@@ -63,7 +71,7 @@ class Lossy(MemoryStockStore):
 
 
 class Grants(Observer):
-    """Counts them."""
+    """An observer that counts grants."""
 
     count = 0
 
@@ -72,7 +80,7 @@ class Grants(Observer):
 
 
 def test_nobody_takes_the_lock_for_purchases_that_nobody_waits_for() -> None:
-    """A batch in doubt that can't be resolved is tried as long as its buyers wait, and then given up."""
+    """An unresolved batch in doubt is retried as long as its buyers wait, and then dropped."""
     loop = VirtualLoop()
     asyncio.set_event_loop(loop)
     try:
@@ -86,7 +94,7 @@ def test_nobody_takes_the_lock_for_purchases_that_nobody_waits_for() -> None:
                 await worker.queue.join(Purchase(), loop.time() + 30)
 
         loop.play(buy())
-        assert grants.count > 10  # it was tried again and again
+        assert grants.count > 10  # it was retried again and again
         loop.play(asyncio.sleep(5))
         count = grants.count
         loop.play(asyncio.sleep(60))
@@ -98,7 +106,7 @@ def test_nobody_takes_the_lock_for_purchases_that_nobody_waits_for() -> None:
 
 
 async def test_only_the_item_itself_is_forgotten() -> None:
-    """Not another one of that name, which came when the first was thought to be of no interest any more."""
+    """Forgetting an item does not affect a later item of the same name."""
     queue = Queue(limit=10, observer=Observer(), on_work=lambda: None)
     deadline = asyncio.get_running_loop().time() + 60
     queue.join(Purchase(), deadline)
@@ -114,7 +122,7 @@ async def test_only_the_item_itself_is_forgotten() -> None:
 
 
 async def test_who_is_told_that_nothing_was_sold_is_not_sold_to() -> None:
-    """A buyer is told a few turns of the loop after the decision, and is in no batch meanwhile."""
+    """A buyer's answer comes a few turns of the loop after the decision, and the buyer is in no batch meanwhile."""
     queue = Queue(limit=10, observer=Observer(), on_work=lambda: None)
     told = queue.join(Purchase(), asyncio.get_running_loop().time() + 60)
     [entry] = queue.take(1)
@@ -127,7 +135,7 @@ async def test_who_is_told_that_nothing_was_sold_is_not_sold_to() -> None:
 
 
 class SlowlyReleased(VirtualLock):
-    """Its release takes some turns of the loop to be on its way, as a call over a network does."""
+    """A lock whose release takes some turns of the loop, as a call over a network does."""
 
     def __init__(self, events: list[str]) -> None:
         super().__init__()
@@ -143,7 +151,7 @@ class SlowlyReleased(VirtualLock):
 
 
 async def test_the_lock_is_given_back_before_the_buyers_are_told() -> None:
-    """To tell them takes longer than to serve them, and other instances wait for the lock."""
+    """Answers take longer than the batch, and other instances wait for the lock, so the release comes first."""
     events: list[str] = []
     store = MemoryStockStore(MemoryServer(lambda: 1e9))
     await store.set_stock(DEFAULT_SKU, Fence(1, "virtual"), 5)
@@ -156,18 +164,18 @@ async def test_the_lock_is_given_back_before_the_buyers_are_told() -> None:
 
 
 class Uncounted(Observer):
-    """Fails at each buyer."""
+    """An observer that fails at each buyer."""
 
     def answered(self, outcome: str) -> None:
         raise RuntimeError(outcome)
 
 
 async def test_who_can_not_be_counted_is_told() -> None:
-    """All of a batch: they have left the queue, and no deadline would tell them any more."""
+    """Although the observer fails, all buyers of a batch get their answer: their deadlines ended with the queue."""
     queue = Queue(limit=10, observer=Uncounted(), on_work=lambda: None)
     deadline = asyncio.get_running_loop().time() + 60
     told = [queue.join(Purchase(), deadline) for _ in range(3)]
     for entry in queue.take(3):
         queue.answer(entry, Answer(Outcome.SOLD_OUT, 1))
-    asyncio.get_running_loop().set_exception_handler(lambda *_: None)  # it is logged
+    asyncio.get_running_loop().set_exception_handler(lambda *_: None)  # the error is logged
     assert [answer.outcome for answer in await asyncio.gather(*told)] == [Outcome.SOLD_OUT] * 3

@@ -1,4 +1,4 @@
-"""What the pages name exists: files, sections, tests, commands with their options, targets of make."""
+"""The pages' references exist: files, sections, tests, commands with their options, targets of make."""
 
 import re
 import shlex
@@ -23,7 +23,7 @@ COMMAND = re.compile(r'(?:^|[`/ ])(seckill [a-z].*?|make [a-z-]+(?: ARGS="[^"]*"
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
-    """Each link and picture of a page is a file or a folder of ours, and a link's section is one of that file."""
+    """Each link and picture of a page is a file or a folder of ours, and a link's section exists in that file."""
     for target in (link or picture for link, picture in LINK.findall(FENCED.sub("", page.read_text()))):
         if target.startswith("https://"):
             continue  # nothing is fetched
@@ -35,8 +35,15 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert anchor in {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}, target
 
 
+def test_the_files_that_are_named_exist() -> None:
+    """Each file of the code that a page names exists; a decision may name one that existed then."""
+    path = re.compile(r"`((?:app|docs|examples|fencelock|lab|loadtest|monitoring|tests)/[\w./@-]+)`")
+    named = {name for page in PAGES if page.parent.name != "adr" for name in path.findall(page.read_text())}
+    assert not [name for name in named if not (ROOT / name).exists()]
+
+
 def test_the_tests_that_are_named_exist() -> None:
-    """A test that a page names as evidence is there."""
+    """Each test that a page names as evidence exists."""
     files = list((ROOT / "tests").rglob("*.py"))
     defined = {file.stem for file in files} | {
         name for file in files for name in re.findall(r"def (test_\w+)\(", file.read_text())
@@ -48,7 +55,7 @@ def test_the_tests_that_are_named_exist() -> None:
     "page", [*READMES, ROOT / "docs" / "commands.md", ROOT / "docs" / "tutorial.md"], ids=lambda page: page.name
 )
 def test_commands_are_real(page: Path) -> None:
-    """Each target of make is in the Makefile, and each command of `seckill` has the options that it is given."""
+    """Each target of make is in the Makefile, and each command of `seckill` has the options that the pages use."""
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     found = COMMAND.findall(page.read_text())
     assert found
@@ -67,6 +74,6 @@ def test_commands_are_real(page: Path) -> None:
 
 
 def test_both_readmes_have_the_same_commands() -> None:
-    """Their blocks of code differ in nothing but comments."""
+    """The code blocks of both READMEs differ in nothing but comments."""
     english, chinese = (re.sub(r" +# .*", "", "\n".join(FENCED.findall(page.read_text()))) for page in READMES)
     assert english == chinese

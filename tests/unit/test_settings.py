@@ -1,14 +1,15 @@
-"""Settings: from the environment and .env, checked at start; what was renamed, and what doesn't go together."""
+"""Settings from the environment and .env are checked at start, with old names and contradictions."""
 
 import os
 import re
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from app.errors import ConfigurationError
 from app.main import check_together
-from app.settings import _REPLACED, PREFIX, Guard, Settings, load, unknown_variables
+from app.settings import _REPLACED, PREFIX, Guard, Settings, doubtful, load, unknown_variables
 from app.stock.registry import system_of
 from fencelock.registry import CLASSES, name_of
 from lab.demo.stage import LockName, StageOptions, StoreName
@@ -19,7 +20,7 @@ MYSQL = "mysql://shop:secret@127.0.0.1/shop"
 
 @pytest.fixture(autouse=True)
 def bare_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No SECKILL_ variable and no .env of the machine that the tests run on."""
+    """Remove the machine's own SECKILL_ variables and .env."""
     for name in list(os.environ):
         if name.startswith(PREFIX):
             monkeypatch.delenv(name)
@@ -27,7 +28,7 @@ def bare_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def refusal(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> str:
-    """What the start with these variables ends with."""
+    """Return the message with which the start ends."""
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(ConfigurationError) as error:
@@ -36,7 +37,7 @@ def refusal(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> str:
 
 
 def test_defaults_are_for_servers_on_this_machine() -> None:
-    """With nothing set: etcd and Redis on their usual ports, locked and guarded."""
+    """Without variables the settings mean etcd and Redis on their usual ports, locked and guarded."""
     settings = load()
     check_together(settings)
     assert settings.lock.get_secret_value() == "etcd://127.0.0.1:2379"
@@ -45,7 +46,7 @@ def test_defaults_are_for_servers_on_this_machine() -> None:
 
 
 def test_environment_beats_dotenv(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """.env is read from the folder that one is in; a variable of the environment counts more."""
+    """.env is read from the current folder; a variable of the environment takes precedence."""
     (tmp_path / ".env").write_text("SECKILL_PORT=8090\nSECKILL_BATCH_MAX=7\nSECKILL_LOCK=local://\n")
     monkeypatch.setenv("SECKILL_PORT", "8100")
     monkeypatch.setenv("SECKILL_LOCK", "etcd://a:2379, b:2379,")
@@ -77,7 +78,12 @@ def test_environment_beats_dotenv(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         ("SECKILL_LOG_LEVEL", "loud"),
         ("SECKILL_LOG_FORMAT", "xml"),
         ("SECKILL_SALE_STARTS_AT", "tomorrow"),
-        ("SECKILL_SALE_ENDS_AT", "2026-11-11T20:00:00"),  # whose eight o'clock?
+        ("SECKILL_SALE_STARTS_AT", "20271111"),
+        ("SECKILL_SALE_STARTS_AT", "202711112000"),
+        ("SECKILL_SALE_STARTS_AT", "-5"),
+        ("SECKILL_SALE_STARTS_AT", "2027-11-11T20:00:00"),
+        ("SECKILL_SALE_ENDS_AT", "20271111"),
+        ("SECKILL_SALE_ENDS_AT", "2026-11-11T20:00:00"),  # the time zone is missing
     ],
 )
 def test_a_wrong_value_is_one_line_with_the_variable(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
@@ -107,7 +113,7 @@ def test_a_wrong_value_is_one_line_with_the_variable(monkeypatch: pytest.MonkeyP
     ],
 )
 def test_a_wrong_url_is_one_line_without_its_password(monkeypatch: pytest.MonkeyPatch, url: str, said: str) -> None:
-    """It is said what is wrong with it, as far as that is known."""
+    """The error describes the mistake in the URL, as far as it is known."""
     name, url = url.split()
     found = refusal(monkeypatch, {PREFIX + name: url})
     assert found.startswith(f"{PREFIX}{name}: {said}")
@@ -116,7 +122,7 @@ def test_a_wrong_url_is_one_line_without_its_password(monkeypatch: pytest.Monkey
 
 
 def test_each_wrong_value_has_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Several are said at once, so that nobody has to start again for each."""
+    """All errors are reported at once, so that nobody has to start again for each."""
     said = refusal(monkeypatch, {"SECKILL_PORT": "x", "SECKILL_GUARD": "maybe", "SECKILL_BATCH_MAX": "0"})
     assert [line.partition(":")[0] for line in said.splitlines()] == [
         "SECKILL_PORT",
@@ -177,14 +183,14 @@ IN_MYSQL, FALLBACK = {"SECKILL_STORE": MYSQL}, {"SECKILL_LOCK_FALLBACK": "true"}
 def test_what_does_not_go_together_is_said(
     monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], said: str
 ) -> None:
-    """Of two settings that contradict each other both are named, in one line."""
+    """The error names both of two contradictory settings, in one line."""
     assert refusal(monkeypatch, variables) == said
 
 
 @pytest.mark.parametrize("guard", [Guard.VERSION, Guard.TIMESTAMP])
 @pytest.mark.parametrize("lock", CLASSES)
 def test_a_version_needs_no_lock(lock: str, guard: Guard) -> None:
-    """In MySQL a version guards the sale under any lock, and under none."""
+    """In MySQL a version guard works under any lock, and without one."""
     check_together(load(store=MYSQL, lock=URLS[lock], guard=guard))
 
 
@@ -193,7 +199,7 @@ def test_a_version_needs_no_lock(lock: str, guard: Guard) -> None:
     [("none", "redis", "none"), ("redlock", "redis", "compare"), ("none", "mysql", "version")],
 )
 def test_the_command_line_knows_which_locks_have_no_tokens(lock: str, store: str, best: str) -> None:
-    """It names the guard that goes with such a lock and the store, and takes that one if none was asked for."""
+    """The error names the guard that goes with such a lock and the store, and that guard is the default."""
 
     def chosen(guard: Guard | None) -> Guard:
         return StageOptions(1, 1, (), None, LockName(lock), StoreName(store), guard, 2).chosen_guard
@@ -204,7 +210,7 @@ def test_the_command_line_knows_which_locks_have_no_tokens(lock: str, store: str
 
 
 def test_an_empty_variable_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`SECKILL_ADMIN_TOKEN=` means no token, not an empty one that anybody knows."""
+    """`SECKILL_ADMIN_TOKEN=` means no token, not an empty one that anybody could use."""
     monkeypatch.setenv("SECKILL_ADMIN_TOKEN", "")
     assert load().admin_token is None
 
@@ -220,7 +226,7 @@ def test_secrets_are_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_misspelt_variable_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A variable that looks like ours and isn't is reported, with what may have been meant."""
+    """A variable that looks like ours and isn't is reported, with a suggestion."""
     monkeypatch.setenv("SECKILL_BATCHMAX", "1")
     assert unknown_variables() == ["SECKILL_BATCHMAX is not a setting; did you mean SECKILL_BATCH_MAX?"]
 
@@ -230,14 +236,14 @@ def test_a_misspelt_variable_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.parametrize(("old", "new"), _REPLACED.items())
 def test_an_old_variable_ends_the_start(monkeypatch: pytest.MonkeyPatch, old: str, new: str) -> None:
-    """To go on without it would be to sell from another store, or under another lock, than somebody believes."""
+    """An ignored old variable could mean sales from another store, or under another lock, than intended."""
     assert refusal(monkeypatch, {PREFIX + old: "secret"}) == f"{PREFIX}{old} was replaced: say {new}"
     assert old.lower() not in Settings.model_fields
 
 
 @pytest.mark.parametrize("said", sorted(set(_REPLACED.values())))
 def test_what_to_say_instead_is_a_setting(said: str) -> None:
-    """Each variable that is named there exists, and each example of a URL names a lock or a store."""
+    """Each replacement exists, and each example of a URL names a lock or a store."""
     named = re.findall(rf"{PREFIX}\w+", said)
     assert {name.removeprefix(PREFIX).lower() for name in named} <= set(Settings.model_fields)
     for name, scheme in re.findall(r"SECKILL_(LOCK|STORE)=([a-z+]+)://", said):
@@ -245,7 +251,7 @@ def test_what_to_say_instead_is_a_setting(said: str) -> None:
 
 
 def test_old_variables_are_found_in_dotenv_too(tmp_path: Path) -> None:
-    """All of them are said at once, one in a line."""
+    """All old variables are reported at once, one per line."""
     (tmp_path / ".env").write_text("SECKILL_REDIS_URL=redis://host\nSECKILL_ETCD_USER=shop\n")
     with pytest.raises(ConfigurationError) as error:
         load()
@@ -254,6 +260,37 @@ def test_old_variables_are_found_in_dotenv_too(tmp_path: Path) -> None:
 
 
 def test_an_old_variable_that_is_empty_does_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It says nothing that could be lost."""
+    """An empty old variable has no effect that could be lost."""
     monkeypatch.setenv("SECKILL_ETCD_USER", "")
     assert load() == Settings(_env_file=None)
+
+
+def test_a_start_long_ago_is_said_to_be_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be meant, and was hardly; this year's is a start like any other."""
+    monkeypatch.setenv("SECKILL_SALE_STARTS_AT", "1976-11-11T20:00:00+08:00")
+    assert doubtful(load()) == [
+        "SECKILL_SALE_STARTS_AT is before this year: the sale has started (1976-11-11T20:00:00+08:00)"
+    ]
+    monkeypatch.setenv("SECKILL_SALE_STARTS_AT", datetime.now(UTC).isoformat())
+    assert doubtful(load()) == []
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"SECKILL_PORT", ".env: SECKILL_PORT has no value"),
+        (b"# \xe4", ".env is not UTF-8"),
+        (None, ".env is a folder"),
+    ],
+)
+def test_a_file_of_settings_that_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None, said: str
+) -> None:
+    """It is said in a line, and not passed over."""
+    monkeypatch.chdir(tmp_path)
+    if content is None:
+        Path(".env").mkdir()
+    else:
+        Path(".env").write_bytes(content)
+    with pytest.raises(ConfigurationError, match=re.escape(said)):
+        load()

@@ -1,4 +1,4 @@
-"""What the soak test calls flat, on forged series of an hour with a value each five seconds."""
+"""The soak test tells flat from growing series: forged ones of an hour with a value each five seconds."""
 
 import math
 import random
@@ -31,7 +31,7 @@ def test_noise_is_flat() -> None:
 
 
 def test_warming_up_is_flat() -> None:
-    """What is full after a quarter of the run may have been filled from nothing."""
+    """A series may grow from nothing during the first quarter of the run."""
     assert is_flat(lambda at_s: 100 * (1 - math.exp(-at_s / (END_S / 20))))
 
 
@@ -40,18 +40,18 @@ def test_shrinking_is_flat() -> None:
 
 
 def test_peaks_are_flat() -> None:
-    """A few values during each fault, as far from the others as they like."""
+    """A few values during each fault may be as far from the others as they like."""
     assert is_flat(lambda at_s: 1000.0 if at_s % 60 < 15 else 100.0)
 
 
 def test_gaps_are_flat() -> None:
-    """What is not to be had during a fault is no zero."""
+    """A missing value during a fault does not count as zero."""
     assert is_flat(lambda at_s: None if at_s % 60 < 15 else 100.0)
 
 
 @pytest.mark.parametrize("teeth", [12, 60])
 def test_a_saw_tooth_is_flat(teeth: int) -> None:
-    """As memory is when each new sale forgets the old one; it doubles within a tooth."""
+    """Memory that rises until a new sale forgets the old one is flat, even if it doubles within a tooth."""
     assert is_flat(lambda at_s: 100 + 100 * (at_s * teeth / END_S % 1))
 
 
@@ -90,7 +90,7 @@ def test_too_little_to_compare(values: list[float | None]) -> None:
 
 
 def test_what_grows_is_named() -> None:
-    """A sentence for each series that grows, and for what was not seen; none for what is not judged."""
+    """Each growing or missing series is named in a sentence; a series that is not judged never is."""
     run = Run(["instance-1", "instance-2"])
     columns = [column for quantity in QUANTITIES for column in quantity.columns(run.instances)]
     for at_s in AT_S:

@@ -1,4 +1,4 @@
-"""What nobody can tell of themselves: the control room of another instance notes it, once."""
+"""Another instance's control room notes, once, events that no instance can report of itself."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ ONE, TWO = (Report(name, 1, 0, 0, "lock", [], [], [], False, 0.0) for name in ("
 
 
 def states(*reports: Report, silent_s: float = 0.0) -> list[InstanceState]:
-    """The first one has been silent for so long."""
+    """Return states of which the first one has been silent for so long."""
     return [InstanceState(report, 0.0 if place else silent_s) for place, report in enumerate(reports)]
 
 
@@ -31,7 +31,7 @@ def noted(journal: Journal) -> list[tuple[str, dict[str, str | int | float]]]:
 
 
 def test_who_was_overtaken_is_told_once() -> None:
-    """As soon as it is known to stand still: its lease is over, and somebody else has had the lock since."""
+    """A paused holder is noted once when its lease is over, and once when another one has had the lock since."""
     journal = Journal()
     watch = Watch(journal)
     still = states(holding(ONE, 7, paused_s=3.0), TWO)
@@ -47,7 +47,7 @@ def test_who_was_overtaken_is_told_once() -> None:
 
 
 def test_a_grant_that_has_just_ended_is_no_mistake() -> None:
-    """What an instance says of itself is up to a second old."""
+    """A grant that has just ended is not reported, as an instance's report is up to a second old."""
     journal = Journal()
     watch = Watch(journal)
     for at, told in [(10.0, 0), (11.0, 0), (12.0, 1)]:
@@ -61,7 +61,7 @@ def test_a_grant_that_has_just_ended_is_no_mistake() -> None:
 
 
 def test_who_comes_and_goes() -> None:
-    """Silent, back, come, left; of those that were there at the first look nothing is said."""
+    """Going silent, coming back, joining and leaving are noted, except for those that the first look finds."""
     journal = Journal()
     watch = Watch(journal)
     watch.hear(states(ONE, TWO))
@@ -80,7 +80,7 @@ def test_who_comes_and_goes() -> None:
 
 
 def test_nobody_is_silent_when_nobody_can_be_heard() -> None:
-    """Reports are in the store: while it is away, that is all that is said."""
+    """Reports are in the store: while it is away, only that is noted."""
     journal = Journal()
     watch = Watch(journal)
     watch.hear(states(ONE, TWO))
@@ -92,7 +92,7 @@ def test_nobody_is_silent_when_nobody_can_be_heard() -> None:
 
 
 def test_another_auditor() -> None:
-    """The first one is no change."""
+    """The first auditor is no change."""
     journal = Journal()
     watch = Watch(journal)
     for name in (None, "one", None, "one", "two"):

@@ -1,11 +1,11 @@
-"""High-water marks: which orders a process holds its store to."""
+"""High-water marks are the orders that a process requires of its store."""
 
 from app.stock.redis.keys import mark_of, position_of
 from app.stock.watermark import Watermark
 
 
 def test_what_was_seen_does_not_go_back() -> None:
-    """The answer to an older question may come after that to a later one."""
+    """The answer to an older request may come after that to a later one."""
     watermark = Watermark(mark_of)
     watermark.found((), ("1", "9-0", ""))
     watermark.found((), ("1", "5-0", ""))
@@ -15,7 +15,7 @@ def test_what_was_seen_does_not_go_back() -> None:
 
 
 def test_what_others_have_seen_is_expected_until_it_was_found() -> None:
-    """An order that we have only heard of must be there as well as the last one that we have seen."""
+    """An order known only from others must be there as well as the last one that we have seen."""
     watermark = Watermark(mark_of)
     assert (watermark.positions, watermark.mark) == ((), None)
     watermark.found((), ("1", "5-0", ""))
@@ -29,14 +29,14 @@ def test_what_others_have_seen_is_expected_until_it_was_found() -> None:
 
 
 def test_a_mark_is_greater_for_a_later_order() -> None:
-    """As a text: by the number of the generation first, then by the order's own, not by their digits."""
+    """As texts, marks compare by the generation's number first, then by the order's, and not digit by digit."""
     positions = [("1", "9-0", ""), ("1", "10-2", ""), ("1", "10-11", ""), ("2", "1-0", ""), ("10", "0-1", "")]
     marks = [mark_of(position) for position in positions]
     assert marks == sorted(marks)
 
 
 def test_a_mark_names_the_order_and_not_only_its_id() -> None:
-    """It comes back as it went; one that was written without the order's tag is of any order with that id."""
+    """A mark can be read back; one that was written without the order's tag matches any order with that id."""
     position = ("1", "9-0", "0123abcd")
     assert position_of(mark_of(position)) == position
     assert position_of(mark_of(("1", "9-0", ""))) == ("1", "9-0", "")

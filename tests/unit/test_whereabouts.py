@@ -1,4 +1,4 @@
-"""The file by which other terminals find the sale of a `seckill up`."""
+"""A file leads other terminals to the sale of a `seckill up`."""
 
 import os
 from pathlib import Path
@@ -29,7 +29,7 @@ def ours(pid: int = 1) -> Whereabouts:
 
 
 def test_it_says_what_leads_to_the_same_sale(folder: Path) -> None:
-    """With its secrets, for this user only; and it goes when the sale does."""
+    """The file leads to the same sale, with its secrets, for this user only; and it goes when the sale does."""
     said: list[str] = []
     with state_file.told(ours()) as file:
         assert [one.name for one in folder.iterdir()] == ["up-1.json"]
@@ -44,7 +44,7 @@ def test_it_says_what_leads_to_the_same_sale(folder: Path) -> None:
 
 
 def test_a_file_that_nobody_has_locked_was_left_behind(folder: Path) -> None:
-    """It is removed, once, and that is said; a living one beside it is found."""
+    """A file without a lock is removed, once, with a message; a live one beside it is found."""
     said: list[str] = []
     with state_file.told(ours(2)):
         (folder / "up-3.json").write_text((folder / "up-2.json").read_text())
@@ -54,7 +54,7 @@ def test_a_file_that_nobody_has_locked_was_left_behind(folder: Path) -> None:
 
 
 def test_the_latest_of_several_is_meant(folder: Path) -> None:
-    """However they are numbered; and what another version has written is left alone."""
+    """The latest of several files counts, however they are numbered; another version's file is left alone."""
     said: list[str] = []
     with state_file.told(ours(9)), state_file.told(ours(4)) as later, state_file.told(ours(5)) as foreign:
         for file, at in ((folder / "up-9.json", 1), (later, 2), (foreign, 3)):
@@ -66,7 +66,7 @@ def test_the_latest_of_several_is_meant(folder: Path) -> None:
 
 
 def test_the_user_says_where_the_sale_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """In the environment or in .env; an empty variable says nothing, and a guard alone leads nowhere."""
+    """The environment and .env come first; an empty variable sets nothing, and a guard alone names no sale."""
     assert not state_file.leads_elsewhere()
     monkeypatch.setenv("SECKILL_STORE", "")
     monkeypatch.setenv("SECKILL_GUARD", "none")
@@ -77,7 +77,7 @@ def test_the_user_says_where_the_sale_is(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 
 def test_who_has_no_home_finds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a container whose user is a number only: no trace, and nothing can be written."""
+    """A user without a home, as in a container, finds no sale, and can write no file."""
     monkeypatch.delenv("XDG_STATE_HOME")
 
     def homeless() -> Path:

@@ -1,4 +1,4 @@
-"""ZooKeeper's protocol: messages come in any pieces, and what is none is told as such, whatever it is."""
+"""ZooKeeper's protocol: messages come in any pieces, and bytes that are no message are reported as such."""
 
 import struct
 
@@ -19,7 +19,7 @@ def sized(message: bytes) -> bytes:
 
 @given(st.lists(st.binary(max_size=40), max_size=8), st.integers(1, 20))
 def test_messages_come_in_any_pieces(messages: list[bytes], piece: int) -> None:
-    """Whatever a connection makes of them, the same come out."""
+    """However a connection splits the messages, the same come out."""
     data = b"".join(map(sized, messages))
     stream = wire.Stream()
     cut = [data[begin : begin + piece] for begin in range(0, len(data), piece)]
@@ -27,7 +27,7 @@ def test_messages_come_in_any_pieces(messages: list[bytes], piece: int) -> None:
 
 
 class _Nowhere(Link):
-    """Sends nothing, and is never closed: what comes is told by the test."""
+    """A connection that sends nothing, and is never closed: the test supplies the bytes."""
 
     def __init__(self, *_: object) -> None:
         self.sent: list[bytes] = []
@@ -51,7 +51,7 @@ def session() -> Session:
 
 @given(st.lists(st.binary(max_size=60), min_size=1, max_size=6), st.booleans())
 def test_nothing_that_comes_is_an_unexpected_error(messages: list[bytes], after_a_welcome: bool) -> None:
-    """It is understood, or it is the end of the session, which says why."""
+    """Any bytes are understood, or end the session with a reason."""
     one = session()
     one.begin()
     if after_a_welcome:
@@ -65,13 +65,13 @@ def test_nothing_that_comes_is_an_unexpected_error(messages: list[bytes], after_
 
 @pytest.mark.parametrize("length", [-1, 2**30])
 def test_a_length_that_no_message_has(length: int) -> None:
-    """Nobody waits for a gigabyte that never comes."""
+    """An impossible length ends the session instead of a wait for a gigabyte that never comes."""
     with pytest.raises(wire.Malformed):
         list(wire.Stream().messages(struct.pack(">i", length)))
 
 
 def test_an_answer_to_nothing_is_none() -> None:
-    """A server that answers what was not asked is not believed in anything."""
+    """An answer without a request ends the session."""
     one = session()
     one.heard(sized(WELCOME))
     one.heard(sized(struct.pack(">iqi", 3, 1, 0)))
@@ -83,5 +83,5 @@ def test_an_answer_to_nothing_is_none() -> None:
     [(wire.children("/"), b"/part"), (wire.children("/lock"), b"/part/lock"), (wire.delete("/a/b"), b"/part/a/b")],
 )
 def test_all_is_asked_within_the_folder(request_: wire.Request[object], path: bytes) -> None:
-    """The tree's root is the folder."""
+    """The folder is the root of the tree for all requests."""
     assert request_.frame(1, "/part")[12:].startswith(struct.pack(">i", len(path)) + path)

@@ -1,16 +1,27 @@
 """The articles' store in Redis or Valkey, with nothing that checks."""
 
+import json
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Final, TypeVar
 
 from typing_extensions import Unpack, override
 
-from app.errors import StockError, StockNotAsExpected
+from app.errors import HasOrders, StockError, StockNotAsExpected
 from app.stock.redis.client import Script
 from app.stock.redis.keys import pack_sold, snapshot_of, terms_of, unknown, whole
 from app.stock.redis.store import RedisStockStore
 from app.stock.refusals import not_as_expected
-from app.stock.store import Ask, Batch, Fence, Level, Restock, Snapshot, raise_if_none_was_reached
+from app.stock.store import (
+    Ask,
+    Batch,
+    Fence,
+    Level,
+    Restock,
+    Snapshot,
+    facts,
+    raise_if_none_was_reached,
+    what_is_changed,
+)
 
 Answer = TypeVar("Answer")
 
@@ -78,15 +89,23 @@ class BareStockStore(RedisStockStore):
             before = int(await redis.get(keys.stock) or 0), int(await redis.get(keys.lucky) or 0)
             if (expected := how.get("if_match")) and before != expected:
                 raise StockNotAsExpected(not_as_expected(sku, *before))
+            orders, forget = await redis.xlen(keys.orders), how.get("forget_orders")
+            if how.get("new_sale") and forget not in (None, orders):
+                raise HasOrders(sku, orders)
+            what = what_is_changed(stock, how)
             if how.get("add"):
                 stock += before[0]
             if how.get("new_sale"):
                 await redis.delete(keys.buyers, keys.settled, keys.orders, keys.lucky)
             lucky = int(await redis.get(keys.lucky) or 0)
             await redis.mset({keys.stock: stock, keys.lucky: lucky})
-            own = terms_of(sku, await redis.hget(keys.fence, "terms") or "").changed(how.get("terms", {}))
-            await redis.hset(keys.fence, mapping={"initial": stock + lucky, "terms": own.to_text()})
-        return Level(sku, stock, lucky, stock + lucky, terms=own)
+            old = terms_of(sku, await redis.hget(keys.fence, "terms") or "")
+            level = Level(sku, stock, lucky, stock + lucky, terms=old.changed(how.get("terms", {})))
+            await redis.hset(keys.fence, mapping={"initial": stock + lucky, "terms": level.terms.to_text()})
+            was = facts(Level(sku, *before, None, terms=old))
+            note = {"by": how.get("by", ""), "what": what, "before": json.dumps(was), "after": json.dumps(facts(level))}
+            await redis.xadd(keys.log, note, maxlen=1000)
+        return level
 
     @override
     async def inspect(self, skus: Sequence[str]) -> dict[str, Fence | StockError | None]:

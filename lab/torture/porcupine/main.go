@@ -3,7 +3,7 @@
 // answers?
 //
 // Usage: porcupine SECONDS PICTURE. Reads one operation a line (JSON), writes one result a line. An item is checked by
-// itself, and so is an idempotency key: what is told of one says nothing of another.
+// itself, and so is an idempotency key: the answers about one say nothing of another.
 package main
 
 import (
@@ -17,8 +17,8 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// Operation: a line. Times are in microseconds. Kind: "init", "buy", "add", "look" of an
-// item; "ask" of a key. Number: the place of what was bought among the orders of the item; Looks: how many looks saw less
+// Operation is a line. Times are in microseconds. Kind: "init", "buy", "add", "look" of an
+// item; "ask" of a key. Number: the place of the purchase among the orders of the item; Looks: how many looks saw less
 // than that, and so came before it.
 type Operation struct {
 	Item    string `json:"item"`
@@ -36,7 +36,7 @@ type Operation struct {
 	About   string `json:"about"`
 }
 
-// State of an item, whose next order has the number Next, after so many Looks; or of a key: then Settled is what it stands for.
+// State of an item, whose next order has the number Next, after so many Looks; or of a key, with its Settled answer.
 type State struct {
 	Stock, Lucky, Next, Looks int
 	Settled                   string
@@ -70,7 +70,7 @@ func step(state, input, output any) (bool, any) {
 		case "sold_out":
 			return before.Stock < operation.Units, before
 		}
-	case "ask": // of a key that was told, or may have been settled without an answer
+	case "ask": // of a key that has an answer, or may have been settled without one
 		said := operation.Outcome + " " + operation.Order
 		switch {
 		case before.Settled == "":
@@ -117,7 +117,7 @@ func main() {
 		verdict, info := porcupine.CheckOperationsVerbose(model, history, timeout)
 		result := Result{Item: name, Operations: len(history), Verdict: string(verdict)}
 		if verdict == porcupine.Illegal {
-			// Once more without the hint of the looks: it ends a way early, and so with fewer operations than could be.
+			// Again without the hint of the looks, which ends a branch early, with fewer operations than possible.
 			for number := range history {
 				one := history[number].Input.(Operation)
 				one.Looks = 0

@@ -1,8 +1,8 @@
-// A contender that the tests of tests/interop start: Go's own clients, told what to do a line at a time.
+// A contender that the tests of tests/interop start: it runs Go's own clients, and obeys a line at a time.
 //
 //	interop etcd|redsync SERVERS NAME TTL_MS
 //
-// tests/interop/client.py says which commands there are, and what each is answered.
+// tests/interop/client.py lists the commands and their answers.
 package main
 
 import (
@@ -28,13 +28,13 @@ const (
 	manyTrials = 1 << 30
 )
 
-// A locker is what the locks of the clients have in common; acquire answers the token, 0 if there is none.
+// A locker is the common interface of the clients' locks; acquire returns the token, or 0 without one.
 type locker interface {
 	acquire(ctx context.Context) (int64, error)
 	release() error
 }
 
-// -- etcd: one session for the whole program, which is what Go's programs have -------------------------------------------
+// -- etcd: one session for the whole program, as Go's programs have ---------------------------------------------------
 
 type etcdMutex struct{ *concurrency.Mutex }
 
@@ -55,7 +55,7 @@ func newSession(servers []string, ttl time.Duration) *concurrency.Session {
 	return session
 }
 
-// -- redsync: that a lock is extended while it is held is left to its user ------------------------------------------------
+// -- redsync: its user must extend a lock while it is held ------------------------------------------------------------
 
 type redsyncMutex struct {
 	*redsync.Mutex
@@ -160,7 +160,7 @@ func do(lock locker, election *concurrency.Election, told []string) (string, err
 	return "", errors.New("no such command: " + told[0])
 }
 
-// race takes the lock and gives it back for so long, and writes down when it asked for it, had it and gave it back.
+// race acquires and releases the lock for so long, and records when it asked for it, got it and released it.
 func race(lock locker, length, hold time.Duration, file string) (string, error) {
 	var turns strings.Builder
 	count := 0
@@ -182,7 +182,7 @@ func race(lock locker, length, hold time.Duration, file string) (string, error) 
 	return fmt.Sprintf("raced %d", count), nil
 }
 
-// once takes the lock, says that it is in, reads the counter, pauses, writes one more, says that it is out, and releases.
+// once acquires the lock, notes the entry, reads the counter, pauses, writes one more, notes the exit, and releases.
 func once(lock locker, id, counter, journal string) error {
 	if _, err := lock.acquire(context.Background()); err != nil {
 		return err

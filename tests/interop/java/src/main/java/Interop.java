@@ -27,17 +27,17 @@ import org.redisson.api.RedissonClient;
 import org.redisson.config.Config;
 
 /**
- * A contender that the tests of tests/interop start: Java's own clients, told what to do a line at a time.
+ * A contender that the tests of tests/interop start: it runs Java's own clients, and obeys a line at a time.
  *
  * <pre>Interop jetcd|redisson|redisson-fair|curator SERVERS NAME TTL_MS [FAIR_WAIT_MS]</pre>
  *
- * <p>tests/interop/client.py says which commands there are, and what each is answered. All are carried out by the main
- * thread, because Redisson's and Curator's locks belong to a thread.
+ * <p>tests/interop/client.py lists the commands and their answers. All are carried out by the main thread,
+ * because Redisson's and Curator's locks belong to a thread.
  */
 public final class Interop {
     private static final long HOLD_MS = 2; // between reading the counter and writing it
 
-    /** What the locks of the clients have in common. {@code waitMs} below 0: for ever. */
+    /** The common interface of the clients' locks. {@code waitMs} below 0: for ever. */
     private interface Locker {
         boolean acquire(long waitMs) throws Exception;
 
@@ -75,7 +75,7 @@ public final class Interop {
                 key = (waitMs < 0 ? locking.get() : locking.get(waitMs, TimeUnit.MILLISECONDS)).getKey();
                 return true;
             } catch (TimeoutException late) {
-                // Its cancelled wait stays in the line, and would get the lock in the end. Only this ends it.
+                // The cancelled wait stays queued, and would get the lock in the end. Only this ends it.
                 locking.cancel(true);
                 renewal.close();
                 client.getLeaseClient().revoke(lease).get();
@@ -191,7 +191,7 @@ public final class Interop {
             }
             System.out.println(answer);
         }
-        Runtime.getRuntime().halt(0); // as if it were killed: what it has is left to its lease
+        Runtime.getRuntime().halt(0); // as if it were killed: its locks end with their lease
     }
 
     private static String obey(Locker lock, String[] told) throws Exception {
@@ -210,7 +210,7 @@ public final class Interop {
                 return "looped " + told[1];
             case "race":
                 return "raced " + race(lock, Long.parseLong(told[1]), Long.parseLong(told[2]), Path.of(told[3]));
-            case "interrupt": // wait for the lock as a program does that does not clean up behind an interrupt
+            case "interrupt": // wait for the lock like a program without clean-up after an interrupt
                 interruptMeIn(Long.parseLong(told[1]));
                 try {
                     return lock.acquire(-1) ? "granted 0 " + nowMicros() : "timeout";
@@ -229,7 +229,7 @@ public final class Interop {
         }
     }
 
-    /** Take the lock and give it back for so long, and write down when one asked for it, had it and gave it back. */
+    /** Acquire and release the lock for so long, and record when one asked for it, got it and released it. */
     private static int race(Locker lock, long lengthMicros, long holdMicros, Path file) throws Exception {
         StringBuilder turns = new StringBuilder();
         int count = 0;
@@ -247,7 +247,7 @@ public final class Interop {
         return count;
     }
 
-    /** Take the lock, say that one is in, read the counter, pause, write one more, say that one is out, release. */
+    /** Acquire the lock, note the entry, read the counter, pause, write one more, note the exit, release. */
     private static void once(Locker lock, String id, Path counter, Path journal) throws Exception {
         lock.acquire(-1);
         note(journal, "in " + id);
