@@ -324,7 +324,7 @@ def test_somebody_who_knows_nothing_is_shown(pair: tuple[Instance, Instance], vi
     page.get_by_role("button", name="Go on selling").click()
     shows(page, sale_state="It is on.")
     start.click()
-    expect(story.locator("li").first).to_contain_text("300 people want one unit each")
+    expect(story.locator("li").first).to_contain_text("240 people want one unit each")
     expect(story.locator("li")).to_have_count(5)
     expect(story).to_have_attribute("data-result", "open")
     expect(story).to_have_attribute("data-result", "good", timeout=60_000)
@@ -342,7 +342,7 @@ def test_somebody_who_knows_nothing_is_shown(pair: tuple[Instance, Instance], vi
     expect(page.locator("#lanes-plot")).to_be_in_viewport()
     page.get_by_role("button", name="Live").click()
     expect(page.locator("#lanes-live")).to_be_hidden()
-    sold_to(page, item, 300)
+    sold_to(page, item, 240)
 
 
 @pytest.fixture

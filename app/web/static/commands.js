@@ -9,7 +9,7 @@ import { beginStory, dropStory } from "./story.js";
 
 const BEYOND_LEASE_S = 3; // so long a paused holder stands still after its lease: time to see what happens
 const RUSH_S = 20; // beyond the time over which its buyers come
-const SHOWN_BUYERS = 300; // those of the guided start: some come before the pause, and some after it
+const SHOWN_BUYERS = 240; // those of the guided start: some come before the pause, and some after it
 const SHOWN_S = { before: 2.5, after: 5 };
 
 let seen = 0; // when the last picture was
