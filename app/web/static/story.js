@@ -9,17 +9,17 @@ const OLD_S = 120;
 const STEPS = ["buyers", "paused", "ran_out", "overtaken", "end"];
 
 let told = null; // `{ id, at, instance, token, steps }`: of the last pause; without an id it has yet to come
-let awaited = false; // somebody here has pressed a button, and each step is brought into their sight
+let awaited = Infinity; // from this moment on a story is one that a button here has made: its steps are brought into sight
 
 /** Begin the story of a pause that this page is about to make; `buyers` are known if it sends them. */
 export function beginStory(at, buyers = null) {
-  awaited = true;
+  awaited = at;
   if (buyers !== null) told = { id: null, at, steps: new Map([["buyers", { at, facts: buyers }]]) };
 }
 
 /** The pause does not come. */
 export function dropStory() {
-  awaited = false;
+  awaited = Infinity;
   if (told?.id === null) told = null;
 }
 
@@ -88,13 +88,14 @@ function tell(picture) {
     write(sentence, words);
     write(time, at === undefined ? "" : moment(at));
   });
-  if (awaited && list.textContent !== before) part("story").scrollIntoView({ block: "nearest" });
-  awaited &&= result === "open";
+  if (told.at < awaited) return;
+  if (list.textContent !== before) part("story").scrollIntoView({ block: "nearest" });
+  if (result !== "open") awaited = Infinity;
 }
 
 /** Make its button work; a reader who scrolls is left where they are. */
 export function wireStory() {
-  for (const own of ["wheel", "touchmove"]) addEventListener(own, () => (awaited = false), { passive: true });
+  for (const own of ["wheel", "touchmove"]) addEventListener(own, () => (awaited = Infinity), { passive: true });
   part("story-close").addEventListener("click", () => {
     if (told.id === null) told = null;
     else sessionStorage.setItem(CLOSED, told.id);
