@@ -44,7 +44,7 @@ class Decision:
     """The decision on a purchase.
 
     It is one of these: a new decision (`outcome` alone); the repeat of a purchase that was settled before (`settled`);
-    the repeat of an earlier one of the same batch (`repeats`, its index); `error` for a purchase that can't be decided at all.
+    the repeat of an earlier one of the same batch (`repeats`, its index); `error` if no decision is possible.
     """
 
     outcome: Outcome | None = None
@@ -94,7 +94,7 @@ def decide(
                 )
             elif (
                 not left
-            ):  # before the limit: this answer is not recorded, so a repeat must get it again
+            ):  # before the limit is checked: this answer is not recorded, and a repeat must get the same one again
                 decision = Decision(Outcome.SOLD_OUT)
             elif limit_per_buyer and had + purchase.quantity > limit_per_buyer:
                 decision = Decision(Outcome.LIMIT_REACHED)

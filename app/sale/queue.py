@@ -236,7 +236,7 @@ class Queue:
         self._on_work()
 
     def _sweep(self) -> None:
-        """Answer the buyers whose deadline has passed. One timer is enough: they are in the order of their deadlines."""
+        """Answer the buyers whose deadline has passed. One timer is enough: they are in order of deadline."""
         loop = asyncio.get_running_loop()
         now = loop.time()
         late = []
