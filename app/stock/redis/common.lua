@@ -15,8 +15,8 @@ local function keys_of_next_item()
 end
 
 -- The fields of an item's fence hash, false for a missing one: the highest token that was seen, and its source;
--- the batch that may be written (`prepared`), the last one that was (`batch`), its first order and the last order of all,
--- with its tag; the item's own terms, in JSON; the generation (when the sale began, in ms) and the epoch of the tokens;
+-- the batch that may be written (`prepared`), the last one that was (`batch`), its first order and the last order of
+-- all, with its tag; the item's own terms, in JSON; the generation (when the sale began, in ms) and the epoch of the tokens;
 -- the units at the start; and the units sold as of the end of the last write, with its batch.
 local FENCE = {"source", "token", "prepared", "batch", "first", "last", "tag", "terms", "generation", "epoch", "initial", "sold"}
 

@@ -2,8 +2,8 @@
 --
 -- KEYS: of the item, and its log
 -- Request: source, token, stock, add (whether it is to be added), if_match (stock and lucky must be that, else false),
--- new_sale (to forget all that was sold), forget_orders (how many orders that must be, else false), terms (the changes to the
--- item's own; null for none), expected, by, what
+-- new_sale (to forget all that was sold), forget_orders (how many orders that must be, else false), terms (the changes to
+-- the item's own; null for none), expected, by, what
 -- Returns {"ok", stock, lucky, initial, own terms}, or {reason, ...}.
 
 local key = keys_of_next_item()
