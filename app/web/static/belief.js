@@ -1,4 +1,4 @@
-// Instances that believe to hold the lock although it is not theirs any more: their grant is a ghost.
+// Instances that believe they hold the lock although they no longer do: their grant is a ghost.
 
 // An instance's report is up to a second old: only an instance that believes for longer is mistaken.
 const MISTAKEN_S = 1.5;
@@ -27,7 +27,7 @@ export function ghosts(picture) {
   return found;
 }
 
-/** The first to have had the lock since: `{ instance, token }`. */
+/** The first instance to have had the lock since: `{ instance, token }`. */
 function heir({ queue, grants }, token) {
   const later = [...queue.filter(({ holds }) => holds), ...grants].filter((one) => BigInt(one.token) > BigInt(token));
   later.sort((one, other) => (BigInt(one.token) < BigInt(other.token) ? -1 : 1));

@@ -1,4 +1,4 @@
-// The two charts: stock on top of lucky, whose sum stays what it is, and what each instance sells.
+// The two charts: stock on top of lucky, whose sum is constant, and the sales of each instance.
 
 import { Chart } from "./chart.js";
 import { colour, colourOf, plate } from "./colour.js";
@@ -21,7 +21,7 @@ levelChart.draw(
 );
 const rateChart = new Chart(part("rates"), { top: () => fastest, value: about });
 
-/** Draw what history has, and say it. */
+/** Draw the history, and describe it in words. */
 export function showCurves(picture) {
   showLevels(picture.level);
   showRates();
