@@ -165,9 +165,10 @@ class BuyerNotSigned(TurnedAway):
 class TooOften(TurnedAway):
     """A buyer or an address tries more often than the operator allows; nothing was sold. It may after some seconds."""
 
-    def __init__(self, text: str, *, retry_after_s: int) -> None:
+    def __init__(self, text: str, *, retry_after_s: int, policy: tuple[str, int, int]) -> None:
         super().__init__(text)
         self.retry_after_s = retry_after_s
+        self.policy = policy  # its name, how many, in how many seconds
 
 
 class KeyReused(SaleError):

@@ -19,7 +19,7 @@ from app.audit.record import read_record
 from app.dashboard import ControlRoom, DelayingStore, Journal, Picture
 from app.errors import ConfigurationError
 from app.sale import Admin, Rules, Shop
-from app.settings import Settings, load, unknown_variables
+from app.settings import Settings, doubtful, load, unknown_variables
 from app.stock import StockStore, Terms, registry
 from app.telemetry import logs
 from app.telemetry.metrics import Metrics
@@ -266,7 +266,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     shown = catalogue_of(settings)
     pages.load()
     logs.configure(level=settings.log_level, form=settings.log_format, instance=settings.instance_name)
-    for line in (*unknown_variables(), *not_promised):
+    for line in (*unknown_variables(), *doubtful(settings), *not_promised):
         _log.warning("%s", line)
 
     @asynccontextmanager

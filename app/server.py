@@ -38,7 +38,12 @@ class Server(uvicorn.Server):
     """
 
     def __init__(
-        self, config: uvicorn.Config, *, drain_delay_s: float, drain_timeout_s: float, request_timeout_s: float
+        self,
+        config: uvicorn.Config,
+        *,
+        drain_timeout_s: float,
+        request_timeout_s: float,
+        drain_delay_s: float = 0.0,
     ) -> None:
         super().__init__(config)
         self._drain_delay_s = drain_delay_s

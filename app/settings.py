@@ -4,6 +4,7 @@ import difflib
 import os
 import re
 import socket
+from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final, Self
@@ -49,6 +50,22 @@ _REPLACED: Final = {
     **dict.fromkeys(("REDIS_CONNECTIONS", "MYSQL_CONNECTIONS"), "SECKILL_STORE_CONNECTIONS"),
     "REDIS_WAIT_REPLICAS": "SECKILL_STORE_WAIT_REPLICAS",
 }
+
+
+A_MOMENT: Final = "a time with its zone, such as 2026-11-11T20:00:00+08:00"
+
+
+def read_moment(text: str) -> datetime:
+    """A time as people write it. Raises `ValueError` without a zone, and so for plain digits."""
+    found = datetime.fromisoformat(text)
+    if found.tzinfo is None:
+        raise ValueError(f"not {A_MOMENT}")
+    return found
+
+
+def long_past(at: datetime) -> bool:
+    """Whether a start is so early that it is more likely a slip of the pen."""
+    return at.year < datetime.now(at.tzinfo).year
 
 
 class LogFormat(StrEnum):
@@ -106,7 +123,8 @@ class Settings(BaseSettings):
         "`traces`)",
     )
     admin_token: SecretStr | None = Field(
-        None, min_length=8, description="the bearer token of the operator's endpoints; unset: they are refused"
+        None,
+        description="the bearer token of the operator's endpoints, 8 characters or more; unset: they are refused",
     )
 
     admin_tokens: SecretStr | None = Field(
@@ -262,11 +280,22 @@ class Settings(BaseSettings):
         # A line `SECKILL_ADMIN_TOKEN=` in .env or docker-compose means: not set.
         return None if value == "" else value
 
+    @field_validator("sale_starts_at", "sale_ends_at", mode="before")
+    @classmethod
+    def _strictly(cls, value: Any) -> Any:
+        # Pydantic takes digits for seconds since 1970: 20271111 would be in that year's August.
+        if not value or isinstance(value, datetime):
+            return value or None
+        try:
+            return read_moment(str(value))
+        except ValueError:
+            raise ValueError(f"not {A_MOMENT}") from None
+
     @field_validator("admin_token")
     @classmethod
     def _can_be_sent(cls, value: SecretStr | None) -> SecretStr | None:
-        if value is not None and not re.fullmatch(r"[\x21-\x7e]+", value.get_secret_value()):
-            raise ValueError("visible ASCII characters only: it is sent in a header")
+        if value is not None and not re.fullmatch(r"[\x21-\x7e]{8,}", value.get_secret_value()):
+            raise ValueError("8 visible ASCII characters or more: it is sent in a header")
         return value
 
     @field_validator("admin_tokens")
@@ -317,7 +346,7 @@ class Settings(BaseSettings):
 
 def load(**overrides: Any) -> Settings:
     """The settings from the environment, `.env` and `overrides`; `ConfigurationError` has a line for each wrong one."""
-    given = {**dotenv_values(".env"), **os.environ}
+    given = {**_of_file(), **os.environ}
     old = [f"{PREFIX}{name} was replaced: say {now}" for name, now in _REPLACED.items() if given.get(PREFIX + name)]
     if old:
         raise ConfigurationError("\n".join(old))
@@ -325,6 +354,18 @@ def load(**overrides: Any) -> Settings:
         return Settings(**{name: value for name, value in overrides.items() if value is not None})
     except ValidationError as error:
         raise ConfigurationError("\n".join(_line(part) for part in error.errors(include_input=False))) from None
+
+
+def _of_file() -> dict[str, str | None]:
+    if Path(".env").is_dir():
+        raise ConfigurationError(".env is a folder; the settings are read from a file of that name")
+    try:
+        found = dotenv_values(".env")
+    except UnicodeDecodeError:
+        raise ConfigurationError(".env is not UTF-8") from None
+    if empty := [name for name, value in found.items() if value is None and name.startswith(PREFIX)]:
+        raise ConfigurationError(f".env: {empty[0]} has no value; write {empty[0]}=...")
+    return found
 
 
 def unknown_variables() -> list[str]:
@@ -336,6 +377,14 @@ def unknown_variables() -> list[str]:
             near = difflib.get_close_matches(name, known, n=1)
             lines.append(f"{name} is not a setting" + (f"; did you mean {near[0]}?" if near else ""))
     return lines
+
+
+def doubtful(settings: Settings) -> list[str]:
+    """What may be, and was hardly meant."""
+    start = settings.sale_starts_at
+    if start is None or not long_past(start):
+        return []
+    return [f"SECKILL_SALE_STARTS_AT is before this year: the sale has started ({start.isoformat()})"]
 
 
 def _line(error: Any) -> str:

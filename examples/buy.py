@@ -9,6 +9,8 @@ import urllib.request
 import uuid
 
 urls = sys.argv[1:] or ["http://localhost:8080", "http://localhost:8090"]
+if any(not url.startswith(("http://", "https://")) for url in urls):
+    sys.exit(__doc__)
 key = str(uuid.uuid4())  # one for each press of the button: every retry has the same
 
 for attempt in range(10):

@@ -149,6 +149,8 @@ def stock_set(
     if add and new_sale:
         raise typer.BadParameter("not together with --new-sale", param_hint="--add")
     changed = terms.read(limit, starts_at, ends_at)
+    if doubt := terms.doubtful(changed):
+        _say(doubt)
     if units is None and (add or new_sale or not changed):
         raise typer.BadParameter("say how many", param_hint="UNITS")
 

@@ -7,6 +7,7 @@ from typing import Final, TypeVar
 
 import typer
 
+from app.settings import A_MOMENT, long_past, read_moment
 from app.stock import Terms, TermsChange
 
 Value = TypeVar("Value")
@@ -15,7 +16,6 @@ NONE: Final = "none"  # no limit, no start, no end
 DEFAULT: Final = "default"  # as the settings have it
 _LIMIT_MAX: Final = 10**6
 _UNITS: Final = "a number of units, a million at most"
-_MOMENT: Final = "a time with its zone, such as 2026-11-11T20:00:00+08:00"
 
 
 def read(limit: str | None, starts_at: str | None, ends_at: str | None) -> TermsChange:
@@ -31,6 +31,14 @@ def read(limit: str | None, starts_at: str | None, ends_at: str | None) -> Terms
     if start and end and end <= start:
         raise typer.BadParameter("must be later than --starts-at", param_hint="--ends-at")
     return found
+
+
+def doubtful(change: TermsChange) -> str | None:
+    """What was hardly meant."""
+    start = change.get("starts_at")
+    if not start or not long_past(datetime.fromtimestamp(start, UTC)):
+        return None
+    return f"--starts-at is before this year: the sale has started ({moment(start)})"
 
 
 def shown(terms: Terms) -> str:
@@ -51,7 +59,7 @@ def _value(text: str, option: str, read_one: Callable[[str], Value]) -> Value | 
     try:
         return None if text == DEFAULT else read_one("0" if text == NONE else text)
     except ValueError:
-        wanted = f"{_UNITS if option == '--limit' else _MOMENT}, `{NONE}` or `{DEFAULT}`"
+        wanted = f"{_UNITS if option == '--limit' else A_MOMENT}, `{NONE}` or `{DEFAULT}`"
         raise typer.BadParameter(f"{text!r} is not {wanted}", param_hint=option) from None
 
 
@@ -62,12 +70,7 @@ def _units(text: str) -> int:
 
 
 def _read_moment(text: str) -> float:
-    if text == "0":
-        return 0
-    found = datetime.fromisoformat(text)
-    if found.tzinfo is None:
-        raise ValueError
-    return found.timestamp()
+    return 0 if text == "0" else read_moment(text).timestamp()
 
 
 def moment(at: float) -> str:

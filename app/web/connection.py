@@ -32,6 +32,7 @@ _TITLES: Final = {
     408: "Request Timeout",
     431: "Request Header Fields Too Large",
     503: "Service Unavailable",
+    505: "HTTP Version Not Supported",
 }
 _NEVER_S: Final = 10**6
 _BEGIN: Final = b"HTTP/1.1 "  # of every answer
@@ -145,7 +146,14 @@ class Connection(asyncio.Protocol):
             if size > HEAD_MAX_BYTES:
                 self._refuse_head()
                 return
-        if not self._is_purchase():
+        # RFC 9112, 3.2 and 2.3: a proxy in front might have believed another one.
+        version = self._parser.get_http_version()
+        hosts = sum(name == b"host" for name, _ in self._headers)
+        if version not in ("1.0", "1.1"):
+            self._refuse(505, "HTTP/1.1 and HTTP/1.0 are spoken here")
+        elif hosts > 1 or (hosts < 1 and version == "1.1"):
+            self._refuse(400, "one Host header, in HTTP/1.1")
+        elif not self._is_purchase():
             self._hand_on()
 
     def on_body(self, body: bytes) -> None:

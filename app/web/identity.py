@@ -11,6 +11,7 @@ BUYER_MAX: Final = 100
 BUYER_PATTERN: Final = r"[^\x00-\x1f\x7f-\x9f\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff]+"
 _BUYER: Final = re.compile(BUYER_PATTERN)
 TOKEN_MAX: Final = 2048
+_LEEWAY_S: Final = 10  # between the shop's clock and ours
 _AUDIENCE: Final = "seckill"
 _SECRET_MIN_BYTES: Final = 32  # RFC 7518, 3.2: as long as HS256's digest, at least
 
@@ -33,6 +34,9 @@ class SignedBuyers:
         except ImportError:
             raise ConfigurationError("signed buyers need PyJWT: pip install 'PyJWT[crypto]'") from None
         self._jwt = jwt
+        # `sub` and `aud` are looked at below; of when it was issued (`iat`) RFC 7519 demands nothing.
+        ignored = dict.fromkeys(("verify_aud", "verify_sub", "verify_iat", "verify_jti"), False)
+        self._checks: Any = {"require": ["sub", "exp"], **ignored}
         self._key: Any = key
         self._algorithms = ["HS256"]
         if "-----BEGIN" in key:
@@ -40,18 +44,31 @@ class SignedBuyers:
         elif len(key.encode()) < _SECRET_MIN_BYTES:
             raise ConfigurationError(f"a secret has {_SECRET_MIN_BYTES} bytes or more")
 
+    def _reason(self, error: Exception) -> str:
+        match error:
+            case self._jwt.ExpiredSignatureError():
+                return "the token has expired: get a new one from the shop"
+            case self._jwt.ImmatureSignatureError():
+                return f"the token is not valid yet: its `nbf` is more than {_LEEWAY_S} s ahead of our clock"
+            case self._jwt.MissingRequiredClaimError():
+                return f"the token has no `{error.claim}`"
+            case self._jwt.InvalidSignatureError():
+                return "the token was signed with another key than the shop's"
+            case self._jwt.InvalidAlgorithmError():
+                return f"the token must be signed with {' or '.join(self._algorithms)}"
+            case _:
+                return "not a token that the shop has signed"
+
     def read(self, token: str | None) -> str:
         """The buyer that a token names. Raises `BuyerRequired` without one, and `BuyerNotSigned`, which says why."""
         if token is None:
             raise BuyerRequired("buyers are named by the shop here: send the token that it gave you")
         try:
             claims: dict[str, Any] = self._jwt.decode(
-                token, self._key, self._algorithms, options={"require": ["sub", "exp"], "verify_aud": False}
+                token, self._key, self._algorithms, options=self._checks, leeway=_LEEWAY_S
             )
-        except self._jwt.ExpiredSignatureError:
-            raise BuyerNotSigned("the token has expired: get a new one from the shop") from None
-        except self._jwt.PyJWTError:
-            raise BuyerNotSigned("not a token that the shop has signed, with `sub` and `exp`") from None
+        except self._jwt.PyJWTError as error:
+            raise BuyerNotSigned(self._reason(error)) from None
         audience = claims.get("aud", _AUDIENCE)
         if _AUDIENCE not in (audience if isinstance(audience, list) else [audience]):
             raise BuyerNotSigned("the token is for another service")

@@ -188,7 +188,11 @@ def of(error: Exception, method: str, route: str) -> Response:
         _log.log(_loudness(route, kind), "%s %s: %s", method, route, error)
     fields = [FieldError(field=field, message=detail)] if field else None
     retry_after_s = getattr(error, "retry_after_s", None)
-    headers = {"Retry-After": str(retry_after_s)} if retry_after_s else None
+    headers = {"Retry-After": str(retry_after_s)} if retry_after_s else {}
+    if isinstance(error, errors.TooOften):  # draft-ietf-httpapi-ratelimit-headers
+        policy, most, window_s = error.policy
+        headers["RateLimit-Policy"] = f'"{policy}";q={most};w={window_s}'
+        headers["RateLimit"] = f'"{policy}";r=0;t={error.retry_after_s}'
     orders = error.orders if isinstance(error, errors.HasOrders) else None
     return problem(status, name, title, detail, fields=fields, headers=headers, orders=orders)
 

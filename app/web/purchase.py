@@ -32,6 +32,7 @@ _AHEAD: Final = re.compile(rb"(?i)prefetch|prerender|preview")
 _BODY: Final = frozenset({b"content-length", b"transfer-encoding"})
 _ORIGIN: Final = frozenset({b"host", b"origin", b"sec-fetch-site"})
 _HEARD: Final = _PURPOSE | _BODY | _ORIGIN | {b"accept", b"idempotency-key"}
+_STRING: Final = re.compile(rb'"(?:[^"\\]|\\["\\])+"')
 _KEY: Final = re.compile(rb"[\x21-\x7e]{1,100}")
 
 
@@ -74,8 +75,19 @@ def read(state: State, query: bytes, headers: Iterable[tuple[bytes, bytes]]) -> 
     """Read a request's purchase, and whether it asks for JSON. Raises what `parse` does, or `BuyerNotSigned`."""
     wish, as_json = parse(query, headers, quantity_max=state.quantity_max, buyer_max=state.buyer_max)
     if state.signed is not None:
-        wish = wish._replace(buyer=state.signed.read(wish.buyer))
+        wish = wish._replace(buyer=state.signed.read(_token(wish.buyer, headers)))
     return wish, as_json
+
+
+def _token(given: str | None, headers: Iterable[tuple[bytes, bytes]]) -> str | None:
+    """The token, in the query or as `Authorization: Bearer`, which no log of a proxy shows; if in both, the same."""
+    found = {
+        value[7:].strip() for name, value in headers if name == b"authorization" and value[:7].lower() == b"bearer "
+    }
+    tokens = {token.decode("latin-1") for token in found} | ({given} if given is not None else set())
+    if len(tokens) > 1:
+        raise invalid_field("buyer", "another token than that of the Authorization header")
+    return next(iter(tokens), None)
 
 
 def parse(
@@ -114,9 +126,12 @@ def _read_headers(headers: Iterable[tuple[bytes, bytes]]) -> tuple[str | None, b
         elif name == b"idempotency-key":
             if key is not None:
                 raise invalid_field("Idempotency-Key", "one key, not several", where="header")
-            if _KEY.fullmatch(value) is None:
+            said_key = value.strip(b" \t")
+            if _STRING.fullmatch(said_key):  # as the draft has it: a string of structured fields (RFC 9651)
+                said_key = re.sub(rb"\\(.)", rb"\1", said_key[1:-1])
+            if _KEY.fullmatch(said_key) is None:
                 raise invalid_field("Idempotency-Key", "1 to 100 visible ASCII characters", where="header")
-            key = value.decode()
+            key = said_key.decode()
         elif name in _ORIGIN:
             said[name] = value
         elif name in _BODY:

@@ -82,7 +82,7 @@ def _parameters(quantity_max: int, buyer_max: int) -> list[dict[str, Any]]:
         parameter(
             "buyer",
             "query",
-            "who is buying; printable characters",
+            "who is buying; printable characters. A signed buyer's token may be in `Authorization: Bearer` instead",
             type="string",
             minLength=1,
             maxLength=buyer_max,
@@ -91,7 +91,7 @@ def _parameters(quantity_max: int, buyer_max: int) -> list[dict[str, Any]]:
         parameter(
             "Idempotency-Key",
             "header",
-            "of your choice; the same key gets the same answer, and buys once",
+            "of your choice, bare or in quotes; the same key gets the same answer, and buys once",
             type="string",
             minLength=1,
             maxLength=100,

@@ -90,7 +90,11 @@ class Rates:
                 _log.warning("nobody's rate is limited: the store does not count: %s", error.__cause__ or error)
                 return
         retry_after_s = max(1, round(stats.reset_time - time.time() + 0.5))
-        raise TooOften(f"this {of} has tried too often ({item}); nothing was sold", retry_after_s=retry_after_s)
+        raise TooOften(
+            f"this {of} has tried too often ({item}); nothing was sold",
+            retry_after_s=retry_after_s,
+            policy=(of, item.amount, item.get_expiry()),
+        )
 
 
 def _network(address: str) -> str:

@@ -204,7 +204,8 @@ def _figures(
         problems.append(f"{options.buyers - len(told)} buyers got no answer")
     if count["failed"]:
         first = next(answer["detail"] for answer in told if answer["outcome"] == "failed")
-        problems.append(f"{count['failed']} buyers were refused without cause, the first with: {first}")
+        hint = "; `ulimit -n` bounds the open files" if "too many connections" in first else ""
+        problems.append(f"{count['failed']} buyers were refused without cause, the first with: {first}{hint}")
     if count["sold"] < min(options.stock, options.buyers):
         problems.append(
             f"{min(options.stock, options.buyers) - count['sold']} units were left unsold to buyers who wanted them"

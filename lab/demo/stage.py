@@ -10,6 +10,7 @@ from contextlib import AbstractAsyncContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 
+from dotenv import dotenv_values
 from rich.console import Console
 from rich.status import Status
 
@@ -118,6 +119,14 @@ class Stage:
             await sale.admin.set_stock(DEFAULT_SKU, units, new_sale=True)
 
 
+def _strays(settings: Mapping[str, str]) -> list[str]:
+    """The user's settings that the instances will obey, besides what is set for them."""
+    given = {name for name, value in {**dotenv_values(".env"), **os.environ}.items() if value}
+    ours = {*settings, "PORT", "INSTANCE"}
+    known = {PREFIX + name.upper() for name in Settings.model_fields if name.upper() not in ours}
+    return sorted(given & known)
+
+
 @contextmanager
 def set_up(options: StageOptions, console: Console, variables: Mapping[str, str] | None = None) -> Iterator[Stage]:
     """Start the whole stage, and end it, also when it was half started; `variables` are further settings.
@@ -140,6 +149,9 @@ def set_up(options: StageOptions, console: Console, variables: Mapping[str, str]
     }
     open_store(_settings(settings))  # raises for settings that don't go together
     env = {**os.environ, **{PREFIX + name: value for name, value in settings.items()}}
+    strays = _strays(settings)
+    if strays:
+        console.print(f"Settings of the environment or .env count here, too: {', '.join(strays)}", style="yellow")
     with ExitStack() as running:
         running.callback(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, signal.default_int_handler))
         with console.status("") as status:

@@ -229,6 +229,52 @@ async def test_a_buyer_whom_the_shop_has_not_signed(open_client: OpenClient, buy
     assert (await http.get("/stock")).json()["lucky"] == 0
 
 
+async def test_clocks_differ_a_little_and_each_refusal_has_its_sentence(open_client: OpenClient) -> None:
+    """Ten seconds are nothing, `iat` is not looked at; what is wrong is said, so that nobody looks for a wrong key."""
+    http = await open_client(buyer_key=SECRET)
+    now = time.time()
+    for well in (token(iat=now + 60), token(nbf=now + 5), token(exp=now - 5), token(jti=7)):
+        assert await outcome(http, buyer=well) == "sold"
+    said = {
+        token(nbf=now + 60): "not valid yet",
+        token(exp=now - 60): "has expired",
+        token(SECRET.upper()): "another key",
+        token(exp=None): "has no `exp`",
+        token(sub=None): "has no `sub`",
+        token(SECRET, "HS512"): "must be signed with HS256",
+        "ann": "not a token",
+    }
+    for wrong, why in said.items():
+        answer = await http.post("/stock/reduce", params={"buyer": wrong})
+        assert why in is_problem(answer, 403, field="buyer")["detail"]
+
+
+async def test_a_token_in_a_header(open_client: OpenClient) -> None:
+    """`Authorization: Bearer` names the buyer as the query does; two different tokens are refused."""
+    http = await open_client(buyer_key=SECRET)
+    ann, bob = token(sub="ann"), token(sub="bob")
+    for params in ({}, {"buyer": bob}):
+        answer = await http.post("/stock/reduce", params=params, headers={"Authorization": f"Bearer {bob}"})
+        assert answer.headers["x-seckill-outcome"] == "sold"
+    both = await http.post("/stock/reduce", params={"buyer": ann}, headers={"Authorization": f"Bearer {bob}"})
+    is_problem(both, 422, field="buyer")
+    orders = (await http.get("/orders?sku=default", headers=OPERATOR)).json()["orders"]
+    assert [order["buyer"] for order in orders] == ["bob", "bob"]
+
+
+async def test_a_key_belongs_to_its_signed_buyer(open_client: OpenClient) -> None:
+    """Another buyer with the same key is told that it is used, and neither of the order nor of its outcome."""
+    http = await open_client(buyer_key=SECRET)
+    key = {"Idempotency-Key": "guessed", "Accept": "application/json"}
+    sold = await http.post("/stock/reduce", params={"buyer": token(sub="ann")}, headers=key)
+    other = await http.post("/stock/reduce", params={"buyer": token(sub="bob")}, headers=key)
+    assert is_problem(other, 422, field="Idempotency-Key")["type"] == "urn:seckill:key-reused"
+    assert sold.json()["order"] not in other.text
+    assert not {"x-seckill-order", "x-seckill-outcome"} & set(other.headers)
+    again = await http.post("/stock/reduce", params={"buyer": token(sub="ann", nonce=2)}, headers=key)
+    assert (again.json()["order"], again.json()["replayed"]) == (sold.json()["order"], True)
+
+
 @pytest.mark.parametrize(
     ("private", "algorithm"),
     [
@@ -271,6 +317,8 @@ async def test_who_tries_too_often_waits(etcd: EtcdMember, valkey: Valkey) -> No
             answer = await http.post("/stock/reduce", params={"buyer": "ann"})
             assert is_problem(answer, 429)["type"] == "urn:seckill:too-often"
             assert 1 <= int(answer.headers["retry-after"]) <= 61
+            assert answer.headers["ratelimit-policy"] == '"buyer";q=2;w=60'
+            assert answer.headers["ratelimit"] == f'"buyer";r=0;t={answer.headers["retry-after"]}'
         assert await outcome(one, buyer="bob") == "sold"
         assert await outcome(one) == "sold"
         assert (await one.get("/stock")).json()["lucky"] == 4

@@ -320,3 +320,23 @@ async def test_purchases_and_other_requests_share_a_connection(
                 assert head.startswith(b"HTTP/1.1 200 OK")
         assert started == ["/stock", "/stock"]
         writer.close()
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        ("POST /stock/reduce HTTP/1.1\nHost: x\n", 200),
+        ("GET /stock HTTP/1.0\n", 200),
+        ("POST /stock/reduce HTTP/1.1\n", 400),
+        ("GET /healthz HTTP/1.1\n", 400),
+        ("POST /stock/reduce HTTP/1.1\nHost: x\nHost: y\n", 400),
+        ("GET /stock HTTP/1.1\nHost: x\nHost: x\n", 400),
+        ("GET /stock HTTP/2.0\nHost: x\n", 505),
+        ("POST /stock/reduce HTTP/0.9\nHost: x\n", 505),
+    ],
+)
+async def test_one_host_and_a_known_version(etcd: EtcdMember, valkey: Valkey, head: str, status: int) -> None:
+    """As RFC 9112 has it: a request that two servers in a row could read in two ways is refused by the first."""
+    async with served(etcd, valkey, Connection) as served_:
+        await fill(served_)
+        assert any(line.startswith(f"HTTP/1.1 {status} ".encode()) for line in await served_.ask(head))

@@ -86,7 +86,7 @@ def test_buyers_can_not_write_into_the_log(etcd: EtcdMember, valkey: Valkey) -> 
             instance.get(path.replace(" ", "%20"))
         for header in ("Idempotency-Key", "Accept", "Host"):
             with socket.create_connection(("127.0.0.1", instance.port), timeout=10) as raw:
-                raw.sendall(f"GET /stock/reduce HTTP/1.1\r\n{header}: a\x1b[31m forged\r\n\r\n".encode())
+                raw.sendall(f"GET /stock/reduce HTTP/1.0\r\n{header}: a\x1b[31m forged\r\n\r\n".encode())
                 raw.recv(1000)
         log = (instance.directory / "output.log").read_text()
     lines = log.splitlines()

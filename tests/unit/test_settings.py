@@ -2,13 +2,14 @@
 
 import os
 import re
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from app.errors import ConfigurationError
 from app.main import check_together
-from app.settings import _REPLACED, PREFIX, Guard, Settings, load, unknown_variables
+from app.settings import _REPLACED, PREFIX, Guard, Settings, doubtful, load, unknown_variables
 from app.stock.registry import system_of
 from fencelock.registry import CLASSES, name_of
 from lab.demo.stage import LockName, StageOptions, StoreName
@@ -77,6 +78,11 @@ def test_environment_beats_dotenv(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         ("SECKILL_LOG_LEVEL", "loud"),
         ("SECKILL_LOG_FORMAT", "xml"),
         ("SECKILL_SALE_STARTS_AT", "tomorrow"),
+        ("SECKILL_SALE_STARTS_AT", "20271111"),
+        ("SECKILL_SALE_STARTS_AT", "202711112000"),
+        ("SECKILL_SALE_STARTS_AT", "-5"),
+        ("SECKILL_SALE_STARTS_AT", "2027-11-11T20:00:00"),
+        ("SECKILL_SALE_ENDS_AT", "20271111"),
         ("SECKILL_SALE_ENDS_AT", "2026-11-11T20:00:00"),  # the time zone is missing
     ],
 )
@@ -257,3 +263,34 @@ def test_an_old_variable_that_is_empty_does_no_harm(monkeypatch: pytest.MonkeyPa
     """An empty old variable has no effect that could be lost."""
     monkeypatch.setenv("SECKILL_ETCD_USER", "")
     assert load() == Settings(_env_file=None)
+
+
+def test_a_start_long_ago_is_said_to_be_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be meant, and was hardly; this year's is a start like any other."""
+    monkeypatch.setenv("SECKILL_SALE_STARTS_AT", "1976-11-11T20:00:00+08:00")
+    assert doubtful(load()) == [
+        "SECKILL_SALE_STARTS_AT is before this year: the sale has started (1976-11-11T20:00:00+08:00)"
+    ]
+    monkeypatch.setenv("SECKILL_SALE_STARTS_AT", datetime.now(UTC).isoformat())
+    assert doubtful(load()) == []
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"SECKILL_PORT", ".env: SECKILL_PORT has no value"),
+        (b"# \xe4", ".env is not UTF-8"),
+        (None, ".env is a folder"),
+    ],
+)
+def test_a_file_of_settings_that_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None, said: str
+) -> None:
+    """It is said in a line, and not passed over."""
+    monkeypatch.chdir(tmp_path)
+    if content is None:
+        Path(".env").mkdir()
+    else:
+        Path(".env").write_bytes(content)
+    with pytest.raises(ConfigurationError, match=re.escape(said)):
+        load()

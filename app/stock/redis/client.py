@@ -11,6 +11,7 @@ import redis.asyncio
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import (
+    AuthenticationError,
     BusyLoadingError,
     ClusterDownError,
     MasterDownError,
@@ -29,6 +30,12 @@ from app.stock.redis.connect import connect
 
 _WAIT_PART: Final = 0.8  # of a call's deadline, for the replicas
 _NOT_CONNECTED: Final = re.compile(r"Error -?[0-9]+ connecting to ")  # the error of redis-py when nothing was sent
+
+
+_NOT_OUR_DATA: Final = {
+    "unauthenticated": "wants a password",
+    "DB index is out of range": "has no database of that number",
+}
 
 
 class Script:
@@ -193,10 +200,17 @@ def _translated(limit_s: float) -> Iterator[None]:
         RedisClusterException,
     ) as error:
         raise StockUnavailable(f"the store takes no writes: {error}") from error
+    except AuthenticationError as error:
+        said = str(error)
+        wrong = "wants a password" if "required" in said else "refuses the user or the password"
+        raise StockUnavailable(f"the store {wrong}: {said}", untouched=True) from error
     except UnicodeDecodeError as error:
         raise StockCorrupt("a key of ours holds something that is not text") from error
     except ResponseError as error:
         # An inability of the server has a code word (NOREPLICAS, MISCONF, NOPERM, ...); the rest is about our data.
+        for said, wrong in _NOT_OUR_DATA.items():
+            if said in str(error):
+                raise StockUnavailable(f"the store {wrong}: {error}", untouched=True) from error
         code = re.match(r"[A-Z]{4,}\b", str(error))
         if code is None or code[0] == "WRONGTYPE":
             raise StockCorrupt(f"a key of ours holds something that is not ours: {error}") from error

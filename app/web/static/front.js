@@ -1,6 +1,7 @@
 // The catalogue: what the shop sells, each with the way to its own page.
 
 import { number, part, write } from "./page.js";
+import { behind } from "./press.js";
 import { texts } from "./texts.js";
 
 const EVERY_MS = 5_000;
@@ -13,7 +14,7 @@ const states = new Map(); // by sku: the element that says how many are left
 function addressOf(sku) {
   const query = new URLSearchParams(location.search);
   query.set("sku", sku);
-  return `/?${query}${location.hash}`;
+  return `/?${query}${behind()}`;
 }
 
 function card([sku, { name, price, picture }]) {

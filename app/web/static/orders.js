@@ -1,6 +1,7 @@
 // The orders of an item that this browser keeps, newest first, and which of them the service still knows.
 
 import { browser } from "./keep.js";
+import { behind } from "./press.js";
 
 const MOST = 50;
 const KNOWN_MS = 60_000; // how long an answer about an order is valid
@@ -36,7 +37,7 @@ export function shopOf(sku) {
 function addressWith(path, fields) {
   const language = new URLSearchParams(location.search).get("lang");
   const query = new URLSearchParams(language === null ? fields : { ...fields, lang: language });
-  return `${path}${query.size > 0 ? "?" : ""}${query}${location.hash}`;
+  return `${path}${query.size > 0 ? "?" : ""}${query}${behind()}`;
 }
 
 /** Ask for an order. Resolves with it, with `{ gone: true }` if there is none, or with null: not known now. */
