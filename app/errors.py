@@ -1,4 +1,4 @@
-"""All errors of the service, in one tree. It knows nothing of HTTP: `app.web.problems` assigns statuses.
+"""All errors of the service, in one tree. HTTP statuses are assigned in `app.web.problems`.
 
 SeckillError
 ├── ConfigurationError          a setting is wrong, or two of them don't go together

@@ -23,7 +23,7 @@ async def read_record(election: "AsyncElection", store: StockStore) -> None:
         for sku, mark in marks.items():
             store.expect(str(sku), str(mark))
     except (ValueError, AttributeError) as error:
-        # It is of another store or program, and is replaced once an auditor has seen an order.
+        # The record is of another store or program, and is replaced once an auditor has seen an order.
         _log.warning("the auditor's record is not about this store: %s", error)
 
 

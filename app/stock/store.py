@@ -214,7 +214,7 @@ class Level:
 
 
 class Restock(TypedDict, total=False):
-    """How a stock is set. Units that are sold stay sold, unless `new_sale`: that forgets orders, buyers and keys.
+    """The options of a restock. Units that are sold stay sold, unless `new_sale` forgets orders, buyers and keys.
 
     `forget_orders`: how many orders that must be, or nothing is changed; `add`: the units are added to those that are
     left; `if_match`: units left and sold must be these, or nothing is changed; `terms`: the changes to the item's own;

@@ -91,7 +91,7 @@ class Application(FastAPI):
             await (self._operators if from_operator else self._readers)(scope, receive, send)
 
     async def _with_body(self, scope: Scope, receive: Receive) -> Receive:
-        """The same request with its whole body; with none, if the client has no right to send one."""
+        """Read a request's body, and return its new `receive`: of no body, if the client has no right to send one."""
         headers = dict(scope["headers"])
         if not has_body(scope, headers):
             return receive

@@ -392,7 +392,7 @@ async def overview(request: Request) -> OverviewView:
     responses={200: {"content": {"text/event-stream": {}}}, **responses(422, 503)},
 )
 async def live(request: Request, sku: Sku = DEFAULT_SKU) -> Response:
-    """The same, once a second, as server-sent events."""
+    """The picture of a sale, once a second, as server-sent events."""
     state = state_of(request)
     state.operators.ensure_room()
     since = state.operators.number
@@ -427,7 +427,7 @@ class RushView(BaseModel):
 
 
 class Pause(BaseModel):
-    """How long the holder is to be paused."""
+    """The time for which the holder is to be paused."""
 
     model_config = ConfigDict(extra="forbid")
 

@@ -1,4 +1,4 @@
-"""How often a buyer, and an address, may try to buy: counted in the store, so by all instances together."""
+"""Rate limits of a buyer, and of an address, counted in the store, and so by all instances together."""
 
 import asyncio
 import ipaddress

@@ -188,7 +188,7 @@ async def stock(_: Request) -> Response:
     responses={200: {"content": {"text/event-stream": _EVENTS}}, **responses(400, 404, 422, 503)},
 )
 async def stock_live(request: Request, sku: Sku = DEFAULT_SKU) -> Response:
-    """The same now and at each change, at most twice a second, as server-sent events with heartbeats in between.
+    """The stock now and at each change, at most twice a second, as server-sent events with heartbeats in between.
 
     503 if too many listen: `GET /stock` answers the same.
     """

@@ -73,7 +73,7 @@ class RedisClient:
         try:
             self._redis, *self._helpers = connect(url, options, connections)
         except (ValueError, RedisError):
-            # It quotes neither the URL nor the error: both may contain a part of the password.
+            # The message quotes neither the URL nor the error: both may contain a part of the password.
             raise ConfigurationError(
                 "not a store's URL: say redis://host:6379/0, rediss://..., unix://..., "
                 "redis+sentinel://host:26379,host:26379/master/0 or redis+cluster://host:6379 "
@@ -119,7 +119,7 @@ class RedisClient:
         if isinstance(answer, Exception):
             raise answer
         if isinstance(replicas, Exception) or replicas < self._wait_replicas:
-            # It is written, but may be lost in a failover.
+            # The write was made, but may be lost in a failover.
             raise StockUnavailable(
                 f"{self._wait_replicas} replicas must acknowledge the write within {wait_ms} ms, and did: {replicas}"
             )

@@ -74,7 +74,7 @@ local function write(key, item, fence)
   if #settled > 0 then redis.call("HSET", key.settled, unpack(settled)) end
   if #item.refused > 0 then remember(key, fence, item.refused) end
   lucky = lucky or redis.call("GET", key.lucky) or "0"
-  -- One command, so that "sold" is about this batch.
+  -- A single command, so that "sold" is about this batch.
   local note = {"batch", request.batch, "first", first, "sold", string.format("%.0f", lucky) .. " " .. request.batch}
   if last then  -- quicker to read here than at the end of a stream
     for _, text in ipairs({"last", last, "tag", tag_of(item.sold[#item.sold][4])}) do note[#note + 1] = text end
@@ -88,7 +88,7 @@ local function commit(key, item)
   if not readable or odd(fence) then return {"corrupt", key.fence} end
   if fence.batch == request.batch then
     -- The last batch again: its answer was lost. This comes first, as the fence may have advanced since.
-    -- It is written again, so that WAIT has a write to wait for.
+    -- The field is written again, so that WAIT has a write to wait for.
     redis.call("HSET", key.fence, "batch", fence.batch)
     return {"ok", fence.first, fence.generation}
   end

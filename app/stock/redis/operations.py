@@ -152,7 +152,7 @@ class RedisOperations(StockStore):
                 raise nonsense(answers)
         except StockError as error:
             if writes:
-                # It is the server's own error, not the script's answer: how far the script came is unknown.
+                # This is the server's own error, not the script's answer: how far the script came is unknown.
                 unknown = error if isinstance(error, StockUnavailable) else StockUnavailable(str(error))
                 return dict.fromkeys(parts, unknown)
             if len(parts) == 1:

@@ -25,7 +25,7 @@ local function prepare(key, item)
   if refusal then return refusal end
   local lost = missing(key.orders, fence.generation, item.expected)
   if lost then return {"behind", lost} end
-  -- One call is cheaper than two, but returns nil for a key of another type, too.
+  -- MGET is cheaper than two calls, but returns nil for a key of another type, too.
   local stock, lucky = unpack(redis.call("MGET", key.stock, key.lucky))
   if not (stock and lucky) then
     stock, lucky = redis.call("GET", key.stock), redis.call("GET", key.lucky) or "0"

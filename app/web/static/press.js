@@ -25,7 +25,7 @@ function given() {
 
 given(); // as soon as the page is there
 
-/** What a link to another of these pages ends with, so that it is the same buyer's in another tab, too. */
+/** The end of a link to another of these pages, so that it is the same buyer's in another tab, too. */
 export function behind() {
   const found = given();
   return found ? `#buyer=${encodeURIComponent(found)}` : "";
