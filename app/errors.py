@@ -16,7 +16,7 @@ SeckillError
 │   │   └── ForeignFence        the store is fenced by another lock system's tokens
 │   └── StockUnavailable        the store can't be reached; a write may or may not have been applied
 ├── Overloaded                  too many requests that are no purchases are in hand
-├── TooManyListeners            more listen to changes than this instance is willing to notify
+├── TooManyListeners            as many listen to changes already as this instance is willing to notify
 └── SaleError
     ├── QueueFull               more buyers wait than this instance is willing to hold
     ├── Closing                 this instance is shutting down
@@ -117,7 +117,7 @@ class Overloaded(SeckillError):
 
 
 class TooManyListeners(SeckillError):
-    """More listen to changes than this instance is willing to notify."""
+    """As many listen to changes already as this instance is willing to notify."""
 
 
 class SaleError(SeckillError):

@@ -45,7 +45,7 @@ _FRESH: Final = 3  # intervals after which a verdict has expired
 
 @dataclass(frozen=True, slots=True)
 class AuditVerdict:
-    """The findings of the auditor. Each item's hold for a moment after `at` (seconds since 1970), before they spread.
+    """The auditor's findings; an item's are as of a moment between `at` (seconds since 1970) and the publication.
 
     `violations`: their number, by item, where there are any; the details are in the auditor's log, not for buyers.
     `missing`: the items of which orders are missing; these are not sold.
