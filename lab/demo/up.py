@@ -22,7 +22,10 @@ _LOOK_EVERY_S: Final = 0.5
 
 
 def run(options: StageOptions, variables: Mapping[str, str]) -> int:
-    """Start the stage with these further settings, begin a new sale, and stay. Return the exit status: 0, or 130 if interrupted while starting."""
+    """Start the stage with these further settings, begin a new sale, and stay.
+
+    Return the exit status: 0, or 130 if interrupted while starting.
+    """
     console = Console()
     try:
         with set_up(options, console, variables) as stage:
