@@ -6,8 +6,8 @@ import sys
 
 
 def main() -> None:
-    """Run it; a Ctrl-C while the libraries are being loaded ends it as quietly as a later one."""
-    # First of all: as PID 1 of a container a process is not ended by a signal that it does not handle.
+    """Run the command; a Ctrl-C while the libraries are being loaded ends it as quietly as a later one."""
+    # This comes first, as PID 1 of a container is not ended by a signal that it does not handle.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     _open_closed()
     try:
@@ -19,7 +19,7 @@ def main() -> None:
 
 
 def _open_closed() -> None:
-    """What was started without a standard stream gets /dev/null, before a socket or a file takes its number."""
+    """Open /dev/null for each missing standard stream, before a socket or a file takes its number."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)

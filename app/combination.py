@@ -12,7 +12,7 @@ _PORTS: Final = {"redis": 6379, "rediss": 6379, "mysql": 3306, "mariadb": 3306}
 
 
 def best_guard(promised: Guarantees, system: str) -> Guard:
-    """What checks writes as well as a lock with these guarantees, and a store in that system, allow."""
+    """The strongest guard that a lock with these guarantees, and a store in that system, allow."""
     if promised.fencing:
         return Guard.FENCE
     if system == registry.MYSQL:
@@ -36,7 +36,7 @@ def check(promised: Guarantees, settings: Settings) -> None:
 
 
 def warnings(promised: Guarantees, settings: Settings) -> list[str]:
-    """What this lock and this store together can't promise, in sentences for the operator."""
+    """The promises that this lock and this store together can't make, in sentences for the operator."""
     lock, store = settings.lock.get_secret_value(), settings.store.get_secret_value()
     found = []
     if not promised.elects:
@@ -54,7 +54,7 @@ def _name(url: str) -> str:
 
 
 def _servers(url: str) -> set[tuple[str, int]]:
-    """The servers that a URL names, of those that can hold locks and a stock."""
+    """The servers that a URL names, if their system can hold both locks and a stock."""
     scheme, _, rest = url.partition("://")
     system = scheme.partition("+")[0]
     if system not in _PORTS:

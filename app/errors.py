@@ -1,11 +1,11 @@
-"""What can go wrong, in one tree. It knows nothing of HTTP: statuses are assigned in `app.web.problems`.
+"""All errors of the service, in one tree. HTTP statuses are assigned in `app.web.problems`.
 
 SeckillError
 ├── ConfigurationError          a setting is wrong, or two of them don't go together
 ├── StockError
 │   ├── UnknownItem             no such item
 │   ├── ItemNotPossible         this store can't hold an item of that name
-│   ├── StockCorrupt            what is stored of an item is not what we write
+│   ├── StockCorrupt            the data of an item is not in our format
 │   ├── StockChanged            somebody changed the stock between our read and our write
 │   ├── StockNotAsExpected      a change said what it expects to be there, and something else is
 │   │   └── HasOrders           a change would forget orders that it doesn't know of
@@ -16,7 +16,7 @@ SeckillError
 │   │   └── ForeignFence        the store is fenced by another lock system's tokens
 │   └── StockUnavailable        the store can't be reached; a write may or may not have been applied
 ├── Overloaded                  too many requests that are no purchases are in hand
-├── TooManyListeners            as many as this instance tells of each change listen already
+├── TooManyListeners            as many listen to changes already as this instance is willing to notify
 └── SaleError
     ├── QueueFull               more buyers wait than this instance is willing to hold
     ├── Closing                 this instance is shutting down
@@ -48,7 +48,7 @@ class ConfigurationError(SeckillError):
 
 
 class StockError(SeckillError):
-    """Something about the store."""
+    """An error of the store."""
 
 
 class UnknownItem(StockError):
@@ -60,7 +60,7 @@ class ItemNotPossible(StockError):
 
 
 class StockCorrupt(StockError):
-    """What is stored of an item is not what we write, such as a stock that is no number; nothing was written."""
+    """The data of an item is not in our format, such as a stock that is no number; nothing was written."""
 
 
 class StockChanged(StockError):
@@ -117,7 +117,7 @@ class Overloaded(SeckillError):
 
 
 class TooManyListeners(SeckillError):
-    """As many as this instance is willing to tell of each change listen already."""
+    """As many listen to changes already as this instance is willing to notify."""
 
 
 class SaleError(SeckillError):

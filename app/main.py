@@ -42,7 +42,7 @@ from fencelock.url import LockUrl
 _log = logging.getLogger(__name__)
 
 _WATCH_S: Final = 5.0
-_OPERATORS_MAX: Final = 100  # control rooms that are open at once
+_OPERATORS_MAX: Final = 100  # live control rooms at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Sale:
         return await audit(await self.store.level(sku), self.store)
 
     def audits(self, skus: Sequence[str]) -> AsyncIterator[list[Audit]]:
-        """The same of many items, in pages; items that are gone are left out."""
+        """Audit many items, in pages; items that are gone are left out."""
         return audit_items(self.store, skus)
 
 
@@ -103,7 +103,7 @@ def open_store(settings: Settings) -> StockStore:
 
 
 def check_together(settings: Settings) -> Guarantees:
-    """What the lock promises. Raises `ConfigurationError` if lock, store and guard don't fit, or one is wrong."""
+    """Return what the lock promises. Raises `ConfigurationError` if lock, store and guard don't fit."""
     backend = open_backend(settings, Observer())
     promised = backend.guarantees
     backend.close()
@@ -113,7 +113,7 @@ def check_together(settings: Settings) -> Guarantees:
 
 
 def signed_buyers(settings: Settings) -> SignedBuyers | None:
-    """Who reads buyers from tokens, if the settings have a key for that."""
+    """The reader of signed buyers, if the settings have a key for that."""
     if settings.buyer_key is None:
         return None
     with _about("SECKILL_BUYER_KEY"):
@@ -121,7 +121,7 @@ def signed_buyers(settings: Settings) -> SignedBuyers | None:
 
 
 def rates_of(settings: Settings) -> Rates | None:
-    """Who refuses those that try too often, if the settings have a rate."""
+    """The rate limits, if the settings have a rate."""
     given = {"SECKILL_RATE_PER_BUYER": settings.rate_per_buyer, "SECKILL_RATE_PER_ADDRESS": settings.rate_per_address}
     for variable, text in given.items():
         if text is not None:
@@ -140,7 +140,7 @@ def rates_of(settings: Settings) -> Rates | None:
 
 
 def catalogue_of(settings: Settings) -> Catalogue:
-    """What the shop says of what it sells."""
+    """The catalogue that the settings name, or the built-in one."""
     if settings.catalogue is None:
         return catalogue.built_in()
     with _about("SECKILL_CATALOGUE"):
@@ -231,7 +231,7 @@ async def open_sale(
 def _auditing(
     settings: Settings, backend: LockBackend, store: StockStore, observer: Observer, busy: Callable[[], bool]
 ) -> tuple[Callable[[], Awaitable[None]], Auditor | None]:
-    """What makes us hear of the auditor's record, and a candidate for auditor; not without elections."""
+    """Make the reader of the auditor's record, and a candidate for auditor, if the lock system has elections."""
     if not backend.guarantees.elects:
         return _nothing_to_learn, None
     election = backend.aio.election(f"{settings.lock_prefix}/!auditor")
@@ -259,7 +259,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
             return create_app(load())
         except ConfigurationError as error:
             sys.exit(f"seckill: {error}")
-    # What only the parts can judge (URLs, certificates) is judged now, not when the first buyer comes.
+    # URLs and certificates, which only the parts can check, are checked now, not when the first buyer comes.
     not_promised = combination.warnings(check_together(settings), settings)
     _traces(settings)
     signed, rates = signed_buyers(settings), rates_of(settings)
@@ -351,14 +351,14 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     rehearsing = (dashboard.rehearsal,) if settings.rehearsal else ()
     for router in (stock.router, admin.router, dashboard.router, *rehearsing, health.router):
         app.include_router(router, dependencies=[KNOWN_PARAMETERS])
-    # A purchase refuses by itself; to the pages whoever leads there may add parameters of their own.
+    # A purchase refuses unknown parameters by itself; links to the pages may have parameters of their own.
     for router in (buying, pages.router, dashboard.pages):
         app.include_router(router)
     return app
 
 
 def _where(url: SecretStr) -> str:
-    """Where that is, without user, password and options."""
+    """The address in a URL, without user, password and options."""
     text = url.get_secret_value()
     try:
         found = LockUrl.parse(text)
@@ -368,7 +368,7 @@ def _where(url: SecretStr) -> str:
 
 
 async def _watch(ready: TtlCache[Ready]) -> None:
-    """Look what can be reached, at start and now and then: what changes is logged."""
+    """Check what can be reached, at the start and now and then; changes are logged."""
     checks, _ = await ready.at()
     _log.info("checked: %s", ", ".join(f"{name} {check}" for name, check in checks.items()))
     while True:

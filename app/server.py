@@ -1,4 +1,4 @@
-"""uvicorn, told to close the shop when it is told to stop."""
+"""uvicorn, extended to close the shop when it is to stop."""
 
 import asyncio
 import contextlib
@@ -24,14 +24,14 @@ from app.web.state import State
 _log = logging.getLogger(__name__)
 
 _BACKLOG: Final = 8192  # a rush connects all at once
-_OTHER_FILES: Final = 200  # that are open besides the buyers' connections
+_OTHER_FILES: Final = 200  # open besides the buyers' connections
 _TICKS_PER_SWEEP: Final = 10  # uvicorn ticks ten times a second; to look at 10,000 connections at once would take 60 ms
 _READING_TIMEOUT_S: Final = 10.0
 _READING_TIMEOUT_AT_END_S: Final = 1.0
 
 
 class Server(uvicorn.Server):
-    """Serves until SIGTERM or Ctrl-C, then lets those who wait be served, or told to go elsewhere, and leaves.
+    """Serves until SIGTERM or Ctrl-C, then serves or refuses the waiting buyers, and ends.
 
     uvicorn by itself ends the application only after all requests have ended, and when they take too long it cancels
     them: those who waited would get a 500, not an answer.
@@ -47,7 +47,7 @@ class Server(uvicorn.Server):
     ) -> None:
         super().__init__(config)
         self._drain_delay_s = drain_delay_s
-        self._leaves_at: float | None = None  # by the loop's clock, once it was told to
+        self._leaves_at: float | None = None  # by the loop's clock, once it is to stop
         self._drain_timeout_s = drain_timeout_s
         self._request_timeout_s = request_timeout_s
         self._to_sweep: list[object] = []
@@ -68,7 +68,7 @@ class Server(uvicorn.Server):
         return await super().on_tick(counter) and self._may_leave()
 
     def _may_leave(self) -> bool:
-        """Until the balancer in front has seen that /readyz is 503, buyers are served as before."""
+        """Whether the balancer in front has had time to see that /readyz is 503; until then buyers are served."""
         state, now = self.lifespan.state.get("seckill"), asyncio.get_running_loop().time()
         if self._leaves_at is None:
             self._leaves_at = now + self._drain_delay_s
@@ -111,17 +111,17 @@ class Server(uvicorn.Server):
         await asyncio.wait([closing])
 
     async def _sweep_to_the_end(self) -> None:
-        while True:  # a client that reads nothing must not hold the end up
+        while True:  # a client that reads nothing must not delay the end
             await asyncio.sleep(_READING_TIMEOUT_AT_END_S / 2)
             self._sweep(list(self.server_state.connections), _READING_TIMEOUT_AT_END_S)
 
 
 def run(settings: Settings) -> None:
-    """Serve on `settings.host` and `settings.port` until told to stop."""
+    """Serve on `settings.host` and `settings.port` until a signal to stop."""
     server, listeners = prepare(settings)
     _calm_garbage_collection()
-    # In the end uvicorn raises the signal that ended it once more. By itself SIGTERM would then end the process on the
-    # spot, without what others have to do at exit: OpenTelemetry sends the last spans.
+    # In the end uvicorn raises the signal that ended it once more. By itself SIGTERM would then end the process at
+    # once, without the exit handlers: OpenTelemetry sends the last spans in one.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     server.run(listeners)
 
@@ -160,7 +160,7 @@ def prepare(settings: Settings) -> tuple[Server, list[socket.socket]]:
 
 
 def _calm_garbage_collection() -> None:
-    """Look for cycles less often: what waits with 20,000 buyers is looked at in vain each time.
+    """Look for cycles less often: the objects of 20,000 waiting buyers are scanned in vain each time.
 
     Reference counts free nearly all that a purchase leaves. Not much less often, either: 100,000 objects at once take
     20 ms, mostly under the lock, where most of them are made. docs/performance.md has what it gives.
@@ -171,7 +171,7 @@ def _calm_garbage_collection() -> None:
 
 
 def raise_file_limit() -> int:
-    """As many open files as the system lets us have; each buyer who is connected is one."""
+    """Raise the limit of open files as far as the system allows, and return it; each connected buyer is one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft not in {resource.RLIM_INFINITY, hard}:
         with contextlib.suppress(ValueError, OSError):  # macOS promises more than it gives
@@ -181,7 +181,7 @@ def raise_file_limit() -> int:
 
 
 def _listen(host: str, port: int, name: str) -> socket.socket:
-    """Taken before anything is opened, so that a port in use is said at once, in one line."""
+    """Listen before anything else is opened, so that a port in use is reported at once, in one line."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=_BACKLOG)

@@ -1,4 +1,4 @@
-"""Every knob, with its unit in its name; read from the environment (`SECKILL_...`) and `.env`, checked at start."""
+"""Every setting, with its unit in its name; read from the environment (`SECKILL_...`) and `.env`, checked at start."""
 
 import difflib
 import os
@@ -16,11 +16,11 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from app.errors import ConfigurationError
 
 PREFIX = "SECKILL_"
-OPERATOR: Final = "operator"  # who has SECKILL_ADMIN_TOKEN
+OPERATOR: Final = "operator"  # the name of the operator who has SECKILL_ADMIN_TOKEN
 
 
 class Guard(StrEnum):
-    """What checks a write to the stock: a fencing token; that it is what was read; or nothing."""
+    """The guard that checks a write to the stock: a fencing token, a comparison with what was read, or nothing."""
 
     FENCE = "fence"
     COMPARE = "compare"
@@ -29,7 +29,7 @@ class Guard(StrEnum):
     NONE = "none"
 
 
-# Settings that are no more, and what says the same now.
+# Settings that were removed, and their replacements.
 _REPLACED: Final = {
     **dict.fromkeys(
         (
@@ -56,7 +56,7 @@ A_MOMENT: Final = "a time with its zone, such as 2026-11-11T20:00:00+08:00"
 
 
 def read_moment(text: str) -> datetime:
-    """A time as people write it. Raises `ValueError` without a zone, and so for plain digits."""
+    """Parse a time as people write it. Raises `ValueError` without a zone, and so for plain digits."""
     found = datetime.fromisoformat(text)
     if found.tzinfo is None:
         raise ValueError(f"not {A_MOMENT}")
@@ -64,12 +64,12 @@ def read_moment(text: str) -> datetime:
 
 
 def long_past(at: datetime) -> bool:
-    """Whether a start is so early that it is more likely a slip of the pen."""
+    """Whether a start is so early that it is probably a typing error."""
     return at.year < datetime.now(at.tzinfo).year
 
 
 class LogFormat(StrEnum):
-    """What a log line looks like."""
+    """The format of a log line."""
 
     HUMAN = "human"
     JSON = "json"
@@ -345,7 +345,7 @@ class Settings(BaseSettings):
 
 
 def load(**overrides: Any) -> Settings:
-    """The settings from the environment, `.env` and `overrides`; `ConfigurationError` has a line for each wrong one."""
+    """Read settings from environment, `.env` and `overrides`. `ConfigurationError` has a line for each wrong one."""
     given = {**_of_file(), **os.environ}
     old = [f"{PREFIX}{name} was replaced: say {now}" for name, now in _REPLACED.items() if given.get(PREFIX + name)]
     if old:
@@ -380,7 +380,7 @@ def unknown_variables() -> list[str]:
 
 
 def doubtful(settings: Settings) -> list[str]:
-    """What may be, and was hardly meant."""
+    """Settings that are valid but probably a mistake, in sentences for the operator."""
     start = settings.sale_starts_at
     if start is None or not long_past(start):
         return []

@@ -89,11 +89,15 @@ def up(
     store: Store = StoreName.REDIS,
     guard: BestGuard = None,
     ttl_s: TtlS = 5,
+    admin_token: Annotated[str | None, typer.Option(help="The operator's token; a random one without.")] = None,
 ) -> None:
     """Start the servers, the instances and a new sale on this machine, and stay up until Ctrl-C, with the URLs."""
     from lab.demo.up import run
 
-    raise typer.Exit(run(StageOptions(stock, instances, _ports(ports), batch_max, lock, store, guard, ttl_s)))
+    variables = {"ADMIN_TOKEN": admin_token} if admin_token else {}
+    raise typer.Exit(
+        run(StageOptions(stock, instances, _ports(ports), batch_max, lock, store, guard, ttl_s), variables)
+    )
 
 
 def check_file(file: Path | None, option: str) -> None:

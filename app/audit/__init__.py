@@ -1,4 +1,4 @@
-"""Audits: do the numbers and the orders agree, and are the orders that were there still there?"""
+"""Audits check that the numbers and the orders agree, and that no order that was seen is missing."""
 
 from app.audit.auditor import Auditor, AuditVerdict, audit, audit_items
 from app.audit.ledger import Audit

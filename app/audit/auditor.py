@@ -1,4 +1,4 @@
-"""The auditor: one of the instances looks whether orders are missing, and whether numbers and orders agree."""
+"""The auditor: the elected instance checks that no order is missing, and that numbers and orders agree."""
 
 import asyncio
 import json
@@ -26,29 +26,29 @@ _log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 _PAGE: Final = 500  # orders: some milliseconds of the loop that serves the buyers, too
-_REST: Final = 20  # times as long as it worked, while buyers wait here: so it takes 5 % of an instance at most
+_REST: Final = 20  # times as long as it worked, while buyers wait here: it takes 5 % of an instance at most
 _IDLE_REST: Final = 4  # buyers may wait elsewhere
 _REST_MAX_S: Final = 2.0  # a pause of the whole process looks like work
-_AFRESH: Final = 20  # rounds after which all orders are looked at again, not only the new ones
-_PATIENCE: Final = 3  # failed rounds in a row, after which somebody else may have a try
+_AFRESH: Final = 20  # rounds after which all orders are read again, not only the new ones
+_PATIENCE: Final = 3  # failed rounds in a row, after which another instance may try
 _AWAY_PAUSE_S: Final = 0.5
 _WATCH_EVERY_S: Final = 1.0
 _WATCHED_AT_ONCE: Final = 500  # items
 _LOOKED_AT_ONCE: Final = 100  # items
 _SAY_EVERY_S: Final = 10.0
 _VIOLATED_MAX: Final = 5000  # items that are named in a verdict
-_MISSING_MAX: Final = 5000  # items that are named in a verdict, which etcd must take; of more than that, all
+_MISSING_MAX: Final = 5000  # items named in a verdict, which must fit into etcd; beyond that all count as missing
 _ALL: Final = "*"
 _UNITS_MAX: Final = 1000
-_FRESH: Final = 3  # intervals after which a verdict is none any more
+_FRESH: Final = 3  # intervals after which a verdict has expired
 
 
 @dataclass(frozen=True, slots=True)
 class AuditVerdict:
-    """What the auditor found. For each item it holds for a moment after `at` (seconds since 1970), before it was told.
+    """The auditor's findings; an item's are as of a moment between `at` (seconds since 1970) and the publication.
 
-    `violations`: of those items that have some, how many. What they are is in the auditor's log: it is not for buyers.
-    `missing`: the items of which orders are missing. They are not sold.
+    `violations`: their number, by item, where there are any; the details are in the auditor's log, not for buyers.
+    `missing`: the items of which orders are missing; these are not sold.
     """
 
     auditor: str
@@ -65,7 +65,7 @@ class AuditVerdict:
 
     @classmethod
     def parse(cls, text: str) -> "AuditVerdict | None":
-        """What an auditor has proclaimed; None if it has found nothing out yet, or says something else."""
+        """Read what an auditor has proclaimed; None if that is no verdict (yet)."""
         try:
             fields: Any = json.loads(text)
             violations = {str(sku): int(number) for sku, number in fields["violations"].items()}
@@ -115,8 +115,8 @@ async def _pages(store: StockStore, level: Level, after: Order | None) -> AsyncI
 class Auditor:
     """A candidate for the office, and the auditor once it is elected. Lives on one event loop.
 
-    `every_s`: seconds between two full looks; whether orders are missing is looked at each second. `busy` says whether
-    buyers wait here, who go first; `instance`: who we are.
+    `every_s`: seconds between two full audits; missing orders are looked for each second. `busy` says whether buyers,
+    who go first, wait here; `instance`: our name.
     """
 
     def __init__(
@@ -151,26 +151,26 @@ class Auditor:
 
     @property
     def fresh_verdict(self) -> AuditVerdict | None:
-        """The last verdict, unless it is older than three intervals: then nobody knows."""
+        """The last verdict; None if it is older than three intervals."""
         verdict = self.verdict
         return verdict if verdict and verdict.at > time.time() - _FRESH * self._every_s else None
 
     @property
     def violations(self) -> int:
-        """How many the last audit found, whichever instance made it."""
+        """The number of violations that the last audit found, whichever instance made it."""
         return sum(self.verdict.violations.values()) if self.verdict else 0
 
     @property
     def units(self) -> dict[str, tuple[int, int]]:
-        """Units left and sold of each item when it was last looked at; empty unless this instance is the auditor.
+        """Units left and sold of each item at its last audit; empty unless this instance is the auditor.
 
-        Of a thousand items at most: each is two lines of `/metrics`.
+        A thousand items at most: each is two lines of `/metrics`.
         """
         shown = islice(self._levels.items(), _UNITS_MAX if self.leads else 0)
         return {sku: (level.stock, level.lucky) for sku, level in shown}
 
     def halted(self, sku: str) -> StockError | None:
-        """Why an item must not be sold: the auditor, whichever instance that is, misses orders of it."""
+        """The reason why an item must not be sold: the auditor, whichever instance that is, misses orders of it."""
         missing = self._told_missing
         return StockBehind(behind(sku)) if missing and (sku in missing or _ALL in missing) else None
 
@@ -212,13 +212,13 @@ class Auditor:
 
     async def _stand(self) -> None:
         watching: asyncio.Task[None] | None = None
-        # Now, for our own sales: one who was killed may have the office for a TTL to come.
+        # At once, for our own sales: an auditor that was killed keeps the office until its lease expires.
         await read_record(self._election, self._store)
         try:
             self._leadership = await self._election.campaign(json.dumps({"auditor": self._instance}))
             _log.info("this instance is the auditor")
             await read_record(self._election, self._store)
-            self._missing = self._told_missing  # until we have looked for ourselves
+            self._missing = self._told_missing  # until our own first look
             watching = asyncio.create_task(self._watch(), name="auditor watches")
             while self._failures < _PATIENCE and not watching.done():
                 await self._round()
@@ -243,7 +243,7 @@ class Auditor:
     # -- are orders missing? -----------------------------------------------------------------------------------------
 
     async def _watch(self) -> None:
-        """Look each second whether the orders that were there still are, and write the last ones down."""
+        """Check each second that no order has gone, and record the last ones."""
         assert self._leadership is not None  # noqa: S101 - for the type checker
         record = Record(self._leadership)
         while self.leads:
@@ -268,13 +268,13 @@ class Auditor:
                 await self._rest(began)
             missing += [sku for sku, answer in found.items() if self._is_missing(sku, answer)]
         self._missing = tuple(missing) if len(missing) <= _MISSING_MAX else (_ALL,)
-        # Compared with what was heard: an earlier try may have failed, or a round have told what it knew before.
+        # Compared with what was heard: an earlier attempt may have failed, or a round have proclaimed older findings.
         if self._missing != self._told_missing:
             before = self.verdict or AuditVerdict(self._instance, time.time(), 0, 0, {})
             await self._tell(replace(before, auditor=self._instance, missing=self._missing))
 
     def _is_missing(self, sku: str, answer: object) -> bool:
-        # An item that could not be looked at is as it was.
+        # An item that could not be read keeps its state.
         return isinstance(answer, StockBehind) or (isinstance(answer, StockError) and sku in self._missing)
 
     async def _tell(self, verdict: AuditVerdict) -> None:
@@ -301,7 +301,7 @@ class Auditor:
             self._observer.audited("consistent" if verdict.consistent else "violated")
 
     async def _look_at_all(self) -> "_Tally":
-        """In pages: an item of which nothing was sold since the last look costs a part of two calls."""
+        """Audit all items in pages; an item of which nothing was sold since the last look costs a part of two calls."""
         began = said_at = time.monotonic()
         skus = await self._store.items()
         self._rounds += 1
@@ -347,7 +347,7 @@ class Auditor:
             match answer:
                 case StockUnavailable():
                     raise answer
-                case StockError():  # such as orders that are missing, however consistent the rest is
+                case StockError():  # such as missing orders, however consistent the rest is
                     if str(answer) not in found[sku].violations:
                         found[sku].violations.append(str(answer))
         await self._rest(began)
@@ -358,7 +358,7 @@ class Auditor:
         self._levels[sku] = level
         one = await self._compare(sku, level)
         if one.violations and sku not in self._said:
-            # Or a new sale has begun while we looked: then a second look, from the beginning, finds nothing.
+            # A new sale may have begun meanwhile: then a second look, from the beginning, finds nothing.
             self._ledgers.pop(sku, None)
             level = self._levels[sku] = await self._store.level(sku)
             one = await self._compare(sku, level)
@@ -384,7 +384,7 @@ class Auditor:
         await asyncio.sleep(min(_REST_MAX_S, worked_s * (_REST if self._busy() else _IDLE_REST)))
 
     def _say(self, one: Audit) -> None:
-        """What is wrong with an item, once, and again when more is."""
+        """Log the violations of an item, once, and again when there are more."""
         before = self._said.pop(one.sku, 0)
         with logs.about(sku=one.sku):
             if len(one.violations) > before:
@@ -397,7 +397,7 @@ class Auditor:
 
 
 class _Tally:
-    """What a round has found."""
+    """The findings of a round."""
 
     def __init__(self) -> None:
         self.items = self.orders = 0

@@ -1,16 +1,16 @@
-"""The audit: do the numbers and the orders of an item agree? Pure, over what the store says."""
+"""The audit, a pure function of what the store says: whether the numbers and the orders of an item agree."""
 
 from dataclasses import dataclass, field
 from typing import Final
 
 from app.stock import Level, Order
 
-_MOST: Final = 10  # faults of orders that are described; one cause may have thousands
+_MOST: Final = 10  # violations of orders that are described; one cause may have thousands
 
 
 @dataclass(slots=True)
 class Audit:
-    """What an audit found. `oversold`: units that were sold but did not exist; `violations`: sentences for a person."""
+    """The result of an audit. `oversold`: units sold that did not exist; `violations`: sentences for a person."""
 
     sku: str
     stock: int
@@ -29,20 +29,20 @@ class Audit:
 
 
 class Ledger:
-    """The orders of an item as far as they were read, oldest first. Some 75 to 130 bytes for each that has a key."""
+    """The orders of an item read so far, oldest first. An order with a key takes some 75 to 130 bytes."""
 
     def __init__(self) -> None:
         self.last: Order | None = None
         self.orders = 0
         self._units = 0
         self._units_per_instance: dict[str, int] = {}
-        self._keys: set[int] = set()  # their hashes: two of a billion keys have the same with 3 % probability
+        self._keys: set[int] = set()  # their hashes: among a billion keys two collide with a probability of 3 %
         self._token = self._epoch = 0
         self._violations: list[str] = []
         self._more = 0  # violations that are counted only
 
     def add(self, order: Order) -> None:
-        """Take the next order in, and check I2 (an idempotency key buys once) and I5 (tokens never decrease)."""
+        """Add the next order, and check I2 (an idempotency key buys once) and I5 (tokens never decrease)."""
         self.last = order
         self.orders += 1
         self._units += order.quantity
@@ -66,7 +66,7 @@ class Ledger:
             self._more += 1
 
     def compare(self, level: Level) -> Audit:
-        """Check I1 and I2: `level` is what was there when the last of these orders was."""
+        """Check I1 and I2; `level` was read together with the last of these orders."""
         result = Audit(level.sku, level.stock, level.lucky, level.initial)
         result.orders, result.units_ordered = self.orders, self._units
         result.units_per_instance = dict(self._units_per_instance)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# One value in etcd is 1.5 MiB at most: those items are kept that were sold last.
+# A value in etcd has 1.5 MiB at most: the items that were sold last are kept.
 _ITEMS_MAX: Final = 10_000
 
 
@@ -23,20 +23,20 @@ async def read_record(election: "AsyncElection", store: StockStore) -> None:
         for sku, mark in marks.items():
             store.expect(str(sku), str(mark))
     except (ValueError, AttributeError) as error:
-        # Of another store, or another program's: it is replaced when an auditor has seen an order.
+        # The record is of another store or program, and is replaced once an auditor has seen an order.
         _log.warning("the auditor's record is not about this store: %s", error)
 
 
 class Record:
-    """Writes what has changed. `leadership`: of the auditor that writes."""
+    """Writes the marks that have changed. `leadership`: of the auditor that writes."""
 
     def __init__(self, leadership: "AsyncLeadership") -> None:
         self._leadership = leadership
-        self._marks: dict[str, str] = {}  # those that have changed last come last
+        self._marks: dict[str, str] = {}  # ordered by their last change, the latest last
         self._written = ""
 
     async def write(self, marks: dict[str, str]) -> None:
-        """Write the last orders down. Raises `LockLost` and `LockUnavailable`."""
+        """Record the last orders. Raises `LockLost` and `LockUnavailable`."""
         for sku, mark in marks.items():
             if self._marks.get(sku) != mark:
                 self._marks.pop(sku, None)

@@ -1,4 +1,4 @@
-"""The `seckill` command: what an operator does. Where the lab is, its commands are here, too."""
+"""The `seckill` command, for operators; where the lab is installed, with its commands, too."""
 
 import asyncio
 import dataclasses
@@ -359,7 +359,7 @@ def _with_sale(work: Callable[[Sale], Awaitable[Result]]) -> Result:
 
 
 def _settings() -> tuple[Settings, str]:
-    """The user's, or those of a `seckill up` that runs here; and a hint for when nobody answers there."""
+    """The user's settings, or those of a `seckill up` that runs here; and a hint for when no server answers."""
     if _lab is None:
         return load(), ""
     found: tuple[Settings, str] = _lab.settings(_say)

@@ -1,4 +1,4 @@
-"""What the operator is asked before something is lost, and what is written before that."""
+"""Questions to the operator before data is lost, and the export of that data."""
 
 import csv
 import dataclasses
@@ -22,7 +22,7 @@ _NAME_MAX: Final = 64
 
 
 def name_of(by: str) -> str:
-    """The operator's name, for the log: the one that was given, or the login name."""
+    """The operator's name for the log: the given one, or the login name."""
     if not by:
         try:
             by = getpass.getuser()
@@ -34,9 +34,9 @@ def name_of(by: str) -> str:
 
 
 async def is_meant(sale: Sale, sku: str) -> None:
-    """Ask whether an item is meant to be new, where others are there that it may be mistaken for."""
+    """Ask whether an item is meant to be new, if there are others that it may be mistaken for."""
     if sale.admin.catalogue is not None:
-        return  # that knows
+        return  # the catalogue knows all items
     try:
         await sale.admin.level(sku)
     except UnknownItem:
@@ -48,7 +48,7 @@ async def is_meant(sale: Sale, sku: str) -> None:
 
 
 async def may_forget(sale: Sale, sku: str, export: Path | None, *, yes: bool) -> int | None:
-    """Write an item's orders to a file, and ask whether they may be forgotten: how many. None: however many."""
+    """Export an item's orders, and ask whether they may be forgotten. Returns their number; None: any number."""
     if export is not None:
         count = await _export(sale, sku, export)
     elif yes:
@@ -62,7 +62,7 @@ async def may_forget(sale: Sale, sku: str, export: Path | None, *, yes: bool) ->
 
 
 async def _export(sale: Sale, sku: str, file: Path) -> int:
-    """Write all orders of an item to a new file; how many."""
+    """Write all orders of an item to a new file, and return their number."""
     count, after = 0, None
     with _whole_file(file) as write:
         while page := await sale.admin.orders(sku, after=after, limit=_PAGE):
@@ -74,13 +74,13 @@ async def _export(sale: Sale, sku: str, file: Path) -> int:
 
 @contextmanager
 def _whole_file(file: Path) -> Iterator[Callable[[dict[str, Any]], object]]:
-    """A new file that is whole when it is there, and what writes an order to it."""
+    """Create a file that appears only when it is complete; yield the function that writes an order to it."""
     if file.exists():
         raise ConfigurationError(f"--export: {file} exists")
     unfinished = file.with_name(f".{file.name}-{os.getpid()}")
     try:
         with unfinished.open("x", newline="", encoding="utf-8") as text:
-            unfinished.chmod(0o600)  # who bought what is nobody's business
+            unfinished.chmod(0o600)  # the orders are confidential
             if file.suffix.lower() == ".csv":
                 table = csv.DictWriter(text, [field.name for field in dataclasses.fields(Order)])
                 table.writeheader()

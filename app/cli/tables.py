@@ -1,4 +1,4 @@
-"""What the operator's commands show, for people: stock, audits, lock queues."""
+"""The output of the operator's commands for people: stock, audits, lock queues."""
 
 from typing import Final
 
@@ -16,7 +16,7 @@ _SHOWN_MAX: Final = 200
 
 
 def print_levels(levels: list[Level]) -> None:
-    """Units left and sold of each item."""
+    """Print units left and sold of each item."""
     table = Table("item", "stock", "sold", "at the start", "own terms")
     for level in levels:
         table.add_row(
@@ -30,7 +30,7 @@ def print_levels(levels: list[Level]) -> None:
 
 
 def print_log(changes: list[Change]) -> None:
-    """A line for each change."""
+    """Print a line for each change."""
     if not changes:
         Console().print("No operator has changed anything yet.")
         return
@@ -42,7 +42,7 @@ def print_log(changes: list[Change]) -> None:
 
 
 def print_audits(audits: list[Audit]) -> None:
-    """The numbers of each item, and under them what is wrong; of very many only those with which something is."""
+    """Print the numbers of each item, and under them its violations; of very many items only those that have some."""
     console = Console()
     if len(audits) > _SHOWN_MAX:
         wrong = [one for one in audits if not one.consistent]
@@ -66,12 +66,12 @@ def print_audits(audits: list[Audit]) -> None:
 
 
 def _foreign(text: str) -> str:
-    """What others have written: no markup of ours, and no command to a terminal."""
+    """Escape text of others, so that it is no markup of ours, and no command to a terminal."""
     return escape(printable(text))
 
 
 def print_queues(contenders: list[Contender]) -> None:
-    """The holder of each lock, and its waiters in their order."""
+    """Print the holder of each lock, and its waiters in their order."""
     if not contenders:
         Console().print("Nobody holds a lock or waits for one.")
         return

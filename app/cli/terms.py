@@ -19,7 +19,7 @@ _UNITS: Final = "a number of units, a million at most"
 
 
 def read(limit: str | None, starts_at: str | None, ends_at: str | None) -> TermsChange:
-    """What changes; None: that does not. Raises `typer.BadParameter`, which names the option."""
+    """Parse the options; one that is None changes nothing. Raises `typer.BadParameter`, which names the option."""
     found = TermsChange()
     if limit is not None:
         found["limit_per_buyer"] = _value(limit, "--limit", _units)
@@ -34,7 +34,7 @@ def read(limit: str | None, starts_at: str | None, ends_at: str | None) -> Terms
 
 
 def doubtful(change: TermsChange) -> str | None:
-    """What was hardly meant."""
+    """A warning about terms that are valid but probably a mistake, or None."""
     start = change.get("starts_at")
     if not start or not long_past(datetime.fromtimestamp(start, UTC)):
         return None
@@ -74,5 +74,5 @@ def _read_moment(text: str) -> float:
 
 
 def moment(at: float) -> str:
-    """A moment, in UTC."""
+    """Format a moment, in UTC."""
     return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")

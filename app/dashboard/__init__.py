@@ -1,4 +1,4 @@
-"""The control room: what instances tell of themselves, and what an operator has them do. No sale rests on it."""
+"""The control room: instances report themselves, and obey an operator's commands. No sale depends on it."""
 
 from app.dashboard.delay_injection import DelayingStore
 from app.dashboard.journal import Journal

@@ -1,4 +1,4 @@
-"""A store whose next write can be held back: to see what a pause at the worst moment does."""
+"""A store whose next write can be held back, to show the effect of a pause at the worst moment."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -20,8 +20,8 @@ class _Delay:
 class DelayingStore:
     """Another store, between whose reads and writes a process can be made to stand still.
 
-    To the sale it is a write like any other that is on its way for long: nobody is told that nothing was sold, and
-    whether it still counts when it arrives is for the store to say.
+    To the sale it is a slow write like any other: nobody is told that nothing was sold, and the store decides whether
+    the write still counts when it arrives.
     """
 
     def __init__(self, store: StockStore) -> None:
@@ -33,11 +33,11 @@ class DelayingStore:
 
     @property
     def as_store(self) -> StockStore:
-        """The same, for who wants a store."""
+        """Return this object, typed as a store."""
         return cast(StockStore, self)
 
     async def commit(self, fence: Fence, batches: Mapping[str, Batch]) -> dict[str, list[str] | StockError]:
-        """As the store does it; later, if that was wished."""
+        """Commit as the store does, after the delay, if one was requested."""
         delay = self._delay
         if delay is not None and delay.sku in batches:
             self._delay = None
@@ -59,12 +59,12 @@ class DelayingStore:
         *,
         within_s: float,
     ) -> bool:
-        """Hold the next write that sells an item back for some seconds. Whether one came `within_s` seconds.
+        """Hold back the next write that sells an item for some seconds; False if none came `within_s` seconds.
 
-        `tell` hears "paused" and "woke", with the token of the write, and "wrote" if the store took it after all.
+        `tell` is called with "paused" and "woke", with the token of the write, and "wrote" if the store took it.
         """
         if self._delay is not None and not self._delay.begun.done():
-            self._delay.begun.set_result(False)  # this one comes in its place
+            self._delay.begun.set_result(False)  # the new delay replaces it
         delay = self._delay = _Delay(sku, for_s, tell, asyncio.get_running_loop().create_future())
         try:
             async with asyncio.timeout(within_s):

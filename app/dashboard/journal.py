@@ -1,4 +1,4 @@
-"""What has happened in this instance lately, for people who look on: its last grants, and what is unusual."""
+"""The recent history of this instance, for people who watch: its last grants, and unusual events."""
 
 import time
 from collections import deque
@@ -16,7 +16,7 @@ _WITHIN_S: Final = 1.0  # the same again so soon is the same event
 
 @dataclass(frozen=True, slots=True)
 class GrantRecord:
-    """A grant of a lock. `at`: when it was got, in seconds since 1970; `held_s`: None while it is held.
+    """A grant of a lock. `at`: when it was acquired, in seconds since 1970; `held_s`: None while it is held.
 
     `purchases` were decided under it, and `units` sold.
     """
@@ -42,7 +42,7 @@ class Event:
 
 
 class Journal(Observer):
-    """Remembers the last of what happens; nothing of single buyers."""
+    """Remembers the last grants and events; nothing about single buyers."""
 
     def __init__(self) -> None:
         self.grants: deque[GrantRecord] = deque(maxlen=_GRANTS)  # those that are over
@@ -53,11 +53,11 @@ class Journal(Observer):
 
     @property
     def held(self) -> list[GrantRecord]:
-        """The grants that this instance has now."""
+        """The grants that this instance holds now."""
         return list(self._held.values())
 
     def grants_since(self, at: float, *, least: int) -> list[GrantRecord]:
-        """Those that were over no earlier than that, in seconds since 1970, or that many if there were fewer."""
+        """The grants that ended no earlier than `at`, in seconds since 1970, but `least` at the least."""
         found: list[GrantRecord] = []
         for one in reversed(self.grants):
             if len(found) >= least and one.at + (one.held_s or 0.0) < at:
@@ -66,7 +66,7 @@ class Journal(Observer):
         return found[::-1]
 
     def note(self, kind: str, *, at: float | None = None, **facts: str | int | float) -> None:
-        """Remember an event; the same again within a second only counts. `at`: when it was, if not now."""
+        """Remember an event; a repeat within a second is only counted. `at`: when it was, if not now."""
         now = time.time() if at is None else at
         last = self.events[-1] if self.events else None
         if last is not None and (last.kind, last.facts) == (kind, facts) and now - last.at < _WITHIN_S:

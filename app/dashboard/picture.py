@@ -1,4 +1,4 @@
-"""The picture of a sale: what all instances say of themselves, put together."""
+"""The picture of a sale, composed of the reports of all instances."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -8,19 +8,19 @@ from app.dashboard.journal import Event, GrantRecord
 from app.stock import Level
 from fencelock import Contender, Guarantees
 
-SILENT_S: Final = 3.0  # an instance that was silent for longer is not counted on
+SILENT_S: Final = 3.0  # an instance that was silent for longer is presumed dead
 _GRANTS: Final = 300
 _EVENTS: Final = 60
-_SAME_S: Final = 3.0  # two instances that are looked at see the same
+_SAME_S: Final = 3.0  # two instances in use see the same event
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What an instance says of itself.
+    """The report of an instance about itself.
 
     `number` grows with each report; `units`: sold since it was started; `waiting`: buyers; `held`, `grants`: the grants
-    that it has, and the last that it had; `pausing`: its next write will be held back; `paused_s`: one is, for so long;
-    `lacks`: what it needs to sell, by the names of `/readyz`, and has not; `port`: where it listens, 0: not known;
+    that it has, and the last that it had; `pausing`: its next write will be held back; `paused_s`: how long one has
+    been; `lacks`: dependencies not available, by the names of `/readyz`; `port`: where it listens, 0: not known;
     `rehearsal`: whether it obeys a rush and a pause.
     """
 
@@ -41,14 +41,14 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class InstanceState:
-    """A report, and for how many seconds nothing newer has been heard."""
+    """A report, and how many seconds ago it came."""
 
     report: Report
     silent_s: float
 
     @property
     def silent(self) -> bool:
-        """Whether it is not counted on."""
+        """Whether the instance is presumed dead."""
         return self.silent_s > SILENT_S
 
 
@@ -67,7 +67,7 @@ class PastGrant:
 
 @dataclass(frozen=True, slots=True)
 class InstanceEvent:
-    """What has happened, and where."""
+    """An event, and the instance where it happened."""
 
     instance: str
     event: Event
@@ -75,7 +75,7 @@ class InstanceEvent:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """The sale of an item at a moment (`at`, in seconds since 1970), as one instance sees it, newest things first.
+    """The sale of an item at a moment (`at`, in seconds since 1970), as one instance sees it, newest first.
 
     `rehearsal`: whether buyers can be sent, and the holder be paused; `guarded`: whether the
     store refuses the write of a holder that was overtaken.
@@ -122,7 +122,7 @@ def last_events(instances: Iterable[InstanceState]) -> list[InstanceEvent]:
     """The last events of all instances, the newest first."""
     every = [InstanceEvent(state.report.instance, event) for state in instances for event in state.report.events]
     found: list[InstanceEvent] = []
-    told: dict[str, float] = {}  # what is about another instance, and when it was
+    told: dict[str, float] = {}  # events about other instances, and when they were
     for one in sorted(every, key=lambda one: one.event.at):
         if "of" in one.event.facts:
             what = f"{one.event.kind} {one.event.facts['of']} {one.event.facts.get('token')}"
@@ -135,7 +135,7 @@ def last_events(instances: Iterable[InstanceState]) -> list[InstanceEvent]:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What there was at a moment (`at`, in seconds since 1970): units left and sold, and what instances had sold."""
+    """Units left and sold at a moment (`at`, in seconds since 1970), and what each instance had sold by then."""
 
     at: float
     stock: int

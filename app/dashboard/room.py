@@ -1,7 +1,7 @@
-"""The control room: what all instances say of themselves, and what an operator has them do. No sale rests on it.
+"""The control room: all instances report themselves, and obey an operator's commands. No sale depends on it.
 
-Instances know nothing of each other but what they put up in the store: each a report of itself, twice a second, and
-whichever an operator speaks to, the operator's commands.
+Instances communicate only by notices in the store: each puts up a report of itself, twice a second, and the one that
+an operator uses, the operator's commands.
 """
 
 import asyncio
@@ -42,18 +42,18 @@ _log = logging.getLogger(__name__)
 
 _EVERY_S: Final = 0.5
 _STALE_S: Final = 60.0  # an entry that has not changed for longer is removed
-_KNOWN_WITHIN_S: Final = 3.0  # what was up when we came is known to be alive or silent after this
+_KNOWN_WITHIN_S: Final = 3.0  # after this a report found at the start is known to be alive or silent
 _COMMAND_S: Final = 10.0  # how long a command is up
-_FRESH_S: Final = 3.0  # a command that is older is not obeyed; longer than the store's deadline
+_FRESH_S: Final = 3.0  # an older command is not obeyed; longer than the store's deadline
 _SLICE: Final = 100  # buyers of a rush who come without a pause for others
 _TOGETHER_S: Final = 1.0  # until a rush begins, so that all instances have heard of it
 _DELAY_WITHIN_S: Final = 60.0
 _SAMPLE_EVERY_S: Final = 2.0
 _KEPT_S: Final = 120.0
 _GRANTS_KEPT: Final = 4_000
-_SKUS_KEPT: Final = 8  # of which samples are kept: those that were looked at last
+_SKUS_KEPT: Final = 8  # items with samples: those that were viewed last
 _GRANTS_TOLD_S: Final = 2.5  # a look comes once a second, and reports are half a second old
-_TOLD_WHOLE_S: Final = 2.5  # for so long after somebody has begun to look all that is known is told
+_TOLD_WHOLE_S: Final = 2.5  # for so long after a viewer has come, reports are complete
 _GRANTS_TOLD: Final = 12  # at the least
 
 
@@ -77,14 +77,14 @@ _LOOK: Final = "look/"
 
 @dataclass(slots=True)
 class _Notice:
-    """A text on the board, and when it was new to us, by the loop's clock."""
+    """A text on the board, and when we first saw it, by the loop's clock."""
 
     text: str
     since: float
 
 
 class ControlRoom:
-    """An instance's part in it: reports, obeys, and draws the picture. Lives on one event loop.
+    """An instance's part in the control room: reports, obeys, and draws the picture. It lives on one event loop.
 
     `lease_ttl_s`: of the locks' leases; `lacks()`: what keeps this instance from selling; `port`: where it listens.
     """
@@ -118,7 +118,7 @@ class ControlRoom:
         self._board: dict[str, _Notice] = {}
         self._heard: set[str] | None = None  # commands that were up at the last look; None before the first one
         self._said: set[str] = set()  # commands of ours that were not up yet
-        self._withdrawn: set[str] = set()  # those that may be up although we were told that they are not
+        self._withdrawn: set[str] = set()  # commands that may be up although the store reported an error
         self._looked_at = -math.inf
         self._tasks: set[asyncio.Task[None]] = set()
         self._pausing = 0
@@ -134,7 +134,7 @@ class ControlRoom:
         self._do(run_forever(self._look_inside, every_s=1.0, log=_log, what="its look inside"), "look inside")
 
     async def close(self) -> None:
-        """End what was begun, and take our report down, so far as that can be done."""
+        """End all tasks, and take our report down, if that is possible."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -146,9 +146,9 @@ class ControlRoom:
     # -- what an operator sees ---------------------------------------------------------------------------------------
 
     async def picture(self, sku: str, *, auditor: str | None = None) -> Picture:
-        """How the sale of an item stands. `auditor`: who looks after the books.
+        """The state of an item's sale. `auditor`: the name of the auditor.
 
-        While nobody looks, instances report only what is short: it takes them a second to tell of grants and events.
+        While nobody watches, reports are short: it takes a second until they have grants and events.
         """
         self._looked_at = asyncio.get_running_loop().time()
         level, queue = await asyncio.gather(self._shop.level(sku), self._admin.queue(sku), return_exceptions=True)
@@ -191,7 +191,7 @@ class ControlRoom:
         )
 
     def history(self, sku: str) -> History:
-        """What is known of the last two minutes, for who begins to look."""
+        """The last two minutes as far as they are known, for a new viewer."""
         seen = self._past.get(self._shop.lock_name(sku), {})
         return History(list(self._samples.get(sku, [])), sorted(seen.values(), key=lambda past: past.grant.at))
 
@@ -268,13 +268,13 @@ class ControlRoom:
         return name
 
     async def _get_to_know(self) -> None:
-        """Wait until we know whose report is of one that is long gone: its share of a rush would come to nobody."""
-        with suppress(TimeoutError):  # the store says nothing: it says so again to what is done now
+        """Wait until we know which reports are of dead instances: their shares of a rush would be lost."""
+        with suppress(TimeoutError):  # if the store does not answer, the caller's own call will fail
             async with asyncio.timeout(_KNOWN_WITHIN_S):
                 await self._knows.wait()
 
     def _present(self) -> list[str]:
-        """Those who obey: they rehearse, and are not silent."""
+        """The instances that obey commands: they rehearse, and are not silent."""
         return [one.report.instance for one in self._instances() if one.report.rehearsal and not one.silent]
 
     async def _command(self, command: Command) -> None:
@@ -307,7 +307,7 @@ class ControlRoom:
         found = await self._admin.notices(put, drop=[*old, *withdrawn])
         self._withdrawn -= withdrawn
         board = {}
-        # What was up before we came may be of one that is long gone: it has two turns to change.
+        # A notice from before our start may be of a dead instance: it has two turns to change.
         if self._heard is None:
             self._knows_at = now + 2 * _EVERY_S
             since = self._knows_at - SILENT_S
@@ -322,7 +322,7 @@ class ControlRoom:
         if self._looked_lately():
             self._remember_all()
         commands = {name: text for name, text in found.items() if name.startswith(_COMMAND)}
-        # What was said before we came was not meant for us.
+        # Commands from before our start are not for us.
         new = set() if self._heard is None else commands.keys() - self._heard - self._said
         self._heard = set(commands)
         self._said -= self._heard
@@ -334,7 +334,7 @@ class ControlRoom:
                 continue
             if abs(late_s := time.time() - command.at) <= _FRESH_S:
                 self._obey(command)
-            else:  # held up on its way, and not wanted any more; or the store came back older than it was
+            else:  # it was late, and withdrawn; or the store came back older than it was
                 _log.warning("a command came %.1f s late (or clocks are apart), and was not obeyed", late_s)
 
     def _report(self) -> Report:
@@ -358,7 +358,7 @@ class ControlRoom:
         )
 
     def _grants(self, *, whole: bool) -> list[GrantRecord]:
-        """What we tell of our grants: the last ones, or (`whole`) all of the last two minutes."""
+        """The grants that we report: the last ones, or (`whole`) all of the last two minutes."""
         told_s = _KEPT_S if whole else _GRANTS_TOLD_S
         return self._journal.grants_since(time.time() - told_s, least=_GRANTS_TOLD)
 
@@ -398,7 +398,7 @@ class ControlRoom:
             for number in range(buyers):
                 coming.append(crowd.create_task(buy(number)))
                 if number % _SLICE == 0:
-                    await asyncio.sleep(0)  # others have their turn, too
+                    await asyncio.sleep(0)  # let others have their turn
         told = Counter(one.result() for one in coming)
         self._journal.note("rush", buyers=buyers, **{str(name): count for name, count in told.items()})
 

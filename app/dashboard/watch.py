@@ -1,4 +1,4 @@
-"""What nobody can tell of themselves: that they were overtaken, are silent, or can't be reached."""
+"""Notices what nobody can report of themselves: that they were overtaken, are silent, or can't be reached."""
 
 from collections.abc import Sequence
 from typing import Any, Final, TypeVar
@@ -7,7 +7,7 @@ from app.dashboard.journal import Journal
 from app.dashboard.picture import InstanceState, PastGrant
 from fencelock import Contender
 
-_MISTAKEN_S: Final = 1.5  # what an instance says is up to a second old: who believes for longer is mistaken
+_MISTAKEN_S: Final = 1.5  # reports are up to a second old: a belief that lasts longer is mistaken
 _KEPT: Final = 100
 _Key = TypeVar("_Key")
 
@@ -18,7 +18,7 @@ def _keep_the_last(known: "dict[_Key, Any]") -> None:
 
 
 class Watch:
-    """Compares what is seen with what was seen before, and notes what has changed."""
+    """Compares the state with the one before, and notes the changes."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -31,7 +31,7 @@ class Watch:
         self._auditor: str | None = None
 
     def reach(self, what: str, error: str | None) -> None:
-        """Whether "store" or "lock" has answered."""
+        """Note whether "store" or "lock" has answered."""
         if error is not None and what not in self._away:
             self._away.add(what)
             self._journal.note("away", of=what)
@@ -40,7 +40,7 @@ class Watch:
             self._journal.note("reached", of=what)
 
     def hear(self, instances: Sequence[InstanceState]) -> None:
-        """Who reports, and for how long they have not. Only while the store, where reports are, is there."""
+        """Note which instances come, go, or are silent; only while the store, where the reports are, is there."""
         if "store" in self._away:
             return
         silent = {state.report.instance for state in instances if state.silent}
@@ -57,7 +57,7 @@ class Watch:
         self._silent, self._present = silent, present
 
     def audit(self, auditor: str | None) -> None:
-        """Who looks after the books."""
+        """Note a change of the auditor."""
         if auditor is not None and self._auditor not in (None, auditor):
             self._journal.note("auditor", of=auditor)
         self._auditor = auditor or self._auditor
@@ -70,7 +70,7 @@ class Watch:
         instances: Sequence[InstanceState],
         grants: Sequence[PastGrant],
     ) -> None:
-        """Who believes in a grant that is over, and who has had the lock since. `now`: in seconds since 1970."""
+        """Note instances that believe in a grant that is over, and the next holder. `now`: in seconds since 1970."""
         holders = {one.token: str(one.owner.get("instance")) for one in queue if one.holds}
         self._ends |= {one.token: now + (one.ttl_left_s or 0.0) for one in queue if one.holds}
         for state in instances:

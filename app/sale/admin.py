@@ -1,4 +1,4 @@
-"""What an operator can do with a sale: set the stock, look at everything, decide what only a person can decide."""
+"""The operator's side of a sale: set the stock, inspect everything, and decide what only a person can."""
 
 import asyncio
 import contextlib
@@ -24,10 +24,10 @@ _LONG_S: Final = 1.0  # a grant is held for some milliseconds
 
 
 class Admin:
-    """The operator's side of a shop. Lives on its event loop.
+    """The operator's side of a shop. It lives on the shop's event loop.
 
     `learn` holds the store to the orders that other processes have seen (of the auditor's record); `catalogue`: the
-    items that may be put on sale, None: any. What is changed is logged, with `by`, the operator's name.
+    items that may be put on sale, None: any. Changes are logged with `by`, the operator's name.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Admin:
         self._locks = locks
         self._store = store
         self._learn = learn
-        self._wrong: dict[str, type[Exception]] = {}  # what was said to be
+        self._wrong: dict[str, type[Exception]] = {}  # the last logged error of each part
         self.catalogue = catalogue
 
     # -- the stock ---------------------------------------------------------------------------------------------------
@@ -57,7 +57,7 @@ class Admin:
         return await self._store.level(sku)
 
     async def levels(self, skus: Sequence[str]) -> dict[str, Level | StockError]:
-        """The same of as many items as there are; an error for each that has one."""
+        """Units left and sold of any number of items, or an error for an item that has one."""
         found: dict[str, Level | StockError] = {}
         for first in range(0, len(skus), _AT_ONCE):
             found |= await self._store.levels(skus[first : first + _AT_ONCE])
@@ -94,7 +94,7 @@ class Admin:
         await self._tell(sku)
 
     async def _refuse_unknown(self, sku: str, catalogue: Collection[str]) -> None:
-        """An item that is there can still be paused, or sold no more, though the catalogue has forgotten it."""
+        """Refuse a new item that is not in the catalogue; one that has a stock can still be paused or ended."""
         with contextlib.suppress(UnknownItem):
             await self._store.level(sku)
             return
@@ -103,17 +103,17 @@ class Admin:
         raise NotInCatalogue(f"{sku!r} is not in the catalogue; {hint}")
 
     async def _tell(self, sku: str) -> None:
-        """Have this process's log say, too, what an operator has changed."""
-        with contextlib.suppress(StockError):  # it is done, and the store's own log has it
+        """Repeat an operator's change in this process's log."""
+        with contextlib.suppress(StockError):  # the change is made, and in the store's own log
             for change in await self._store.log(sku, limit=1):
                 _log.info("operator %s: %s of %s: %s", change.by, change.what, sku, change.difference)
 
     async def log(self, sku: str | None = None, *, limit: int = 100) -> list[Change]:
-        """What operators have changed of an item, or of all: the last changes, newest first."""
+        """The last changes that operators have made to an item, or to all, newest first."""
         return await self._store.log(sku, limit=limit)
 
     async def count_orders(self, sku: str) -> int:
-        """How many orders of an item there are."""
+        """The number of an item's orders."""
         return await self._store.count_orders(sku)
 
     async def _refuse_odd_hours(self, sku: str, change: TermsChange) -> None:
@@ -135,7 +135,7 @@ class Admin:
         await self._tell(sku)
 
     async def faults(self, sku: str, *, wait_s: float = 2.0) -> list[str]:
-        """Why nothing of an item could be sold although store and lock system answer; sentences for the operator."""
+        """Return why an item can't be sold although store and lock system answer; sentences for the operator."""
         await self.learn()
         return (await self.faults_of([sku], wait_s=wait_s))[sku]
 
@@ -144,14 +144,14 @@ class Admin:
         await self._learn()
 
     async def faults_of(self, skus: Sequence[str], *, wait_s: float = 2.0) -> dict[str, list[str]]:
-        """The same of some hundred items, by what we have learned before.
+        """Return the faults of some hundred items; call `learn` first.
 
-        Takes a lock for a moment, as a sale would. Raises `LockError` and what the store raises.
+        It takes a lock for a moment, as a sale would. Raises `LockError` and what the store raises.
         """
         seen = await self._store.inspect(skus)
         if all(fence is None or isinstance(fence, StockError) for fence in seen.values()):
             return {sku: [str(fence)] if fence else [] for sku, fence in seen.items()}
-        # A token of whichever lock is greater than all before it.
+        # A token is greater than all earlier ones, of whichever lock.
         async with self._locks.lock(self._shop.lock_name(skus[0])).holding(wait_s=wait_s) as grant:
             ours = Fence(grant.token, grant.source)
         return {sku: _faults(sku, fence, ours) for sku, fence in seen.items()}
@@ -170,17 +170,17 @@ class Admin:
 
     @property
     def lock_system(self) -> tuple[str, Guarantees]:
-        """What the locks are called, and what they promise now."""
+        """The name of the lock system, and what it promises now."""
         return self._locks.name, self._locks.guarantees
 
     @property
     def guarded(self) -> bool:
-        """Whether the store refuses a write that was decided on what is not there any more."""
+        """Whether the store refuses a write that was decided on stale data."""
         return self._store.guarded
 
     @property
     def mode(self) -> str:
-        """How sales happen now: under the "lock", or "optimistic" while the lock system is away and that may be."""
+        """How sales happen now: under the "lock", or "optimistic" during a fallback, while the lock system is away."""
         return "optimistic" if self._locks.degraded else "lock"
 
     @property
@@ -189,19 +189,19 @@ class Admin:
         return self._locks.renewing
 
     def pause_renewal(self, for_s: float) -> None:
-        """Renew no lease for some seconds: to see what the lock and the fence are for."""
+        """Renew no lease for some seconds, to show what the lock and the fence are for."""
         self._locks.pause_renewal(for_s)
 
     # -- the instances -----------------------------------------------------------------------------------------------
 
     async def notices(self, put: Mapping[str, str], *, drop: Sequence[str] = ()) -> dict[str, str]:
-        """What the instances of this sale tell each other: see `StockStore.notices`."""
+        """Exchange notices with the other instances of this sale: see `StockStore.notices`."""
         return await self._store.notices(put, drop=drop)
 
     async def ready(self, timeout_s: float) -> dict[str, str]:
-        """What this instance needs, by name, each "ok" or "not available"; why is logged, not told to everybody.
+        """Check each dependency of this instance: "ok" or "not available"; the reason is logged, not published.
 
-        A lock system that one can do without is "away".
+        A lock system with a fallback is "away".
         """
         lock, store = await asyncio.gather(
             self._well(self._locks.name, self._locks.ping(timeout_s)),
@@ -215,13 +215,13 @@ class Admin:
         }
 
     async def _sells(self, store: str) -> bool:
-        """Whether there is an item besides those that nothing can be sold of: they are warnings."""
+        """Whether any item can be sold; the items that can't are warnings."""
         with contextlib.suppress(StockError):
             return not self._shop.errors or (store == "ok" and await self._shop.sells())
         return False
 
     async def _well(self, name: str, check: Awaitable[None]) -> str:
-        """Whether that is well; what is wrong, and that it no longer is, is said once."""
+        """Whether a check succeeds; a failure, and its end, is logged once."""
         try:
             await check
         except EXPECTED as error:
@@ -238,7 +238,7 @@ class Admin:
         await self._store.ensure_lasting(timeout_s=timeout_s)
 
     async def waits_for(self, timeout_s: float) -> list[str]:
-        """The instances that have kept this one waiting for a lock for more than a second: one may stand still."""
+        """The instances that have kept this one waiting for a lock for more than a second: one may be stuck."""
         long = [(waited_s, name) for name, waited_s in self._shop.waits.items() if waited_s > _LONG_S]
         found = set()
         # A lock system that doesn't answer is named by `ready`.

@@ -1,4 +1,4 @@
-"""What is decided in a batch, item by item: the orders for the store, and the answers for the buyers."""
+"""The decisions of a batch, item by item: the orders for the store, and the answers for the buyers."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ _ABOUT_NOBODY: Final = Ask()
 
 @dataclass(slots=True, eq=False)
 class Part:
-    """What was decided of one item in a batch. `units`: how many it sells; `terms`: on which."""
+    """The part of a batch that is about one item. `units`: how many it sells; `terms`: those it was decided on."""
 
     item: Item
     write: Batch
@@ -34,7 +34,7 @@ class Part:
 
     @property
     def wanted(self) -> bool:
-        """Whether anybody still waits to be told."""
+        """Whether a buyer still waits for the answer."""
         return any(entry.wanted for entry in self.entries)
 
     def set_state(self, state: EntryState) -> None:
@@ -69,7 +69,7 @@ def _answer(
 
 
 def decide_part(item: Item, batch_id: str, snapshot: Snapshot, entries: Sequence[Entry], *, everywhere: Terms) -> Part:
-    """Decide about those buyers of an item who still wait."""
+    """Decide on the buyers of an item who still wait."""
     entries = [entry for entry in entries if entry.wanted]
     purchases = [entry.purchase for entry in entries]
     terms = snapshot.terms.completed_by(everywhere)
@@ -79,9 +79,8 @@ def decide_part(item: Item, batch_id: str, snapshot: Snapshot, entries: Sequence
     decided = list(zip(purchases, decisions, strict=True))
     served = [purchase for purchase, decision in decided if decision.outcome is Outcome.SOLD]
     units = sum(purchase.quantity for purchase in served)
-    # That nothing is left takes no room in the store: the answer is the same again, as long as nothing is. That the
-    # sale has not begun, or is paused, is no last word; but "ended" is, as the same purchase may still wait at another
-    # instance.
+    # "Sold out" needs no record in the store: the answer stays the same while nothing is left. "Not started" and
+    # "paused" are not final; "ended" is, as the same purchase may still wait at another instance.
     lasting = {Outcome.LIMIT_REACHED, Outcome.ENDED} | ({Outcome.SOLD_OUT} if units < snapshot.stock else set())
     sold = [
         Sold(one.quantity, one.buyer, one.key, secret)
@@ -97,7 +96,7 @@ def decide_part(item: Item, batch_id: str, snapshot: Snapshot, entries: Sequence
 
 
 def by_item(entries: Iterable[Entry]) -> dict[Item, list[Entry]]:
-    """The buyers of each item, in their order."""
+    """Group the entries by item, in their order."""
     found: dict[Item, list[Entry]] = {}
     for entry in entries:
         found.setdefault(entry.item, []).append(entry)
@@ -105,7 +104,7 @@ def by_item(entries: Iterable[Entry]) -> dict[Item, list[Entry]]:
 
 
 def ask(entries: Sequence[Entry]) -> Ask:
-    """What a decision about these buyers needs to know."""
+    """Return what a decision on these buyers needs to know."""
     keys = [entry.purchase.key for entry in entries if entry.purchase.key is not None]
     names = [entry.purchase.buyer for entry in entries if entry.purchase.buyer is not None]
     return Ask(list(dict.fromkeys(names)), list(dict.fromkeys(keys))) if keys or names else _ABOUT_NOBODY

@@ -10,7 +10,7 @@ from app.stock import DEFAULT_SKU, Settled, Snapshot, Terms
 
 
 class Outcome(StrEnum):
-    """What became of a purchase."""
+    """The outcome of a purchase."""
 
     SOLD = "sold"
     SOLD_OUT = "sold_out"
@@ -20,9 +20,9 @@ class Outcome(StrEnum):
     PAUSED = "paused"
 
 
-# Of these two there is one for each buyer: named tuples, as they are made in half the time.
+# Each buyer has one of these two: named tuples, as they are made in half the time.
 class Purchase(NamedTuple):
-    """A buyer's wish. Two purchases of one item with the same `key` are one."""
+    """A buyer's request. Two purchases of one item with the same `key` are one."""
 
     quantity: int = 1
     sku: str = DEFAULT_SKU
@@ -31,7 +31,7 @@ class Purchase(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What a buyer is told. `replayed`: this is the answer that the same idempotency key got before."""
+    """The answer to a buyer. `replayed`: the same idempotency key got it before."""
 
     outcome: Outcome
     quantity: int
@@ -41,10 +41,10 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What was decided about a purchase.
+    """The decision on a purchase.
 
-    One of: a new decision (`outcome` alone); the repeat of a purchase that was settled before (`settled`); the repeat
-    of an earlier one of the same batch (`repeats`, its index); `error` for a purchase that can't be decided at all.
+    It is one of these: a new decision (`outcome` alone); the repeat of a purchase that was settled before (`settled`);
+    the repeat of an earlier one of the same batch (`repeats`, its index); `error` if no decision is possible.
     """
 
     outcome: Outcome | None = None
@@ -57,7 +57,7 @@ _SELL: Final = Decision(Outcome.SOLD)
 
 
 def outside(terms: Terms, at: float) -> Outcome | None:
-    """What a purchase is told that comes outside of the hours, or in a pause; times are in seconds since 1970."""
+    """The outcome of a purchase outside of the hours, or in a pause; None within. Times are in seconds since 1970."""
     if terms.starts_at and at < terms.starts_at:
         return Outcome.NOT_STARTED
     if terms.ends_at and at >= terms.ends_at:
@@ -75,8 +75,8 @@ def decide(
     """Give each purchase its outcome, in order: first come, first served, as far as the units go.
 
     A purchase gets all the units that it wants or none; one that is too large does not close the sale to smaller ones
-    behind it. `limit_per_buyer` is in units, 0 for none. `closed`: what each is told because it came outside of the
-    hours, if it is no repeat; empty if none did.
+    behind it. `limit_per_buyer` is in units, 0 for none. `closed`: the outcome of each that came outside of the
+    hours, unless it is a repeat; empty if none did.
     """
     left = snapshot.stock
     bought = dict(snapshot.bought)
@@ -94,7 +94,7 @@ def decide(
                 )
             elif (
                 not left
-            ):  # whatever they have had: this is the answer that takes no room, so it has to be the same again
+            ):  # before the limit is checked: this answer is not recorded, and a repeat must get the same one again
                 decision = Decision(Outcome.SOLD_OUT)
             elif limit_per_buyer and had + purchase.quantity > limit_per_buyer:
                 decision = Decision(Outcome.LIMIT_REACHED)
@@ -114,7 +114,7 @@ def decide(
 def _repeat(
     snapshot: Snapshot, purchases: Sequence[Purchase], seen: dict[str, int], purchase: Purchase
 ) -> Decision | None:
-    """The decision on a purchase with a key, if that was seen before; None if it is new."""
+    """Return the decision on a purchase whose key was seen before; None if it is new."""
     if purchase.key is None:
         return None
     settled = snapshot.settled.get(purchase.key)

@@ -1,4 +1,4 @@
-"""Batches in doubt: sent to the store and not answered. Written, or not, or still on their way."""
+"""Batches in doubt were sent to the store and not answered: they are written, or not, or still on their way."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -12,10 +12,10 @@ _ITEMS_AT_ONCE: Final = 5
 
 
 class InDoubt:
-    """Keeps the batches whose buyers can't be told anything, until it is known what became of them.
+    """Keeps the batches whose buyers can't be answered until the batches are resolved.
 
     A commit that is not answered is never sent again, and never waited for under the lock: the lock is given back, so
-    that others can sell, and under the next grant the batch is resolved, before its buyers are told anything.
+    that others can sell, and the batch is resolved under the next grant, before its buyers are answered.
     """
 
     def __init__(self, store: StockStore, observer: Observer) -> None:
@@ -27,7 +27,7 @@ class InDoubt:
         return bool(self._commits)
 
     def add(self, parts: Sequence[Part]) -> None:
-        """These were sent, and not answered."""
+        """Add the parts of a commit that was sent and not answered."""
         if parts:
             self._commits.append(list(parts))
 
@@ -37,16 +37,16 @@ class InDoubt:
         return any(part.item.parked is None for parts in self._commits for part in parts)
 
     def next_parts(self) -> list[Part]:
-        """Some that can be resolved now. A few items at a time: no grant lasts much longer than it may."""
+        """Some parts that can be resolved now: a few items, so that no grant lasts much longer than it may."""
         for commit in self._commits:
             if now := [part for part in commit if part.item.parked is None]:
                 return now[:_ITEMS_AT_ONCE]
         return []
 
     async def resolve(self, fence: Fence, now: Sequence[Part]) -> list[tuple[Part, list[str] | StockError | None]]:
-        """What became of some: the ids of their orders, None if they were not written, or an error.
+        """Resolve some parts: the ids of their orders, None if they were not written, or an error.
 
-        Those with an error that time may change stay in doubt. Raises `StockUnavailable` if none could be asked for.
+        A part with an error that may be transient stays in doubt. Raises `StockUnavailable` if none could be reached.
         """
         commit = next(parts for parts in self._commits if now[0] in parts)
         self._commits.remove(commit)
@@ -61,7 +61,7 @@ class InDoubt:
         return [(part, answers[part.item.sku]) for part in now]
 
     def forget_unwanted(self) -> None:
-        """Nobody asks any more what became of some."""
+        """Forget the parts whose buyers have all given up."""
         for parts in self._commits:
             for part in [part for part in parts if not part.wanted]:
                 parts.remove(part)

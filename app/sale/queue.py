@@ -12,15 +12,15 @@ from app.sale.decision import Answer, Outcome, Purchase
 from app.telemetry.observer import Observer
 from fencelock.backoff import Backoff
 
-_ITEMS_KEPT: Final = 10_000  # items that nobody waits for, and of which something may be known
+_ITEMS_KEPT: Final = 10_000  # items that nobody waits for, but whose state may be known
 _SHOWN_MAX: Final = 1000
 _SWEEP_S: Final = 0.01
-_TURNS_FIRST: Final = 4  # of the loop, before buyers are told: in these, a lock that is given back gets on its way
+_TURNS_FIRST: Final = 4  # of the loop, before buyers are answered: meanwhile the release of the lock is sent
 _ERROR_COUNTS_S: Final = 5.0
 
 
 class EntryState(Enum):
-    """Where a buyer's purchase is."""
+    """The state of a buyer's purchase."""
 
     WAITING = auto()  # for its turn
     TAKEN = auto()  # into a batch; nothing of it was sent
@@ -28,10 +28,10 @@ class EntryState(Enum):
 
 
 class Item:
-    """What is known of an item.
+    """An item, as this instance knows it.
 
     `waiting`: buyers who are not answered; `parked`: its buyers are passed over for a while; `error`: why nothing of it
-    could be sold, and when that was; `blocked`: only an operator can change that; `sells`: it was decided on when last
+    could be sold, and when; `blocked`: only an operator can change that; `sells`: it was decided on when last
     tried. Times are by the loop's clock.
     """
 
@@ -53,17 +53,17 @@ class Item:
         self.conflicts = Backoff(0.004, 0.1, jitter=True)
 
     def refuse(self, outcome: Outcome | None, until: float, *, limited: bool) -> None:
-        """Until then all are told this outcome, if it is one; but not a nameless buyer, where there is a limit."""
+        """Answer all with this outcome, if any, until then; but not a nameless buyer, where there is a limit."""
         self._refusal, self._until, self._limited = outcome, until, limited
 
     def refusal(self, purchase: Purchase, now: float) -> Outcome | None:
-        """What a purchase without a key is told, if that is known from a moment ago."""
+        """The outcome of a purchase without a key, if it is known from a moment ago."""
         if self._refusal is None or now >= self._until:
             return None
         return None if self._limited and purchase.buyer is None else self._refusal
 
     def is_well(self) -> None:
-        """It was sold, or there was nothing left to sell."""
+        """Note that the item was sold, or had nothing left to sell."""
         self.error, self.blocked, self.sells = None, False, True
         self.backoff.reset()
         self.conflicts.reset()
@@ -72,7 +72,7 @@ class Item:
 class Entry:
     """A buyer who is in the queue. `deadline`: by the loop's clock; `came_at`: in seconds since 1970.
 
-    `answered`: it has left the queue, and is told in a moment if it has not been told yet.
+    `answered`: it has left the queue, and the buyer has the answer or gets it in a moment.
     """
 
     __slots__ = ("answered", "came_at", "deadline", "future", "gone", "item", "purchase", "state")
@@ -96,7 +96,7 @@ class Entry:
 
     @property
     def wanted(self) -> bool:
-        """Whether the buyer still waits to be told; with a key they may ask again."""
+        """Whether the buyer still waits for the answer; with a key they may ask again."""
         return not (self.answered or self.future.done()) and (self.purchase.key is not None or not self.gone())
 
     def too_late(self, reason: str) -> SaleError:
@@ -107,10 +107,10 @@ class Entry:
 
 
 class Queue:
-    """First come, first served, whatever one wants to buy. Lives on one event loop.
+    """A queue of buyers: first come, first served, whatever one wants to buy. It lives on one event loop.
 
     Nobody leaves it before they are answered; a buyer who is being served keeps their place, and simply waits again if
-    that came to nothing. `limit`: buyers at most; `on_work` is called when there may be somebody to serve.
+    that fails. `limit`: buyers at most; `on_work` is called when there may be somebody to serve.
     """
 
     def __init__(self, *, limit: int, observer: Observer, on_work: Callable[[], None]) -> None:
@@ -128,13 +128,13 @@ class Queue:
 
     @property
     def waiting_by_item(self) -> dict[str, int]:
-        """Buyers who are not answered, by item: a thousand items at most, those that are waited for first."""
+        """The number of buyers not answered, by item: a thousand items at most, first those with buyers."""
         items = sorted(self._items.values(), key=lambda item: not item.waiting)
         return {item.sku: item.waiting for item in items[:_SHOWN_MAX]}
 
     @property
     def errors(self) -> dict[str, Exception]:
-        """Why nothing can be sold of some items. An item nobody wants is not tried again: its error is forgotten."""
+        """The errors of items that can't be sold. An item nobody wants is not tried again: its error is forgotten."""
         since = asyncio.get_running_loop().time() - _ERROR_COUNTS_S
         return {sku: item.error[0] for sku, item in self._items.items() if item.error and item.error[1] > since}
 
@@ -146,7 +146,7 @@ class Queue:
     def join(
         self, purchase: Purchase, deadline: float, *, gone: Callable[[], bool] = lambda: False
     ) -> "asyncio.Future[Answer]":
-        """Queue; the future gets the answer or the error, at `deadline` at the latest.
+        """Join the queue; the future gets the answer or the error, at `deadline` at the latest.
 
         Raises `QueueFull` or `ItemBlocked` at once. Deadlines must come in ascending order.
         """
@@ -173,7 +173,7 @@ class Queue:
         return any(entry.state is EntryState.WAITING and entry.item.parked is None for entry in self._entries)
 
     def take(self, most: int) -> list[Entry]:
-        """The next ones to serve."""
+        """Take the next buyers to serve."""
         taken: list[Entry] = []
         gone: list[Entry] = []
         for entry in self._entries:
@@ -191,15 +191,15 @@ class Queue:
         return taken
 
     def put_back(self, entries: Iterable[Entry]) -> None:
-        """Those of them who were not answered, nor sent, wait again."""
+        """Have the buyers wait again who were neither answered nor sent."""
         for entry in entries:
             if entry.state is EntryState.TAKEN:
                 entry.state = EntryState.WAITING
 
     def answer(self, entry: Entry, answer: Answer | Exception) -> None:
-        """Tell a buyer, unless they have been told: a few turns of the loop later.
+        """Answer a buyer who has no answer yet, a few turns of the loop later.
 
-        To tell a batch takes longer than to commit it, and nobody else can sell before the lock is given back.
+        To answer a batch takes longer than to commit it, and nobody else can sell before the lock is released.
         """
         self._remove(entry)
         entry.answered = True
@@ -213,7 +213,7 @@ class Queue:
             return
         to_tell, self._to_tell = self._to_tell, []
         told = [answer for entry, answer in to_tell if _told(entry.future, answer)]
-        for answer in told:  # last: whatever goes wrong in counting them, they have been told
+        for answer in told:  # last, so that an error in counting can't keep an answer back
             self._observer.answered(type(answer).__name__ if isinstance(answer, Exception) else answer.outcome)
 
     def _remove(self, entry: Entry) -> None:
@@ -221,12 +221,12 @@ class Queue:
             entry.item.waiting -= 1
 
     def park(self, item: Item, pause_s: float) -> None:
-        """Pass the buyers of an item over for some seconds; the others don't wait for them."""
+        """Pass over the buyers of an item for some seconds; the others don't wait for them."""
         if item.parked is None:
             item.parked = asyncio.get_running_loop().call_later(pause_s, self._unpark, item)
 
     def block(self, item: Item) -> None:
-        """Nothing of it can be sold until an operator acts: tell its buyers whose purchase is not being written."""
+        """Block an item until an operator acts: refuse its buyers whose purchase is not being written."""
         item.blocked = True
         for entry in [entry for entry in self._entries if entry.item is item and entry.state is not EntryState.SENT]:
             self.answer(entry, _blocked(item))
@@ -236,7 +236,7 @@ class Queue:
         self._on_work()
 
     def _sweep(self) -> None:
-        """Tell those whose deadline has passed. One timer for all: they have come in the order of their deadlines."""
+        """Answer the buyers whose deadline has passed. One timer is enough: they are in order of deadline."""
         loop = asyncio.get_running_loop()
         now = loop.time()
         late = []
@@ -264,25 +264,25 @@ class Queue:
             del self._items[item.sku]
 
     def knows(self, sku: str) -> bool:
-        """Whether somebody has asked for that item, and it was not forgotten since."""
+        """Whether the item was asked for, and not forgotten since."""
         return sku in self._items
 
     def refusal(self, purchase: Purchase, now: float) -> Outcome | None:
-        """What a purchase is told without having to wait, as it is known from a moment ago; `now`: by the loop's clock.
+        """The outcome of a purchase that need not wait, as it is known from a moment ago; `now`: by the loop's clock.
 
-        None for one with a key: it has to be looked up all the same, as it may be a repeat of one that was sold to.
+        None for a purchase with a key: it must be looked up all the same, as it may repeat one that was sold to.
         """
         item = self._items.get(purchase.sku) if purchase.key is None else None
         return item.refusal(purchase, now) if item is not None else None
 
     def look_again(self, sku: str) -> None:
-        """An item's stock was changed: what was known of it is no longer true."""
+        """Forget the refusal of an item whose stock was changed."""
         if sku in self._items:
             self._items[sku].refuse(None, 0.0, limited=False)
             self._items[sku].blocked = False
 
     def close(self) -> None:
-        """Tell everybody who is left."""
+        """Answer everybody who is left."""
         for entry in list(self._entries):
             self.answer(entry, entry.too_late("this instance is shutting down"))
         self._tell_all(0)
@@ -296,7 +296,7 @@ def _blocked(item: Item) -> ItemBlocked:
 
 
 def _told(future: "asyncio.Future[Answer]", answer: Answer | Exception) -> bool:
-    """Tell a buyer; whether they were still there to be told."""
+    """Answer a buyer; False if they have gone."""
     if future.done():
         return False
     if isinstance(answer, Exception):

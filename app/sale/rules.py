@@ -1,4 +1,4 @@
-"""How a sale is run."""
+"""The rules that a sale is run by."""
 
 from dataclasses import dataclass
 
@@ -7,13 +7,13 @@ from app.stock import NO_TERMS, Terms
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """How a sale is run.
+    """The rules that a sale is run by.
 
     `batch_max`: purchases a grant serves at most (1: the articles' one lock per request); `max_hold_s`: how many
     seconds a grant serves at most, so that other instances get their turn; `queue_max`: buyers who may wait for one
     lock in this instance; `purchase_timeout_s`: a purchase's own deadline; `sold_out_ttl_s`: how many seconds the
-    store's word that nothing is left, or that an item is not sold now, is good for (0: ask each time); `terms`: on
-    which items are sold that have none of their own; times are by this machine's clock.
+    store's answer that nothing is left, or that an item is not sold now, is cached (0: ask each time); `terms`: those
+    of the items that have none of their own; times are by this machine's clock.
     """
 
     batch_max: int = 1000

@@ -1,4 +1,4 @@
-"""The shop: what buyers can do. Buy, look at the stock, look up an order."""
+"""The shop is what buyers can do: buy, look at the stock, look up an order."""
 
 import asyncio
 import dataclasses
@@ -18,9 +18,9 @@ _TASKS_WITHOUT_LOCK: Final = 64  # as many requests at a time as a thread pool o
 
 
 class Shop:
-    """Sells the items of a store under the locks of a backend. Lives on one event loop.
+    """Sells the items of a store under the locks of a backend. It lives on one event loop.
 
-    Items share locks: there are `lock_groups` of them. `halted(sku)`: why an item must not be sold for now.
+    Items share `lock_groups` locks. `halted(sku)`: why an item must not be sold for now.
     """
 
     def __init__(
@@ -42,13 +42,13 @@ class Shop:
         self._lock_groups = lock_groups
         self._halted = halted
         self._workers: dict[str, Worker] = {}  # by the name of their lock
-        self.leaving = self.closing = False  # it is about to close, and sells as before; it does not sell any more
+        self.leaving = self.closing = False  # about to close, but still selling; no longer selling
 
     async def buy(self, purchase: Purchase, *, gone: Callable[[], bool] = lambda: False) -> Answer:
-        """Wait for one's turn, and for the answer.
+        """Queue a purchase, and wait for the answer.
 
-        `gone` says whether the buyer has hung up. Without a key nobody could ever learn of their order, so
-        they are then not sold to.
+        `gone` says whether the buyer has hung up. Without a key nobody could ever learn of the order, so such a buyer
+        gets none.
         Raises a `SaleError` (queue full, deadline passed, ...) or a `StockError` (no such item, store away, ...).
         """
         told = self.join(purchase, gone=gone)
@@ -57,7 +57,7 @@ class Shop:
     def join(
         self, purchase: Purchase, *, gone: Callable[[], bool] = lambda: False
     ) -> "Answer | asyncio.Future[Answer]":
-        """The same, without waiting: the answer, if it is known already, or a future that gets it."""
+        """Queue a purchase without waiting: return the answer, if it is known already, or a future that gets it."""
         if self.closing:
             raise Closing("this instance is shutting down; nothing was sold")
         queue, now = self._worker(purchase.sku).queue, asyncio.get_running_loop().time()
@@ -69,7 +69,7 @@ class Shop:
         return queue.join(purchase, now + self._rules.purchase_timeout_s, gone=gone)
 
     def turned_away(self, error: TurnedAway) -> None:
-        """A purchase was refused at the door: it is counted with those that were not."""
+        """Count a purchase that was refused at the door among the others."""
         self._observer.answered(type(error).__name__)
 
     def _worker(self, sku: str) -> Worker:
@@ -82,21 +82,21 @@ class Shop:
     def _new_worker(self, lock_name: str) -> Worker:
         rules, tasks_max = self._rules, 1
         if self._locks.guarantees.scope is Scope.NOBODY and not self._store.guarded:
-            # Nobody waits for anybody: each request reads, decides and writes by itself, as in the articles.
+            # The lock locks nothing: each request reads, decides and writes by itself, as in the articles.
             rules, tasks_max = dataclasses.replace(rules, batch_max=1, sold_out_ttl_s=0.0), _TASKS_WITHOUT_LOCK
         lock = self._locks.lock(lock_name)
         return Worker(lock, self._store, rules, self._observer, halted=self._halted, tasks_max=tasks_max)
 
     def lock_name(self, sku: str) -> str:
         """The name of an item's lock."""
-        # Two layouts at once do no harm: what a fence has seen counts for its item, whatever the lock is called.
+        # Two layouts at once do no harm: a fence counts for its item, whatever the lock is called.
         if self._lock_groups == 1:
             return f"{self.lock_prefix}all"
         group = zlib.crc32(sku.encode()) % self._lock_groups + 1
         return f"{self.lock_prefix}{group}-of-{self._lock_groups}"
 
     def look_again(self, sku: str) -> None:
-        """An item's stock was changed: what was known of it is no longer true."""
+        """Forget what is known of an item whose stock was changed."""
         self._worker(sku).queue.look_again(sku)
 
     async def level(self, sku: str) -> Level:
@@ -112,7 +112,7 @@ class Shop:
         return await self._store.order(order_id)
 
     def terms_of(self, level: Level) -> Terms:
-        """On what terms an item is sold: its own, and for the rest those of the settings."""
+        """The terms of an item: its own, and for the rest those of the settings."""
         return level.terms.completed_by(self._rules.terms)
 
     @property
@@ -122,24 +122,24 @@ class Shop:
 
     @property
     def buyers_waiting(self) -> int:
-        """Buyers who wait in this instance."""
+        """The number of buyers who wait in this instance."""
         return sum(len(worker.queue) for worker in self._workers.values())
 
     @property
     def waiting_by_item(self) -> dict[str, int]:
-        """The same by item."""
+        """The number of buyers who wait in this instance, by item."""
         return {
             sku: number for worker in self._workers.values() for sku, number in worker.queue.waiting_by_item.items()
         }
 
     @property
     def waits(self) -> dict[str, float]:
-        """For how many seconds this instance has been waiting for its locks, by their names; those it waits for."""
+        """How many seconds this instance has waited for each lock that it waits for, by the lock's name."""
         return {name: waited_s for name, worker in self._workers.items() if (waited_s := worker.waited_s)}
 
     @property
     def errors(self) -> dict[str, Exception]:
-        """Why nothing can be sold of some items, by what happened last."""
+        """The last error of each item that can't be sold."""
         return {sku: error for worker in self._workers.values() for sku, error in worker.queue.errors.items()}
 
     async def sells(self) -> bool:
@@ -153,6 +153,6 @@ class Shop:
         return any(sku not in errors and not self._halted(sku) for sku in await self._store.items())
 
     async def close(self, *, within_s: float) -> None:
-        """Take no more purchases, serve the waiting buyers for at most some seconds, give all locks back."""
+        """Take no more purchases, serve the waiting buyers for at most some seconds, and release all locks."""
         self.closing = True
         await asyncio.gather(*(worker.drain(within_s) for worker in self._workers.values()))

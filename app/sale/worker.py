@@ -1,4 +1,4 @@
-"""The worker: serves the queue of one lock's items. Read, decide, commit, answer, under a grant of the lock."""
+"""The worker serves the queue of one lock's items: it reads, decides, commits and answers under a grant of the lock."""
 
 import asyncio
 import logging
@@ -33,13 +33,13 @@ _log = logging.getLogger(__name__)
 
 _BATCH_MAX: Final = 500  # purchases a commit: Lua unpacks a few thousand values at most, and a script stops the store
 _LOOK_AGAIN_S: Final = 0.02
-_HOLD_MAX_TTLS: Final = 3  # after which a grant ends whatever its worker does
+_HOLD_MAX_TTLS: Final = 3  # after which a grant ends, whatever its worker does
 
 Halted = Callable[[str], StockError | None]
 
 
 class Worker:
-    """Group commit: takes the lock, serves as many buyers as `rules` let it, and gives the lock back.
+    """Group commit: takes the lock, serves as many buyers as `rules` allow, and releases it.
 
     It runs only while somebody waits. An item that can't be sold is parked with its buyers, and does not stop the
     others. `halted(sku)`: why an item must not be sold, if it must not. `tasks_max`: more than one only if the lock
@@ -70,15 +70,15 @@ class Worker:
 
     @property
     def waited_s(self) -> float:
-        """For how long it has been waiting for the lock, in seconds; 0 if it is not."""
+        """How many seconds it has waited for the lock; 0 if it does not wait."""
         return 0.0 if self._asked_at is None else asyncio.get_running_loop().time() - self._asked_at
 
     # -- when it works -----------------------------------------------------------------------------------------------
 
     def _start(self) -> None:
         if len(self._tasks) < self._tasks_max:
-            # In a context of its own: it must not log under the names of the buyer who happened to start it.
-            # Its name is shown in the lock's queue, to readers of any language.
+            # In a context of its own, so that it does not log under the names of the buyer who happened to start it.
+            # The task's name is shown in the lock's queue.
             task = asyncio.get_running_loop().create_task(self._run(), name=self._lock.name, context=Context())
             self._tasks.add(task)
 
@@ -91,18 +91,18 @@ class Worker:
                     await self._work(backoff)
         finally:
             # In the same step as the last look at the queue. A done-callback comes a step later: a buyer who came in
-            # between would find a task that is still there and serves nobody any more.
+            # between would find a task that no longer serves anybody.
             self._tasks.discard(task)
 
     def _has_work(self) -> bool:
-        self._in_doubt.forget_unwanted()  # or it would take the lock again and again for nobody
+        self._in_doubt.forget_unwanted()  # else it would take the lock again and again for nobody
         return self.queue.has_work or self._in_doubt.has_work
 
     async def _work(self, backoff: Backoff) -> None:
         reason: SeckillError | LockError
         try:
             if self._store_is_away:
-                # An instance that can't reach the store must not stand in others' way: no lock until it answers.
+                # An instance that can't reach the store must not block others: no lock until it answers.
                 await self._store.ping()
                 self._store_is_away = False
             await self._serve_under_one_grant()
@@ -123,12 +123,12 @@ class Worker:
             reason = SeckillError("an error of ours")
         finally:
             self._asked_at = None
-        # They wait on, and are served when it is over or told at their deadline.
+        # They keep waiting, and are served when it is over, or answered at their deadline.
         _log.log(backoff.loudness(reason), "%s: %d buyers wait: %s", self._lock.name, len(self.queue), reason)
         await asyncio.sleep(backoff.next_s())
 
     async def drain(self, within_s: float) -> None:
-        """Serve those who wait; after `within_s` seconds the rest are told to go elsewhere."""
+        """Serve the waiting buyers; after `within_s` seconds refuse the rest, who may try another instance."""
         loop = asyncio.get_running_loop()
         until = loop.time() + within_s
         while (self.queue or self._tasks) and (left_s := until - loop.time()) > 0:
@@ -136,7 +136,7 @@ class Worker:
                 await asyncio.wait(self._tasks, timeout=left_s)
             else:
                 await asyncio.sleep(min(left_s, _LOOK_AGAIN_S))  # parked items will be back
-        self._tasks_max = 0  # an item that comes back from being parked starts nothing any more
+        self._tasks_max = 0  # an item that is no longer parked starts nothing any more
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -168,12 +168,12 @@ class Worker:
             finally:
                 held_s = loop.time() - granted
                 self._observer.released(self._lock.name, grant.token, held_s, tally.purchases, tally.units)
-        # Not while it is held: a log that is not read must be in nobody's way.
+        # Not while it is held: a log that nobody reads must not block the sale.
         said = "%s: %d served, waited %.0f ms, held %.0f ms"
         _log.debug(said, self._lock.name, tally.purchases, (granted - asked) * 1000, held_s * 1000)
 
     async def _serve(self, grant: Grant, entries: list[Entry], tally: "_Tally") -> None:
-        """Read, decide, commit, answer; or leave everybody where they were."""
+        """Read, decide, commit and answer; or leave everybody in the queue."""
         batch_id, read_at = uuid.uuid4().hex, asyncio.get_running_loop().time()
         fence, everywhere = Fence(grant.token, grant.source), self._rules.terms
         buyers, errors = by_item(entries), dict[Item, StockError]()
@@ -184,7 +184,7 @@ class Worker:
                         errors[item] = error
                 asks = {item.sku: ask(of_item) for item, of_item in buyers.items() if item not in errors}
                 snapshots = await self._store.prepare(fence, batch_id, asks) if asks else {}
-                # No await from decision to commit: a buyer who is told "nothing was sold" must not be sold to.
+                # No await between decision and commit: a buyer who is told "nothing was sold" must not be sold to.
                 parts: list[Part] = []
                 for item, of_item in buyers.items():
                     snapshot = errors.get(item) or snapshots[item.sku]
@@ -208,7 +208,7 @@ class Worker:
                 self.queue.put_back(entries)
 
     async def _commit(self, fence: Fence, parts: Sequence[Part]) -> dict[str, list[str] | StockError]:
-        """Commit; what ends without an answer is in doubt."""
+        """Commit; a part that gets no answer is in doubt."""
         answers: dict[str, list[str] | StockError] = {}
         for part in parts:
             part.set_state(EntryState.SENT)
@@ -225,12 +225,12 @@ class Worker:
                     case None | StockUnavailable(untouched=False):
                         in_doubt.append(part)  # serving these buyers once more could sell to them twice
                     case StockError():
-                        part.set_state(EntryState.TAKEN)  # the store has said that it was not written
+                        part.set_state(EntryState.TAKEN)  # the store says that it was not written
             self._in_doubt.add(in_doubt)
         return answers
 
     async def _resolve(self, grant: Grant, tally: "_Tally") -> None:
-        """Find out what became of batches in doubt, and tell their buyers, or have them wait again."""
+        """Resolve batches in doubt, and answer their buyers, or have them wait again."""
         parts = self._in_doubt.next_parts()
         try:
             resolved = await self._in_doubt.resolve(Fence(grant.token, grant.source), parts)
@@ -239,7 +239,7 @@ class Worker:
                 self.queue.park(part.item, part.item.backoff.next_s())
             if not self.queue.has_work:
                 raise
-            return  # of several servers perhaps only one is away: what the others have can be sold
+            return  # perhaps only one of several servers is away: items of the others can be sold
         for part, ids in resolved:
             with logs.about(batch=part.write.batch_id, sku=part.item.sku):
                 if isinstance(ids, StockError):
@@ -252,7 +252,7 @@ class Worker:
                     self._answer(part, ids, tally)
 
     def _remember(self, part: Part, read_at: float) -> None:
-        """What a part tells of purchases that come within a moment."""
+        """Cache the refusal that a part implies for purchases in the next moment."""
         ttl_s, now = self._rules.sold_out_ttl_s, time.time()
         refusal = outside(part.terms, now)
         if refusal is Outcome.NOT_STARTED:
@@ -270,11 +270,11 @@ class Worker:
             self.queue.answer(entry, answer)
 
     def _note(self, item: Item, error: StockError, entries: Sequence[Entry]) -> None:
-        """What goes wrong with an item is no other item's business."""
+        """Handle the error of one item; it does not concern the others."""
         with logs.about(sku=item.sku):
             match error:
                 case StockChanged():
-                    # Something was faster: an operator's hand, or, without a lock, another instance. Look again.
+                    # Something was faster: an operator, or, without a lock, another instance. Read again.
                     self._observer.conflicted()
                     self.queue.park(item, item.conflicts.next_s())
                 case FenceRefused() | StockBehind() | StockUnavailable():
@@ -288,7 +288,7 @@ class Worker:
                     if isinstance(error, StockBehind | ForeignFence) or (isinstance(error, FenceRefused) and again):
                         self.queue.block(item)
                 case _:
-                    # No such item, or nothing that one could sell from: time will not change it.
+                    # No such item, or a corrupt stock: time will not change it.
                     _log.log(logging.DEBUG if isinstance(error, UnknownItem) else logging.ERROR, "%s", error)
                     for entry in entries:
                         sent = entry.state is EntryState.SENT
@@ -297,7 +297,7 @@ class Worker:
 
 
 class _Tally:
-    """What was done under a grant."""
+    """The purchases and units of a grant."""
 
     __slots__ = ("purchases", "units")
 

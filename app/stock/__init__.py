@@ -1,4 +1,4 @@
-"""The stock of the items on sale: guarded by fencing tokens."""
+"""The stock of the items on sale, guarded by fencing tokens."""
 
 from app.stock.store import (
     DEFAULT_SKU,

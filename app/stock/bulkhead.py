@@ -1,4 +1,4 @@
-"""A bulkhead: so many calls to a store at once, those above wait; a store has one for the sale and one for readers."""
+"""A bulkhead limits the calls to a store at once; a store has one for the sale and one for readers."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -8,13 +8,13 @@ from app.errors import StockUnavailable
 
 
 def halves(connections: int) -> tuple[int, int]:
-    """How many connections of a store's are for the sale, and how many for readers: these must not stop the sale."""
+    """Split a store's connections between the sale and the readers, who must not stop the sale."""
     for_sale = max(1, connections // 2)
     return for_sale, max(1, connections - for_sale)
 
 
 class Bulkhead:
-    """`calls_max` calls at once, each on a connection of its own. Lives on one event loop."""
+    """Admits `calls_max` calls at once, each on a connection of its own. It lives on one event loop."""
 
     def __init__(self, calls_max: int) -> None:
         self._free = asyncio.Semaphore(calls_max)

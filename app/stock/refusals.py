@@ -1,10 +1,10 @@
-"""What an operator is told when a store refuses: what has happened, and the command that helps."""
+"""Messages for the operator when a store refuses: what has happened, and which command helps."""
 
 from app.stock.store import Fence
 
 
 def foreign(sku: str, seen: Fence, ours: Fence) -> str:
-    """The store is fenced by another lock system's tokens."""
+    """Say that the store is fenced by another lock system's tokens."""
     return (
         f"the stock of {sku!r} is fenced by {seen.source} (token {seen.token}), ours is from {ours.source}; tokens of "
         f"two lock systems can't be compared. If {seen.source} is gone for good: seckill stock unfence --sku {sku}"
@@ -12,7 +12,7 @@ def foreign(sku: str, seen: Fence, ours: Fence) -> str:
 
 
 def superseded(sku: str, seen: object, ours: Fence) -> str:
-    """The store has seen another token than ours, or another batch was prepared."""
+    """Say that the store has seen another token than ours, or that another batch was prepared."""
     return (
         f"the stock of {sku!r} has seen token {seen}, ours is {ours.token}: another instance had the lock after us "
         "(or, if the tokens are equal, another batch was prepared). If every instance says so for long, etcd was "
@@ -21,7 +21,7 @@ def superseded(sku: str, seen: object, ours: Fence) -> str:
 
 
 def behind(sku: str, entry: str = "an order") -> str:
-    """An order that is known is not there."""
+    """Say that a known order is missing."""
     return (
         f"the store has lost orders of {sku!r}: {entry} was acknowledged and is not there; it was restored from an "
         "older copy, or a replica without its last writes was promoted. Put a complete copy in its place; if they are "
@@ -32,12 +32,12 @@ def behind(sku: str, entry: str = "an order") -> str:
 
 
 def changed(sku: str, stock: object) -> str:
-    """What was decided on is no longer there."""
+    """Say that the stock is not what the decision was based on."""
     return f"the stock of {sku!r} was changed to {stock} between our read and our write"
 
 
 def half(sku: str, name: str) -> str:
-    """The last write of an item died in the middle."""
+    """Say that the last write of an item ended half-way."""
     return (
         f"the last write of item {sku!r} ended half-way: {name!r} counts units whose orders are not there; compare it "
         "with the orders, then set the stock (`seckill stock set`), which begins anew"
@@ -45,5 +45,5 @@ def half(sku: str, name: str) -> str:
 
 
 def not_as_expected(sku: str, stock: int, lucky: int) -> str:
-    """A condition of a restock is not met."""
+    """Say that a condition of a restock is not met."""
     return f"item {sku!r} has {stock} units left and {lucky} sold; nothing was changed"

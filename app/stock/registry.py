@@ -1,4 +1,4 @@
-"""All stock stores, by where the stock is and what guards it. Imported only when they are wanted."""
+"""All stock stores, by their system and guard; each is imported only when it is wanted."""
 
 from importlib import import_module
 from typing import Any, Final
@@ -26,7 +26,7 @@ _WHY_NOT: Final = {
 
 
 def system_of(url: str) -> str:
-    """Where the stock is, "redis" or "mysql". Raises `ConfigurationError`, which does not quote the URL."""
+    """The system that has the stock, "redis" or "mysql". Raises `ConfigurationError`, which does not quote the URL."""
     scheme = url.partition("://")[0].partition("+")[0]
     if "://" not in url or scheme not in _SCHEMES:
         raise ConfigurationError(

@@ -21,7 +21,7 @@ _SECRET_BYTES: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """A grant's fencing token, and whose numbers it is one of. Give the same to `prepare` and to `commit`."""
+    """A grant's fencing token, and its source. Give the same to `prepare` and to `commit`."""
 
     token: int
     source: str
@@ -29,7 +29,7 @@ class Fence:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What a batch needs to know: what these buyers have bought, what these idempotency keys stand for."""
+    """The questions of a batch: what these buyers have bought, and what these idempotency keys stand for."""
 
     buyers: Sequence[str] = ()
     keys: Sequence[str] = ()
@@ -37,7 +37,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What an idempotency key stands for: the purchase that came with it, and what became of it."""
+    """The purchase that an idempotency key stands for, and its outcome."""
 
     outcome: str
     quantity: int
@@ -46,7 +46,7 @@ class Settled:
 
 
 class TermsChange(TypedDict, total=False):
-    """Terms of an item to set; None: as everywhere again. What is not named stays."""
+    """Terms of an item to set; None: as everywhere again. Terms that are not named stay."""
 
     limit_per_buyer: int | None
     starts_at: float | None
@@ -56,10 +56,10 @@ class TermsChange(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """On what terms an item is sold: units a buyer may have, and when its sale starts and ends, in seconds since 1970.
+    """The terms of an item: units a buyer may have, and when its sale starts and ends, in seconds since 1970.
 
-    0: no limit, no start, no end; None: as everywhere, by the settings. `paused`: nothing is sold for now, and this is
-    what buyers are told of it; None: it is not paused.
+    0: no limit, no start, no end; None: as everywhere, by the settings. `paused`: nothing is sold for now, and buyers
+    are shown this text; None: it is not paused.
     """
 
     limit_per_buyer: int | None = None
@@ -68,7 +68,7 @@ class Terms:
     paused: str | None = None
 
     def completed_by(self, everywhere: "Terms") -> "Terms":
-        """These terms, where an item has none of its own those that hold everywhere."""
+        """These terms; where one is None, that of `everywhere`."""
         if self is NO_TERMS:
             return everywhere
         return Terms(
@@ -79,21 +79,21 @@ class Terms:
         )
 
     def changed(self, change: TermsChange) -> "Terms":
-        """These terms with some others."""
+        """These terms with a change."""
         return replace(self, **change)
 
     def to_text(self) -> str:
-        """As the stores keep them: JSON; empty if there are none."""
+        """The terms as the stores keep them: JSON; empty if there are none."""
         return json.dumps(own, separators=(",", ":"), ensure_ascii=False) if (own := self.named) else ""
 
     @property
     def named(self) -> dict[str, float | str]:
-        """Those that an item has of its own, by their names."""
+        """The terms that are not None, by their names."""
         return {name: value for name in _TERMS if (value := getattr(self, name)) is not None}
 
     @classmethod
     def from_text(cls, text: str) -> "Terms":
-        """The same back. Raises `ValueError` for what is none of ours."""
+        """Parse the terms of `to_text`. Raises `ValueError` for anything else."""
         return _terms(text) if text else NO_TERMS
 
 
@@ -121,12 +121,12 @@ def _terms(text: str) -> Terms:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What a decision needs to know: units left, what the buyers asked for have bought, what the keys stand for.
+    """The basis of a decision: units left, what the buyers asked for have bought, what the keys stand for.
 
     `terms`: the item's own.
 
     `last_entry`: number of the last order at that moment; orders that are decided now can only be written behind it.
-    `version`: the store's own word for what was read, to be given back with what was decided on it.
+    `version`: the store's own name for the state that was read, to be given back with the batch.
     """
 
     stock: int
@@ -139,7 +139,7 @@ class Snapshot:
 
 
 def new_secrets(count: int) -> list[str]:
-    """Secrets of orders: 128 random bits each, in hex. To ask the system for all at once takes a tenth of the time."""
+    """Make secrets of orders: 128 random bits each, in hex. One call for all takes a tenth of the time."""
     digits = secrets.token_hex(_SECRET_BYTES * count)
     return [digits[at : at + 2 * _SECRET_BYTES] for at in range(0, len(digits), 2 * _SECRET_BYTES)]
 
@@ -164,7 +164,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What one commit writes of an item, all of it or nothing. `batch_id` is what makes it safe to send twice.
+    """The part of a commit that is about one item, written whole or not at all. `batch_id` makes it idempotent.
 
     `after`: the snapshot's `last_entry`, behind which its orders would be found; `version`: the snapshot's.
     """
@@ -201,7 +201,7 @@ class Order:
 class Level:
     """Units left and sold at one moment, and the number of the last order then (not its id, which has a secret).
 
-    `initial` is what `stock + lucky` must equal, None if the stock was set by other means than ours; `terms`: the
+    `initial`: the sum that `stock + lucky` must have, None if the stock was set by other means than ours; `terms`: the
     item's own.
     """
 
@@ -214,11 +214,11 @@ class Level:
 
 
 class Restock(TypedDict, total=False):
-    """How a stock is set. What was sold stays sold, unless `new_sale`: that forgets orders, buyers and keys.
+    """The options of a restock. Units that are sold stay sold, unless `new_sale` forgets orders, buyers and keys.
 
-    `forget_orders`: how many orders that forgets; if it were another number, nothing is changed; `add`: so many units
-    are added to those that are left; `if_match`: units left and sold must be that, or nothing is changed; `terms`: what
-    changes of the item's own; `by`: the operator, for the log.
+    `forget_orders`: how many orders that must be, or nothing is changed; `add`: the units are added to those that are
+    left; `if_match`: units left and sold must be these, or nothing is changed; `terms`: the changes to the item's own;
+    `by`: the operator, for the log.
     """
 
     new_sale: bool
@@ -230,7 +230,7 @@ class Restock(TypedDict, total=False):
 
 
 def what_is_changed(stock: int, how: Restock) -> str:
-    """What an operator does who sets a stock so, in the words of the log."""
+    """Name such a restock in the words of the log."""
     if how.get("new_sale"):
         return "new sale"
     if stock or not how.get("add"):
@@ -252,7 +252,7 @@ class Change:
 
     @property
     def difference(self) -> str:
-        """The facts that are not what they were, for people."""
+        """The facts that have changed, for people."""
         names = sorted({*self.before, *self.after})
         return ", ".join(
             f"{name} {self.before.get(name, 'none')} -> {self.after.get(name, 'none')}"
@@ -262,7 +262,7 @@ class Change:
 
 
 def facts(level: Level) -> dict[str, Any]:
-    """What the log says of an item."""
+    """The facts of an item for the log."""
     return {"stock": level.stock, "sold": level.lucky, **level.terms.named}
 
 
@@ -273,9 +273,9 @@ class StockStore(ABC):
     prepare registers it under a fencing token and reads what it will be decided on, in one atomic step.
 
     All methods raise `StockUnavailable` when the store can't be reached within its call's deadline, and `UnknownItem`,
-    `ItemNotPossible` or `StockCorrupt` where an item is meant. Those for several items answer an error for each item
-    that has one, so that it doesn't stop the others, and raise `StockUnavailable` only if none could be reached.
-    `guarded`: whether a batch is refused that was decided on what is not there any more.
+    `ItemNotPossible` or `StockCorrupt` where an item is meant. Methods for several items return an error for each
+    item that has one, so that it doesn't stop the others, and raise `StockUnavailable` only if none could be reached.
+    `guarded`: whether a batch is refused that was decided on stale data.
     """
 
     guarded: ClassVar[bool] = True
@@ -292,7 +292,7 @@ class StockStore(ABC):
 
         It is not enough to check tokens at the write. A (token 10) reads 5 and is paused; B (11) reads 5; A wakes and
         writes 4 with token 10, the highest so far; B writes 4: one unit sold twice. So the read advances the
-        fence. An item's answer is `FenceRefused` if a higher token was here before.
+        fence. An item's answer is `FenceRefused` if it has seen a higher token.
 
         From then on no other batch can be written, not even an older one of the same token that is still on its way.
         The answer is `StockBehind` if the store lacks an order that this process, or its `expect`, knows of.
@@ -302,16 +302,15 @@ class StockStore(ABC):
     async def commit(self, fence: Fence, batches: Mapping[str, Batch]) -> dict[str, list[str] | StockError]:
         """Write the prepared batch: of each item its part, if nobody has prepared another and the stock is as it was.
 
-        All parts have the prepared id. Answers the ids of an item's orders. Sending the last batch again does nothing
-        and answers the same. An item's answer is `FenceRefused` or `StockChanged` when nothing of it was written, and
+        All parts have the prepared id. Returns the ids of each item's orders. Sending the last batch again does nothing
+        and returns the same. An item's answer is `FenceRefused` or `StockChanged` when nothing of it was written, and
         `StockUnavailable` when it is in doubt.
         """
 
     async def resolve(self, fence: Fence, batches: Mapping[str, Batch]) -> dict[str, list[str] | StockError | None]:
         """Find out for good whether batches that are in doubt were written: the ids of their orders, None if not.
 
-        For commits that were not answered. Whatever of them is still on its way is refused from now on: another batch
-        is prepared in their place.
+        If a commit is still on its way, it is refused from now on, as another batch is prepared in its place.
         """
         prepared = await self.prepare(fence, uuid.uuid4().hex, {sku: Ask() for sku in batches})
         found: dict[str, list[str] | StockError | None] = {}
@@ -328,7 +327,7 @@ class StockStore(ABC):
 
     @abstractmethod
     async def _find(self, sku: str, batch: Batch) -> list[str] | None:
-        """The ids of a batch's orders, None if there are none."""
+        """Find the ids of a batch's orders; None if there are none."""
 
     # -- orders that must be there -----------------------------------------------------------------------------------
 
@@ -342,19 +341,19 @@ class StockStore(ABC):
 
     @abstractmethod
     async def inspect(self, skus: Sequence[str]) -> dict[str, Fence | StockError | None]:
-        """What the fences have seen, None if nothing yet; `StockBehind` if an order is missing. Changes nothing."""
+        """Return what each fence has seen, None if nothing; `StockBehind` if an order is missing. Changes nothing."""
 
     @abstractmethod
     async def accept_loss(self, sku: str, *, by: str = "") -> None:
-        """Forgive the store what it has lost until now: an operator's word that those orders are gone for good."""
+        """Expect no order any more that the store has lost: an operator's word that these are gone for good."""
 
     # -- the operator ------------------------------------------------------------------------------------------------
 
-    # What an operator changes is written together with a line of the log: who it was (`by`), what, before and after.
+    # An operator's change is written together with a line of the log: who (`by`), what, before and after.
 
     @abstractmethod
     async def set_stock(self, sku: str, fence: Fence, stock: int, **how: Unpack[Restock]) -> Level:
-        """Set the units left; see `Restock`. Raises `StockNotAsExpected` if it expects what is not there."""
+        """Set the units left; see `Restock`. Raises `StockNotAsExpected` if a condition is not met."""
 
     @abstractmethod
     async def remove(self, sku: str, fence: Fence, *, by: str = "") -> None:
@@ -366,14 +365,14 @@ class StockStore(ABC):
 
     @abstractmethod
     async def log(self, sku: str | None = None, *, limit: int = 100) -> list[Change]:
-        """What operators have changed of an item, or of all of them: the last changes, newest first."""
+        """The last changes that operators have made to an item, or to all, newest first."""
 
     @abstractmethod
     async def count_orders(self, sku: str) -> int:
-        """How many orders of an item there are."""
+        """Count the orders of an item."""
 
     async def level(self, sku: str) -> Level:
-        """Units left and sold, in one glance, so that they add up whatever is being sold."""
+        """Units left and sold, read at one moment, so that they add up even during a sale."""
         level = (await self.levels([sku]))[sku]
         if isinstance(level, StockError):
             raise level
@@ -381,7 +380,7 @@ class StockStore(ABC):
 
     @abstractmethod
     async def levels(self, skus: Sequence[str]) -> dict[str, Level | StockError]:
-        """The same of several items, some hundred at most: each as of one moment, not all of the same one."""
+        """Units left and sold of some hundred items at most: each as of one moment, not all of the same one."""
 
     @abstractmethod
     async def items(self) -> list[str]:
@@ -395,13 +394,13 @@ class StockStore(ABC):
     async def orders(
         self, sku: str, *, after: str | None = None, until: str | None = None, limit: int = 100
     ) -> list[Order]:
-        """Orders, oldest first, beginning behind the order with the id `after`, up to a level's `last_entry`."""
+        """Orders, oldest first, from behind the one with the id `after` up to `until`, a level's `last_entry`."""
 
     @abstractmethod
     async def notices(self, put: Mapping[str, str], *, drop: Sequence[str] = ()) -> dict[str, str]:
         """Put up texts under names, take some down, and read all that are there: a board for the instances.
 
-        For what they tell each other of themselves, and people like to see; nothing rests on it.
+        It is for what instances report to each other and to people; no sale depends on it.
         """
 
     @abstractmethod
@@ -409,7 +408,7 @@ class StockStore(ABC):
         """Raise `StockUnavailable` unless the store answers and can be written to."""
 
     async def ensure_lasting(self, *, timeout_s: float | None = None) -> None:  # noqa: B027 - some have nothing to ask
-        """Raise `StockUnavailable` if the store is so set up that it may forget what it has acknowledged."""
+        """Raise `StockUnavailable` if the store is so configured that it may lose acknowledged writes."""
 
     @abstractmethod
     async def close(self) -> None:
@@ -417,13 +416,13 @@ class StockStore(ABC):
 
 
 def raise_if_none_was_reached(answers: Mapping[str, object]) -> None:
-    """Raise `StockUnavailable` if that is the answer for every item."""
+    """Raise `StockUnavailable` if every item has that answer."""
     away = [answer for answer in answers.values() if isinstance(answer, StockUnavailable)]
     if away and len(away) == len(answers):
         raise StockUnavailable(str(away[0]), untouched=all(one.untouched for one in away)) from away[0]
 
 
 def refuse_odd_name(sku: str) -> None:
-    """Raise `ItemNotPossible` for what no store takes as an item's name."""
+    """Raise `ItemNotPossible` for a name that no store accepts."""
     if not re.fullmatch(SKU_PATTERN, sku):
         raise ItemNotPossible(f"not an item's name: {sku!r} (letters, digits, '.', '_' and '-', 64 at most)")

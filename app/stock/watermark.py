@@ -1,4 +1,4 @@
-"""High-water marks: how far a process knows the orders of an item to go. A store that lacks them came back older."""
+"""High-water marks: the last orders of an item that a process knows of. A store that lacks them came back older."""
 
 import hashlib
 from collections.abc import Callable, Collection
@@ -8,12 +8,12 @@ Position = TypeVar("Position")
 
 
 def tag_of(secret: str) -> str:
-    """What tells an order from another one with its number, if a store was set back; as the stores make it."""
+    """The tag that distinguishes orders with the same number, if a store was set back; as the stores make it."""
     return hashlib.sha1(secret.encode(), usedforsecurity=False).hexdigest()[:8]
 
 
 class Watermark(Generic[Position]):
-    """Orders of an item that must be in the store: those that others have seen, and the last one that we have seen.
+    """The orders of an item that must be in the store: some that others have seen, and the last that we have seen.
 
     A position is what the store knows an order by: its generation, its entry, and the tag of its secret. `mark` makes
     it a text that is greater for later orders.
@@ -23,13 +23,13 @@ class Watermark(Generic[Position]):
 
     def __init__(self, mark: Callable[[Position], str]) -> None:
         self._mark = mark
-        self._seen: Position | None = None  # the last one that we have seen there
+        self._seen: Position | None = None  # the last one seen here
         self._seen_mark = ""
-        self._told: frozenset[Position] = frozenset()  # those that we have only heard of
+        self._told: frozenset[Position] = frozenset()  # seen by others only
 
     @property
     def positions(self) -> tuple[Position, ...]:
-        """All that must be there."""
+        """The positions of all orders that must be there."""
         return tuple(self._told) if self._seen is None else (*self._told, self._seen)
 
     @property
@@ -38,11 +38,11 @@ class Watermark(Generic[Position]):
         return max(map(self._mark, self.positions), default=None)
 
     def expect(self, position: Position) -> None:
-        """Another process has seen this order."""
+        """Expect an order that another process has seen."""
         self._told |= {position}
 
     def found(self, positions: Collection[Position], last: Position | None = None) -> None:
-        """All of these are there; `last` is the last order of all."""
+        """Note that all of these are there; `last` is the last order of all."""
         if not self._told.isdisjoint(positions):
             self._told = self._told.difference(positions)
             self._see(max(positions, key=self._mark))
@@ -50,6 +50,6 @@ class Watermark(Generic[Position]):
             self._see(last)
 
     def _see(self, position: Position) -> None:
-        # The answer to an older question may come after that to a later one.
+        # The answer to an older request may come after that to a later one.
         if (mark := self._mark(position)) > self._seen_mark:
             self._seen, self._seen_mark = position, mark

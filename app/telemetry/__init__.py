@@ -1,1 +1,1 @@
-"""What an instance tells of itself: log lines, metrics, traces."""
+"""The telemetry of an instance: log lines, metrics, traces."""

@@ -24,9 +24,9 @@ _known: ContextVar[Mapping[str, str | int]] = ContextVar("seckill_log_fields", d
 
 @contextmanager
 def about(**fields: str | int) -> Iterator[None]:
-    """What is logged in this block, and in what it awaits, is about that: `sku`, `token`, `batch`.
+    """Add fields (`sku`, `token`, `batch`) to the log lines of this block, and of all that it awaits.
 
-    What the block starts (a task, a timer) is about it, too; what runs beside it is not. Blocks add up.
+    Tasks and timers that the block starts have them, too; concurrent ones don't. Blocks nest.
     """
     before = _known.set({**_known.get(), **fields})
     try:
@@ -36,19 +36,19 @@ def about(**fields: str | int) -> Iterator[None]:
 
 
 def also_about(**fields: str | int) -> None:
-    """The same, from here to the end of the block of `about` that this is in: for what is found out within it."""
+    """Add fields from here to the end of the enclosing block of `about`, for facts that are found out within it."""
     _known.set({**_known.get(), **fields})
 
 
 class Human(logging.Formatter):
-    """A record is one line of printable text, whatever a buyer has put into it; a stack trace has lines of its own."""
+    """Formats a record as one line of printable text, whatever a buyer has put into it, and a stack trace below it."""
 
     def __init__(self, instance: str) -> None:
         super().__init__("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
         self._instance = instance
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name that logging gives it
-        """The line and what it is about, with what can't be printed as escapes."""
+        """The line and its fields; characters that can't be printed are escaped."""
         fields = {"instance": self._instance, **_known.get()}
         return _printable(super().formatMessage(record) + "".join(f" {name}={fields[name]}" for name in fields))
 
@@ -58,9 +58,9 @@ class Human(logging.Formatter):
 
 
 class Json(JsonFormatter):
-    """A record is a JSON object on one line of ASCII; a stack trace is its `error`.
+    """Formats a record as a JSON object on one line of ASCII; a stack trace is its `error`.
 
-    What others add to a record (`extra`), such as OpenTelemetry's trace and span, is in it as well.
+    It includes what others add to a record (`extra`), such as OpenTelemetry's trace and span.
     """
 
     def __init__(self, instance: str) -> None:
@@ -71,11 +71,11 @@ class Json(JsonFormatter):
         )
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802
-        """ISO 8601, UTC, milliseconds."""
+        """The time in ISO 8601, UTC, with milliseconds."""
         return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
 
     def process_log_record(self, log_data: dict[str, Any]) -> dict[str, Any]:
-        """The record, and what it is about."""
+        """The record, with its fields."""
         log_data.update(_known.get())
         return log_data
 
@@ -84,7 +84,7 @@ _FORMS: Final = {"human": Human, "json": Json}
 
 
 class Lines(QueueHandler):
-    """Hands lines to a thread that writes them to a file descriptor: what logs never waits for what reads.
+    """Hands lines to a thread that writes them to a file descriptor, so that logging never waits for the reader.
 
     A reader that stands still (a pipe, a terminal after Ctrl-S) would otherwise stop the thread that logs, which may
     have a lock. At most 10,000 lines wait to be read; those above are dropped, and counted in a line of their own.
@@ -104,7 +104,7 @@ class Lines(QueueHandler):
 
     @override
     def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
-        # Formatted here: what it is about is known to the task that logs.
+        # Formatted here, as only the task that logs knows the fields.
         return logging.makeLogRecord({"msg": self.format(record)})
 
     @override
@@ -118,7 +118,7 @@ class Lines(QueueHandler):
             self.dropped += 1
 
     def finish(self, within_s: float = 1.0) -> None:
-        """Have what waits written; for at most a second, as nobody may be reading."""
+        """Flush the waiting lines; for at most a second, as nobody may be reading."""
         with self.queue.all_tasks_done:
             self.queue.all_tasks_done.wait_for(lambda: not self.queue.unfinished_tasks, within_s)
 
@@ -149,9 +149,9 @@ class _Listener(QueueListener):
 
 
 def configure(*, level: str, form: str, instance: str) -> None:
-    """Lines on standard error, as `form` says ("human" or "json"); of ours from `level` on.
+    """Log to standard error, in the format `form` ("human" or "json"); our own lines from `level` on.
 
-    The libraries below us are heard only when something is wrong.
+    Libraries log only warnings and errors.
     """
     handler = Lines(_STDERR)
     handler.setFormatter(_FORMS[form](instance))

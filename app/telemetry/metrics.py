@@ -1,4 +1,4 @@
-"""What an instance counts, in the format that Prometheus scrapes."""
+"""The metrics of an instance, in the format that Prometheus scrapes."""
 
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -22,7 +22,7 @@ from app.telemetry.observer import Observer
 
 _MS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 
-# What a buyer may be told: outcomes, errors of theirs, and errors of ours.
+# The answers to buyers: outcomes, errors of theirs, and errors of ours.
 _OUTCOMES: Final = ("sold", "sold_out", "limit_reached", "not_started", "ended", "paused")
 _REFUSALS: Final = ("UnknownItem", "ItemNotPossible", "BuyerRequired", "KeyReused")
 _BLOCKED_MAX: Final = 100  # items with a series of their own
@@ -34,7 +34,7 @@ _FAILURES: Final = (
 
 
 class Metrics(Observer):
-    """A registry of its own for each app, so that a process may have several."""
+    """The metrics in a registry of their own, so that a process may have several apps."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
@@ -85,9 +85,9 @@ class Metrics(Observer):
         )
 
     def _counter(self, name: str, text: str, label: str, *values: str) -> Counter:
-        """A counter that is 0 for each of these values from the start.
+        """Make a counter that is 0 for each of these values from the start.
 
-        `increase` does not see the step of a series that begins with it: the first time would be missed.
+        PromQL's `increase` misses the first step of a series that does not begin at 0.
         """
         counter = Counter(f"seckill_{name}", text, [label], registry=self._registry)
         for value in values:

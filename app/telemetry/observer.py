@@ -1,10 +1,10 @@
-"""What happens in an instance, told to everything that counts, remembers or traces it."""
+"""Observers count, remember or trace what happens in an instance."""
 
 from collections.abc import Iterable
 
 
 class Observer:
-    """Hears what happens. Each method does nothing by itself: an observer overrides what it wants to hear."""
+    """Is notified of what happens. By default each method does nothing; an observer overrides those that it needs."""
 
     def answered(self, outcome: str) -> None:
         """A buyer was answered: an outcome, or the name of an error. Called for each buyer."""
@@ -16,7 +16,7 @@ class Observer:
         """A lock was acquired, after a wait in seconds."""
 
     def released(self, lock: str, token: int, held_s: float, purchases: int, units: int) -> None:
-        """It was released; the number of purchases decided under it, and of units sold."""
+        """A lock was released; `purchases` were decided under the grant, and `units` sold."""
 
     def fenced(self, lock: str, sku: str) -> None:
         """The store refused our token."""
@@ -25,10 +25,10 @@ class Observer:
         """A grant was lost while we held it."""
 
     def conflicted(self) -> None:
-        """What a batch was decided on had changed before it was written."""
+        """The basis of a batch had changed before it was written."""
 
     def resolved(self, result: str) -> None:
-        """What became of a batch in doubt: "committed", "not_committed", "unasked" (all its buyers have given up)."""
+        """A batch in doubt was "committed", "not_committed", or is "unasked" (all its buyers have given up)."""
 
     def renewal(self, event: str) -> None:
         """A lease was "renewed", "retried", "lost", or "abandoned" by its owner."""
@@ -41,7 +41,7 @@ class Observer:
 
 
 class Observers(Observer):
-    """Several of them. Only those hear of an event that have something to do with it."""
+    """Several observers; an event calls only those that override its method."""
 
     def __init__(self, observers: Iterable[Observer]) -> None:
         everybody = list(observers)

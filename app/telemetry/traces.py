@@ -9,12 +9,12 @@ from typing_extensions import override
 
 from app.telemetry.observer import Observer
 
-# Of the task that serves under the grant: what was the current span before.
+# The span that was current before, of the task that serves under the grant.
 _before: ContextVar[Token[context.Context] | None] = ContextVar("seckill_span", default=None)
 
 
 class Traces(Observer):
-    """Without an SDK the spans cost next to nothing, and go nowhere. `instance`: an attribute of each."""
+    """Makes a span for each grant; without an SDK they cost next to nothing. `instance`: an attribute of each."""
 
     def __init__(self, *, instance: str) -> None:
         self._tracer = trace.get_tracer("seckill")

@@ -35,7 +35,7 @@ class OrdersView(BaseModel):
 
 
 class ContenderView(BaseModel):
-    """One who queues for a lock; the first of each queue owns it."""
+    """A contender for a lock; the first of each queue owns it."""
 
     key: str
     token: int
@@ -48,7 +48,7 @@ class ContenderView(BaseModel):
 
     @classmethod
     def of(cls, contender: Contender) -> "ContenderView":
-        """A contender; what others wrote into the queue may be anything."""
+        """Make the view of a contender; entries that others wrote into the queue may hold anything."""
         owner = contender.owner
         return cls(
             key=contender.key,
@@ -63,12 +63,12 @@ class ContenderView(BaseModel):
 
 
 def _whole(value: object) -> object:
-    """To JSON Schema, and so to our own description, 5.0 is an integer as 5 is; to a strict int it is not."""
+    """Accept 5.0 as 5, as JSON Schema, and so our own description, does; a strict int does not."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 class StockChange(BaseModel):
-    """What the stock shall be."""
+    """The stock to set."""
 
     model_config = ConfigDict(
         extra="forbid",  # a misspelt `new_sale` must not be a restock
@@ -110,7 +110,7 @@ class StockChange(BaseModel):
 
     @property
     def terms(self) -> TermsChange:
-        """What changes of the item's own; what is not named stays."""
+        """The changes to the item's own terms; terms that are not named stay."""
         named = self.model_fields_set & TermsChange.__annotations__.keys()
         return cast(TermsChange, {name: None if (value := getattr(self, name)) == "" else value for name in named})
 
@@ -157,7 +157,7 @@ async def log(
     sku: Annotated[str | None, Query(pattern=f"^{SKU_PATTERN}$", description="the item; all of them without")] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> list[ChangeView]:
-    """What operators have changed, the last change first."""
+    """The changes that operators have made, the last one first."""
     found = await state_of(request).admin.log(sku, limit=limit)
     return [ChangeView(**dataclasses.asdict(change)) for change in found]
 

@@ -1,4 +1,4 @@
-"""Admission control for all that is no purchase: readers wait for buyers."""
+"""Admission control for all requests but purchases: readers wait for buyers."""
 
 import asyncio
 from collections import deque
@@ -10,7 +10,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app.errors import Overloaded
 from app.web import problems
 
-_A_TURN: Final = 2  # requests that are begun in one turn of the loop; a purchase needs some ten turns
+_A_TURN: Final = 2  # requests that are started in one turn of the loop; a purchase needs some ten turns
 _REST: Final = 4  # times as long as a turn with readers took, while buyers wait: readers get a fifth of the time
 _REST_MAX_S: Final = 0.1
 
@@ -18,9 +18,9 @@ _REST_MAX_S: Final = 0.1
 class Admission:
     """Lets requests into an application, in the order of their arrival, a few at each turn of the loop.
 
-    A turn is then never much longer than the sale's own work, however many look: they get what time is left. While
-    `buyers_wait()`, readers rest after each turn for longer than it took. That is measured by the clock on the wall, so
-    on a machine that gives us little time, readers go last.
+    A turn is then never much longer than the sale's own work, however many read: they get the time that is left. While
+    `buyers_wait()`, readers rest after each turn for longer than it took. The time is wall-clock time, so readers go
+    last on a machine that gives us little of it.
 
     At most `at_once` are in hand, from their arrival until their answer begins; more get 503, which waits for its turn
     as well: those who ask again at once would otherwise fill every turn with refusals. Lives on one event loop.
@@ -82,7 +82,7 @@ class _Turns:
             if not turn.done():
                 turn.set_result(None)
         loop = asyncio.get_running_loop()
-        loop.call_soon(self._rest, loop.time())  # behind what those have to do first
+        loop.call_soon(self._rest, loop.time())  # behind the first steps of these requests
 
     def _rest(self, begun: float) -> None:
         loop = asyncio.get_running_loop()

@@ -24,10 +24,10 @@ _DOCUMENT: Final = "/openapi.json"
 
 
 class Application(FastAPI):
-    """FastAPI for all but purchases and what is asked for most, which are dispatched before it.
+    """FastAPI for all but purchases and the most frequent requests, which are dispatched before it.
 
     `buying`: the methods that buy; `operator_port`: the port that has the operator's paths, if they have one;
-    `readers_max`: requests at once of those who look, and as many of operators; `body_timeout_s`: for a whole body.
+    `readers_max`: requests of readers at once, and as many of operators; `body_timeout_s`: for a whole body.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Application(FastAPI):
         self._framework = super().__call__
         self._state: State | None = None
         self._bodies = Bodies(timeout_s=body_timeout_s)
-        # The probe that a process is ended by has a queue of its own: no crowd of readers can take its place.
+        # The liveness probe has a queue of its own: no crowd of readers can starve it.
         self._readers, self._operators, self._probes = (
             Admission(self._read, at_once=readers_max, buyers_wait=self._buyers_wait) for _ in range(3)
         )
@@ -91,7 +91,7 @@ class Application(FastAPI):
             await (self._operators if from_operator else self._readers)(scope, receive, send)
 
     async def _with_body(self, scope: Scope, receive: Receive) -> Receive:
-        """The same request with its whole body; with none, if the client has no right to send one."""
+        """Read a request's body, and return its new `receive`: of no body, if the client has no right to send one."""
         headers = dict(scope["headers"])
         if not has_body(scope, headers):
             return receive

@@ -24,14 +24,14 @@ _bearer = HTTPBearer(auto_error=False, description="SECKILL_ADMIN_TOKEN")
 
 
 class Session(NamedTuple):
-    """A cookie of ours, and whose it is."""
+    """A valid cookie, and its operator."""
 
     operator: str
     cookie: str
 
 
 class _Key:
-    """What is derived from an operator's token: that goes when the token does."""
+    """The name and the signer of a cookie, derived from an operator's token: they go when the token does."""
 
     def __init__(self, token: str) -> None:
         self.token = token.encode()
@@ -68,7 +68,7 @@ class AdminAuth:
             key.signer.sign(secrets.token_urlsafe(16)).decode(),
             max_age=_LASTS_S,
             httponly=True,
-            samesite="lax",  # strict would not come along when the link is opened from a chat or a mail
+            samesite="lax",  # a strict one is not sent when the link is opened from a chat or a mail
             secure=request.url.scheme == "https",
         )
 
@@ -85,7 +85,7 @@ class AdminAuth:
                 _, signed_at = key.signer.unsign(cookie, return_timestamp=True)
             except BadSignature:
                 continue
-            # Not by `max_age`: to it the future is the past, and another instance's clock may be ahead of ours.
+            # Not by `max_age`, which rejects the future: another instance's clock may be ahead of ours.
             if key.signer.get_timestamp() - signed_at.timestamp() < _LASTS_S:
                 return Session(name, cookie)
         return None
@@ -99,9 +99,9 @@ class AdminAuth:
 async def operator(
     request: Request, credentials: Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)]
 ) -> str:
-    """Let only operators pass: with a token, or with the cookie and, unless it only looks, the second word.
+    """Let only operators pass: with a token, or with the cookie and, unless it only reads, the second word.
 
-    Answers the operator's name.
+    Returns the operator's name.
     """
     auth: AdminAuth = request.state.seckill.auth
     if auth.disabled:

@@ -1,6 +1,6 @@
-"""Bodies of requests: read before the request is admitted, and only from those who may send one.
+"""Bodies of requests are read before the request is admitted, and only from clients that may send one.
 
-What we understand is small. A request takes no place among the readers while its body is on its way.
+Valid bodies are small. A request takes no place among the readers while its body is on its way.
 """
 
 import asyncio
@@ -13,18 +13,18 @@ from starlette.types import Message, Receive, Scope
 from app.errors import Overloaded
 
 BODY_MAX_BYTES: Final = 65_536
-_STRANGERS_MAX: Final = 100  # bodies at once of those who have not shown that they may send one, such as a login's
+_STRANGERS_MAX: Final = 100  # bodies at once of clients without rights, such as a login's
 
 
 class Bodies:
-    """Reads bodies: at most 64 KiB, within `timeout_s` seconds. Lives on one event loop."""
+    """Reads bodies of at most 64 KiB within `timeout_s` seconds. It lives on one event loop."""
 
     def __init__(self, *, timeout_s: float) -> None:
         self._timeout_s = timeout_s
         self._strangers = 0
 
     async def read(self, receive: Receive, headers: Mapping[bytes, bytes], *, known: bool) -> Receive:
-        """Read a request's body, and answer what gives it to the application.
+        """Read a request's body, and return the `receive` that gives it to the application.
 
         `known`: the client has rights. Raises `HTTPException` 413 or 408, and `Overloaded` for too many strangers.
         """

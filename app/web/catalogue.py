@@ -1,6 +1,6 @@
-"""What the shop says of the things it sells, before anybody presses: name, price, picture. From a file, at the start.
+"""The catalogue of the shop: name, price and picture of each item, read from a file at the start.
 
-Whoever sells is the store's and the settings' affair; nothing here decides anything.
+It is for display only: the store and the settings decide on sales.
 """
 
 import json
@@ -58,10 +58,10 @@ class _File(_Strict):
 
 @dataclass(frozen=True)
 class Catalogue:
-    """What is said of some items. Of others nothing is known but their sku.
+    """The descriptions of some items; any other has only its sku.
 
-    `told`: of each item, what the page is told, as JSON; `pictures`: by their names below `PICTURES`, which have a
-    digest in them.
+    `told`: the description of each item for the page, as JSON; `pictures`: by their names below `PICTURES`, which
+    contain a digest.
     """
 
     told: Mapping[str, str]
@@ -73,17 +73,17 @@ class Catalogue:
         return "{" + ",".join(f'"{sku}":{told}' for sku, told in self.told.items()) + "}"
 
 
-NOTHING: Final = "{}"  # is told of any other item
+NOTHING: Final = "{}"  # the description of any other item
 
 
 @cache
 def built_in() -> Catalogue:
-    """The catalogue of who has none."""
+    """The catalogue if none is configured."""
     return read(BUILT_IN)
 
 
 def read(path: Path) -> Catalogue:
-    """The catalogue in a TOML file. Raises `ConfigurationError`, which names the file and what is wrong in it."""
+    """Read the catalogue from a TOML file. Raises `ConfigurationError`, which names the file and its faults."""
     try:
         found = _File.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
     except OSError as error:
@@ -111,7 +111,7 @@ def read(path: Path) -> Catalogue:
 
 
 def _picture(path: Path) -> tuple[str, File]:
-    """A picture, and a name for it that no other picture has."""
+    """Read a picture, and make a unique name for it."""
     ending = path.suffix.lower()
     if ending not in _BEGINS:
         raise ConfigurationError(f"is no picture that we can show: {', '.join(_BEGINS)}")
@@ -129,7 +129,7 @@ def _picture(path: Path) -> tuple[str, File]:
 
 
 def _line(error: Any) -> str:
-    """One thing that is wrong, with the name of its field as one writes it in TOML."""
+    """Describe a fault, with the name of its field as in TOML."""
     where = ".".join(str(part) for part in error["loc"] if part != "[key]")
     if error["type"] == "extra_forbidden":
         return f"{where}: there is no such field"

@@ -1,4 +1,4 @@
-"""What many ask for, and is looked up once for all of them."""
+"""Coalesces equal requests: each thing is looked up once for all who ask for it."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -9,13 +9,13 @@ Found = TypeVar("Found")
 _EVERY_S: Final = 0.1
 _AT_ONCE: Final = 100  # a script stops the store for as long as it runs
 _REST: Final = 4  # times as long as the last look took: at most a fifth of the time is spent on looking
-_REST_MAX_S: Final = 0.5  # what takes long is no work, but a store that is away
+_REST_MAX_S: Final = 0.5  # a look that takes long is not work, but waits for a store that is away
 
 
 class Coalesced(Generic[Found]):
-    """Looks many things up together, ten times a second at most: each once for all who ask for it meanwhile.
+    """Looks up many things together, ten times a second at most: each once for all who ask for it meanwhile.
 
-    An answer is never older than the question. `look(names)` answers for each name what was found, or an error.
+    An answer is never older than the question. `look(names)` returns for each name what was found, or an error.
     """
 
     def __init__(self, look: Callable[[Sequence[str]], Awaitable[Mapping[str, Found | Exception]]]) -> None:
@@ -24,13 +24,13 @@ class Coalesced(Generic[Found]):
         self._looking: asyncio.Task[None] | None = None
 
     async def at(self, name: str) -> Found:
-        """What is found under that name by the next look. Raises its error."""
+        """Return what the next look finds under that name. Raises its error."""
         future = self._asked.get(name)
         if future is None:
             future = self._asked[name] = asyncio.get_running_loop().create_future()
             if self._looking is None:
                 self._looking = asyncio.create_task(self._look_while_asked(), name="looks")
-        return await asyncio.shield(future)  # the others wait on if one of them goes
+        return await asyncio.shield(future)  # if one of them is cancelled, the others wait on
 
     async def _look_while_asked(self) -> None:
         loop = asyncio.get_running_loop()
@@ -55,21 +55,21 @@ class Coalesced(Generic[Found]):
             answer = found[name]
             if isinstance(answer, Exception):
                 asked[name].set_exception(answer)
-                asked[name].exception()  # whoever asked may have gone
+                asked[name].exception()  # every waiter may have gone
             else:
                 asked[name].set_result(answer)
 
 
 class TtlCache(Generic[Found]):
-    """What is made once a second at most, and told to all who ask within that second. `make(name)` makes it."""
+    """A cache of values that `make(name)` makes once a second at most, for all who ask within that second."""
 
     def __init__(self, make: Callable[[str], Awaitable[Found]], *, for_s: float = 1.0) -> None:
         self._make = make
         self._for_s = for_s
-        self._made: dict[str, tuple[float, asyncio.Future[Found]]] = {}  # when it was begun; in that order
+        self._made: dict[str, tuple[float, asyncio.Future[Found]]] = {}  # when each was begun; in that order
 
     async def at(self, name: str = "") -> Found:
-        """The last one of that name, or a new one. Raises its error."""
+        """Return the cached value of that name, or make a new one. Raises its error."""
         loop = asyncio.get_running_loop()
         now = loop.time()
         for old in [old for old, (begun, made) in self._made.items() if begun <= now - self._for_s and made.done()]:

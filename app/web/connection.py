@@ -1,10 +1,10 @@
 """The connection of a client: it answers purchases itself, and hands all other requests to uvicorn's protocol.
 
-A purchase that is well formed is answered without a task of its own, as a task costs more than the sale. What it means
-and how it is answered is the ASGI application's affair (`app.web.purchase`), and all that is unusual goes through that.
+A purchase that is well formed is answered without a task of its own, as a task costs more than the sale. The ASGI
+application (`app.web.purchase`) parses it and forms the answer, and serves all unusual requests by itself.
 
-uvicorn's protocol is used as it comes: it is given whole requests, one at a time, and the same transport. What it lacks
-is here and in `connection_limits`. How long a body may take, and how large it may be, is the application's business:
+uvicorn's protocol is used unchanged: it is given whole requests, one at a time, and the same transport. The limits that
+it lacks are here and in `connection_limits`. The application limits the time and the size of a body:
 see `app.web.body_limit`.
 """
 
@@ -41,7 +41,7 @@ _FIXED: Final = b"".join(b"%s: %s\r\n" % header for header in HEADERS)
 
 
 class _Sale:
-    """A purchase that is being answered. `begun`: the first bytes of the answer are written."""
+    """A purchase that is being answered. `begun`: the first bytes of the answer were written."""
 
     __slots__ = ("as_json", "begun", "in_line", "keep_alive", "method", "purchase", "state")
 
@@ -59,7 +59,7 @@ def _raise(error: Exception) -> Answer:
 
 
 class Connection(asyncio.Protocol):
-    """Made by uvicorn's server, and swept by ours now and then. `connections_max`: set by it, for all of them."""
+    """The connection of a client, made by uvicorn's server, and swept by ours, which sets `connections_max`."""
 
     connections_max: int = 20_000
 
@@ -88,7 +88,7 @@ class Connection(asyncio.Protocol):
         self._gone = False  # after that
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Refuse it if there are too many: uvicorn's `limit_concurrency` would refuse those who are connected, too."""
+        """Refuse it if there are too many connections; uvicorn's `limit_concurrency` would refuse older ones, too."""
         self.transport = transport
         self._server = get_local_addr(transport)
         self._limits = ConnectionLimits(transport, self._loop.time())
@@ -97,7 +97,7 @@ class Connection(asyncio.Protocol):
             self._refuse(503, "too many connections; nothing was sold")
 
     def data_received(self, data: bytes) -> None:
-        """Parse. A request is not taken that does not wait for the answer to the one ahead: no client does that."""
+        """Parse the bytes. A request that does not wait for the previous answer is refused: no client does that."""
         if not self._in_body and not self._answering:
             self._limits.bytes_come(self._loop.time())
         self._new_bytes, self._told = len(data), False
@@ -121,23 +121,23 @@ class Connection(asyncio.Protocol):
     # -- what the parser finds ---------------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
-        """A request begins."""
+        """Begin a request."""
         if self._answering or self._told:
             raise BlockingIOError("pipelined")  # ends the parser
         self._url, self._headers, self._in_head = b"", [], True
         self._head_bytes = 0
 
     def on_url(self, url: bytes) -> None:
-        """A part of the target."""
+        """Take a part of the target."""
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header; trailers behind a body are dropped, as they would pass for headers, and have no bound."""
+        """Take a header; drop trailers behind a body, which would pass for headers, and have no limit."""
         if self._in_head:
             self._headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
-        """Take it if it is a purchase, or hand it on."""
+        """Take the request if it is a purchase, or hand it on."""
         self._in_head, self._in_body = False, True
         self._limits.head_is_complete()
         # Bytes that came with the end of the head may be of the head.
@@ -157,14 +157,14 @@ class Connection(asyncio.Protocol):
             self._hand_on()
 
     def on_body(self, body: bytes) -> None:
-        """A part of the body. Of a request that was answered already none is wanted, or it may go on for ever."""
+        """Take a part of the body; close if the request was answered already, as the body may go on for ever."""
         if not self._answering:
             self.transport.close()
         elif self._uvicorn is not None:
             self._uvicorn.data_received(b"%x\r\n%s\r\n" % (len(body), body) if self._chunked else body)
 
     def on_message_complete(self) -> None:
-        """Buy, if that is what was asked for."""
+        """Buy, if the request is a purchase."""
         self._in_body = False
         sale = self._sale
         if sale is not None:
@@ -193,24 +193,24 @@ class Connection(asyncio.Protocol):
         self._uvicorn.data_received(b"".join(head))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Nobody is there any more."""
+        """Note that the client has gone."""
         self._server_state.connections.discard(self)
         self._gone = True
         if self._uvicorn is not None:
             self._uvicorn.connection_lost(None)  # with an error it would leave its timer behind
 
     def pause_writing(self) -> None:
-        """The client does not keep up: see `asyncio.Protocol`."""
+        """Pause the application, as the client reads too slowly: see `asyncio.Protocol`."""
         if self._uvicorn is not None:
             self._uvicorn.pause_writing()
 
     def resume_writing(self) -> None:
-        """It does again."""
+        """Resume the application."""
         if self._uvicorn is not None:
             self._uvicorn.resume_writing()
 
     def shutdown(self) -> None:
-        """End after the answer that is under way; called by uvicorn's server when it is told to stop."""
+        """End after the answer that is under way; called by uvicorn's server at its shutdown."""
         if self._sale is not None:
             self._sale.keep_alive = False
         elif self._uvicorn is not None:
@@ -221,7 +221,7 @@ class Connection(asyncio.Protocol):
     # -- purchases ---------------------------------------------------------------------------------------------------
 
     def _is_purchase(self) -> bool:
-        """Whether it is one, and well formed. What is unusual needs a task, and perhaps has a body that never comes."""
+        """Whether it is a well-formed purchase. Any other needs a task, and may have a body that never comes."""
         path, _, query = self._url.partition(b"?")
         if path != _PATH:
             return False
@@ -232,7 +232,7 @@ class Connection(asyncio.Protocol):
         try:
             purchase, as_json = read(state, query, self._headers)
         except Exception:
-            return False  # the application says it, and logs it if it is an error of ours
+            return False  # the application answers, and logs it if it is an error of ours
         parser = self._parser
         keep_alive = (
             parser.get_http_version() != "1.0" and parser.should_keep_alive() and not parser.should_upgrade()
@@ -259,7 +259,7 @@ class Connection(asyncio.Protocol):
             future.add_done_callback(lambda future: self._tell(sale, future.result))
 
     def _tell(self, sale: _Sale, answer: Callable[[], Answer]) -> None:
-        """Answer, whatever has happened; a buyer who can't be told loses the connection."""
+        """Answer in any case; a buyer who can't be answered loses the connection."""
         try:
             try:
                 headers, body = respond(sale.state, self._server, answer(), as_json=sale.as_json)
@@ -288,10 +288,10 @@ class Connection(asyncio.Protocol):
             self.transport.close()
 
     def eof_received(self) -> bool:
-        """The client sends no more; it may still read, and is answered. A live stream, though, has lost its listener.
+        """Keep the connection: the client sends no more, but may still read. A live stream has lost its listener.
 
-        A buyer who has gone altogether looks the same, but answers the first bytes with a reset; and those are the
-        same whatever the answer will be.
+        A buyer who has gone altogether looks the same, but answers the first bytes with a reset; and these are the
+        same for every answer.
         """
         streams = self._sale is None and self._uvicorn is not None and self._uvicorn.cycle.response_started
         if not self._answering or streams:
@@ -306,7 +306,7 @@ class Connection(asyncio.Protocol):
     def _has_gone(self) -> bool:
         if not self._half_closed or self._gone or self.transport.is_closing():
             return self._gone or self.transport.is_closing()
-        # Nobody reads from it any more, so nobody has noticed the reset.
+        # Nobody reads from the socket any more, so the reset was not noticed.
         connected = self.transport.get_extra_info("socket")
         self._gone = self._sale is not None and bool(connected.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
         return self._gone
@@ -321,7 +321,7 @@ class Connection(asyncio.Protocol):
         return cycle is not None and not cycle.response_complete
 
     def sweep(self, now: float, *, request_timeout_s: float, reading_timeout_s: float) -> None:
-        """End it if a head is late, if it is not used any more, or if the client reads nothing of what was sent."""
+        """Close the connection if a head is late, if it is unused, or if the client does not read."""
         limits = self._limits
         if limits.head_is_late(now, request_timeout_s):
             self._refuse(408, f"no whole request within {request_timeout_s:g} s")
@@ -334,7 +334,7 @@ class Connection(asyncio.Protocol):
         self._refuse(431, f"the head of the request is larger than {HEAD_MAX_BYTES} bytes")
 
     def _refuse(self, status: int, why: str) -> None:
-        """Say why and close; if an answer is under way, that is the last."""
+        """Refuse a request and close; if an answer is under way, that is the last."""
         if self.transport.is_closing():
             return
         if self._answering:

@@ -1,4 +1,4 @@
-"""What a connection may cost before and after a request: time and bytes for a head, time to read what it was sent."""
+"""The limits of a connection before and after a request: time and bytes for a head, time to read an answer."""
 
 import asyncio
 import fcntl
@@ -12,7 +12,7 @@ _INT: Final = bytes(4)
 
 
 class ConnectionLimits:
-    """The watch over one connection. Its time starts with the connection: a silent client counts as a slow one."""
+    """The timers of one connection. They start with the connection: a silent client counts as a slow one."""
 
     def __init__(self, transport: asyncio.Transport, now: float) -> None:
         self._transport = transport
@@ -25,18 +25,18 @@ class ConnectionLimits:
         self._asked = False  # since the last look
 
     def bytes_come(self, now: float) -> None:
-        """A head begins, or goes on; an empty line is a beginning, too."""
+        """Note that a head begins, or goes on; an empty line is a beginning, too."""
         if self._head_since is None:
             self._head_since = now
         self._idle_since = None
 
     def head_is_complete(self) -> None:
-        """From here on the application has the time."""
+        """Stop the timer of the head: from here on the application limits the time."""
         self._head_since = None
         self._asked = True
 
     def answered(self, now: float) -> None:
-        """The connection is kept for the next request."""
+        """Start the timer of an idle connection."""
         self._idle_since = now
 
     def head_is_late(self, now: float, timeout_s: float) -> bool:
@@ -50,7 +50,7 @@ class ConnectionLimits:
         return self._idle_since is not None and now - self._idle_since > timeout_s
 
     def is_stuck(self, now: float, timeout_s: float) -> bool:
-        """Whether the client has read nothing for longer than that, of what it was sent.
+        """Whether the client has read nothing of the answers for longer than that.
 
         A client that keeps asking may stay at the same backlog; only growth counts then.
         """
@@ -63,7 +63,7 @@ class ConnectionLimits:
         return self._stuck_since is not None and now - self._stuck_since > timeout_s
 
     def _unread(self) -> int:
-        """Bytes that were sent and that the client's machine has not taken, in our buffer and in the kernel's."""
+        """The bytes that the client has not acknowledged, in our buffer and in the kernel's."""
         unsent = self._transport.get_write_buffer_size()
         if self._descriptor is None or _UNSENT_BYTES is None or self._transport.is_closing():
             return unsent

@@ -41,7 +41,7 @@ _PAUSE_BEYOND_TTL_S: Final = 3.0  # time for the next in line to take over, and 
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """What the routes of the control room work with, beside `State`; buyers need none of it."""
+    """The state of the control room's routes, beside `State`; buyers need none of it."""
 
     room: ControlRoom
     pictures: TtlCache[Picture]
@@ -83,7 +83,7 @@ async def _skus(request: Request) -> list[str]:
 
 @pages.api_route("/control/login", methods=READING)
 async def login(request: Request) -> Response:
-    """Where one is asked for the token, or told that there is none."""
+    """The form for the token, or a note that there is none."""
     return await page(request, "locked.html" if state_of(request).auth.disabled else "login.html")
 
 
@@ -103,7 +103,7 @@ async def leave(request: Request) -> Response:
 
 
 def _address(request: Request, path: str, **more: str) -> str:
-    """With the rest of the request's query: which item, in what language."""
+    """An address with the rest of the request's query: the item and the language."""
     query = request.url.remove_query_params(["token", "wrong"]).include_query_params(**more).query
     return f"{path}?{query}" if query else path
 
@@ -120,7 +120,7 @@ def _enter(request: Request, token: str) -> Response:
 
 @pages.get("/control/session", dependencies=[OPERATOR])
 async def session(request: Request) -> dict[str, str | None]:
-    """What the page's own requests have to carry besides the cookie."""
+    """The token that the page's own requests need besides the cookie."""
     auth = state_of(request).auth
     found = auth.session(request)
     return {"csrf": auth.csrf(found) if found else None}
@@ -130,7 +130,7 @@ async def session(request: Request) -> dict[str, str | None]:
 
 
 class LockView(BaseModel):
-    """The lock of the item, and what one can see of it."""
+    """The lock of the item, and its visible state."""
 
     name: str
     system: str
@@ -154,13 +154,13 @@ class PlaceView(BaseModel):
 
     @classmethod
     def of(cls, contender: Contender, held_s: float | None) -> "PlaceView":
-        """What `/locks` says of it, with the token as text."""
+        """The answer of `/locks`, with the token as text."""
         view = ContenderView.of(contender).model_dump()
         return cls(**view | {"token": str(contender.token)}, held_s=held_s)
 
 
 class InstanceView(BaseModel):
-    """What an instance says of itself, and for how long it has said nothing new."""
+    """An instance's report of itself, and how long ago it came."""
 
     instance: str
     units: int = Field(description="sold since it was started")
@@ -240,7 +240,7 @@ class EventView(BaseModel):
 
 
 class VerdictView(AuditView):
-    """What the auditor found, for the operator."""
+    """The auditor's findings, for the operator."""
 
     violations: int = Field(description="over all items; what they are is in the auditor's log")
 
@@ -319,7 +319,7 @@ def _view(state: State, picture: Picture) -> PictureView:
 
 @router.get("/picture", responses=responses(422))
 async def picture(request: Request, sku: Sku = DEFAULT_SKU) -> PictureView:
-    """The sale of an item, over all instances: what the page shows. Looked at once a second at most."""
+    """The sale of an item, over all instances, as the page shows it; made once a second at most."""
     state = state_of(request)
     return _view(state, await control_of(request).pictures.at(sku))
 
@@ -332,13 +332,13 @@ class HistoryView(BaseModel):
 
     @classmethod
     def of(cls, history: History) -> "HistoryView":
-        """For JSON."""
+        """A history, for JSON."""
         return cls(samples=history.samples, grants=[GrantView.of(past) for past in history.grants])
 
 
 @router.get("/history", responses=responses(422))
 async def history(request: Request, sku: Sku = DEFAULT_SKU) -> HistoryView:
-    """What one who begins to look has missed."""
+    """The last two minutes, for a new viewer."""
     return HistoryView.of(control_of(request).room.history(sku))
 
 
@@ -366,7 +366,7 @@ class OverviewView(BaseModel):
 
 @router.get("/overview", responses=responses(503))
 async def overview(request: Request) -> OverviewView:
-    """All items at one glance, a thousand at most: stock, sold, terms, what is wrong."""
+    """All items, a thousand at most: stock, sold, terms, problems."""
     state = state_of(request)
     skus = await _skus(request)
     levels, errors = await state.admin.levels(skus), state.shop.errors
@@ -392,7 +392,7 @@ async def overview(request: Request) -> OverviewView:
     responses={200: {"content": {"text/event-stream": {}}}, **responses(422, 503)},
 )
 async def live(request: Request, sku: Sku = DEFAULT_SKU) -> Response:
-    """The same, once a second, as server-sent events."""
+    """The picture of a sale, once a second, as server-sent events."""
     state = state_of(request)
     state.operators.ensure_room()
     since = state.operators.number
@@ -421,13 +421,13 @@ class Rush(BaseModel):
 
 
 class RushView(BaseModel):
-    """Who sends them."""
+    """The instances that send the buyers."""
 
     instances: list[str]
 
 
 class Pause(BaseModel):
-    """How long the holder stands still."""
+    """The time for which the holder is to be paused."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -435,7 +435,7 @@ class Pause(BaseModel):
 
 
 class PauseView(BaseModel):
-    """Who stands still."""
+    """The instance that pauses."""
 
     instance: str
     for_s: float

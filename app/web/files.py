@@ -1,4 +1,4 @@
-"""Files that are sent from memory: packed once, at the start, and not for each browser that asks."""
+"""Files that are sent from memory, compressed once at the start, not for each request."""
 
 import gzip
 import hashlib
@@ -12,15 +12,15 @@ from fastapi import Request
 from fastapi.responses import Response
 from starlette.types import Receive, Scope, Send
 
-ASK_EACH_TIME: Final = "no-cache"  # whether it is still the same: a new version is seen at once
-FOR_GOOD: Final = "public, max-age=31536000, immutable"  # for what has another name when it is another thing
+ASK_EACH_TIME: Final = "no-cache"  # to revalidate: a new version is seen at once
+FOR_GOOD: Final = "public, max-age=31536000, immutable"  # for files whose name changes with their content
 NOT_AT_ALL: Final = "no-store"
 _TAKES_GZIP: Final = re.compile(r"(?:^|,)\s*gzip\s*(?:$|,|;\s*q=(?:1|0\.0*[1-9]))")
 _PIECE_BYTES: Final = 65_536
 
 
 class _InPieces(Response):
-    """As much of the body at a time as a client reads: those that read nothing would each have all of it in memory."""
+    """Sends the body in pieces, as fast as the client reads: else each slow client would have all of it in memory."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
@@ -37,7 +37,7 @@ class _InPieces(Response):
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """What is sent under some name. `packed`: the same with gzip, if that is shorter; `digest`: of what is in it."""
+    """A file to send. `packed`: compressed with gzip, if that is shorter; `digest`: of its content."""
 
     media_type: str
     body: bytes
@@ -46,7 +46,7 @@ class File:
 
     @classmethod
     def of(cls, name: str, body: bytes) -> Self:
-        """The file of that name; the end of the name says of what type it is."""
+        """Make a file; its type is that of the name's ending."""
         packed = gzip.compress(body, mtime=0)  # without the time: instances of one release send the same
         return cls(
             mimetypes.guess_type(name)[0] or "application/octet-stream",

@@ -1,4 +1,4 @@
-"""What every answer tells a browser, if it says nothing else: keep it nowhere, guess no type, show it in no frame."""
+"""Default headers of every answer: keep it nowhere, guess no type, show it in no frame."""
 
 from typing import Final
 
@@ -12,7 +12,7 @@ HEADERS: Final = (
 
 
 async def with_headers(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-    """Have an application answer; what its answer does not say of these is added."""
+    """Have an application answer, and add the default headers that the answer lacks."""
 
     async def send_on(message: Message) -> None:
         if message["type"] == "http.response.start":

@@ -1,4 +1,4 @@
-"""The endpoints that machines ask: is the process alive, is it ready, what does it count."""
+"""The endpoints for machines: liveness, readiness, metrics."""
 
 import asyncio
 from typing import Final
@@ -38,7 +38,7 @@ class ReadyView(BaseModel):
 
 
 def ready(admin: Admin) -> TtlCache[Ready]:
-    """What is behind `/readyz`: each look writes to the lock system and to the store."""
+    """The cache behind `/readyz`: each check writes to the lock system and to the store."""
 
     async def look(_: str) -> Ready:
         checks, waits_for = await asyncio.gather(admin.ready(_PATIENCE_S), admin.waits_for(_PATIENCE_S))
@@ -48,7 +48,7 @@ def ready(admin: Admin) -> TtlCache[Ready]:
 
 
 def scrape(metrics: Metrics) -> TtlCache[bytes]:
-    """What is behind `/metrics`: to render it takes milliseconds of the loop."""
+    """The cache behind `/metrics`: rendering takes milliseconds of the loop."""
 
     async def render(_: str) -> bytes:
         return metrics.render()
@@ -70,7 +70,7 @@ async def healthz(_: Request) -> Response:
 async def readyz(request: Request) -> Response:
     """Lock system, store, renewal thread and stock, each "ok" or "not available". The log says why.
 
-    An item that can't be sold is a warning as long as another one can be. Looked at once a second at most.
+    An item that can't be sold is a warning as long as another one can be. Checked once a second at most.
     """
     state = state_of(request)
     checks, waits_for = await state.ready.at()
@@ -95,5 +95,5 @@ def _blocked(errors: dict[str, Exception]) -> list[str]:
 
 @router.get("/metrics", response_class=PlainTextResponse, responses=responses(503))
 async def metrics(request: Request) -> Response:
-    """What this instance counts, in Prometheus' text format. Rendered once a second at most."""
+    """The metrics of this instance, in Prometheus' text format. Rendered once a second at most."""
     return PlainTextResponse(await state_of(request).scrape.at(), media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -1,4 +1,4 @@
-"""Who a buyer is. Without a key any text; with one, a claim that the shop in front has signed."""
+"""The identity of a buyer: without a key any text; with one, a claim that the shop in front has signed."""
 
 import re
 from typing import Any, Final

@@ -1,4 +1,4 @@
-"""What is where, if the operator has a port of their own: what only they need is not on the buyers' port."""
+"""The paths of each port, if the operator has a port of their own: the operator's are not on the buyers' port."""
 
 from typing import Final
 

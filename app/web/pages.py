@@ -1,7 +1,7 @@
-"""The pages, and the files that they are made of. All else a browser does by itself, through everybody's API.
+"""The pages, and the files that they are made of. The browser does all else through the public API.
 
-A page asks each time whether it is still the same, and what it is made of is kept by the browser for good: the page
-names it by a digest of all of it. So a reload is one request.
+A page is revalidated each time, and its files are kept by the browser for good: the page names them by a digest of
+all of them. So a reload is one request.
 
 The page about the API is Swagger UI, from a package that brings it: nothing is loaded from elsewhere.
 """
@@ -27,7 +27,7 @@ from app.web.state import state_of
 
 router = APIRouter(include_in_schema=False)
 
-# A page runs and shows what this service sent as a file of its own, talks to it alone, and is in nobody's frame.
+# A page runs and shows only files of this service, talks to it alone, and is in nobody's frame.
 _POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -38,7 +38,7 @@ _HEADERS: Final = {
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Opener-Policy": "same-origin",
 }
-# A picture is somebody's file. Whoever opens it by itself sees it, and nothing in it runs or is loaded.
+# A picture comes from outside: opened by itself it is shown, but nothing in it runs or is loaded.
 _PICTURE_HEADERS: Final = _HEADERS | {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; sandbox; frame-ancestors 'none'"
 }
@@ -87,7 +87,7 @@ def _named(name: str) -> File:
 
 @lru_cache(1000)
 def _about(name: str, told: str) -> File:
-    """A page that is told something of an item."""
+    """Make a page with the description of an item in it."""
     text = _named(name).body.decode().replace(_NO_ITEM, f'<meta name="item" content="{html.escape(told)}">')
     return File.of(name, text.encode())
 
@@ -139,7 +139,7 @@ async def docs(request: Request) -> Response:
 
 @router.api_route("/docs/{name}", methods=READING)
 async def swagger(request: Request, name: str) -> Response:
-    """What that page is made of."""
+    """The files of that page."""
     response = await _swagger.get_response(name, request.scope)
     response.headers.update(_HEADERS | {"Cache-Control": files.ASK_EACH_TIME})
     return response
@@ -147,10 +147,10 @@ async def swagger(request: Request, name: str) -> Response:
 
 @router.api_route("/static/{digest}/{name}", methods=READING)
 async def static(request: Request, digest: str, name: str) -> Response:
-    """What the pages are made of.
+    """The files of the pages.
 
     During an upgrade a page of one release may ask an instance of another for its files. It gets that one's, as
-    most releases' files go together and a page without its script is none; but nobody keeps that answer, so that the
+    most releases are compatible and a page without its script is useless; but nobody keeps that answer, so that the
     next reload after the upgrade is whole. (A redirect to the digest that we have could come to the other release
     again, and would have a module be there twice, under both its names.)
     """
@@ -162,11 +162,11 @@ async def static(request: Request, digest: str, name: str) -> Response:
 
 @router.api_route("/static/{name}", methods=READING)
 async def static_by_name(request: Request, name: str) -> Response:
-    """The same for links from outside."""
+    """The files of the pages, for links from outside."""
     return await page(request, name)
 
 
 @router.api_route("/favicon.ico", methods=READING)
 async def favicon(request: Request) -> Response:
-    """What browsers ask for beside all that is no page of ours: an order, the stock."""
+    """The icon that browsers ask for beside answers that are no pages, such as the stock."""
     return await page(request, "icon.svg")

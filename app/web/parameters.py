@@ -1,4 +1,4 @@
-"""Query parameters that an endpoint doesn't know are refused: what is ignored may have been meant."""
+"""Refuses query parameters that an endpoint doesn't know: one that is ignored may have been meant."""
 
 from collections import Counter
 from typing import Final

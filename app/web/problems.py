@@ -61,15 +61,15 @@ _FIELDS: Final[dict[type[Exception], str]] = {
     errors.BuyerNotSigned: "buyer",
     errors.KeyReused: "Idempotency-Key",
 }
-# When it was last said loudly that a route is in such trouble, on the monotonic clock.
+# When such an error of a route was last logged as a warning, on the monotonic clock.
 _said: dict[tuple[str, type[Exception]], float] = {}
 _SILENCE_S: Final = 1.0
-# These say how our machines are called and set up; buyers are told the title.
+# The texts of these reveal names and set-up of our machines; buyers get only the title.
 _INTERNAL: Final = (LockError, errors.StockUnavailable, errors.FenceRefused, errors.StockBehind)
 
 
 class FieldError(BaseModel):
-    """What is wrong with one field of the request."""
+    """The error of one field of the request."""
 
     field: str = Field(examples=["quantity"])
     message: str = Field(examples=["Input should be greater than or equal to 1"])
@@ -107,7 +107,7 @@ def problem(
 
 
 def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """How OpenAPI describes these statuses."""
+    """Describe these statuses for OpenAPI."""
     described: dict[int | str, dict[str, Any]] = {}
     for status in statuses:
         described[status] = {"description": _DESCRIPTIONS[status], "content": {MEDIA_TYPE: {"schema": _SCHEMA}}}
@@ -136,7 +136,7 @@ _DESCRIPTIONS: Final = {
 
 
 def invalid_field(field: str, message: str, *, where: str = "query") -> RequestValidationError:
-    """A field that is not valid, in the form that FastAPI's own errors have."""
+    """Make the error of a field that is not valid, in the form of FastAPI's own errors."""
     return RequestValidationError([{"loc": (where, field), "type": "value_error", "msg": message}])
 
 
@@ -168,7 +168,7 @@ def install(app: FastAPI) -> None:
 
 
 def of(error: Exception, method: str, route: str) -> Response:
-    """What a client is told of an error. What is ours to mend is logged."""
+    """Return the answer for an error, and log it if it is ours."""
     if isinstance(error, RequestValidationError):
         invalid = [
             FieldError(field=str(part["loc"][-1] if part["type"] != "json_invalid" else "body"), message=part["msg"])
@@ -198,12 +198,12 @@ def of(error: Exception, method: str, route: str) -> Response:
 
 
 def title(error: Exception) -> str:
-    """What anybody may know of an error."""
+    """The public title of an error."""
     return next(_STATUSES[kind][1] for kind in type(error).__mro__ if kind in _STATUSES)
 
 
 def _loudness(route: str, kind: type[Exception]) -> int:
-    """A warning each second, and not for each buyer of a rush."""
+    """The log level: a warning once a second, not for each buyer of a rush."""
     now = time.monotonic()
     if now - _said.get((route, kind), -_SILENCE_S) < _SILENCE_S:
         return logging.DEBUG
@@ -212,7 +212,7 @@ def _loudness(route: str, kind: type[Exception]) -> int:
 
 
 def _route(request: Request) -> str:
-    """For the log: an order's id in a path is a secret of its buyer's."""
+    """The route for the log: a path may contain an order's id, which is the buyer's secret."""
     return str(getattr(request.scope.get("route"), "path", "a path of no route"))
 
 
@@ -221,7 +221,7 @@ def _body_error(message: str) -> FieldError:
 
 
 def _methods(app: FastAPI, request: Request) -> list[str]:
-    """What a path allows: Starlette names the methods of the first of its routes only."""
+    """The methods of a path: Starlette names those of its first route only."""
     return [
         method
         for method in _METHODS

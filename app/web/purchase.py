@@ -37,7 +37,7 @@ _KEY: Final = re.compile(rb"[\x21-\x7e]{1,100}")
 
 
 class PurchaseView(BaseModel):
-    """What became of a purchase."""
+    """The outcome of a purchase."""
 
     outcome: Outcome
     quantity: int
@@ -72,7 +72,7 @@ async def purchase(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 def read(state: State, query: bytes, headers: Iterable[tuple[bytes, bytes]]) -> tuple[Purchase, bool]:
-    """The purchase that a request is, and whether it asks for JSON. Raises what `parse` does, or `BuyerNotSigned`."""
+    """Read a request's purchase, and whether it asks for JSON. Raises what `parse` does, or `BuyerNotSigned`."""
     wish, as_json = parse(query, headers, quantity_max=state.quantity_max, buyer_max=state.buyer_max)
     if state.signed is not None:
         wish = wish._replace(buyer=state.signed.read(_token(wish.buyer, headers)))
@@ -93,9 +93,9 @@ def _token(given: str | None, headers: Iterable[tuple[bytes, bytes]]) -> str | N
 def parse(
     query: bytes, headers: Iterable[tuple[bytes, bytes]], *, quantity_max: int, buyer_max: int = BUYER_MAX
 ) -> tuple[Purchase, bool]:
-    """The purchase, and whether the client asks for JSON.
+    """Parse a purchase, and whether the client asks for JSON.
 
-    Nothing is ignored: raises `RequestValidationError`, which names the field, for a parameter that is unknown,
+    Nothing is ignored: it raises `RequestValidationError`, which names the field, for a parameter that is unknown,
     repeated or not valid, for two keys, and for a body; `ForeignOrigin` or `Prefetched` for what a browser does by
     itself.
     """
@@ -117,7 +117,7 @@ def _read_headers(headers: Iterable[tuple[bytes, bytes]]) -> tuple[str | None, b
     """The idempotency key, and whether the client asks for JSON."""
     key: str | None = None
     as_json = False
-    said: dict[bytes, bytes] = {}  # of where it comes from
+    said: dict[bytes, bytes] = {}  # the headers about its origin
     for name, value in headers:
         if name not in _HEARD:
             continue
@@ -145,7 +145,7 @@ def _read_headers(headers: Iterable[tuple[bytes, bytes]]) -> tuple[str | None, b
 
 
 def _is_foreign(said: Mapping[bytes, bytes]) -> bool:
-    """Whether a page of another origin sent it. Over plain HTTP browsers don't say so, but most say from where.
+    """Whether a page of another origin sent it. Over plain HTTP browsers don't say so, but most send `Origin`.
 
     Source: F. Valsorda, "Cross-Site Request Forgery" (words.filippo.io/csrf).
     """

@@ -1,4 +1,4 @@
-"""The purchase as a route of FastAPI's: what OpenAPI says of it."""
+"""The purchase as a route of FastAPI's, for OpenAPI."""
 
 from collections.abc import Sequence
 from typing import Any, Final

@@ -1,4 +1,4 @@
-"""How often a buyer, and an address, may try to buy: counted in the store, so by all instances together."""
+"""Rate limits of a buyer, and of an address, counted in the store, and so by all instances together."""
 
 import asyncio
 import ipaddress
@@ -14,11 +14,11 @@ _log = logging.getLogger(__name__)
 
 _PREFIX: Final = "seckill:rate"
 _CONNECTIONS: Final = 16
-_AWAY_S: Final = 1.0  # for which a store that did not count is not asked again
+_AWAY_S: Final = 1.0  # how long a store that did not answer is not asked again
 
 
 def rate(text: str) -> Any:
-    """A rate such as `10/second` or `100 per 5 minutes`. Raises `ConfigurationError`."""
+    """Parse a rate such as `10/second` or `100 per 5 minutes`. Raises `ConfigurationError`."""
     try:
         from limits import parse
     except ImportError:
@@ -30,9 +30,9 @@ def rate(text: str) -> Any:
 
 
 class Rates:
-    """Refuses who tries too often; a sliding window, approximated by two counters.
+    """Limits the rate of purchases, by a sliding window that is approximated by two counters.
 
-    A store that doesn't answer refuses nobody: whether it can sell is another question. `store`: its URL, of Redis or
+    If the store doesn't answer, nobody is refused here. `store`: its URL, of Redis or
     Valkey; `timeout_s`: of a call to it; `per_buyer`, `per_address`: rates, or None.
     """
 
@@ -44,7 +44,7 @@ class Rates:
         from limits.aio.storage import RedisStorage
         from limits.aio.strategies import SlidingWindowCounterRateLimiter
 
-        # The stock's own way to a server, a Sentinel set, or a Cluster.
+        # The same client as the stock's, for a server, a Sentinel set, or a Cluster.
         options = {"socket_timeout": timeout_s, "socket_connect_timeout": timeout_s, "decode_responses": False}
         clients = self._clients = connect(store, options, _CONNECTIONS)
 
@@ -56,17 +56,17 @@ class Rates:
 
         storage = Storage("async+redis://", wrap_exceptions=True, implementation="redispy", key_prefix=_PREFIX)
         self._limiter = SlidingWindowCounterRateLimiter(storage)
-        # One more would find no connection, and nobody would count.
+        # A further call would find no connection, and would not be counted.
         self._places = asyncio.Semaphore(_CONNECTIONS)
         self._away_until = 0.0
 
     async def check_address(self, address: str | None) -> None:
-        """Count one try from there. Raises `TooOften`."""
+        """Count one try from an address. Raises `TooOften`."""
         if self._per_address is not None and address is not None:
             await self._hit(self._per_address, "address", _network(address))
 
     async def check_buyer(self, buyer: str | None) -> None:
-        """Count one try of theirs. Raises `TooOften`."""
+        """Count one try of a buyer. Raises `TooOften`."""
         if self._per_buyer is not None and buyer is not None:
             await self._hit(self._per_buyer, "buyer", buyer)
 
@@ -98,7 +98,7 @@ class Rates:
 
 
 def _network(address: str) -> str:
-    """What counts as one address: with IPv6 a customer has a whole /64."""
+    """The network that counts as one address: with IPv6 a customer has a whole /64."""
     try:
         found = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

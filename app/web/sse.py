@@ -1,4 +1,4 @@
-"""Server-sent events: what many look at is looked up once, twice a second, and only while somebody looks."""
+"""Server-sent events: each feed looks twice a second for all its listeners, and only while it has any."""
 
 import asyncio
 import logging
@@ -24,14 +24,14 @@ Look = Callable[[], Awaitable[str | None]]
 
 
 class Feeds:
-    """All that is looked at in this instance, by at most `listeners_max` at once. Lives on one event loop."""
+    """The feeds of this instance, with at most `listeners_max` listeners at once. It lives on one event loop."""
 
     def __init__(self, listeners_max: int) -> None:
         self._listeners_max = listeners_max
         self._feeds: dict[str, _Feed] = {}
         self._tellings: set[_Telling] = set()
         self._closed = False
-        self.number = 0  # of news, of whatever is looked at
+        self.number = 0  # of the latest news of all feeds
 
     def _next_number(self) -> int:
         self.number += 1
@@ -43,7 +43,7 @@ class Feeds:
             raise TooManyListeners(f"{self._listeners_max} listen already; ask now and then instead")
 
     def open(self, name: str, first: str, look: Look, *, since: int) -> EventSourceResponse:
-        """Tell a listener `first`, and then whatever `look` finds that is new (None: nothing), with all of that name.
+        """Send a listener `first`, and then all news that `look` finds (None: nothing), shared by all of that name.
 
         `since` is `number` from before `first` was looked up. Raises `TooManyListeners`.
         """
@@ -72,7 +72,7 @@ class Feeds:
 
 
 class _Feed:
-    """One thing to look at, while it has listeners."""
+    """A feed, while it has listeners."""
 
     def __init__(self, look: Look, next_number: Callable[[], int]) -> None:
         self.listeners = 0
@@ -87,7 +87,7 @@ class _Feed:
         )
 
     async def next(self, seen: int) -> bytes | None:
-        """What is newer than `seen`, None at the end. A slow reader misses some, but never the latest."""
+        """Wait for news after `seen`; None at the end. A slow reader misses some, but never the latest."""
         while self.number <= seen and not self._closed:
             await self._news.wait()
         return None if self._closed else self._latest
@@ -105,14 +105,14 @@ class _Feed:
         news.set()
 
     def close(self) -> None:
-        """Nobody looks any more."""
+        """End the feed."""
         self._looking.cancel()
         self._closed = True
         self._tell()
 
 
 class _Telling(EventSourceResponse):
-    """What one listener is told; says when it is over, even if it never began."""
+    """The stream of one listener; calls `leave` at the end, even if it never began."""
 
     def __init__(self, feed: _Feed, first: str, since: int, leave: Callable[[], None]) -> None:
         super().__init__(
@@ -120,8 +120,8 @@ class _Telling(EventSourceResponse):
             ping=_HEARTBEAT_S,
             ping_message_factory=lambda: ServerSentEvent(comment="still here"),
             send_timeout=_SEND_S,
-            # When it sees uvicorn about to stop, the library would end all streams without a goodbye: `close` is given
-            # the time to do it first. (With plain uvicorn nobody calls that in time.)
+            # When uvicorn is about to stop, the library would cut all streams off: this gives `close` the time to end
+            # them first. (With plain uvicorn nobody calls that in time.)
             shutdown_grace_period=2 * _LAST_S,
         )
         self._leave = leave

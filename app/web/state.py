@@ -1,4 +1,4 @@
-"""What the routes work with; made by the lifespan, found through the request."""
+"""The state of the routes, made by the lifespan and found through the request."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ Ready = tuple[dict[str, str], list[str]]  # the checks, and the instances that i
 
 
 class StockText(NamedTuple):
-    """What buyers are told of an item: the same for all who ask within a moment, so it is made once."""
+    """The answer of `/stock` for an item: the same for all who ask within a moment, so it is made once."""
 
     level: Level
     audit: AuditVerdict | None
@@ -32,10 +32,10 @@ class StockText(NamedTuple):
 class State:
     """The parts that the routes use, and the settings that concern HTTP.
 
-    `buying`: the methods that buy; `signed`: who reads buyers from tokens, if they are signed; `rates`: who refuses
-    those that try too often, if anybody is; `catalogue`: what the shop says of what it sells.
+    `buying`: the methods that buy; `signed`: reads buyers from signed tokens, if there is a key; `rates`: limits
+    the rate of purchases, if that is set; `catalogue`: the descriptions of the items.
 
-    `buyers` and `operators` listen to what is live; from `looks` on things are made once for all who ask.
+    `buyers` and `operators` are the live feeds; from `looks` on, the fields make things once for all who ask.
     """
 
     shop: Shop

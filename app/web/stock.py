@@ -1,4 +1,4 @@
-"""What buyers look at: the stock, and their orders."""
+"""The endpoints of the stock and of orders, for buyers."""
 
 import re
 import time
@@ -29,7 +29,7 @@ PATH: Final = "/stock"
 Sku = Annotated[str, Query(pattern=f"^{SKU_PATTERN}$", description="the item")]
 
 
-# What the data of each event is. (OpenAPI 3.1 has no words for a stream of them.)
+# The data of each event. (OpenAPI 3.1 can't describe a stream of them.)
 _EVENTS: Final = {
     "schema": {
         "type": "string",
@@ -52,7 +52,7 @@ _ONE_SKU: Final[dict[str, Any]] = {
 
 
 class AuditView(BaseModel):
-    """What the auditor, one of the instances, found when it last looked at all items while they were being sold."""
+    """The findings of the auditor, one of the instances, in its last audit of all items."""
 
     auditor: str = Field(description="the instance that looked")
     at: float = Field(description="when, in seconds since 1970")
@@ -82,12 +82,12 @@ class LevelView(BaseModel):
 
     @classmethod
     def of(cls, level: Level) -> "LevelView":
-        """What the store says."""
+        """Make the view of a level."""
         return cls(sku=level.sku, stock=level.stock, lucky=level.lucky, initial=level.initial)
 
 
 class ItemView(LevelView):
-    """The same, and on what terms the item is sold: its own, and for the rest those of the settings."""
+    """Units left and sold, and the terms of the item: its own, and for the rest those of the settings."""
 
     limit_per_buyer: int = Field(description="how many units one buyer may have; 0: no limit")
     starts_at: float | None = Field(description="when the sale starts, in seconds since 1970; null: it has")
@@ -109,7 +109,7 @@ class ItemView(LevelView):
 
 
 class StockView(ItemView):
-    """The same, and whether all is well."""
+    """An item with its terms, and the last audit."""
 
     audit: AuditView | None = Field(description="null while nobody has looked lately")
     now: float = Field(description="the instance's clock, which decides whether it has started")
@@ -131,12 +131,12 @@ class OrderView(BaseModel):
 
 
 def etag(level: Level) -> str:
-    """What a restock can say that it expects (`If-Match`)."""
+    """The entity tag of a level, which a restock can expect (`If-Match`)."""
     return f'"{level.stock}-{level.lucky}"'
 
 
 def looks_at(shop: Shop, auditor: Auditor | None) -> Coalesced[StockText]:
-    """What is behind `/stock`."""
+    """The coalesced look-ups behind `/stock`."""
 
     async def look(skus: Sequence[str]) -> dict[str, StockText | Exception]:
         verdict = auditor.fresh_verdict if auditor else None
@@ -155,7 +155,7 @@ def looks_at(shop: Shop, auditor: Auditor | None) -> Coalesced[StockText]:
 
 
 async def look(scope: Scope, receive: Receive, send: Send) -> None:
-    """Units left and sold: an ASGI application. Pages that listen to nothing ask it all the time."""
+    """Units left and sold: an ASGI application. Pages without a live feed poll it."""
     state: State = scope["state"]["seckill"]
     try:
         found = await state.looks.at(_sku_of(scope["query_string"]))
@@ -188,9 +188,9 @@ async def stock(_: Request) -> Response:
     responses={200: {"content": {"text/event-stream": _EVENTS}}, **responses(400, 404, 422, 503)},
 )
 async def stock_live(request: Request, sku: Sku = DEFAULT_SKU) -> Response:
-    """The same now and at each change, at most twice a second, as server-sent events with heartbeats in between.
+    """The stock now and at each change, at most twice a second, as server-sent events with heartbeats in between.
 
-    503 if too many listen: `GET /stock` tells the same.
+    503 if too many listen: `GET /stock` answers the same.
     """
     state = state_of(request)
     state.buyers.ensure_room()

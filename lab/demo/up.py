@@ -5,7 +5,7 @@ import contextlib
 import shlex
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -21,11 +21,14 @@ _LEADING: Final = ("LOCK", "STORE", "GUARD")
 _LOOK_EVERY_S: Final = 0.5
 
 
-def run(options: StageOptions) -> int:
-    """Start the stage, begin a new sale, and stay. Return the exit status: 0, or 130 if interrupted while starting."""
+def run(options: StageOptions, variables: Mapping[str, str]) -> int:
+    """Start the stage with these further settings, begin a new sale, and stay.
+
+    Return the exit status: 0, or 130 if interrupted while starting.
+    """
     console = Console()
     try:
-        with set_up(options, console) as stage:
+        with set_up(options, console, variables) as stage:
             asyncio.run(stage.begin_sale(options.stock))
             stay_up(stage, console)
     except KeyboardInterrupt:

@@ -1,6 +1,6 @@
 """The stock in MySQL or MariaDB: read, decide, write in a transaction, if nothing has changed since the read.
 
-What tells that is the one thing in which these stores differ: a fencing token, a version, or a timestamp.
+These stores differ only in how they detect a change: by a fencing token, a version, or a timestamp.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,8 +21,8 @@ from fencelock.clients.mysql import Call
 class MySqlStockStore(TransactionalStockStore):
     """Guarded by fencing tokens: a write demands that nobody has read since, and that the stock is what was read.
 
-    Each read raises the item's fence to its token and registers what may be written. So of a holder that was paused
-    nothing is written, however well its stock may fit. A stock that was changed by hand, in SQL, is noticed.
+    Each read raises the item's fence to its token and registers the batch that may be written. So a paused holder
+    writes nothing, even if the stock looks the same. A stock that was changed by hand, in SQL, is noticed.
     """
 
     @override
@@ -60,11 +60,11 @@ class MySqlStockStore(TransactionalStockStore):
 
 
 class _OptimisticStockStore(TransactionalStockStore):
-    """Guarded without tokens: a row says when it was written, and a write demands that it still says what was read.
+    """Guarded without tokens: a row has a version, and a write demands that it is still the one that was read.
 
-    Any grant will do, or none: fences are not looked at, and orders have token 0. Of several that decide at once one
-    writes, the others read again. A write takes its units from what is there, if there are as many, so nothing is ever
-    oversold. Coming from the fence in mid-sale, `seckill stock unfence` begins a new epoch of tokens.
+    Any grant will do, or none: fences are ignored, and orders have token 0. Of several concurrent decisions one is
+    written, the others read again. A write takes its units from the current stock, if it has as many, so nothing is
+    ever oversold. Coming from the fence in mid-sale, `seckill stock unfence` begins a new epoch of tokens.
     """
 
     _word: ClassVar[str]  # the column
@@ -101,9 +101,9 @@ class _OptimisticStockStore(TransactionalStockStore):
 
 
 class VersionedStockStore(_OptimisticStockStore):
-    """Guarded by a number that each write counts up: written is what was decided on what is still there.
+    """Guarded by a number that each write increments: a write needs the number that was read.
 
-    A change of the stock by hand has to count, too, else a sale that was decided before may be written after it:
+    A change of the stock by hand must increment it, too, else a sale that was decided before may be written after it:
     `UPDATE seckill_items SET stock = 25, version = version + 1 WHERE sku = 'default'`.
     """
 
@@ -111,13 +111,13 @@ class VersionedStockStore(_OptimisticStockStore):
 
 
 class TimestampedStockStore(_OptimisticStockStore):
-    """Guarded by the time of the last write, in whole seconds: how it is often done, and not enough.
+    """Guarded by the time of the last write, in whole seconds: a common practice, and not enough.
 
-    Two writes within one tick of the clock look alike. The second was decided on what is no longer there, and passes:
-    a buyer may get more than the limit, an item may be sold to a later buyer. What is checked by itself still
-    holds: no unit is sold that isn't there, no idempotency key gets two orders. `VersionedStockStore` has no such gap.
+    Two writes within one tick of the clock look alike. The second was decided on stale data, and passes: a buyer may
+    get more than the limit, an item may be sold to a later buyer. The separate checks still hold: no unit is sold
+    that isn't there, no idempotency key gets two orders. `VersionedStockStore` has no such gap.
 
-    A change of the stock by hand has to set `changed_at`, too: `changed_at = changed_at + INTERVAL 1 SECOND`.
+    A change of the stock by hand must set `changed_at`, too: `changed_at = changed_at + INTERVAL 1 SECOND`.
     """
 
     _word = "changed_at"

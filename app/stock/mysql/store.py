@@ -1,4 +1,4 @@
-"""What the stores in MySQL have in common: all but what tells them that nothing has changed since a read."""
+"""The common part of the stores in MySQL: all but how they detect a change since a read."""
 
 import re
 import secrets
@@ -85,10 +85,9 @@ class TransactionalStockStore(StockStore):
         except fencelock_mysql.ConfigurationError as error:
             raise ConfigurationError(str(error)) from None
         self._sessions = self._client.sessions(
-            # In whole seconds. A wait for somebody else's transaction leaves the connection usable.
+            # In whole seconds. This time-out leaves the connection usable.
             f"SET SESSION innodb_lock_wait_timeout = {max(1, int(timeout_s / 2))}, time_zone = '+00:00'",
-            # Whoever is paused in a transaction, or cut off without a word, has given up by then and blocks the others
-            # no longer.
+            # A client that is paused in a transaction, or cut off, has given up by then, and must not block the others.
             silent_s=timeout_s + 1,
         )
         self._sweeper = Sweeper(self._client, self._sessions)
@@ -101,7 +100,7 @@ class TransactionalStockStore(StockStore):
 
     @abstractmethod
     async def _register(self, call: Call, skus: Iterable[str], fence: Fence, batch_id: str | None) -> None:
-        """Before a read: register the batch that may be written, if this guard can; begins a transaction then."""
+        """Register, before a read, the batch that may be written, if this guard can; then a transaction begins."""
 
     @abstractmethod
     def _refusal(self, item: ItemRow, fence: Fence, batch_id: str | None) -> FenceRefused | None:
@@ -109,7 +108,7 @@ class TransactionalStockStore(StockStore):
 
     @abstractmethod
     def _version(self, item: ItemRow) -> str | None:
-        """What a batch must give back."""
+        """The version that a batch must give back."""
 
     @abstractmethod
     def _unless_changed(self, fence: Fence, batch: Batch) -> tuple[str, tuple[Any, ...]]:
@@ -117,11 +116,11 @@ class TransactionalStockStore(StockStore):
 
     @abstractmethod
     def _fence(self, item: ItemRow | None) -> Fence | None:
-        """What the item's fence has seen."""
+        """The highest token that the item's fence has seen, with its source."""
 
     @abstractmethod
     def _token(self, fence: Fence) -> int:
-        """What is written into orders. Raises `ValueError` for a token that can't be compared."""
+        """The token to write into orders. Raises `ValueError` for a token that can't be compared."""
 
     # -- the store ---------------------------------------------------------------------------------------------------
 
@@ -138,7 +137,7 @@ class TransactionalStockStore(StockStore):
 
         async def read(call: Call) -> _Seen:
             await self._register(call, sorted(asks), fence, batch_id)
-            # The items first: what is read after them is at least as new as their versions.
+            # The items come first: all that is read after them is at least as new as their versions.
             items = await tables.find_items(call, asks)
             lost = await _find_lost(call, items, expected)
             bought = await tables.find_bought(call, items, asks)
@@ -179,7 +178,7 @@ class TransactionalStockStore(StockStore):
         async def write(call: Call) -> tuple[dict[str, list[str] | StockError], dict[str, ItemRow]]:
             await call.begin()
             written: dict[str, Written] = {}
-            for sku in sorted(batches):  # in one order, so that no two wait for each other
+            for sku in sorted(batches):  # in one order, so that there is no deadlock
                 await call.run("SAVEPOINT item")
                 first = await tables.take(call, sku, batches[sku], *self._unless_changed(fence, batches[sku]))
                 if first is None:
@@ -210,7 +209,7 @@ class TransactionalStockStore(StockStore):
     async def _why_not(
         self, call: Call, sku: str, item: ItemRow | None, fence: Fence, batch: Batch
     ) -> list[str] | StockError:
-        """Why a batch was not written; the ids of its orders, if it was before."""
+        """Find out why a batch was not written; return the ids of its orders, if it had been written before."""
         if item is None:
             return _unknown(sku)
         if item.batch == batch.batch_id:
@@ -404,7 +403,7 @@ class TransactionalStockStore(StockStore):
 
     @override
     async def ping(self, *, timeout_s: float | None = None) -> None:
-        # A write: a replica, or a server that was made read-only, answers a SELECT as if all were well.
+        # A write, as a replica, or a server that was made read-only, answers a SELECT as if all were well.
         limit_s = self._client.timeout_s if timeout_s is None else min(timeout_s, self._client.timeout_s)
         await self._run(self._readers, tables.write_something, limit_s)
 
@@ -427,7 +426,7 @@ class TransactionalStockStore(StockStore):
     ) -> Result:
         """Run some statements, the wait for a connection included in the deadline.
 
-        What is under way then ends with its connection; what it has written is not known, as ever.
+        At the deadline the connection is closed; whether its statements were written is then unknown.
         """
         if self._client.closed:
             raise StockUnavailable("the connection to MySQL is closed")
@@ -442,13 +441,13 @@ class TransactionalStockStore(StockStore):
     def _expected(self, skus: Iterable[str]) -> dict[str, tuple[Position, ...]]:
         for sku in skus:
             refuse_odd_name(sku)
-        # Nothing is kept of a name that is only asked for: it may be anything.
+        # A name that is only asked for is not kept: it may be anything.
         marks = {sku: self._watermarks.get(sku) for sku in skus}
         return {sku: mark.positions if mark is not None else () for sku, mark in marks.items()}
 
 
 class _Seen(NamedTuple):
-    """What a read has found; `lost`: for items that lack an order that is expected."""
+    """The result of a read; `lost`: errors of the items that lack an expected order."""
 
     items: dict[str, ItemRow]
     lost: dict[str, StockBehind]
@@ -459,7 +458,7 @@ class _Seen(NamedTuple):
 async def _find_lost(
     call: Call, items: Mapping[str, ItemRow], expected: Mapping[str, tuple[Position, ...]]
 ) -> dict[str, StockBehind]:
-    """The items that lack an order that is expected, unless a later generation has begun."""
+    """Find the items that lack an expected order, unless a later generation has begun."""
     # The last one was written with its item's row, or not at all.
     there = {(item.sku, item.last_entry): item.last_tag for item in items.values()}
     there |= await tables.find_orders(
@@ -484,7 +483,7 @@ def _mark(position: Position) -> str:
 
 
 def _unmark(mark: str) -> Position:
-    """The position of a mark. Raises `ValueError` for what is no mark."""
+    """The position of a mark. Raises `ValueError` if it is not a mark."""
     match = _MARK.fullmatch(mark)
     if match is None:
         raise ValueError(f"not a mark of ours: {mark[:100]!r}")

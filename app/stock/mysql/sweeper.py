@@ -1,4 +1,4 @@
-"""What earlier sales have left in MySQL, deleted by and by: a new sale of two million orders holds nobody up."""
+"""Deletes the rows of earlier sales in MySQL in the background: a new sale of two million orders blocks nobody."""
 
 import asyncio
 import logging
@@ -15,10 +15,10 @@ _log = logging.getLogger(__name__)
 
 
 class Sweeper:
-    """Deletes what does not count any more, a thousand rows at a time, with pauses: a task, for one item at a time.
+    """Deletes rows of earlier sales, a thousand at a time, with pauses, in a task that does one item at a time.
 
-    Whoever sells an item, or begins a sale of it, sweeps; so it does not matter who stops before all is gone. Several
-    get in each other's way: then one of them goes on.
+    Each instance that sells an item, or begins a sale of it, sweeps, so any of them may stop early. If several
+    conflict, one of them goes on.
     """
 
     def __init__(self, client: MySqlClient, sessions: Sessions) -> None:
@@ -29,7 +29,7 @@ class Sweeper:
         self._closed = False
 
     def sweep(self, items: Iterable[ItemRow]) -> None:
-        """Begin to sweep those of the items that need it."""
+        """Begin to sweep the items that need it."""
         for item in items:
             if item.swept != item.sale and not self._closed:
                 self._items.setdefault(item.sku, item)
@@ -54,16 +54,16 @@ class Sweeper:
         try:
             began_at = time.monotonic()
             while await self._client.call(partial(tables.sweep, item=item), sessions=self._sessions):
-                # As long as it took: the sale has the disk at least as often.
+                # For as long as it took: the sale has the disk at least half of the time.
                 await asyncio.sleep(time.monotonic() - began_at)
                 began_at = time.monotonic()
         except StockUnavailable:
-            pass  # it is done again with the next sale
+            pass  # the next sale tries again
         except Exception:
             _log.exception("unexpected error while sweeping %s", item.sku)
 
     async def close(self) -> None:
-        """Stop, in the middle of it."""
+        """Stop, even in the middle of an item."""
         self._closed = True
         task = self._here
         if task is not None:

@@ -1,6 +1,6 @@
-"""The stock's tables in MySQL or MariaDB, and the statements on them that do not depend on what guards the writes."""
+"""The stock's tables in MySQL or MariaDB, and the statements on them that do not depend on the guard."""
 
-# ruff: noqa: S608 - they are made of constants; what comes from elsewhere is an argument
+# ruff: noqa: S608 - they are made of constants; all else is an argument
 
 import json
 from collections import Counter
@@ -20,7 +20,7 @@ _SKU: Final = "sku VARBINARY(64) NOT NULL"
 _NAME: Final = f"VARBINARY({NAME_BYTES})"
 _WHOLE: Final = "BIGINT UNSIGNED NOT NULL"
 _INNODB: Final = "ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4"
-# An item's orders, buyers and keys are those of its current sale. What earlier ones left is deleted by and by.
+# An item's orders, buyers and keys are those of its current sale. Rows of earlier ones are swept in time.
 _OF_SALE: Final = f"{_SKU}, sale {_WHOLE} DEFAULT 0"
 SCHEMA: Final = (
     # With defaults, so that an operator can put an item on sale by hand.
@@ -36,7 +36,7 @@ SCHEMA: Final = (
     f"epoch {_WHOLE}, batch VARBINARY(64) NOT NULL, PRIMARY KEY (sku, sale, entry)) {_INNODB}",
     f"CREATE TABLE seckill_buyers ({_OF_SALE}, name {_NAME} NOT NULL, units {_WHOLE}, "
     f"PRIMARY KEY (sku, sale, name)) {_INNODB}",
-    # What an idempotency key stands for: an order, for good, or a refusal until it expires.
+    # An idempotency key stands for an order, for good, or for a refusal until it expires.
     f"CREATE TABLE seckill_keys ({_OF_SALE}, name {_NAME} NOT NULL, outcome VARBINARY(64) NOT NULL, "
     f"quantity {_WHOLE}, buyer {_NAME}, order_id VARBINARY(128), expires_at DATETIME(6), "
     f"PRIMARY KEY (sku, sale, name), INDEX (sku, expires_at)) {_INNODB}",
@@ -49,9 +49,9 @@ SCHEMA: Final = (
 # By the server's clock. CURRENT_TIMESTAMP is in UTC, too: the sessions say so.
 _NOW: Final = "UTC_TIMESTAMP(6)"
 _NOW_US: Final = f"TIMESTAMPDIFF(MICROSECOND, '1970-01-01', {_NOW})"
-# Both move at each write, whichever of them is looked at.
+# Both change at each write, whichever of them is compared.
 _WRITTEN: Final = "version = version + 1, changed_at = GREATEST(CURRENT_TIMESTAMP, changed_at)"
-# Beyond whatever was written before, even within one second.
+# Later than any earlier write, even within one second.
 _BEYOND: Final = f"{_WRITTEN} + INTERVAL 1 SECOND"
 _THIS_SALE: Final = "sale = (SELECT sale FROM seckill_items WHERE sku = %s)"
 _AT_ONCE: Final = 1000  # rows that a statement deletes at most
@@ -94,7 +94,7 @@ _COLUMNS: Final = (
 
 
 async def find_items(call: Call, skus: Iterable[str]) -> dict[str, ItemRow]:
-    """Those of the items that exist."""
+    """Find the items that exist."""
     names = list(skus)
     if not names:
         return {}
@@ -105,7 +105,7 @@ async def find_items(call: Call, skus: Iterable[str]) -> dict[str, ItemRow]:
 async def find_orders(
     call: Call, items: Mapping[str, ItemRow], entries: Mapping[str, Sequence[int]]
 ) -> dict[tuple[str, int], str]:
-    """The tags of those of the orders that exist, by item and entry."""
+    """Find the tags of the orders that exist, by item and entry."""
     wanted = [(items[sku], some) for sku, some in entries.items() if sku in items]
     columns = "sku, entry, LEFT(SHA1(secret), 8)"
     rows = await _select(call, columns, "seckill_orders", "entry", wanted)
@@ -113,7 +113,7 @@ async def find_orders(
 
 
 async def find_bought(call: Call, items: Mapping[str, ItemRow], asks: Mapping[str, Ask]) -> dict[str, dict[str, int]]:
-    """What the buyers that are asked for have bought of each item."""
+    """Find the units of each item that the given buyers have bought."""
     found: dict[str, dict[str, int]] = {sku: {} for sku in asks}
     buyers = [(item, asks[sku].buyers) for sku, item in items.items()]
     for sku, name, units in await _select(call, "sku, name, units", "seckill_buyers", "name", buyers):
@@ -124,7 +124,7 @@ async def find_bought(call: Call, items: Mapping[str, ItemRow], asks: Mapping[st
 async def find_settled(
     call: Call, items: Mapping[str, ItemRow], asks: Mapping[str, Ask]
 ) -> dict[str, dict[str, Settled]]:
-    """What the keys that are asked for stand for, of each item."""
+    """Find what the given keys stand for, of each item."""
     found: dict[str, dict[str, Settled]] = {sku: {} for sku in asks}
     keys = [(item, asks[sku].keys) for sku, item in items.items()]
     columns = f"sku, name, expires_at <= {_NOW}, outcome, quantity, buyer, order_id"
@@ -135,7 +135,7 @@ async def find_settled(
 
 
 async def find_batch(call: Call, sku: str, batch: Batch) -> list[str]:
-    """The ids of the orders that a batch has written."""
+    """Find the ids of the orders that a batch has written."""
     rows = await _rows(
         call,
         f"SELECT entry, secret FROM seckill_orders WHERE sku = %s AND {_THIS_SALE} AND entry > %s AND batch = %s "
@@ -146,7 +146,7 @@ async def find_batch(call: Call, sku: str, batch: Batch) -> list[str]:
 
 
 async def list_orders(call: Call, sku: str, first: int, last: int, limit: int) -> list[Order]:
-    """Orders from one entry to another, oldest first."""
+    """Read the orders from one entry to another, oldest first."""
     rows = await _rows(
         call,
         "SELECT entry, secret, quantity, buyer, idempotency_key, instance, token, batch, epoch FROM seckill_orders "
@@ -185,7 +185,7 @@ async def list_changes(call: Call, sku: str | None, limit: int) -> list[Change]:
 
 
 async def count_orders(call: Call, sku: str) -> int:
-    """How many orders an item's current sale has."""
+    """Count the orders of an item's current sale."""
     rows = await _rows(call, f"SELECT COUNT(*) FROM seckill_orders WHERE sku = %s AND {_THIS_SALE}", (sku, sku))
     return int(rows[0][0])
 
@@ -196,7 +196,7 @@ async def count_orders(call: Call, sku: str) -> int:
 async def take(call: Call, sku: str, batch: Batch, unless_changed: str, args: Sequence[Any]) -> int | None:
     """Take a batch's units from the stock, if a condition holds; None if it doesn't, or if it is the last batch again.
 
-    Answers the entry of its first order.
+    Returns the entry of its first order.
     """
     units, orders = sum(sold.quantity for sold in batch.sold), len(batch.sold)
     tag = tag_of(batch.sold[-1].secret) if batch.sold else ""
@@ -211,7 +211,7 @@ async def take(call: Call, sku: str, batch: Batch, unless_changed: str, args: Se
 
 
 async def write_keys(call: Call, item: ItemRow, first_entry: int, batch: Batch, refusal_ttl_us: int) -> bool:
-    """Write what a batch's idempotency keys stand for; False, and nothing, if one of them stands for something."""
+    """Write what a batch's idempotency keys stand for; False, with nothing written, if one is already taken."""
     sku, sale = item.sku, item.sale
     rows: list[tuple[Any, ...]] = [
         (sku, sale, sold.key, "sold", sold.quantity, sold.buyer, order_id(sku, entry, sold.secret), None)
@@ -225,7 +225,7 @@ async def write_keys(call: Call, item: ItemRow, first_entry: int, batch: Batch, 
         return True
     expired = f"DELETE FROM seckill_keys WHERE sku = %s AND expires_at <= {_NOW}"
     await call.run(f"{expired} AND sale = %s AND name IN ({_places(rows)})", [sku, sale, *(row[2] for row in rows)])
-    if batch.refused:  # so that more of them go than come
+    if batch.refused:  # so that more go than come
         await call.run(f"{expired} LIMIT {_AT_ONCE}", (sku,))
     # An INTERVAL NULL makes it NULL: never.
     values = ", ".join([f"(%s, %s, %s, %s, %s, %s, %s, {_NOW} + INTERVAL %s MICROSECOND)"] * len(rows))
@@ -249,7 +249,7 @@ class Written(NamedTuple):
 
     @property
     def order_ids(self) -> list[str]:
-        """In the order of the batch."""
+        """The ids of the orders, in the order of the batch."""
         entries = enumerate(self.batch.sold, self.first_entry)
         return [order_id(self.item.sku, entry, sold.secret) for entry, sold in entries]
 
@@ -270,9 +270,9 @@ async def write_orders(call: Call, written: Iterable[Written], instance: str, to
 
 
 async def create_item(call: Call, sku: str) -> None:
-    """Have a row for an item, and have it locked.
+    """Ensure that an item has a row, and lock it.
 
-    Its versions begin where no earlier one of a removed item was: a write that was decided on that one may come late.
+    Its versions begin above those of a removed item: a write that was decided on one of these may come late.
     """
     await call.run(
         f"INSERT INTO seckill_items SET sku = %s, version = {_NOW_US} ON DUPLICATE KEY UPDATE sku = sku", (sku,)
@@ -294,7 +294,7 @@ async def move_on(call: Call, sku: str) -> None:
 
 
 async def widen_terms(call: Call) -> None:
-    """Have room for what a pause says in the table of an earlier release."""
+    """Widen the column of an earlier release, so that the text of a pause fits."""
     column = "TABLE_SCHEMA = DATABASE() AND TABLE_NAME = 'seckill_items' AND COLUMN_NAME = 'terms'"
     narrow = f"{column} AND CHARACTER_MAXIMUM_LENGTH < {TERMS_BYTES}"
     if await _rows(call, f"SELECT 1 FROM information_schema.COLUMNS WHERE {narrow}"):
@@ -311,13 +311,13 @@ async def note(call: Call, sku: str, by: str, what: str, was: Mapping[str, Any],
 
 
 async def remove_item(call: Call, sku: str) -> None:
-    """Remove an item, and what is left of earlier sales."""
+    """Remove an item, and all rows of earlier sales."""
     for table in ("seckill_items", "seckill_orders", "seckill_buyers", "seckill_keys"):
         await call.run(f"DELETE FROM {table} WHERE sku = %s", (sku,))
 
 
 async def set_units(call: Call, sku: str, stock: int, terms: str) -> None:
-    """Set the units left, and the item's own terms; what was decided on others is not written any more."""
+    """Set the units left, and the item's own terms; batches that were decided before are no longer written."""
     await call.run(
         f"UPDATE seckill_items SET stock = %s, initial = lucky + %s, terms = %s, {_BEYOND} WHERE sku = %s",
         (stock, stock, terms, sku),
@@ -333,7 +333,7 @@ async def begin_generation(call: Call, sku: str, after: int) -> None:
 
 
 async def begin_sale(call: Call, sku: str) -> None:
-    """Begin a sale: what was sold of an item until now does not count any more. See `sweep`."""
+    """Begin a sale: earlier sales of the item no longer count. See `sweep`."""
     await call.run(
         "UPDATE seckill_items SET sale = generation, lucky = 0, last_entry = 0, last_tag = '', batch = NULL "
         "WHERE sku = %s",
@@ -342,7 +342,7 @@ async def begin_sale(call: Call, sku: str) -> None:
 
 
 async def sweep(call: Call, item: ItemRow) -> bool:
-    """Delete some of what earlier sales of an item have left; False when nothing is left."""
+    """Delete some rows of an item's earlier sales; False when none is left."""
     for table in ("seckill_orders", "seckill_buyers", "seckill_keys"):
         answer = await call.run(
             f"DELETE FROM {table} WHERE sku = %s AND sale < %s LIMIT {_AT_ONCE}", (item.sku, item.sale)
@@ -362,7 +362,7 @@ async def unfence(call: Call, sku: str) -> None:
 
 
 async def write_something(call: Call) -> None:
-    """Show that the tables are there, and can be written to: a key, of no item, that expires."""
+    """Check that the tables exist, and can be written to: write a key, of no item, that expires."""
     tables = "seckill_items, seckill_orders, seckill_buyers, seckill_keys, seckill_log, seckill_notices"
     await call.run(f"SELECT 1 FROM {tables} LIMIT 0")
     await call.run(
@@ -373,7 +373,7 @@ async def write_something(call: Call) -> None:
 
 
 async def find_group_writes(call: Call) -> str | None:
-    """The name of what lets several servers write at once, if the server is a member of such a group."""
+    """Find the setting by which several servers can write at once, if the server is in such a group."""
     rows = await _rows(
         call, "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('wsrep_on', 'group_replication_group_name')"
     )
@@ -403,7 +403,7 @@ async def _rows(call: Call, sql: str, args: Sequence[Any] = ()) -> tuple[tuple[A
 async def _select(
     call: Call, columns: str, table: str, key: str, wanted: Iterable[tuple[ItemRow, Sequence[object]]]
 ) -> list[list[Any]]:
-    """Those of some rows of each item that exist, by the primary key: the item, its sale, and `key`."""
+    """Read the rows of each item that exist, by the primary key: the item, its sale, and `key`."""
     some = [(item, values) for item, values in wanted if values]
     if not some:
         return []
@@ -425,5 +425,5 @@ def _places(values: Sequence[object]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A value of a row; texts are bytes there."""
+    """Decode a value of a row, where texts are bytes."""
     return value.decode() if isinstance(value, bytes) else value

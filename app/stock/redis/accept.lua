@@ -1,4 +1,4 @@
--- Begin a new generation with all that is there, so that no order of before is expected any more.
+-- Begin a new generation with all that is there, so that no earlier order is expected any more.
 --
 -- KEYS: of the item, and its log
 -- Request: expected, by, what

@@ -1,11 +1,11 @@
--- Write a batch as the articles do: the number that was computed from what was read some time ago, whatever is there now.
+-- Write a batch as the articles do: the stock that was computed from an earlier read, whatever is there now.
 --
 -- KEYS: of the item
 -- Request: stock (the units after this batch), instance, token, batch; sold: of each order quantity, buyer, key, secret
--- Answers the entries of the orders. One step, so that nobody sees half of it.
+-- Returns the entries of the orders. It is one atomic step.
 
 local key, entries = keys_of_next_item(), {}
-redis.call("HDEL", key.fence, "sold")  -- what is guarded later knows nothing of this
+redis.call("HDEL", key.fence, "sold")  -- the note of a guarded write no longer holds
 redis.call("SET", key.stock, request.stock)
 for _, sold in ipairs(request.sold) do
   local quantity, buyer, name, secret = unpack(sold)

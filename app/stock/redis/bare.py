@@ -1,4 +1,4 @@
-"""The articles' store in Redis or Valkey, with nothing that checks."""
+"""The articles' store in Redis or Valkey, without any check."""
 
 import json
 from collections.abc import Awaitable, Mapping, Sequence
@@ -27,9 +27,9 @@ Answer = TypeVar("Answer")
 
 
 class BareStockStore(RedisStockStore):
-    """The articles' store: read, decrement, write, with nothing that checks. It holds while a lock holds, no longer.
+    """The articles' store: read, decrement, write, without any check. It is right only while the lock is held.
 
-    For `--guard none`: to see what the guard is for.
+    It is for `--guard none`, which shows what the guard is for.
     """
 
     guarded = False
@@ -37,7 +37,7 @@ class BareStockStore(RedisStockStore):
 
     @override
     async def prepare(self, fence: Fence, batch_id: str, asks: Mapping[str, Ask]) -> dict[str, Snapshot | StockError]:
-        """Plain reads; the fence is not looked at."""
+        """Read plainly, without a look at the fence."""
         found = {sku: await _error_or(self._read_bare(sku, ask)) for sku, ask in asks.items()}
         raise_if_none_was_reached(found)
         return found
@@ -57,7 +57,7 @@ class BareStockStore(RedisStockStore):
 
     @override
     async def commit(self, fence: Fence, batches: Mapping[str, Batch]) -> dict[str, list[str] | StockError]:
-        """Write the number that was computed from what was read some time ago."""
+        """Write the stock that was computed from an earlier read."""
         found = {sku: await _error_or(self._write_bare(sku, fence, batch)) for sku, batch in batches.items()}
         raise_if_none_was_reached(found)
         return found
@@ -76,14 +76,14 @@ class BareStockStore(RedisStockStore):
 
     @override
     async def resolve(self, fence: Fence, batches: Mapping[str, Batch]) -> dict[str, list[str] | StockError | None]:
-        """Whether they seem to have been written; nothing stops what is still on its way."""
+        """Look whether they seem to have been written; nothing stops a write that is still on its way."""
         found = {sku: await _error_or(self._find(sku, batch)) for sku, batch in batches.items()}
         raise_if_none_was_reached(found)
         return found
 
     @override
     async def set_stock(self, sku: str, fence: Fence, stock: int, **how: Unpack[Restock]) -> Level:
-        """Plain writes."""
+        """Write plainly."""
         keys = self._keys(sku)
         async with self._sale.commands() as redis:
             before = int(await redis.get(keys.stock) or 0), int(await redis.get(keys.lucky) or 0)
@@ -109,7 +109,7 @@ class BareStockStore(RedisStockStore):
 
     @override
     async def inspect(self, skus: Sequence[str]) -> dict[str, Fence | StockError | None]:
-        """There are no fences."""
+        """Return None for each item: there are no fences."""
         return dict.fromkeys(skus)
 
 

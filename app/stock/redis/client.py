@@ -1,4 +1,4 @@
-"""Calls to Redis or Valkey: each with a deadline, with errors of ours. Only this file and `connect` import redis."""
+"""Calls to Redis or Valkey, each with a deadline and our own errors. Only this file and `connect` import redis."""
 
 import hashlib
 import re
@@ -29,7 +29,7 @@ from app.stock.bulkhead import Bulkhead
 from app.stock.redis.connect import connect
 
 _WAIT_PART: Final = 0.8  # of a call's deadline, for the replicas
-_NOT_CONNECTED: Final = re.compile(r"Error -?[0-9]+ connecting to ")  # redis-py's; nothing was sent
+_NOT_CONNECTED: Final = re.compile(r"Error -?[0-9]+ connecting to ")  # the error of redis-py when nothing was sent
 
 
 _NOT_OUR_DATA: Final = {
@@ -39,7 +39,7 @@ _NOT_OUR_DATA: Final = {
 
 
 class Script:
-    """A Lua script that lies beside this file, behind what they have in common.
+    """A Lua script beside this file, with `common.lua` put before it.
 
     `sha`: the digest by which a server knows a script that it has loaded.
     """
@@ -55,8 +55,8 @@ class RedisClient:
 
     `redis://`, `rediss://` and `unix://` are redis-py's; besides them `redis+sentinel://host:26379,host:26379/master/0`
     and `redis+cluster://host:6379` (`rediss+...` for TLS). A call that isn't answered within `timeout_s` raises
-    `StockUnavailable`. Nothing is repeated here: what may be repeated is the caller's knowledge. With `wait_replicas` a
-    durable call raises it, too, when fewer replicas than that have its writes in time.
+    `StockUnavailable`. Nothing is retried here: only the caller knows what may be repeated. With `wait_replicas` a
+    durable call raises it, too, when fewer replicas acknowledge its writes in time.
     """
 
     def __init__(self, url: str, *, timeout_s: float = 2.0, connections: int = 16, wait_replicas: int = 0) -> None:
@@ -73,13 +73,13 @@ class RedisClient:
         try:
             self._redis, *self._helpers = connect(url, options, connections)
         except (ValueError, RedisError):
-            # Neither the URL nor the error: a part of the password may be in both.
+            # The message quotes neither the URL nor the error: both may contain a part of the password.
             raise ConfigurationError(
                 "not a store's URL: say redis://host:6379/0, rediss://..., unix://..., "
                 "redis+sentinel://host:26379,host:26379/master/0 or redis+cluster://host:6379 "
                 "(with user:password@ before the host; '/', ':' and '@' in them written as %2F, %3A and %40)"
             ) from None
-        # A rush of 500 must not open 500 connections; those above wait, within their call's deadline.
+        # A rush of 500 must not open 500 connections; the other calls wait, within their deadline.
         self._bulkhead = Bulkhead(connections)
         self.clustered = isinstance(self._redis, redis.asyncio.RedisCluster)
 
@@ -92,7 +92,7 @@ class RedisClient:
         durable: bool = False,
         timeout_s: float | None = None,
     ) -> Any:
-        """Run a script; a server that has forgotten it (a restart, a failover) is told it again."""
+        """Run a script; load it again into a server that has lost it (by a restart or a failover)."""
         async with self._call(timeout_s) as limit_s:
             if script.known:
                 try:
@@ -106,7 +106,7 @@ class RedisClient:
     async def _send(self, durable: bool, limit_s: float, *command: str | int) -> Any:
         if not (durable and self._wait_replicas):
             return await self._redis.execute_command(*command)
-        # WAIT is about the writes of its own connection, so both go over one. 0 ms would mean: wait for ever.
+        # WAIT is about the writes of its own connection, so both use the same one. 0 ms would mean: wait for ever.
         wait_ms = max(1, int(limit_s * 1000 * _WAIT_PART))
         async with self._redis.pipeline(transaction=False) as pipe:
             pipe.execute_command(*command)
@@ -114,12 +114,12 @@ class RedisClient:
             try:
                 answer, replicas = await pipe.execute(raise_on_error=False)
             except (ReadOnlyError, BusyLoadingError) as error:
-                # Either of the two was refused: not for certain the first.
+                # Either of the two was refused, not necessarily the first.
                 raise StockUnavailable(f"the store takes no writes: {error}") from error
         if isinstance(answer, Exception):
             raise answer
         if isinstance(replicas, Exception) or replicas < self._wait_replicas:
-            # Written, but who knows for how long.
+            # The write was made, but may be lost in a failover.
             raise StockUnavailable(
                 f"{self._wait_replicas} replicas must acknowledge the write within {wait_ms} ms, and did: {replicas}"
             )
@@ -128,7 +128,7 @@ class RedisClient:
     async def ensure_lasting(self, timeout_s: float | None) -> None:
         """Raise `StockUnavailable` if the server may forget what it has acknowledged although nothing breaks.
 
-        It evicts keys when its memory is full; or replicas that a failover may promote are not waited for.
+        It may evict keys when its memory is full, or a failover may promote replicas that are not waited for.
         """
         async with self._call(timeout_s):
             try:
@@ -151,12 +151,12 @@ class RedisClient:
 
     @asynccontextmanager
     async def commands(self, timeout_s: float | None = None) -> AsyncIterator[Any]:
-        """redis-py's own client, for a block of commands with one deadline."""
+        """Yield redis-py's own client, for a block of commands with one deadline."""
         async with self._call(timeout_s):
             yield self._redis
 
     async def scan(self, pattern: str, page: int) -> AsyncIterator[str]:
-        """The keys that match, some more than once. Each page of the server's keys is a call with its own deadline."""
+        """Yield the keys that match, some more than once. Each page of keys is a call with its own deadline."""
         for node in self._redis.get_primaries() if self.clustered else [None]:
             of_node = {"target_nodes": node} if node else {}
             cursor: Any = 0
@@ -185,7 +185,7 @@ class RedisClient:
 
 @contextmanager
 def _translated(limit_s: float) -> Iterator[None]:
-    """redis-py's errors as ours: the one place that knows them."""
+    """Translate redis-py's errors into ours; nothing else knows them."""
     try:
         yield
     except TimeoutError as error:
@@ -207,7 +207,7 @@ def _translated(limit_s: float) -> Iterator[None]:
     except UnicodeDecodeError as error:
         raise StockCorrupt("a key of ours holds something that is not text") from error
     except ResponseError as error:
-        # What the server can't do has a code word (NOREPLICAS, MISCONF, NOPERM, ...); the rest is about our data.
+        # An inability of the server has a code word (NOREPLICAS, MISCONF, NOPERM, ...); the rest is about our data.
         for said, wrong in _NOT_OUR_DATA.items():
             if said in str(error):
                 raise StockUnavailable(f"the store {wrong}: {error}", untouched=True) from error
@@ -216,6 +216,6 @@ def _translated(limit_s: float) -> Iterator[None]:
             raise StockCorrupt(f"a key of ours holds something that is not ours: {error}") from error
         raise StockUnavailable(f"the store refuses: {error}") from error
     except (RedisError, OSError, RuntimeError) as error:  # RuntimeError: uvloop's, of a connection that was reset
-        # Only its text tells at what the error came.
+        # Only its text says at which step the error occurred.
         nobody_there = _NOT_CONNECTED.match(str(error)) is not None
         raise StockUnavailable(f"the store can't be reached: {error}", untouched=nobody_there) from error

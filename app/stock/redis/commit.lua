@@ -1,18 +1,18 @@
--- Write a batch, of each item all or nothing, if it is still the one that was prepared under our token, and the stock what
--- was read then.
+-- Write a batch, of each item all or nothing, if it is still the one that was prepared under our token, and the stock
+-- is what was read then.
 --
 -- KEYS: of each item
 -- Request: source, token, batch, instance, refusal_ttl_ms; items: stock (as it was read), sold (of each order: quantity,
 -- buyer, key, secret; "" for none), refused (keys, and what each stands for)
--- Answers for each item {"ok", first order, generation}, or {reason, ...}. The other orders' ids follow the first one.
+-- Returns for each item {"ok", first order, generation}, or {reason, ...}. The other orders' ids follow the first one.
 
--- Why an item's part can't be written, else nothing. A script that fails half-way is not undone, so look first at
--- everything that a write could stumble on.
+-- The reason why an item's part can't be written, else nothing. A script that fails half-way is not rolled back, so
+-- check first everything that could make a write fail.
 local function refuse(key, item, fence)
   if fence.token ~= request.token or fence.prepared ~= request.batch then return {"stale", fence.token or "none"} end
   local stock, lucky = unpack(redis.call("MGET", key.stock, key.lucky))
   if stock ~= item.stock then return {"changed", stock or "none"} end
-  -- MGET says of a key that holds something else that it isn't there.
+  -- MGET returns nil for a key of another type, too.
   if not whole(lucky or redis.pcall("GET", key.lucky) or "0") then return {"corrupt", key.lucky} end
   if half_written(fence, lucky or "0") then return {"half", key.lucky} end
   local orders = redis.call("TYPE", key.orders).ok
@@ -28,7 +28,7 @@ end
 
 local REFUSALS_MAX = 10000  -- of an item, in each of its two hashes
 
--- Remember refusals: in a hash that takes the place of an older one when it is full, or too old.
+-- Remember refusals, in a hash that replaces the older one when it is full, or too old.
 local function remember(key, fence, refused)
   local now, begun = now_ms(), redis.call("HGET", key.refused, "")
   local too_old = begun and now - (tonumber(begun) or 0) > tonumber(request.refusal_ttl_ms)
@@ -45,7 +45,7 @@ local function remember(key, fence, refused)
   redis.call("PEXPIRE", key.refused, string.format("%.0f", 2 * request.refusal_ttl_ms))
 end
 
--- In an order in which a half is noticed, and sells nothing twice: the units first, the note that they were sold last.
+-- The order makes a partial write noticed, and sells nothing twice: first the units, last the note of them.
 local function write(key, item, fence)
   local units, lucky = 0, nil
   for _, sold in ipairs(item.sold) do units = units + tonumber(sold[1]) end
@@ -56,7 +56,7 @@ local function write(key, item, fence)
   local first, last, ms, seq, settled = "", nil, nil, nil, {}
   for i, sold in ipairs(item.sold) do
     local quantity, buyer, name, secret = unpack(sold)
-    -- The first id is the store's clock, the others follow it, so that the first one tells them all.
+    -- The first id is the store's clock, the others follow it, so that all can be derived from the first one.
     last = redis.call("XADD", key.orders, ms and (ms .. "-" .. string.format("%.0f", seq + i - 1)) or "*",
       "quantity", quantity, "buyer", buyer, "key", name, "secret", secret,
       "instance", request.instance, "token", request.token, "batch", request.batch, "epoch", fence.epoch or "0")
@@ -74,7 +74,7 @@ local function write(key, item, fence)
   if #settled > 0 then redis.call("HSET", key.settled, unpack(settled)) end
   if #item.refused > 0 then remember(key, fence, item.refused) end
   lucky = lucky or redis.call("GET", key.lucky) or "0"
-  -- One command, so that "sold" is about this batch.
+  -- A single command, so that "sold" is about this batch.
   local note = {"batch", request.batch, "first", first, "sold", string.format("%.0f", lucky) .. " " .. request.batch}
   if last then  -- quicker to read here than at the end of a stream
     for _, text in ipairs({"last", last, "tag", tag_of(item.sold[#item.sold][4])}) do note[#note + 1] = text end
@@ -87,8 +87,8 @@ local function commit(key, item)
   local readable, fence = pcall(read_fence, key.fence)
   if not readable or odd(fence) then return {"corrupt", key.fence} end
   if fence.batch == request.batch then
-    -- The last batch again: its answer was lost on the way. Before all else, as the fence may have moved on since.
-    -- Written again, so that there is something to wait for the replicas with.
+    -- The last batch again: its answer was lost. This comes first, as the fence may have advanced since.
+    -- The field is written again, so that WAIT has a write to wait for.
     redis.call("HSET", key.fence, "batch", fence.batch)
     return {"ok", fence.first, fence.generation}
   end

@@ -1,10 +1,10 @@
--- What the scripts beside this file have in common: it is put before each of them. A script has one argument, a JSON
--- object; its texts and numbers are texts, so that nothing is rounded.
+-- The common part of the scripts beside this file, put before each of them. A script has one argument, a JSON object,
+-- in which numbers are strings, so that nothing is rounded.
 
 local request = cjson.decode(ARGV[1])
 
--- The keys of the next item: stock, lucky, fence, buyers, what idempotency keys stand for, orders, and the refusals that are
--- remembered, newer and older ones.
+-- The keys of the next item: stock, lucky, fence, buyers, what idempotency keys stand for, orders, and the remembered
+-- refusals, newer and older ones.
 local keys_used = 0
 local function keys_of_next_item()
   local key = {}
@@ -14,10 +14,10 @@ local function keys_of_next_item()
   return key
 end
 
--- What an item's fence hash holds, false for what it doesn't: the highest token that was seen and whose numbers these are;
--- the batch that may be written (`prepared`), the last one that was (`batch`), its first order and the last order of all, with
--- its tag; the item's own terms, in JSON; the generation (when the sale began, in ms) and the epoch of the tokens; the units that there were at the start;
--- and the units sold as of the end of the last write, with its batch.
+-- The fields of an item's fence hash, false for a missing one: the highest token that was seen, and its source;
+-- the batch that may be written (`prepared`), the last one that was (`batch`), its first order and the last order of
+-- all, with its tag; the item's own terms, in JSON; the generation (when the sale began, in ms) and the epoch of the tokens;
+-- the units at the start; and the units sold as of the end of the last write, with its batch.
 local FENCE = {"source", "token", "prepared", "batch", "first", "last", "tag", "terms", "generation", "epoch", "initial", "sold"}
 
 local function read_fence(name)
@@ -35,20 +35,20 @@ local function whole_if_any(text)
   return not text or (#text <= 16 and string.match(text, "^%d+$"))
 end
 
--- Whether a fence holds what none of our scripts has written.
+-- Whether a fence holds values that none of our scripts has written.
 local function odd(fence)
   return not fence.source ~= not fence.token
     or not (whole_if_any(fence.token) and whole_if_any(fence.generation) and whole_if_any(fence.epoch))
 end
 
--- Whether the last write died half-way: it counts its units first and notes that they were sold last. (What other means have
--- written is none of this.)
+-- Whether the last write ended half-way: it counts its units first, and notes them last. (Writes by other means don't
+-- matter here.)
 local function half_written(fence, lucky)
   local sold, batch = string.match(fence.sold or "", "^(%d+) (.*)$")
   return sold and batch == (fence.batch or "") and tonumber(lucky) > tonumber(sold)
 end
 
--- The first command of a sale that we may not run, else nothing. A right that is missing ends a script where it stands.
+-- The first command of a sale that we may not run, else nothing: a missing permission would end a script half-way.
 local function forbidden(key)
   if not redis.acl_check_cmd then return end  -- before Redis 7
   local needed = {
@@ -64,8 +64,8 @@ local function forbidden(key)
   end
 end
 
--- A line of the operators' log, under the key behind those of the item: who it was, what, before and after. It comes before
--- what it is about: a right that is missing ends a script where it stands.
+-- Write a line of the operators' log, under the key behind those of the item: who, what, before and after. It comes
+-- before the change: a missing permission would end a script half-way.
 local LOG_MAX = 1000
 
 local function note(before, after)
@@ -78,13 +78,13 @@ local function now_ms()
   return now[1] * 1000 + math.floor(now[2] / 1000)
 end
 
--- What the key of an order stands for, in JSON: see `keys.py`.
+-- The value of an order's idempotency key, in JSON: see `keys.py`.
 local function stands_for(quantity, buyer, secret)
   local of = buyer ~= "" and '"buyer":' .. cjson.encode(buyer) .. "," or ""
   return '{"outcome":"sold","quantity":' .. quantity .. "," .. of .. '"secret":"' .. secret .. '"}'
 end
 
--- What tells an order from another one with its id, if a store was set back: the beginning of a digest of its secret.
+-- The tag that distinguishes orders with the same id, if a store was set back: the beginning of a digest of the secret.
 local function tag_of(secret)
   return string.sub(redis.sha1hex(secret), 1, 8)
 end
@@ -99,7 +99,7 @@ local function first_of(page)
   return page[1][1], ""
 end
 
--- Why a grant may not use a fence: its token comes from elsewhere, or a higher one was here before; else nothing.
+-- The reason why a grant may not pass a fence: its token has another source, or a higher one was seen; else nothing.
 local function refuse_token(fence)
   if fence.source and fence.source ~= request.source then return {"foreign", fence.source, fence.token} end
   if fence.token and tonumber(fence.token) > tonumber(request.token) then return {"stale", fence.token} end
@@ -117,15 +117,15 @@ local function missing(orders, generation, expected)
   end
 end
 
--- A number for a generation that begins now: later than `generation` and all that is expected.
+-- A number for a generation that begins now: greater than `generation` and those of all expected orders.
 local function next_generation(generation, expected)
   local number = math.max(now_ms(), tonumber(generation or "0") + 1)
   for _, order in ipairs(expected) do number = math.max(number, tonumber(order[1]) + 1) end
   return string.format("%.0f", number)
 end
 
--- What `look(key, ...)` says of an item; or, if it stumbles on something that is not ours under one of the item's keys,
--- which that is. All else that can go wrong is the server's business: nil, and what it says.
+-- The result of `look(key, ...)` for an item; or, if one of its keys holds a foreign type, "corrupt" and that key.
+-- All other errors are the server's: nil, and the text.
 local KINDS = {
   stock = "string", lucky = "string", fence = "hash", buyers = "hash", settled = "hash", orders = "stream",
   refused = "hash", refused_before = "hash",

@@ -1,4 +1,4 @@
-"""What a store's URL means to redis-py: a server, a Sentinel set, a Cluster."""
+"""Makes redis-py's client for a store's URL: of a server, a Sentinel set, or a Cluster."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -34,7 +34,7 @@ def _one_of(*words: str) -> Callable[[str], str]:
     return lambda text: words[words.index(text)]
 
 
-# What may follow the `?`, how it is read, and what is expected.
+# The options behind the `?`: how each is parsed, and the text of what is expected.
 _PLAIN: Final[dict[str, tuple[Callable[[str], Any], str]]] = {
     "db": (int, "a number"),
     "username": (str, "text"),
@@ -61,7 +61,7 @@ _SENTINEL: Final[dict[str, tuple[Callable[[str], Any], str]]] = {
 
 
 def connect(url: str, options: dict[str, Any], connections: int) -> list[Any]:
-    """The client that the URL names, and those that it needs besides.
+    """Make the client that the URL names, and those that it needs besides.
 
     Raises `ConfigurationError`, which names the option that is wrong, and `ValueError` or `RedisError`, whose text may
     have a part of the password.
@@ -142,7 +142,7 @@ def _sentinel(scheme: str, rest: str, options: dict[str, Any], own: dict[str, An
 
 
 class _Finder(Sentinel):
-    """Says what each Sentinel said; redis-py says how its clients are configured."""
+    """Reports the error of each Sentinel, where redis-py reports how its clients are configured."""
 
     async def discover_master(self, service_name: str) -> Any:
         try:
@@ -163,7 +163,7 @@ class _Finder(Sentinel):
 
 
 class _Packing:
-    """Mixed into redis-py's connections: over asyncio it packs in Python what it sends, hiredis nine times as fast."""
+    """Mixed into redis-py's connections, which pack commands in Python over asyncio; hiredis is nine times as fast."""
 
     def pack_command(self, *args: Any) -> list[bytes]:
         # A command of two words is one argument to redis-py.

@@ -1,8 +1,8 @@
--- What the fences of some items have seen, and whether the orders that the caller expects are there. Changes nothing.
+-- Read what the fences of some items have seen, and whether the orders that the caller expects are there.
 --
 -- KEYS: of each item
 -- Request: items: expected
--- Answers for each item {"ok", source, token, last order, its tag, generation}, or {reason, ...}.
+-- Returns for each item {"ok", source, token, last order, its tag, generation}, or {reason, ...}.
 
 local function inspect(key, item)
   local fence = read_fence(key.fence)

@@ -1,4 +1,4 @@
-"""Where an item's data lies in Redis or Valkey, and what the texts there stand for."""
+"""The keys of an item's data in Redis or Valkey, and the format of their values."""
 
 import json
 import re
@@ -46,7 +46,7 @@ _WHOLE: Final = re.compile(r"0|[1-9][0-9]{0,14}")
 
 
 class Keys:
-    """Where an item's data lies.
+    """The keys of an item's data.
 
     The default item's `stock` and `lucky` are called just that, as the articles do and as people look for them with
     redis-cli. All keys of any other item lie in one hash slot, so that a Redis Cluster can hold it.
@@ -61,7 +61,7 @@ class Keys:
         self.buyers = f"{item}:buyers"
         self.settled = f"{item}:keys"
         self.orders = f"{item}:orders"
-        # Refusals that are remembered for a while: newer ones, and older ones.
+        # Refusals that are remembered for a while: the newer ones, and the older ones.
         refused = (f"{item}:refused", f"{item}:refused-before")
         self.log = f"{item}:log"  # for operators' scripts alone
         self.all = (self.stock, self.lucky, self.fence, self.buyers, self.settled, self.orders, *refused)
@@ -69,7 +69,7 @@ class Keys:
 
 @lru_cache(10_000)
 def keys_of(sku: str) -> Keys:
-    """The same for an item; made once. Raises `ItemNotPossible` for a name that is none."""
+    """The keys of an item, cached. Raises `ItemNotPossible` for a name that is not valid."""
     refuse_odd_name(sku)
     return Keys(sku)
 
@@ -82,7 +82,7 @@ def mark_of(position: Position) -> str:
 
 
 def position_of(mark: str) -> Position:
-    """The position of a mark. Raises `ValueError` for what is no mark."""
+    """The position of a mark. Raises `ValueError` if it is not a mark."""
     match = _MARK.fullmatch(mark)
     if match is None:
         raise ValueError(f"not a mark of ours: {mark[:100]!r}")
@@ -91,7 +91,7 @@ def position_of(mark: str) -> Position:
 
 
 def whole(sku: str, name: str, text: str) -> int:
-    """A number of units. Raises `StockCorrupt`, with the name of the key, for anything else."""
+    """Parse a number of units. Raises `StockCorrupt`, with the name of the key, for anything else."""
     if not _WHOLE.fullmatch(text):
         raise StockCorrupt(f"the key {name!r} of item {sku!r} is not a whole number of 0 or more")
     return int(text)
@@ -100,7 +100,7 @@ def whole(sku: str, name: str, text: str) -> int:
 def level_of(
     sku: str, stock: str | None, lucky: str | None, initial: str | None, last_entry: str | None, terms: str
 ) -> Level:
-    """Units left and sold, of the texts. Raises `UnknownItem` and `StockCorrupt`."""
+    """Parse the units left and sold. Raises `UnknownItem` and `StockCorrupt`."""
     at = Keys(sku)
     if stock is None:
         raise unknown(sku)
@@ -111,7 +111,7 @@ def level_of(
 
 
 def terms_of(sku: str, text: str) -> Terms:
-    """An item's own terms. Raises `StockCorrupt`."""
+    """Parse an item's own terms. Raises `StockCorrupt`."""
     try:
         return Terms.from_text(text)
     except ValueError:
@@ -128,7 +128,7 @@ def snapshot_of(
     last_entry: str | None = None,
     terms: str = "",
 ) -> Snapshot:
-    """What a decision is made on: `bought` and `settled` are texts, or None, for the buyers and the keys of `ask`."""
+    """Make a snapshot; `bought` and `settled` have a text or None for each buyer and each key of `ask`."""
     own = terms_of(sku, terms)
     if not (ask.buyers or ask.keys):
         return Snapshot(stock, lucky, last_entry=last_entry, terms=own)
@@ -147,18 +147,18 @@ def snapshot_of(
 
 
 def pack(settled: Settled) -> str:
-    """What a key stands for that was refused. (What an order's key stands for the scripts write: common.lua.)"""
+    """Encode what the key of a refusal stands for. (For the key of an order the scripts do so: common.lua.)"""
     fields = {name: value for name, value in asdict(settled).items() if value is not None}
     return json.dumps(fields, separators=(",", ":"))
 
 
 def pack_sold(sold: Sold) -> tuple[str, str, str, str]:
-    """An order as the scripts take it."""
+    """Encode an order for the scripts."""
     return str(sold.quantity), sold.buyer or "", sold.key or "", sold.secret
 
 
 def unpack(sku: str, text: str) -> Settled:
-    """What a key stands for. Raises `StockCorrupt`."""
+    """Parse what a key stands for. Raises `StockCorrupt`."""
     entry_id, _, packed = text.partition(" ")
     try:
         fields = json.loads(packed)
@@ -170,7 +170,7 @@ def unpack(sku: str, text: str) -> Settled:
 
 
 def order_of(sku: str, entry_id: str, fields: dict[str, str]) -> Order:
-    """An entry of the stream. Raises `StockCorrupt`."""
+    """Parse an entry of the stream. Raises `StockCorrupt`."""
     try:
         return Order(
             id=f"{sku}~{entry_id}~{fields['secret']}",
@@ -189,7 +189,7 @@ def order_of(sku: str, entry_id: str, fields: dict[str, str]) -> Order:
 
 
 def change_of(sku: str, entry_id: str, fields: dict[str, str]) -> Change:
-    """An entry of the operators' log. Raises `StockCorrupt`."""
+    """Parse an entry of the operators' log. Raises `StockCorrupt`."""
     try:
         before, after = json.loads(fields["before"]), json.loads(fields["after"])
         return Change(int(entry_id.partition("-")[0]) / 1000, fields["by"], fields["what"], sku, before, after)
@@ -198,21 +198,21 @@ def change_of(sku: str, entry_id: str, fields: dict[str, str]) -> Change:
 
 
 def unknown(sku: str) -> UnknownItem:
-    """The error of an item that is not there."""
-    # The default item's key has a name that people know; the others' names are nobody's business.
+    """The error for an item that does not exist."""
+    # The default item's key has a name that people know; the others' names are internal.
     why = f": the key {Keys(sku).stock!r} is not there" if sku == DEFAULT_SKU else ""
     return UnknownItem(f"no item {sku!r}{why}")
 
 
 def token_of(fence: Fence) -> str:
-    """A token as the scripts read it. Raises `ValueError`."""
+    """Encode a token for the scripts. Raises `ValueError`."""
     if not 0 < fence.token < _LARGEST_TOKEN:
         raise ValueError(f"a fencing token must be from 1 to 2**53, not {fence.token}")
     return str(fence.token)
 
 
 def refusal_of(sku: str, fence: Fence | None, answer: Sequence[Any]) -> StockError:  # noqa: PLR0912 - a case each
-    """Why a script has not done it; what no script of ours says comes from something else."""
+    """The error for a script's refusal; an answer that no script of ours gives comes from something else."""
     parts: list[Any] = answer if isinstance(answer, list) and answer else [None]
     reason, *details = parts
     error: StockError
@@ -247,5 +247,5 @@ def refusal_of(sku: str, fence: Fence | None, answer: Sequence[Any]) -> StockErr
 
 
 def nonsense(answer: object) -> StockUnavailable:
-    """The error for an answer that no script of ours gives: whatever it was asked for may or may not be done."""
+    """The error for an answer that no script of ours gives: the request may or may not have been carried out."""
     return StockUnavailable(f"the store gives an answer that is none: {str(answer)[:80]!r}")

@@ -1,7 +1,7 @@
--- Units left and sold of some items, each in one glance: read apart, they would not add up while something is being sold.
+-- Read units left and sold of some items, each at one moment: read apart, they would not add up during a sale.
 --
 -- KEYS: of each item
--- Answers for each item {"ok", stock, lucky, units at the start, last order, own terms}, or {reason, ...}.
+-- Returns for each item {"ok", stock, lucky, units at the start, last order, own terms}, or {reason, ...}.
 
 local function level(key)
   local last = redis.call("XREVRANGE", key.orders, "+", "-", "COUNT", 1)

@@ -1,4 +1,4 @@
-"""The stock in Redis or Valkey, as operators, readers and the auditor see it. The sale is in `store`."""
+"""The stock in Redis or Valkey, for operators, readers and the auditor. The sale is in `store`."""
 
 import asyncio
 import json
@@ -48,7 +48,7 @@ _NOTICES: Final = "seckill:notices"
 
 
 class ItemRequest(NamedTuple):
-    """What a script is told of one item. `positions`: the orders that it expects."""
+    """The part of a script's request that is about one item. `positions`: the orders that it expects."""
 
     keys: Sequence[str]
     request: Mapping[str, object]
@@ -56,11 +56,10 @@ class ItemRequest(NamedTuple):
 
 
 class RedisOperations(StockStore):
-    """All of a stock store but the sale.
+    """All operations of a stock store but the sale.
 
     `refusal_ttl_s`: how many seconds a refusal is remembered for its idempotency key (an order's key is remembered for
-    good). `wait_replicas`: what was written counts only when that many replicas have it, too; until then it is in
-    doubt.
+    good). `wait_replicas`: a write is in doubt until that many replicas have acknowledged it.
     """
 
     def __init__(
@@ -101,7 +100,7 @@ class RedisOperations(StockStore):
         return keys_of(sku)
 
     def _expected(self, sku: str) -> tuple[Position, ...]:
-        """The orders of an item that must be there. Nothing is kept of a name that is only asked for."""
+        """The orders of an item that must be there. A name that is only asked for is not kept."""
         watermark = self._watermarks.get(sku)
         return watermark.positions if watermark is not None else ()
 
@@ -128,7 +127,7 @@ class RedisOperations(StockStore):
         elif parts:
             try:
                 found = await run(parts)
-            except StockError:  # one item that can't be read at all would hide the others
+            except StockError:  # an item that can't be read at all would hide the others
                 found = await self._one_by_one(run, parts)
         raise_if_none_was_reached(found)
         return found
@@ -143,17 +142,17 @@ class RedisOperations(StockStore):
         writes: bool,
         parts: Mapping[str, ItemRequest],
     ) -> "dict[str, Answer | StockError]":
-        # A function that called itself from here would keep the whole batch until the next collection of garbage.
+        # A recursive closure would keep the whole batch until the next garbage collection.
         keys = [key for part in parts.values() for key in part.keys]
         argument = json.dumps({**request, "items": [part.request for part in parts.values()]}, separators=(",", ":"))
         try:
-            # What is read of earlier sales is told to their buyers, too, so that is durable as well.
+            # Buyers also get answers from what is read of earlier purchases, so that must be durable as well.
             answers = await client.run(script, keys, argument, durable=writes)
             if not isinstance(answers, list) or len(answers) != len(parts):
                 raise nonsense(answers)
         except StockError as error:
             if writes:
-                # The server's own error, not an answer of the script's: who knows how far it came?
+                # This is the server's own error, not the script's answer: how far the script came is unknown.
                 unknown = error if isinstance(error, StockUnavailable) else StockUnavailable(str(error))
                 return dict.fromkeys(parts, unknown)
             if len(parts) == 1:
@@ -262,7 +261,7 @@ class RedisOperations(StockStore):
         return sorted(found)
 
     async def _named(self, what: str) -> list[str]:
-        """The items that have such a key."""
+        """Find the items that have such a key."""
         found = set()
         async for key in self._readers.scan(f"seckill:{{*}}:{what}", _PAGE):
             name = key.removeprefix("seckill:{").removesuffix(f"}}:{what}")

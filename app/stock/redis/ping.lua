@@ -1,8 +1,8 @@
--- Whether the store can be written to, by us: a replica, or a server without memory, answers a PING as if all were well.
+-- Check that we can write to the store: a replica, or a server out of memory, answers a PING as if all were well.
 --
 -- KEYS: of an item; and one of our own, which is written
 -- Request: instance
--- Answers "ok", or {"forbidden", command}.
+-- Returns "ok", or {"forbidden", command}.
 
 local may_not = forbidden(keys_of_next_item())
 if may_not then return {"forbidden", may_not} end

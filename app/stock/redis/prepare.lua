@@ -1,12 +1,12 @@
--- Raise the fences of some items to our token, register the batch that may be written, and read what it needs: one atomic
--- step. An item that can't be sold does not stop the others.
+-- Raise the fences of some items to our token, register the batch that may be written, and read what it needs, in one
+-- atomic step. An item that can't be sold does not stop the others.
 --
 -- KEYS: of each item
 -- Request: source, token, batch, refusal_ttl_ms; items: expected, buyers, keys
--- Answers for each item {"ok", stock, lucky, units of each buyer, what each key stands for, last order, its tag, generation,
+-- Returns for each item {"ok", stock, lucky, units of each buyer, what each key stands for, last order, its tag, generation,
 -- own terms}, or {reason, ...}.
 
--- Complete what keys stand for by what was refused of late, in this generation.
+-- Add the recent refusals of this generation to what the keys stand for.
 local function add_refusals(key, names, generation, settled)
   local oldest = now_ms() - request.refusal_ttl_ms
   for _, hash in ipairs({key.refused, key.refused_before}) do
@@ -25,14 +25,14 @@ local function prepare(key, item)
   if refusal then return refusal end
   local lost = missing(key.orders, fence.generation, item.expected)
   if lost then return {"behind", lost} end
-  -- One call is cheaper than two, but says of a key that holds something else that it isn't there.
+  -- MGET is cheaper than two calls, but returns nil for a key of another type, too.
   local stock, lucky = unpack(redis.call("MGET", key.stock, key.lucky))
   if not (stock and lucky) then
     stock, lucky = redis.call("GET", key.stock), redis.call("GET", key.lucky) or "0"
   end
   local prepared = {"source", request.source, "token", request.token, "prepared", request.batch}
   if not stock then
-    -- Nothing that is on its way may be written, even if the stock comes back.
+    -- No write that is on its way may succeed, even if the stock comes back.
     if fence.token then redis.call("HSET", key.fence, unpack(prepared)) end
     return {"unknown"}
   end

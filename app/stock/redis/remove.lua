@@ -1,8 +1,8 @@
--- Remove an item of which nothing was sold, under the fence like any other write. The fence stays, for those who come too late.
+-- Remove an item of which nothing was sold, under the fence like any other write. The fence stays, for late writes.
 --
 -- KEYS: of the item, and its log
 -- Request: source, token, by, what
--- Answers {"ok"}, or {reason, ...}.
+-- Returns {"ok"}, or {reason, ...}.
 
 local key = keys_of_next_item()
 local fence = read_fence(key.fence)

@@ -1,10 +1,10 @@
 -- Set the units left, or add some, under the fence like any other write.
 --
 -- KEYS: of the item, and its log
--- Request: source, token, stock, add (whether it is to be added), if_match (stock and lucky must be that, else false), new_sale
--- (to forget all that was sold), forget_orders (how many orders that must be, else false), terms (what changes of the item's
--- own; null for none), expected, by, what
--- Answers {"ok", stock, lucky, initial, own terms}, or {reason, ...}.
+-- Request: source, token, stock, add (whether it is to be added), if_match (stock and lucky must be that, else false),
+-- new_sale (to forget all that was sold), forget_orders (how many orders that must be, else false), terms (the changes to
+-- the item's own; null for none), expected, by, what
+-- Returns {"ok", stock, lucky, initial, own terms}, or {reason, ...}.
 
 local key = keys_of_next_item()
 local fence = read_fence(key.fence)
@@ -58,7 +58,7 @@ end
 is.stock, is.sold = tonumber(stock), tonumber(lucky)
 note(was, is)
 if request.new_sale then
-  -- Not DEL: to free some million orders takes seconds, in which nothing else would be answered.
+  -- Not DEL: to free some million orders takes seconds, and blocks the server.
   redis.call("UNLINK", key.buyers, key.settled, key.orders, key.refused, key.refused_before)
   redis.call("HDEL", key.fence, "batch", "first", "last", "tag")
   fence.batch = nil
@@ -76,6 +76,6 @@ if terms == "" then
 else
   redis.call("HSET", key.fence, "terms", terms)
 end
--- Whatever was prepared was decided on another stock.
+-- A batch that is prepared was decided on another stock.
 redis.call("HDEL", key.fence, "prepared")
 return {"ok", stock, lucky, initial, false, terms}

@@ -1,4 +1,4 @@
-"""The stock in Redis or Valkey: three Lua scripts, a fence between them, orders in a stream beside the stock."""
+"""The stock in Redis or Valkey: Lua scripts, guarded by a fence, and the orders in a stream beside the stock."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeVar
@@ -37,7 +37,7 @@ class RedisStockStore(RedisOperations):
     """The guarded store: every write is checked against the fence by the script that makes it."""
 
     def __init__(self, url: str, **options: Any) -> None:
-        """Takes what `RedisOperations` does."""
+        """Take the arguments of `RedisOperations`."""
         super().__init__(url, **options)
         self._prepare, self._commit, self._inspect = Script("prepare.lua"), Script("commit.lua"), Script("inspect.lua")
 
@@ -137,10 +137,10 @@ class RedisStockStore(RedisOperations):
 
 
 class ComparingStockStore(RedisStockStore):
-    """Guarded without tokens, for locks that give none: a batch is written if what it was decided on is still there.
+    """Guarded without tokens, for locks that give none: a batch is written if the data it was decided on is unchanged.
 
-    Every grant counts alike, so a late one is not told from one whose turn it is: it can make the other read once more,
-    but not sell what was sold.
+    All grants count alike, so a late holder is not distinguished from the current one: it can make the other read
+    once more, but not sell units that are sold.
     """
 
     @override
@@ -157,7 +157,7 @@ class ComparingStockStore(RedisStockStore):
 
     @override
     async def inspect(self, skus: Sequence[str]) -> dict[str, Fence | StockError | None]:
-        """As `StockStore` says; there is no fence that could have seen anything."""
+        """Check the orders as in `StockStore`; there is no fence that could have seen a token."""
         seen = await super().inspect(skus)
         return {sku: answer if isinstance(answer, StockError) else None for sku, answer in seen.items()}
 

@@ -1,4 +1,4 @@
--- Forget the fence of an item, and begin an epoch: its tokens can't be compared with those of before.
+-- Forget the fence of an item, and begin an epoch: its tokens can't be compared with earlier ones.
 --
 -- KEYS: of the item, and its log
 -- Request: by, what

@@ -1,5 +1,5 @@
-// Who has the lock, beyond what is seen of it at a moment: its last holder, between two grants, and instances that believe
-// to hold it although it is not theirs any more: their grant is a ghost.
+// The last holder of the lock, between two grants, and instances that believe they hold the lock although they no longer do:
+// their grant is a ghost.
 
 const LATELY_S = 1; // so long the last holder is shown
 // An instance's report is up to a second old: only an instance that believes for longer is mistaken.
@@ -31,7 +31,7 @@ export function ghosts(picture) {
 
 let last = { instance: null, token: "-1", at: 0 }; // the last holder: seen with the lock, or known from its grant
 
-/** Who had the lock a moment ago, when nobody has it now: `{ instance, token }`, or null. */
+/** The instance that had the lock a moment ago, when nobody has it now: `{ instance, token }`, or null. */
 export function lately({ at, lock, lock_error, queue, grants }) {
   const holder = queue.find(({ holds }) => holds);
   const ends = grants.map(({ instance, token, at: from, held_ms }) => ({ instance, token, at: Math.min(at, from + held_ms / 1_000) }));
@@ -41,7 +41,7 @@ export function lately({ at, lock, lock_error, queue, grants }) {
   return at - last.at < LATELY_S ? last : null;
 }
 
-/** The first to have had the lock since: `{ instance, token }`. */
+/** The first instance to have had the lock since: `{ instance, token }`. */
 function heir({ queue, grants }, token) {
   const later = [...queue.filter(({ holds }) => holds), ...grants].filter((one) => BigInt(one.token) > BigInt(token));
   later.sort((one, other) => (BigInt(one.token) < BigInt(other.token) ? -1 : 1));

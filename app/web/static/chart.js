@@ -11,7 +11,7 @@ const WHOLE = Array.from({ length: 13 }, (_, power) => [1, 2, 5].map((step) => s
 const charts = new Set();
 onLight(() => charts.forEach((chart) => chart.redraw()));
 
-// The moments that matter, in each chart.
+// Draw the marked moments in each chart.
 function drawMarks(u) {
   const { ctx, bbox } = u;
   ctx.save();
@@ -30,7 +30,7 @@ function drawMarks(u) {
 }
 
 /**
- * A chart in an element. `top` says up to what value it goes, `value` how values are written.
+ * A chart in an element. `top` gives its highest value, `value` formats values.
  */
 export class Chart {
   #element;
@@ -81,7 +81,7 @@ export class Chart {
     this.#plot?.setData(columns);
   }
 
-  /** The same in the colours of now. */
+  /** Redraw in the current colours. */
   redraw() {
     this.#plot?.redraw();
   }

@@ -1,4 +1,4 @@
-// Each instance has a colour of its own, the same wherever it is shown. Which colours there are is said in common.css.
+// Each instance has a colour of its own, the same wherever it is shown. The colours are in common.css.
 
 import { make, write } from "./dom.js";
 
@@ -18,7 +18,7 @@ export function introduce(instances) {
 const known = new Map();
 const light = matchMedia("(prefers-color-scheme: dark)");
 
-/** Have `change` called when it becomes light or dark. */
+/** Have `change` called when the theme becomes light or dark. */
 export function onLight(change) {
   light.addEventListener("change", change);
   addEventListener("theme", change);
@@ -26,7 +26,7 @@ export function onLight(change) {
 
 onLight(() => known.clear());
 
-/** A colour that is said in the style sheets, as it is now: it changes with the light. */
+/** A colour of the style sheets, as it is now: it changes with the theme. */
 export function colour(name) {
   if (!known.has(name)) {
     const probe = document.body.appendChild(make("span", "unseen"));
@@ -53,7 +53,7 @@ export function engrave(plate, instance) {
   plate.dataset.colour = place(instance);
 }
 
-/** The colour alone, beside a text that has the name. */
+/** Show the colour alone, beside a text that has the name. */
 export function dot(instance) {
   const made = make("span", "dot");
   made.dataset.colour = place(instance);

@@ -1,4 +1,4 @@
-// The two charts: the stock, which falls as it is sold, and what each instance sells.
+// The two charts: the stock, which falls as it is sold, and the sales of each instance.
 
 import { Chart } from "./chart.js";
 import { colour, colourOf, plate } from "./colour.js";
@@ -15,7 +15,7 @@ const levelChart = new Chart(part("levels"), { top: () => initial, value: number
 levelChart.draw([{ label: texts.stock, colour: () => colour("--stock"), area: () => colour("--stock-area") }]);
 const rateChart = new Chart(part("rates"), { top: () => fastest, value: about });
 
-/** Draw what history has, and say it. */
+/** Draw the history, and describe it in words. */
 export function showCurves(picture) {
   showLevels(picture.level);
   showRates();

@@ -1,4 +1,4 @@
-/** The page about the API: what /openapi.json says, and a way to try it. */
+/** The page about the API: shows /openapi.json, and lets one try it. */
 
 const swagger = document.createElement("script");
 swagger.src = "/docs/swagger-ui-bundle.js"; // no module

@@ -2,7 +2,7 @@
 
 export const part = (id) => document.getElementById(id);
 
-/** Nothing is written that is there already: that would be announced again, and drawn again. */
+/** Write a text only if it has changed: else it would be announced and drawn again. */
 export function write(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }

@@ -6,9 +6,9 @@ import { keyed, make, part, write } from "./dom.js";
 import { age, moment, number } from "./figure.js";
 
 const OLD_S = 300;
-const SAY_EVERY_MS = 5_000; // to people who listen: the last event, now and then
+const SAY_EVERY_MS = 5_000; // to screen readers: the last event, now and then
 
-let newest = null; // when the newest that is known was; null before the first picture
+let newest = null; // when the newest known event was; null before the first picture
 let now = 0;
 let unsaid = [];
 let timer = null;
@@ -38,7 +38,7 @@ function fill(made, event) {
 
 const rows = keyed(part("events"), ({ id, at }) => `${id}/${at}`, row, fill);
 
-/** Show them, newest first, and say what is new. */
+/** Show the events, newest first, and announce the new ones. */
 export function showEvents({ at: moment, events }) {
   now = moment;
   part("no-events").hidden = events.length > 0;

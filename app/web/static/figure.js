@@ -13,7 +13,7 @@ const clock = new Intl.DateTimeFormat(texts.locale, {
 
 export const number = (value) => whole.format(value);
 
-/** With a decimal where that says something. */
+/** A number, with a decimal where that matters. */
 export const about = (value) => (value >= 10 || Number.isInteger(Math.round(value * 10) / 10) ? whole : tenths).format(value);
 
 /** A span in seconds. */

@@ -10,7 +10,7 @@ const PATIENCE_MS = 10_000;
 const told = JSON.parse(document.querySelector("meta[name=item]").content);
 const states = new Map(); // by sku: the element that says how many are left
 
-/** The item's own page; who was sent here with a name keeps it. */
+/** The item's own page; a buyer's name in the address is kept. */
 function addressOf(sku) {
   const query = new URLSearchParams(location.search);
   query.set("sku", sku);
@@ -55,7 +55,7 @@ async function look(sku) {
     if (answer.ok) states.get(sku).textContent = stateOf(await answer.json());
     else if (answer.status === 404) states.get(sku).textContent = texts.comesLater;
   } catch {
-    // it stays what it was
+    // it stays as it was
   }
 }
 

@@ -15,7 +15,7 @@ function keeper(storage) {
       try {
         storage().setItem(`seckill.${name}`, JSON.stringify(value));
       } catch {
-        // private browsing, or full: it is kept as long as the page is
+        // private browsing, or full: it is kept as long as the page lives
       }
     },
     remove(name) {

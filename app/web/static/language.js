@@ -1,4 +1,4 @@
-// Which of the languages that a page speaks its reader is shown: the browser's wish decides, or ?lang=zh.
+// The language of a page, one of those that it has: by the browser's preference, or by ?lang=zh.
 
 /** The words of the one chosen of `languages`, and `locale`: how dates and numbers are written. */
 export function choose(languages) {

@@ -1,12 +1,12 @@
-// How many units are left: told by the service as it changes, or asked for; and what time it is there.
+// How many units are left, by server-sent events or by polling; and what time it is at the service.
 
-const LIVE_PAUSE_MS = 60_000; // between questions while we are told: they set the clock, and notice a dead line
+const LIVE_PAUSE_MS = 60_000; // between polls while events come: they set the clock, and notice a dead connection
 const ASKING_PAUSE_MS = 3_000; // while we are not
 const MISSING_PAUSE_MS = 15_000; // while there is no such item
-const REFUSED_PAUSE_MS = 60_000; // until we ask to be told again
+const REFUSED_PAUSE_MS = 60_000; // until we ask for events again
 const PATIENCE_MS = 10_000;
 
-/** The service's clock. Of all answers the one with the shortest way was the least delayed; half of it was the way back. */
+/** The service's clock, from the answer with the shortest round trip; half of that was the way back. */
 export class Clock {
   #offset = null; // seconds, to this page's own clock, which no change of the machine's time moves
   #roundTrip = Infinity;
@@ -19,7 +19,7 @@ export class Clock {
     }
   }
 
-  /** The next answer counts, whatever its way: this page slept, or another machine may be answering. */
+  /** Have the next answer count, whatever its round trip: this page slept, or another machine may be answering. */
   doubt() {
     this.#roundTrip = Infinity;
   }
@@ -57,7 +57,7 @@ export function follow(sku, { onLevel, onMissing, onConnection }) {
       if (answer.ok) {
         const level = await answer.json();
         clock.hear(level.now, sent, received);
-        if (told === toldBefore) onLevel(level); // else we were told something newer meanwhile
+        if (told === toldBefore) onLevel(level); // else an event brought something newer meanwhile
       } else if (answer.status < 500) {
         onMissing();
       }
@@ -66,7 +66,7 @@ export function follow(sku, { onLevel, onMissing, onConnection }) {
     } catch {
       reached = false;
       streamAfter = 0; // an instance that refused may have been about to stop: ask the next one again
-      close(); // a line on which nothing can be asked may be dead, and not know it
+      close(); // when polls fail the stream may be dead, too, without notice
     }
     if (!reached) clock.doubt();
     report();

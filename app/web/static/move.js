@@ -1,4 +1,4 @@
-// Things that move to where they are next, instead of being there at once.
+// Elements that move to their new places, instead of jumping there.
 
 const still = matchMedia("(prefers-reduced-motion: reduce)");
 const MOVE = { duration: 420, easing: "cubic-bezier(0.2, 0.8, 0.2, 1)" };

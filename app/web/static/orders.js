@@ -4,9 +4,9 @@ import { browser } from "./keep.js";
 import { behind } from "./press.js";
 
 const MOST = 50;
-const KNOWN_MS = 60_000; // so long what was heard of an order is believed
+const KNOWN_MS = 60_000; // how long an answer about an order is valid
 const GONE_MS = 3_600_000; // an order that is gone seldom comes back
-const AGAIN_MS = 15_000; // when nobody could say
+const AGAIN_MS = 15_000; // when no answer came
 const PATIENCE_MS = 10_000;
 const GROUP = 4; // characters of a short number
 
@@ -15,7 +15,7 @@ const secretOf = (order) => order.slice(order.lastIndexOf("~") + 1);
 /** The item that an order is of: its number says so. */
 export const skuOf = (order) => order.slice(0, Math.max(0, order.indexOf("~")));
 
-/** As much of an order's number as tells it from these others, two groups at least. */
+/** As much of an order's number as distinguishes it from these others, two groups at least. */
 export function shorten(order, others) {
   const secret = secretOf(order);
   const rest = others.filter((other) => other !== order).map(secretOf);
@@ -40,7 +40,7 @@ function addressWith(path, fields) {
   return `${path}${query.size > 0 ? "?" : ""}${query}${behind()}`;
 }
 
-/** Ask for an order. Resolves with it, with `{ gone: true }` if there is none, or with null: nobody can say now. */
+/** Ask for an order. Resolves with it, with `{ gone: true }` if there is none, or with null: not known now. */
 export async function lookUp(order) {
   if (skuOf(order) === "") return { gone: true };
   try {

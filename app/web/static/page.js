@@ -6,7 +6,7 @@ const COPIED_MS = 2_000;
 
 export const part = (id) => document.getElementById(id);
 
-/** Nothing is written that is there already: that would be announced again, and drawn again. */
+/** Write a text only if it has changed: else it would be announced and drawn again. */
 export function write(id, text) {
   if (part(id).textContent !== text) part(id).textContent = text;
 }

@@ -25,7 +25,7 @@ function given() {
 
 given(); // as soon as the page is there
 
-/** What a link to another of these pages ends with, so that it is the same buyer's in another tab, too. */
+/** The end of a link to another of these pages, so that it is the same buyer's in another tab, too. */
 export function behind() {
   const found = given();
   return found ? `#buyer=${encodeURIComponent(found)}` : "";
@@ -42,7 +42,7 @@ function buyer() {
   return name;
 }
 
-/** The same, as the service knows it: the name that is in the token. */
+/** The buyer's name as the service knows it: the one that is in the token. */
 export function buyerName() {
   const said = buyer();
   try {
@@ -90,7 +90,7 @@ export async function press(sku, onRetry) {
   }
 }
 
-/** Send it once. No `answer` if nothing was decided, or nobody knows: then the pause that is asked for. */
+/** Send it once. No `answer` if nothing was decided, or that is not known; then the requested pause. */
 async function send(sku, key) {
   try {
     const [name, headers] = [buyer(), { Accept: "application/json", "Idempotency-Key": key }];
@@ -107,7 +107,7 @@ async function send(sku, key) {
       const pauseMs = 1_000 * (Number(answer.headers.get("Retry-After")) || 0);
       return { pauseMs, tooOften: answer.status === 429 };
     }
-    const said = await answer.json().catch(() => null); // it may be a proxy's, and no document
+    const said = await answer.json().catch(() => null); // it may be a proxy's answer, and not JSON
     return { answer: { problem: { type: String(said?.type), status: answer.status } } };
   } catch {
     return { pauseMs: 0, tooOften: false };

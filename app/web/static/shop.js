@@ -9,7 +9,7 @@ import { texts } from "./texts.js";
 
 const REST_MS = 1_000; // after an outcome, before a press can be the next one
 const KNOWN_PHASES = ["before", "open", "sold_out", "ended", "paused"];
-const OVER = ["not_started", "sold_out", "limit_reached", "paused"]; // is no news any more when the button opens again
+const OVER = ["not_started", "sold_out", "limit_reached", "paused"]; // outdated when the button opens again
 
 const sku = new URLSearchParams(location.search).get("sku") ?? "default";
 const hour = new Intl.DateTimeFormat(texts.locale, { hour: "numeric", minute: "2-digit" });
@@ -18,12 +18,12 @@ let level = null;
 let missing = false;
 let phase = null;
 let connection = null;
-let spoken = null; // the order of which is told below the button
+let spoken = null; // the order that is shown below the button
 let listed = null; // the orders that are shown
 let pressed = false;
 let resting = false;
 let selling = false; // to this buyer
-let fullAt = null; // the limit at which the service said that this buyer has had it
+let fullAt = null; // the limit that this buyer has reached, as the service said
 let timer;
 
 // -- the page ---------------------------------------------------------------------------------------------------------

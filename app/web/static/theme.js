@@ -1,4 +1,4 @@
-// Light or dark: as the system has it, or as the reader has chosen. Said before anything is drawn.
+// Light or dark: as the system has it, or as the reader has chosen. Set before anything is drawn.
 
 const KEPT = "seckill-theme";
 const THEMES = ["auto", "light", "dark"];
