@@ -14,7 +14,6 @@ import tempfile
 import time
 from pathlib import Path
 
-import httpx
 from PIL import Image
 from playwright.sync_api import Browser, sync_playwright
 from rich.console import Console
@@ -25,7 +24,6 @@ from lab.torture.run import PICTURE
 DOCS = Path(__file__).parent
 _WITHIN_S = 60.0
 _FRAME_S = 0.7
-_BEFORE_S = 5.0  # a bit of the sale
 _LAST_S = 4.0  # how long the end is shown
 _TORTURE = ("--duration", "24", "--nemesis", "pause,kill,lock-cut", "--ttl-s", "2", "--every", "6", "--seed", "3")
 
@@ -61,39 +59,32 @@ def _shop(browser: Browser, stage: Stage) -> None:
 
 
 def _control(browser: Browser, stage: Stage) -> None:
-    token = stage.variables["ADMIN_TOKEN"]
-    here = stage.instances[0].url
-    with httpx.Client(base_url=here, headers={"Authorization": f"Bearer {token}"}) as operator:
-        page = browser.new_context(viewport={"width": 1280, "height": 880}).new_page()
-        close = browser.new_context(viewport={"width": 1000, "height": 800}, device_scale_factor=2).new_page()
-        for one in (page, close):
-            one.goto(f"{here}/control?token={token}")
-        close.locator("#lanes-in").click()
-        time.sleep(3)  # a bit of a curve before it falls
-        operator.post("/control/rush", json={"buyers": 260, "over_s": 26}).raise_for_status()
-        frames: list[Image.Image] = []
-        began = time.monotonic()
-        paused = told = False
-        while not told and time.monotonic() < began + _WITHIN_S:
-            if not paused and time.monotonic() > began + _BEFORE_S:
-                operator.post("/control/pause", json={}).raise_for_status()
-                paused = True
-            frames.append(Image.open(io.BytesIO(page.screenshot())).convert("RGB"))
-            told = page.locator("#story[data-result=good]").is_visible()
-            time.sleep(max(0.0, began + len(frames) * _FRAME_S - time.monotonic()))
-        time.sleep(1.5)  # its lock was lost; the instance takes the next one
+    page = browser.new_context(viewport={"width": 1440, "height": 900}).new_page()
+    close = browser.new_context(viewport={"width": 1000, "height": 800}, device_scale_factor=2).new_page()
+    for one in (page, close):
+        one.goto(f"{stage.instances[0].url}/control?token={stage.variables['ADMIN_TOKEN']}")
+    time.sleep(3)  # a bit of a curve before it falls
+    page.click("#guide button")
+    frames: list[Image.Image] = []
+    began = time.monotonic()
+    told = False
+    while not told and time.monotonic() < began + _WITHIN_S:
         frames.append(Image.open(io.BytesIO(page.screenshot())).convert("RGB"))
-        close.locator("section.lanes").screenshot(path=DOCS / "lanes.png")
-        durations = [int(_FRAME_S * 1000)] * (len(frames) - 1) + [int(_LAST_S * 1000)]
-        frames[0].save(
-            DOCS / "control.webp",
-            save_all=True,
-            append_images=frames[1:],
-            duration=durations,
-            loop=0,
-            quality=60,
-            method=6,
-        )
+        told = page.locator("#story[data-result=good]").is_visible()
+        time.sleep(max(0.0, began + len(frames) * _FRAME_S - time.monotonic()))
+    time.sleep(1.5)  # its lock was lost; the instance takes the next one
+    frames.append(Image.open(io.BytesIO(page.screenshot())).convert("RGB"))
+    close.locator("section.lanes").screenshot(path=DOCS / "lanes.png")
+    durations = [int(_FRAME_S * 1000)] * (len(frames) - 1) + [int(_LAST_S * 1000)]
+    frames[0].save(
+        DOCS / "control.webp",
+        save_all=True,
+        append_images=frames[1:],
+        duration=durations,
+        loop=0,
+        quality=60,
+        method=6,
+    )
 
 
 def _torture(report: Path) -> None:

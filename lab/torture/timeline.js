@@ -51,7 +51,7 @@ onLight(() => chart.redraw());
 const plot = new LanePlot(part("lanes"), {
   whole: () => [0, until],
   moment: seconds,
-  tell: (bar) => write(part("said"), bar === null ? "Point at a bar, or use the arrow keys. Drag or + to look closer; Esc shows all." : words(bar)),
+  tell: (bar) => write(part("said"), bar === null ? "Point at a bar, or use the arrow keys. Drag to look closer; Esc shows all." : words(bar)),
   closer: (chosen) => {
     range = chosen ?? [0, until];
     part("all").hidden = chosen === null;

@@ -6,6 +6,7 @@ import { anew, define } from "./stand_in.mjs";
 import { ghosts } from "./static/belief.js";
 import { about, age, milliseconds, number, seconds } from "./static/figure.js";
 import { judge } from "./static/health.js";
+import { tale } from "./static/story.js";
 
 beforeEach(anew);
 
@@ -76,6 +77,53 @@ test("tokens are compared as numbers, however long they are", () => {
   assert.equal(ghosts(picture({ token: "99", paused_s: 1 }, { grants: [{ instance: "c", token: "9" }] }))[0].heir, null);
 });
 
+test("the last holder of the lock is known for a second after it, and only while nobody has it", async () => {
+  const { lately } = await fresh("belief.js");
+  const grant = (instance, token, at, held_ms) => ({ instance, token, at, held_ms });
+  const free = (at, ...grants) => lately(picture({}, { at, grants }))?.instance;
+  assert.equal(free(100), undefined);
+  assert.equal(lately(picture({}, { queue: [{ instance: "a", token: "9", holds: true }] })), null);
+  assert.deepEqual([free(100.9), free(101.1)], ["a", undefined]);
+  // Of two grants the later one counts, though an overtaken holder gives its own back after it.
+  assert.equal(free(110, grant("b", "12", 109.5, 10), grant("a", "11", 100, 9_900)), "b");
+  assert.equal(lately(picture({}, { at: 110, lock_error: "no" })), null);
+  assert.equal(lately(picture({}, { at: 110, lock: { system: "none", keeps_apart: "nobody" } })), null);
+});
+
+const AT = { level: { stock: 90, lucky: 10, initial: 100 }, lock: { ttl_s: 3 } };
+
+/** The story of a pause, in which these steps have happened. */
+function story(steps, seen = AT) {
+  const facts = { buyers: 30, instances: ["a", "b"], for_s: 6, by: "b", by_token: 8 };
+  const known = new Map(Object.entries(steps).map(([step, kind]) => [step, { kind, at: 1, facts }]));
+  return tale({ instance: "a", token: "7", steps: known }, seen);
+}
+
+test("a story names the steps to come, and those of a guided start begin with its buyers", () => {
+  const begun = story({ buyers: "rush" }).lines;
+  assert.deepEqual(begun.map(({ step }) => step), ["buyers", "paused", "ran_out", "overtaken", "end"]);
+  assert.deepEqual(begun.map(({ words }) => words !== ""), [true, false, false, false, false]);
+  assert.match(begun[0].words, /^30 people want one unit each, at a and b\./);
+  assert.deepEqual(story({ paused: "paused" }).lines.map(({ words }) => words !== ""), [true, false, false, false]);
+  assert.equal(story({ paused: "paused", end: "woke" }).result, "open");
+});
+
+test("how a story ends: refused, taken rightly, or taken although another had the lock", () => {
+  const sold = { ...AT, level: { stock: 90, lucky: 30, initial: 100 } };
+  const overtaken = { paused: "paused", ran_out: "ran_out", overtaken: "overtaken" };
+  for (const [steps, seen, result, words] of [
+    [{ ...overtaken, end: "fenced" }, AT, "good", /7\. The store refused it/],
+    [{ paused: "paused", end: "wrote" }, AT, "good", /and rightly/],
+    [{ ...overtaken, end: "wrote" }, sold, "bad", /20 units too many/],
+    [{ ...overtaken, end: "wrote" }, AT, "bad", /forgotten/],
+  ]) {
+    const { result: found, lines } = story(steps, seen);
+    assert.equal(found, result);
+    assert.match(lines.at(-1).words, words);
+    assert.equal(lines.length, Object.keys(steps).length); // what did not happen is not told
+  }
+});
+
 test("there are no ghosts while nobody knows who holds the lock, or when it keeps nobody apart", () => {
   for (const others of [{ lock_error: "no" }, { lock: { system: "none", keeps_apart: "nobody" } }]) {
     assert.deepEqual(ghosts(picture({ token: "5", paused_s: 1 }, others)), []);
@@ -106,7 +154,7 @@ test("the curves have a hole where nothing was heard, over which nothing is sold
   const { remember, levels, rates } = await fresh("history.js");
   for (const one of [sold(10, 0), sold(20, 50, undefined, null), sold(22, 54)]) remember(one);
   remember(sold(21, 99)); // of an instance whose clock is behind
-  assert.deepEqual(levels(), [[10, 15, 20, 22], [100, null, null, 100], [10, null, null, 10]]);
+  assert.deepEqual(levels(), [[10, 15, 20, 22], [90, null, null, 90]]);
   assert.deepEqual(rates(["a"])[1], [null, null, null, 2]);
 });
 
@@ -114,7 +162,7 @@ test("the time before the page was opened is remembered once, and two minutes ar
   const { recall, remember, levels, span } = await fresh("history.js");
   recall({ samples: [{ at: 10, stock: 9, lucky: 1, units: { a: 1 } }, { at: 12, stock: 8, lucky: 2, units: { a: 2 } }] });
   recall({ samples: [{ at: 5, stock: 9, lucky: 1, units: {} }] });
-  assert.deepEqual(levels(), [[10, 12], [10, 10], [1, 2]]);
+  assert.deepEqual(levels(), [[10, 12], [9, 8]]);
   assert.deepEqual(span(), [-8, 12]);
   remember(sold(135, 3));
   assert.deepEqual(span(), [15, 135]);
@@ -126,16 +174,20 @@ test("lanes have the grants of before and of now, once each, and marks for two m
   const told = {};
   define("matchMedia", () => new EventTarget());
   define("document", { getElementById: () => ({ setAttribute: (name, text) => (told[name] = text) }) });
-  const { recall, showLanes, marks } = await fresh("lanes.js");
+  const { closeUp, recall, showLanes, marks } = await fresh("lanes.js");
   const grant = (token, at) => ({ instance: "a", token, at, held_ms: 20, purchases: 1, units: 1, waited_ms: 0 });
   const event = (id, kind) => ({ id, kind, at: 100, instance: "a", facts: { of: "b", by: "c", token: 7, for_s: 5 } });
   recall({ grants: [grant("1", 30), grant("2", 50), grant("3", 60)] });
   const events = [event("x", "fenced"), event("y", "came"), event("z", "overtaken")];
-  showLanes(picture({}, { at: 100, grants: [grant("3", 60), grant("4", 99)], events }));
+  showLanes(picture({}, { at: 100, grants: [grant("3", 60), grant("4", 99)], events }), null);
   assert.equal(told["aria-label"], "Who had the lock over time: 2 instances, 3 grants in the last minute.");
   assert.deepEqual(marks().map(({ kind, lane, to }) => [kind, lane, to]), [["fenced", "b", "c"], ["overtaken", "b", "c"]]);
-  showLanes(picture({}, { at: 221, events: [] }));
+  showLanes(picture({}, { at: 221, events: [] }), null);
   assert.deepEqual(marks(), []);
+  // A pause is looked at closely, with what is before and after it, and for a while when it is over.
+  assert.deepEqual(closeUp({ at: 100, for_s: 8 }, 4, 101), [99, 109]);
+  assert.deepEqual(closeUp({ at: 100, for_s: 1 }, 4, 124), [99, 105]);
+  assert.equal(closeUp({ at: 100, for_s: 8 }, 4, 130), null);
 });
 
 test("figures have a decimal where it says something", () => {

@@ -13,6 +13,8 @@ export function visit(address, ...languages) {
   define("navigator", { languages });
 }
 
+define("history", { state: null, replaceState: (_state, _title, address) => define("location", new URL(address, location)) });
+
 function storage() {
   const kept = new Map();
   return {

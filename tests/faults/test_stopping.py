@@ -134,9 +134,7 @@ async def test_a_rolling_restart_behind_a_balancer_refuses_nobody(
                         answer = await http.post(f"{url}/stock/reduce?sku=rolling", headers=key)
                         told[str(answer.status_code)] += 1
                     except httpx.RemoteProtocolError:
-                        told["idle connection closed"] += (
-                            1  # by the balancer's reload, as a request came: browsers repeat it
-                        )
+                        told["idle connection closed"] += 1  # as a request came; browsers repeat it
                     except httpx.HTTPError as error:
                         told[repr(error)] += 1
                     await asyncio.sleep(0.01)

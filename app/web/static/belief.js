@@ -1,5 +1,7 @@
-// Instances that believe they hold the lock although they no longer do: their grant is a ghost.
+// The last holder of the lock, between two grants, and instances that believe they hold the lock although they no longer do:
+// their grant is a ghost.
 
+const LATELY_S = 1; // so long the last holder is shown
 // An instance's report is up to a second old: only an instance that believes for longer is mistaken.
 const MISTAKEN_S = 1.5;
 const EVERYBODY = "all processes";
@@ -25,6 +27,18 @@ export function ghosts(picture) {
     }
   }
   return found;
+}
+
+let last = { instance: null, token: "-1", at: 0 }; // the last holder: seen with the lock, or known from its grant
+
+/** The instance that had the lock a moment ago, when nobody has it now: `{ instance, token }`, or null. */
+export function lately({ at, lock, lock_error, queue, grants }) {
+  const holder = queue.find(({ holds }) => holds);
+  const ends = grants.map(({ instance, token, at: from, held_ms }) => ({ instance, token, at: Math.min(at, from + held_ms / 1_000) }));
+  if (holder) ends.push({ instance: holder.instance, token: holder.token, at });
+  for (const one of ends) if (BigInt(one.token) >= BigInt(last.token)) last = one;
+  if (holder || lock_error !== null || lock.keeps_apart !== EVERYBODY) return null;
+  return at - last.at < LATELY_S ? last : null;
 }
 
 /** The first instance to have had the lock since: `{ instance, token }`. */

@@ -24,9 +24,9 @@ export function showPlace(element, one, { place, heldFor, lock, paused }) {
   const parts = show(element, one, one.holds ? "holder" : "waiter");
   const stands = one.holds && paused > 0;
   element.dataset.paused = stands;
-  write(parts.role, stands ? texts.standsStill(seconds(paused)) : one.holds ? texts.holds : texts.place(place));
-  const span = one.holds ? (heldFor < 0.1 ? texts.justNow : texts.heldFor(seconds(heldFor))) : one.waited_s === null ? "" : texts.waitsFor(seconds(one.waited_s));
-  write(parts.facts, [texts.token(one.token), one.thread === lock.name ? "" : one.thread, span].filter(Boolean).join(" · "));
+  write(parts.role, stands ? texts.standsStill(seconds(paused)) : one.past ? texts.held : one.holds ? texts.holds : texts.place(place));
+  const span = one.past ? "" : one.holds ? (heldFor < 0.1 ? texts.justNow : texts.heldFor(seconds(heldFor))) : one.waited_s === null ? "" : texts.waitsFor(seconds(one.waited_s));
+  write(parts.facts, [texts.token(one.token), one.thread === lock.name ? "" : (one.thread ?? ""), span].filter(Boolean).join(" · "));
   write(parts.words, "");
   parts.lease.hidden = !one.holds || one.ttl_left_s === null;
   if (!parts.lease.hidden) {

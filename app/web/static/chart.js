@@ -6,6 +6,8 @@ import { moment } from "./figure.js";
 import { span } from "./history.js";
 import { marks } from "./lanes.js";
 
+const WHOLE = Array.from({ length: 13 }, (_, power) => [1, 2, 5].map((step) => step * 10 ** power)).flat();
+
 const charts = new Set();
 onLight(() => charts.forEach((chart) => chart.redraw()));
 
@@ -45,10 +47,9 @@ export class Chart {
   }
 
   /**
-   * Have these curves: for each its `label`, its `colour` as a function, and that of the area below it, if any; down to
-   * the next curve with `stacked`.
+   * Have these curves: for each its `label`, its `colour` as a function, and that of the area below it, if any.
    */
-  draw(curves, { stacked = false } = {}) {
+  draw(curves) {
     this.#plot?.destroy();
     const faint = () => colour("--edge");
     const quiet = () => colour("--quiet");
@@ -62,13 +63,12 @@ export class Chart {
         scales: { x: { range: () => span() }, y: { range: () => [0, this.#top()] } },
         axes: [
           { ...axis, size: 22, gap: 2, space: 72, values: (_, moments) => moments.map(moment) },
-          { ...axis, size: 44, gap: 4, space: 26, values: (_, values) => values.map(this.#value) },
+          { ...axis, size: 44, gap: 4, space: 26, incrs: WHOLE, values: (_, values) => values.map(this.#value) },
         ],
         series: [
           {},
           ...curves.map(({ label, colour: stroke, area: fill }) => ({ label, stroke, fill, width: 2, points: { show: false } })),
         ],
-        bands: stacked ? curves.slice(1).map((_, place) => ({ series: [place + 1, place + 2] })) : [],
         hooks: { draw: [drawMarks] },
       },
       [[], ...curves.map(() => [])],

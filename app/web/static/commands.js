@@ -1,16 +1,19 @@
-// The buttons: the sale's pause and end, restock, leave; and in a rehearsal: rush, pause of the holder. The outcome of a
-// press is said beside it.
+// The buttons: the sale's pause and end, restock, leave; and in a rehearsal: the guided start, rush, pause of the holder.
+// The outcome of a press is said beside it.
 
 import { texts } from "./control_texts.js";
 import { part, write } from "./dom.js";
 import { number, seconds } from "./figure.js";
 import { command, leave } from "./session.js";
+import { beginStory, dropStory } from "./story.js";
 
 const BEYOND_LEASE_S = 3; // so long a paused holder stands still after its lease: time to see what happens
-
 const RUSH_S = 20; // beyond the time over which its buyers come
+const SHOWN_BUYERS = 240; // those of the guided start: some come before the pause, and some after it
+const SHOWN_S = { before: 2.5, after: 5 };
 
 let seen = 0; // when the last picture was
+let last = null; // the last picture
 const until = new Map(); // by the id of what was said: whether a picture says that it is not so any more
 
 function tell(id, kind, text) {
@@ -49,6 +52,29 @@ async function rush(sku) {
   const over = ({ at, events }) => there(events) || at > since + wish.over_s + RUSH_S;
   return { over, answer: texts.rushed(number(wish.buyers), answer.instances.join(texts.and)) };
 }
+
+/** The guided start: buyers come, the holder is paused, and the story of its pause tells what happens. */
+async function show(sku) {
+  const { level, lock, instances } = last;
+  if (level !== null && saleState(level, seen) !== "on") return { problem: texts.showNeedsSale };
+  const forS = pauseFor(lock);
+  const wish = { buyers: SHOWN_BUYERS, over_s: SHOWN_S.before + forS + SHOWN_S.after };
+  const within = (path) => `/control/${path}?sku=${encodeURIComponent(sku)}`;
+  if (level === null || level.stock < wish.buyers) {
+    const { problem } = await command("PUT", address(sku), { stock: wish.buyers });
+    if (problem !== undefined) return { problem };
+  }
+  beginStory(seen, { buyers: wish.buyers, instances: instances.filter(({ silent }) => !silent).map(({ instance }) => instance) });
+  let { problem } = await command("POST", within("rush"), wish);
+  if (problem === undefined) {
+    await new Promise((resolve) => setTimeout(resolve, SHOWN_S.before * 1_000));
+    ({ problem } = await command("POST", within("pause"), { for_s: forS }));
+  }
+  if (problem !== undefined) dropStory();
+  return { problem, answer: "" };
+}
+
+const pauseFor = ({ ttl_s }) => Math.ceil(ttl_s) + BEYOND_LEASE_S;
 
 async function restock(sku) {
   const change = { stock: part("units").valueAsNumber, new_sale: part("new-sale").checked };
@@ -93,6 +119,7 @@ function confirmed(title, words, yes) {
 async function pause(sku) {
   const wish = { for_s: part("pause-for").valueAsNumber };
   const { answer, problem } = await command("POST", `/control/pause?sku=${encodeURIComponent(sku)}`, wish);
+  if (answer) beginStory(seen);
   const since = seen;
   const over = ({ events, instances }) =>
     events.some(({ kind, instance, at }) => kind === "paused" && instance === answer.instance && at > since) &&
@@ -107,6 +134,7 @@ export function wireCommands(sku) {
   wire(part("sale"), () => agree(sku, { paused: null }, () => texts.saleStates.resumed), part("resume-sale"));
   wire(part("sale"), () => end(sku), part("end-sale"));
   wire(part("restock"), () => restock(sku));
+  wire(part("guide"), () => show(sku));
   wire(part("rush"), () => rush(sku));
   wire(part("pause"), () => pause(sku));
   part("send-rush").addEventListener("click", () => part("rush").requestSubmit());
@@ -116,10 +144,14 @@ export function wireCommands(sku) {
 /** Show the buttons as they would act now. */
 export function showCommands(picture) {
   seen = picture.at;
-  for (const id of ["rush", "pause"]) part(id).hidden = !picture.rehearsal;
+  last = picture;
+  part("rehearsal").hidden = !picture.rehearsal;
+  part("guide").hidden = picture.lock.keeps_apart !== "all processes";
+  write(part("guide-hint"), texts.showHint(picture.guarded));
+  write(part("pause-hint"), texts.pauseHint(picture.guarded));
   showSale(picture);
   for (const [id, over] of until) if (over(picture)) tell(id, "", "");
-  if (part("pause-for").value === "") part("pause-for").value = Math.ceil(picture.lock.ttl_s) + BEYOND_LEASE_S;
+  if (part("pause-for").value === "") part("pause-for").value = pauseFor(picture.lock);
   part("nobody-buys").hidden = !picture.instances.some(({ pausing, waiting }) => pausing && waiting === 0);
 }
 
@@ -127,11 +159,16 @@ export function showCommands(picture) {
 function showSale({ level, at }) {
   part("sale").hidden = level === null;
   if (level === null) return;
-  const [early, over] = [level.starts_at !== null && at < level.starts_at, level.ends_at !== null && at >= level.ends_at];
-  const { before, ended, paused, on } = texts.saleStates;
-  write(part("sale-state"), over ? ended : level.paused ? paused(level.paused) : early ? before : on);
-  part("sale-state").dataset.kind = over || level.paused ? "off" : "on";
-  part("pause-sale").hidden = part("pause-text").parentElement.hidden = level.paused !== "";
-  part("resume-sale").hidden = level.paused === "";
-  part("end-sale").hidden = over || early;
+  const [state, paused] = [saleState(level, at), level.paused !== ""];
+  write(part("sale-state"), state === "paused" ? texts.saleStates.paused(level.paused) : texts.saleStates[state]);
+  part("sale-state").dataset.kind = state === "ended" || paused ? "off" : "on";
+  part("pause-sale").hidden = part("pause-text").parentElement.hidden = paused;
+  part("resume-sale").hidden = !paused;
+  part("end-sale").hidden = state === "ended" || (level.starts_at !== null && at < level.starts_at);
+}
+
+function saleState({ starts_at, ends_at, paused }, at) {
+  if (ends_at !== null && at >= ends_at) return "ended";
+  if (paused) return "paused";
+  return starts_at !== null && at < starts_at ? "before" : "on";
 }

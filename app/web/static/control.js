@@ -70,8 +70,7 @@ follow(sku, {
     remember(picture);
     showHealth(picture);
     showFigures(picture);
-    showLanes(picture);
-    showStory(picture);
+    showLanes(picture, showStory(picture));
     showVerdict(picture);
     showCurves(picture);
     showQueue(picture);

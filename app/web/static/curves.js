@@ -1,4 +1,4 @@
-// The two charts: stock on top of lucky, whose sum is constant, and the sales of each instance.
+// The two charts: the stock, which falls as it is sold, and the sales of each instance.
 
 import { Chart } from "./chart.js";
 import { colour, colourOf, plate } from "./colour.js";
@@ -12,13 +12,7 @@ let fastest = 1;
 let sellers = "";
 
 const levelChart = new Chart(part("levels"), { top: () => initial, value: number });
-levelChart.draw(
-  [
-    { label: texts.stock, colour: () => colour("--stock"), area: () => colour("--stock-area") },
-    { label: texts.lucky, colour: () => colour("--lucky"), area: () => colour("--lucky-area") },
-  ],
-  { stacked: true },
-);
+levelChart.draw([{ label: texts.stock, colour: () => colour("--stock"), area: () => colour("--stock-area") }]);
 const rateChart = new Chart(part("rates"), { top: () => fastest, value: about });
 
 /** Draw the history, and describe it in words. */
@@ -28,7 +22,7 @@ export function showCurves(picture) {
 }
 
 function showLevels(level) {
-  if (level !== null) initial = Math.max(1, level.initial ?? 0, level.stock + level.lucky) * 1.08; // room above the flat top
+  if (level !== null) initial = Math.max(1, level.initial ?? 0, level.stock) * 1.08; // room above the line
   levelChart.show(levels());
   part("levels").setAttribute("aria-label", level === null ? texts.noLevels : texts.levels(number(level.stock), number(level.lucky)));
 }

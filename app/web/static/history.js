@@ -41,13 +41,9 @@ export function recall({ samples: before }) {
   }
 }
 
-/** Stock and lucky over time, one on the other, as columns: moments, both together, lucky. */
+/** The stock over time, as columns: moments, units. */
 export function levels() {
-  return [
-    samples.map(({ at }) => at),
-    samples.map(({ level }) => (level === null ? null : level.stock + level.lucky)),
-    samples.map(({ level }) => level?.lucky ?? null),
-  ];
+  return [samples.map(({ at }) => at), samples.map(({ level }) => level?.stock ?? null)];
 }
 
 /** The instances that were seen lately. */

@@ -6,15 +6,13 @@ import { colour, colourOf, onLight } from "./colour.js";
 const NEAR_PX = 6;
 const BRIEF_S = 0.25; // the lease of a shorter grant is not drawn
 const HEAD = 1.5; // lanes' room above them, where labels of bands stand
-const CLOSEST_S = 0.01;
 const SIGNS = { fenced: "✕", wrote: "!", came: "▲", left: "▼", silent: "…", back: "▲" };
 
 /**
- * A reader looks closer by dragging or with + and −, goes from bar to bar with the arrow keys, and back with Esc.
+ * A reader looks closer by dragging, goes from bar to bar with the arrow keys, and back with Esc.
  *
  * `whole()` says from when to when is shown unless somebody has looked closer, `moment(at)` writes a moment, `tell(bar)`
- * is told which bar is pointed at (null: none), `closer(range)` what somebody looks at (null: the whole). `spread(by)`,
- * if there is one, does what + and − do to the whole.
+ * is told which bar is pointed at (null: none), `closer(range)` what somebody looks at (null: the whole).
  */
 export class LanePlot {
   #element;
@@ -30,8 +28,6 @@ export class LanePlot {
     const keys = {
       ArrowRight: () => this.#step(1),
       ArrowLeft: () => this.#step(-1),
-      "+": () => this.zoom(-1),
-      "-": () => this.zoom(1),
       Escape: () => this.back(),
     };
     element.addEventListener("dblclick", () => this.back());
@@ -61,17 +57,6 @@ export class LanePlot {
       this.#chosen = what.bars.find(({ key }) => key === this.#chosen.key) ?? this.#chosen;
       this.#how.tell(this.#chosen);
     }
-  }
-
-  /** Less (-1) or more (1) of the time. */
-  zoom(by) {
-    if (this.#range === null && this.#how.spread) this.#how.spread(by);
-    else {
-      const [from, until] = this.#shown();
-      const [middle, half] = [(from + until) / 2, Math.max(CLOSEST_S, ((until - from) / 2) * 2 ** by)];
-      this.#look([middle - half, middle + half]);
-    }
-    this.#refresh();
   }
 
   /** The whole again, and nothing chosen. */
@@ -145,7 +130,7 @@ export class LanePlot {
       scale,
       x: (at) => u.valToPos(at, "x", true),
       y: (lane) => top + (lane + this.#head()) * tall,
-      thick: Math.min(26 * scale, tall * 0.62),
+      thick: tall * 0.56,
       laneOf: new Map(lanes.map(({ id }, lane) => [id, lane])),
     };
     const [first, last] = this.#shown();
@@ -173,7 +158,7 @@ export class LanePlot {
 
   #drawLease({ ctx, scale, x, y, thick, laneOf }, { lane, from, until }) {
     if (until - from < BRIEF_S || !laneOf.has(lane)) return;
-    const height = y(laneOf.get(lane) + 0.5) + thick / 2 + 3 * scale;
+    const height = y(laneOf.get(lane) + 0.5) + thick / 2 + 6 * scale;
     ctx.strokeStyle = this.#colourOf(lane);
     ctx.lineWidth = 2 * scale;
     ctx.beginPath();

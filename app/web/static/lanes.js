@@ -6,7 +6,8 @@ import { milliseconds, moment, number, seconds } from "./figure.js";
 import { LanePlot } from "./lane_plot.js";
 
 const KEPT_S = 120;
-const SPANS_S = [5, 15, 60, 120]; // how much is shown
+const SPAN_S = 60; // how much is shown
+const LINGER_S = 20; // so long a pause is looked at closely after it
 const KINDS = new Set(["overtaken", "fenced", "wrote", "came", "left", "silent", "back"]);
 
 const grants = new Map(); // by instance and token
@@ -16,7 +17,9 @@ const lost = new Set(); // the key of a grant that its holder has found lost
 const happened = new Map(); // by id: the marked events
 let lanes = [];
 let now = 0;
-let span = SPANS_S[2];
+let close = null; // `{ id, range }`: the pause that is looked at closely
+let chosen = false; // somebody has chosen what is shown
+let left = null; // the id of one that somebody has looked away from
 let plot = null;
 
 /** Remember grants of before this page was opened. */
@@ -30,9 +33,11 @@ function keep({ instance, token, at, held_ms, purchases, units, waited_ms }) {
   grants.set(key, { key, lane: instance, token, from: at, until: at + held_ms / 1_000, label, waited: waited_ms, over: true });
 }
 
-/** Show a picture: its past, and its present. */
-export function showLanes(picture) {
+/** Show a picture: its past, and its present; closely what there is of a pause, `{ id, at, for_s }`. */
+export function showLanes(picture, pause) {
   now = picture.at;
+  const range = pause === null || pause.id === left ? null : closeUp(pause, picture.lock.ttl_s, now);
+  close = range && { id: pause.id, range };
   picture.grants.forEach(keep);
   for (const { instance, token, since, paused_s } of picture.instances) {
     if (token === null || since === null) continue;
@@ -53,8 +58,9 @@ export function showLanes(picture) {
   forget();
   const bars = [...grants.values()].map((grant) => ({ ...grant, still: stills.get(grant.key), lost: lost.has(grant.key) }));
   lanes = [...new Set([...picture.instances.map(({ instance }) => instance), ...bars.map(({ lane }) => lane)])].sort();
-  const lately = bars.filter(({ from }) => from > now - SPANS_S[2]).length;
+  const lately = bars.filter(({ from }) => from > now - SPAN_S).length;
   part("lanes-plot").setAttribute("aria-label", texts.lanesNow(lanes.length, number(lately)));
+  offerLive();
   plot?.show({
     lanes: lanes.map((instance) => ({ id: instance, name: instance, instance })),
     bars,
@@ -62,6 +68,12 @@ export function showLanes(picture) {
     marks: [...happened.values()],
     bands: [],
   });
+}
+
+/** From when to when a pause is looked at closely, with what is before and after it; null when it is over for a while. */
+export function closeUp({ at, for_s }, ttl_s, now) {
+  const until = at + Math.max(1.25 * ttl_s, for_s + 0.25 * ttl_s);
+  return now > until + LINGER_S ? null : [at - 0.25 * ttl_s, until];
 }
 
 function hear({ id, at, instance, kind, facts }) {
@@ -93,14 +105,20 @@ function words({ lane, token, from, until, label, waited, over }) {
 
 /** Make the lanes' buttons and keys work. */
 export function wireLanes() {
+  const touched = matchMedia("(pointer: coarse)").matches; // no arrow keys, and nothing to point with
   plot = new LanePlot(part("lanes-plot"), {
-    whole: () => [now - span, now + Math.max(0.5, span / 30)],
-    spread: (by) => (span = SPANS_S[Math.min(SPANS_S.length - 1, Math.max(0, SPANS_S.indexOf(span) + by))]),
+    whole: () => close?.range ?? [now - SPAN_S, now + SPAN_S / 30],
     moment,
-    tell: (bar) => write(part("lanes-said"), bar === null ? texts.lanesHint : words(bar)),
-    closer: (range) => (part("lanes-live").hidden = range === null),
+    tell: (bar) => write(part("lanes-said"), bar === null ? (touched ? "" : texts.lanesHint) : words(bar)),
+    closer: (range) => {
+      chosen = range !== null;
+      if (!chosen) [left, close] = [close?.id ?? left, null];
+      offerLive();
+    },
   });
-  part("lanes-in").addEventListener("click", () => plot.zoom(-1));
-  part("lanes-out").addEventListener("click", () => plot.zoom(1));
   part("lanes-live").addEventListener("click", () => plot.back());
+}
+
+function offerLive() {
+  part("lanes-live").hidden = !chosen && close === null;
 }

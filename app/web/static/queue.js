@@ -1,6 +1,6 @@
 // The lock's queue as it is: its holder, its waiters in their order, and instances that wrongly believe they hold it.
 
-import { ghosts } from "./belief.js";
+import { ghosts, lately } from "./belief.js";
 import { card, showGhost, showPlace } from "./card.js";
 import { texts } from "./control_texts.js";
 import { arrange, make, part, write } from "./dom.js";
@@ -13,12 +13,16 @@ let cards = []; // the shown ones: `{ element, instance, token, ghost }`
 const heldSince = new Map(); // by key: when the page first saw that it holds the lock
 const empty = make("li", "place empty");
 const more = make("li", "more");
+const PAST = { key: "past", holds: true, past: true, ttl_left_s: null, held_s: 0, waited_s: null };
 const elements = () => cards.map(({ element }) => element);
 
 /** Show the queue of a picture; what was there before moves to where it is now. */
 export function showQueue(picture) {
   const lost = ghosts(picture);
-  const shown = picture.queue.slice(0, SHOWN);
+  const before = lately(picture);
+  const past = before !== null && !lost.some(({ token }) => token === before.token) ? [{ ...PAST, ...before }] : [];
+  const shown = [...past, ...picture.queue].slice(0, SHOWN);
+  const hidden = past.length + picture.queue.length - shown.length;
   write(part("lock"), texts.lock(picture.lock.system, picture.lock.name, seconds(picture.lock.ttl_s)));
   part("lock-trouble").hidden = picture.lock_error === null;
   write(part("lock-trouble-detail"), picture.lock_error ?? "");
@@ -30,11 +34,11 @@ export function showQueue(picture) {
     now.forEach((it, place) => (it.ghost ? showGhost(it.element, it.one, picture) : fill(it, place, picture)));
     const free = picture.lock_error === null && !shown.some(({ holds }) => holds);
     if (free) write(empty, vacancy(picture));
-    write(more, texts.more(number(picture.queue.length - shown.length)));
+    write(more, texts.more(number(hidden)));
     arrange(part("line"), [
       ...(free ? [empty] : []),
       ...now.filter(({ ghost }) => !ghost).map(({ element }) => element),
-      ...(picture.queue.length > shown.length ? [more] : []),
+      ...(hidden > 0 ? [more] : []),
     ]);
     arrange(part("ghosts"), now.filter(({ ghost }) => ghost).map(({ element }) => element));
   });
@@ -52,7 +56,7 @@ function deal(now) {
 }
 
 function fill({ element, one }, place, { at, lock, instances }) {
-  if (one.holds && !heldSince.has(one.key)) {
+  if (one.holds && !one.past && !heldSince.has(one.key)) {
     heldSince.clear();
     heldSince.set(one.key, at);
   }

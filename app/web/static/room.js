@@ -4,6 +4,9 @@ import { texts } from "./control_texts.js";
 import { make } from "./dom.js";
 import { nextTheme, theme } from "./theme.js";
 
+const SIGNS = { auto: "\u25d0", light: "\u2600\ufe0e", dark: "\u263e\ufe0e" }; // half and half, a sun, a moon
+const EDGE_PX = 8;
+
 /** Write the words that never change. The words of elements with `data-label` are for people who listen. */
 export function furnish(sku) {
   document.documentElement.lang = texts.language;
@@ -30,7 +33,10 @@ export function wireRoom(sku) {
   if (!sku) shop.delete("sku");
   document.getElementById("to-shop").href = `/?${shop}`;
   language.addEventListener("click", () => go({ lang: texts.otherLanguage }));
-  const say = () => (light.textContent = texts.themes[theme()]);
+  const say = () => {
+    light.textContent = `${SIGNS[theme()]} ${texts.themes[theme()]}`;
+    light.setAttribute("aria-label", texts.colours(texts.themes[theme()]));
+  };
   light.addEventListener("click", () => {
     nextTheme();
     say();
@@ -84,9 +90,25 @@ export function explain() {
     button.setAttribute("popovertarget", id);
     const about = make("div", "about", make("p", "headline", texts.terms[word]), make("p", "", texts.explained[word]));
     about.id = id;
+    about.addEventListener("toggle", ({ newState }) => newState === "open" && stand(about, button));
     about.popover = "auto";
     if (element.tagName === "H2") element.after(button);
     else element.append(button);
     document.body.append(about);
   }
+}
+
+/** Have an explanation stand below its question mark; where there is no room, beside it or above it. Its arrow is at it. */
+function stand(about, button) {
+  const [from, box] = [button.getBoundingClientRect(), about.getBoundingClientRect()];
+  const middle = { x: from.left + from.width / 2, y: from.top + from.height / 2 };
+  const within = (place, size, room) => Math.max(EDGE_PX, Math.min(place, room - size - EDGE_PX));
+  const below = from.bottom + box.height + 2 * EDGE_PX <= innerHeight;
+  const beside = !below && from.right + box.width + 2 * EDGE_PX <= innerWidth;
+  const left = beside ? from.right + EDGE_PX : within(middle.x - 2.5 * EDGE_PX, box.width, innerWidth);
+  const top = beside ? within(middle.y - 2.5 * EDGE_PX, box.height, innerHeight) : below ? from.bottom + EDGE_PX : from.top - EDGE_PX - box.height;
+  about.dataset.side = beside ? "beside" : below ? "below" : "above";
+  about.style.left = `${left}px`;
+  about.style.top = `${top}px`;
+  about.style.setProperty("--at", `${beside ? middle.y - top : middle.x - left}px`);
 }

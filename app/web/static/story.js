@@ -1,82 +1,104 @@
-// The story of a pause, step by step. It stays until somebody closes it.
+// The story of a pause, step by step; a guided start begins it with its buyers. It stays until somebody closes it.
 
 import { texts } from "./control_texts.js";
 import { make, part, write } from "./dom.js";
-import { moment, number } from "./figure.js";
+import { moment, number, seconds } from "./figure.js";
 
 const CLOSED = "seckill-story-closed";
 const OLD_S = 120;
-const STEPS = ["paused", "ran_out", "overtaken", "woke", "end"];
+const STEPS = ["buyers", "paused", "ran_out", "overtaken", "end"];
 
-let told = null; // `{ id, instance, token, steps }`: of the last pause
+let told = null; // `{ id, at, instance, token, steps }`: of the last pause; without an id it has yet to come
+let awaited = Infinity; // from this moment on a story is one that a button here has made: its steps are brought into sight
 
-/** Show how far the story of the last pause has come. */
+/** Begin the story of a pause that this page is about to make; `buyers` are known if it sends them. */
+export function beginStory(at, buyers = null) {
+  awaited = at;
+  if (buyers !== null) told = { id: null, at, steps: new Map([["buyers", { at, facts: buyers }]]) };
+}
+
+/** The pause does not come. */
+export function dropStory() {
+  awaited = Infinity;
+  if (told?.id === null) told = null;
+}
+
+/** Show how far the story of the last pause has come; what is told of is returned: `{ id, at, for_s }`, or null. */
 export function showStory(picture) {
   const [pause] = picture.events.filter(({ kind, at }) => kind === "paused" && at > picture.at - OLD_S);
   if (pause && pause.id !== told?.id && pause.at > (told?.at ?? 0)) {
-    told = { id: pause.id, at: pause.at, instance: pause.instance, token: String(pause.facts.token), steps: new Map([["paused", pause]]) };
+    const begun = told?.id === null ? told.steps : [];
+    const steps = new Map([...begun, ["paused", pause]]);
+    told = { id: pause.id, at: pause.at, instance: pause.instance, token: String(pause.facts.token), steps };
   }
-  if (told === null || sessionStorage.getItem(CLOSED) === told.id) {
-    part("story").hidden = true;
-    return;
-  }
+  const hidden = told === null || (told.id !== null && sessionStorage.getItem(CLOSED) === told.id);
+  part("story").hidden = hidden;
+  if (hidden) return null;
   for (const event of picture.events) {
     const step = stepOf(event);
-    if (step && !told.steps.has(step)) told.steps.set(step, event);
+    if (step && (!told.steps.has(step) || told.steps.get(step).kind === "woke")) told.steps.set(step, event);
   }
-  part("story").hidden = false;
   tell(picture);
+  return told.id === null ? null : { id: told.id, at: told.at, for_s: told.steps.get("paused").facts.for_s };
 }
 
 function stepOf({ kind, instance, facts }) {
   if ((facts.of ?? instance) !== told.instance || String(facts.token) !== told.token) return null;
-  if (kind === "fenced" || kind === "wrote") return "end";
+  if (["woke", "fenced", "wrote"].includes(kind)) return "end";
   return STEPS.includes(kind) ? kind : null;
 }
 
-function tell({ level, guarded }) {
-  const { instance, token, steps } = told;
-  const overtaken = steps.get("overtaken");
-  const end = steps.get("end");
-  const story = texts.story;
-  const lines = [
-    story.paused(instance, token, steps.get("paused").facts.for_s),
-    steps.has("ran_out") ? story.ranOut : null,
-    overtaken ? story.overtaken(overtaken.facts.by, overtaken.facts.by_token) : null,
-    steps.has("woke") ? story.woke(instance, token) : null,
-    end ? ending(end, overtaken, level, story) : null,
-  ];
-  const result = end === undefined ? "open" : end.kind === "fenced" ? "good" : overtaken ? "bad" : "good";
-  part("story").dataset.result = result;
-  const when = [...STEPS].map((step) => steps.get(step)?.at);
-  const shown = lines.flatMap((line, place) => (line === null ? [] : [{ line, at: when[place] }]));
-  const list = part("story-steps");
-  while (list.children.length > shown.length) list.lastElementChild.remove();
-  shown.forEach(({ line, at }, place) => {
-    if (!list.children[place]) list.append(make("li", "", make("span", "words"), make("time", "")));
-    write(list.children[place].firstChild, line);
-    write(list.children[place].lastChild, moment(at));
-  });
-  write(part("story-next"), end === undefined ? next(steps, guarded, story) : "");
+/** The steps of a story so far as sentences, how it ended ("open", "good", "bad"), and whether more is to come. */
+export function tale({ instance, token, steps }, { level, lock }) {
+  const { sentences } = texts.story;
+  const [buyers, pause, over, end] = ["buyers", "paused", "overtaken", "end"].map((step) => steps.get(step));
+  const words = {
+    buyers: buyers && sentences.buyers(number(buyers.facts.buyers), buyers.facts.instances.join(texts.and)),
+    paused: pause && sentences.paused(instance, token, seconds(pause.facts.for_s)),
+    ran_out: steps.has("ran_out") && sentences.ranOut(instance, seconds(lock.ttl_s)),
+    overtaken: over && sentences.overtaken(over.facts.by, over.facts.by_token),
+    end: end && `${sentences.woke(instance, token)} ${ending(end, over, level, sentences)}`.trim(),
+  };
+  const ended = end !== undefined && end.kind !== "woke";
+  const result = !ended ? "open" : end.kind === "wrote" && over ? "bad" : "good";
+  const known = STEPS.filter((step) => steps.has(step) || (!ended && step !== "buyers"));
+  return { result, lines: known.map((step) => ({ step, at: steps.get(step)?.at, words: words[step] || "" })) };
 }
 
-function ending(end, overtaken, level, story) {
-  if (end.kind === "fenced") return story.refused;
-  if (!overtaken) return story.stillItsOwn;
+function ending(end, overtaken, level, sentences) {
+  if (end.kind === "woke") return "";
+  if (end.kind === "fenced") return sentences.refused;
+  if (!overtaken) return sentences.stillItsOwn;
   const tooMany = level === null || level.initial === null ? 0 : level.stock + level.lucky - level.initial;
-  return tooMany > 0 ? story.oversold(number(tooMany)) : story.taken;
+  return tooMany > 0 ? sentences.oversold(number(tooMany)) : sentences.taken;
 }
 
-function next(steps, guarded, story) {
-  if (!steps.has("ran_out")) return story.next.lease;
-  if (!steps.has("overtaken")) return story.next.heir;
-  return guarded ? story.next.refusal : story.next.noGuard;
+function tell(picture) {
+  const { result, lines } = tale(told, picture);
+  part("story").dataset.result = result;
+  const list = part("story-steps");
+  const before = list.textContent;
+  while (list.children.length > lines.length) list.lastElementChild.remove();
+  lines.forEach(({ step, at, words }, place) => {
+    if (!list.children[place]) list.append(make("li", "", make("b", ""), " ", make("span", "words"), " ", make("time", "")));
+    const made = list.children[place];
+    const [title, sentence, time] = made.children;
+    made.dataset.come = words !== "";
+    write(title, texts.story.titles[step]);
+    write(sentence, words);
+    write(time, at === undefined ? "" : moment(at));
+  });
+  if (told.at < awaited) return;
+  if (list.textContent !== before) part("story").scrollIntoView({ block: "nearest" });
+  if (result !== "open") awaited = Infinity;
 }
 
-/** Make its button work. */
+/** Make its button work; a reader who scrolls is left where they are. */
 export function wireStory() {
+  for (const own of ["wheel", "touchmove"]) addEventListener(own, () => (awaited = Infinity), { passive: true });
   part("story-close").addEventListener("click", () => {
-    sessionStorage.setItem(CLOSED, told.id);
+    if (told.id === null) told = null;
+    else sessionStorage.setItem(CLOSED, told.id);
     part("story").hidden = true;
   });
 }
