@@ -77,7 +77,7 @@ async def test_a_hung_loop_gives_way(
                     "the other one says for whom it waits",
                 )
                 assert await buying == "sold"
-                assert other.get("/readyz")[1]["waits_for"] == []
+                await eventually_async(lambda: other.get("/readyz")[1]["waits_for"] == [], "it waits for nobody")
                 hanging.kill()
                 await asyncio.gather(lost, return_exceptions=True)
                 assert (await operator.audit("default")).violations == []

@@ -745,7 +745,7 @@ def test_a_rehearsal(env: dict[str, str], etcd: EtcdMember, valkey: Valkey, tmp_
     signed = {"buyer_key": secret.read_text().strip()}
     with Instance(etcd.endpoint, valkey.url, **signed) as one, Instance(etcd.endpoint, valkey.url, **signed) as two:
         for sku in ("phone", "watch"):
-            seckill("stock", "set", "20", "--sku", sku, env=env)
+            assert seckill("stock", "set", "20", "--sku", sku, "--yes", env=env).returncode == 0
         load = ["--sku", "phone,watch", "--buyers", "80", "--again", "0.5", "--sign-with", str(secret), "--yes"]
         done = seckill("rehearse", "--host", f"{one.url},{two.url}", *load, env=env)
         assert done.returncode == 0, done.stdout + done.stderr
