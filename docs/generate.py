@@ -188,30 +188,29 @@ SECTIONS: dict[str, dict[str, tuple[str, ...]]] = {
     "A lock system": {
         "fencelock": ("connect", "LockBackend", "AsyncLocks", "Guarantees", "Scope", "name_of"),
         "fencelock.aio": ("connect",),
-        "fencelock.common": ("Options",),
+        "fencelock.connection": ("Options",),
     },
     "Locks": {
         "fencelock.lock": ("DistributedLock",),
         "fencelock": ("AsyncLock", "Grant", "Cancel", "Contender", "Hook", "now"),
     },
     "Elections and sessions": {
-        "fencelock.etcd.election": ("Election", "Leadership", "Leader"),
-        "fencelock.etcd.session": ("Session",),
-        "fencelock.etcd.aio": ("AsyncElection", "AsyncLeadership", "AsyncSession"),
+        "fencelock.etcd.election": ("Election", "Leadership", "Leader", "AsyncElection", "AsyncLeadership"),
+        "fencelock.etcd.backend": ("Session", "AsyncSession"),
     },
     "Fences": {"fencelock.fence": tuple(fencelock.fence.__all__)},
     "Errors": {
         "fencelock.errors": (
             *("FencelockError", "ConfigurationError", "LockError", "LockTimeout", "LockCancelled"),
-            *("LockLost", "LockNotHeld", "LockUnavailable"),
+            *("LockLost", "LockNotHeld", "LockUnavailable", "NoLock"),
         )
     },
 }
 
 MADE_BY_PROGRAMS = ("fencelock.fence", "fencelock.waiting")  # of other classes fencelock makes the objects
 INTERNAL = {  # names that only fencelock, or a backend, uses
-    *("begin", "checked_ttl", "client", "close_on_loop", "delete", "election_for_tasks", "end"),
-    *("ensure_open", "from_url", "open", "renew", "session_for_tasks", "subscribe", "tell_of"),
+    *("begin", "check_name", "close_on_loop", "connect", "election_for_tasks", "from_url", "here", "open", "renew"),
+    *("session_for_tasks", "subscribe", "take", "terms", "threads", "undo"),
 }
 
 

@@ -13,8 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from .aio import AsyncLock, AsyncLocks
-    from .backend import Guarantees, LockBackend, Scope
+    from .backend import AsyncLocks, Guarantees, LockBackend, Scope
     from .clock import now
     from .contender import Contender
     from .errors import (
@@ -26,10 +25,11 @@ if TYPE_CHECKING:
         LockNotHeld,
         LockTimeout,
         LockUnavailable,
+        NoLock,
     )
     from .grant import Grant
     from .hook import Hook
-    from .lock import DistributedLock
+    from .lock import AsyncLock, DistributedLock
     from .registry import connect, name_of
     from .waiting import Cancel
 
@@ -51,6 +51,7 @@ __all__ = [
     "LockNotHeld",
     "LockTimeout",
     "LockUnavailable",
+    "NoLock",
     "Scope",
     "connect",
     "name_of",
@@ -59,17 +60,16 @@ __all__ = [
 
 # Imported when they are asked for: whoever catches an error needs no lock.
 _MODULES: Final = {
-    ".aio": ("AsyncLock", "AsyncLocks"),
-    ".backend": ("Guarantees", "LockBackend", "Scope"),
+    ".backend": ("AsyncLocks", "Guarantees", "LockBackend", "Scope"),
     ".clock": ("now",),
     ".contender": ("Contender",),
     ".errors": (
         *("ConfigurationError", "FencelockError", "LockCancelled", "LockError"),
-        *("LockLost", "LockNotHeld", "LockTimeout", "LockUnavailable"),
+        *("LockLost", "LockNotHeld", "LockTimeout", "LockUnavailable", "NoLock"),
     ),
     ".grant": ("Grant",),
     ".hook": ("Hook",),
-    ".lock": ("DistributedLock",),
+    ".lock": ("AsyncLock", "DistributedLock"),
     ".registry": ("connect", "name_of"),
     ".waiting": ("Cancel",),
 }
@@ -77,6 +77,10 @@ _HOME: Final = {name: module for module, names in _MODULES.items() for name in n
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("fencelock")
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_HOME[name], __name__), name)

@@ -115,7 +115,7 @@ def _run(locks: Any, options: argparse.Namespace) -> int:
     if not command:
         _say("what shall be run? fencelock run NAME -- COMMAND ...")
         return _USAGE
-    lock: DistributedLock[Any] = locks.lock(options.name)
+    lock: DistributedLock = locks.lock(options.name)
     try:
         grant = lock.acquire(wait_s=options.wait)
     except LockTimeout as error:

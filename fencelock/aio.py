@@ -1,4 +1,4 @@
-"""The locks' face for tasks: the same algorithm, run on the event loop itself.
+"""The locks for tasks, on the event loop itself.
 
 A task that waits costs no thread. What a task has is renewed by its loop: a loop that hangs loses it a TTL later, as
 nothing on it could be told.
@@ -12,9 +12,9 @@ nothing on it could be told.
 from typing import Unpack
 
 from .backend import AsyncLocks
-from .common import Options
+from .connection import Options
+from .lock import AsyncLock
 from .registry import connect as connect_for_threads
-from .tasks import AsyncLock
 
 __all__ = ["AsyncLock", "AsyncLocks", "connect"]
 

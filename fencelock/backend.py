@@ -1,20 +1,22 @@
 """A lock backend: one connection to a lock system, from which a process takes all its locks."""
 
 import asyncio
+import threading
 from abc import ABC, abstractmethod
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Self, Unpack
 
-from .common import Common, Options
+from . import fork, portal
+from .connection import Connection, Options, Terms, closed
 from .contender import Contender
 from .errors import LockError
-from .lock import DistributedLock
-from .renewer import Renewer
-from .steps import in_thread, on_loop
-from .tasks import AsyncLock
+from .grant import Grant
+from .hook import Hook
+from .lock import AsyncLock, DistributedLock
 from .url import LockUrl
+from .waiting import Wait
 
 
 class Scope(StrEnum):
@@ -54,10 +56,28 @@ class Guarantees:
     forces_release: bool = False
 
 
-class LockBackend(Common, ABC):
-    """A connection to a lock system: a process opens it once, takes all its locks from it, and closes it at its end."""
+class LockBackend(ABC):
+    """What a process opens once and closes at its end: for threads, and as `aio` for tasks.
 
+    It has a connection for each event loop that uses it: one for all threads, on the loop of `portal`.
+    """
+
+    name: str
     guarantees: Guarantees
+
+    def __init__(self, **options: Unpack[Options]) -> None:
+        self.terms = Terms(self.name, options)
+        self._closed = False
+        self._begin()
+        fork.in_child(self._begin_in_child)
+
+    def _begin(self) -> None:
+        self._mutex = threading.Lock()
+        self._connections: dict[asyncio.AbstractEventLoop, Connection] = {}
+
+    def _begin_in_child(self) -> None:
+        fork.keep(self._connections)
+        self._begin()
 
     @classmethod
     def from_url(cls, url: LockUrl, **options: Unpack[Options]) -> Self:
@@ -65,18 +85,72 @@ class LockBackend(Common, ABC):
         url.refuse_rest()  # for those that have no server
         return cls(**options)
 
+    @abstractmethod
+    def connect(self) -> Connection:
+        """A connection for the running loop, made at its first use."""
+
+    def here(self) -> Connection:
+        """The connection of the running loop. Raises `LockUnavailable` once the backend is closed."""
+        loop = asyncio.get_running_loop()
+        connection = self._connections.get(loop)
+        if connection is None:
+            if self._closed:
+                raise closed(self.name)
+            connection = self.connect()
+            with self._mutex:
+                for over in [one for one in self._connections if one.is_closed()]:
+                    del self._connections[over]
+                self._connections[loop] = connection
+        return connection
+
+    async def take(self, name: str, ttl_s: float, wait: Wait) -> Grant:
+        """Have a lock, on the running loop."""
+        return await self.here().take(name, ttl_s, wait)
+
     @property
     def aio(self) -> "AsyncLocks":
-        """The face of this connection for tasks."""
+        """The same locks, for tasks."""
         return AsyncLocks(self)
 
-    @abstractmethod
-    def lock(self, name: str, *, ttl_s: float | None = None) -> DistributedLock[Any]:
-        """Return the lock of that name, a new object at each call. `ttl_s`: the TTL of its leases, in seconds."""
+    @property
+    def threads(self) -> Any:
+        """The connection of the threads."""
 
-    async def force_released(self, name: str) -> Contender | None:
-        """What `force_release` does, in steps."""
-        raise LockError(f"{self.name} can't force a release: only etcd and redis can")
+        async def here() -> Connection:
+            return self.here()
+
+        return portal.run(here())
+
+    @property
+    def ttl_s(self) -> float:
+        """TTL of a lease in seconds, unless a lock has its own."""
+        return self.terms.ttl_s
+
+    @property
+    def timeout_s(self) -> float:
+        """Deadline of a call in seconds."""
+        return self.terms.timeout_s
+
+    @property
+    def instance(self) -> str:
+        """Who we are in the queue."""
+        return self.terms.instance
+
+    @property
+    def hook(self) -> Hook:
+        """What is told what happens."""
+        return self.terms.hook
+
+    @hook.setter
+    def hook(self, hook: Hook) -> None:
+        self.terms.hook = hook
+
+    def lock(self, name: str, *, ttl_s: float | None = None) -> DistributedLock:
+        """The lock of that name; each call makes an object of its own. `ttl_s`: of its leases, in seconds."""
+        return DistributedLock(self.aio.lock(name, ttl_s=ttl_s))
+
+    def check_name(self, name: str) -> None:  # noqa: B027 - most take any
+        """Raise `ValueError` for what can't be a lock's name here."""
 
     def force_release(self, name: str) -> Contender | None:
         """Take a lock from a holder that hangs, and return that one, if any; the next in line gets it at once.
@@ -84,22 +158,15 @@ class LockBackend(Common, ABC):
         The holder goes on until its next renewal tells it, so only a store that checks tokens is safe from it. Raises
         `LockUnavailable`, and `LockError` where that can't be done.
         """
-        return in_thread(self.force_released(name))
-
-    @abstractmethod
-    async def queues(self, prefix: str) -> list[Contender]:
-        """What `contenders` answers, in steps."""
-
-    async def pinged(self, timeout_s: float) -> None:
-        """What `ping` does, in steps."""
+        return portal.run(self.aio.force_release(name))
 
     def contenders(self, prefix: str) -> list[Contender]:
-        """Return the queues of all locks whose names begin with `prefix`. Raises `LockUnavailable`."""
-        return in_thread(self.queues(prefix))
+        """The queues of all locks whose names begin with `prefix`. Raises `LockUnavailable`."""
+        return portal.run(self.aio.contenders(prefix))
 
     def ping(self, timeout_s: float) -> None:
         """Raise `LockUnavailable` if the lock system doesn't answer within `timeout_s` seconds. Blocks."""
-        in_thread(self.pinged(timeout_s))
+        portal.run(self.aio.ping(timeout_s))
 
     def election(self, name: str) -> Any:
         """Return the `Election` of that name. Raises `LockError` where there are none."""
@@ -127,36 +194,44 @@ class LockBackend(Common, ABC):
 
     @property
     def renewing(self) -> bool:
-        """True while leases are being renewed."""
-        return self.renewer.alive
+        """Whether leases are being renewed."""
+        return not self._closed and all(one.renewer.alive for one in list(self._connections.values()))
 
     def pause_renewal(self, for_s: float) -> None:
         """Renew nothing for some seconds, as if the renewal hung."""
-        for renewer in (self.renewer, *self.loop_renewers):
-            renewer.pause(for_s)
+        for connection in list(self._connections.values()):
+            connection.renewer.pause(for_s)
 
     def close(self) -> None:
         """Have the waiters leave their queues, close the connections, stop renewing. Locks still held run out."""
-        in_thread(self.shutdown.begin())
-        in_thread(self._give_up_idle(None))
-        self._disconnect()
-        for renewer in (self.renewer, *self.loop_renewers):
-            renewer.close()
+        for connection in self._end(portal.loop()):
+            portal.run(connection.close())
 
     async def close_on_loop(self) -> None:
         """The same, for a task."""
-        await on_loop(self.shutdown.begin())
-        await self.leave_loop()
-        await asyncio.to_thread(self.close)
+        for connection in self._end(asyncio.get_running_loop()):
+            await connection.close()
+
+    def _end(self, loop: asyncio.AbstractEventLoop) -> list[Connection]:
+        """Close what other loops have, in the background; what that one has."""
+        self._closed = True
+        with self._mutex:
+            connections, self._connections = self._connections, {}
+        for other, connection in connections.items():
+            if other is not loop and not other.is_closed():
+                closing = connection.close()
+                try:
+                    asyncio.run_coroutine_threadsafe(closing, other)
+                except RuntimeError:  # it is closed
+                    closing.close()
+        return [connection for one, connection in connections.items() if one is loop]
 
     async def leave_loop(self) -> None:
-        """Close the running loop's part of it. Locks still held there run out; threads and other loops go on."""
-        renewer = self.loop_renewers.pop()
-        if renewer is not None:
-            await renewer.settle()
-            await on_loop(self._give_up_idle(renewer))
-            renewer.close()
-        await self._disconnect_loop()
+        """Close what the running loop has of it. Locks still held there run out; threads and other loops go on."""
+        with self._mutex:
+            connection = self._connections.pop(asyncio.get_running_loop(), None)
+        if connection is not None:
+            await connection.close()
 
     def __enter__(self) -> Self:
         return self
@@ -164,20 +239,11 @@ class LockBackend(Common, ABC):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    async def _give_up_idle(self, renewer: Renewer | None) -> None:
-        """Give back what is kept for later, and renewed by that one (None: by anybody)."""
-
-    def _disconnect(self) -> None:
-        """Close the connections."""
-
-    async def _disconnect_loop(self) -> None:
-        """Close those of the running loop."""
-
 
 class AsyncLocks:
-    """The face of a `LockBackend` for tasks. `backend`: its face for threads."""
+    """A lock backend, for tasks. `backend`: the same, for threads."""
 
-    def __init__(self, backend: "LockBackend") -> None:
+    def __init__(self, backend: LockBackend) -> None:
         self.backend = backend
 
     @property
@@ -210,15 +276,16 @@ class AsyncLocks:
         self.backend.pause_renewal(for_s)
 
     def lock(self, name: str, *, ttl_s: float | None = None) -> AsyncLock:
-        """Return the lock of that name, a new object at each call. `ttl_s`: the TTL of its leases, in seconds."""
-        return AsyncLock(self.backend, self.backend.lock(name, ttl_s=ttl_s))
+        """The lock of that name; each call makes an object of its own. `ttl_s`: of its leases, in seconds."""
+        self.backend.check_name(name)
+        return AsyncLock(self.backend, name, ttl_s)
 
     async def force_release(self, name: str) -> Contender | None:
         """Take a lock from a holder that hangs: see `LockBackend.force_release`."""
-        return await on_loop(self.backend.force_released(name))
+        return await self.backend.here().force_release(name)
 
     def election(self, name: str) -> Any:
-        """Return the `AsyncElection` of that name. Raises `LockError` where there are none."""
+        """An election, see `fencelock.etcd.election`. Raises `LockError` where there are none."""
         return self.backend.election_for_tasks(name)
 
     def session(self, *, ttl_s: float | None = None, lease_id: int | None = None) -> AbstractAsyncContextManager[Any]:
@@ -226,12 +293,12 @@ class AsyncLocks:
         return self.backend.session_for_tasks(ttl_s=ttl_s, lease_id=lease_id)
 
     async def contenders(self, prefix: str) -> list[Contender]:
-        """Return the queues of all locks whose names begin with `prefix`. Raises `LockUnavailable`."""
-        return await on_loop(self.backend.queues(prefix))
+        """The queues of all locks whose names begin with `prefix`. Raises `LockUnavailable`."""
+        return await self.backend.here().contenders(prefix)
 
     async def ping(self, timeout_s: float) -> None:
         """Raise `LockUnavailable` if the lock system doesn't answer within `timeout_s` seconds."""
-        await on_loop(self.backend.pinged(timeout_s))
+        await self.backend.here().ping(timeout_s)
 
     async def leave_loop(self) -> None:
         """Close the running loop's part of a connection that threads or other loops go on to use."""

@@ -1,26 +1,28 @@
 """Callbacks for something that happens once."""
 
 import logging
-import threading
 from collections.abc import Callable
+from contextlib import suppress
 
 _log = logging.getLogger(__name__)
 
 
 class Callbacks:
-    """Called when something happens, or at once if it has happened. Any thread may use all methods."""
+    """Called when something happens, or at once if it has happened.
+
+    Any thread may use all methods, a signal handler too: the methods of a list are atomic.
+    """
+
+    __slots__ = ("_callbacks", "fired")
 
     def __init__(self) -> None:
         self._callbacks: list[Callable[[], None]] = []
         self.fired = False
-        self._mutex = threading.RLock()  # a signal handler may fire while the main thread is in here
 
     def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Have `callback` called once; the answer takes that back. One that fails is logged and stops no other."""
-        with self._mutex:
-            self._callbacks.append(callback)
-        # Not before: a signal handler may fire at any moment.
-        if self.fired:
+        self._callbacks.append(callback)
+        if self.fired:  # not before: it may happen at any moment
             self._call_all()
         return lambda: self._unsubscribe(callback)
 
@@ -31,16 +33,15 @@ class Callbacks:
 
     def _call_all(self) -> None:
         while True:
-            with self._mutex:
-                if not self._callbacks:
-                    return
+            try:
                 callback = self._callbacks.pop(0)
+            except IndexError:
+                return
             try:
                 callback()
             except Exception:
                 _log.exception("unexpected error in a callback")
 
     def _unsubscribe(self, callback: Callable[[], None]) -> None:
-        with self._mutex:
-            if callback in self._callbacks:
-                self._callbacks.remove(callback)
+        with suppress(ValueError):
+            self._callbacks.remove(callback)

@@ -7,7 +7,8 @@ FencelockError
     ├── LockCancelled           the caller called the wait off
     ├── LockLost                the lease ended while we believed that we owned the lock
     ├── LockNotHeld             a release by somebody who doesn't own the lock
-    └── LockUnavailable         the lock's server can't be reached, or refuses us
+    ├── LockUnavailable         the lock's server can't be reached, or refuses us
+    └── NoLock                  something else uses the lock's name
 """
 
 
@@ -41,3 +42,7 @@ class LockNotHeld(LockError):
 
 class LockUnavailable(LockError):
     """The lock's server can't be reached within the call's deadline, or refuses us."""
+
+
+class NoLock(LockError):
+    """Something else uses a lock's name."""

@@ -17,18 +17,15 @@ from typing import Any, Final, Self, Unpack
 
 from typing_extensions import override
 
-from .attempt import Attempt
+from . import portal
 from .backend import LockBackend, Scope
 from .backoff import Backoff
 from .callbacks import Callbacks
-from .common import Options
+from .connection import Attempt, Connection, Options
 from .contender import Contender
 from .errors import LockCancelled, LockUnavailable
 from .grant import Grant
-from .lease import Lease, Watchdog
-from .lock import DistributedLock
-from .renewer import Renewer, ThreadRenewer
-from .steps import Pause, in_thread, on_loop
+from .lease import Lease
 from .url import LockUrl
 from .waiting import Cancel, Wait
 
@@ -42,71 +39,91 @@ _TTL_S: Final = 5.0  # of a grant without a lock: the renewer then looks whether
 _WITHOUT: Final = "no lock"  # the source of such grants
 
 
-class FallbackLock(DistributedLock["FallbackBackend"]):
+class _Connection(Connection):
     """The lock while it can be had; else a grant with no lock behind it, whose token is 0."""
 
-    def __init__(self, backend: "FallbackBackend", lock: DistributedLock[Any]) -> None:
-        super().__init__(backend, lock.name, lock.ttl_s)
-        self._lock = lock
-        backend.look()
+    def __init__(self, backend: "FallbackBackend", inner: Connection) -> None:
+        super().__init__(backend.terms)
+        self.inner = inner
+        self._backend = backend
 
     @override
-    def _attempt(self) -> Attempt[Any]:
-        return self._lock._attempt()
+    def attempt(self, name: str, ttl_s: float) -> Attempt[Any]:
+        return self.inner.attempt(name, ttl_s)
 
     @override
-    async def _take(self, wait: Wait, renewer: Renewer) -> Grant:
+    async def take(self, name: str, ttl_s: float, wait: Wait) -> Grant:
         backend = self._backend
         backend.look()  # in a forked child nobody does yet
         while True:
-            backend.ensure_open()
-            grant = await (self._without(wait, renewer) if backend.degraded else self._with(wait, renewer))
+            self.ensure_open()
+            grant = await (self._without(name, wait) if backend.degraded else self._with(name, ttl_s, wait))
             if grant is not None:
                 return grant
 
-    async def _with(self, wait: Wait, renewer: Renewer) -> Grant | None:
+    async def _with(self, name: str, ttl_s: float, wait: Wait) -> Grant | None:
         """The lock; None if its system is away, or goes away while we wait."""
         backend, call_off = self._backend, Cancel()
-        forgets = [wait.cancel.subscribe(call_off.set), backend.went_away.subscribe(call_off.set)]
+        forgets = [backend.went_away.subscribe(call_off.set)]
+        if wait.cancel is not None:
+            forgets.append(wait.cancel.subscribe(call_off.set))
+        wait.wake = call_off
         inner = Wait(None if wait.wait_s is None else wait.left_s, call_off)
-        inner.granted = wait.granted
         try:
-            return await self._lock._take(inner, renewer)
+            return await self.inner.take(name, ttl_s, inner)
         except LockCancelled:
-            if wait.cancel.is_set():
+            if wait.called_off:
                 raise
             return None
         except LockUnavailable as error:
-            backend.ensure_open()
+            self.inner.ensure_open()
             backend.open_circuit(error)
             return None
         finally:
             for forget in forgets:
                 forget()
 
-    async def _without(self, wait: Wait, renewer: Renewer) -> Grant | None:
+    async def _without(self, name: str, wait: Wait) -> Grant | None:
         """No lock, as one of few; None if its system is back."""
         backend = self._backend
         while backend.degraded:
-            backend.ensure_open()
+            self.ensure_open()
+            self.inner.ensure_open()
             if backend.slots.acquire(blocking=False):
                 slot = _Slot(backend.slots)
-                lease = Lease(f"{self.name}, unlocked", slot, _TTL_S)
+                lease = Lease(f"{name}, unlocked", slot, _TTL_S)
                 lease.on_lost(slot.free)
-                # A thread's other one may hang on a server that is silent.
-                (backend.watcher if renewer is backend.renewer else renewer).keep(lease)
-                if renewer is not backend.renewer:
-                    slot.unwatched = Watchdog(lease).watched_by(backend.watcher)
-                grant = Grant(self.name, 0, _WITHOUT, lease)
-                wait.granted.append(grant)
-                return grant
-            wait.check(self.name)
-            await Pause(min(wait.left_s, _POLL_S))
+                self.renewer.keep(lease)
+                slot.watch(lease)
+                return Grant(name, 0, _WITHOUT, lease)
+            wait.check(name)
+            await asyncio.sleep(min(wait.left_s, _POLL_S))
         return None
 
     @override
-    async def _queue(self) -> list[Contender]:
-        return [] if self._backend.degraded else await self._lock._queue()
+    async def queue(self, name: str) -> list[Contender]:
+        return [] if self._backend.degraded else await self.inner.queue(name)
+
+    @override
+    async def contenders(self, prefix: str) -> list[Contender]:
+        """The queues of the lock system; empty while it is away."""
+        if self._backend.degraded:
+            return []
+        try:
+            return await self.inner.contenders(prefix)
+        except LockUnavailable as error:
+            self.inner.ensure_open()
+            self._backend.open_circuit(error)
+            return []
+
+    @override
+    async def force_release(self, name: str) -> Contender | None:
+        """What has a lock can be taken away; a grant without one can't, and is not waited for by anybody."""
+        return await self.inner.force_release(name)
+
+    @override
+    async def ping(self, timeout_s: float) -> None:
+        """Nobody needs the lock system to be there; `degraded` says whether it is."""
 
 
 class _Slot:
@@ -115,7 +132,17 @@ class _Slot:
     def __init__(self, slots: threading.BoundedSemaphore) -> None:
         self._slots = slots
         self._given_back = threading.Lock()
-        self.unwatched: Callable[[], None] = lambda: None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def watch(self, lease: Lease) -> None:
+        """Free it at the end of its lease even if its own loop hangs, or was closed: on that of the threads."""
+        loop = portal.loop()
+
+        def look() -> None:
+            if not lease.lost and not self._given_back.locked():
+                self._timer = loop.call_later(lease.left_s, look)
+
+        loop.call_soon_threadsafe(look)
 
     async def renew(self, timeout_s: float) -> bool:
         return True
@@ -125,9 +152,10 @@ class _Slot:
 
     def free(self) -> None:
         """Let another one have it."""
-        self.unwatched()
         if self._given_back.acquire(blocking=False):
             self._slots.release()
+            if self._timer is not None:
+                portal.loop().call_soon_threadsafe(self._timer.cancel)
 
 
 class FallbackBackend(LockBackend):
@@ -140,8 +168,9 @@ class FallbackBackend(LockBackend):
     def __init__(
         self, backend: LockBackend, *, most: int = 10, on_change: Callable[[str], None] = lambda event: None
     ) -> None:
-        super().__init__(ttl_s=backend.ttl_s, timeout_s=backend.timeout_s, instance=backend.instance, hook=backend.hook)
         self.name = backend.name
+        super().__init__()
+        self.terms = backend.terms
         # What is promised must hold without the lock, too.
         self.guarantees = replace(
             backend.guarantees,
@@ -150,17 +179,14 @@ class FallbackBackend(LockBackend):
             fair=False,
             fencing=False,
         )
-        self.renewer = backend.renewer
-        self.loop_renewers = backend.loop_renewers
-        self.watcher = ThreadRenewer()  # of grants without a lock; the other one may hang on a server that is silent
         self.went_away = Callbacks()  # fired while the lock system is away
         self._backend = backend
         self._on_change = on_change
         self._failures = 0
         self._backoff = Backoff(_LOOK_S, _LONGEST_OPEN_S)
-        self._closed = threading.Event()
         self.slots = threading.BoundedSemaphore(most)
-        self._mutex = threading.Lock()
+        self._circuit = threading.Lock()
+        self._closing = threading.Event()
         self._looking: threading.Thread | None = None
 
     @classmethod
@@ -174,21 +200,27 @@ class FallbackBackend(LockBackend):
         return self.went_away.fired
 
     @override
-    def lock(self, name: str, *, ttl_s: float | None = None) -> FallbackLock:
-        return FallbackLock(self, self._backend.lock(name, ttl_s=ttl_s))
+    def connect(self) -> Connection:
+        self.look()
+        return _Connection(self, self._backend.here())
+
+    @override
+    def check_name(self, name: str) -> None:
+        self._backend.check_name(name)
+        self.look()
 
     def look(self) -> None:
         """See to it that somebody looks for the lock system."""
-        with self._mutex:
-            if self._looking is None or not self._looking.is_alive():
+        with self._circuit:
+            if (self._looking is None or not self._looking.is_alive()) and not self._closed:
                 self._looking = threading.Thread(target=self._look_for_ever, name="fencelock-fallback", daemon=True)
                 self._looking.start()
 
     def open_circuit(self, error: LockUnavailable) -> None:
         """The lock system can't be reached: go on without."""
-        with self._mutex:
+        with self._circuit:
             self._failures += 1
-            if self.degraded or self._closed.is_set():
+            if self.degraded or self._closed:
                 return
             went_away = self.went_away
             went_away.fired = True
@@ -197,7 +229,7 @@ class FallbackBackend(LockBackend):
         went_away.fire()
 
     def _close_circuit(self, failures: int) -> bool:
-        with self._mutex:
+        with self._circuit:
             back = self.degraded and failures == self._failures
             if back:
                 self.went_away = Callbacks()
@@ -207,7 +239,7 @@ class FallbackBackend(LockBackend):
         # A lock system that answers and yet gives no locks would be back twice a second: so it is trusted less each
         # time.
         pause_s, back_at = _LOOK_S, time.monotonic()
-        while not self._closed.wait(pause_s if self.degraded else _LOOK_S):
+        while not self._closing.wait(pause_s if self.degraded else _LOOK_S):
             failures = self._failures
             try:
                 self._backend.ping(_PING_S)
@@ -225,26 +257,6 @@ class FallbackBackend(LockBackend):
                 self._on_change("back")
 
     @override
-    async def queues(self, prefix: str) -> list[Contender]:
-        """The queues of the lock system; empty while it is away."""
-        if self.degraded:
-            return []
-        try:
-            return await self._backend.queues(prefix)
-        except LockUnavailable as error:
-            self.ensure_open()
-            self.open_circuit(error)
-            return []
-
-    @override
-    async def force_released(self, name: str) -> Contender | None:
-        return await self._backend.force_released(name)
-
-    @override
-    async def pinged(self, timeout_s: float) -> None:
-        """Nobody needs the lock system to be there; `degraded` says whether it is."""
-
-    @override
     def election(self, name: str) -> Any:
         return self._backend.election(name)
 
@@ -260,21 +272,32 @@ class FallbackBackend(LockBackend):
     def session_for_tasks(self, *, ttl_s: float | None, lease_id: int | None) -> AbstractAsyncContextManager[Any]:
         return self._backend.session_for_tasks(ttl_s=ttl_s, lease_id=lease_id)
 
+    @property
+    @override
+    def renewing(self) -> bool:
+        return super().renewing and self._backend.renewing
+
+    @override
+    def pause_renewal(self, for_s: float) -> None:
+        super().pause_renewal(for_s)
+        self._backend.pause_renewal(for_s)
+
     @override
     def close(self) -> None:
-        self._closed.set()
-        in_thread(self.shutdown.begin())
+        self._closing.set()
+        super().close()
         self._backend.close()
-        self.watcher.close()
         if self._looking is not None:
             self._looking.join()
 
     @override
-    async def leave_loop(self) -> None:
-        await self._backend.leave_loop()
-
-    @override
     async def close_on_loop(self) -> None:
-        await on_loop(self.shutdown.begin())
+        self._closing.set()
+        await super().close_on_loop()
         await self._backend.close_on_loop()
         await asyncio.to_thread(self.close)
+
+    @override
+    async def leave_loop(self) -> None:
+        await super().leave_loop()
+        await self._backend.leave_loop()

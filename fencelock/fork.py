@@ -4,7 +4,6 @@ import atexit
 import logging
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from inspect import ismethod
 from typing import Any
 from weakref import ReferenceType, WeakMethod, ref
@@ -50,15 +49,3 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
 def keep(things: Any) -> None:
     """Never finalise in this process what is its parent's: that could end something on the connections of both."""
     _of_parents.append(things)
-
-
-class Threads:
-    """A pool of threads, and another one in each child."""
-
-    def __init__(self, most: int, name: str) -> None:
-        self._made_of = most, name
-        self._begin()
-        in_child(self._begin)
-
-    def _begin(self) -> None:
-        self.pool = ThreadPoolExecutor(*self._made_of)

@@ -12,7 +12,7 @@ from .errors import LockLost
 
 
 class Hold(Protocol):
-    """What a contender has on the lock's server: a key, a row, a node, an open transaction. Its methods are steps."""
+    """What a contender has on the lock's server: a key, a row, a node, an open transaction."""
 
     async def renew(self, timeout_s: float) -> bool:
         """Ask for another TTL. False: it is not there any more. Raises `LockUnavailable`: nobody knows."""
@@ -22,43 +22,10 @@ class Hold(Protocol):
 
 
 class Keeper(Protocol):
-    """What renews leases, and gives them back: a `Renewer`."""
-
-    def keep(self, lease: "Lease") -> None:
-        """See `Renewer.keep`."""
-
-    def drop(self, lease: "Lease") -> None:
-        """See `Renewer.drop`."""
-
-    def end(self, lease: "Lease") -> None:
-        """See `Renewer.end`."""
+    """What renews a lease, and gives it back: a `Renewer`."""
 
     async def hand_back(self, lease: "Lease", timeout_s: float) -> None:
         """See `Renewer.hand_back`."""
-
-
-class Watchdog:
-    """The hold of a lease by which the renewal thread looks after one that a loop must renew.
-
-    Whoever is to hear of the loss (`on_lost`) hears of it even if the loop hangs, or was closed.
-    """
-
-    def __init__(self, lease: "Lease") -> None:
-        self._lease = lease
-
-    async def renew(self, timeout_s: float) -> bool:
-        """Whether the other one is not lost."""
-        return not self._lease.lost
-
-    async def end(self, timeout_s: float) -> None:
-        """There is nothing to end."""
-
-    def watched_by(self, renewer: Keeper) -> Callable[[], None]:
-        """Begin; the answer ends it."""
-        own = Lease(self._lease.name, self, self._lease.ttl_s, asked_at=self._lease.deadline - self._lease.ttl_s)
-        own.idle = True
-        renewer.keep(own)
-        return lambda: renewer.drop(own)
 
 
 class Leased:
@@ -130,6 +97,11 @@ class Lease:
         return self._deadline if self._under is None else min(self._deadline, self._under.deadline)
 
     @property
+    def runs_out_at(self) -> float:
+        """When the server has forgotten it at the latest, if nobody renews it and what it is under."""
+        return self._deadline if self._under is None else self._under.deadline
+
+    @property
     def inherited(self) -> bool:
         """Whether it was made before a fork: then it is the parent's, and nothing may be done about it here."""
         return self._generation != fork.generation
@@ -157,7 +129,7 @@ class Lease:
     @property
     def lost(self) -> bool:
         """Whether one must stop believing in it. Never turns back to False."""
-        if self.inherited:
+        if self._generation != fork.generation:
             self._reason = "it is the parent process's, from before a fork"  # nobody here is told: see `on_lost`
         elif self._reason is None:
             if self._under is not None and self._under.lost:
@@ -201,7 +173,7 @@ class Lease:
     def on_lost(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Have `callback` called once when the lease is lost (now, if it is); the answer takes that back.
 
-        It is called on whatever thread finds out, mostly the renewal thread: it must be quick and must not block.
+        It is called on whatever thread finds out, mostly that of the loop: it must be quick and must not block.
         It is not called in a child that is forked afterwards: the loss there is none of the parent's.
         """
         if self.inherited:

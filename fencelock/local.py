@@ -10,12 +10,11 @@ from typing import Any
 from typing_extensions import override
 
 from . import clock, fork
-from .attempt import Attempt
 from .backend import Guarantees, LockBackend, Scope
+from .connection import Attempt, Connection
 from .contender import Contender, describe
 from .grant import Grant
 from .lease import Lease
-from .lock import DistributedLock
 from .waiting import Wait
 
 _mutex = threading.Lock()
@@ -35,26 +34,14 @@ def _forget_all() -> None:
 fork.in_child(_forget_all)  # those who queue there are the parent's
 
 
-class LocalLock(DistributedLock["LocalBackend"]):
-    """Fair, re-entrant, and blind to other processes."""
-
-    @override
-    def _attempt(self) -> "_Place":
-        return _Place(self._backend, self.name, self.ttl_s)
-
-    @override
-    async def _queue(self) -> list[Contender]:
-        return _contenders(self.name)
-
-
-class _Place(Attempt["LocalBackend"]):
+class _Place(Attempt[Connection]):
     """A contender's place in a queue; the first owns the lock."""
 
-    def __init__(self, backend: "LocalBackend", name: str, ttl_s: float) -> None:
-        super().__init__(backend, name, ttl_s)
+    def __init__(self, connection: Connection, name: str, ttl_s: float) -> None:
+        super().__init__(connection, name, ttl_s)
         self.key = f"{name}/{id(self):x}"
         self.token = 0
-        self.owner: dict[str, Any] = json.loads(describe(backend.instance))
+        self.owner: dict[str, Any] = json.loads(describe(connection.terms.instance))
 
     @override
     async def take(self, wait: Wait) -> Grant | float:
@@ -102,14 +89,21 @@ def _next_token() -> int:
         return _last_token
 
 
-def _contenders(name: str) -> list[Contender]:
-    with _mutex:
-        places = list(_queues.get(name, ()))
-    now = time.time()
-    return [
-        Contender(place.key, place.token, place.owner, max(0.0, now - place.owner["since"]), None, number == 0)
-        for number, place in enumerate(places)
-    ]
+class _Connection(Connection):
+    @override
+    def attempt(self, name: str, ttl_s: float) -> _Place:
+        return _Place(self, name, ttl_s)
+
+    @override
+    async def contenders(self, prefix: str) -> list[Contender]:
+        with _mutex:
+            names = sorted(name for name in _queues if f"{name}/".startswith(prefix))
+            places = [(place, number == 0) for name in names for number, place in enumerate(_queues[name])]
+        now = time.time()
+        return [
+            Contender(place.key, place.token, place.owner, max(0.0, now - place.owner["since"]), None, first)
+            for place, first in places
+        ]
 
 
 class LocalBackend(LockBackend):
@@ -119,11 +113,5 @@ class LocalBackend(LockBackend):
     guarantees = Guarantees(scope=Scope.PROCESS, leases=False, fair=True, fencing=True, shows_queue=True)
 
     @override
-    def lock(self, name: str, *, ttl_s: float | None = None) -> LocalLock:
-        return LocalLock(self, name, ttl_s)
-
-    @override
-    async def queues(self, prefix: str) -> list[Contender]:
-        with _mutex:
-            names = sorted(name for name in _queues if name.startswith(prefix))
-        return [one for name in names for one in _contenders(name)]
+    def connect(self) -> Connection:
+        return _Connection(self.terms)

@@ -1,26 +1,220 @@
-"""The template that every lock inherits, and its face for threads; nothing of any backend."""
+"""A lock, for tasks, and its blocking face for threads; nothing of any backend."""
 
+import asyncio
+import math
 import threading
-from abc import abstractmethod
-from collections.abc import Hashable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from types import TracebackType
-from typing import Any, Generic
+from typing import Any, Final, Protocol, Self, TypeVar
 
-from . import clock
-from .attempt import Attempt, Backend
+from . import clock, portal
+from .connection import Connection, Terms
 from .contender import Contender
-from .errors import LockError, LockLost, LockTimeout
+from .errors import LockError, LockLost, LockNotHeld, LockTimeout
 from .grant import Grant
-from .interrupt import uninterrupted
 from .owners import Owned, Owners
-from .renewer import Renewer
-from .steps import in_thread
-from .waiting import Cancel, Wait
+from .waiting import Cancel, Wait, settled
+
+Result = TypeVar("Result")
+
+_LEAVE_S: Final = 1.0  # so long a cancelled task waits at most for its place in the queue to be given back
+_undoing: set[asyncio.Task[None]] = set()  # a loop keeps only weak references to its tasks
 
 
-class DistributedLock(Owned, Generic[Backend]):
-    """A lock that one owner among all processes has at a time, re-entrant for that owner.
+class Source(Protocol):
+    """Where locks come from: a backend, or a session of it."""
+
+    terms: Terms
+
+    def here(self) -> Connection:
+        """The connection of the running loop."""
+
+    async def take(self, name: str, ttl_s: float, wait: Wait) -> Grant:
+        """See `Connection.take`."""
+
+
+class AsyncLock(Owned):
+    """A lock that one owner among all processes has at a time, re-entrant for that owner; for tasks.
+
+    >>> async with lock as grant:                       # waits as long as it takes
+    ...     await store.write(..., token=grant.token)
+    >>> async with lock.holding(wait_s=2.5, cancel_on_lost=True) as grant:
+    ...     await store.write(..., token=grant.token)   # cancelled as soon as the lock is lost
+    >>> grant = await lock.acquire(wait_s=2.5)          # raises LockTimeout after that
+    >>> grant = await lock.try_acquire()                # None if somebody else has it
+    >>> await lock.release()
+
+    The owner is the current task, unless `owner` names another (any hashable). A lock whose owning task has ended is
+    given back. Cancelling a task that waits takes it out of the queue.
+    """
+
+    def __init__(self, source: Source, name: str, ttl_s: float | None = None) -> None:
+        self.name = checked_name(name)
+        self.ttl_s = source.terms.ttl_s if ttl_s is None else _checked_ttl(ttl_s)
+        self._source = source
+        self._owners = Owners(name)
+
+    async def contenders(self) -> list[Contender]:
+        """The queue: the holder first, then the waiters in the order in which they will get the lock.
+
+        Only the holder unless `Guarantees.shows_queue`. Raises `LockUnavailable`.
+        """
+        return await self._source.here().queue(self.name)
+
+    async def acquire(
+        self,
+        *,
+        wait_s: float | None = None,
+        cancel: Cancel | None = None,
+        owner: Hashable | None = None,
+        hold_max_s: float | None = None,
+    ) -> Grant:
+        """Own the lock, waiting for it at most `wait_s` seconds (None: as long as it takes; 0: not at all).
+
+        `hold_max_s`: the lease ends so many seconds after the grant whatever its owner does, but not before its TTL.
+        Raises `LockTimeout` when the wait is over, `LockCancelled` when `cancel` is set before that, `LockUnavailable`
+        when the lock's server can't be reached, and `LockLost` when this owner has the lock but its lease has ended.
+        Whatever it raises, nothing of this call is left in the queue for longer than one lease TTL. Cancelled, it waits
+        a second at most to leave the queue, and what takes longer is done in the background.
+        """
+        owner = _task(owner)
+        grant = self._owners.reenter(owner)
+        if grant is not None:
+            return grant
+        began, wait = clock.now(), Wait(wait_s, cancel)
+        try:
+            grant = await interruptible(self._source.take(self.name, self.ttl_s, wait), wait, self._give_back)
+        except BaseException as error:
+            self._source.terms.hook.not_granted(self.name, error, clock.now() - began)
+            raise
+        try:
+            self._owners.add(owner, grant)
+        except BaseException:
+            await self._give_back(grant)
+            raise
+        if hold_max_s is not None:
+            lease = grant.lease
+            lease.renew_until = min(lease.renew_until, clock.now() + hold_max_s - lease.ttl_s)
+        self._source.terms.tell_of(self.name, grant, clock.now() - began)
+        return grant
+
+    async def _give_back(self, grant: Grant) -> None:
+        keeper = grant.lease.keeper
+        if keeper is not None:  # else there is nothing to give back
+            await settled(asyncio.ensure_future(keeper.hand_back(grant.lease, self._source.terms.timeout_s)))
+
+    async def try_acquire(self, *, owner: Hashable | None = None) -> Grant | None:
+        """Own the lock if nobody else does, else None; no waiting but for the backend's answers."""
+        try:
+            return await self.acquire(wait_s=0, owner=owner)
+        except LockTimeout:
+            return None
+
+    async def release(self, *, owner: Hashable | None = None) -> None:
+        """Undo one acquire; the last one gives the lock back.
+
+        Raises `LockNotHeld` for anybody but the owner, and `LockError` in a child whose parent has it. If the lock was
+        lost in the meantime the last release raises `LockLost`, after cleaning up: what was done under it may have been
+        done beside another owner.
+        """
+        data = self._owners.leave(_task(owner))
+        if data is None:
+            return
+        lost = data.grant.lost
+        try:
+            await self._give_back(data.grant)
+        finally:
+            self._source.terms.hook.released(self.name, data.grant.token, clock.now() - data.since)
+        if lost:
+            data.grant.ensure_held()
+
+    @asynccontextmanager
+    async def holding(
+        self,
+        *,
+        wait_s: float | None = None,
+        cancel: Cancel | None = None,
+        owner: Hashable | None = None,
+        hold_max_s: float | None = None,
+        cancel_on_lost: bool = False,
+    ) -> AsyncIterator[Grant]:
+        """`async with lock` with terms; also a decorator. See `acquire`.
+
+        `cancel_on_lost`: the body is cancelled as soon as the loss of the lock is noticed, and `LockLost` raised.
+        """
+        owner = _task(owner)
+        grant = await self.acquire(wait_s=wait_s, cancel=cancel, owner=owner, hold_max_s=hold_max_s)
+        guard = _CancelOnLost(grant) if cancel_on_lost else None
+        try:
+            yield grant
+        except BaseException as error:
+            caused = guard is not None and guard.caused(error)
+            await self._release_quietly(owner)
+            if caused:
+                grant.ensure_held()
+            raise
+        finally:
+            if guard is not None:
+                guard.end()
+        await self.release(owner=owner)
+
+    def _me(self) -> Hashable:
+        return _task(None)
+
+    async def __aenter__(self) -> Grant:
+        return await self.acquire()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            await self.release()
+        else:
+            await self._release_quietly(None)
+
+    async def _release_quietly(self, owner: Hashable | None) -> None:
+        with suppress(LockLost):  # the body's own error says more
+            await self.release(owner=owner)
+
+
+class _CancelOnLost:
+    """Cancels the current task when a grant is lost; as `asyncio.timeout` does at its deadline."""
+
+    def __init__(self, grant: Grant) -> None:
+        task = asyncio.current_task()
+        if task is None:
+            raise LockError("there is no task to cancel")
+        self._task = task
+        self._loop = asyncio.get_running_loop()
+        self._cancelled = self._over = False
+        self._cancelling = task.cancelling()
+        self._forget: Callable[[], None] = grant.on_lost(self._lost)
+
+    def end(self) -> None:
+        """The body is over."""
+        self._forget()
+        if self._cancelled and not self._over:
+            self._task.uncancel()
+        self._over = True
+
+    def _lost(self) -> None:
+        self._loop.call_soon_threadsafe(self._cancel)
+
+    def _cancel(self) -> None:
+        if not self._over:
+            self._cancelled = True
+            self._task.cancel("the lock is lost")
+
+    def caused(self, error: BaseException) -> bool:
+        """Whether the body ended with our cancellation, and nobody else's."""
+        self.end()
+        ours = self._cancelled and self._task.cancelling() <= self._cancelling
+        return ours and isinstance(error, asyncio.CancelledError)
+
+
+class DistributedLock(Owned):
+    """A lock that one owner among all processes has at a time, re-entrant for that owner; for threads.
 
     >>> with lock as grant:                       # waits as long as it takes
     ...     store.write(..., token=grant.token)
@@ -32,77 +226,39 @@ class DistributedLock(Owned, Generic[Backend]):
     >>> @lock.holding(wait_s=0)                   # each call of the function is made under the lock
     ... def nightly(): ...
 
-    The owner is the current thread, unless `owner` names another (any hashable). Tasks have a face of their own: see
-    `AsyncLock`. An object of this class can be shared by threads. A lock whose owning thread has ended is given back:
-    nobody could release it any more. After a fork what the parent held is the parent's alone; in the child the lock can
-    be acquired, as by any other process.
-
-    A backend's lock says how one attempt is made (`_attempt`), and who queues (`_queue`).
+    The owner is the current thread, unless `owner` names another (any hashable). An object of this class can be shared
+    by threads. A lock whose owning thread has ended is given back: nobody could release it any more. After a fork what
+    the parent held is the parent's alone; in the child the lock can be acquired, as by any other process.
     """
 
-    def __init__(self, backend: Backend, name: str, ttl_s: float | None = None) -> None:
-        self.name = checked_name(name)
-        self._backend = backend
-        self._ttl_s = backend.checked_ttl(ttl_s)
-        self._owners = Owners(name)
+    def __class_getitem__(cls, _: object) -> type[Self]:
+        return cls  # annotations from when it was generic
 
-    @property
-    def ttl_s(self) -> float:
-        """The TTL of its leases, in seconds."""
-        return self._ttl_s
-
-    @abstractmethod
-    def _attempt(self) -> Attempt[Any]:
-        """A new attempt to get the lock."""
-
-    @abstractmethod
-    async def _queue(self) -> list[Contender]:
-        """What `contenders` answers."""
-
-    async def _take(self, wait: Wait, renewer: Renewer) -> Grant:
-        attempt = self._attempt()
-        attempt.renewer = renewer
-        return await attempt.until_granted(wait)
-
-    async def _give_back(self, grant: Grant) -> None:
-        keeper = grant.lease.keeper or self._backend.renewer
-        await keeper.hand_back(grant.lease, self._backend.timeout_s)
+    def __init__(self, lock: AsyncLock) -> None:
+        self.name = lock.name
+        self.ttl_s = lock.ttl_s
+        self._lock = lock
+        self._owners = lock._owners
 
     def contenders(self) -> list[Contender]:
-        """Return the queue: the holder first, then the waiters in the order in which they will get the lock.
-
-        Only the holder unless `Guarantees.shows_queue`. Raises `LockUnavailable`.
-        """
-        return in_thread(self._queue())
+        """See `AsyncLock.contenders`."""
+        return portal.run(self._lock.contenders())
 
     def acquire(
         self, *, wait_s: float | None = None, cancel: Cancel | None = None, owner: Hashable | None = None
     ) -> Grant:
-        """Own the lock, waiting for it at most `wait_s` seconds (None: as long as it takes; 0: not at all).
-
-        Raises `LockTimeout` when the wait is over, `LockCancelled` when `cancel` is set before that, `LockUnavailable`
-        when the lock's server can't be reached, and `LockLost` when this owner has the lock but its lease has ended.
-        Whatever it raises, nothing of this call is left in the queue for longer than one lease TTL.
-        """
-        owner = _owner(owner)
+        """As `AsyncLock.acquire`, whose terms and errors it has."""
+        owner = _thread(owner)
         grant = self._owners.reenter(owner)
         if grant is not None:
             return grant
-        wait, began = Wait(wait_s, cancel), clock.now()
-        try:
-            grant = in_thread(self._take(wait, self._backend.renewer))
-            self._owners.add(owner, grant)
-            self._backend.tell_of(self.name, grant, clock.now() - began)
-        except BaseException as error:
-            # A Ctrl-C may come at any moment between the server's answer and here.
-            data = self._owners.get(owner)
-            for unwanted in wait.granted:
-                if data is not None and data.grant is unwanted:
-                    self._owners.leave(owner)
-                in_thread(self._give_back(unwanted))
-            self._backend.hook.not_granted(self.name, error, clock.now() - began)
-            raise
-        return grant
+
+        def undo(grant: Grant) -> Coroutine[Any, Any, None]:
+            with suppress(LockNotHeld):
+                self._owners.leave(owner)
+            return self._lock._give_back(grant)
+
+        return portal.run(self._lock.acquire(wait_s=wait_s, cancel=cancel, owner=owner), undo)
 
     def try_acquire(self, *, owner: Hashable | None = None) -> Grant | None:
         """Own the lock if nobody else does, else None; no waiting but for the backend's answers."""
@@ -112,21 +268,10 @@ class DistributedLock(Owned, Generic[Backend]):
             return None
 
     def release(self, *, owner: Hashable | None = None) -> None:
-        """Undo one acquire; the last one gives the lock back.
-
-        Raises `LockNotHeld` for anybody but the owner, and `LockError` in a child whose parent has it. If the lock was
-        lost in the meantime the last release raises `LockLost`, after cleaning up: what was done under it may have been
-        done beside another owner.
-        """
-        with uninterrupted():
-            data = self._owners.leave(_owner(owner))
-            if data is None:
-                return
-            lost = data.grant.lost
-            in_thread(self._give_back(data.grant))
-        self._backend.hook.released(self.name, data.grant.token, clock.now() - data.since)
-        if lost:
-            data.grant.ensure_held()
+        """As `AsyncLock.release`."""
+        owner = _thread(owner)
+        if not self._owners.leave_inner(owner):
+            portal.run(self._lock.release(owner=owner))
 
     @contextmanager
     def holding(self, *, wait_s: float | None = None, cancel: Cancel | None = None) -> Iterator[Grant]:
@@ -140,7 +285,7 @@ class DistributedLock(Owned, Generic[Backend]):
         self.release()
 
     def _me(self) -> Hashable:
-        return _owner(None)
+        return _thread(None)
 
     def __enter__(self) -> Grant:
         return self.acquire()
@@ -158,6 +303,33 @@ class DistributedLock(Owned, Generic[Backend]):
             self.release()
 
 
+async def interruptible(
+    taking: Coroutine[Any, Any, Result], wait: Wait, undo: Callable[[Result], Coroutine[Any, Any, None]]
+) -> Result:
+    """What takes something, in a task of its own: no call to a server is cut off in the middle.
+
+    If the caller is cancelled, `wait` is called off, and what may have been had a moment ago is undone. That takes a
+    second at most; what takes longer is done in the background.
+    """
+    me = asyncio.current_task()
+    task = asyncio.create_task(taking, name=None if me is None else me.get_name())  # the name that the queue shows
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        wait.call_off()
+
+        async def undo_it() -> None:
+            await asyncio.wait({task})
+            if not task.cancelled() and task.exception() is None:
+                await undo(task.result())
+
+        undoing = asyncio.create_task(undo_it())
+        _undoing.add(undoing)
+        undoing.add_done_callback(_undoing.discard)
+        await asyncio.wait({undoing}, timeout=_LEAVE_S)
+        raise
+
+
 def checked_name(name: str) -> str:
     """The name, if it is one. Raises `ValueError`."""
     if not name or name.endswith("/"):
@@ -165,7 +337,22 @@ def checked_name(name: str) -> str:
     return name
 
 
-def _owner(owner: Hashable | None) -> Hashable:
+def _checked_ttl(ttl_s: float) -> float:
+    if not 0 < ttl_s < math.inf:
+        raise ValueError(f"a lock's ttl_s must be more than 0, not {ttl_s}")
+    return float(ttl_s)
+
+
+def _task(owner: Hashable | None) -> Hashable:
+    if owner is not None:
+        return owner
+    task = asyncio.current_task()
+    if task is None:
+        raise LockError("this is no task: pass an owner")
+    return task
+
+
+def _thread(owner: Hashable | None) -> Hashable:
     if owner is not None:
         return owner
     thread = threading.current_thread()

@@ -57,8 +57,10 @@ class Owners:
         """A first acquire. Raises `LockError` if the owner has made two at the same time."""
         grant.lease.owner = owner
         with self._mutex:
-            for gone in [other for other, held in self._held.items() if held.grant.lease.abandoned]:
-                del self._held[gone]  # the renewer has given back, or will, what a dead thread left
+            if self._held:
+                # The renewer has given back, or will, what a dead thread left.
+                for gone in [other for other, held in self._held.items() if held.grant.lease.abandoned]:
+                    del self._held[gone]
             if owner in self._held:
                 raise LockError(f"{self._name}: owner {owner!r} acquired it twice at the same time")
             self._held[owner] = LockData(grant, clock.now())
@@ -76,6 +78,15 @@ class Owners:
                 return None
             del self._held[owner]
             return data
+
+    def leave_inner(self, owner: Hashable) -> bool:
+        """One acquire less, if others are left after that; else nothing is done."""
+        with self._mutex:
+            data = self._held.get(owner)
+            if data is None or data.hold_count == 1:
+                return False
+            data.hold_count -= 1
+            return True
 
 
 class Owned(ABC):

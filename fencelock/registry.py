@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import Final, Unpack
 
 from .backend import LockBackend
-from .common import Options
+from .connection import Options
 from .errors import ConfigurationError
 from .url import LockUrl
 
@@ -21,8 +21,9 @@ CLASSES: Final[dict[str, str]] = {
     "local": ".local:LocalBackend",
     "none": ".none:NoBackend",
 }
-# What the clients are called where packages are.
-_CLIENTS: Final = {"etcd3": "cslab-etcd3", "grpc": "grpcio", "redis": "redis", "hiredis": "'redis[hiredis]'"}
+# What a lock's client is called where packages are.
+_ETCD: Final = "cslab-etcd3 grpcio"
+_CLIENTS: Final = {"etcd3": _ETCD, "grpc": _ETCD, "redis": "'redis[hiredis]'", "hiredis": "'redis[hiredis]'"}
 # Other ways to reach the same server: over TLS, through a socket file.
 _ALSO: Final = {"etcds": "etcd", "rediss": "redis", "unix": "redis", "redlocks": "redlock"}
 
@@ -59,7 +60,17 @@ def connect(url: str, **options: Unpack[Options]) -> LockBackend:
 
     `etcd://a:2379,b:2379`, `etcd+txn://`, `redis://host:6379/0`, `redis+fair://`, `redlock://a,b,c`,
     `zookeeper://a:2181,b:2181/folder`, `mysql+row://user:password@host/database`, `mysql+for-update://`, `local://`;
-    docs/locks.md has them all. Raises `ConfigurationError`.
+    docs/locks.md has them all. The options, which are keywords:
+
+    - `ttl_s`: TTL of a lease in seconds (5): what a dead holder costs at most.
+    - `renew_ratio`: a lease is renewed each time this part of its TTL has passed (1/3).
+    - `timeout_s`: deadline of a call in seconds (2).
+    - `instance`: who we are in the queue (the host's name).
+    - `hook`: a `Hook`, which is told what happens.
+
+    Raises `ConfigurationError` for a URL or an option that is wrong, or not known.
     """
     parsed = LockUrl.parse(url)
+    for unknown in options.keys() - Options.__annotations__.keys():
+        raise ConfigurationError(f"there is no option {unknown!r}; there are {', '.join(Options.__annotations__)}")
     return backend_class(parsed.scheme).from_url(parsed, **options)

@@ -1,27 +1,23 @@
-"""Keeps leases alive: a scheduled daemon thread for those of threads, a timer on their loop for those of tasks."""
+"""Keeps the leases of a connection alive, by a timer on its loop."""
 
 import asyncio
 import logging
 import math
 import threading
-import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from . import clock, fork
-from .errors import LockUnavailable
-from .interrupt import uninterrupted
+from . import clock
+from .errors import LockError, LockUnavailable
 from .lease import Lease
-from .steps import in_thread, on_loop
 
 _log = logging.getLogger(__name__)
 
 _RETRY_S: Final = 0.5  # at the latest this long after a renewal that found no server, the next one is tried
-_STUCK_S: Final = 30.0  # no call takes that long: a thread that has done nothing else is stuck
+_STUCK_S: Final = 30.0  # no call takes that long
 _HAND_BACK_S: Final = 1.0  # whoever gives a lock back does not wait for long
 _LOOK_S: Final = 1.0  # so often it looks at the clock: a wait stands still while the machine is suspended
 _MIN_CALL_S: Final = 0.05  # a shorter deadline fails calls that a healthy server would have answered
@@ -33,27 +29,25 @@ class _Job:
     ending: bool = False  # the lease is being given back, not renewed
 
 
-class Renewer(ABC):
+class Renewer:
     """Renews every lease that it was given each `ratio` of its TTL, until it is taken back or lost.
 
     A third (the default) leaves room for two failures; the articles' demo renews at 4/5. A renewal that finds no server
     is repeated every half a second or faster until the lease's deadline, so an outage shorter than the rest of the
     TTL costs nothing. `on_event` hears "renewed", "retried", "lost" or "abandoned" (the owner ended), for metrics.
 
-    >>> renewer = ThreadRenewer()
-    >>> renewer.keep(lease)
-    >>> renewer.drop(lease)
+    For threads it runs on a thread of its own (see `portal`). A loop that hangs loses what its tasks hold a TTL later.
     """
 
     def __init__(
         self,
+        loop: asyncio.AbstractEventLoop,
         *,
         ratio: float = 1 / 3,
         clock: Callable[[], float] = clock.now,
         on_event: Callable[[str], None] = lambda event: None,
     ) -> None:
-        if not 0 < ratio < 1:
-            raise ValueError(f"the renewal ratio must be between 0 and 1, not {ratio}")
+        self._loop = loop
         self._ratio = ratio
         self._clock = clock
         self._on_event = on_event
@@ -62,11 +56,14 @@ class Renewer(ABC):
         self._jobs: dict[Lease, _Job] = {}
         self._mutex = threading.Lock()
         self._wakes_at = math.inf  # when it will look by itself
+        self._timer: asyncio.TimerHandle | None = None
+        self._tasks: dict[Lease, asyncio.Task[None]] = {}
 
     @property
-    def over(self) -> bool:
-        """Whether it will renew nothing any more."""
-        return self._closed
+    def alive(self) -> bool:
+        """Whether leases are being kept: it gets on, or has none."""
+        overdue_s = self._clock() - max(self._next_due(), self._paused_until)
+        return not self._closed and overdue_s < _STUCK_S
 
     def keep(self, lease: Lease) -> None:
         """Renew this lease from now on."""
@@ -81,13 +78,17 @@ class Renewer(ABC):
 
     async def hand_back(self, lease: Lease, timeout_s: float) -> None:
         """Give the lease back now; in the background if there is no answer in time, a second at most. Never raises."""
+        if asyncio.get_running_loop() is not self._loop and not self._loop.is_closed():
+            # What was acquired on another loop is given back there.
+            there = asyncio.run_coroutine_threadsafe(self.hand_back(lease, timeout_s), self._loop)
+            await asyncio.wrap_future(there)
+            return
         self.drop(lease)
-        if lease.inherited:
+        if lease.inherited or self._loop.is_closed():
             return
         lease.give_up()
         try:
-            with uninterrupted():
-                await lease.hold.end(min(timeout_s, _HAND_BACK_S))
+            await lease.hold.end(min(timeout_s, _HAND_BACK_S))
         except LockUnavailable as error:
             _log.warning("%s could not be given back, and stands in the way until it is: %s", lease.name, error)
             self.end(lease)
@@ -104,11 +105,13 @@ class Renewer(ABC):
         """Do nothing for some seconds, as if it hung: for demonstrations and tests. A signal may call it."""
         self._paused_until = self._clock() + for_s
 
-    def close(self) -> None:
-        """Stop. What is still kept is kept no longer, and runs out on the server."""
+    async def close(self) -> None:
+        """Stop, after what is under way. What is still kept is kept no longer, and runs out on the server."""
         with self._mutex:
             self._closed = True
             self._jobs.clear()
+        self._set_timer()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
     def _schedule(self, lease: Lease, job: _Job) -> None:
         with self._mutex:
@@ -116,31 +119,54 @@ class Renewer(ABC):
                 return
             self._jobs[lease] = job
             sooner = job.due < self._wakes_at
-        if sooner:
-            self._look_soon()
-
-    @abstractmethod
-    def _look_soon(self) -> None:
-        """Something is due before the moment at which it would have looked by itself."""
+        if not sooner:
+            return
+        if asyncio._get_running_loop() is self._loop:
+            self._set_timer()
+        else:
+            with suppress(RuntimeError):  # its loop is closed: what was held there runs out
+                self._loop.call_soon_threadsafe(self._set_timer)
 
     def _next_due(self) -> float:
         with self._mutex:
             return min((job.due for job in self._jobs.values()), default=math.inf)
 
-    def _take_due(self) -> "list[tuple[Lease, _Job]]":
-        """What is due now: what is held before what is given back."""
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        due = self._wakes_at = self._next_due()
+        if not math.isinf(due):
+            self._timer = self._loop.call_later(max(0.0, min(due - self._clock(), _LOOK_S)), self._look)
+
+    def _look(self) -> None:
         now = self._clock()
+        if self._paused_until > now:
+            self._timer = self._loop.call_later(min(_RETRY_S, self._paused_until - now), self._look)
+            return
         with self._mutex:
             due = [(lease, job) for lease, job in self._jobs.items() if job.due <= now]
-        return sorted(due, key=lambda entry: (entry[1].ending, entry[0].deadline))
+        # What is held comes before what is given back.
+        for lease, job in sorted(due, key=lambda entry: (entry[1].ending, entry[0].deadline)):
+            # Pushed on before the call, so that a call that raises what it must not is not repeated in a tight loop.
+            job.due = now + min(_RETRY_S, lease.ttl_s * self._ratio)
+            if lease not in self._tasks:  # else the last call for it is not over yet
+                task = self._tasks[lease] = self._loop.create_task(self._do(lease, job))
+                task.add_done_callback(partial(self._done, lease))
+        self._set_timer()
+
+    def _done(self, lease: Lease, task: "asyncio.Task[None]") -> None:
+        self._tasks.pop(lease, None)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            _log.error("unexpected error in a renewal", exc_info=error)
+        self._set_timer()  # it may be due earlier than was thought
 
     def _is_current(self, lease: Lease, job: _Job) -> bool:
         with self._mutex:
             return self._jobs.get(lease) is job
 
     async def _do(self, lease: Lease, job: _Job) -> None:
-        # Pushed on before the call, so that a call that raises what it must not is not repeated in a tight loop.
-        job.due = self._clock() + min(_RETRY_S, lease.ttl_s * self._ratio)
         if not self._is_current(lease, job):
             return  # released while the ones before it were being renewed
         if job.ending:
@@ -152,9 +178,11 @@ class Renewer(ABC):
         if lease.lost:
             self._forget(lease, "lost")
             if lease.overdue:
-                # What lives as long as a session (a node, a transaction) would not end by itself.
-                with suppress(LockUnavailable):
+                # What lives as long as a session (a key, a node, a transaction) would not end by itself.
+                try:
                     await lease.hold.end(_MIN_CALL_S)
+                except LockUnavailable:
+                    self.end(lease)
         elif lease.abandoned:
             if self._is_current(lease, job):
                 # Nobody could release it; renewing it would keep everybody out for ever.
@@ -169,12 +197,11 @@ class Renewer(ABC):
 
     async def _ask(self, lease: Lease, job: _Job) -> None:
         asked_at = self._clock()
-        failed: LockUnavailable | None = None
+        failed: LockError | None = None
         held = False
         try:
-            # Half an interval at most: on a thread other leases wait behind this one.
-            held = await lease.hold.renew(max(_MIN_CALL_S, min(lease.left_s, lease.ttl_s * self._ratio / 2)))
-        except LockUnavailable as error:
+            held = await lease.hold.renew(max(_MIN_CALL_S, min(lease.left_s, lease.ttl_s * self._ratio)))
+        except LockError as error:
             failed = error
         if not self._is_current(lease, job):
             return  # released in the meantime: nobody wants to know
@@ -188,7 +215,7 @@ class Renewer(ABC):
             lease.lose("the server no longer knows it")
             self._forget(lease, "lost")
 
-    def _ask_again(self, lease: Lease, job: _Job, error: LockUnavailable) -> None:
+    def _ask_again(self, lease: Lease, job: _Job, error: LockError) -> None:
         _log.warning("%s could not be renewed, %.1f s left: %s", lease.name, lease.left_s, error)
         if lease.lost:
             self._forget(lease, "lost")
@@ -198,7 +225,7 @@ class Renewer(ABC):
             self._tell(lease, "retried")
 
     async def _give_back(self, lease: Lease) -> None:
-        if self._clock() >= lease.deadline:
+        if self._clock() >= lease.runs_out_at:
             self.drop(lease)
             return
         try:
@@ -213,147 +240,6 @@ class Renewer(ABC):
 
     def _tell(self, lease: Lease, event: str) -> None:
         if not lease.idle:
+            if event == "lost":
+                _log.warning("%s is lost: %s", lease.name, lease.reason)
             self._on_event(event)
-
-
-class ThreadRenewer(Renewer):
-    """The scheduled renewal thread: one for all leases that threads have of a backend."""
-
-    def __init__(
-        self,
-        *,
-        ratio: float = 1 / 3,
-        clock: Callable[[], float] = clock.now,
-        on_event: Callable[[str], None] = lambda event: None,
-    ) -> None:
-        super().__init__(ratio=ratio, clock=clock, on_event=on_event)
-        self._begin()
-        fork.in_child(self._begin)
-
-    def _begin(self) -> None:
-        # In a forked child, too: its parent's leases are its parent's to renew.
-        self._jobs = {}
-        self._mutex = threading.Lock()
-        self._changed = threading.Event()
-        self._busy_since: float | None = None
-        self._thread: threading.Thread | None = None
-        self._wakes_at = math.inf
-
-    @property
-    def alive(self) -> bool:
-        """Whether leases are being kept: the thread runs and gets on, or there was no lease yet to start it for."""
-        busy_since = self._busy_since
-        stuck = busy_since is not None and self._clock() - busy_since > _STUCK_S
-        return not self._closed and not stuck and (self._thread is None or self._thread.is_alive())
-
-    def close(self) -> None:
-        """As `Renewer` says; the thread has ended then."""
-        super().close()
-        thread = self._thread
-        self._changed.set()
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(_STUCK_S)
-
-    def _look_soon(self) -> None:
-        with self._mutex:
-            if self._thread is None and not self._closed:
-                self._thread = threading.Thread(target=self._run, name="fencelock-renewer", daemon=True)
-                self._thread.start()
-        self._changed.set()
-
-    def _run(self) -> None:
-        while not self._closed:
-            with self._mutex:
-                due = min((job.due for job in self._jobs.values()), default=math.inf)
-                self._wakes_at = due
-            if due > self._clock():
-                self._changed.wait(None if math.isinf(due) else max(0.0, min(due - self._clock(), _LOOK_S)))
-                self._changed.clear()
-                continue
-            self._busy_since = self._clock()
-            try:
-                self.run_due()
-            except Exception:
-                # The thread that keeps every lease of the process must outlive any one lease's defect.
-                _log.exception("unexpected error in a renewal")
-                time.sleep(_RETRY_S)
-            self._busy_since = None
-
-    def run_due(self) -> None:
-        """Do all that is due now. The thread calls this; a test with a clock of its own may call it instead."""
-        if (paused_s := self._paused_until - self._clock()) > 0:
-            time.sleep(min(_RETRY_S, paused_s))
-            return
-        for lease, job in self._take_due():
-            # What is held is not kept waiting by more than one call of what is given back.
-            if job.ending and self._renewal_is_due():
-                return
-            self._busy_since = self._busy_since and self._clock()
-            in_thread(self._do(lease, job))
-
-    def _renewal_is_due(self) -> bool:
-        now = self._clock()
-        with self._mutex:
-            return any(job.due <= now for job in self._jobs.values() if not job.ending)
-
-
-class LoopRenewer(Renewer):
-    """Renews what tasks of one event loop have, on that loop: if it hangs they lose it a TTL later, as they must."""
-
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        *,
-        ratio: float = 1 / 3,
-        on_event: Callable[[str], None] = lambda event: None,
-    ) -> None:
-        super().__init__(ratio=ratio, on_event=on_event)
-        self._loop = loop
-        self._timer: asyncio.TimerHandle | None = None
-        self._tasks: dict[Lease, asyncio.Task[None]] = {}
-
-    @property
-    def over(self) -> bool:
-        """As `Renewer` says."""
-        return super().over or self._loop.is_closed()
-
-    async def settle(self) -> None:
-        """Wait for what is under way."""
-        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
-
-    def _look_soon(self) -> None:
-        with suppress(RuntimeError):  # its loop is closed: what was held there runs out
-            if asyncio._get_running_loop() is self._loop:
-                self._set_timer()
-            else:
-                self._loop.call_soon_threadsafe(self._set_timer)
-
-    def _set_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        due = self._next_due()
-        self._wakes_at = due
-        if not math.isinf(due):
-            self._timer = self._loop.call_later(max(0.0, min(due - self._clock(), _LOOK_S)), self._look)
-
-    def _look(self) -> None:
-        if self._paused_until <= self._clock():
-            for lease, job in self._take_due():
-                if lease not in self._tasks:  # else the last call for it is not over yet
-                    task = self._tasks[lease] = self._loop.create_task(self._do_on_loop(lease, job))
-                    task.add_done_callback(partial(self._done, lease))
-                job.due = self._clock() + min(_RETRY_S, lease.ttl_s * self._ratio)
-            self._set_timer()
-        else:
-            self._timer = self._loop.call_later(min(_RETRY_S, self._paused_until - self._clock()), self._look)
-
-    def _done(self, lease: Lease, _: "asyncio.Task[None]") -> None:
-        self._tasks.pop(lease, None)
-
-    async def _do_on_loop(self, lease: Lease, job: _Job) -> None:
-        try:
-            await on_loop(self._do(lease, job))
-        except Exception:
-            _log.exception("unexpected error in a renewal")
-        self._set_timer()  # it may be due earlier than was thought

@@ -2,23 +2,19 @@
 
 import asyncio
 import math
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final, TypeVar
 
-from . import fork
 from .callbacks import Callbacks
 from .errors import LockCancelled, LockTimeout
-from .steps import Pause, Step
 
-if TYPE_CHECKING:
-    from .grant import Grant
+Result = TypeVar("Result")
 
 _MIN_CALL_S: Final = 1.0  # a caller's last milliseconds are no deadline for a call
 _LEAVE_S: Final = 2.0
-_ALONE_MAX: Final = 50  # waiters in a process, before they look more seldom
+_ALONE_MAX: Final = 50  # waiters on a connection, before they look more seldom
 
 
 class Cancel:
@@ -56,8 +52,20 @@ class Wait:
         self._clock = clock
         self._deadline = None if wait_s is None else clock() + wait_s
         self.wait_s = wait_s
-        self.cancel = cancel or Cancel()
-        self.granted: list[Grant] = []  # what came of it, for a caller who was interrupted as it came
+        self.cancel = cancel
+        self.wake: Wake | Cancel | None = None  # set when it is called off
+        self._called_off = False
+
+    @property
+    def called_off(self) -> bool:
+        """Whether the caller waits no longer."""
+        return self._called_off or (self.cancel is not None and self.cancel.is_set())
+
+    def call_off(self) -> None:
+        """The caller waits no longer."""
+        self._called_off = True
+        if self.wake is not None:
+            self.wake.set()
 
     @property
     def left_s(self) -> float:
@@ -70,136 +78,104 @@ class Wait:
 
     def check(self, what: str) -> None:
         """Raise `LockCancelled` or `LockTimeout` if there is no reason to wait any longer for `what`."""
-        if self.cancel.is_set():
+        if self.called_off:
             raise LockCancelled(f"the wait for {what} was called off")
         if self._deadline is not None and self._clock() >= self._deadline:
             raise LockTimeout(f"{what} was not free within {self.wait_s:g} s")
 
 
 class Wake:
-    """An event that is over once it has been noticed, for one waiter: a thread or a task.
-
-    Made of a bare lock that is free while there is something to notice: a signal handler may set it while its thread
-    waits. An `Event` would deadlock then, and a `SimpleQueue` of Python 3.11 can wait for ever.
-    """
+    """An event for one waiter on the loop where it is made, over once the waiter has noticed it."""
 
     def __init__(self) -> None:
-        self._nothing = threading.Lock()
-        self._nothing.acquire()
-        self._task: tuple[asyncio.AbstractEventLoop, asyncio.Future[None]] | None = None  # that waits
+        self._loop = asyncio.get_running_loop()
+        self._is_set = False
+        self._waiter: asyncio.Future[None] | None = None
 
     def set(self) -> None:
         """Wake the waiter, or the next one to wait. Never blocks; any thread may call it."""
-        with suppress(RuntimeError):  # it is set already
-            self._nothing.release()
-        task = self._task
-        if task is not None:
+        if asyncio._get_running_loop() is self._loop:
+            self._set()
+        else:
             with suppress(RuntimeError):  # its loop is closed
-                task[0].call_soon_threadsafe(_wake, task[1])
+                self._loop.call_soon_threadsafe(self._set)
 
-    def set_on(self, loop: asyncio.AbstractEventLoop | None) -> None:
-        """The same, by what runs on `loop`: a task there needs nothing that wakes its loop."""
-        task = self._task
-        if task is None or task[0] is not loop:
-            self.set()
-            return
-        with suppress(RuntimeError):
-            self._nothing.release()
-        _wake(task[1])
+    def _set(self) -> None:
+        self._is_set = True
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
-    def wait(self, timeout_s: float) -> "Woken":
-        """A step: whether it was set within that time. The waiter looks at what it waits for *after* that."""
-        return Woken(self, timeout_s)
-
-    def block(self, timeout_s: float) -> bool:
-        """The same for a thread, at once."""
-        return self._nothing.acquire(timeout=min(max(timeout_s, 0.0), threading.TIMEOUT_MAX))
-
-    async def sleep(self, timeout_s: float) -> bool:
-        """The same for a task."""
-        if self._nothing.acquire(blocking=False):
-            return True
-        if timeout_s <= 0:
-            return False
-        loop = asyncio.get_running_loop()
-        woken = loop.create_future()
-        self._task = loop, woken
-        timer = None if math.isinf(timeout_s) else loop.call_later(timeout_s, _wake, woken)
-        try:
-            # It may have been set before the task was known to wait.
-            if not self._nothing.acquire(blocking=False):
-                await woken
-                return self._nothing.acquire(blocking=False)
-            return True
-        finally:
-            self._task = None
-            if timer is not None:
-                timer.cancel()
+    async def wait(self, timeout_s: float) -> bool:
+        """Whether it was set within that time. The waiter looks at what it waits for *after* that."""
+        if not self._is_set and timeout_s > 0:
+            waiter = self._waiter = self._loop.create_future()
+            timer = None if math.isinf(timeout_s) else self._loop.call_later(timeout_s, _expire, waiter)
+            try:
+                await waiter
+            finally:
+                self._waiter = None
+                if timer is not None:
+                    timer.cancel()
+        was_set, self._is_set = self._is_set, False
+        return was_set
 
 
-def _wake(woken: "asyncio.Future[None]") -> None:
-    if not woken.done():
-        woken.set_result(None)
+def _expire(waiter: "asyncio.Future[None]") -> None:
+    if not waiter.done():
+        waiter.set_result(None)
 
 
-class Woken(Step[bool]):
-    """A wait for a `Wake`."""
-
-    def __init__(self, wake: Wake, timeout_s: float) -> None:
-        self._wake = wake
-        self._timeout_s = timeout_s
-
-    def in_thread(self) -> bool:
-        """Block."""
-        return self._wake.block(self._timeout_s)
-
-    async def on_loop(self) -> bool:
-        """Let others go on."""
-        return await self._wake.sleep(self._timeout_s)
-
-
-class Shutdown:
+class Waiters:
     """Those who wait on a connection, so that they can leave their queues before it is closed."""
 
     def __init__(self) -> None:
-        self._callbacks = Callbacks()
-        self._waiting: set[object] = set()
-        fork.in_child(self._begin_in_child)
-
-    def _begin_in_child(self) -> None:
-        before, self._callbacks = self._callbacks, Callbacks()  # a thread of the parent's may have been in there
-        self._callbacks.fired = before.fired
-        self._waiting = set()
+        self._wakes: set[Wake] = set()
+        self.dismissed = False
 
     @property
     def crowd(self) -> float:
         """By how much each of those who wait must look more seldom, so that all together do not look too often."""
-        return max(1.0, len(self._waiting) / _ALONE_MAX)
-
-    @property
-    def begun(self) -> bool:
-        """Whether it has begun: all waiters must leave."""
-        return self._callbacks.fired
-
-    def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Have `callback` called when it begins (now, if it has); the answer takes that back."""
-        return self._callbacks.subscribe(callback)
+        return max(1.0, len(self._wakes) / _ALONE_MAX)
 
     @contextmanager
-    def waiting(self, wake: Callable[[], None]) -> Iterator[None]:
-        """In this block `wake` is called by `begin`, which then waits a little for the block to end."""
-        one = object()
-        self._waiting.add(one)
-        forget = self.subscribe(wake)
+    def waiting(self, wake: Wake) -> Iterator[None]:
+        """In this block `wake` is set by `dismiss`, which then waits a little for the block to end."""
+        self._wakes.add(wake)
+        if self.dismissed:
+            wake.set()
         try:
             yield
         finally:
-            forget()
-            self._waiting.discard(one)
+            self._wakes.discard(wake)
 
-    async def begin(self) -> None:
+    async def dismiss(self) -> None:
         """Have all waiters leave, and wait for that for two seconds at most."""
-        self._callbacks.fire()
+        self.dismissed = True
+        for wake in list(self._wakes):
+            wake.set()
         deadline = time.monotonic() + _LEAVE_S
-        while self._waiting and time.monotonic() < deadline:
-            await Pause(0.01)
+        while self._wakes and time.monotonic() < deadline:  # noqa: ASYNC110 - it ends in any case
+            await asyncio.sleep(0.01)
+
+
+async def settled(future: "asyncio.Future[Result]") -> Result:
+    """The result of what must not be cancelled: if the caller is cancelled meanwhile, that is raised afterwards."""
+    cancelled: asyncio.CancelledError | None = None
+    while not future.done():
+        try:
+            await asyncio.shield(future)
+        except asyncio.CancelledError as error:
+            if not future.cancelled():  # it is us who are cancelled, even if it was done in the same moment
+                cancelled = error
+        except BaseException:  # noqa: S110 - raised below
+            pass
+    if cancelled is not None:
+        if not future.cancelled():
+            future.exception()
+        raise cancelled
+    return future.result()
+
+
+async def whole(work: Coroutine[Any, Any, Result]) -> Result:
+    """Run it to its end, even if the caller is cancelled meanwhile: a release must not stop half-way."""
+    return await settled(asyncio.ensure_future(work))

@@ -88,8 +88,8 @@ def no_order_is_recorded(request: pytest.FixtureRequest) -> None:
         request.getfixturevalue("etcd").delete("/seckill/lock/!auditor!record")
 
 
-# Threads that live as long as the process: the pools behind blocking steps, asyncio's own, and gRPC's.
-_LASTING = ("fencelock-call", "fencelock-wait", "asyncio_", "AnyIO", "ThreadPoolExecutor", "Dummy-")
+# Threads that live as long as the process does: the one that all locks of threads share, asyncio's own, and gRPC's.
+_LASTING = ("fencelock-threads", "asyncio_", "AnyIO", "ThreadPoolExecutor", "Dummy-")
 
 
 @pytest.fixture(autouse=True)

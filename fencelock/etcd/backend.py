@@ -1,30 +1,158 @@
 """The etcd backend: one connection for the locks, the elections and the sessions of a process."""
 
+import math
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Self, Unpack
+from types import TracebackType
+from typing import Self, Unpack, cast
 
 from typing_extensions import override
 
+from .. import portal
 from ..backend import Guarantees, LockBackend
-from ..common import Options
-from ..contender import Contender
+from ..connection import Options
+from ..contender import describe
 from ..errors import ConfigurationError
-from ..lock import DistributedLock
-from ..renewer import Renewer
-from ..steps import in_thread
+from ..grant import Grant
+from ..lease import Leased
+from ..lock import AsyncLock, DistributedLock, interruptible
 from ..url import LockUrl
-from .aio import AsyncElection, AsyncSession
-from .client import EtcdClient
-from .election import Election
-from .lender import Lender
-from .lock import EtcdCommon, EtcdLock, contenders
-from .session import Session
+from ..waiting import Wait, whole
+from .election import AsyncElection, Election
+from .endpoint import Access, parse
+from .lock import EtcdConnection, Place
+from .session import Session as SharedLease
 
 
-class EtcdBackend(EtcdCommon, LockBackend):
-    """One connection to etcd and one renewal thread, for all locks of a process.
+class AsyncSession(Leased):
+    """One lease for several locks and elections, kept renewed until `close`, or the end of the connection or the loop.
+
+    Locks that are given no session share the lease of a default one. A session of one's own is for locks that are worth
+    nothing without each other, or for a lease that another program has granted. Two tasks of a session are two
+    contenders, other than in Go.
+
+    >>> async with locks.session(ttl_s=10) as session:
+    ...     async with session.lock("/jobs/nightly"), session.lock("/jobs/weekly"):
+    ...         session.ensure_held()
+    """
+
+    __slots__ = ("_connection", "_session", "terms")
+
+    def __init__(self, connection: EtcdConnection, session: SharedLease) -> None:
+        super().__init__(session.lease)
+        self.terms = connection.terms
+        self._connection = connection
+        self._session = session
+
+    @classmethod
+    async def open(cls, connection: EtcdConnection, *, ttl_s: float | None, lease_id: int | None) -> Self:
+        """Begin one, or join that of a lease. Raises `LockUnavailable`, and `LockLost` if there is no such lease."""
+        client, renewer = connection.client, connection.renewer
+
+        async def begin() -> Self:
+            if lease_id is not None:
+                return cls(connection, await SharedLease.join(client, renewer, lease_id))
+            whole_s = math.ceil(connection.terms.ttl_s if ttl_s is None else ttl_s)
+            return cls(connection, await SharedLease.begin(client, renewer, whole_s, connection.timeout_s))
+
+        return await interruptible(begin(), Wait(), cls.undo if lease_id is None else cls._leave_alone)
+
+    async def undo(self) -> None:
+        """Nobody wants it."""
+        await self.close()
+
+    async def _leave_alone(self) -> None:
+        self.orphan()
+
+    @property
+    def lease_id(self) -> int:
+        """etcd's number of it."""
+        return self._session.lease_id
+
+    @property
+    def ttl_s(self) -> float:
+        """What the server gave: how long the session outlives its process."""
+        return self.lease.ttl_s
+
+    def here(self) -> EtcdConnection:
+        """The connection that keeps it."""
+        return self._connection
+
+    async def take(self, name: str, ttl_s: float, wait: Wait) -> Grant:
+        """See `Connection.take`."""
+        value = describe(self.terms.instance).encode()
+        return await Place(self._connection, name, value, ttl_s=ttl_s, session=self._session).until_granted(wait)
+
+    def lock(self, name: str) -> AsyncLock:
+        """A lock under the session's lease."""
+        return AsyncLock(self, name)
+
+    def election(self, name: str) -> AsyncElection:
+        """An election under the session's lease."""
+        return AsyncElection(self.here, name, self._session)
+
+    def orphan(self) -> None:
+        """Renew no more, and leave the lease to end by itself: what is locked stays so until then."""
+        self._connection.renewer.drop(self.lease)
+
+    async def close(self) -> None:
+        """End the session: all that is locked under it is free at once. Never raises, and may be called again."""
+        self.lease.lose("the session was closed")  # before another one can have what was locked
+        await whole(self._connection.renewer.hand_back(self.lease, self._connection.timeout_s))
+
+
+class Session(Leased):
+    """As `AsyncSession`, for threads.
+
+    >>> with backend.session(ttl_s=10) as session:
+    ...     with session.lock("/jobs/nightly"), session.lock("/jobs/weekly"):
+    ...         session.ensure_held()
+    """
+
+    __slots__ = ("_session",)
+
+    def __init__(self, session: AsyncSession) -> None:
+        super().__init__(session.lease)
+        self._session = session
+
+    @property
+    def lease_id(self) -> int:
+        """etcd's number of it."""
+        return self._session.lease_id
+
+    @property
+    def ttl_s(self) -> float:
+        """What the server gave: how long the session outlives its process."""
+        return self.lease.ttl_s
+
+    def lock(self, name: str) -> DistributedLock:
+        """A lock under the session's lease."""
+        return DistributedLock(self._session.lock(name))
+
+    def election(self, name: str) -> Election:
+        """An election under the session's lease."""
+        return Election(self._session.election(name))
+
+    def orphan(self) -> None:
+        """See `AsyncSession.orphan`."""
+        self._session.orphan()
+
+    def close(self) -> None:
+        """See `AsyncSession.close`."""
+        portal.run(self._session.close())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class EtcdBackend(LockBackend):
+    """The locks, elections and sessions of an etcd cluster.
 
     `endpoints`: URLs of the members (`http://host:port`, `https://` with TLS), in a list or separated by commas. `user`
     and `password`: etcd's log-in. `ca_file`: PEM of the CA that signed the members' certificates; `cert_file`,
@@ -56,16 +184,20 @@ class EtcdBackend(EtcdCommon, LockBackend):
         **options: Unpack[Options],
     ) -> None:
         super().__init__(**options)
-        self.client = EtcdClient(
-            endpoints,
-            timeout_s=self.timeout_s,
-            user=user,
-            password=password,
-            ca_file=ca_file,
-            cert_file=cert_file,
-            key_file=key_file,
-        )
-        self.lender = Lender(self.client)
+        endpoints = endpoints.split(",") if isinstance(endpoints, str) else endpoints
+        if not endpoints:
+            raise ConfigurationError("at least one etcd endpoint is needed")
+        if bool(user) != bool(password):
+            raise ConfigurationError("etcd needs both a user and a password, or neither")
+        if bool(cert_file) != bool(key_file):
+            raise ConfigurationError("etcd's client certificate needs both a cert file and a key file")
+        self._members = [parse(one) for one in endpoints]
+        login = (user, password) if user and password else None
+        self._access = Access(login, (ca_file, key_file, cert_file))
+        try:
+            self._access.credentials()
+        except OSError as error:
+            raise ConfigurationError(f"etcd's TLS file can't be read: {error}") from error
 
     @classmethod
     @override
@@ -86,54 +218,35 @@ class EtcdBackend(EtcdCommon, LockBackend):
         )
 
     @override
-    def lock(self, name: str, *, ttl_s: float | None = None) -> DistributedLock[Any]:
-        return EtcdLock(self, name, ttl_s)
+    def connect(self) -> EtcdConnection:
+        return EtcdConnection(self.terms, self._members, self._access)
 
     @override
-    async def force_released(self, name: str) -> Contender | None:
-        while queue := await self.lock(name)._queue():
-            if await self.client.delete_own(queue[0].key, queue[0].token):
-                return queue[0]
-        return None
+    def here(self) -> EtcdConnection:
+        return cast(EtcdConnection, super().here())
 
     @override
     def election(self, name: str) -> Election:
-        return Election(self, name)
-
-    @override
-    def session(self, *, ttl_s: float | None = None, lease_id: int | None = None) -> Session:
-        return in_thread(Session.begin(self, self.renewer, ttl_s=ttl_s, lease_id=lease_id))
+        return Election(self.election_for_tasks(name))
 
     @override
     def election_for_tasks(self, name: str) -> AsyncElection:
-        return AsyncElection(self.election(name))
+        return AsyncElection(self.here, name)
+
+    @override
+    def session(self, *, ttl_s: float | None = None, lease_id: int | None = None) -> Session:
+        return Session(portal.run(self._session(ttl_s, lease_id), AsyncSession.undo))
+
+    async def _session(self, ttl_s: float | None, lease_id: int | None) -> AsyncSession:
+        return await AsyncSession.open(self.here(), ttl_s=ttl_s, lease_id=lease_id)
 
     @override
     @asynccontextmanager
-    async def session_for_tasks(self, *, ttl_s: float | None, lease_id: int | None) -> AsyncIterator[AsyncSession]:
-        beginning = Session.begin(self, self.loop_renewers.here(), ttl_s=ttl_s, lease_id=lease_id)
-        session = await AsyncSession.open(self, beginning, borrowed=lease_id is not None)
+    async def session_for_tasks(
+        self, *, ttl_s: float | None = None, lease_id: int | None = None
+    ) -> AsyncIterator[AsyncSession]:
+        session = await self._session(ttl_s, lease_id)
         try:
             yield session
         finally:
             await session.close()
-
-    @override
-    async def queues(self, prefix: str) -> list[Contender]:
-        return await contenders(self.client, prefix)
-
-    @override
-    async def pinged(self, timeout_s: float) -> None:
-        await self.client.ping(timeout_s)
-
-    @override
-    async def _give_up_idle(self, renewer: Renewer | None) -> None:
-        await self.lender.give_up(renewer, self.timeout_s / 2)
-
-    @override
-    def _disconnect(self) -> None:
-        self.client.close()
-
-    @override
-    async def _disconnect_loop(self) -> None:
-        await self.client.close_on_loop()

@@ -1,20 +1,21 @@
 """Elections: of several candidates one leads, and says something that all can hear. Made of the lock's own queue."""
 
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, cast
 
+from .. import portal
 from ..contender import Contender
 from ..errors import LockLost, LockUnavailable
 from ..grant import Grant
-from ..lock import checked_name
-from ..renewer import Renewer
-from ..steps import in_thread
-from ..waiting import Cancel, Wait, Wake
-from .client import EtcdClient, KeyValue
-from .lock import RECORD, EtcdCommon, Place, SharedLease, contenders
+from ..lock import checked_name, interruptible
+from ..waiting import Cancel, Wait, Wake, whole
+from .client import KeyValue, created, get, modified, oldest, put
+from .lock import RECORD, EtcdConnection, Place
 from .lookout import Lookout
+from .session import Session
 
 _AWAY_PAUSE_S: Final = 0.1
 
@@ -33,58 +34,197 @@ class Leader:
     revision: int
 
 
-class Leadership(Grant):
-    """Proof that a candidate was elected. It is a grant: it is renewed, it can be lost, and its token fences."""
+class AsyncLeadership(Grant):
+    """Proof that one was elected. A grant: it is renewed, it can be lost, and its token fences."""
 
-    __slots__ = ("_backend", "_client", "_known", "_record")
+    __slots__ = ("_connection", "_known", "_record")
 
-    def __init__(self, backend: EtcdCommon, grant: Grant, value: str, record: str) -> None:
+    def __init__(self, connection: EtcdConnection, grant: Grant, value: str, record: str) -> None:
         super().__init__(grant.key, grant.token, grant.source, grant.lease)
-        self._backend = backend
-        self._client: EtcdClient = backend.client
+        self._connection = connection
         self._record = record
         # As it was created: nobody but us changes it.
         self._known = KeyValue(grant.key, value.encode(), grant.token, grant.token, 0)
 
-    def proclaim(self, value: str) -> None:
-        """Proclaim another value. Raises `LockLost` if another one leads, `LockUnavailable` if that can't be known."""
-        in_thread(self.proclaimed(value))
-
-    async def proclaimed(self, value: str) -> None:
-        """What `proclaim` does, in steps."""
+    async def proclaim(self, value: str) -> None:
+        """Say something else. Raises `LockLost` if one leads no more, `LockUnavailable` if that can't be known."""
         self.ensure_held()
-        while (now := await self._client.put_over(self._known, value.encode())) is not None:
-            self._known = now
+        key = self.key
+        while True:
+            change = [put(key, value.encode(), keep_lease=True), get(key)]
+            answer = await self._connection.client.txn(modified(key, self._known.mod_revision), change, [get(key)])
+            if not answer.found or answer.found[0].create_revision != self.token:
+                self._give_up_hope()
+            self._known = answer.found[0]
             # Else it was not as we knew it: an earlier call came through although we did not hear of it.
-            if now.value == value.encode():
+            if self._known.value == value.encode():
                 return
-        self._give_up_hope()
 
-    def record(self, value: str) -> None:
-        """Write a record that outlasts the leadership: see `Election.recorded`. Only the leader can.
+    async def record(self, value: str) -> None:
+        """Write down what shall outlast the leadership: see `AsyncElection.recorded`. Only the leader's word is taken.
 
         Raises `LockLost` and `LockUnavailable`; and the latter for more than etcd takes in one value (1.5 MiB).
         """
-        in_thread(self.written(value))
-
-    async def written(self, value: str) -> None:
-        """What `record` does, in steps."""
         self.ensure_held()
-        if not await self._client.put_while(self._record, value.encode(), self.key, self.token):
+        written = [put(self._record, value.encode())]
+        if not (await self._connection.client.txn(created(self.key, self.token), written)).succeeded:
             self._give_up_hope()
 
     def _give_up_hope(self) -> None:
         self.lease.lose("its key is gone")
         raise LockLost(f"{self.key} leads no more: its key is gone")
 
-    def resign(self) -> None:
+    async def resign(self) -> None:
         """Give the leadership up; the next in line has it at once. Never raises, and may be called again."""
-        in_thread(self.resigned())
-
-    async def resigned(self) -> None:
-        """What `resign` does, in steps."""
         self.lease.lose("its holder has resigned")  # before another one can lead
-        await (self.lease.keeper or self._backend.renewer).hand_back(self.lease, self._backend.timeout_s)
+        await whole(self._connection.renewer.hand_back(self.lease, self._connection.timeout_s))
+
+
+class AsyncElection:
+    """As etcd's Go `concurrency.Election`, whose candidates stand in the same line: first come, first elected.
+
+    >>> election = locks.election("/jobs/auditor")
+    >>> async with election.campaigning("me") as leadership:   # waits until it is elected
+    ...     await leadership.proclaim("me, and all is well")
+    >>> await election.leader()                                # None while nobody leads
+    >>> async for leader in election.observe():                # now, and each time that another one leads or says more
+    ...     print(leader.value if leader else "nobody")
+
+    A leadership is renewed by the loop.
+    """
+
+    def __init__(self, here: Callable[[], EtcdConnection], name: str, session: Session | None = None) -> None:
+        self.here = here
+        self.prefix = f"{checked_name(name)}/"
+        self._session = session
+        self._name = name
+        self._record = f"{name}{RECORD}"  # beside the candidates' prefix, so that it is none of them
+
+    async def campaign(
+        self, value: str, *, wait_s: float | None = None, cancel: Cancel | None = None
+    ) -> AsyncLeadership:
+        """Stand for election with something to say, and wait until one is elected, at most `wait_s` seconds.
+
+        Raises `LockTimeout`, `LockCancelled`, or `LockUnavailable`; nothing of this call is then left in the queue for
+        longer than a TTL. The leadership is no thread's and no task's: it lasts until `resign`, the end of the
+        connection, or of the loop.
+        """
+        connection, wait = self.here(), Wait(wait_s, cancel)
+
+        async def stand() -> AsyncLeadership:
+            ttl_s = connection.terms.ttl_s
+            place = Place(connection, self._name, value.encode(), ttl_s=ttl_s, session=self._session)
+            return AsyncLeadership(connection, await place.until_granted(wait), value, self._record)
+
+        return await interruptible(stand(), wait, lambda leadership: leadership.resign())
+
+    @asynccontextmanager
+    async def campaigning(self, value: str, *, wait_s: float | None = None) -> AsyncIterator[AsyncLeadership]:
+        """Lead in a block, and resign at its end."""
+        leadership = await self.campaign(value, wait_s=wait_s)
+        try:
+            yield leadership
+        finally:
+            await leadership.resign()
+
+    async def candidates(self) -> list[Contender]:
+        """The leader and those who stand behind it, in their order. Raises `LockUnavailable`."""
+        return await EtcdConnection.contenders(self.here(), self.prefix)
+
+    async def leader(self, *, timeout_s: float | None = None) -> Leader | None:
+        """Who leads now, if anybody. Raises `LockUnavailable`."""
+        found = await self.here().client.range(oldest(self.prefix, limit=1), timeout_s)
+        if not found:
+            return None
+        first = found[0]
+        return Leader(first.key, first.value.decode(errors="replace"), first.create_revision, first.mod_revision)
+
+    async def recorded(self) -> str | None:
+        """What a leader has written down last, whoever leads now; None if none has. Raises `LockUnavailable`."""
+        found = await self.here().client.read(self._record)
+        return None if found is None else found.value.decode(errors="replace")
+
+    async def observe(self, *, cancel: Cancel | None = None) -> AsyncGenerator[Leader | None, None]:
+        """The leader now, and then each change of that or of what is proclaimed; None: nobody leads.
+
+        What is true when one looks is told; what was true only while one was busy with the last answer is not. An etcd
+        that is away is waited for. Ends with `cancel`, and when the connection is closed. `aclose` ends it before.
+        """
+        observation = Observation(self, cancel or Cancel())
+        try:
+            while (found := await observation.next()) is not END:
+                yield cast(Leader | None, found)
+        finally:
+            observation.close()
+
+
+class _End:
+    """Nothing more is told."""
+
+
+END: Final = _End()
+
+
+class Observation:
+    """An election, watched."""
+
+    def __init__(self, election: AsyncElection, cancel: Cancel) -> None:
+        self._election = election
+        self._connection = election.here()
+        self._cancel = cancel
+        self._wake = Wake()
+        self._lookout = Lookout(self._connection.client, self._wake, self._connection.waiters)
+        self._last: Leader | _End | None = END  # no answer yet
+        self._forget = cancel.subscribe(self._wake.set)
+
+    async def next(self) -> Leader | _End | None:
+        """The leader, as soon as that is another answer than the last one; or `END`."""
+        waiters = self._connection.waiters
+        with waiters.waiting(self._wake):
+            while not (self._cancel.is_set() or waiters.dismissed):
+                try:
+                    # At the beginning, and after each answer, for which time has passed: look.
+                    timeout_s = self._connection.timeout_s
+                    pause_s = await self._lookout.pause_s(self._election.prefix, timeout_s, below=True)
+                    if (now := await self._election.leader()) != self._last:
+                        self._last = now
+                        return now
+                except LockUnavailable:
+                    pause_s = _AWAY_PAUSE_S
+                await self._wake.wait(pause_s)
+        return END
+
+    def close(self) -> None:
+        """Watch no longer."""
+        self._forget()
+        self._lookout.close()
+
+
+# -- for threads -----------------------------------------------------------------------------------------------------
+
+
+class Leadership(Grant):
+    """As `AsyncLeadership`, for threads."""
+
+    __slots__ = ("_leadership",)
+
+    def __init__(self, leadership: AsyncLeadership) -> None:
+        super().__init__(leadership.key, leadership.token, leadership.source, leadership.lease)
+        self._leadership = leadership
+
+    def proclaim(self, value: str) -> None:
+        """See `AsyncLeadership.proclaim`."""
+        self.ensure_held()  # so that a callback that hears of the loss may try
+        portal.run(self._leadership.proclaim(value))
+
+    def record(self, value: str) -> None:
+        """See `AsyncLeadership.record`."""
+        self.ensure_held()
+        portal.run(self._leadership.record(value))
+
+    def resign(self) -> None:
+        """See `AsyncLeadership.resign`."""
+        portal.run(self._leadership.resign())
 
     def __enter__(self) -> "Leadership":
         return self
@@ -96,116 +236,46 @@ class Leadership(Grant):
 
 
 class Election:
-    """An election like etcd's Go `concurrency.Election`, in the same queue: first come, first elected.
+    """As `AsyncElection`, for threads.
 
     >>> election = backend.election("/jobs/auditor")
     >>> with election.campaign("me") as leadership:      # waits until it is elected
     ...     leadership.proclaim("me, and all is well")
-    >>> election.leader()                                # None while nobody leads
     >>> for leader in election.observe(cancel=cancel):   # now, and each time that another one leads or says more
     ...     print(leader.value if leader else "nobody")
     """
 
-    def __init__(self, backend: EtcdCommon, name: str, session: SharedLease | None = None) -> None:
-        self.backend = backend
-        self.prefix = f"{name}/"
-        self._client = backend.client
-        self._session = session
-        self._name = checked_name(name)
-        self._record = f"{name}{RECORD}"  # beside the candidates' prefix, so that it is none of them
+    def __init__(self, election: AsyncElection) -> None:
+        self._election = election
 
     def campaign(self, value: str, *, wait_s: float | None = None, cancel: Cancel | None = None) -> Leadership:
-        """Stand for election with something to say, and wait until one is elected, at most `wait_s` seconds.
-
-        Raises `LockTimeout`, `LockCancelled`, or `LockUnavailable`; nothing of this call is then left in the queue for
-        longer than a TTL. The leadership is no thread's: it lasts until `resign` or the connection's end.
-        """
-        return in_thread(self.elected(value, Wait(wait_s, cancel), self.backend.renewer))
-
-    async def elected(self, value: str, wait: Wait, renewer: Renewer) -> Leadership:
-        """What `campaign` does, in steps."""
-        place = Place(self.backend, self._name, value.encode(), session=self._session)
-        place.renewer = renewer
-        grant = await place.until_granted(wait)
-        return Leadership(self.backend, grant, value, self._record)
+        """See `AsyncElection.campaign`."""
+        campaign = self._election.campaign(value, wait_s=wait_s, cancel=cancel)
+        return Leadership(portal.run(campaign, lambda leadership: leadership.resign()))
 
     def candidates(self) -> list[Contender]:
-        """Return the leader and the candidates behind it, in their order. Raises `LockUnavailable`."""
-        return in_thread(self.queue())
-
-    async def queue(self) -> list[Contender]:
-        """What `candidates` answers, in steps."""
-        return await contenders(self._client, f"{self._name}/")
+        """See `AsyncElection.candidates`."""
+        return portal.run(self._election.candidates())
 
     def leader(self, *, timeout_s: float | None = None) -> Leader | None:
-        """Return the leader, if there is one. Raises `LockUnavailable`."""
-        return in_thread(self.first(timeout_s))
-
-    async def first(self, timeout_s: float | None = None) -> Leader | None:
-        """What `leader` answers, in steps."""
-        first = await self._client.first(f"{self._name}/", timeout_s)
-        if first is None:
-            return None
-        return Leader(first.key, first.value.decode(errors="replace"), first.create_revision, first.mod_revision)
+        """See `AsyncElection.leader`."""
+        return portal.run(self._election.leader(timeout_s=timeout_s))
 
     def recorded(self) -> str | None:
-        """Return the last record of a leader, past or present; None if there is none. Raises `LockUnavailable`."""
-        return in_thread(self.read())
-
-    async def read(self) -> str | None:
-        """What `recorded` answers, in steps."""
-        return await self._client.get(self._record)
+        """See `AsyncElection.recorded`."""
+        return portal.run(self._election.recorded())
 
     def observe(self, *, cancel: Cancel | None = None) -> Iterator[Leader | None]:
-        """Yield the leader, and then each change of leader or proclamation; None: nobody leads. Blocks in between.
+        """See `AsyncElection.observe`. Blocks between the answers."""
+        cancel = cancel or Cancel()
 
-        A state that ended while the caller was busy with the last one is left out. It waits for an etcd that is away,
-        and ends with `cancel`, and when the connection is closed.
-        """
-        watching = Observation(self, cancel or Cancel())
+        async def begin() -> Observation:
+            return Observation(self._election, cancel)
+
+        observation = portal.run(begin())
         try:
-            while (found := in_thread(watching.next())) is not END:
+            while (found := portal.run(observation.next())) is not END:
                 yield cast(Leader | None, found)
         finally:
-            watching.close()
-
-
-class _End:
-    """Nothing more is told."""
-
-
-END: Final = _End()
-
-
-class Observation:
-    """Who watches an election; made of steps."""
-
-    def __init__(self, election: Election, cancel: Cancel) -> None:
-        self._election = election
-        self._cancel = cancel
-        self._shutdown = election.backend.shutdown
-        self._wake = Wake()
-        self._lookout = Lookout(election.backend.client, self._wake, self._shutdown)
-        self._last: Leader | _End | None = END  # no answer yet
-        forget, forget_too = cancel.subscribe(self._wake.set), self._shutdown.subscribe(self._wake.set)
-        self._forgets = [forget, forget_too, self._lookout.close]
-
-    async def next(self) -> Leader | _End | None:
-        """The leader, as soon as that is another answer than the last one; or `END`."""
-        while not (self._cancel.is_set() or self._shutdown.begun):
-            try:
-                # At the beginning, and after each answer, for which time has passed: look.
-                timeout_s = self._election.backend.timeout_s
-                pause_s = await self._lookout.pause_s(self._election.prefix, timeout_s, below=True)
-                if (now := await self._election.first()) != self._last:
-                    self._last = now
-                    return now
-            except LockUnavailable:
-                pause_s = _AWAY_PAUSE_S
-            await self._wake.wait(pause_s)
-        return END
-
-    def close(self) -> None:
-        """Watch no longer."""
-        for forget in self._forgets:
-            forget()
+            # Whichever thread finalises this: it may be the loop's.
+            portal.loop().call_soon_threadsafe(observation.close)

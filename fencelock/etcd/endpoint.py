@@ -1,11 +1,12 @@
-"""One etcd member: its channel and stubs, its log-in token, its stream of watches."""
+"""One etcd member: its channel, its log-in token, its stream of watches."""
 
 import asyncio
-import contextlib
 import logging
-import threading
+import math
+import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -16,8 +17,6 @@ from etcd3 import etcdrpc
 
 from .. import fork
 from ..errors import ConfigurationError, LockError, LockUnavailable
-from ..per_loop import PerLoop
-from ..steps import Blocking, Step
 from .watch import WatchStream
 
 _log = logging.getLogger(__name__)
@@ -27,110 +26,175 @@ _CHANNEL_OPTIONS: Final = [
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
+    # A name is looked up again when its address does not answer; the default is not before 30 s have passed.
+    ("grpc.dns_min_time_between_resolutions_ms", 500),
     # Two clients of one process must not share a connection that one of them closes.
     ("grpc.use_local_subchannel_pool", 1),
+    # etcd is not asked by way of a proxy for web pages, whatever `http_proxy` says: no other lock's client does that.
+    ("grpc.enable_http_proxy", 0),
+    # The default, 4 MB, is a queue of 30,000.
+    ("grpc.max_receive_message_length", -1),
 ]
 _ASIDE_S: Final = 10.0
+_UNREACHABLE_S: Final = 1.0  # after that a new channel looks the name up at once, and the old one after a back-off
+_TOLD_S: Final = 0.1
+_AUTH_IS_OFF: Final = "authentication is not enabled"
 _used_in: int | None = None  # the generation (see `fork`) of the process that has used gRPC
 
 
-def is_parents() -> bool:
-    """Whether gRPC was used before this process was forked: here it would crash, or wait for ever."""
-    return _used_in not in (None, fork.generation)
-
-
 def use_grpc() -> None:
-    """Say that it is used from now on, in this process. Raises `LockError` in a child that can't."""
+    """Say that it is used from now on, in this process. Raises `LockError` where it would hang."""
     global _used_in  # noqa: PLW0603
-    if is_parents():
+    if _used_in not in (None, fork.generation):
         raise LockError("gRPC, etcd's client, was in use before the fork: connect after the fork")
+    monkey = sys.modules.get("gevent.monkey")
+    if monkey is not None and monkey.is_module_patched("threading"):
+        raise LockError("gRPC's asyncio, etcd's client, hangs where gevent has patched threading")
     _used_in = fork.generation
 
 
-class Endpoint:
-    """A member, and what a process has of it. All methods may be called from any thread."""
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How one gets in. `files`: PEM of the CA, of our key and of our certificate, read when a connection is made."""
 
-    def __init__(self, url: str, credentials: Any, user: str | None, password: str | None) -> None:
-        try:
-            parts = urlsplit(url if "://" in url else f"http://{url}")
-            host, port = parts.hostname, parts.port or 2379
-        except ValueError:
-            host = None
-        if host is None or parts.scheme not in ("http", "https") or "@" in parts.netloc:
-            shown = "" if "@" in url else f" {url!r}:"  # there may be a password in it
-            raise ConfigurationError(f"not an etcd endpoint:{shown} say http://host:2379 (user and password apart)")
-        target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        self.url = f"{parts.scheme}://{target}"
+    login: tuple[str, str] | None = field(repr=False, default=None)
+    files: tuple[Path | None, Path | None, Path | None] = (None, None, None)
+
+    def credentials(self) -> Any:
+        """gRPC's. Raises `OSError`."""
+        return grpc.ssl_channel_credentials(*(None if file is None else file.read_bytes() for file in self.files))
+
+
+def parse(url: str) -> tuple[str, str]:
+    """The scheme and the host:port of a member. Raises `ConfigurationError`."""
+    try:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        host, port = parts.hostname, parts.port or 2379
+    except ValueError:
+        host = None
+    if host is None or parts.scheme not in ("http", "https") or "@" in parts.netloc:
+        shown = "" if "@" in url else f" {url!r}:"  # there may be a password in it
+        raise ConfigurationError(f"not an etcd endpoint:{shown} say http://host:2379 (user and password apart)")
+    return parts.scheme, f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+class Endpoint:
+    """A member, as one event loop has it."""
+
+    def __init__(self, scheme: str, target: str, access: Access) -> None:
+        self.url = f"{scheme}://{target}"
         self._target = target
-        self._credentials = credentials if parts.scheme == "https" else None
-        self._closed = False
-        self._login = (user, password) if user and password else None
-        self._token: str | None = None
-        self._connecting = threading.Lock()
-        self._connection: _Connection | None = None  # made at first use
-        self._former: _Connection | None = None  # the one before: calls may still be out on it
-        self._on_loops = PerLoop(self._connect_on_loop)
+        self._access = access
+        self._secure = scheme == "https"
+        self._channel: Any = None  # made at first use
+        self._methods: dict[str, Any] = {}
         self._connected_at = 0.0
-        self._silent_since: float | None = None
+        self._closing: set[asyncio.Task[None]] = set()
+        self._cut_off_at = -math.inf  # when a call was cancelled last
+        self._closed = False
+        self._failing_since: float | None = None
         self._aside, self._aside_until = "", 0.0
-        self._logging_in = threading.Lock()
-        self._mutex = threading.Lock()
+        self._auth_is_off = False
+        self._token: str | None = None
+        self._logging_in = asyncio.Lock()
         self._watches: WatchStream | None = None
         self._watches_token: str | None = None
 
-    def _connected(self) -> "_Connection":
-        with self._connecting:
-            if self._closed:
-                raise ValueError("the channel is closed")  # as gRPC says it
-            if self._connection is None:
-                self._connection = _Connection(grpc, self._target, self._credentials)
-            return self._connection
+    @property
+    def has_login(self) -> bool:
+        """Whether we have a name and a password."""
+        return self._access.login is not None
 
-    def method(self, name: str) -> Any:
-        """One of etcd's methods, for threads."""
-        return self._connected().methods[name]
+    def _connect(self) -> None:
+        if self._closed:
+            raise LockUnavailable("the connection to etcd is closed")
+        if self._channel is not None:
+            return
+        use_grpc()
+        try:
+            credentials = self._access.credentials() if self._secure else None
+        except OSError as error:
+            raise LockUnavailable(f"etcd's TLS file can't be read: {error}") from error
+        if credentials is None:
+            channel = grpc.aio.insecure_channel(self._target, options=_CHANNEL_OPTIONS)
+        else:
+            channel = grpc.aio.secure_channel(self._target, credentials, options=_CHANNEL_OPTIONS)
+        kv, lease = etcdrpc.KVStub(channel), etcdrpc.LeaseStub(channel)
+        self._channel = channel
+        self._methods = {
+            "Range": kv.Range,
+            "Txn": kv.Txn,
+            "DeleteRange": kv.DeleteRange,
+            "LeaseGrant": lease.LeaseGrant,
+            "LeaseRevoke": lease.LeaseRevoke,
+            "LeaseTimeToLive": lease.LeaseTimeToLive,
+            "LeaseKeepAlive": lease.LeaseKeepAlive,
+            "Authenticate": etcdrpc.AuthStub(channel).Authenticate,
+        }
 
-    def method_on_loop(self, name: str) -> Any:
-        """The same for tasks of the running loop."""
-        with self._connecting:
-            if self._closed:
-                raise ValueError("the channel is closed")
-            return self._on_loops.here().methods[name]
-
-    def _connect_on_loop(self, _: asyncio.AbstractEventLoop) -> "_Connection":
-        return _Connection(grpc.aio, self._target, self._credentials)
+    async def call(self, method: str, request: Any, timeout_s: float, metadata: Sequence[tuple[str, str]] = ()) -> Any:
+        """Call one of etcd's methods, with a deadline. Raises `grpc.RpcError`; `LockUnavailable` if it is closed."""
+        self._connect()
+        try:
+            if method != "LeaseKeepAlive":
+                return await self._methods[method](request, timeout=timeout_s, metadata=metadata)
+            # A stream, of which we want one answer. Our side stays open until that is there: etcd's own proxy takes its
+            # end for the end of the call.
+            stream = self._methods[method](timeout=timeout_s, metadata=metadata)
+            try:
+                await stream.write(request)
+                answer = await stream.read()
+                if answer is grpc.aio.EOF:
+                    raise LockUnavailable(
+                        f"etcd at {self.url} renews no leases: {await stream.details() or 'no answer'}"
+                    )
+                return answer
+            finally:
+                stream.cancel()
+                self._cut_off_at = time.monotonic()
+        except (grpc.aio.UsageError, asyncio.InvalidStateError):
+            raise LockUnavailable("the connection to etcd is closed") from None
+        except asyncio.CancelledError:
+            self._cut_off_at = time.monotonic()
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            raise LockUnavailable("the connection to etcd was closed") from None  # gRPC's word for that
 
     def heard(self) -> None:
         """It has answered a call."""
-        self._silent_since = None
+        self._failing_since = None
 
-    def not_heard(self, since: float, silent_s: float) -> None:
-        """A call that was sent then had no answer in time. After `silent_s` without any answer connect anew.
+    def not_heard(self, since: float, silent_s: float | None = None) -> None:
+        """A call that was sent then had no answer in time (`silent_s`: for so long), or found nobody (None).
 
-        A path may be gone without a word: bytes are acknowledged by what lies between, or lost. gRPC's own pings notice
-        that after a minute, or with other options after anything from 2 to 13 seconds.
+        After a while without any answer connect anew. A path may be gone without a word: bytes are acknowledged by what
+        lies between, or lost. gRPC's own pings notice that after a minute, or with other options after anything from 2
+        to 13 seconds. And a name that was not known is looked up again after half a minute.
         """
-        with self._mutex:
-            if self._closed or since < self._connected_at:  # then the call was out on the former channel
-                return
-            if self._silent_since is None:
-                self._silent_since = since
-            if time.monotonic() - self._silent_since < silent_s:
-                return
-            stream, self._watches = self._watches, None
-            self._silent_since = None
-            with self._connecting:
-                # A member that is only slow may still answer what is out there, so that is not cut off.
-                former, self._former, self._connection = self._former, self._connection, None
-                self._connected_at = time.monotonic()
-                on_loops = self._on_loops.clear()
-        _log.warning("etcd at %s says nothing; connecting anew", self.url)
+        if self._closed or since < self._connected_at:  # then the call was out on the former channel
+            return
+        if self._failing_since is None:
+            self._failing_since = since
+        if time.monotonic() - self._failing_since < (_UNREACHABLE_S if silent_s is None else silent_s):
+            return
+        if silent_s is not None:
+            _log.warning("etcd at %s says nothing; connecting anew", self.url)
+        self._failing_since = None
+        self._connected_at = time.monotonic()
+        # A member that is only slow may still answer what is out there, so that is not cut off at once.
+        self._disconnect(silent_s or _UNREACHABLE_S)
+
+    def _disconnect(self, grace_s: float | None) -> None:
+        stream, self._watches = self._watches, None
+        channel, self._channel = self._channel, None
         if stream is not None:
-            stream.close()  # whoever watches there is woken, and comes here
-        if former is not None:
-            former.channel.close()
-        for loop, connection in on_loops:
-            _close_later(loop, connection)
+            stream.close()  # those who watch there are woken, and come here
+            self._cut_off_at = time.monotonic()
+        if channel is not None:
+            closing = asyncio.get_running_loop().create_task(channel.close(grace_s))
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
 
     @property
     def aside(self) -> str:
@@ -142,138 +206,54 @@ class Endpoint:
         self._aside, self._aside_until = why, time.monotonic() + _ASIDE_S
 
     async def token(self, timeout_s: float) -> str | None:
-        """The login token, got on first use (etcd may be away when we start), by one thread for all."""
-        if self._login is None or self._token is not None:
+        """The login token, got on first use (etcd may be away when we start), by one for all."""
+        login = self._access.login
+        if login is None or self._token is not None or self._auth_is_off:
             return self._token
-        return await Blocking(lambda: self._log_in(timeout_s))
-
-    def _log_in(self, timeout_s: float) -> str | None:
-        # etcd takes its time over a password on purpose; many log-ins at once would all be too late.
-        if not self._logging_in.acquire(timeout=timeout_s):
-            raise LockUnavailable(f"a log-in to etcd at {self.url} takes too long")
         try:
-            if self._token is None and self._login is not None:
-                request = etcdrpc.AuthenticateRequest(name=self._login[0], password=self._login[1])
-                self._token = etcdrpc.AuthStub(self._connected().channel).Authenticate(request, timeout=timeout_s).token
-            return self._token
-        finally:
-            self._logging_in.release()
+            # etcd takes its time over a password on purpose; many log-ins at once would all be too late.
+            async with asyncio.timeout(timeout_s), self._logging_in:
+                if self._token is None:
+                    request = etcdrpc.AuthenticateRequest(name=login[0], password=login[1])
+                    self._token = (await self.call("Authenticate", request, timeout_s)).token
+        except TimeoutError:
+            raise LockUnavailable(f"a log-in to etcd at {self.url} takes too long") from None
+        except grpc.RpcError as error:
+            if _AUTH_IS_OFF not in (error.details() or ""):
+                raise
+            self._auth_is_off = True  # until a call is refused for having no token
+        return self._token
 
-    def forget_token(self, token: str) -> None:
-        """A call with this token was refused; unless another thread has a newer one, the next call logs in again."""
-        with self._mutex:
-            if self._token == token:
-                self._token = None
+    def forget_token(self, token: str | None) -> None:
+        """A call with this token was refused; unless somebody has a newer one, the next call logs in again."""
+        self._auth_is_off = False
+        if self._token == token:
+            self._token = None
 
     async def watches(self, timeout_s: float) -> WatchStream:
         """The stream that all watches on this member share; a new one when the last one broke, or its token is old."""
         token = await self.token(timeout_s)
-        old = None
-        with self._mutex:
-            if self._watches is not None and self._watches_token != token:
-                old, self._watches = self._watches, None  # etcd would refuse every new watch on it
-            if self._watches is None or self._watches.broken:
-                self._watches = WatchStream(etcdrpc.WatchStub(self._connected().channel), metadata_of(token))
-                self._watches_token = token
-            stream = self._watches
-        if old is not None:
-            await Blocking(old.close)  # whoever still watches there is woken, and comes here
-        return stream
+        self._connect()
+        if self._watches is not None and self._watches_token != token:
+            self._watches.close()  # etcd would refuse every new watch on it; those who still watch there come here
+            self._watches = None
+        if self._watches is None or self._watches.broken:
+            self._watches = WatchStream(etcdrpc.WatchStub(self._channel), metadata_of(token))
+            self._watches_token = token
+        return self._watches
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Close the stream and the channel."""
-        if is_parents():
-            return
-        with self._mutex:
-            self._closed = True
-            stream, self._watches = self._watches, None
-        if stream is not None:
-            stream.close()
-        with self._connecting:
-            self._closed = True
-            for connection in (self._connection, self._former):
-                if connection is not None:
-                    connection.channel.close()
-            on_loops = self._on_loops.clear()
-        for loop, connection in on_loops:
-            _close_later(loop, connection)
-
-    async def close_on_loop(self) -> None:
-        """Close the channel of the running loop."""
-        connection = self._on_loops.pop()
-        if connection is not None:
-            await connection.channel.close()
-
-
-class Call(Step[Any]):
-    """A call of one of etcd's methods, with a deadline. Raises `grpc.RpcError`; `ValueError` if it is closed."""
-
-    def __init__(
-        self, endpoint: Endpoint, method: str, request: Any, timeout_s: float, metadata: Sequence[tuple[str, str]]
-    ) -> None:
-        self._endpoint = endpoint
-        self._method = method
-        self._request = request
-        self._terms = {"timeout": timeout_s, "metadata": metadata}
-
-    def in_thread(self) -> Any:
-        """Over the channel of the threads."""
-        return self._endpoint.method(self._method)(self._request, **self._terms)
-
-    async def on_loop(self) -> Any:
-        """Over the channel of this loop."""
-        try:
-            return await self._endpoint.method_on_loop(self._method)(self._request, **self._terms)
-        except grpc.aio.UsageError:
-            raise ValueError("the channel is closed") from None
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise
-            raise LockUnavailable("the connection was closed") from None  # gRPC's word for that
-
-
-class _Connection:
-    """A channel and what can be called over it. `made_by`: gRPC for threads, or for a loop."""
-
-    def __init__(self, made_by: Any, target: str, credentials: Any) -> None:
-        if credentials is None:
-            self.channel = made_by.insecure_channel(target, options=_CHANNEL_OPTIONS)
-        else:
-            self.channel = made_by.secure_channel(target, credentials, options=_CHANNEL_OPTIONS)
-        kv, lease = etcdrpc.KVStub(self.channel), etcdrpc.LeaseStub(self.channel)
-        self.methods = {
-            "Range": kv.Range,
-            "Txn": kv.Txn,
-            "DeleteRange": kv.DeleteRange,
-            "LeaseGrant": lease.LeaseGrant,
-            "LeaseRevoke": lease.LeaseRevoke,
-            "LeaseTimeToLive": lease.LeaseTimeToLive,
-            # A stream, of which one request and one answer are all we want, with a deadline like any other call.
-            "LeaseKeepAlive": self.channel.unary_unary(
-                "/etcdserverpb.Lease/LeaseKeepAlive",
-                request_serializer=etcdrpc.LeaseKeepAliveRequest.SerializeToString,
-                response_deserializer=etcdrpc.LeaseKeepAliveResponse.FromString,
-            ),
-        }
-
-
-def _close_later(loop: asyncio.AbstractEventLoop, connection: _Connection) -> None:
-    with contextlib.suppress(RuntimeError):  # the loop is closed
-        asyncio.run_coroutine_threadsafe(connection.channel.close(), loop)
+        self._closed = True
+        self._disconnect(None)
+        if self._closing:
+            await asyncio.wait(self._closing)
+        await asyncio.sleep(0)  # those whose calls were cut off just now hear of it
+        if time.monotonic() - self._cut_off_at < 2 * _TOLD_S:
+            # gRPC tells the loop of their end a moment later, and must not find it closed.
+            await asyncio.sleep(_TOLD_S)
 
 
 def metadata_of(token: str | None) -> Sequence[tuple[str, str]]:
     """What goes with a call that is made with this log-in token."""
     return () if token is None else (("token", token),)
-
-
-def tls_credentials(ca_file: Path | None, cert_file: Path | None, key_file: Path | None) -> Any:
-    """gRPC's credentials from PEM files; `ConfigurationError` if they can't be read."""
-    if bool(cert_file) != bool(key_file):
-        raise ConfigurationError("etcd's client certificate needs both a cert file and a key file")
-    try:
-        contents = [None if file is None else file.read_bytes() for file in (ca_file, key_file, cert_file)]
-    except OSError as error:
-        raise ConfigurationError(f"etcd's TLS file can't be read: {error}") from error
-    return grpc.ssl_channel_credentials(*contents)

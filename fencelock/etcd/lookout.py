@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from ..errors import LockUnavailable
-from ..waiting import Shutdown, Wake
+from ..waiting import Waiters, Wake
 from .client import EtcdClient, KeyWatch
 
 # A deletion that races with the creation of its watch can still be told only after 100 ms. So look again after 3, 6,
@@ -20,9 +20,9 @@ _WITHOUT_WATCH_S: Final = 0.1
 class Lookout:
     """A watch on one key at a time, which sets `wake`, and the times of the looks besides it."""
 
-    def __init__(self, client: EtcdClient, wake: Wake, shutdown: Shutdown) -> None:
+    def __init__(self, client: EtcdClient, wake: Wake, waiters: Waiters) -> None:
         self._client = client
-        self._shutdown = shutdown
+        self._waiters = waiters
         self._wake = wake
         self._key = ""
         self._watch: KeyWatch | None = None
@@ -52,8 +52,8 @@ class Lookout:
             self._watch = None
 
     def _looks(self, made_at: float) -> Iterator[float]:
-        pause_s = _FIRST_LOOK_S * self._shutdown.crowd
+        pause_s = _FIRST_LOOK_S * self._waiters.crowd
         while True:
             prompt = time.monotonic() - made_at > _WATCH_IS_PROMPT_S
-            yield _LOOK_AGAIN_S * self._shutdown.crowd if prompt else pause_s
+            yield _LOOK_AGAIN_S * self._waiters.crowd if prompt else pause_s
             pause_s *= 2

@@ -1,128 +1,188 @@
-"""A session: one lease for several locks and elections, which live and end together."""
+"""A session: one lease for several keys, which live and end together. As etcd's Go `concurrency.Session`."""
 
-import math
-import secrets
+import heapq
+from collections.abc import Callable
 from contextlib import suppress
-from types import TracebackType
+from itertools import count
 from typing import Final, Self
 
 from .. import clock
 from ..errors import LockLost, LockUnavailable
-from ..lease import Keeper, Lease
+from ..lease import Lease, Leased
 from ..renewer import Renewer
-from ..steps import in_thread
-from .election import Election
-from .lock import EtcdCommon, EtcdLock, SharedLease
+from .client import EtcdClient, created, delete, new_lease_id
 
 _DELETES_MAX: Final = 16  # at a renewal, which must not be late for them
+_IDLE_S: Final = 2.0  # a default session that has had no key for longer is ended
 
 
-class Session(SharedLease):
-    """A lease that is kept renewed, and all that is locked under it, like etcd's Go `concurrency.Session`.
+class Session(Leased):
+    """A lease that is kept renewed, for the keys of locks and elections.
 
-    Locks without a session share no lease while they are held, which is the safer choice: one that ends loses that lock
-    only. A session is for those who hold many locks for long, or locks that are worth nothing without each other. Two
-    threads of a session are two contenders, other than in Go.
-
-    >>> with backend.session(ttl_s=10) as session:
-    ...     with session.lock("/jobs/nightly"), session.lock("/jobs/weekly"):
-    ...         session.ensure_held()
-
-    `ttl_s`: seconds, the backend's by default; or `lease_id`: a lease that another program has granted, whose TTL
-    counts; `LockLost` is raised if there is no such lease. A session is no thread's and no task's: it lasts until
-    `close` or the connection's end.
+    `default`: it is shared by all locks with one TTL that were given no session, and ends when it is idle. A session
+    that is `retired` takes no more keys, and a default one is ended with its last key: etcd may yet create a key there
+    of which nobody knows.
     """
 
-    __slots__ = ("_backend", "_deleted", "_era", "client", "lease_id")
+    __slots__ = (
+        "_deleted",
+        "_era",
+        "_free",
+        "_idle_since",
+        "_numbers",
+        "client",
+        "default",
+        "keys",
+        "lease_id",
+        "renewer",
+        "retired",
+    )
 
-    def __init__(self, backend: EtcdCommon, lease_id: int, ttl_s: int, asked_at: float) -> None:
-        self._backend = backend
-        self.client = backend.client
-        self._deleted: set[str] = set()
+    def __init__(self, client: EtcdClient, renewer: Renewer, lease_id: int, ttl_s: int, *, default: bool) -> None:
+        self.client = client
+        self.renewer = renewer
         self.lease_id = lease_id
-        self._era = backend.client.era
-        super().__init__(Lease(f"session {lease_id:x}", self, ttl_s, asked_at=asked_at))
+        self.default = default
+        self.retired = False
+        self.keys: set[Key] = set()
+        self._numbers = count()
+        self._free: list[int] = []  # numbers of keys that were deleted for certain
+        self._deleted: set[str] = set()  # names of keys that may come up again
+        self._era = client.era
+        self._idle_since = clock.now()
+        super().__init__(Lease(f"session {lease_id:x}", self, ttl_s))
+        self.lease.idle = default  # its locks tell of its end
 
     @classmethod
     async def begin(
-        cls, backend: EtcdCommon, renewer: Renewer, *, ttl_s: float | None = None, lease_id: int | None = None
+        cls, client: EtcdClient, renewer: Renewer, ttl_s: int, timeout_s: float, *, default: bool = False
     ) -> Self:
-        """Have a session, in steps; `renewer`: who keeps it."""
-        client, asked_at, granted_s = backend.client, clock.now(), math.ceil(ttl_s or backend.ttl_s)
-        if lease_id is not None:
-            found_s = await client.ttl_granted(lease_id)
-            if found_s is None or not await client.keep_alive(lease_id):
-                raise LockLost(f"etcd has no lease {lease_id:x}")
-            granted_s = found_s
-        session = cls(backend, secrets.randbits(62) + 1 if lease_id is None else lease_id, granted_s, asked_at)
-        if lease_id is None:
-            try:
-                session.lease.ttl_s = await client.grant(session.lease_id, granted_s)
-                session.lease.renewed(asked_at)
-            except BaseException:
-                renewer.end(session.lease)
-                raise
+        """A new lease of `ttl_s` seconds. Raises `LockUnavailable`."""
+        session = cls(client, renewer, new_lease_id(), ttl_s, default=default)
+        asked_at = clock.now()
+        try:
+            session.lease.ttl_s = await client.grant(session.lease_id, ttl_s, timeout_s)
+        except BaseException:
+            renewer.end(session.lease)
+            raise
+        session.lease.renewed(asked_at)
         renewer.keep(session.lease)
         return session
 
-    def lock(self, name: str) -> EtcdLock:
-        """Return a lock under the session's lease."""
-        return EtcdLock(self._backend, name, session=self)
-
-    def election(self, name: str) -> Election:
-        """Return an election under the session's lease."""
-        return Election(self._backend, name, self)
-
-    @property
-    def ttl_s(self) -> float:
-        """The TTL that the server gave, in seconds: the session outlives its process by so much."""
-        return self.lease.ttl_s
-
-    def orphan(self) -> None:
-        """Renew no more, and leave the lease to end by itself: what is locked stays so until then."""
-        self._keeper.drop(self.lease)
-
-    def close(self) -> None:
-        """End the session: all that is locked under it is free at once. Never raises, and may be called again."""
-        in_thread(self.ended())
-
-    async def ended(self) -> None:
-        """What `close` does, in steps."""
-        self.lease.lose("the session was closed")  # before another one can have what was locked
-        await self._keeper.hand_back(self.lease, self._backend.timeout_s)
+    @classmethod
+    async def join(cls, client: EtcdClient, renewer: Renewer, lease_id: int) -> Self:
+        """The session of a lease that another program has granted. Raises `LockLost`, `LockUnavailable`."""
+        found = await client.time_to_live(lease_id)
+        asked_at = clock.now()
+        if found is None or not await client.keep_alive(lease_id):
+            raise LockLost(f"etcd has no lease {lease_id:x}")
+        session = cls(client, renewer, lease_id, found[1], default=False)
+        session.lease.renewed(asked_at)
+        renewer.keep(session.lease)
+        return session
 
     @property
-    def _keeper(self) -> Keeper:
-        return self.lease.keeper or self._backend.renewer
+    def of_before(self) -> bool:
+        """Whether etcd was set back since."""
+        return self._era != self.client.era
 
-    # -- what its lease and its keys rest on -------------------------------------------------------------------------
+    @property
+    def usable(self) -> bool:
+        """Whether it takes more keys."""
+        return not (self.retired or self.of_before or self.lost)
+
+    def key(self, prefix: str, *, single: bool = False) -> "Key":
+        """A new key of a contender, not created yet: of Go's form for the first one, `<prefix><lease id in hex>`.
+
+        All others have a number in addition, which is used again: a watch that another process has kept on the key of
+        that name serves it the next time. `single`: `prefix` is its whole name.
+        """
+        number = None if single else heapq.heappop(self._free) if self._free else next(self._numbers)
+        key = Key(
+            self, prefix if number is None else f"{prefix}{self.lease_id:x}{f'-{number}' if number else ''}", number
+        )
+        self.keys.add(key)
+        return key
 
     async def renew(self, timeout_s: float) -> bool:
-        """Another TTL."""
-        if self._era != self.client.era:
-            return False  # etcd was set back since
-        alive = await self.client.keep_alive(self.lease_id, timeout_s / 2)
+        """Another TTL; or the end, if nobody has wanted it for long."""
+        if self.of_before:
+            return False
+        if self.default and not self.keys and clock.now() - self._idle_since > _IDLE_S:
+            self.retired = True
+            self.lease.give_up()
+            await self.client.revoke(self.lease_id, timeout_s)
+            return False
+        alive = await self.client.keep_alive(self.lease_id, timeout_s)
         with suppress(LockUnavailable):
             # A key may have been created after it was deleted, by a call that we gave up; the session would keep it.
-            for key in list(self._deleted)[:_DELETES_MAX]:
-                await self.client.delete(key, timeout_s / 2)
-                self._deleted.discard(key)
+            for name in list(self._deleted)[:_DELETES_MAX]:
+                await self.client.delete(name, timeout_s / 2)
+                self._deleted.discard(name)
         return alive
 
     async def end(self, timeout_s: float) -> None:
         """Revoke the lease."""
         await self.client.revoke(self.lease_id, timeout_s)
 
-    async def delete(self, key: str, timeout_s: float, *, again: bool) -> None:
-        """See `SharedLease`."""
-        if again:
-            self._deleted.add(key)
-        await self.client.delete(key, timeout_s)
+    async def forget(self, key: "Key", timeout_s: float) -> None:
+        """A key was deleted."""
+        if key in self.keys:
+            self.keys.remove(key)
+            self._idle_since = clock.now()
+            if key.unsure:
+                self.retired = True
+                self._deleted.add(key.name)
+            elif key.number is not None:
+                heapq.heappush(self._free, key.number)
+        if self.default and not self.keys and not self.usable:
+            self.renewer.drop(self.lease)
+            await self.client.revoke(self.lease_id, timeout_s)
 
-    def __enter__(self) -> "Session":
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+class Key:
+    """A contender's key, bound to the lease of a session. `unsure`: a try to create it was not answered."""
+
+    def __init__(self, session: Session, name: str, number: int | None) -> None:
+        self.session = session
+        self.name = name
+        self.number = number
+        self.revision = 0  # at which it was created; not known yet
+        self.asked = False  # whether etcd was asked to create it
+        self.unsure = False
+        self.granted = False
+        self.forget: Callable[[], None] = lambda: None  # the end of the session
+
+    def lease(self) -> Lease:
+        """What lasts as long as the key, and the session."""
+        under = self.session.lease
+        lease = Lease(self.name, self, under.ttl_s, under=under)
+        self.forget = under.on_lost(lambda: lease.lose(under.reason))
+        return lease
+
+    def not_answered(self) -> None:
+        """A try to create it may still arrive."""
+        self.unsure = True
+
+    async def exists(self, timeout_s: float) -> bool:
+        """Whether it is still the one that we created, with our lease.
+
+        In an etcd that was set back another one may have been created at the same revision. And this is no transaction:
+        when the deadline of a read-only one passes while it is being read, etcd 3.5.1 panics (etcd issue 14110).
+        """
+        found = await self.session.client.read(self.name, timeout_s)
+        return found is not None and (found.create_revision, found.lease_id) == (self.revision, self.session.lease_id)
+
+    async def renew(self, timeout_s: float) -> bool:
+        """Whether it is there: its session's lease doesn't tell. (Who waits looks.)"""
+        return not self.granted or await self.exists(timeout_s)
+
+    async def end(self, timeout_s: float) -> None:
+        """Delete it, and nothing else. It may be off its lease, if somebody has written over it."""
+        self.forget()
+        client = self.session.client
+        if self.revision:
+            await client.txn(created(self.name, self.revision), [delete(self.name)], timeout_s=timeout_s)
+        elif self.asked and self.number is not None:
+            await client.delete(self.name, timeout_s)
+        await self.session.forget(self, timeout_s)

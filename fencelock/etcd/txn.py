@@ -1,91 +1,103 @@
 """The simplest etcd lock: one key, created in a transaction if it isn't there; the others wait for its deletion.
 
 It is the articles' single-key lock, which gives up at once, with the improvement that its article leaves to the reader:
-to wait, by a watch, for the deletion of the key.
+to wait, by a watch, for the deletion of the key. Not fair: at its deletion all waiters try at once.
 """
 
-from functools import partial
+import json
+import secrets
 
 from typing_extensions import override
 
-from ..attempt import Attempt, PlaceLost
 from ..backend import Guarantees
+from ..connection import Attempt, PlaceLost
 from ..contender import Contender, describe
 from ..grant import Grant
-from ..lease import Lease
-from ..lock import DistributedLock
 from ..waiting import Wait
 from .backend import EtcdBackend
-from .client import KeyValue
-from .lock import EtcdKey, contenders
+from .client import KeyValue, NotFound, created, delete, get, put, valued
+from .lock import EtcdConnection
 from .lookout import Lookout
+from .session import Key
 
 
-class EtcdTxnLock(DistributedLock[EtcdBackend]):
-    """Re-entrant, fenced by the create revision of its key, not fair: at its deletion all waiters try at once.
-
-    >>> with connect("etcd+txn://127.0.0.1:2379").lock("/jobs/nightly") as grant:
-    ...     store.write(..., token=grant.token)
-    """
-
-    @override
-    def _attempt(self) -> "_Attempt":
-        return _Attempt(self._backend, self.name, self.ttl_s)
-
-    @override
-    async def _queue(self) -> list[Contender]:
-        """The holder; the waiters can't be seen."""
-        return [one for one in await contenders(self._backend.client, self.name) if one.key == self.name]
-
-
-class _Attempt(Attempt[EtcdBackend]):
-    def __init__(self, backend: EtcdBackend, name: str, ttl_s: float) -> None:
-        super().__init__(backend, name, ttl_s)
-        self._client = backend.client
-        self._value = describe(backend.instance).encode()
-        self._key: EtcdKey
+class _Attempt(Attempt["EtcdTxnConnection"]):
+    def __init__(self, connection: "EtcdTxnConnection", name: str, ttl_s: float) -> None:
+        super().__init__(connection, name, ttl_s)
+        self._client = connection.client
+        # All keys of a session have one lease: whose it is tells only its value.
+        who = json.loads(describe(connection.terms.instance)) | {"id": secrets.token_hex(8)}
+        self._value = json.dumps(who, separators=(",", ":")).encode()
+        self._key: Key
         self._holder: KeyValue | None = None  # the other one's key, as we found it
-        self._lookout = Lookout(backend.client, self.wake, backend.shutdown)  # for its end
+        self._lookout = Lookout(connection.client, self.wake, connection.waiters)  # for its end
         self.cleanup.callback(self._lookout.close)
 
     @override
     async def take(self, wait: Wait) -> Grant | float:
-        if self._holder is None or not await self._is_there(self._holder, wait):
-            lease = await self._leased(wait.call_s(self.backend.timeout_s))
-            timeout_s, key = wait.call_s(self.backend.timeout_s), self._key
-            key.asked = key.unsure = True
-            late = partial(setattr, key, "late", True)
-            found = await self._client.create(self.name, self._value, key.lease_id, timeout_s, late)
-            key.unsure = found is None
-            if found is None or key.of_before:
-                raise PlaceLost  # our lease ended before we came to use it, or etcd was set back
-            if found.lease_id == key.lease_id:
+        timeout_s = wait.call_s(self.timeout_s)
+        if self._holder is None or not await self._is_there(self._holder, timeout_s):
+            if self.lease is None:
+                session = await self.connection.session(self.ttl_s, timeout_s)
+                self._key = session.key(self.name, single=True)
+                self.lease = self._key.lease()
+                self.renewer.keep(self.lease)
+            key = self._key
+            try:
+                answer = await self._client.txn(
+                    created(self.name, 0),
+                    [put(self.name, self._value, key.session.lease_id), get(self.name)],
+                    [get(self.name)],
+                    timeout_s=wait.call_s(self.timeout_s),
+                    unanswered=key.not_answered,
+                )
+            except NotFound:  # the lease ran out before we came to use it
+                key.session.retired = True
+                raise PlaceLost from None
+            found = answer.found[0]
+            if key.session.of_before:
+                raise PlaceLost  # etcd was set back
+            if answer.succeeded or (answer.again and found.value == self._value):
                 key.revision = found.create_revision
                 key.granted = True
-                return Grant(self.name, found.create_revision, self._client.source, lease)
-            key.asked = False
+                return Grant(self.name, found.create_revision, self._client.source, self.lease)
             self._holder = found
-        return await self._lookout.pause_s(self.name, wait.call_s(self.backend.timeout_s)) if wait.left_s else 0.0
+        return await self._lookout.pause_s(self.name, wait.call_s(self.timeout_s)) if wait.left_s else 0.0
 
-    async def _is_there(self, holder: KeyValue, wait: Wait) -> bool:
-        timeout_s = wait.call_s(self.backend.timeout_s)
-        return await self._client.exists(self.name, holder.create_revision, holder.lease_id, timeout_s)
+    async def _is_there(self, holder: KeyValue, timeout_s: float) -> bool:
+        found = await self._client.read(self.name, timeout_s)
+        return found is not None and (found.create_revision, found.lease_id) == (
+            holder.create_revision,
+            holder.lease_id,
+        )
 
-    async def _leased(self, timeout_s: float) -> Lease:
-        """The lease of our key."""
-        if self.lease is None:
-            self._key = EtcdKey(self.backend, self.name, self.renewer, self.ttl_s, single=True)
-            self.lease = self._key.lease
-        lease = self.lease
-        if lease.keeper is not None:
-            return lease
-        await self._key.begin(timeout_s)  # perhaps once more: its answer was lost
-        self.renewer.keep(lease)
-        return lease
+    @override
+    async def leave(self, *, in_background: bool = False) -> None:
+        if self.lease is not None and self._key.unsure and not self._key.revision and not in_background:
+            # It may be there: nobody else writes what we write.
+            await self._client.txn(valued(self.name, self._value), [delete(self.name)], timeout_s=self.timeout_s)
+        await super().leave(in_background=in_background)
+
+
+class EtcdTxnConnection(EtcdConnection):
+    """As `EtcdConnection`; another lock."""
+
+    @override
+    def attempt(self, name: str, ttl_s: float) -> Attempt[EtcdConnection]:
+        return _Attempt(self, name, ttl_s)  # type: ignore[return-value]
+
+    @override
+    async def queue(self, name: str) -> list[Contender]:
+        """The holder; the waiters can't be seen."""
+        return [one for one in await self.contenders(name) if one.key == name]
+
+    @override
+    async def contenders(self, prefix: str) -> list[Contender]:
+        return [one for one in await super().contenders(prefix) if one.ttl_left_s is not None]
 
 
 class EtcdTxnBackend(EtcdBackend):
-    """As `EtcdBackend`; another lock."""
+    """As `EtcdBackend`; another lock: re-entrant, fenced by the create revision of its key, not fair."""
 
     name = "etcd-txn"
     guarantees = Guarantees(
@@ -98,9 +110,5 @@ class EtcdTxnBackend(EtcdBackend):
     )
 
     @override
-    def lock(self, name: str, *, ttl_s: float | None = None) -> EtcdTxnLock:
-        return EtcdTxnLock(self, name, ttl_s)
-
-    @override
-    async def queues(self, prefix: str) -> list[Contender]:
-        return [one for one in await contenders(self.client, prefix) if one.ttl_left_s is not None]
+    def connect(self) -> EtcdConnection:
+        return EtcdTxnConnection(self.terms, self._members, self._access)

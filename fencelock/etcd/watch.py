@@ -5,12 +5,11 @@ after a half-close, a cancellation blocks for ever. This one only ever says "som
 again".
 """
 
+import asyncio
 import logging
-import queue
-import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
 import grpc
@@ -21,10 +20,8 @@ from ..waiting import Wake
 
 _log = logging.getLogger(__name__)
 _DELETIONS: Final = [etcdrpc.WatchCreateRequest.FilterType.Value("NOPUT")]
-
-
-# Watches that nobody waits for now. A process has its lease lent again and again, so in a line of the same processes
-# each has the same key ahead of it every time: the watch on it need not be made anew.
+# Watches that nobody waits for now. In a line of the same processes each has the same key ahead of it every time: the
+# watch on it need not be made anew.
 _IDLE_MAX: Final = 8
 
 
@@ -34,9 +31,10 @@ class Watch:
     `made_at`: when etcd had confirmed it, on the clock `time.monotonic`.
     """
 
-    __slots__ = ("alive", "answered", "id", "key", "made_at", "unwanted", "wake")
+    __slots__ = ("alive", "answered", "id", "key", "made_at", "stream", "unwanted", "wake")
 
-    def __init__(self, key: str, wake: Callable[[], None]) -> None:
+    def __init__(self, stream: "WatchStream", key: str, wake: Callable[[], None]) -> None:
+        self.stream = stream
         self.key = key
         self.wake = wake
         self.made_at = 0.0
@@ -47,26 +45,27 @@ class Watch:
 
 
 class WatchStream:
-    """A stream of watches; broken for good once it breaks. All methods may be called from any thread."""
+    """A stream of watches; broken for good once it breaks."""
 
     def __init__(self, stub: Any, metadata: Any) -> None:
-        self._mutex = threading.RLock()  # an observer may be finalised, and remove its watch, while we are in here
-        self._requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._requests: asyncio.Queue[Any] = asyncio.Queue()
         self._unanswered: deque[Watch] = deque()  # etcd answers in the order of the requests
         self._watches: dict[int, Watch] = {}
         self._idle: dict[str, Watch] = {}  # by key; the one that was used last comes last
         self.broken = False
-        self._call = stub.Watch(iter(self._requests.get, None), metadata=metadata)
-        self._reader = threading.Thread(target=self._read, name="fencelock-etcd-watch", daemon=True)
-        self._reader.start()
+        self._call = stub.Watch(self._sent(), metadata=metadata)
+        self._reader = asyncio.get_running_loop().create_task(self._read())
+
+    async def _sent(self) -> AsyncIterator[Any]:
+        while (request := await self._requests.get()) is not None:
+            yield request
 
     def kept(self, key: str, wake: Callable[[], None]) -> Watch | None:
         """The watch on a key's deletion that was there all the time, and has told nothing since it was last used."""
-        with self._mutex:
-            watch = self._idle.pop(key, None)
-            if watch is not None:
-                watch.wake = wake
-            return watch
+        watch = self._idle.pop(key, None)
+        if watch is not None:
+            watch.wake = wake
+        return watch
 
     async def add(self, key: str, wake: Callable[[], None], timeout_s: float, *, end: bytes | None = None) -> Watch:
         """Watch a key for its deletion from now on; raises `LockUnavailable` when etcd does not confirm it in time.
@@ -76,21 +75,19 @@ class WatchStream:
         The watch begins with the next revision, not with a past one: etcd puts a watch from the past into a group that
         it visits every 100 ms, and a deletion that follows closely would be told that late.
         """
-        watch = Watch(key if end is None else "", wake)
+        watch = Watch(self, key if end is None else "", wake)
         create = (
             etcdrpc.WatchCreateRequest(key=key.encode(), filters=_DELETIONS)
             if end is None
             else etcdrpc.WatchCreateRequest(key=key.encode(), range_end=end)
         )
-        with self._mutex:
-            if not self.broken:
-                self._unanswered.append(watch)
-                self._requests.put(etcdrpc.WatchRequest(create_request=create))
-                watch.alive = True
-        if watch.alive:
+        if not self.broken:
+            self._unanswered.append(watch)
+            self._requests.put_nowait(etcdrpc.WatchRequest(create_request=create))
+            watch.alive = True
             try:
                 answered = await watch.answered.wait(timeout_s)
-            except BaseException:  # a Ctrl-C, too, must not leave a watch behind
+            except BaseException:
                 self.remove(watch)
                 raise
             if not answered:
@@ -101,75 +98,79 @@ class WatchStream:
         return watch
 
     def keep(self, watch: Watch) -> None:
-        """Nobody waits for it any more: keep it for whoever wants the same one next. Never blocks."""
-        with self._mutex:
-            if not watch.alive or not watch.key or watch.key in self._idle:
-                self.remove(watch)
-                return
-            watch.wake = lambda: self.remove(watch)  # one that tells something without being asked for is a burden
-            self._idle[watch.key] = watch
-            if len(self._idle) > _IDLE_MAX:
-                self.remove(next(iter(self._idle.values())))
+        """Nobody waits for it any more: keep it for whoever wants the same one next."""
+        if not watch.alive or not watch.key or watch.key in self._idle:
+            self.remove(watch)
+            return
+        watch.wake = lambda: self.remove(watch)  # one that tells something without being asked for is a burden
+        self._idle[watch.key] = watch
+        if len(self._idle) > _IDLE_MAX:
+            self.remove(next(iter(self._idle.values())))
 
     def remove(self, watch: Watch) -> None:
-        """Watch no longer. Never blocks."""
-        with self._mutex:
-            if self._idle.get(watch.key) is watch:
-                del self._idle[watch.key]
-            watch.alive = False
-            watch.unwanted = True
-            if watch.id is not None and self._watches.pop(watch.id, None) is not None:
-                self._cancel(watch.id)
+        """Watch no longer."""
+        if self._idle.get(watch.key) is watch:
+            del self._idle[watch.key]
+        watch.alive = False
+        watch.unwanted = True
+        if watch.id is not None and self._watches.pop(watch.id, None) is not None:
+            self._cancel(watch.id)
 
     def close(self) -> None:
         """End the stream; whoever watches is woken."""
         self._call.cancel()
-        self._requests.put(None)  # else gRPC's thread that reads our requests waits for ever
-        if threading.current_thread() is not self._reader:
-            self._reader.join(5)
+        self._end()
 
-    def _read(self) -> None:
+    async def _read(self) -> None:
         try:
-            for response in self._call:
+            async for response in self._call:
                 self._take(response)
-        except grpc.RpcError as error:
+        except (grpc.RpcError, asyncio.CancelledError) as error:  # the latter is gRPC's word for a closed channel
             _log.debug("a stream of watches ended: %s", error)
         finally:
-            with self._mutex:
-                self.broken = True
-                orphans = [*self._watches.values(), *self._unanswered]
-                self._watches.clear()
-                self._unanswered.clear()
-                self._idle.clear()
-                for watch in orphans:
-                    watch.alive = False
-            self._requests.put(None)
-            for watch in orphans:
-                watch.answered.set()
-                watch.wake()
+            self._end()
+
+    def _end(self) -> None:
+        if self.broken:
+            return
+        self.broken = True
+        self._requests.put_nowait(None)
+        orphans = [*self._watches.values(), *self._unanswered]
+        self._watches.clear()
+        self._unanswered.clear()
+        self._idle.clear()
+        for watch in orphans:
+            watch.alive = False
+            watch.answered.set()
+            watch.wake()
 
     def _take(self, response: Any) -> None:
-        with self._mutex:
-            if response.created:
-                watch = self._unanswered.popleft()
-                if response.canceled:
-                    # Refused: no permission, or a token that has expired, which no later watch will get past either.
-                    watch.alive = False
-                    self._call.cancel()
-                elif watch.unwanted:
-                    self._cancel(response.watch_id)
-                else:
-                    watch.id = response.watch_id
-                    watch.made_at = time.monotonic()
-                    self._watches[response.watch_id] = watch
-                watch.answered.set()
-                return
-            found = self._watches.get(response.watch_id)
-            if found is not None and response.canceled:
+        if response.created:
+            if self._unanswered:
+                self._confirmed(self._unanswered.popleft(), response)
+            return
+        found = self._watches.get(response.watch_id)
+        if found is not None:
+            if response.canceled:
                 found.alive = False
                 del self._watches[response.watch_id]
-        if found is not None:
             found.wake()
 
+    def _confirmed(self, watch: Watch, response: Any) -> None:
+        if response.canceled:
+            # Refused: no permission, or a token that has expired, which no later watch will get past either.
+            watch.alive = False
+            self._call.cancel()
+        elif watch.unwanted:
+            self._cancel(response.watch_id)
+        else:
+            watch.id = response.watch_id
+            watch.made_at = time.monotonic()
+            self._watches[response.watch_id] = watch
+        watch.answered.set()
+
     def _cancel(self, watch_id: int) -> None:
-        self._requests.put(etcdrpc.WatchRequest(cancel_request=etcdrpc.WatchCancelRequest(watch_id=watch_id)))
+        if not self.broken:
+            self._requests.put_nowait(
+                etcdrpc.WatchRequest(cancel_request=etcdrpc.WatchCancelRequest(watch_id=watch_id))
+            )

@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from ..backend import LockBackend
 from ..clients.mysql import DUPLICATE, Lent, MySqlClient, Refused, Sessions
-from ..common import Options
+from ..connection import Connection, Options, Terms
 from ..contender import Contender
 from ..errors import LockUnavailable
 from ..url import LockUrl
@@ -71,8 +71,53 @@ class Tokens:
                 await self._client.ask(insert, (secrets.token_hex(8),), timeout_s=timeout_s, tell=(DUPLICATE,))
 
 
+class MySqlConnection(Connection):
+    """A client of one database."""
+
+    show: str  # a query for `OWNER_COLUMNS` and the seconds that are left, up to its last condition
+    lookers: Sessions | None = None  # those who look at the queue, if others than most
+
+    def __init__(self, terms: Terms, url: str) -> None:
+        super().__init__(terms)
+        self.client = MySqlClient(url, timeout_s=self.timeout_s, unavailable=LockUnavailable, schema=SCHEMA)
+        self.tokens = Tokens(self.client)
+
+    @override
+    async def contenders(self, prefix: str) -> list[Contender]:
+        # The range of names that begin so: no UTF-8 has a byte of 255.
+        under = prefix.encode(), prefix.encode() + b"\xff"
+        return await self._holders(f"{self.show} name >= %s AND name < %s ORDER BY name", under)
+
+    @override
+    async def queue(self, name: str) -> list[Contender]:
+        """The holder; MySQL doesn't show its queue."""
+        return await self._holders(f"{self.show} name = %s", (key(name),))
+
+    async def _holders(self, select: str, args: Sequence[Any]) -> list[Contender]:
+        found = await self.client.ask(select, args, sessions=self.lookers)
+        return [
+            Contender(
+                key=f"{name.decode()}/{holder}",
+                token=int(token),
+                owner={"instance": host, "pid": process, "thread": thread, "since": float(since)},
+                waited_s=max(0.0, float(waited_s)),
+                ttl_left_s=None if left_s is None else max(0.0, float(left_s)),
+                holds=True,
+            )
+            for name, holder, token, host, process, thread, since, waited_s, left_s in found.rows
+        ]
+
+    @override
+    async def ping(self, timeout_s: float) -> None:
+        await self.client.ask("SELECT 1", timeout_s=timeout_s)
+
+    @override
+    async def disconnect(self) -> None:
+        await self.client.close()
+
+
 class MySqlBackend(LockBackend):
-    """Sessions to one database and one renewal thread, for all locks of a process.
+    """The locks of one database.
 
     `url`: mysql://user:password@host:3306/database, `?ssl_ca=` for TLS; for the rest see `Options`. The tables are
     created when they are missing.
@@ -80,8 +125,8 @@ class MySqlBackend(LockBackend):
 
     def __init__(self, url: str, **options: Unpack[Options]) -> None:
         super().__init__(**options)
-        self.client = MySqlClient(url, timeout_s=self.timeout_s, unavailable=LockUnavailable, schema=SCHEMA)
-        self.tokens = Tokens(self.client)
+        MySqlClient.check(url)
+        self._url = url
 
     @classmethod
     @override
@@ -89,16 +134,8 @@ class MySqlBackend(LockBackend):
         return cls(f"mysql://{url.rest}", **options)
 
     @override
-    async def pinged(self, timeout_s: float) -> None:
-        await self.client.ask("SELECT 1", timeout_s=timeout_s)
-
-    @override
-    def _disconnect(self) -> None:
-        self.client.close()
-
-    @override
-    async def _disconnect_loop(self) -> None:
-        await self.client.leave_loop()
+    def check_name(self, name: str) -> None:
+        key(name)
 
 
 def key(name: str) -> bytes:
@@ -121,26 +158,3 @@ OWNER_COLUMNS: Final = (
     "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', since) / 1000000, "
     f"TIMESTAMPDIFF(MICROSECOND, since, {NOW}) / 1000000"
 )
-
-
-async def holders(
-    client: MySqlClient, select: str, args: Sequence[Any], sessions: Sessions | None = None
-) -> list[Contender]:
-    """Contenders of a query for `OWNER_COLUMNS` and the seconds that are left."""
-    found = await client.ask(select, args, sessions=sessions)
-    return [
-        Contender(
-            key=f"{name.decode()}/{holder}",
-            token=int(token),
-            owner={"instance": host, "pid": process, "thread": thread, "since": float(since)},
-            waited_s=max(0.0, float(waited_s)),
-            ttl_left_s=None if left_s is None else max(0.0, float(left_s)),
-            holds=True,
-        )
-        for name, holder, token, host, process, thread, since, waited_s, left_s in found.rows
-    ]
-
-
-def under(prefix: str) -> tuple[bytes, bytes]:
-    """The range of names that begin so: no UTF-8 has a byte of 255."""
-    return prefix.encode(), prefix.encode() + b"\xff"

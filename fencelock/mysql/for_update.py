@@ -5,71 +5,46 @@ import contextlib
 import math
 import os
 import secrets
-from collections.abc import Callable
 from functools import partial
-from typing import Final, Unpack
+from typing import Final
 
 from typing_extensions import override
 
 from .. import clock
-from ..attempt import Attempt
 from ..backend import Guarantees
-from ..clients.mysql import DUPLICATE, NO_TABLE, MySqlClient, Native, Refused, Session, Sessions
-from ..common import Options
-from ..contender import Contender, whoami
+from ..clients.mysql import DUPLICATE, NO_TABLE, Refused, Session, Sessions
+from ..connection import Attempt, Connection, Terms
+from ..contender import whoami
 from ..errors import LockUnavailable
 from ..grant import Grant
-from ..interrupt import uninterrupted
 from ..lease import Lease
-from ..lock import DistributedLock
-from ..steps import on_loop
 from ..waiting import Wait
-from .backend import NOW, OWNER_COLUMNS, MySqlBackend, holders, key, short, under
+from .backend import NOW, OWNER_COLUMNS, MySqlBackend, MySqlConnection, key, short
 
 _TAKEN: Final = (1205, 3572)  # what MariaDB and MySQL say to NOWAIT
-_FOR_EVER_S: Final = 100_000_000  # MariaDB's longest; the waiter minds the time
 _KILL_S: Final = 0.25
 _LOCK_ROW: Final = "SELECT 1 FROM fencelock_rows WHERE name = %s FOR UPDATE"
 _SHOW: Final = f"SELECT {OWNER_COLUMNS}, NULL FROM fencelock_rows WHERE holder IS NOT NULL AND "  # noqa: S608
 
 
-class MySqlForUpdateLock(DistributedLock["MySqlForUpdateBackend"]):
+class _Attempt(Attempt["MySqlForUpdateConnection"]):
     """The lock of a row, held by an open transaction; MySQL's own queue for it; fenced by a counter.
+
+    Asks for the row without waiting; if it is taken, waits in the server's queue, on a session of its own, in a task
+    that wakes the waiter when the server has answered. A wait ends after a TTL at most and begins anew: a waiter that
+    has died without a word inherits nothing after that.
 
     The owner's name and token are written into the row by that transaction, which never commits: those who look read
     what is not committed, and it vanishes with the grant, however that ends.
-
-    >>> with connect("mysql+for-update://shop:secret@db/shop").lock("/locks/phone") as grant:
-    ...     store.write(..., token=grant.token)
-    """
-
-    def __init__(self, backend: "MySqlForUpdateBackend", name: str, ttl_s: float | None = None) -> None:
-        super().__init__(backend, name, ttl_s)
-        self._key = key(name)
-
-    @override
-    def _attempt(self) -> "_Attempt":
-        return _Attempt(self._backend, self.name, self.ttl_s)
-
-    @override
-    async def _queue(self) -> list[Contender]:
-        """The holder; MySQL doesn't show its queue."""
-        return await self._backend.holders_of(self.name)
-
-
-class _Attempt(Attempt["MySqlForUpdateBackend"]):
-    """Asks for the row without waiting; if it is taken, waits in the server's queue, on a session of its own.
-
-    That wait is a task on the session's loop, which wakes the waiter when the server has answered.
     """
 
     brief = False
 
-    def __init__(self, backend: "MySqlForUpdateBackend", name: str, ttl_s: float) -> None:
-        super().__init__(backend, name, ttl_s)
-        self._rows = backend.rows(ttl_s)
+    def __init__(self, connection: "MySqlForUpdateConnection", name: str, ttl_s: float) -> None:
+        super().__init__(connection, name, ttl_s)
+        self._rows = connection.rows(ttl_s)
         self._who = whoami()
-        self._client = backend.client
+        self._client = connection.client
         self._key = key(name)
         self._session: Session | None = None
         self._queue_next = False  # the row is taken: the next try waits for it
@@ -77,12 +52,9 @@ class _Attempt(Attempt["MySqlForUpdateBackend"]):
 
     @override
     async def take(self, wait: Wait) -> Grant | float:
-        return await Native(self._client, lambda: self._take(wait))
-
-    async def _take(self, wait: Wait) -> Grant | float:
         try:
             if self._session is None:
-                self._session = await self._rows.take(wait.call_s(self.backend.timeout_s))
+                self._session = await self._rows.take(wait.call_s(self.timeout_s))
             session, queued = self._session, self._queued
             if self._queue_next:
                 self._queue_next = False
@@ -105,7 +77,7 @@ class _Attempt(Attempt["MySqlForUpdateBackend"]):
         return 0.0
 
     async def _make_row(self, session: Session, wait: Wait) -> None:
-        await session.rollback(wait.call_s(self.backend.timeout_s))
+        await session.rollback(wait.call_s(self.timeout_s))
         # Refused: another one made it just now, or has it. (With IGNORE the driver would log that as a warning.)
         refusals = (*_TAKEN, DUPLICATE)
         with contextlib.suppress(Refused):
@@ -116,7 +88,7 @@ class _Attempt(Attempt["MySqlForUpdateBackend"]):
         """Whether we have the row; None if there is none, which would exclude nobody."""
         try:
             # Answered at once, or there is no server: while we wait in its queue we can't tell.
-            timeout_s = wait.call_s(self.backend.timeout_s)
+            timeout_s = wait.call_s(self.timeout_s)
             answer = await session.run(
                 f"{_LOCK_ROW} NOWAIT", (self._key,), timeout_s=timeout_s, tell=(*_TAKEN, NO_TABLE)
             )
@@ -125,23 +97,22 @@ class _Attempt(Attempt["MySqlForUpdateBackend"]):
         return True if answer.rows else None
 
     async def _in_queue(self, session: Session) -> bool | None:
-        """The same, after a wait. One that was ended (KILL QUERY, a limit of the server's) is an error."""
+        """The same, after a wait. One that was ended by somebody else (KILL QUERY) is an error."""
         try:
-            answer = await session.run(_LOCK_ROW, (self._key,), timeout_s=None, tell=(NO_TABLE,))
-        except Refused:
-            return None
+            answer = await session.run(_LOCK_ROW, (self._key,), timeout_s=None, tell=(NO_TABLE, *_TAKEN))
+        except Refused as refusal:
+            return None if refusal.code == NO_TABLE else False
         return True if answer.rows else None
 
     async def _grant(self, session: Session, wait: Wait) -> Grant:
-        timeout_s = wait.call_s(self.backend.timeout_s)
-        source, token = await on_loop(self.backend.tokens.next(timeout_s))
+        timeout_s = wait.call_s(self.timeout_s)
+        source, token = await self.connection.tokens.next(timeout_s)
         asked_at = clock.now()
         holder = await self._sign(session, token, timeout_s)
-        hold = _Transaction(self._client, session, self._rows)
+        hold = _Transaction(session, self._rows)
         lease = Lease(f"{self.name}/{holder}", hold, self.ttl_s, asked_at=asked_at)
         # The server frees the row as soon as the connection is closed: so the owner must know before.
         session.before_end = partial(lease.lose, "the connection to MySQL was closed")
-        hold.forget = self.backend.shutdown.subscribe(session.before_end)
         self._session, self.lease = None, lease
         self.renewer.keep(lease)
         return Grant(lease.name, token, source, lease)
@@ -153,7 +124,7 @@ class _Attempt(Attempt["MySqlForUpdateBackend"]):
         await session.run(
             "UPDATE fencelock_rows SET holder = %s, token = %s, host = %s, process = %s, thread = %s, "  # noqa: S608
             f"since = {NOW}, session = CONNECTION_ID() WHERE name = %s",
-            (holder, token, short(self.backend.instance), os.getpid(), thread, self._key),
+            (holder, token, short(self.connection.terms.instance), os.getpid(), thread, self._key),
             timeout_s=timeout_s,
         )
         return holder
@@ -177,17 +148,13 @@ class _Attempt(Attempt["MySqlForUpdateBackend"]):
 
     @override
     async def leave(self, *, in_background: bool = False) -> None:
-        if self._session is not None:
-            with contextlib.suppress(LockUnavailable), uninterrupted():
-                await Native(self._client, lambda: self._leave(in_background=in_background))
+        with contextlib.suppress(LockUnavailable):
+            if self._session is not None and self._queued is None and self._session.in_step and not in_background:
+                session, self._session, self._queue_next = self._session, None, False
+                await _roll_back(session, self._rows, self.timeout_s)
+            else:
+                await self._drop()
         await super().leave(in_background=in_background)
-
-    async def _leave(self, *, in_background: bool) -> None:
-        if self._session is not None and self._queued is None and self._session.in_step and not in_background:
-            session, self._session, self._queue_next = self._session, None, False
-            await _roll_back(session, self._rows, self.backend.timeout_s)
-        else:
-            await self._drop()
 
 
 async def _roll_back(session: Session, rows: Sessions, timeout_s: float) -> None:
@@ -202,31 +169,18 @@ async def _roll_back(session: Session, rows: Sessions, timeout_s: float) -> None
 class _Transaction:
     """The session whose open transaction has the row. Shared by the renewal and the one who releases."""
 
-    def __init__(self, client: MySqlClient, session: Session, rows: Sessions) -> None:
-        self._client = client
+    def __init__(self, session: Session, rows: Sessions) -> None:
         self._session: Session | None = session
         self._rows = rows
-        self.forget: Callable[[], None] = lambda: None
 
     async def renew(self, timeout_s: float) -> bool:
         """Ask for a sign of life, which is also what the server waits for."""
-        return await Native(self._client, lambda: self._renew(timeout_s))
-
-    async def _renew(self, timeout_s: float) -> bool:
         return self._session is not None and await self._session.ping(timeout_s)
 
     async def end(self, timeout_s: float) -> None:
         """Roll back. If that is not answered the connection is closed, which does the same."""
-        with contextlib.suppress(LockUnavailable):  # the client is closed, and the connection with it
-            await Native(self._client, lambda: self._end(timeout_s))
-
-    async def _end(self, timeout_s: float) -> None:
-        self.forget()
         session, self._session = self._session, None
         if session is None:
-            return
-        if session.loop is not asyncio.get_running_loop():
-            session.link.cut()  # whose it is looks after the rest, if it still turns
             return
         session.before_end = _nothing
         await session.settle(timeout_s)
@@ -240,6 +194,31 @@ def _nothing() -> None:
     pass
 
 
+class MySqlForUpdateConnection(MySqlConnection):
+    """Rows of the table fencelock_rows, locked by open transactions."""
+
+    show = _SHOW
+
+    def __init__(self, terms: Terms, url: str) -> None:
+        super().__init__(terms, url)
+        self._pools: dict[float, Sessions] = {}
+        self.lookers = self.client.sessions("SET SESSION TRANSACTION ISOLATION LEVEL READ UNCOMMITTED")
+
+    @override
+    def attempt(self, name: str, ttl_s: float) -> _Attempt:
+        return _Attempt(self, name, ttl_s)
+
+    def rows(self, ttl_s: float) -> Sessions:
+        """Sessions that have rows for so long."""
+        if ttl_s not in self._pools:
+            self._pools[ttl_s] = self.client.sessions(
+                f"SET SESSION innodb_lock_wait_timeout = {max(1, math.ceil(ttl_s / 2))}",
+                autocommit=False,  # a transaction begins with its first statement
+                silent_s=ttl_s,  # in whole seconds, rounded up: never shorter than we believe in a lease
+            )
+        return self._pools[ttl_s]
+
+
 class MySqlForUpdateBackend(MySqlBackend):
     """Locks that are rows of the table fencelock_rows, locked by open transactions."""
 
@@ -248,32 +227,6 @@ class MySqlForUpdateBackend(MySqlBackend):
     # the order of their arrival, but nobody promises it.
     guarantees = Guarantees(fencing=True, survives_silence=True)
 
-    def __init__(self, url: str, **options: Unpack[Options]) -> None:
-        super().__init__(url, **options)
-        self._pools: dict[float, Sessions] = {}
-        self.lookers = self.client.sessions("SET SESSION TRANSACTION ISOLATION LEVEL READ UNCOMMITTED")
-
-    def rows(self, ttl_s: float) -> Sessions:
-        """Sessions that have rows for so long."""
-        return self._pools.get(ttl_s) or self._pools.setdefault(ttl_s, self._pool(ttl_s))
-
-    def _pool(self, ttl_s: float) -> Sessions:
-        return self.client.sessions(
-            f"SET SESSION innodb_lock_wait_timeout = {_FOR_EVER_S}",
-            autocommit=False,  # a transaction begins with its first statement
-            silent_s=ttl_s,  # in whole seconds, rounded up: never shorter than we believe in a lease
-        )
-
     @override
-    def lock(self, name: str, *, ttl_s: float | None = None) -> MySqlForUpdateLock:
-        return MySqlForUpdateLock(self, name, ttl_s)
-
-    @override
-    async def queues(self, prefix: str) -> list[Contender]:
-        return await holders(
-            self.client, f"{_SHOW} name >= %s AND name < %s ORDER BY name", under(prefix), self.lookers
-        )
-
-    async def holders_of(self, name: str) -> list[Contender]:
-        """Who has that lock, if anybody has it."""
-        return await holders(self.client, f"{_SHOW} name = %s", (key(name),), self.lookers)
+    def connect(self) -> Connection:
+        return MySqlForUpdateConnection(self.terms, self._url)

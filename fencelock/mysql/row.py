@@ -7,17 +7,15 @@ from typing import Any, Final
 from typing_extensions import override
 
 from .. import clock
-from ..attempt import Attempt
 from ..backend import Guarantees
 from ..backoff import Backoff
-from ..clients.mysql import DUPLICATE, Lent, MySqlClient, Native, Refused
-from ..contender import Contender, whoami
+from ..clients.mysql import DUPLICATE, Lent, MySqlClient, Refused
+from ..connection import Attempt, Connection
+from ..contender import whoami
 from ..grant import Grant
 from ..lease import Lease
-from ..lock import DistributedLock
-from ..steps import on_loop
 from ..waiting import Wait
-from .backend import NOW, OWNER_COLUMNS, MySqlBackend, holders, key, short, under
+from .backend import NOW, OWNER_COLUMNS, MySqlBackend, MySqlConnection, key, short
 
 # A waiter looks this often, growing from one to the other, and at the moment at which the row would expire.
 _FIRST_PAUSE_S: Final = 0.005
@@ -28,46 +26,25 @@ _SHOW: Final = (
 )
 
 
-class MySqlRowLock(DistributedLock["MySqlRowBackend"]):
+class _Attempt(Attempt["MySqlRowConnection"]):
     """A row while the lock is owned, with an end by the server's clock; not fair; fenced by a counter.
 
     Every statement is a transaction of its own, on one row: there is nothing that a paused process could keep locked,
     and no deadlock.
-
-    >>> with connect("mysql+row://shop:secret@db/shop").lock("/locks/phone") as grant:
-    ...     store.write(..., token=grant.token)
     """
 
-    def __init__(self, backend: "MySqlRowBackend", name: str, ttl_s: float | None = None) -> None:
-        super().__init__(backend, name, ttl_s)
-        self._key = key(name)
-
-    @override
-    def _attempt(self) -> "_Attempt":
-        return _Attempt(self._backend, self.name, self.ttl_s)
-
-    @override
-    async def _queue(self) -> list[Contender]:
-        return await self._backend.holders_of(self.name)
-
-
-class _Attempt(Attempt["MySqlRowBackend"]):
-    def __init__(self, backend: "MySqlRowBackend", name: str, ttl_s: float) -> None:
-        super().__init__(backend, name, ttl_s)
-        self._client = backend.client
+    def __init__(self, connection: "MySqlRowConnection", name: str, ttl_s: float) -> None:
+        super().__init__(connection, name, ttl_s)
+        self._client = connection.client
         self._key = key(name)
         self._backoff = Backoff(_FIRST_PAUSE_S, _LAST_PAUSE_S, jitter=True)
-        self._owner = (short(backend.instance), os.getpid(), short(whoami()))
+        self._owner = (short(connection.terms.instance), os.getpid(), short(whoami()))
         self._lent: Lent | None = None
 
     @override
     async def take(self, wait: Wait) -> Grant | float:
-        # As one step, over one session: a thread goes to the client's loop once, and the pool pings once.
-        return await Native(self._client, lambda: self._over_one_session(wait))
-
-    async def _over_one_session(self, wait: Wait) -> Grant | float:
-        async with self._client.lent() as self._lent:
-            return await on_loop(self._take(wait))
+        async with self._client.lent() as self._lent:  # over one session: the pool pings once
+            return await self._take(wait)
 
     async def _take(self, wait: Wait) -> Grant | float:
         left_s = await self._look(wait)
@@ -82,7 +59,7 @@ class _Attempt(Attempt["MySqlRowBackend"]):
     async def _look(self, wait: Wait) -> float | None:
         """Seconds that the owner's row has left by the server's clock; None if there is no row."""
         sql = f"SELECT TIMESTAMPDIFF(MICROSECOND, {NOW}, expires_at) FROM fencelock_locks WHERE name = %s"  # noqa: S608
-        timeout_s = wait.call_s(self.backend.timeout_s)
+        timeout_s = wait.call_s(self.timeout_s)
         rows = (await self._client.ask(sql, (self._key,), timeout_s=timeout_s, sessions=self._lent)).rows
         return int(rows[0][0]) / 1_000_000 if rows else None
 
@@ -90,14 +67,14 @@ class _Attempt(Attempt["MySqlRowBackend"]):
         """Insert the row, or take over the one of a dead owner; None if another one was first."""
         row = _Row(self._client, self._key, self.ttl_s)
         lease = self.lease = Lease(f"{self.name}/{row.holder}", row, self.ttl_s)
-        if not await row.own(self._owner, dead, wait.call_s(self.backend.timeout_s), self._lent):
+        if not await row.own(self._owner, dead, wait.call_s(self.timeout_s), self._lent):
             self.lease = None
             return None
-        source, token = await self.backend.tokens.next(wait.call_s(self.backend.timeout_s), self._lent)
+        source, token = await self.connection.tokens.next(wait.call_s(self.timeout_s), self._lent)
         asked_at = clock.now()
         # Not ours any more, if all that took longer than a TTL: then the token may be greater than that of the one who
         # came after us, and must not be used.
-        if not await row.sign(token, wait.call_s(self.backend.timeout_s), self._lent):
+        if not await row.sign(token, wait.call_s(self.timeout_s), self._lent):
             return None
         lease.renewed(asked_at)
         self.renewer.keep(lease)
@@ -148,6 +125,16 @@ class _Row:
         await self._client.ask(sql, (self._name, self.holder), timeout_s=timeout_s)
 
 
+class MySqlRowConnection(MySqlConnection):
+    """Rows of the table fencelock_locks."""
+
+    show = _SHOW
+
+    @override
+    def attempt(self, name: str, ttl_s: float) -> _Attempt:
+        return _Attempt(self, name, ttl_s)
+
+
 class MySqlRowBackend(MySqlBackend):
     """Locks that are rows of the table fencelock_locks."""
 
@@ -155,13 +142,5 @@ class MySqlRowBackend(MySqlBackend):
     guarantees = Guarantees(fencing=True, survives_silence=True, survives_restart=True, survives_cut=True)
 
     @override
-    def lock(self, name: str, *, ttl_s: float | None = None) -> MySqlRowLock:
-        return MySqlRowLock(self, name, ttl_s)
-
-    @override
-    async def queues(self, prefix: str) -> list[Contender]:
-        return await holders(self.client, f"{_SHOW} name >= %s AND name < %s ORDER BY name", under(prefix))
-
-    async def holders_of(self, name: str) -> list[Contender]:
-        """Who has that lock, if anybody has it."""
-        return await holders(self.client, f"{_SHOW} name = %s", (key(name),))
+    def connect(self) -> Connection:
+        return MySqlRowConnection(self.terms, self._url)

@@ -8,12 +8,12 @@ from typing import Any, Final, Self, Unpack
 from typing_extensions import override
 
 from ..backend import Guarantees
-from ..common import Options
+from ..connection import Connection, Options, Terms
 from ..contender import Contender, parse_owner
-from ..errors import ConfigurationError
+from ..errors import ConfigurationError, NoLock
 from ..url import LockUrl
-from .client import NoLock, Script
-from .lock import OWNER, TOKENS, RedisAttempt, RedisBackend, RedisLock, literally, redisson
+from .client import Script
+from .lock import OWNER, TOKENS, RedisAttempt, RedisBackend, RedisConnection, literally, redisson
 
 _TAKE: Final = Script("fair_line.lua", "fair_take.lua")
 _LEAVE: Final = Script("fair_line.lua", "fair_leave.lua")
@@ -23,27 +23,17 @@ _OPTION: Final = "redisson_wait_s"
 _REDISSON_WAIT_S: Final = 300.0  # Redisson's default
 
 
-class RedisFairLock(RedisLock):
-    """The Redis lock whose contenders get it in the order of their arrival. Only the first of them is woken."""
-
-    _backend: "RedisFairBackend"
-
-    @override
-    def _attempt(self) -> "_FairAttempt":
-        return _FairAttempt(self._backend, self.name, self.ttl_s)
-
-
 class _FairAttempt(RedisAttempt):
-    """Each try is also the sign of life without which a waiter loses its place."""
+    """Each try is also the sign of life without which a waiter loses its place. Only the first is woken."""
 
-    def __init__(self, backend: "RedisFairBackend", name: str, ttl_s: float) -> None:
-        super().__init__(backend, name, ttl_s)
-        self._redisson_wait_ms = math.ceil(backend.redisson_wait_s * 1000)
+    def __init__(self, connection: "RedisFairConnection", name: str, ttl_s: float) -> None:
+        super().__init__(connection, name, ttl_s)
+        self._redisson_wait_ms = math.ceil(connection.redisson_wait_s * 1000)
 
     @override
-    async def _ask(self, claim: list[str | int]) -> Any:
+    async def _ask(self, claim: list[str | int], timeout_s: float) -> Any:
         keys = [self.name, TOKENS, OWNER + self.name, *_queue(self.name)]
-        return await self._client.run(_TAKE, keys, [*claim, self._redisson_wait_ms])
+        return await self._client.run(_TAKE, keys, [*claim, self._redisson_wait_ms], timeout_s)
 
     @override
     def _refused(self) -> None:
@@ -68,7 +58,46 @@ class _FairAttempt(RedisAttempt):
         """Give the lock back, if it is still ours, or the place."""
         keys = [self.name, OWNER + self.name, *_queue(self.name)]
         with suppress(NoLock):
-            await self._client.run(_LEAVE, keys, [self._owner, self._channel], brief=True)
+            await self._client.run(_LEAVE, keys, [self._owner, self._channel], timeout_s)
+
+
+class RedisFairConnection(RedisConnection):
+    """As `RedisConnection`, with a queue."""
+
+    def __init__(self, terms: Terms, url: str, redisson_wait_s: float) -> None:
+        super().__init__(terms, url)
+        self.redisson_wait_s = redisson_wait_s
+
+    @override
+    def attempt(self, name: str, ttl_s: float) -> _FairAttempt:
+        return _FairAttempt(self, name, ttl_s)
+
+    @override
+    async def queue(self, name: str) -> list[Contender]:
+        """The holder, then the waiters, as far as they are believed to be alive."""
+        order, until, waiting = _queue(name)
+        do = self.client.do
+        owners = await do("lrange", order, 0, -1)
+        seconds, micros = await do("time")
+        now_ms = seconds * 1000 + micros // 1000
+        found = await super().queue(name)
+        for owner in owners:
+            # Of ours: until when it lives, and who it is. Others write what they like.
+            ours = _OURS.fullmatch(await do("hget", waiting, owner) or "")
+            until_ms = int(ours[1]) if ours else await do("zscore", until, owner)
+            if until_ms is not None and until_ms > now_ms:
+                described, waited_s = parse_owner(ours[2] if ours else None)
+                found.append(
+                    Contender(
+                        key=f"{name}/{owner}",
+                        token=0,
+                        owner=described,
+                        waited_s=waited_s,
+                        ttl_left_s=(until_ms - now_ms) / 1000,
+                        holds=False,
+                    )
+                )
+        return found
 
 
 class RedisFairBackend(RedisBackend):
@@ -109,35 +138,8 @@ class RedisFairBackend(RedisBackend):
         return cls(server, redisson_wait_s=wait_s, **options)
 
     @override
-    def lock(self, name: str, *, ttl_s: float | None = None) -> RedisFairLock:
-        return RedisFairLock(self, name, ttl_s)
-
-    @override
-    async def queue(self, name: str) -> list[Contender]:
-        """The holder, then the waiters, as far as they are believed to be alive."""
-        order, until, waiting = _queue(name)
-        do = self.client.do
-        owners = await do("lrange", order, 0, -1)
-        seconds, micros = await do("time")
-        now_ms = seconds * 1000 + micros // 1000
-        found = await super().queue(name)
-        for owner in owners:
-            # Of ours: until when it lives, and who it is. Others write what they like.
-            ours = _OURS.fullmatch(await do("hget", waiting, owner) or "")
-            until_ms = int(ours[1]) if ours else await do("zscore", until, owner)
-            if until_ms is not None and until_ms > now_ms:
-                described, waited_s = parse_owner(ours[2] if ours else None)
-                found.append(
-                    Contender(
-                        key=f"{name}/{owner}",
-                        token=0,
-                        owner=described,
-                        waited_s=waited_s,
-                        ttl_left_s=(until_ms - now_ms) / 1000,
-                        holds=False,
-                    )
-                )
-        return found
+    def connect(self) -> Connection:
+        return RedisFairConnection(self.terms, self._url, self.redisson_wait_s)
 
 
 def _queue(name: str) -> list[str]:

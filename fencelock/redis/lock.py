@@ -8,17 +8,15 @@ from typing import Any, Final, Self, Unpack
 
 from typing_extensions import override
 
-from ..attempt import Attempt
 from ..backend import Guarantees, LockBackend
-from ..common import Options
+from ..connection import Attempt, Connection, Options, Terms
 from ..contender import Contender, describe, parse_owner
-from ..errors import LockUnavailable
+from ..errors import LockUnavailable, NoLock
 from ..grant import Grant
 from ..lease import Lease
-from ..lock import DistributedLock
 from ..url import LockUrl
 from ..waiting import Wait
-from .client import NoLock, RedisClient, Script
+from .client import RedisClient, Script, Ticket
 
 _TAKE: Final = Script("take.lua")
 _RENEW: Final = Script("renew.lua")
@@ -31,64 +29,52 @@ _DEAF_S: Final = 0.1
 _MANY: Final = 1000
 
 
-class RedisLock(DistributedLock["RedisBackend"]):
-    """Re-entrant, fenced by a counter, not fair: when it is given back all waiters try at once.
+class RedisAttempt(Attempt["RedisConnection"]):
+    """Take it if it is free, else wait for the message of its release, on Redisson's channel for it.
 
-    Waiters subscribe to Redisson's channel for it. A failover to a replica that did not have it yet, or a server that
-    lost its last second, gives it twice: that is what the token is for.
-
-    >>> with connect("redis://127.0.0.1:6379").lock("orders") as grant:
-    ...     store.write(..., token=grant.token)
+    Not fair: who comes at the right moment is faster than a waiter. A failover to a replica that did not have it yet,
+    or a server that lost its last second, gives it twice: that is what the token is for.
     """
 
-    @override
-    def _attempt(self) -> "RedisAttempt":
-        return RedisAttempt(self._backend, self.name, self.ttl_s)
-
-    @override
-    async def _queue(self) -> list[Contender]:
-        return await self._backend.queue(self.name)
-
-
-class RedisAttempt(Attempt["RedisBackend"]):
-    """Take it if it is free, else wait for the message of its release. Its hold is what it has on the server."""
-
-    def __init__(self, backend: "RedisBackend", name: str, ttl_s: float) -> None:
-        super().__init__(backend, name, ttl_s)
-        self._client = backend.client
+    def __init__(self, connection: "RedisConnection", name: str, ttl_s: float) -> None:
+        super().__init__(connection, name, ttl_s)
+        self._client = connection.client
         self._owner = self._client.new_owner()
         self._channel = redisson("redisson_lock__channel", name)
         self._ttl_ms = math.ceil(ttl_s * 1000)
-        self._who = describe(backend.instance)
-        self._listening = False
+        self._who = describe(connection.terms.instance)
+        self._ticket: Ticket | None = None
 
     @override
     async def take(self, wait: Wait) -> Grant | float:
         lease = self.lease = Lease(f"{self.name}/{self._owner}", self, self.ttl_s)
         claim: list[str | int] = [self._ttl_ms, self._owner, self._who, uuid.uuid4().hex]
-        token, left_or_source = await self._ask(claim)
+        token, left_or_source = await self._ask(claim, wait.call_s(self.timeout_s))
+        if self._ticket is not None:
+            self._ticket.woken = False
         if token:
             self.renewer.keep(lease)
             return Grant(lease.name, int(token), f"redis:{left_or_source}", lease)
         self._refused()
-        if not self._listening and wait.left_s:
+        if self._ticket is None and wait.left_s:
+            listener, pattern = self._client.listener, self._pattern()
             try:
-                self.cleanup.callback(await self._client.listen(self._pattern(), self.wake.set, only=self._only()))
+                ticket = self._ticket = await listener.listen(pattern, self.wake, self._only())
             except LockUnavailable:
                 return _DEAF_S  # messages only make it quicker
-            self._listening = True
+            self.cleanup.callback(lambda: listener.leave(pattern, ticket))
             return 0.0  # it may have been given back before we listened
         return self._pause_s(int(left_or_source))
 
-    async def _ask(self, claim: list[str | int]) -> Any:
-        return await self._client.run(_TAKE, [self.name, TOKENS, OWNER + self.name], claim)
+    async def _ask(self, claim: list[str | int], timeout_s: float) -> Any:
+        return await self._client.run(_TAKE, [self.name, TOKENS, OWNER + self.name], claim, timeout_s)
 
     def _refused(self) -> None:
         self.lease = None  # nothing of ours is on the server
 
     def _pause_s(self, left_ms: int) -> float:
         """Until we look again by ourselves, when the lease of the holder has so much left (below 0: for ever)."""
-        again_s = _LOOK_AGAIN_S * self.backend.shutdown.crowd
+        again_s = _LOOK_AGAIN_S * self.connection.waiters.crowd
         return max(_SHORTEST_PAUSE_S, min(again_s, left_ms / 1000)) if left_ms >= 0 else again_s
 
     def _pattern(self) -> str:
@@ -103,47 +89,30 @@ class RedisAttempt(Attempt["RedisBackend"]):
         """Another TTL, if it is still ours."""
         keys = [self.name, OWNER + self.name]
         try:
-            return bool(await self._client.run(_RENEW, keys, [self._ttl_ms, self._owner], brief=True))
+            return bool(await self._client.run(_RENEW, keys, [self._ttl_ms, self._owner], timeout_s))
         except NoLock:  # it was written over
             return False
 
     async def end(self, timeout_s: float) -> None:
         """Give it back, if it is still ours."""
         with suppress(NoLock):
-            await self._client.run(_RELEASE, [self.name, OWNER + self.name], [self._owner, self._channel], brief=True)
+            keys = [self.name, OWNER + self.name]
+            await self._client.run(_RELEASE, keys, [self._owner, self._channel], timeout_s)
 
 
-class RedisBackend(LockBackend):
-    """One pool of connections, a listening one, and one renewal thread, for all locks of a process.
+class RedisConnection(Connection):
+    """A client of one server."""
 
-    `url`: `redis://`, `rediss://` or `unix://`, as redis-py has it. For the rest see `Options`.
-    """
-
-    name = "redis"
-    guarantees = Guarantees(
-        fencing=True,
-        survives_silence=True,
-        survives_restart=True,
-        survives_cut=True,
-        forces_release=True,
-    )
-
-    def __init__(self, url: str, **options: Unpack[Options]) -> None:
-        super().__init__(**options)
-        brief_s = self.ttl_s * options.get("renew_ratio", 1 / 3) / 2
-        self.client = RedisClient(url, timeout_s=self.timeout_s, brief_s=brief_s)
-
-    @classmethod
-    @override
-    def from_url(cls, url: LockUrl, **options: Unpack[Options]) -> Self:
-        return cls(f"{url.scheme.partition('+')[0]}://{url.rest}", **options)
+    def __init__(self, terms: Terms, url: str) -> None:
+        super().__init__(terms)
+        self.client = RedisClient(url, terms.timeout_s)
 
     @override
-    def lock(self, name: str, *, ttl_s: float | None = None) -> RedisLock:
-        return RedisLock(self, name, ttl_s)
+    def attempt(self, name: str, ttl_s: float) -> RedisAttempt:
+        return RedisAttempt(self, name, ttl_s)
 
     @override
-    async def force_released(self, name: str) -> Contender | None:
+    async def force_release(self, name: str) -> Contender | None:
         keys, channel = [name, OWNER + name], redisson("redisson_lock__channel", name)
         while had := next((one for one in await self.queue(name) if one.holds), None):
             if await self.client.run(_RELEASE, keys, [had.key.removeprefix(f"{name}/"), channel]):
@@ -151,13 +120,14 @@ class RedisBackend(LockBackend):
         return None
 
     @override
-    async def queues(self, prefix: str) -> list[Contender]:
-        """As `LockBackend` says. Looks at all keys of the server."""
+    async def contenders(self, prefix: str) -> list[Contender]:
+        """As `Connection` says. Looks at all keys of the server."""
         found: list[Contender] = []
         for name in await names_under(self.client, prefix, "hash"):
             found += await self.queue(name)
         return sorted(found, key=lambda one: one.key.rpartition("/")[0])
 
+    @override
     async def queue(self, name: str) -> list[Contender]:
         """The holder, if there is one. The waiters are not known to the server."""
         do = self.client.do
@@ -181,16 +151,42 @@ class RedisBackend(LockBackend):
         ]
 
     @override
-    async def pinged(self, timeout_s: float) -> None:
+    async def ping(self, timeout_s: float) -> None:
         await self.client.ping(timeout_s)
 
     @override
-    def _disconnect(self) -> None:
-        self.client.close()
+    async def disconnect(self) -> None:
+        await self.client.close()
+
+
+class RedisBackend(LockBackend):
+    """The locks of one server. Its locks are re-entrant, fenced by a counter, and not fair.
+
+    `url`: `redis://`, `rediss://` or `unix://`, as redis-py has it. For the rest see `Options`.
+    """
+
+    name = "redis"
+    guarantees = Guarantees(
+        fencing=True,
+        survives_silence=True,
+        survives_restart=True,
+        survives_cut=True,
+        forces_release=True,
+    )
+
+    def __init__(self, url: str, **options: Unpack[Options]) -> None:
+        super().__init__(**options)
+        RedisClient.check(url)
+        self._url = url
+
+    @classmethod
+    @override
+    def from_url(cls, url: LockUrl, **options: Unpack[Options]) -> Self:
+        return cls(f"{url.scheme.partition('+')[0]}://{url.rest}", **options)
 
     @override
-    async def _disconnect_loop(self) -> None:
-        await self.client.close_on_loop()
+    def connect(self) -> Connection:
+        return RedisConnection(self.terms, self._url)
 
 
 async def names_under(client: RedisClient, prefix: str, kind: str) -> list[str]:

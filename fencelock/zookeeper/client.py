@@ -1,20 +1,15 @@
 """What locks ask ZooKeeper: over the current session of the threads, or of a loop."""
 
-import asyncio
 import logging
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from uuid import uuid4
 
-from .. import fork
-from ..errors import ConfigurationError, LockUnavailable
-from ..per_loop import PerLoop
-from ..steps import Step
+from ..errors import LockUnavailable
 from . import wire
-from .link import LoopLink, Servers, ThreadLink
+from .link import Servers
 from .session import NotAllowed, Session, sequence, uncreatable
 from .wire import Fault, Kind, Request
 
@@ -34,81 +29,43 @@ class Found:
     czxid: int
 
 
-class _Slot:
-    """Where the session of the threads is, or that of a loop."""
-
-    def __init__(self) -> None:
-        self.mutex = threading.Lock()
-        self.session: Session | None = None
-
-
-class _Here(Step[tuple[_Slot, Callable[..., Any]]]):
-    """The slot of whoever asks, and what connects its session."""
-
-    def __init__(self, threads: _Slot, loops: PerLoop[_Slot]) -> None:
-        self._threads = threads
-        self._loops = loops
-
-    def in_thread(self) -> tuple[_Slot, Callable[..., Any]]:
-        """That of all threads."""
-        return self._threads, ThreadLink
-
-    async def on_loop(self) -> tuple[_Slot, Callable[..., Any]]:
-        """That of the running loop."""
-        return self._loops.here(), LoopLink
-
-
 class ZooKeeperClient:
-    """The current sessions with ZooKeeper, made at the first call: one for all threads, and one for each loop.
+    """The current session with ZooKeeper, made at the first call, for one event loop.
 
-    A loop's is kept alive by that loop alone, so one that hangs loses what it has. `hosts`: see `ZooKeeperBackend`;
     `session_s`: the timeout to ask for; `timeout_s`: deadline of a call. Methods raise `LockUnavailable` when there is
     no answer within their `timeout_s`.
     """
 
-    def __init__(self, hosts: Sequence[str] | str, *, session_s: float, timeout_s: float, auth: str | None) -> None:
-        if auth is not None and not all(auth.partition(":")):
-            raise ConfigurationError("ZooKeeper's log-in must be user:password")
+    def __init__(self, servers: Servers, *, session_s: float, timeout_s: float, auth: str | None) -> None:
         self.timeout_s = timeout_s
         self.session_s = session_s
-        self._servers = Servers.parse(hosts if isinstance(hosts, str) else ",".join(hosts), timeout_s)
+        self._servers = servers
         self._auth = auth
         self._closed = False
-        self._loops = PerLoop(lambda _: _Slot())
-        self._begin()
-        fork.in_child(self._begin)
-
-    def _begin(self) -> None:
-        self._threads = _Slot()
+        self._session: Session | None = None
+        self._said: str | None = None  # why the last one was over
 
     async def session(self, timeout_s: float) -> Session:
         """The session, connected; a new one if the last one is over."""
-        slot, link = await _Here(self._threads, self._loops)
-        session = slot.session
+        session = self._session
         if session is not None and session.ready:
+            self._said = None
             return session
-        with slot.mutex:
-            if self._closed:
-                raise LockUnavailable("the connection to ZooKeeper is closed")
-            session = slot.session
-            if session is None or session.over is not None:
-                if session is not None:
-                    _log.warning("%s; connecting anew", session.over)
-                session = slot.session = Session(self._servers, self.session_s, self._auth, link)
+        if self._closed:
+            raise LockUnavailable("the connection to ZooKeeper is closed")
+        if session is None or session.over is not None:
+            if session is not None and session.over != self._said:
+                self._said = session.over
+                _log.warning("%s; connecting anew", session.over)
+            session = self._session = Session(self._servers, self.session_s, self._auth)
         await session.wait_ready(timeout_s)
         return session
 
-    def close(self) -> None:
-        """End the sessions, and with them all their nodes; holders are told."""
+    async def close(self) -> None:
+        """End the session, and with it all its nodes; holders are told."""
         self._closed = True
-        sessions = [slot.session for slot in (self._threads, *self._loops)]
-        _end_all(sessions)
-
-    async def close_on_loop(self) -> None:
-        """End that of the running loop."""
-        slot = self._loops.pop()
-        if slot is not None and slot.session is not None:
-            await asyncio.to_thread(_end_all, [slot.session])
+        if self._session is not None:
+            await self._session.close("the connection to ZooKeeper is closed")
 
     async def ask(self, timeout_s: float, *requests: Request[Any]) -> list[Any]:
         """See `Session.ask`."""
@@ -192,11 +149,3 @@ async def _id(session: Session, places: Sequence[str], timeout_s: float) -> str:
                 raise
             place = others.pop()
     raise uncreatable(place)
-
-
-def _end_all(sessions: Sequence[Session | None]) -> None:
-    there = [session for session in sessions if session is not None]
-    for session in there:
-        session.end("the connection to ZooKeeper is closed")
-    for session in there:
-        session.join()

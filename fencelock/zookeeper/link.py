@@ -1,4 +1,4 @@
-"""A session's connection: a thread's, with a socket that blocks, or a loop's. It tries the servers until one answers.
+"""A session's connection, on an event loop. It tries the servers until one answers.
 
 What is said over it is the session's affair (`Talk`). A link sees to the bytes and to the clock, and lives as long as
 its session: that is over when the connection is.
@@ -6,10 +6,6 @@ its session: that is over when the connection is.
 
 import asyncio
 import random
-import selectors
-import socket
-import threading
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,7 +17,6 @@ from ..errors import ConfigurationError
 
 PORT: Final = 2181
 _AGAIN_S: Final = 0.1
-_READ_BYTES: Final = 65_536
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +55,7 @@ def _address(text: str) -> tuple[str, int]:
 
 
 class Talk(Protocol):
-    """What a link tells a session, always in the link's thread or on its loop."""
+    """What a link tells a session, on its loop."""
 
     @property
     def ready(self) -> bool:
@@ -86,104 +81,13 @@ class Talk(Protocol):
         """It is over."""
 
 
-class Link(ABC):
-    """One session's connection."""
-
-    loop: asyncio.AbstractEventLoop | None = None  # whose it is
-
-    @abstractmethod
-    def start(self) -> None:
-        """Connect, in the background."""
-
-    @abstractmethod
-    def send(self, data: bytes) -> None:
-        """Send it, if there is a connection. Any thread may call that."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Have no connection any more. Any thread may call that."""
-
-
-class ThreadLink(Link):
-    """One that has a thread for what comes; whoever sends does so in their own."""
-
-    def __init__(self, talk: Talk, servers: Servers) -> None:
-        self._talk = talk
-        self._servers = servers
-        self._socket: socket.socket | None = None
-        self._sending = threading.Lock()
-        self._closed = threading.Event()
-
-    def start(self) -> None:
-        """In a thread, which never asks again once it was connected."""
-        threading.Thread(target=self._run, name="fencelock-zookeeper", daemon=True).start()
-
-    def _run(self) -> None:
-        try:
-            self._connect()
-        finally:
-            self._talk.end("the connection to ZooKeeper was given up")  # whatever ended this thread: nobody listens
-
-    def _connect(self) -> None:
-        for address in self._servers.in_turn():
-            with suppress(OSError), socket.create_connection(address, self._servers.timeout_s) as connection:
-                self._converse(connection)
-            self._socket = None
-            self._talk.broken()
-            if self._talk.over is not None or self._closed.wait(_AGAIN_S):
-                return
-
-    def _converse(self, connection: socket.socket) -> None:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._socket = connection
-        with selectors.DefaultSelector() as selector:
-            selector.register(connection, selectors.EVENT_READ)
-            connection.sendall(self._talk.begin())
-            ready, wait_s = False, self._servers.timeout_s
-            while not self._closed.is_set():
-                came = selector.select(wait_s)
-                data = connection.recv(_READ_BYTES) if came else b""
-                if came and not data:
-                    return
-                if data:
-                    self._talk.heard(data)
-                ready = ready or self._talk.ready
-                if not ready and not came:
-                    return  # ZOOKEEPER-5051: who connects while the server opens its port never gets an answer
-                wait_s = self._talk.look() if ready else self._servers.timeout_s
-
-    def send(self, data: bytes) -> None:
-        """Blocks for `timeout_s` at most: what was not taken by then breaks the connection."""
-        with self._sending:
-            connection = self._socket
-            if connection is None:
-                return
-            try:
-                connection.sendall(data)
-            except OSError:  # a part of it may have gone
-                _shut(connection)
-
-    def close(self) -> None:
-        """The thread ends."""
-        self._closed.set()
-        connection = self._socket
-        if connection is not None:
-            _shut(connection)
-
-
-def _shut(connection: socket.socket) -> None:
-    with suppress(OSError):
-        connection.shutdown(socket.SHUT_RDWR)  # wakes who reads from it
-
-
-class LoopLink(Link, asyncio.Protocol):
-    """One on the running loop. It has no task once it is connected: who cancels all tasks ends no session by that."""
+class Link(asyncio.Protocol):
+    """One session's connection. It has no task once it is connected: a cancelled loop ends no session by that."""
 
     def __init__(self, talk: Talk, servers: Servers) -> None:
         self._talk = talk
         self._servers = servers
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
-        self._thread = threading.get_ident()
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
@@ -238,23 +142,12 @@ class LoopLink(Link, asyncio.Protocol):
             self._welcome.set_result(None)
 
     def send(self, data: bytes) -> None:
-        """What is sent elsewhere goes by way of the loop."""
-        if threading.get_ident() == self._thread:
-            self._write(data)
-        else:
-            with suppress(RuntimeError):  # the loop is closed
-                self.loop.call_soon_threadsafe(self._write, data)
-
-    def _write(self, data: bytes) -> None:
+        """Send it, if there is a connection."""
         if self._transport is not None:
             self._transport.write(data)
 
     def close(self) -> None:
-        """On the loop, soon."""
-        with suppress(RuntimeError):  # it is closed
-            self.loop.call_soon_threadsafe(self._close)
-
-    def _close(self) -> None:
+        """Have no connection any more."""
         self._closed = True
         if self._connecting is not None:
             self._connecting.cancel()

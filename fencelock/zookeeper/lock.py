@@ -1,61 +1,41 @@
 """The ZooKeeper lock: an ephemeral sequential node per outermost acquire, the lowest number owns. Curator's queue."""
 
+import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final, Self, Unpack
 from uuid import uuid4
 
 from typing_extensions import override
 
 from .. import clock
-from ..attempt import Attempt, PlaceLost
 from ..backend import Guarantees, LockBackend
-from ..common import Options
+from ..connection import Attempt, Connection, Options, PlaceLost, Terms
 from ..contender import Contender, describe, parse_owner
 from ..errors import ConfigurationError, LockUnavailable
 from ..grant import Grant
 from ..lease import Lease
-from ..lock import DistributedLock
 from ..url import LockUrl
 from ..waiting import Wait
 from .client import Found, ZooKeeperClient
+from .link import Servers
 from .session import Created, Session, Watch, sequence
 
 _BOTH: Final = 2  # the node ahead, and our own
 _LOOK_AGAIN_S: Final = 5.0  # at the latest, whatever a watch tells
 
 
-class ZooKeeperLock(DistributedLock["ZooKeeperBackend"]):
-    """Fair (in the order of sequence numbers), re-entrant, fenced by the czxid of the lock's node.
+class _Place(Attempt["ZooKeeperConnection"]):
+    """A contender's place in the queue: a node of our session's.
 
     Follows Curator's `InterProcessMutex` and shares its queue. Differs in what that one leaves to its user: a holder
     whose connection breaks, or whose server is silent, has lost the lock and is told. kazoo's own recipe is not used:
     its names sort into no order with Curator's, and it believes in a lock whose session is gone.
-
-    >>> with connect("zookeeper://127.0.0.1:2181").lock("/locks/phone") as grant:
-    ...     store.write(..., token=grant.token)
     """
 
-    def __init__(self, backend: "ZooKeeperBackend", name: str, ttl_s: float | None = None) -> None:
-        super().__init__(backend, name, ttl_s)
-        _, *parts = name.split("/")
-        if not name.startswith("/") or not all(parts) or {".", ".."} & set(parts):
-            raise ValueError(f"a lock's name must be a path in ZooKeeper, like /locks/phone, not {name!r}")
-
-    @override
-    def _attempt(self) -> "_Place":
-        return _Place(self._backend, self.name, self.ttl_s)
-
-    @override
-    async def _queue(self) -> list[Contender]:
-        return _contenders(await self._backend.client.under(f"{self.name}/", deep=False))
-
-
-class _Place(Attempt["ZooKeeperBackend"]):
-    """A contender's place in the queue: a node of our session's."""
-
-    def __init__(self, backend: "ZooKeeperBackend", name: str, ttl_s: float) -> None:
-        super().__init__(backend, name, ttl_s)
-        self._client = backend.client_for(ttl_s)
+    def __init__(self, connection: "ZooKeeperConnection", name: str, ttl_s: float) -> None:
+        super().__init__(connection, name, ttl_s)
+        self._client = connection.client_for(ttl_s)
         self._node: _Node
         self._source = ""
         self._watch: Watch | None = None
@@ -63,7 +43,7 @@ class _Place(Attempt["ZooKeeperBackend"]):
 
     @override
     async def take(self, wait: Wait) -> Grant | float:
-        timeout_s = wait.call_s(self.backend.timeout_s)
+        timeout_s = wait.call_s(self.timeout_s)
         lease = self.lease
         if lease is None:
             self._unwatch()
@@ -98,18 +78,18 @@ class _Place(Attempt["ZooKeeperBackend"]):
 
     @property
     def _look_again_s(self) -> float:
-        return _LOOK_AGAIN_S * self.backend.shutdown.crowd
+        return _LOOK_AGAIN_S * self.connection.waiters.crowd
 
     async def _enter(self, wait: Wait) -> tuple[Lease, list[str]]:
         """Create our node, and list the queue. Raises `PlaceLost` if the session ended meanwhile."""
-        client, timeout_s = self._client, wait.call_s(self.backend.timeout_s)
+        client, timeout_s = self._client, wait.call_s(self.timeout_s)
         session = await client.session(timeout_s)
         try:
             self._source = f"zookeeper:{await client.source(session, self.name, timeout_s)}"
             asked_at = clock.now()
             # Curator's form; there the first part tells whose node it is that was created without an answer.
             created = await session.create(
-                self.name, f"_c_{uuid4()}-lock-", describe(self.backend.instance).encode(), timeout_s
+                self.name, f"_c_{uuid4()}-lock-", describe(self.connection.terms.instance).encode(), timeout_s
             )
         except LockUnavailable:
             if session.over is not None:
@@ -134,6 +114,7 @@ class _Node:
     """A contender's node."""
 
     def __init__(self, session: Session, created: Created) -> None:
+        self._loop = asyncio.get_running_loop()
         self.session = session
         self.path = created.path
         self.czxid = created.czxid
@@ -159,7 +140,9 @@ class _Node:
     def lost(self) -> None:
         """We don't believe in it any more: it would only be in others' way."""
         self.forget()
-        self.session.delete_soon(self.path)
+        # Whichever thread has found out.
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self.session.delete_soon, self.path)
 
 
 def _order(name: str) -> str:
@@ -187,8 +170,52 @@ def _contenders(nodes: Sequence[Found]) -> list[Contender]:
     return queue
 
 
+class ZooKeeperConnection(Connection):
+    """A session for each TTL: all that is bound to one session ends with it."""
+
+    def __init__(self, terms: Terms, servers: Servers, auth: str | None) -> None:
+        super().__init__(terms)
+        self._where = servers, auth
+        self._clients: dict[float, ZooKeeperClient] = {}
+
+    @property
+    def client(self) -> ZooKeeperClient:
+        """That of most locks."""
+        return self.client_for(self.terms.ttl_s)
+
+    def client_for(self, ttl_s: float) -> ZooKeeperClient:
+        """Its session has that timeout."""
+        client = self._clients.get(ttl_s)
+        if client is None:
+            servers, auth = self._where
+            client = ZooKeeperClient(servers, session_s=ttl_s, timeout_s=self.timeout_s, auth=auth)
+            self._clients[ttl_s] = client
+        return client
+
+    @override
+    def attempt(self, name: str, ttl_s: float) -> _Place:
+        return _Place(self, name, ttl_s)
+
+    @override
+    async def contenders(self, prefix: str) -> list[Contender]:
+        return _contenders(await self.client.under(prefix, deep=True))
+
+    @override
+    async def queue(self, name: str) -> list[Contender]:
+        return _contenders(await self.client.under(f"{name}/", deep=False))
+
+    @override
+    async def ping(self, timeout_s: float) -> None:
+        await self.client.ping(timeout_s)
+
+    @override
+    async def disconnect(self) -> None:
+        for client in self._clients.values():
+            await client.close()
+
+
 class ZooKeeperBackend(LockBackend):
-    """One session with ZooKeeper for all threads of a process and one for each loop, made at first use.
+    """A session with ZooKeeper for all threads of a process and one for each loop. Its locks are fair, fenced by czxid.
 
     `hosts`: "host:port,host:port", and "/folder" after that for a part of the tree, which must be there. `auth`:
     "user:password" for ZooKeeper's digest scheme, for which alone our nodes are then. For the rest see `Options`;
@@ -201,19 +228,10 @@ class ZooKeeperBackend(LockBackend):
 
     def __init__(self, hosts: Sequence[str] | str, *, auth: str | None = None, **options: Unpack[Options]) -> None:
         super().__init__(**options)
-        self._where = hosts, auth
-        self._others: dict[float, ZooKeeperClient] = {}
-        self.client = self._client(self.ttl_s)
-
-    def _client(self, session_s: float) -> ZooKeeperClient:
-        hosts, auth = self._where
-        return ZooKeeperClient(hosts, session_s=session_s, timeout_s=self.timeout_s, auth=auth)
-
-    def client_for(self, ttl_s: float) -> ZooKeeperClient:
-        """Its session has that timeout: all that is bound to one session ends with it, so a TTL is a session's."""
-        if ttl_s == self.ttl_s:
-            return self.client
-        return self._others.get(ttl_s) or self._others.setdefault(ttl_s, self._client(ttl_s))
+        if auth is not None and not all(auth.partition(":")):
+            raise ConfigurationError("ZooKeeper's log-in must be user:password")
+        self._servers = Servers.parse(hosts if isinstance(hosts, str) else ",".join(hosts), self.timeout_s)
+        self._auth = auth
 
     @classmethod
     @override
@@ -225,23 +243,11 @@ class ZooKeeperBackend(LockBackend):
         return cls(",".join(url.hosts) + url.path.rstrip("/"), auth=auth, **options)
 
     @override
-    def lock(self, name: str, *, ttl_s: float | None = None) -> ZooKeeperLock:
-        return ZooKeeperLock(self, name, ttl_s)
+    def check_name(self, name: str) -> None:
+        _, *parts = name.split("/")
+        if not name.startswith("/") or not all(parts) or {".", ".."} & set(parts):
+            raise ValueError(f"a lock's name must be a path in ZooKeeper, like /locks/phone, not {name!r}")
 
     @override
-    async def queues(self, prefix: str) -> list[Contender]:
-        return _contenders(await self.client.under(prefix, deep=True))
-
-    @override
-    async def pinged(self, timeout_s: float) -> None:
-        await self.client.ping(timeout_s)
-
-    @override
-    def _disconnect(self) -> None:
-        for client in (self.client, *self._others.values()):
-            client.close()
-
-    @override
-    async def _disconnect_loop(self) -> None:
-        for client in (self.client, *self._others.values()):
-            await client.close_on_loop()
+    def connect(self) -> Connection:
+        return ZooKeeperConnection(self.terms, self._servers, self._auth)

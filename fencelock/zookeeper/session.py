@@ -4,9 +4,8 @@ ZooKeeper would let a client come back with the same session. Here it never does
 session left behind goes with it, and nobody has to look for it.
 """
 
+import asyncio
 import contextlib
-import socket
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +13,6 @@ from typing import Any, Final
 
 from ..callbacks import Callbacks
 from ..errors import LockUnavailable
-from ..steps import Step
 from ..waiting import Wake
 from . import wire
 from .link import Link, Servers
@@ -24,11 +22,13 @@ from .wire import Fault, Kind, Request, SessionId
 # began anew: a follower tells the leader only now and then whom it heard of, and tells it nothing if it dies first.
 _BELIEVED: Final = 2 / 3
 _PING: Final = 1 / 3  # of the session, without a request
-_TELL_S: Final = 1.0  # for those who hold something, to learn that they have lost it
 _END_S: Final = 1.0
 _AGAIN_S: Final = 0.1
 _XIDS: Final = 2**31
 _TRIES: Final = 5  # at a node that others delete again and again
+_NUMBERS: Final = 2**31 - 1  # of contenders; from there on all have the same one, and none is before another
+# Refusals of which one knows that nothing was done. Any other leaves that open.
+_CLEAR: Final = {-101, -110, wire.NO_AUTH, -6, -8, -103, -108, -111, -114, -125, -127}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,22 +59,6 @@ class _Call:
         self.late: Callable[[Any], None] | None = None
 
 
-class _Done(Step[bool]):
-    """Whether there was an answer within some seconds."""
-
-    def __init__(self, done: Wake, timeout_s: float) -> None:
-        self._done = done
-        self._timeout_s = max(0.0, timeout_s)
-
-    def in_thread(self) -> bool:
-        """Block."""
-        return self._done.block(self._timeout_s)
-
-    async def on_loop(self) -> bool:
-        """Let others go on."""
-        return await self._done.sleep(self._timeout_s)
-
-
 def sequence(name: str) -> str | None:
     """What a contender's name is ordered by, as Curator does it: the text after the last "lock-"; None for others."""
     _, lock, number = name.rpartition("lock-")
@@ -82,33 +66,29 @@ def sequence(name: str) -> str | None:
 
 
 class Session:
-    """It connects in the background, for as long as that takes. Those of its methods that ask ZooKeeper are steps.
+    """It connects in the background, for as long as that takes. It belongs to the loop on which it was made.
 
     Once it has connected: `session_s` is its timeout, `ttl_s` how long one may believe in what it keeps, from the
-    sending of a request that was answered. `over`: why it is over; None before. All methods may be called from any
-    thread and on any loop.
+    sending of a request that was answered. `over`: why it is over; None before.
     """
 
-    def __init__(
-        self, servers: Servers, session_s: float, auth: str | None, link: Callable[["Session", Servers], Link]
-    ) -> None:
+    def __init__(self, servers: Servers, session_s: float, auth: str | None) -> None:
         self.over: str | None = None
         self.sources: dict[str, str] = {}  # see `ZooKeeperClient.source`
         self.id = wire.new_session(session_s)
         self._servers = servers
         self._auth = auth
-        self._mutex = threading.Lock()
-        self._connected = threading.Event()  # or over
-        self._on_connected = Callbacks()
+        self._connected = False  # or over
+        self._wakes: set[Wake] = set()  # of those who wait for that
         self._on_over = Callbacks()
-        self._ending: threading.Thread | None = None
+        self._ending: asyncio.Task[None] | None = None
         self._stream = wire.Stream()
         self._xid = 0
         self._calls: dict[int, _Call] = {}
         self._sent_at = 0.0
         self._silent_since: float | None = None
         self._watching: dict[str, list[Watch]] = {}
-        self._link = link(self, servers)
+        self._link = Link(self, servers)
         self._link.start()
 
     @property
@@ -126,18 +106,18 @@ class Session:
     @property
     def ready(self) -> bool:
         """Whether it is connected, as far as we know."""
-        return self._connected.is_set() and self.over is None
+        return self._connected and self.over is None
 
     async def wait_ready(self, timeout_s: float) -> None:
         """Return when it is connected. Raises `LockUnavailable` if it is not within that time."""
-        if not self._connected.is_set():
+        if not self._connected:
             wake = Wake()
-            forget = self._on_connected.subscribe(wake.set)
+            self._wakes.add(wake)
             try:
                 await wake.wait(timeout_s)
             finally:
-                forget()
-        if not self._connected.is_set():
+                self._wakes.discard(wake)
+        if not self._connected:
             raise LockUnavailable("ZooKeeper does not answer")
         self._refuse_if_over()
 
@@ -147,42 +127,39 @@ class Session:
 
     def end(self, why: str) -> None:
         """Be over: now for us; for ZooKeeper as soon as it hears of it, or else after `session_s`."""
-        told = threading.Event()
-        with self._mutex:
-            if self.over is not None:
-                return
-            self.over = why
-            calls, self._calls = self._calls, {}
-            self._connected.set()
-            self._ending = threading.Thread(
-                target=self._close, args=(told,), name="fencelock-zookeeper-end", daemon=True
-            )
-            with contextlib.suppress(RuntimeError):  # the interpreter ends, and the session at its timeout
-                self._ending.start()
-        self._on_connected.fire()
+        if self.over is not None:
+            return
+        self.over = why
+        calls, self._calls = self._calls, {}
+        self._connect_is_over()
         for call in calls.values():
             call.done.set()
-        self._on_over.fire()
-        told.set()
+        self._on_over.fire()  # a holder must know before the server gives the lock to others
+        self._ending = self._link.loop.create_task(self._close())
 
-    def _close(self, told: threading.Event) -> None:
-        # A holder must know before the server gives the lock to others; but a callback that blocks must not keep it.
-        told.wait(_TELL_S)
+    def _connect_is_over(self) -> None:
+        self._connected = True
+        for wake in self._wakes:
+            wake.set()
+
+    async def _close(self) -> None:
         # Until its timeout the server keeps it and all its nodes, whatever becomes of the connection. Over another one
-        # it is ended at once: not by a request over the old one, which may be broken or belong to a loop that hangs.
+        # it is ended at once: not by a request over the old one, which may be broken.
         until = time.monotonic() + self.session_s
         if self.id.number != wire.NO_SESSION:
             for address in self._servers.in_turn():
                 left_s = until - time.monotonic()
-                if left_s <= 0 or _ended(address, self.id, min(left_s, self._servers.timeout_s)):
+                if left_s <= 0 or await _ended(address, self.id, min(left_s, self._servers.timeout_s)):
                     break
-                time.sleep(_AGAIN_S)
+                await asyncio.sleep(_AGAIN_S)
         self._link.close()
 
-    def join(self) -> None:
-        """Wait a little for the end to have come to ZooKeeper."""
-        if self._ending is not None and self._ending.is_alive():
-            self._ending.join(_END_S)
+    async def close(self, why: str) -> None:
+        """End it, and wait a little for that to have come to ZooKeeper."""
+        self.end(why)
+        if self._ending is not None:
+            await asyncio.wait({self._ending}, timeout=_END_S)
+            self._link.close()
 
     def _refuse_if_over(self) -> None:
         if self.over is not None:
@@ -201,7 +178,7 @@ class Session:
             for message in self._stream.messages(data):
                 if self.over is not None:
                     return
-                if self._connected.is_set():
+                if self._connected:
                     self._take(wire.Reader(message))
                 else:
                     self._welcomed(message)
@@ -215,11 +192,9 @@ class Session:
         self._sent_at = time.monotonic()
         if self._auth:
             self._link.send(wire.log_in(self._auth))
-        with self._mutex:
-            if self.over is None:
-                self.id = welcome
-                self._connected.set()
-        self._on_connected.fire()
+        if self.over is None:
+            self.id = welcome
+            self._connect_is_over()
 
     def _take(self, answer: wire.Reader) -> None:
         xid, error = wire.read_head(answer)
@@ -230,26 +205,25 @@ class Session:
             self.end(f"ZooKeeper refuses the log-in: {wire.name_of(error)}")
         if xid >= 0:
             self._answered(xid, error, answer)
-        with self._mutex:
-            self._silent_since = time.monotonic() if self._calls else None
+        self._silent_since = time.monotonic() if self._calls else None
 
     def _answered(self, xid: int, error: int, answer: wire.Reader) -> None:
-        with self._mutex:
-            call = self._calls.get(xid)
-            if call is None:
-                if self.over is None:
-                    raise wire.Malformed("an answer to nothing")
-                return
-            call.error = error
-            if not error:
-                call.answer = call.request.read(answer)
-            call.answered = True
-            late = call.late
-            del self._calls[xid]
+        if self.over is not None:
+            return
+        if not self._calls or xid != next(iter(self._calls)):
+            raise wire.Malformed("an answer out of order")
+        call = self._calls.pop(xid)
+        call.error = error
+        if not error:
+            call.answer = call.request.read(answer)
+        call.answered = True
         if call.last:
-            call.done.set_on(self._link.loop)
-        if late is not None and not error:
-            late(call.answer)
+            call.done.set()
+        if call.late is not None and not error:
+            call.late(call.answer)
+        if error and error not in _CLEAR:
+            # Whether it was done nobody knows; and what is done under a session that is over is gone with it.
+            self.end(f"ZooKeeper says {wire.name_of(error)}")
 
     def look(self) -> float:
         """Leave a server that is silent, or have it answer; seconds until the next look."""
@@ -273,7 +247,7 @@ class Session:
 
     def broken(self) -> None:
         """The connection is gone."""
-        if self._connected.is_set():
+        if self._connected:
             self.end("the connection to ZooKeeper broke")
 
     # -- calls -------------------------------------------------------------------------------------------------------
@@ -291,23 +265,22 @@ class Session:
     def _send(self, *requests: Request[Any]) -> list[_Call]:
         done = Wake()  # for all: answers come in the order of the requests, and whoever waits does so for the last
         calls = [_Call(request, done, last=request is requests[-1]) for request in requests]
-        with self._mutex:
-            self._refuse_if_over()
-            xids = [(self._xid + number) % _XIDS for number in range(1, len(calls) + 1)]
-            try:
-                frames = [call.request.frame(xid, self._servers.folder) for xid, call in zip(xids, calls, strict=True)]
-            except ValueError as error:
-                raise LockUnavailable(f"ZooKeeper can't have a node of that name: {error}") from None
-            self._xid = xids[-1]
-            self._calls.update(zip(xids, calls, strict=True))
-            self._note_sent(time.monotonic())
+        self._refuse_if_over()
+        xids = [(self._xid + number) % _XIDS for number in range(1, len(calls) + 1)]
+        try:
+            frames = [call.request.frame(xid, self._servers.folder) for xid, call in zip(xids, calls, strict=True)]
+        except ValueError as error:
+            raise LockUnavailable(f"ZooKeeper can't have a node of that name: {error}") from None
+        self._xid = xids[-1]
+        self._calls.update(zip(xids, calls, strict=True))
+        self._note_sent(time.monotonic())
         self._link.send(b"".join(frames))
         return calls
 
     async def _wait_for(self, calls: list[_Call], deadline: float) -> None:
         last = calls[-1]
         if not last.answered:
-            await _Done(last.done, deadline - time.monotonic())
+            await last.done.wait(max(0.0, deadline - time.monotonic()))
         if not last.answered:
             self._refuse_if_over()
             raise LockUnavailable("ZooKeeper does not answer")
@@ -328,7 +301,10 @@ class Session:
             raise uncreatable(parent)
         path, czxid = created
         path = path.removeprefix(self._servers.folder)
-        if sequence(path) is None:
+        if not path.startswith(f"{parent}/{prefix}"):
+            self.end("ZooKeeper answers another name than was created")
+            raise LockUnavailable("ZooKeeper answers another name than was created")
+        if int(sequence(path) or _NUMBERS) >= _NUMBERS:
             self.delete_soon(path)
             raise LockUnavailable(f"ZooKeeper has no more numbers for {parent}: delete that node when it is empty")
         return Created(path, czxid, names)
@@ -339,8 +315,7 @@ class Session:
         try:
             await self._wait_for(calls, deadline)
         except BaseException:
-            with self._mutex:
-                calls[0].late = self._delete_created  # when it is answered after all; else the session is over
+            calls[0].late = self._delete_created  # when it is answered after all; else the session is over
             if calls[0].answered and not calls[0].error:
                 self._delete_created(calls[0].answer)
             raise
@@ -398,9 +373,8 @@ class Session:
 
     async def _watched(self, wake: Callable[[], None], timeout_s: float, looks: list[Request[Any]]) -> "Watch":
         watch = Watch(wake, [look.path for look in looks], self._forget)
-        with self._mutex:
-            for path in watch.paths:
-                self._watching.setdefault(path, []).append(watch)
+        for path in watch.paths:
+            self._watching.setdefault(path, []).append(watch)
         try:
             watch.found = await self.ask(timeout_s, *looks)
         except BaseException:
@@ -409,19 +383,16 @@ class Session:
         return watch
 
     def _forget(self, watch: "Watch") -> None:
-        with self._mutex:
-            for path in watch.paths:
-                watches = self._watching.get(path, [])
-                if watch in watches:
-                    watches.remove(watch)
-                if not watches:
-                    self._watching.pop(path, None)
+        for path in watch.paths:
+            watches = self._watching.get(path, [])
+            if watch in watches:
+                watches.remove(watch)
+            if not watches:
+                self._watching.pop(path, None)
 
     def _fired(self, path: str, *, deleted: bool) -> None:
         path = path.removeprefix(self._servers.folder)
-        with self._mutex:
-            watches = list(self._watching.get(path, ()))
-        for watch in watches:
+        for watch in list(self._watching.get(path, ())):
             if deleted:
                 watch.deleted.append(path)
             watch.wake()
@@ -469,23 +440,22 @@ def uncreatable(path: str) -> LockUnavailable:
     return LockUnavailable(f"{path} can't be created in ZooKeeper: what it is in is not there, or is deleted each time")
 
 
-def _ended(address: tuple[str, int], session: SessionId, within_s: float) -> bool:
+async def _ended(address: tuple[str, int], session: SessionId, within_s: float) -> bool:
     """Whether a server was told, over a connection of its own, that a session is over."""
-    until = time.monotonic() + within_s
     stream = wire.Stream()
     welcomed = False
-    try:
-        with socket.create_connection(address, within_s) as connection:
-            # Both at once: whoever has the session's other connection may be about to lose it.
-            connection.sendall(session.hello() + wire.close(1))
-            while True:
-                connection.settimeout(max(0.001, until - time.monotonic()))
-                data = connection.recv(65_536)
-                if not data:
-                    return welcomed
-                for message in stream.messages(data):
-                    if not welcomed:
-                        wire.read_welcome(message)
-                    welcomed = True
-    except (OSError, wire.Malformed):
-        return False
+    with contextlib.suppress(OSError, wire.Malformed):
+        async with asyncio.timeout(within_s):
+            reader, writer = await asyncio.open_connection(*address)
+            try:
+                # Both at once: whoever has the session's other connection may be about to lose it.
+                writer.write(session.hello() + wire.close(1))
+                while data := await reader.read(65_536):
+                    for message in stream.messages(data):
+                        if not welcomed:
+                            wire.read_welcome(message)
+                        welcomed = True
+                return welcomed
+            finally:
+                writer.transport.abort()
+    return False

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Self
 
+from fencelock import portal
 from lab.servers.etcd import EtcdCluster, EtcdMember
 from lab.servers.mariadb import MariaDB
 from lab.servers.process import Process
@@ -99,17 +100,21 @@ def _calls(server: Process) -> int:
     if isinstance(server, ZooKeeper):
         return _number(r"zk_packets_received\s+(\d+)", server.ask("mntr"))
     if isinstance(server, MariaDB):
-        from fencelock.clients.mysql import MySqlClient
-        from fencelock.errors import LockUnavailable
-
-        client = MySqlClient(server.url, timeout_s=5, unavailable=LockUnavailable)
-        try:
-            return int(client.run("SHOW GLOBAL STATUS LIKE 'Questions'").rows[0][1])
-        finally:
-            client.close()
+        return portal.run(_questions(server.url))
     return 0
 
 
 def _number(pattern: str, text: str) -> int:
     found = re.search(pattern, text)
     return int(found[1]) if found else 0
+
+
+async def _questions(url: str) -> int:
+    from fencelock.clients.mysql import MySqlClient
+    from fencelock.errors import LockUnavailable
+
+    client = MySqlClient(url, timeout_s=5, unavailable=LockUnavailable)
+    try:
+        return int((await client.ask("SHOW GLOBAL STATUS LIKE 'Questions'")).rows[0][1])
+    finally:
+        await client.close()

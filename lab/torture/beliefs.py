@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from fencelock import clock
-from fencelock.common import Common
+from fencelock.connection import Terms
 from fencelock.grant import Grant
-from fencelock.lock import DistributedLock
+from fencelock.lock import AsyncLock
 from lab.torture.history import Belief
 
 FILE: Final = "beliefs.jsonl"
@@ -31,15 +31,15 @@ def watch(file: Path, instance: str) -> Iterator[None]:
         os.write(out, (json.dumps(fields) + "\n").encode())
 
     note(began=instance)
-    tell_of, give_back = Common.tell_of, DistributedLock._give_back
+    tell_of, give_back = Terms.tell_of, AsyncLock._give_back
     numbers, names = itertools.count(), dict[int, int]()  # of the grants, by their identity
 
-    def granted(self: Common, name: str, grant: Grant, waited_s: float) -> None:
+    def granted(self: Terms, name: str, grant: Grant, waited_s: float) -> None:
         number = names[id(grant)] = next(numbers)
         note(granted=number, lock=name, token=grant.token, at=clock.now(), waited_s=round(waited_s, 4))
         tell_of(self, name, grant, waited_s)
 
-    async def ended(self: DistributedLock[Any], grant: Grant) -> None:
+    async def ended(self: AsyncLock, grant: Grant) -> None:
         number = names.pop(id(grant), None)
         if number is not None:
             # In this order: an instance that believes in its grant after `at` did so at `at`.
@@ -47,12 +47,12 @@ def watch(file: Path, instance: str) -> Iterator[None]:
             note(ended=number, at=min(at, grant.deadline) if lost else at, lost=lost)
         await give_back(self, grant)
 
-    Common.tell_of = granted  # type: ignore[method-assign]
-    DistributedLock._give_back = ended  # type: ignore[method-assign]
+    Terms.tell_of = granted  # type: ignore[method-assign]
+    AsyncLock._give_back = ended  # type: ignore[method-assign]
     try:
         yield
     finally:
-        Common.tell_of, DistributedLock._give_back = tell_of, give_back  # type: ignore[method-assign]
+        Terms.tell_of, AsyncLock._give_back = tell_of, give_back  # type: ignore[method-assign]
         os.close(out)
 
 

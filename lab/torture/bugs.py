@@ -24,9 +24,9 @@ from app.stock.redis.client import Script
 from app.stock.redis.store import RedisStockStore
 from app.web.connection import Connection
 from fencelock import clock
-from fencelock.etcd.client import EtcdClient
 from fencelock.etcd.lock import Place
 from fencelock.etcd.lookout import Lookout
+from fencelock.etcd.session import Key
 from fencelock.grant import Grant
 from fencelock.lease import Lease
 from fencelock.renewer import Renewer
@@ -121,14 +121,14 @@ def _never_renews() -> None:
 
 
 def _leaves_its_keys() -> None:
-    """A waiter that gives up leaves its place in the queue behind, until its lease ends."""
+    """A waiter that gives up leaves its place in the queue behind, as long as its session lives."""
 
-    async def delete_own(self: EtcdClient, key: str, create_revision: int, timeout_s: float | None = None) -> bool:
-        lost = random.random() <= 0.02  # noqa: S311 - no secret
-        return lost or await original(self, key, create_revision, timeout_s)
+    async def end(self: Key, timeout_s: float) -> None:
+        if random.random() > 0.02:  # noqa: S311 - no secret
+            await original(self, timeout_s)
 
-    original = EtcdClient.delete_own
-    EtcdClient.delete_own = delete_own  # type: ignore[method-assign]
+    original = Key.end
+    Key.end = end  # type: ignore[method-assign]
 
 
 # -- of the guard ------------------------------------------------------------------------------------------------------

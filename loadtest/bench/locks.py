@@ -5,6 +5,7 @@ between. A lock is judged by how often it changes hands, how long one waits for 
 excludes at all, and what it leaves behind.
 """
 
+import asyncio
 import itertools
 import json
 import statistics
@@ -26,8 +27,8 @@ from fencelock import LockUnavailable
 from fencelock.clients.mysql import MySqlClient
 from fencelock.mysql.backend import SCHEMA as LOCK_TABLES
 from fencelock.registry import CLASSES, scheme_of
-from fencelock.steps import in_thread
 from fencelock.zookeeper.client import ZooKeeperClient
+from fencelock.zookeeper.link import Servers
 from lab.cli import check_file
 from lab.servers import EtcdMember, MariaDB, Valkey, ZooKeeper
 from loadtest.bench.race import OURS, PEERS, Contestant, Heat, heat_of, is_installed, medians, race
@@ -99,19 +100,25 @@ def _left_in_redis(addresses: str) -> set[str]:
 
 
 def _left_in_zookeeper(address: str) -> set[str]:
-    client = ZooKeeperClient(address, session_s=10, timeout_s=10, auth=None)
-    try:
-        return {one.path for one in in_thread(client.under("/bench/", deep=True))}
-    finally:
-        client.close()
+    async def look() -> set[str]:
+        client = ZooKeeperClient(Servers.parse(address, 10), session_s=10, timeout_s=10, auth=None)
+        try:
+            return {one.path for one in await client.under("/bench/", deep=True)}
+        finally:
+            await client.close()
+
+    return asyncio.run(look())
 
 
 def _left_in_mysql(address: str) -> set[str]:
-    client = MySqlClient(f"mysql://{address}", timeout_s=10, unavailable=LockUnavailable, schema=LOCK_TABLES)
-    try:
-        return {f"row {name!r}" for (name,) in client.run("SELECT name FROM fencelock_locks").rows}
-    finally:
-        client.close()
+    async def look() -> set[str]:
+        client = MySqlClient(f"mysql://{address}", timeout_s=10, unavailable=LockUnavailable, schema=LOCK_TABLES)
+        try:
+            return {f"row {name!r}" for (name,) in (await client.ask("SELECT name FROM fencelock_locks")).rows}
+        finally:
+            await client.close()
+
+    return asyncio.run(look())
 
 
 # The servers by the first word of our locks' names.

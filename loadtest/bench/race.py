@@ -32,8 +32,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Final, cast
 
-from fencelock.interrupt import uninterrupted
-
 _START_WITHIN_S: Final = 30.0  # for all processes of a heat to be there, and connected
 _END_WITHIN_S: Final = 60.0  # for the last turn
 _GO_WITHIN_S: Final = 15.0
@@ -153,8 +151,7 @@ def race(one: Contestant, url: str, processes: int, hold_ms: float, seconds: flo
         with tempfile.TemporaryDirectory() as folder:
             files = [Path(folder) / str(number) for number in range(processes)]
             for file in files:
-                with uninterrupted():
-                    crowd.append(_Racer(command, file.with_suffix(".errors")))
+                crowd.append(_Racer(command, file.with_suffix(".errors")))
             for racer in crowd:
                 racer.hear("ready", _START_WITHIN_S)
             for length_s in (_WARM_S, seconds):

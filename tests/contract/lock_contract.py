@@ -119,7 +119,7 @@ class InThread:
         return self._value
 
 
-def hold_and_release(lock: DistributedLock[Any]) -> int:
+def hold_and_release(lock: DistributedLock) -> int:
     """Take the lock and give it back: its token."""
     with lock as grant:
         return grant.token
@@ -169,7 +169,7 @@ class LockContract(TaskContract):
         backend.close()
 
     @pytest.fixture
-    def lock(self, backend: LockBackend, name: str) -> DistributedLock[Any]:
+    def lock(self, backend: LockBackend, name: str) -> DistributedLock:
         return backend.lock(name)
 
     @pytest.fixture
@@ -180,7 +180,7 @@ class LockContract(TaskContract):
         brief.close()
 
     @pytest.fixture
-    def brief_lock(self, brief_backend: LockBackend, name: str) -> DistributedLock[Any]:
+    def brief_lock(self, brief_backend: LockBackend, name: str) -> DistributedLock:
         """The lock of that name, with short leases."""
         return brief_backend.lock(name)
 
@@ -193,8 +193,8 @@ class LockContract(TaskContract):
     @pytest.fixture
     def blocks(self, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
         """Set once a thread has been told that it must wait, and waits."""
-        waits, block = threading.Event(), Wake.block
-        monkeypatch.setattr(Wake, "block", lambda wake, timeout_s: (waits.set(), block(wake, timeout_s))[1])
+        waits, wait = threading.Event(), Wake.wait
+        monkeypatch.setattr(Wake, "wait", lambda wake, timeout_s: (waits.set(), wait(wake, timeout_s))[1])
         return waits
 
     @pytest.fixture
@@ -223,7 +223,7 @@ class LockContract(TaskContract):
         inside = 0
         most = 0
 
-        def work(lock: DistributedLock[Any]) -> None:
+        def work(lock: DistributedLock) -> None:
             nonlocal inside, most
             for _ in range(20):
                 with lock:
@@ -240,7 +240,7 @@ class LockContract(TaskContract):
 
     @promise("fair")
     @promise("shows_queue")
-    def test_serves_in_order(self, backend: LockBackend, lock: DistributedLock[Any], name: str) -> None:
+    def test_serves_in_order(self, backend: LockBackend, lock: DistributedLock, name: str) -> None:
         """Contenders get the lock in the order in which they queued, and tokens grow in that order."""
         served: list[tuple[int, int]] = []
         first = lock.acquire()
@@ -295,7 +295,7 @@ class LockContract(TaskContract):
 
     # -- the ways to acquire -----------------------------------------------------------------------------------------
 
-    def test_try_acquire(self, lock: DistributedLock[Any], workers: Callable[..., Worker]) -> None:
+    def test_try_acquire(self, lock: DistributedLock, workers: Callable[..., Worker]) -> None:
         """try_acquire gives the lock if it is free, else None, and leaves nothing in the queue."""
         worker = workers()
         worker.ask("acquire")
@@ -308,7 +308,7 @@ class LockContract(TaskContract):
         lock.release()
 
     def test_timeout_leaves_no_key(
-        self, lock: DistributedLock[Any], system: LockSystem, workers: Callable[..., Worker]
+        self, lock: DistributedLock, system: LockSystem, workers: Callable[..., Worker]
     ) -> None:
         """A wait that is over raises LockTimeout; the holder's key and lease are then the only ones."""
         worker = workers()
@@ -323,7 +323,7 @@ class LockContract(TaskContract):
         worker.ask("release")
 
     def test_cancel_leaves_no_key(
-        self, lock: DistributedLock[Any], system: LockSystem, workers: Callable[..., Worker]
+        self, lock: DistributedLock, system: LockSystem, workers: Callable[..., Worker]
     ) -> None:
         """A wait that is called off raises LockCancelled at once; the holder's key and lease are then the only ones."""
         worker = workers()
@@ -338,7 +338,7 @@ class LockContract(TaskContract):
         eventually(lambda: len(system.leftovers()) == alone, "nothing but the holder's is left")
         worker.ask("release")
 
-    def test_negative_wait_is_refused(self, lock: DistributedLock[Any]) -> None:
+    def test_negative_wait_is_refused(self, lock: DistributedLock) -> None:
         """A negative wait is the caller's mistake, not a lock that is taken."""
         with pytest.raises(ValueError, match="wait_s"):
             lock.acquire(wait_s=-1)
@@ -404,7 +404,7 @@ class LockContract(TaskContract):
 
     # -- owners ------------------------------------------------------------------------------------------------------
 
-    def test_is_reentrant(self, lock: DistributedLock[Any], workers: Callable[..., Worker]) -> None:
+    def test_is_reentrant(self, lock: DistributedLock, workers: Callable[..., Worker]) -> None:
         """The owner may acquire again; only its last release gives the lock back."""
         worker = workers()
         with lock as outer:
@@ -419,13 +419,13 @@ class LockContract(TaskContract):
         assert "token" in worker.ask("acquire", wait_s=WITHIN_S)
         worker.ask("release")
 
-    def test_another_thread_is_another_owner(self, lock: DistributedLock[Any]) -> None:
+    def test_another_thread_is_another_owner(self, lock: DistributedLock) -> None:
         """A thread doesn't own what another thread of the same process acquired."""
         with lock:
             assert InThread(lambda: lock.held_by_me).result() is False
             assert InThread(lock.try_acquire).result() is None
 
-    def test_release_by_a_non_owner_raises(self, lock: DistributedLock[Any], system: LockSystem) -> None:
+    def test_release_by_a_non_owner_raises(self, lock: DistributedLock, system: LockSystem) -> None:
         """Nobody can release what is not theirs, and trying changes nothing."""
         with pytest.raises(LockNotHeld):
             lock.release()
@@ -435,7 +435,7 @@ class LockContract(TaskContract):
             assert lock.held_by_me
             assert [contender.key for contender in lock.contenders()] == [grant.key]
 
-    def test_a_new_thread_does_not_inherit(self, brief_lock: DistributedLock[Any]) -> None:
+    def test_a_new_thread_does_not_inherit(self, brief_lock: DistributedLock) -> None:
         """The lock of a thread that died is given back; a new thread with its recycled identifier never has it."""
 
         def look() -> tuple[int, bool, int]:
@@ -460,7 +460,7 @@ class LockContract(TaskContract):
     # -- losing it ---------------------------------------------------------------------------------------------------
 
     @promise("leases")
-    def test_a_lost_lease_raises(self, brief_lock: DistributedLock[Any], system: LockSystem) -> None:
+    def test_a_lost_lease_raises(self, brief_lock: DistributedLock, system: LockSystem) -> None:
         """A holder whose lease ended is told, by callback, flag and error; after its release it can begin anew."""
         told = threading.Event()
         grant = brief_lock.acquire()
@@ -480,7 +480,7 @@ class LockContract(TaskContract):
             assert again.token > grant.token or not self.guarantees.fencing
 
     @promise("leases")
-    def test_with_tells_of_a_loss(self, brief_lock: DistributedLock[Any], system: LockSystem) -> None:
+    def test_with_tells_of_a_loss(self, brief_lock: DistributedLock, system: LockSystem) -> None:
         """A `with` whose lock was lost inside raises at its end, but never hides the body's own error."""
         with pytest.raises(LockLost), brief_lock as grant:
             system.end_lease(grant)
@@ -491,7 +491,7 @@ class LockContract(TaskContract):
             raise KeyError
 
     @promise("leases")
-    def test_a_deleted_key_is_a_loss(self, brief_lock: DistributedLock[Any], system: LockSystem) -> None:
+    def test_a_deleted_key_is_a_loss(self, brief_lock: DistributedLock, system: LockSystem) -> None:
         """A holder whose key is deleted by hand, its lease alive, is told by the next renewal."""
         grant = brief_lock.acquire()
         system.delete_key(grant.key)
@@ -500,7 +500,7 @@ class LockContract(TaskContract):
             brief_lock.release()
 
     def test_a_release_can_be_forced(
-        self, brief_backend: LockBackend, brief_lock: DistributedLock[Any], lock: DistributedLock[Any], name: str
+        self, brief_backend: LockBackend, brief_lock: DistributedLock, lock: DistributedLock, name: str
     ) -> None:
         """The next waiter has the lock, with a higher token; the holder is told by its next renewal."""
         if not self.guarantees.forces_release:
@@ -520,7 +520,7 @@ class LockContract(TaskContract):
 
     @promise("leases")
     def test_a_release_spares_the_next_owner(
-        self, brief_lock: DistributedLock[Any], system: LockSystem, workers: Callable[..., Worker]
+        self, brief_lock: DistributedLock, system: LockSystem, workers: Callable[..., Worker]
     ) -> None:
         """Releasing a lock that was lost does nothing to whoever owns it now."""
         worker = workers()
@@ -535,7 +535,7 @@ class LockContract(TaskContract):
         worker.ask("release")
 
     @promise("leases")
-    def test_a_callback_may_use_the_lock(self, brief_lock: DistributedLock[Any], system: LockSystem) -> None:
+    def test_a_callback_may_use_the_lock(self, brief_lock: DistributedLock, system: LockSystem) -> None:
         """An on_lost callback that looks at the lock, or releases it, doesn't block anybody."""
         looked: list[int] = []
         grant = brief_lock.acquire(owner="me")
@@ -548,7 +548,7 @@ class LockContract(TaskContract):
             brief_lock.release(owner="me")
 
     @promise("leases")
-    def test_a_renewal_that_is_paused_loses_the_lock(self, system: LockSystem, lock: DistributedLock[Any]) -> None:
+    def test_a_renewal_that_is_paused_loses_the_lock(self, system: LockSystem, lock: DistributedLock) -> None:
         """Nothing is renewed for a while: the holder is told at its deadline. Afterwards all is renewed again."""
         ttl_s = 2 * TTL_S  # a starved machine renews late
         backend = system.open(ttl_s)
@@ -570,9 +570,7 @@ class LockContract(TaskContract):
 
     @promise("leases")
     @pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="no clock here goes on in a suspended machine")
-    def test_a_suspended_machine_loses_the_lock(
-        self, lock: DistributedLock[Any], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_suspended_machine_loses_the_lock(self, lock: DistributedLock, monkeypatch: pytest.MonkeyPatch) -> None:
         """On waking, a machine that was suspended for an hour finds its lease lost at once; nobody has to tell it."""
         told = threading.Event()
         grant = lock.acquire()
@@ -589,7 +587,7 @@ class LockContract(TaskContract):
 
     @promise("leases")
     def test_a_machine_that_was_suspended_before_is_like_any_other(
-        self, lock: DistributedLock[Any], workers: Callable[..., Worker]
+        self, lock: DistributedLock, workers: Callable[..., Worker]
     ) -> None:
         """Where the clocks differ by an hour they are not mixed up: a lease is had, renewed, and not lost."""
         under = ["unshare", "--time", "--boottime", "3600"]
@@ -605,7 +603,7 @@ class LockContract(TaskContract):
     # -- others die --------------------------------------------------------------------------------------------------
 
     @promise("leases")
-    def test_a_killed_holder_is_succeeded(self, lock: DistributedLock[Any], workers: Callable[..., Worker]) -> None:
+    def test_a_killed_holder_is_succeeded(self, lock: DistributedLock, workers: Callable[..., Worker]) -> None:
         """kill -9 of the holder: the next in line has the lock after about one TTL."""
         worker = workers(TTL_S)
         worker.ask("acquire")
@@ -615,7 +613,7 @@ class LockContract(TaskContract):
 
     @promise("shows_queue")
     @promise("leases")
-    def test_a_killed_waiter_is_skipped(self, lock: DistributedLock[Any], workers: Callable[..., Worker]) -> None:
+    def test_a_killed_waiter_is_skipped(self, lock: DistributedLock, workers: Callable[..., Worker]) -> None:
         """kill -9 of a waiter: those behind it get their turn all the same, and not while the holder holds."""
         holder, waiter = workers(2 * TTL_S), workers(TTL_S)
         holder.ask("acquire")
@@ -633,7 +631,7 @@ class LockContract(TaskContract):
     @promise("shows_queue")
     @promise("leases")
     def test_a_waiter_whose_key_is_deleted_starts_again(
-        self, system: LockSystem, brief_backend: LockBackend, lock: DistributedLock[Any], name: str
+        self, system: LockSystem, brief_backend: LockBackend, lock: DistributedLock, name: str
     ) -> None:
         """A waiter whose own key vanished doesn't believe that it is next, and doesn't wait for ever."""
         lock.acquire()
@@ -655,7 +653,7 @@ class LockContract(TaskContract):
 
     # It may come in a finalizer, where Python can't raise it.
     @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-    def test_ctrl_c_leaves_nothing(self, backend: LockBackend, lock: DistributedLock[Any]) -> None:
+    def test_ctrl_c_leaves_nothing(self, backend: LockBackend, lock: DistributedLock) -> None:
         """A Ctrl-C at any moment of an acquire or release leaves no key, and no thread that can't go on."""
 
         class Interrupted(BaseException):
@@ -704,7 +702,7 @@ class LockContract(TaskContract):
         with pytest.raises(LockUnavailable):
             closing.lock(name).acquire()
 
-    def test_a_thread_without_an_object_must_name_its_owner(self, lock: DistributedLock[Any]) -> None:
+    def test_a_thread_without_an_object_must_name_its_owner(self, lock: DistributedLock) -> None:
         """A thread that Python's threading doesn't know has no identity that could be trusted."""
         answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
@@ -721,7 +719,7 @@ class LockContract(TaskContract):
 
     # -- a forked child ----------------------------------------------------------------------------------------------
 
-    def test_a_child_does_not_have_its_parents_lock(self, lock: DistributedLock[Any]) -> None:
+    def test_a_child_does_not_have_its_parents_lock(self, lock: DistributedLock) -> None:
         """What the parent holds is the parent's: a forked child neither owns it nor can give it back."""
 
         def look(grant: Grant) -> tuple[Any, ...]:
@@ -832,6 +830,24 @@ class LockContract(TaskContract):
                 grant.ensure_held()
                 assert other.try_acquire() is None
             lock.release()
+
+    @pytest.mark.slow
+    @promise("leases")
+    def test_dead_waiters_cost_as_much_as_a_dead_holder(
+        self, system: LockSystem, backend: LockBackend, name: str
+    ) -> None:
+        """If a holder and those behind it vanish without a word, the next one has the lock after a TTL or two."""
+        dead, ttl_s = 8, 3
+        with self._behind_proxies(system, ttl_s) as (behind, paths):
+            for number in range(dead):
+                InThread(lambda number=number: behind.lock(name).acquire(owner=number))
+                self._until_queued(backend.lock(name), number + 1)
+            for path in paths:
+                path.stall()
+            with backend.lock(name).holding(wait_s=dead * ttl_s - 2 * ttl_s):
+                pass
+            for path in paths:
+                path.restore()
 
     @promise("leases")
     def test_a_release_that_fails_is_made_good(self, system: LockSystem, backend: LockBackend, name: str) -> None:
@@ -971,13 +987,13 @@ class LockContract(TaskContract):
             return True
         return False
 
-    def _until_queued(self, lock: DistributedLock[Any], number: int) -> None:
+    def _until_queued(self, lock: DistributedLock, number: int) -> None:
         """Holder and waiters are so many, as far as the backend shows them."""
         shown = number if self.guarantees.shows_queue else min(number, 1)
         eventually(lambda: len(lock.contenders()) == shown, f"{shown} in the queue")
 
     @staticmethod
-    def _reachable(lock: DistributedLock[Any]) -> bool:
+    def _reachable(lock: DistributedLock) -> bool:
         try:
             return bool(lock.contenders())
         except LockUnavailable:

@@ -80,9 +80,7 @@ class TaskContract:
         await asyncio.gather(*(work() for _ in range(8)))
         assert most == 1
 
-    async def test_tasks_and_threads_exclude_each_other(
-        self, tasks_lock: AsyncLock, lock: DistributedLock[Any]
-    ) -> None:
+    async def test_tasks_and_threads_exclude_each_other(self, tasks_lock: AsyncLock, lock: DistributedLock) -> None:
         """Both faces are contenders of the same lock."""
         async with tasks_lock as grant:
             assert await asyncio.to_thread(lock.try_acquire) is None
@@ -203,7 +201,7 @@ class TaskContract:
     @promise("forces_release")
     async def test_a_task_can_force_a_release(self, brief_tasks_lock: AsyncLock) -> None:
         grant = await brief_tasks_lock.acquire()
-        had = await brief_tasks_lock._backend.aio.force_release(brief_tasks_lock.name)
+        had = await brief_tasks_lock._source.aio.force_release(brief_tasks_lock.name)
         assert had is not None
         assert had.key == grant.key
         await eventually_async(lambda: grant.lost, "the loss is noticed")
@@ -248,7 +246,7 @@ class TaskContract:
             assert not grant.lost
 
     @promise("leases")
-    async def test_a_blocked_loop_loses_the_lock(self, brief_tasks_lock: AsyncLock, lock: DistributedLock[Any]) -> None:
+    async def test_a_blocked_loop_loses_the_lock(self, brief_tasks_lock: AsyncLock, lock: DistributedLock) -> None:
         """A loop that stands still has the lock for a TTL, as nothing on it could be told; then others get it."""
         got = threading.Event()
 
@@ -304,7 +302,7 @@ class TaskContract:
 
     async def test_waiting_tasks_cost_no_thread(self, tasks_lock: AsyncLock, monkeypatch: pytest.MonkeyPatch) -> None:
         """However many wait, there are as many threads; and the holder can release."""
-        waiting, sleep = set[Wake](), Wake.sleep
+        waiting, sleep = set[Wake](), Wake.wait
 
         async def sleep_and_tell(wake: Wake, timeout_s: float) -> bool:
             waiting.add(wake)
@@ -314,7 +312,7 @@ class TaskContract:
             async with tasks_lock:
                 pass
 
-        monkeypatch.setattr(Wake, "sleep", sleep_and_tell)
+        monkeypatch.setattr(Wake, "wait", sleep_and_tell)
         async with tasks_lock:
             first = asyncio.create_task(once())
             await eventually_async(lambda: waiting, "the first one waits")
@@ -328,7 +326,7 @@ class TaskContract:
         await asyncio.wait_for(asyncio.gather(first, *rest), 4 * WITHIN_S)
         assert many <= few + 2
 
-    async def test_closing_wakes_waiting_tasks(self, system: Any, lock: DistributedLock[Any]) -> None:
+    async def test_closing_wakes_waiting_tasks(self, system: Any, lock: DistributedLock) -> None:
         """Tasks that wait when the connection is closed leave the queue and are told."""
         locks = system.open(10).aio
         await asyncio.to_thread(lock.acquire, owner="me")
@@ -342,7 +340,7 @@ class TaskContract:
 
     # -- help --------------------------------------------------------------------------------------------------------
 
-    async def _until_in_line(self, lock: "AsyncLock | DistributedLock[Any]", number: int) -> None:
+    async def _until_in_line(self, lock: "AsyncLock | DistributedLock", number: int) -> None:
         """Holder and waiters are so many, as far as the backend shows them."""
         shown = number if self.guarantees.shows_queue else min(number, 1)
         if self.guarantees.scope is Scope.NOBODY:

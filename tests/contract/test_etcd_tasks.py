@@ -10,9 +10,8 @@ import pytest
 
 from fencelock import AsyncLocks, LockError, LockLost, LockTimeout, LockUnavailable
 from fencelock.etcd import lookout
-from fencelock.etcd.aio import AsyncElection, AsyncSession
-from fencelock.etcd.backend import EtcdBackend
-from fencelock.etcd.session import Session
+from fencelock.etcd.backend import AsyncSession, EtcdBackend
+from fencelock.etcd.election import AsyncElection
 from fencelock.local import LocalBackend
 from lab.servers import EtcdMember
 from tests.contract.lock_contract import CALM_S, TTL_S
@@ -316,10 +315,9 @@ async def test_the_loop_renews_a_session(locks: AsyncLocks, brief: AsyncLocks) -
 
 async def test_a_task_uses_a_lease_that_somebody_else_has_granted(etcd: EtcdMember, locks: AsyncLocks) -> None:
     """It is kept, with its own TTL. A lease that isn't there is an error; a task that is cancelled does not end it."""
-    backend, lease_id = locks.backend, int((await do(etcd, "lease", "grant", "60")).split()[1], 16)
+    lease_id = int((await do(etcd, "lease", "grant", "60")).split()[1], 16)
     for moment in range(MOMENTS):
-        beginning = Session.begin(backend, backend.loop_renewers.here(), lease_id=lease_id)
-        opening = asyncio.create_task(AsyncSession.open(backend, beginning, borrowed=True))
+        opening = asyncio.create_task(AsyncSession.open(locks.backend.here(), ttl_s=None, lease_id=lease_id))
         await asyncio.sleep(moment * 0.0001)  # not a wait for anything: a different moment each time
         opening.cancel()
         await asyncio.wait({opening}, timeout=WITHIN_S)

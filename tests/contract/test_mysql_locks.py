@@ -1,12 +1,13 @@
 """Both MySQL locks keep the contract; and what is theirs alone: names, tokens, silent sessions, tables, URLs, TLS."""
 
+import asyncio
 import os
 import signal
 import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -22,14 +23,13 @@ from cryptography.hazmat.primitives.asymmetric.padding import MGF1, OAEP
 from cryptography.hazmat.primitives.hashes import SHA1
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from fencelock import Cancel, Grant, LockCancelled, LockTimeout, LockUnavailable
+from fencelock import Cancel, Grant, LockCancelled, LockTimeout, LockUnavailable, portal
 from fencelock.clients.mysql import client as mysql_client
 from fencelock.errors import ConfigurationError
 from fencelock.mysql import row
 from fencelock.mysql.backend import MySqlBackend, Tokens
 from fencelock.mysql.for_update import MySqlForUpdateBackend
 from fencelock.mysql.row import MySqlRowBackend
-from fencelock.steps import in_thread
 from lab.servers import MariaDB
 from lab.servers.process import free_port
 from tests.contract.lock_contract import TTL_S, InThread, LockContract, LockSystem, hold_and_release
@@ -246,13 +246,15 @@ def test_a_token_that_comes_late_is_no_ownership(
     slow = open_(system.kind, system.server.url)
     stands, go = threading.Event(), threading.Event()
 
-    def stand(*how: Any) -> Coroutine[Any, Any, tuple[str, int]]:
+    tokens = slow.threads.tokens
+
+    async def stand(*how: Any) -> tuple[str, int]:
         if not stands.is_set():
             stands.set()
-            assert go.wait(2 * WITHIN_S)
-        return Tokens.next(slow.tokens, *how)
+            assert await asyncio.to_thread(go.wait, 2 * WITHIN_S)
+        return await Tokens.next(tokens, *how)
 
-    monkeypatch.setattr(slow.tokens, "next", stand)
+    monkeypatch.setattr(tokens, "next", stand)
     late = InThread(lambda: hold_and_release(slow.lock("/test/late")))
     assert stands.wait(WITHIN_S)
     if system.kind is MySqlRowBackend:  # at once, as if the server's clock had jumped: not even our own clock tells
@@ -531,7 +533,7 @@ def test_a_paused_waiter_stops_those_behind_it_for_a_ttl(server: MariaDB, rows: 
         worker.resume()
         eventually(lambda: waiting(server) == 1, "it waits again")
         assert not grant.lost
-        in_thread(grant.lease.hold.end(1.0))
+        portal.run(grant.lease.hold.end(1.0))
         assert worker.answer()["token"] > grant.token
         worker.ask("release")
 
@@ -586,7 +588,7 @@ def test_a_dead_owners_row_is_taken_without_waiting(server: MariaDB, open_: Open
     grant = lock.try_acquire()
     assert grant is not None
     assert grant.token > before.token
-    in_thread(before.lease.hold.end(1.0))
+    portal.run(before.lease.hold.end(1.0))
     assert [contender.key for contender in lock.contenders()] == [grant.key]
     lock.release()
     eventually(lambda: before.lost, "the dead one is told, if it should live")
@@ -605,7 +607,7 @@ def test_two_who_find_the_same_dead_row_do_not_both_get_it(
 
         monkeypatch.setattr(row._Attempt, "_look", over)
         assert InThread(late.try_acquire).result() is None
-        assert in_thread(grant.lease.hold.renew(WITHIN_S))
+        assert portal.run(grant.lease.hold.renew(WITHIN_S))
         assert [contender.key for contender in backend.contenders("/test/two")] == [grant.key]
 
 

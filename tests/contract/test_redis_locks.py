@@ -312,7 +312,7 @@ def test_redis_py_is_told_its_own_options_only() -> None:
     """Those that it does not know it refuses."""
     for query in ("redisson_wait_s=30&health_check_interval=7", "health_check_interval=7&redisson_wait_s=30"):
         with RedisFairBackend.from_url(LockUrl.parse(f"redis+fair://:secret@localhost/3?{query}")) as backend:
-            asked = backend.client.client(brief=False).connection_pool.connection_kwargs
+            asked = backend.threads.client.redis.connection_pool.connection_kwargs
             assert (backend.redisson_wait_s, asked["db"], asked["health_check_interval"]) == (30, 3, 7)
 
 
@@ -543,7 +543,7 @@ def test_redlock_keeps_what_is_held_while_others_come_and_go(three_servers: list
     """One of three servers is frozen, and the process takes and gives back all the time: what it holds is renewed."""
     ttl_s, over = 2 * TTL_S, threading.Event()
 
-    def come_and_go(lock: DistributedLock[RedlockBackend]) -> int:
+    def come_and_go(lock: DistributedLock) -> int:
         turns = 0
         while not over.is_set():
             with contextlib.suppress(LockUnavailable, LockLost), lock:
@@ -569,3 +569,56 @@ def test_redlock_keeps_what_is_held_while_others_come_and_go(three_servers: list
             for thread in crowd:
                 thread.thread.join(WITHIN_S)
     eventually(lambda: not RedlockSystem(three_servers).leftovers(), "nothing is left on the server")
+
+
+async def test_a_release_wakes_one_of_a_process(shared_server: Valkey) -> None:
+    """However many wait, each grant costs a few scripts; and with the last waiter goes the subscription."""
+    many = 60
+
+    def scripts() -> int:
+        stats = shared_server.ask("INFO", "commandstats")
+        return sum(map(int, re.findall(r"cmdstat_(?:eval|evalsha):calls=(\d+)", stats)))
+
+    async def once() -> None:
+        async with lock:
+            pass
+
+    async with RedisBackend(shared_server.url, ttl_s=60).aio as locks:
+        lock = locks.lock("/test/crowd")
+        async with lock:
+            waiting = [asyncio.create_task(once()) for _ in range(many)]
+            listener = locks.backend.here().client.listener  # type: ignore[attr-defined]
+            await eventually_async(
+                lambda: sum(len(one.line) for one in listener._channels.values()) == many, "all wait"
+            )
+            before = scripts()
+        await asyncio.gather(*waiting)
+        assert scripts() - before < 4 * many
+        subscriptions = lambda: int(str(shared_server.ask("PUBSUB", "NUMPAT")))  # noqa: E731
+        await eventually_async(lambda: subscriptions() == 0, "nobody listens")
+
+
+async def test_a_woken_waiter_that_leaves_wakes_the_next(
+    shared_server: Valkey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the message that it has heard would be lost, and the next one would wait for its next look."""
+    monkeypatch.setattr(redis_lock, "_LOOK_AGAIN_S", 600.0)
+    async with RedisBackend(shared_server.url, ttl_s=60).aio as locks:
+        lock = locks.lock("/test/leaves")
+        listener = locks.backend.here().client.listener  # type: ignore[attr-defined]
+
+        def waiting() -> int:
+            return sum(len(one.line) for one in listener._channels.values())
+
+        for _ in range(20):
+            async with lock:
+                first = asyncio.create_task(lock.acquire(owner="first"))
+                await eventually_async(lambda: waiting() == 1, "one waits")
+                second = asyncio.create_task(lock.acquire(owner="second"))
+                await eventually_async(lambda: waiting() == 2, "another one waits")
+            first.cancel()
+            await asyncio.wait({first})
+            if not first.cancelled():
+                await lock.release(owner="first")
+            await asyncio.wait_for(second, WITHIN_S)
+            await lock.release(owner="second")

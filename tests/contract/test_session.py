@@ -175,7 +175,7 @@ def test_nothing_is_kept_of_what_was_released(backend: EtcdBackend) -> None:
             del grant
         gc.collect()
         assert [ref() for ref in ended] == [None] * 5
-        assert session._deleted == set()  # nothing that its renewal would have to delete again
+        assert session._session._session._deleted == set()  # nothing that its renewal would have to delete again
 
 
 def test_a_key_whose_creation_was_not_answered(etcd: EtcdMember) -> None:
@@ -190,7 +190,7 @@ def _release_before_it_arrives(etcd: EtcdMember, name: str) -> None:
         other = EtcdBackend([etcd.endpoint], ttl_s=TTL_S)
         backend = EtcdBackend([f"http://127.0.0.1:{proxy.port}", etcd.endpoint], ttl_s=TTL_S, timeout_s=1)
         with backend.session() as session:
-            backend.client._current = 0
+            backend.threads.client._current = 0
             backend.ping(1)
             proxy.stall_at(name.encode())
             lock = session.lock(name)

@@ -1,5 +1,6 @@
 """A new lock is one file and one line: this one keeps the contract, and is opened by its URL like all others."""
 
+import asyncio
 import fcntl
 import json
 from collections.abc import Iterator
@@ -9,10 +10,10 @@ from typing import Any
 import pytest
 
 from fencelock import Grant, LockBackend, connect
+from fencelock.connection import Terms
 from fencelock.registry import CLASSES
-from fencelock.steps import in_thread
 from tests.contract.lock_contract import LockContract, LockSystem
-from tests.contract.toy_lock import ToyBackend
+from tests.contract.toy_lock import ToyBackend, ToyConnection
 
 THE_LINE = {"toy": "tests.contract.toy_lock:ToyBackend"}
 
@@ -22,6 +23,7 @@ class ToySystem(LockSystem):
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / "locks"
+        self._file.touch()
 
     def options(self, ttl_s: float) -> dict[str, Any]:
         return {"file": str(self._file), "ttl_s": ttl_s}
@@ -31,20 +33,20 @@ class ToySystem(LockSystem):
 
     def delete_key(self, key: str) -> None:
         async def delete() -> None:
-            async with ToyBackend(str(self._file)).table(1) as table:
+            async with ToyConnection(Terms("toy", {}), self._file).table(1) as table:
                 table["held"] = {name: line for name, line in table["held"].items() if line["key"] != key}
 
-        in_thread(delete())
+        asyncio.run(delete())
 
     def end_lease(self, grant: Grant) -> None:
         self.delete_key(grant.key)
 
     def leftovers(self) -> list[str]:
         async def look() -> list[str]:
-            async with ToyBackend(str(self._file)).table(1) as table:
+            async with ToyConnection(Terms("toy", {}), self._file).table(1) as table:
                 return list(table["held"])
 
-        return in_thread(look())
+        return asyncio.run(look())
 
     def restart(self) -> None:
         json.loads(self._file.read_text())  # there is no server, and all is on disk

@@ -22,10 +22,9 @@ from kazoo.exceptions import NoAuthError, NoNodeError
 from kazoo.protocol.serialization import Close, Connect
 from kazoo.security import make_acl, make_digest_acl
 
-from fencelock import DistributedLock, Grant, LockLost, LockTimeout, LockUnavailable
+from fencelock import DistributedLock, Grant, LockLost, LockTimeout, LockUnavailable, portal
 from fencelock.clock import now
 from fencelock.errors import ConfigurationError
-from fencelock.steps import in_thread
 from fencelock.zookeeper import lock as zookeeper
 from fencelock.zookeeper import session as zookeeper_session
 from fencelock.zookeeper.lock import ZooKeeperBackend
@@ -60,14 +59,20 @@ def close_session(server: ZooKeeper, client_id: tuple[int, bytes]) -> None:
 
 def client_id(backend: ZooKeeperBackend) -> tuple[int, bytes] | None:
     """Its session, and the password of that."""
-    session = backend.client._threads.session
+    session = backend.threads.client._session
     return None if session is None else (session.id.number, session.id.password)
 
 
-def sessions_of(backend: ZooKeeperBackend) -> list[Any]:
-    """The sessions that its client has."""
-    client: Any = backend.client
-    return [slot.session for slot in (client._threads, *client._loops) if slot.session is not None]
+def sessions_of(backend: ZooKeeperBackend) -> list[zookeeper_session.Session]:
+    """Those of all loops, that of the threads' included."""
+    clients = [client for one in backend._connections.values() for client in one._clients.values()]  # type: ignore[attr-defined]
+    return [client._session for client in clients if client._session is not None]
+
+
+def end(session: zookeeper_session.Session) -> None:
+    """On its loop."""
+    session._link.loop.call_soon_threadsafe(session.end, "it is over")
+    eventually(lambda: session.over is not None, "it is over")
 
 
 class ZooKeeperSystem(LockSystem):
@@ -279,10 +284,9 @@ def test_a_waiter_that_was_thrown_out_has_no_turn(server: ZooKeeper, backend: Zo
 def test_numbers_that_are_used_up_are_no_lock(
     backend: ZooKeeperBackend, server: ZooKeeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After 2147483647 a server counts on below zero, which sorts into no order: nobody queues there any more."""
+    """From 2147483647 on a server gives all the same one, which sorts into no order: nobody queues there any more."""
     name = f"/test/{uuid.uuid4().hex}"
-    # As it would look to us: a name of which nobody can tell where it belongs.
-    monkeypatch.setattr(zookeeper_session, "sequence", lambda name: None)
+    monkeypatch.setattr(zookeeper_session, "_NUMBERS", 0)  # as if the first one were the last
     with pytest.raises(LockUnavailable, match=f"no more numbers for {name}"):
         backend.lock(name).acquire()
     eventually(lambda: not leftovers(server), "nothing is left on the server")
@@ -366,10 +370,10 @@ def test_many_who_come_at_once_share_a_session(server: ZooKeeper) -> None:
     """A session is made once, whoever asks for it first; and once again when it is over."""
     backend = ZooKeeperBackend(server.hosts, ttl_s=TTL_S)
     for _ in range(2):
-        sessions = [InThread(lambda: in_thread(backend.client.session(WITHIN_S))) for _ in range(8)]
+        sessions = [InThread(lambda: portal.run(backend.threads.client.session(WITHIN_S))) for _ in range(8)]
         made = {id(thread.result()): thread.result() for thread in sessions}
         assert len(made) == 1
-        next(iter(made.values())).end("it is over")
+        end(next(iter(made.values())))
     backend.close()
 
 
@@ -653,27 +657,15 @@ def test_closing_does_not_wait_for_a_frozen_server(server: ZooKeeper) -> None:
 
 
 def test_a_loss_is_told_before_others_get_the_lock(server: ZooKeeper) -> None:
-    """The holder hears of it before a session is ended for others; a callback that never returns keeps nobody out."""
-    closing, other = ZooKeeperBackend(server.hosts, ttl_s=60), ZooKeeperBackend(server.hosts, ttl_s=60)
-    lock = other.lock("/test/told")
-    seen: list[Grant | None] = []
-    go_on = threading.Event()
-
-    def told() -> None:
-        began = time.monotonic()
-        eventually(lambda: time.monotonic() > began + 0.3, "the session could have been ended")
-        seen.append(lock.try_acquire(owner="me"))
-        go_on.wait(WITHIN_S)  # which it must not do
-
-    closing.lock("/test/told").acquire(owner="me").on_lost(told)
-    ending = InThread(closing.close)
-    eventually(lambda: seen, "it is told")
-    assert seen == [None]
-    lock.acquire(wait_s=WITHIN_S)
-    lock.release()
-    go_on.set()
-    ending.result()
-    other.close()
+    """The holder hears of it before a session is ended for others."""
+    seen: list[list[str]] = []
+    with raw(server) as client:
+        backend = ZooKeeperBackend(server.hosts, ttl_s=60)
+        grant = backend.lock("/test/told").acquire()
+        grant.on_lost(lambda: seen.append(client.get_children("/test/told")))
+        backend.close()
+        assert seen == [[grant.key.rpartition("/")[2]]]
+        eventually(lambda: not leftovers(server), "nothing is left on the server")
 
 
 def test_what_is_lost_is_in_nobodys_way(server: ZooKeeper, backend: ZooKeeperBackend) -> None:
@@ -859,9 +851,8 @@ def test_login(server: ZooKeeper) -> None:
             assert client.get_acls(grant.key)[0] == acl
             with raw(server) as stranger, pytest.raises(NoAuthError):
                 stranger.get(grant.key)
-            session = friend.client._threads.session
-            assert session is not None
-            session.end("it is over")
+            (session,) = sessions_of(friend)
+            end(session)
             assert grant.lost
         with friend.lock("/guarded/other"):  # logged in again
             pass

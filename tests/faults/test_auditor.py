@@ -21,8 +21,7 @@ from app.stock.redis.keys import Keys
 from app.stock.watermark import tag_of
 from app.telemetry.metrics import Metrics
 from fencelock import LockUnavailable
-from fencelock.etcd.election import Leadership
-from fencelock.steps import Pause
+from fencelock.etcd.election import AsyncLeadership
 from lab.servers import EtcdMember, Valkey
 from lab.torture.proxy import Proxy
 from tests.harness.shop import TOKEN, Counter, Instance, buy, settings
@@ -307,24 +306,26 @@ def test_one_that_can_not_look_gives_the_office_up(etcd: EtcdMember, valkey: Val
 async def test_one_that_loses_the_office_stands_again(
     audited: Audited, etcd: EtcdMember, valkey: Valkey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An auditor cut off from etcd as it writes the record is no leader; when etcd is back it is elected again."""
-    record, writing = Leadership.written, asyncio.Event()
+    """Cut off from etcd as it writes the record, it leads no more; when etcd is back it is elected, and looks again."""
+    record, writing = AsyncLeadership.record, asyncio.Event()
 
-    async def in_vain(self: Leadership, value: str) -> None:
+    async def in_vain(self: AsyncLeadership, value: str) -> None:
         if writing.is_set():
             await record(self, value)
             return
         path.stall()
         writing.set()
         while not self.lost:
-            await Pause(0.01)
-        await Pause(2)  # as long as a call may take: the loss is noticed elsewhere before the call ends
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(
+            2
+        )  # as long as a call may take: that the office is lost is noticed elsewhere before it ends
         raise LockUnavailable("no answer")
 
     with Proxy(etcd.client_port) as path:
         async with audited(valkey, etcd=f"http://127.0.0.1:{path.port}") as (one, auditor):
             await a_round(auditor)
-            monkeypatch.setattr(Leadership, "written", in_vain)
+            monkeypatch.setattr(AsyncLeadership, "record", in_vain)
             await buy(one, 1)
             await asyncio.wait_for(writing.wait(), WITHIN_S)
             await eventually_async(lambda: auditor._leadership is None, "it has given the office up")

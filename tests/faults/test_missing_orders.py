@@ -25,7 +25,7 @@ from app.sale import Answer, Outcome, Purchase
 from app.stock.redis.keys import Keys, mark_of
 from fencelock import LockUnavailable
 from fencelock.etcd.backend import EtcdBackend
-from fencelock.etcd.election import Leadership
+from fencelock.etcd.election import AsyncLeadership
 from lab.servers import EtcdMember, Valkey
 from lab.torture.proxy import Proxy
 from tests.harness.shop import Counter, Instance, buy, shop
@@ -388,17 +388,17 @@ def test_a_paused_auditor_can_not_write_the_record(
 async def test_it_is_told_when_etcd_answers_again(
     open_one: Open, valkey: Valkey, record: Record, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An auditor that can't report missing orders retries, however seldom it reads all orders."""
-    proclaim, in_vain = Leadership.proclaimed, 0
+    """An auditor that can't tell that orders are missing tries again, however seldom it looks at all orders."""
+    proclaim, in_vain = AsyncLeadership.proclaim, 0
 
-    async def fail_at_first(self: Leadership, value: str) -> None:
+    async def fail_at_first(self: AsyncLeadership, value: str) -> None:
         nonlocal in_vain
         if '"missing":["phone"]' in value and in_vain < 2:
             in_vain += 1
             raise LockUnavailable("no answer")
         await proclaim(self, value)
 
-    monkeypatch.setattr(Leadership, "proclaimed", fail_at_first)
+    monkeypatch.setattr(AsyncLeadership, "proclaim", fail_at_first)
     async with open_one(alone=True, instance="seller") as seller:
         await put_on_sale(seller, "phone")
         put_back = copy_of(valkey, "phone")

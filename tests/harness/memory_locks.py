@@ -1,18 +1,16 @@
 """Simulate a lock system in memory, for more schedules than a real server allows: fair, fenced, with notification."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from typing_extensions import override
 
 from fencelock import clock
-from fencelock.attempt import Attempt
 from fencelock.backend import Guarantees, LockBackend
+from fencelock.connection import Attempt, Connection
 from fencelock.contender import Contender
 from fencelock.grant import Grant
 from fencelock.lease import Lease
-from fencelock.lock import DistributedLock
-from fencelock.steps import Step
 from fencelock.waiting import Wait
 
 Result = TypeVar("Result")
@@ -21,32 +19,13 @@ Result = TypeVar("Result")
 class Wire:
     """The way of a call to the server and back. This one takes no time."""
 
-    def in_thread(self, name: str, call: Callable[[], Result]) -> Result:
-        """Have the server carry out a call while this thread waits."""
-        return call()
-
-    async def on_loop(self, name: str, call: Callable[[], Result]) -> Result:
-        """Have the server carry out a task's call."""
+    async def ask(self, name: str, call: Callable[[], Result]) -> Result:
+        """Have the server do it."""
         return call()
 
     def tell(self, name: str, push: Callable[[], None]) -> None:
         """Have the server send a notification."""
         push()
-
-
-class _Call(Step[Result]):
-    def __init__(self, wire: Wire, name: str, call: Callable[[], Result]) -> None:
-        self._wire = wire
-        self._name = name
-        self._call = call
-
-    @override
-    def in_thread(self) -> Result:
-        return self._wire.in_thread(self._name, self._call)
-
-    @override
-    async def on_loop(self) -> Result:
-        return await self._wire.on_loop(self._name, self._call)
 
 
 class MemoryLockServer:
@@ -76,7 +55,7 @@ class MemoryLockServer:
         if place in queue:
             queue.remove(place)
         if queue:
-            queue[0].backend.wire.tell("its turn", queue[0].wake.set)
+            queue[0].connection.wire.tell("its turn", queue[0].wake.set)
 
     def forget_holder(self, name: str) -> None:
         """Drop the holder's entry without a notification to the holder."""
@@ -84,15 +63,15 @@ class MemoryLockServer:
             self.leave(queue[0])
 
 
-class Place(Attempt["MemoryLocks"]):
-    """A queue entry, and the attempt that keeps it."""
+class Place(Attempt["MemoryConnection"]):
+    """A place in a queue, and what keeps it."""
 
     @override
     async def take(self, wait: Wait) -> Grant | float:
-        asked_at = clock.now()
+        asked_at, server = clock.now(), self.connection.server
         if self.lease is None:
             self.lease = Lease(self.name, self, self.ttl_s, asked_at=asked_at)
-        token = await self._call("ask", lambda: self.backend.server.ask(self))
+        token = await self.connection.wire.ask("ask", lambda: server.ask(self))
         self.lease.renewed(asked_at)
         if token is None:
             return self.ttl_s / 2
@@ -100,26 +79,26 @@ class Place(Attempt["MemoryLocks"]):
         return Grant(self.name, token, "memory", self.lease)
 
     async def renew(self, timeout_s: float) -> bool:
-        """Whether the entry still exists."""
-        return await self._call("renew", lambda: self.backend.server.knows(self))
+        """Whether it stands there still."""
+        return await self.connection.wire.ask("renew", lambda: self.connection.server.knows(self))
 
     async def end(self, timeout_s: float) -> None:
-        """Leave the queue."""
-        await self._call("leave", lambda: self.backend.server.leave(self))
-
-    def _call(self, name: str, call: Callable[[], Result]) -> Awaitable[Result]:
-        return _Call(self.backend.wire, name, call)
+        """Leave."""
+        await self.connection.wire.ask("leave", lambda: self.connection.server.leave(self))
 
 
-class MemoryLock(DistributedLock["MemoryLocks"]):
-    """A lock in memory."""
+class MemoryConnection(Connection):
+    """To a server in memory."""
 
-    @override
-    def _attempt(self) -> Place:
-        return Place(self._backend, self.name, self.ttl_s)
+    server: MemoryLockServer
+    wire: Wire
 
     @override
-    async def _queue(self) -> list[Contender]:
+    def attempt(self, name: str, ttl_s: float) -> Place:
+        return Place(self, name, ttl_s)
+
+    @override
+    async def contenders(self, prefix: str) -> list[Contender]:
         return []
 
 
@@ -135,9 +114,7 @@ class MemoryLocks(LockBackend):
         self.wire = wire
 
     @override
-    def lock(self, name: str, *, ttl_s: float | None = None) -> MemoryLock:
-        return MemoryLock(self, name, ttl_s)
-
-    @override
-    async def queues(self, prefix: str) -> list[Contender]:
-        return []
+    def connect(self) -> Connection:
+        connection = MemoryConnection(self.terms)
+        connection.server, connection.wire = self.server, self.wire
+        return connection

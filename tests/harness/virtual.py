@@ -9,7 +9,7 @@ import pytest
 
 from fencelock import clock
 from fencelock.lease import Lease
-from fencelock.renewer import Renewer, ThreadRenewer
+from fencelock.renewer import Renewer
 from fencelock.waiting import Wait
 
 Result = TypeVar("Result")
@@ -50,5 +50,5 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 def let_locks_count_on(now: Callable[[], float], monkeypatch: pytest.MonkeyPatch) -> None:
     """Give leases, renewals and waits of the locks another clock."""
     monkeypatch.setattr(clock, "now", now)
-    for kind in (Lease, Renewer, ThreadRenewer, Wait):
+    for kind in (Lease, Renewer, Wait):
         monkeypatch.setitem(kind.__init__.__kwdefaults__, "clock", now)

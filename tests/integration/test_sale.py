@@ -521,7 +521,7 @@ async def test_a_buyer_who_comes_as_the_worker_ends_is_served(valkey: Valkey) ->
 
     store, backend = BareStockStore(valkey.url), NoBackend()
     await store.set_stock("default", Fence(1, "test"), 5)
-    worker = Worker(Handing(backend, backend.lock("default")), store, Rules(), Observer())
+    worker = Worker(Handing(backend, "default"), store, Rules(), Observer())
     assert (await submit()).outcome is Outcome.SOLD
     await eventually_async(lambda: asyncio.sleep(0, late))
     assert (await asyncio.wait_for(late[0], WITHIN_S)).outcome is Outcome.SOLD

@@ -79,7 +79,7 @@ class LoopWire(Wire):
         self._loop = loop
         self._whose = whose
 
-    async def on_loop(self, name: str, call: Callable[[], Any]) -> Any:
+    async def ask(self, name: str, call: Callable[[], Any]) -> Any:
         answer = self._loop.create_future()
         self._loop.expect(f"{self._whose}'s {name} is answered", lambda: _set(answer, call()), to=self._whose)
         return await answer

@@ -3,14 +3,17 @@
 import re
 import subprocess
 import sys
+from typing import Any
 from urllib.parse import quote
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import fencelock
 from fencelock import connect
 from fencelock.backend import LockBackend
+from fencelock.connection import Options
 from fencelock.errors import ConfigurationError
 from fencelock.redis.redlock import RedlockBackend
 from fencelock.registry import CLASSES, backend_class, name_of, scheme_of
@@ -239,3 +242,43 @@ def test_a_lock_imports_no_other_locks_client(module: str, needed: set[str]) -> 
     assert module in found
     assert found & CLIENTS == needed
     assert not {name for name in found if name.startswith(("fastapi", "pydantic"))}
+
+
+# -- the options of all locks ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("url", ["local://", "etcd://h", "redis://h", "zookeeper://h", "mysql+row://u:p@h/d"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"ttl_s": 0},
+        {"ttl_s": -1},
+        {"ttl_s": float("nan")},
+        {"ttl_s": float("inf")},
+        {"ttl_s": "5"},
+        {"ttl_s": True},
+        {"timeout_s": 0},
+        {"renew_ratio": 1},
+        {"renew_ratio": "a third"},
+        {"tll_s": 3},
+    ],
+)
+def test_an_option_that_can_not_be_is_refused_by_its_name(url: str, options: dict[str, Any]) -> None:
+    """At once: with a TTL of 0 a lock would be lost before it is had, again and again."""
+    with pytest.raises(ConfigurationError, match=next(iter(options))):
+        connect(url, **options)
+
+
+@pytest.mark.parametrize("scheme", ["redis", "redis+fair"])
+def test_an_option_that_redis_py_does_not_know_is_refused(scheme: str) -> None:
+    """At once, and not by the first acquire."""
+    with pytest.raises(ConfigurationError, match="nonsense"):
+        connect(f"{scheme}://h?nonsense=1")
+
+
+def test_the_package_says_what_it_is() -> None:
+    """Its version, and all that it raises."""
+    assert fencelock.__version__
+    assert issubclass(fencelock.NoLock, fencelock.LockError)
+    for option in Options.__annotations__:
+        assert f"`{option}`" in (connect.__doc__ or "")

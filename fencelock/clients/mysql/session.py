@@ -9,13 +9,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ...steps import settled
-from .link import Link
+from ...waiting import settled
 
 try:
     from asyncmy.errors import Error as DriverError
     from sqlalchemy.exc import DBAPIError, SQLAlchemyError
-    from sqlalchemy.ext.asyncio import AsyncConnection
 except ImportError:  # an extra: said when a client is made
     pass
 
@@ -42,22 +40,17 @@ class Answer:
 
 
 class Session:
-    """A connection, for one at a time, on the loop on which it was made.
-
-    `before_end`: called when the client ends it, by leaving the loop; `link`: to be cut by any thread.
-    """
+    """A connection, for one at a time. `before_end`: called when the client is closed."""
 
     def __init__(
         self,
-        connection: "AsyncConnection",
-        link: Link,
+        connection: Any,  # SQLAlchemy's `AsyncConnection`
         failed: Callable[[object], Exception],
         unavailable: type[Exception],
     ) -> None:
         self.connection = connection
-        self.link = link
-        self.id = int(link.driver.thread_id())
-        self.loop = link.loop
+        self._driver = connection.sync_connection.connection.driver_connection
+        self.id = int(self._driver.thread_id())
         self.open = True  # as far as we know
         self.before_end: Callable[[], None] = lambda: None
         self._failed = failed
@@ -144,12 +137,15 @@ class Session:
         with suppress(self._unavailable):
             await self._pong(time.monotonic() + timeout_s)
 
+    def cut(self) -> None:
+        """Have whoever uses it see its end."""
+        self._driver.close()
+
     async def end(self) -> None:
         """Close the connection, without a word; the server rolls back what was not committed."""
         if self.open:
             self.open = False
-            self.link.cut()
-            self.link.driver.close()
+            self.cut()
             await settled(asyncio.ensure_future(self._end()))
 
     async def _end(self) -> None:

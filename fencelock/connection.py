@@ -1,0 +1,240 @@
+"""What a lock system's file implements: a connection, which belongs to one event loop, and an attempt to get a lock."""
+
+import asyncio
+import math
+import socket
+import time
+from abc import ABC, abstractmethod
+from contextlib import ExitStack
+from typing import Any, Final, Generic, TypedDict, TypeVar
+
+from .contender import Contender
+from .errors import ConfigurationError, LockError, LockUnavailable
+from .grant import Grant
+from .hook import Hook
+from .lease import Lease
+from .renewer import Renewer
+from .waiting import Wait, Waiters, Wake
+
+_AWAY_PAUSE_S: Final = 0.1  # before a server that was away is asked again
+_CALLS_MAX: Final = 64  # of attempts under way at once
+
+
+class Options(TypedDict, total=False):
+    """What all backends take.
+
+    `ttl_s`: TTL of a lease in seconds (5): what a dead holder costs at most. `renew_ratio`: a lease is renewed each
+    time this part of its TTL has passed (1/3). `timeout_s`: deadline of a call in seconds (2). `instance`: who we are
+    in the queue (the host's name). `hook`: told what happens.
+    """
+
+    ttl_s: float
+    renew_ratio: float
+    timeout_s: float
+    instance: str
+    hook: Hook
+
+
+class Terms:
+    """The options of a backend, checked. `name`: of the lock system, for people. Raises `ConfigurationError`."""
+
+    def __init__(self, name: str, options: Options) -> None:
+        for unknown in options.keys() - Options.__annotations__.keys():
+            raise ConfigurationError(f"{name} has no option {unknown}; all have {', '.join(Options.__annotations__)}")
+        self.name = name
+        self.ttl_s = _seconds("ttl_s", options.get("ttl_s", 5.0))
+        self.timeout_s = _seconds("timeout_s", options.get("timeout_s", 2.0))
+        self.renew_ratio = options.get("renew_ratio", 1 / 3)
+        if not isinstance(self.renew_ratio, (int, float)) or not 0 < self.renew_ratio < 1:
+            raise ConfigurationError(f"renew_ratio must be between 0 and 1, not {self.renew_ratio!r}")
+        self.instance = options.get("instance") or socket.gethostname()
+        self.hook = options.get("hook") or Hook()
+
+    def tell_of(self, name: str, grant: Grant, waited_s: float) -> None:
+        """Have the hook hear of a grant, and of its loss."""
+        hook = self.hook
+        hook.granted(name, grant.token, waited_s)
+        if type(hook).lost is not Hook.lost:
+            grant.on_lost(lambda: hook.lost(name, grant.token, grant.lease.reason))
+
+
+def _seconds(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+        raise ConfigurationError(f"{name} must be a number of seconds above 0, not {value!r}")
+    return float(value)
+
+
+class Connection(ABC):
+    """What a backend has on one event loop, where all its methods are called: a client, and what renews the leases.
+
+    `terms`: of the backend; `renewer`: keeps its leases; `waiters`: those who queue.
+    """
+
+    calls_max = _CALLS_MAX
+
+    def __init__(self, terms: Terms) -> None:
+        self.terms = terms
+        self.timeout_s = terms.timeout_s
+        loop = asyncio.get_running_loop()
+        self.renewer = Renewer(loop, ratio=terms.renew_ratio, on_event=terms.hook.renewal)
+        self.waiters = Waiters()
+        # A thousand tasks that come at once make their calls a few at a time: else all of them would be late.
+        self.turns = asyncio.Semaphore(self.calls_max)
+
+    @abstractmethod
+    def attempt(self, name: str, ttl_s: float) -> "Attempt[Any]":
+        """A new attempt to get the lock of that name."""
+
+    @abstractmethod
+    async def contenders(self, prefix: str) -> list[Contender]:
+        """The queues of all locks whose names begin with `prefix`: of each the holder first, then the waiters."""
+
+    async def queue(self, name: str) -> list[Contender]:
+        """The queue of one lock."""
+        return [one for one in await self.contenders(f"{name}/") if one.key.rpartition("/")[0] == name]
+
+    async def ping(self, timeout_s: float) -> None:  # noqa: B027 - some have no server
+        """Raise `LockUnavailable` if the lock system doesn't answer within `timeout_s` seconds."""
+
+    async def force_release(self, name: str) -> Contender | None:
+        """Take a lock from its holder, who is answered."""
+        raise LockError(f"{self.terms.name} can't force a release: only etcd and redis can")
+
+    async def take(self, name: str, ttl_s: float, wait: Wait) -> Grant:
+        """Have the lock: see `Attempt.until_granted`."""
+        return await self.attempt(name, ttl_s).until_granted(wait)
+
+    async def close(self) -> None:
+        """Have the waiters leave, stop renewing, close the client. Locks still held run out."""
+        await self.waiters.dismiss()
+        await self.renewer.close()
+        await self.disconnect()
+
+    async def disconnect(self) -> None:  # noqa: B027 - some have none
+        """Close the client."""
+
+    def ensure_open(self) -> None:
+        """Raise `LockUnavailable` once it is being closed."""
+        if self.waiters.dismissed:
+            raise closed(self.terms.name)
+
+
+def closed(name: str) -> LockUnavailable:
+    """The error of every call after the end."""
+    return LockUnavailable(f"the connection to {name} is closed")
+
+
+AConnection = TypeVar("AConnection", bound=Connection)
+
+
+class Attempt(ABC, Generic[AConnection]):
+    """One caller's attempt to get a lock: how it is taken, what wakes a waiter, and how it is given back.
+
+    `lease`: what the attempt has, or may have, on the server; None while there is nothing. `wake`: to be set by
+    whatever tells that it is worth to look again. `answered`: whether the server has been there. `cleanup`: closed when
+    the waiting is over, however it ends. `brief`: `take` never waits for others, so that many can take turns in it.
+    """
+
+    brief = True
+
+    def __init__(self, connection: AConnection, name: str, ttl_s: float) -> None:
+        self.connection = connection
+        self.name = name
+        self.ttl_s = ttl_s
+        self.renewer = connection.renewer
+        self.timeout_s = connection.timeout_s
+        self.lease: Lease | None = None
+        self.answered = False
+        self.wake = Wake()
+        self.cleanup = ExitStack()
+
+    @abstractmethod
+    async def take(self, wait: Wait) -> Grant | float:
+        """Try, or look whether it is our turn: the grant, or for how many seconds to sleep unless woken.
+
+        Raises `LockUnavailable`, or `PlaceLost` if what we had on the server is gone. Each call to the server has the
+        deadline `wait.call_s(self.timeout_s)`. It is never cancelled.
+        """
+
+    async def until_granted(self, wait: Wait) -> Grant:
+        """Try, sleep, try again: until the lock is ours or there is no reason to wait any longer.
+
+        Raises `LockTimeout`, `LockCancelled` or `LockUnavailable`. The first try must be answered; after that a server
+        that is away is waited for, up to a TTL. Whatever it raises, what the attempt has on the server is given back.
+        """
+        waiters = self.connection.waiters
+        with waiters.waiting(self.wake):
+            try:
+                with self.cleanup:
+                    wait.wake = self.wake
+                    if wait.cancel is not None:
+                        self.cleanup.callback(wait.cancel.subscribe(self.wake.set))
+                    return await self._until_granted(wait)
+            except BaseException as error:
+                # In the background if the server is away; but one that closes has no background any more.
+                await self.leave(in_background=isinstance(error, LockUnavailable) and not waiters.dismissed)
+                raise
+
+    async def _until_granted(self, wait: Wait) -> Grant:
+        away_since, woken, again = 0.0, False, False
+        while True:
+            self.connection.ensure_open()
+            if wait.called_off:
+                wait.check(self.name)
+            try:
+                if self.lease is not None and self.lease.lost:
+                    raise PlaceLost
+                # Who was woken goes first: it is probably their turn for the lock.
+                if not self.brief or woken:
+                    found = await self.take(wait)
+                else:
+                    found = await self._take_in_turn(wait)
+                away_since, self.answered = 0.0, True
+                if isinstance(found, Grant) and found.lease.lost:
+                    raise PlaceLost
+            except PlaceLost:
+                await self.leave()
+                if not again:  # once without a look at the time: what we began with may have been over before
+                    again = True
+                    continue
+                found = 0.0  # begin anew, at the end of the queue, while time is left
+            except LockUnavailable:
+                away_since = away_since or time.monotonic()
+                if not self.answered or time.monotonic() - away_since > self.ttl_s:
+                    raise
+                found = _AWAY_PAUSE_S
+            if isinstance(found, Grant):
+                self.connection.ensure_open()
+                return found
+            wait.check(self.name)
+            woken = await self.wake.wait(min(found, wait.left_s))
+
+    async def _take_in_turn(self, wait: Wait) -> Grant | float:
+        turns = self.connection.turns
+        if turns.locked():
+            left_s = max(wait.left_s, self.timeout_s)
+            try:
+                async with asyncio.timeout(None if math.isinf(left_s) else left_s):
+                    await turns.acquire()
+            except TimeoutError:
+                return await self.take(wait)
+        else:
+            await turns.acquire()
+        try:
+            if wait.called_off:
+                wait.check(self.name)
+            return await self.take(wait)
+        finally:
+            turns.release()
+
+    async def leave(self, *, in_background: bool = False) -> None:
+        """Give up what the attempt has on the server. Never raises."""
+        lease, self.lease = self.lease, None
+        if lease is not None and in_background:
+            self.renewer.end(lease)
+        elif lease is not None:
+            await self.renewer.hand_back(lease, self.timeout_s)
+
+
+class PlaceLost(Exception):
+    """Our place in a queue is gone: its key, its node or its lease. Not a failure, but a reason to queue again."""

@@ -1,0 +1,126 @@
+"""The loop that all threads share: what is done there, called off, and undone."""
+
+import asyncio
+import os
+import signal
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from fencelock import LockError, portal
+from tests.harness.forked import Forked
+from tests.harness.waiting import WITHIN_S, eventually
+
+
+@pytest.fixture
+def interrupted() -> Iterator[threading.Event]:
+    """Once it is set this thread gets a Ctrl-C."""
+    go, heard = threading.Event(), threading.Event()
+
+    def interrupt(*_: object) -> None:
+        if not heard.is_set():
+            heard.set()
+            raise KeyboardInterrupt
+
+    def send() -> None:
+        # Python does not hear a signal that comes just before a thread goes to sleep on a lock: ask again.
+        while go.wait(WITHIN_S) and not heard.is_set():
+            os.kill(os.getpid(), signal.SIGINT)
+            heard.wait(0.1)
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    thread = threading.Thread(target=send)
+    thread.start()
+    yield go
+    go.set()
+    heard.set()
+    thread.join()
+    signal.signal(signal.SIGINT, before)
+
+
+async def where() -> int:
+    return threading.get_ident()
+
+
+def test_it_has_one_thread_for_all() -> None:
+    """Results and errors come back to the thread that asked; the work has the thread's name."""
+
+    async def fail() -> None:
+        raise KeyError("x")
+
+    async def name() -> str:
+        task = asyncio.current_task()
+        return "" if task is None else task.get_name()
+
+    assert portal.run(where()) == portal.run(where()) != threading.get_ident()
+    with pytest.raises(KeyError):
+        portal.run(fail())
+    assert portal.run(name()) == threading.current_thread().name
+
+
+def test_an_interrupt_cancels_the_work(interrupted: threading.Event) -> None:
+    """It is over when the thread goes on."""
+    ended: list[str] = []
+
+    async def work() -> None:
+        interrupted.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            await asyncio.sleep(0.05)
+            ended.append("cleaned up")
+            raise
+
+    with pytest.raises(KeyboardInterrupt):
+        portal.run(work())
+    assert ended == ["cleaned up"]
+
+
+def test_what_was_done_before_an_interrupt_is_undone(interrupted: threading.Event) -> None:
+    """If the work does not let itself be cancelled, its result is handed to what undoes it."""
+    undone: list[str] = []
+
+    async def work() -> str:
+        interrupted.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            return "a grant"
+        return ""
+
+    async def undo(result: str) -> None:
+        undone.append(result)
+
+    with pytest.raises(KeyboardInterrupt):
+        portal.run(work(), undo)
+    assert undone == ["a grant"]
+
+
+def test_a_callback_must_not_block() -> None:
+    """It would wait for itself: it is told so."""
+
+    async def callback() -> None:
+        portal.run(where())
+
+    with pytest.raises(LockError, match="must not block"):
+        portal.run(callback())
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_no_error_ends_the_loop() -> None:
+    """Not even one that asyncio lets through."""
+
+    async def leave() -> None:
+        raise SystemExit(3)
+
+    with pytest.raises(SystemExit):
+        portal.run(leave())
+    eventually(lambda: portal.run(where()), "it goes on")
+
+
+def test_a_forked_child_has_its_own() -> None:
+    """Its parent's thread is not there."""
+    mine = portal.run(where())
+    assert Forked(lambda _: bool(portal.run(where()))).result()
+    assert portal.run(where()) == mine
