@@ -749,7 +749,7 @@ class LockContract(TaskContract):
             lock.release()
             assert [one.key for one in lock.contenders()] == [grant.key]
 
-    # A child that is forked from a running loop shares its parent's epoll. On a busy machine it was once seen to harm it.
+    # A child of a running loop shares its parent's epoll; once, on a busy machine, it was seen to harm it.
     @pytest.mark.exhaustive
     async def test_a_child_works_anew(self, steady_backend: LockBackend, name: str) -> None:
         """With what its parent made before the fork a child is a client like any other, and takes nothing from it."""
