@@ -18,6 +18,7 @@ from app.audit import Audit, Auditor, audit, audit_items
 from app.audit.record import read_record
 from app.dashboard import ControlRoom, DelayingStore, Journal, Picture
 from app.errors import ConfigurationError
+from app.forever import run_forever
 from app.sale import Admin, Rules, Shop
 from app.settings import Settings, doubtful, load, unknown_variables
 from app.stock import StockStore, Terms, registry
@@ -369,11 +370,16 @@ def _where(url: SecretStr) -> str:
 
 async def _watch(ready: TtlCache[Ready]) -> None:
     """Check what can be reached, at the start and now and then; changes are logged."""
-    checks, _ = await ready.at()
-    _log.info("checked: %s", ", ".join(f"{name} {check}" for name, check in checks.items()))
-    while True:
-        await asyncio.sleep(_WATCH_S)
-        await ready.at()
+    first = True
+
+    async def check() -> None:
+        nonlocal first
+        checks, _ = await ready.at()
+        if first:
+            _log.info("checked: %s", ", ".join(f"{name} {check}" for name, check in checks.items()))
+            first = False
+
+    await run_forever(check, every_s=_WATCH_S, log=_log, what="a check of lock and store")
 
 
 def _version() -> str:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from app.errors import NotDecided, OutcomeUnknown, UnknownItem
+from app.errors import ItemBlocked, NotDecided, OutcomeUnknown, UnknownItem
 from app.sale import Answer, Outcome, Purchase
 from lab.servers import EtcdMember
 from tests.harness.sentinel import SentinelSet
@@ -141,7 +141,7 @@ async def test_without_it_a_late_replica_is_noticed(etcd: EtcdMember, pair: Sent
         await asyncio.to_thread(pair.primary.kill)
 
         async def refused() -> bool:
-            with pytest.raises((NotDecided, OutcomeUnknown)):
+            with pytest.raises((NotDecided, OutcomeUnknown, ItemBlocked)):
                 await one.buy(Purchase(sku="phone"))
             ready = await one.ready(1)
             return (ready["store"], ready["stock"]) == ("ok", "not available")

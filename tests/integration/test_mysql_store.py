@@ -374,13 +374,13 @@ async def test_a_commit_that_arrives_late_is_waited_for(server: MariaDB, kind: t
     """A batch stays in doubt while its transaction has the row lock, and is resolved once that has ended."""
     with Proxy(server.port) as proxy:
         async with (
-            opened(server, kind, port=proxy.port, timeout_s=0.3) as slow,
+            opened(server, kind, port=proxy.port, timeout_s=1.5) as slow,
             opened(server, kind) as other,
         ):
             await slow.set_stock("default", fence(1), 5)
             write = decided(await prepare(slow, "default", fence(2), "b"), 1)
             proxy.stall_at(COMMIT)
-            with pytest.raises(StockUnavailable, match=r"did not answer within 0\.3 s|timed out"):
+            with pytest.raises(StockUnavailable, match=r"did not answer within 1\.5 s|timed out"):
                 await commit(slow, "default", fence(2), write)
             with pytest.raises(StockUnavailable, match="Lock wait timeout"):
                 await resolve(other, "default", fence(3), write)

@@ -19,7 +19,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 from typing_extensions import override
 
-from app.errors import Closing, NotDecided, OutcomeUnknown, QueueFull, SaleError, StockError, StockUnavailable
+from app.errors import (
+    Closing,
+    ItemBlocked,
+    NotDecided,
+    OutcomeUnknown,
+    QueueFull,
+    SaleError,
+    StockError,
+    StockUnavailable,
+)
 from app.sale import Answer, Outcome, Purchase, Rules
 from app.sale.queue import Entry
 from app.sale.worker import Worker
@@ -38,6 +47,8 @@ TIMEOUT_S = 2.0  # of a call to the store
 PATIENCE_S = 5.0  # of a buyer
 UNITS = st.sampled_from([0, 1, 2, 3])  # few, so that a stock is often what it was before
 KEYS = {f"k{number}": Purchase(1 + number % 3, SKU, "abcd"[number % 4], f"k{number}") for number in range(8)}
+
+TOLD = NotDecided | OutcomeUnknown | QueueFull | Closing | ItemBlocked | StockError
 
 
 # Counts of the events in all histories together.
@@ -338,8 +349,8 @@ class Histories(RuleBasedStateMachine):
                         continue
                     assert (before.outcome, before.order_id) == (answer.outcome, answer.order_id), "one key, one answer"
             else:
-                assert isinstance(answer, NotDecided | OutcomeUnknown | QueueFull | Closing | StockError), answer
-                if isinstance(answer, NotDecided | QueueFull) and purchase.key is None:
+                assert isinstance(answer, TOLD), answer
+                if isinstance(answer, NotDecided | QueueFull | ItemBlocked) and purchase.key is None:
                     assert purchase.buyer not in [order.buyer for order in orders.values()], "nothing was sold: untrue"
 
     def teardown(self) -> None:
