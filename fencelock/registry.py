@@ -23,9 +23,14 @@ CLASSES: Final[dict[str, str]] = {
 }
 # What a lock's client is called where packages are.
 _ETCD: Final = "cslab-etcd3 grpcio"
-_CLIENTS: Final = {"etcd3": _ETCD, "grpc": _ETCD, "redis": "'redis[hiredis]'", "hiredis": "'redis[hiredis]'"}
+_REDIS: Final = "'redis[hiredis]'"
+_MYSQL: Final = "'sqlalchemy[asyncio]' asyncmy cryptography"
+_CLIENTS: Final = {"etcd3": _ETCD, "grpc": _ETCD, "redis": _REDIS, "hiredis": _REDIS, "kazoo": "kazoo pure-sasl"} | {
+    "sqlalchemy": _MYSQL,
+    "asyncmy": _MYSQL,
+}
 # Other ways to reach the same server: over TLS, through a socket file.
-_ALSO: Final = {"etcds": "etcd", "rediss": "redis", "unix": "redis", "redlocks": "redlock"}
+_ALSO: Final = {"etcds": "etcd", "rediss": "redis", "unix": "redis", "redlocks": "redlock", "zookeepers": "zookeeper"}
 
 
 def name_of(scheme: str) -> str:

@@ -54,7 +54,7 @@ class LockUrl:
     @property
     def secure(self) -> bool:
         """Whether the scheme asks for TLS."""
-        return self.scheme.partition("+")[0] in ("etcds", "rediss", "redlocks")
+        return self.scheme.partition("+")[0] in ("etcds", "rediss", "redlocks", "zookeepers")
 
     def refuse_rest(self) -> None:
         """Raise `ConfigurationError` if anything follows the scheme."""

@@ -1,27 +1,23 @@
-"""What locks ask ZooKeeper: over the current session of the threads, or of a loop."""
+"""What locks ask ZooKeeper: over the current session."""
 
 import logging
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
 from ..errors import LockUnavailable
-from . import wire
-from .link import Servers
-from .session import NotAllowed, Session, sequence, uncreatable
-from .wire import Fault, Kind, Request
+from .session import Access, Missing, NotAllowed, Session, uncreatable
 
 _log = logging.getLogger(__name__)
 
 _TRIES: Final = 5  # at a node that others delete again and again
 _BATCH: Final = 100  # requests under way at once
 _SOURCES_MAX: Final = 1000  # first parts of locks' names that a session remembers
+_LAST_NUMBER: Final = 2**31 - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(NamedTuple):
     """A node as ZooKeeper keeps it."""
 
     path: str
@@ -29,18 +25,29 @@ class Found:
     czxid: int
 
 
+def sequence(name: str) -> int | None:
+    """What a contender's name is ordered by, as Curator does it: the number after the last "lock-"; None for others.
+
+    A parent that has had 2^31 children has no more numbers: the server gives the last one to all, or one below 0 to
+    those that come at the same time. All of these are equal, and ordered by their transactions.
+    """
+    _, lock, digits = name.rpartition("lock-")
+    if not lock or not digits.removeprefix("-").isdecimal():
+        return None
+    return min(int(digits), _LAST_NUMBER) if digits[0] != "-" else _LAST_NUMBER
+
+
 class ZooKeeperClient:
     """The current session with ZooKeeper, made at the first call, for one event loop.
 
-    `session_s`: the timeout to ask for; `timeout_s`: deadline of a call. Methods raise `LockUnavailable` when there is
-    no answer within their `timeout_s`.
+    `session_s`: the timeout to ask for. Methods raise `LockUnavailable` when there is no answer within their
+    `timeout_s`.
     """
 
-    def __init__(self, servers: Servers, *, session_s: float, timeout_s: float, auth: str | None) -> None:
-        self.timeout_s = timeout_s
+    def __init__(self, access: Access, *, session_s: float) -> None:
+        self.timeout_s = access.timeout_s
         self.session_s = session_s
-        self._servers = servers
-        self._auth = auth
+        self._access = access
         self._closed = False
         self._session: Session | None = None
         self._said: str | None = None  # why the last one was over
@@ -57,7 +64,7 @@ class ZooKeeperClient:
             if session is not None and session.over != self._said:
                 self._said = session.over
                 _log.warning("%s; connecting anew", session.over)
-            session = self._session = Session(self._servers, self.session_s, self._auth)
+            session = self._session = Session(self._access, self.session_s)
         await session.wait_ready(timeout_s)
         return session
 
@@ -67,40 +74,35 @@ class ZooKeeperClient:
         if self._session is not None:
             await self._session.close("the connection to ZooKeeper is closed")
 
-    async def ask(self, timeout_s: float, *requests: Request[Any]) -> list[Any]:
-        """See `Session.ask`."""
-        deadline = time.monotonic() + timeout_s
-        session = await self.session(timeout_s)
-        return await session.ask(max(0.0, deadline - time.monotonic()), *requests)
-
     async def ping(self, timeout_s: float) -> None:
         """Raise `LockUnavailable` unless the leader answers."""
-        await self.ask(timeout_s, wire.sync("/"))
+        deadline = time.monotonic() + timeout_s
+        session = await self.session(timeout_s)
+        await session.ping(deadline - time.monotonic())
 
     async def under(self, prefix: str, *, deep: bool) -> list[Found]:
         """The contenders under a prefix (which ends in "/"); those of the locks below it, too, if `deep`."""
+        session = await self.session(self.timeout_s)
         found: list[str] = []
-        level = [prefix.rstrip("/")]
+        level = [prefix.rstrip("/") or "/"]
         while level:
             below: list[str] = []
-            children = await self._each(level, lambda path: wire.children(path or "/"))
-            for path, names in children.items():
+            for path, names in (await self._each(level, session.lists)).items():
                 for name in names:
                     if sequence(name) is not None:
-                        found.append(f"{path}/{name}")
+                        found.append(f"{path.rstrip('/')}/{name}")
                     elif deep and name[0] != "~":  # an id, not a lock
-                        below.append(f"{path}/{name}")
+                        below.append(f"{path.rstrip('/')}/{name}")
             level = below
-        answers = await self._each(found, wire.get)
-        return [Found(path, node.text, node.czxid) for path, node in answers.items()]
+        return [Found(path, data, stat.czxid) for path, (data, stat) in (await self._each(found, session.get)).items()]
 
-    async def _each(self, paths: Sequence[str], request: Callable[[str], Request[Any]]) -> dict[str, Any]:
+    async def _each(self, paths: Sequence[str], ask: Callable[..., Awaitable[list[Any]]]) -> dict[str, Any]:
         """The answers for those of many nodes that are there."""
         answers: dict[str, Any] = {}
         for first in range(0, len(paths), _BATCH):
             some = paths[first : first + _BATCH]
-            answers |= zip(some, await self.ask(self.timeout_s, *map(request, some)), strict=True)
-        return {path: answer for path, answer in answers.items() if not isinstance(answer, Fault)}
+            answers |= zip(some, await ask(self.timeout_s, *some), strict=True)
+        return {path: answer for path, answer in answers.items() if not isinstance(answer, Missing)}
 
     # -- whose numbers the transaction numbers are -------------------------------------------------------------------
 
@@ -131,19 +133,16 @@ async def _id(session: Session, places: Sequence[str], timeout_s: float) -> str:
     drawn = uuid4().hex[:16].encode()
     place, *others = places
     for _ in range(_TRIES):
-        looks = [wire.get(one) for one in reversed(places)]
-        _, *found = await session.ask(deadline - time.monotonic(), wire.sync(place), *looks)
-        for node in found:
+        for node in await session.synced(deadline - time.monotonic(), *reversed(places)):
             # The one in the name's first part counts, if there is one: tokens and fences of before go by it.
-            if not isinstance(node, Fault):
-                return str(node.text.decode(errors="replace"))
+            if not isinstance(node, Missing):
+                return str(node[0].decode(errors="replace"))
         # Or somebody else creates it, just now: look again.
         try:
             parent = place.rpartition("/")[0]
             if parent:
                 await session.make_folder(parent, deadline - time.monotonic())
-            created = session.created(place, drawn, Kind.PERSISTENT, readable=True)  # others may have other folders
-            await session.ask(deadline - time.monotonic(), created)
+            await session.put(place, drawn, deadline - time.monotonic())  # others may have other folders
         except NotAllowed:
             if not others:
                 raise

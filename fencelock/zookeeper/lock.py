@@ -3,7 +3,9 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Final, Self, Unpack
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final, Self, Unpack
 from uuid import uuid4
 
 from typing_extensions import override
@@ -17,9 +19,8 @@ from ..grant import Grant
 from ..lease import Lease
 from ..url import LockUrl
 from ..waiting import Wait
-from .client import Found, ZooKeeperClient
-from .link import Servers
-from .session import Created, Session, Watch, sequence
+from .client import Found, ZooKeeperClient, sequence
+from .session import Access, Created, Missing, Session, Watch, parse
 
 _BOTH: Final = 2  # the node ahead, and our own
 _LOOK_AGAIN_S: Final = 5.0  # at the latest, whatever a watch tells
@@ -29,8 +30,8 @@ class _Place(Attempt["ZooKeeperConnection"]):
     """A contender's place in the queue: a node of our session's.
 
     Follows Curator's `InterProcessMutex` and shares its queue. Differs in what that one leaves to its user: a holder
-    whose connection breaks, or whose server is silent, has lost the lock and is told. kazoo's own recipe is not used:
-    its names sort into no order with Curator's, and it believes in a lock whose session is gone.
+    who has heard of no server for too long has lost the lock and is told. kazoo's own recipe is not used: its names
+    sort into no order with Curator's, and it believes in a lock whose session is gone.
     """
 
     def __init__(self, connection: "ZooKeeperConnection", name: str, ttl_s: float) -> None:
@@ -52,7 +53,7 @@ class _Place(Attempt["ZooKeeperConnection"]):
             return Grant(self._node.path, self._node.czxid, self._source, lease)
         else:
             names = await self._node.session.children(self.name, timeout_s)
-        ahead = self._node.ahead(names)
+        ahead = await self._node.ahead(names, timeout_s)
         if not ahead:
             return Grant(self._node.path, self._node.czxid, self._source, lease)
         if not wait.left_s:
@@ -120,13 +121,21 @@ class _Node:
         self.czxid = created.czxid
         self.forget: Callable[[], None] = lambda: None  # the end of the session
 
-    def ahead(self, names: Sequence[str]) -> list[str]:
+    async def ahead(self, names: Sequence[str], timeout_s: float) -> list[str]:
         """The names of the nodes ahead of ours, in order; `PlaceLost` if ours is not there any more."""
-        own = self.path.rpartition("/")[2]
-        queue = sorted((name for name in names if sequence(name) is not None), key=_order)
-        if own not in queue:
+        folder, _, own = self.path.rpartition("/")
+        if own not in names:
             raise PlaceLost
-        return queue[: queue.index(own)]
+        mine = sequence(own) or 0
+        numbers = {name: number for name in names if (number := sequence(name)) is not None and name != own}
+        queue = sorted((name for name, number in numbers.items() if number < mine), key=lambda name: numbers[name])
+        if tied := [name for name, number in numbers.items() if number == mine]:  # see `sequence`
+            nodes = zip(tied, await self.session.get(timeout_s, *(f"{folder}/{name}" for name in tied)), strict=True)
+            created = {name: node[1].czxid for name, node in nodes if not isinstance(node, Missing)}
+            queue += sorted(
+                (name for name, czxid in created.items() if czxid < self.czxid), key=lambda name: created[name]
+            )
+        return queue
 
     async def renew(self, timeout_s: float) -> bool:
         """Whether it is there, which proves that the session lived."""
@@ -145,15 +154,11 @@ class _Node:
             self._loop.call_soon_threadsafe(self.session.delete_soon, self.path)
 
 
-def _order(name: str) -> str:
-    return sequence(name) or ""
-
-
 def _contenders(nodes: Sequence[Found]) -> list[Contender]:
     """For each queue the holder first, then the waiters in order."""
     holders: set[str] = set()
     queue = []
-    for node in sorted(nodes, key=lambda node: (node.path.rpartition("/")[0], _order(node.path))):
+    for node in sorted(nodes, key=lambda node: (node.path.rpartition("/")[0], sequence(node.path), node.czxid)):
         name = node.path.rpartition("/")[0]
         owner, waited_s = parse_owner(node.data)  # Curator writes its address
         queue.append(
@@ -173,9 +178,9 @@ def _contenders(nodes: Sequence[Found]) -> list[Contender]:
 class ZooKeeperConnection(Connection):
     """A session for each TTL: all that is bound to one session ends with it."""
 
-    def __init__(self, terms: Terms, servers: Servers, auth: str | None) -> None:
+    def __init__(self, terms: Terms, access: Access) -> None:
         super().__init__(terms)
-        self._where = servers, auth
+        self._access = access
         self._clients: dict[float, ZooKeeperClient] = {}
 
     @property
@@ -187,9 +192,7 @@ class ZooKeeperConnection(Connection):
         """Its session has that timeout."""
         client = self._clients.get(ttl_s)
         if client is None:
-            servers, auth = self._where
-            client = ZooKeeperClient(servers, session_s=ttl_s, timeout_s=self.timeout_s, auth=auth)
-            self._clients[ttl_s] = client
+            client = self._clients[ttl_s] = ZooKeeperClient(self._access, session_s=ttl_s)
         return client
 
     @override
@@ -218,29 +221,56 @@ class ZooKeeperBackend(LockBackend):
     """A session with ZooKeeper for all threads of a process and one for each loop. Its locks are fair, fenced by czxid.
 
     `hosts`: "host:port,host:port", and "/folder" after that for a part of the tree, which must be there. `auth`:
-    "user:password" for ZooKeeper's digest scheme, for which alone our nodes are then. For the rest see `Options`;
-    `ttl_s` is the timeout of the session, as far as the server allows it, and a lease is two thirds of it.
+    "user:password" for ZooKeeper's digest scheme, or for `sasl`, a mechanism such as "DIGEST-MD5" or "GSSAPI" (which
+    needs no user); our nodes are for that user alone then. `tls`: speak TLS, and check the host's name against a
+    certificate of `ca_file`'s, or of the system's; `cert_file` and `key_file`: our own. They are read at each
+    connection. For the rest see `Options`; `ttl_s` is the timeout of the session, as far as the server allows it, and
+    a lease is two thirds of it.
     """
 
     name = "zookeeper"
-    # Not a restart: a connection that breaks ends every lock that is held through it, however soon it is back.
-    guarantees = Guarantees(fair=True, fencing=True, survives_silence=True, shows_queue=True)
+    guarantees = Guarantees(
+        fair=True, fencing=True, survives_silence=True, survives_restart=True, survives_cut=True, shows_queue=True
+    )
 
-    def __init__(self, hosts: Sequence[str] | str, *, auth: str | None = None, **options: Unpack[Options]) -> None:
+    def __init__(
+        self,
+        hosts: Sequence[str] | str,
+        *,
+        auth: str | None = None,
+        sasl: str = "",
+        tls: bool = False,
+        ca_file: str | None = None,
+        cert_file: str | None = None,
+        key_file: str | None = None,
+        **options: Unpack[Options],
+    ) -> None:
         super().__init__(**options)
-        if auth is not None and not all(auth.partition(":")):
+        user, _, password = (auth or "").partition(":")
+        if auth is not None and not (user and password):
             raise ConfigurationError("ZooKeeper's log-in must be user:password")
-        self._servers = Servers.parse(hosts if isinstance(hosts, str) else ",".join(hosts), self.timeout_s)
-        self._auth = auth
+        files = ca_file, cert_file, key_file
+        if bool(cert_file) != bool(key_file):
+            raise ConfigurationError("ZooKeeper's client certificate needs both a cert file and a key file")
+        if any(files) and not tls:
+            raise ConfigurationError("files of certificates are for TLS: zookeepers://")
+        for file in files:
+            if file is not None and not Path(file).is_file():
+                raise ConfigurationError(f"ZooKeeper's TLS file can't be read: {file}")
+        text = parse(hosts if isinstance(hosts, str) else ",".join(hosts))
+        self._access = Access(text, self.timeout_s, user, password, sasl.upper(), tls, files)
+        if sasl and find_spec("puresasl") is None:
+            raise ConfigurationError("SASL needs pure-sasl: pip install pure-sasl")
 
     @classmethod
     @override
     def from_url(cls, url: LockUrl, **options: Unpack[Options]) -> Self:
-        url.refuse_options()
+        url.refuse_options("sasl", "ca_file", "cert_file", "key_file")
         if not url.hosts:
             raise ConfigurationError("ZooKeeper's URL needs a host: zookeeper://host:2181,host:2181/folder")
         auth = f"{url.user}:{url.password or ''}" if url.user else None
-        return cls(",".join(url.hosts) + url.path.rstrip("/"), auth=auth, **options)
+        more: dict[str, Any] = {**url.options, **options}
+        return cls(",".join(url.hosts) + url.path.rstrip("/"), auth=auth, tls=url.secure, **more)
 
     @override
     def check_name(self, name: str) -> None:
@@ -250,4 +280,4 @@ class ZooKeeperBackend(LockBackend):
 
     @override
     def connect(self) -> Connection:
-        return ZooKeeperConnection(self.terms, self._servers, self._auth)
+        return ZooKeeperConnection(self.terms, self._access)

@@ -1,34 +1,181 @@
-"""A session with ZooKeeper, over for good when its connection breaks.
+"""A session with ZooKeeper, over kazoo: its one thread speaks the protocol, and all it hears is told on our loop.
 
-ZooKeeper would let a client come back with the same session. Here it never does: another one is made. So whatever a
-session left behind goes with it, and nobody has to look for it.
+In `fencelock` only this file imports kazoo. The session lives on when its connection breaks, if kazoo finds a server in
+time. One that is in doubt is ended, as nobody would look for the node that it may have: the create of a contender was
+not answered, or the answer can't be true.
 """
 
 import asyncio
 import contextlib
+import logging
+import select
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
+from urllib.parse import urlsplit
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import AuthFailedError, KazooException, NoAuthError, NodeExistsError, NoNodeError
+from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.protocol.serialization import Create
+from kazoo.protocol.states import EventType, KazooState, KeeperState
+from kazoo.retry import KazooRetry
+from kazoo.security import OPEN_ACL_UNSAFE, make_acl
 
 from ..callbacks import Callbacks
-from ..errors import LockUnavailable
-from ..waiting import Wake
-from . import wire
-from .link import Link, Servers
-from .wire import Fault, Kind, Request, SessionId
+from ..errors import ConfigurationError, LockUnavailable
+
+_log = logging.getLogger(__name__)
+_kazoo = logging.getLogger(f"{__name__}.kazoo")  # a warning for each try: what matters of them is said here, once
+_kazoo.setLevel(logging.CRITICAL)
 
 # A lease is believed in for so much of the session. An answer proves that the session lived, but not that its timeout
 # began anew: a follower tells the leader only now and then whom it heard of, and tells it nothing if it dies first.
 _BELIEVED: Final = 2 / 3
-_PING: Final = 1 / 3  # of the session, without a request
+_BEAT: Final = 1 / 8  # of the session: so often the loop says that it turns
+_HANGS: Final = 1 / 2  # of the session: a loop that has not said so for so long keeps no session alive
 _END_S: Final = 1.0
+_CLOSE_S: Final = 10.0  # so long a server is waited for that shall hear of the end of a session
 _AGAIN_S: Final = 0.1
-_XIDS: Final = 2**31
 _TRIES: Final = 5  # at a node that others delete again and again
-_NUMBERS: Final = 2**31 - 1  # of contenders; from there on all have the same one, and none is before another
-# Refusals of which one knows that nothing was done. Any other leaves that open.
-_CLEAR: Final = {-101, -110, wire.NO_AUTH, -6, -8, -103, -108, -111, -114, -125, -127}
+_CONTAINER: Final = 4  # a node that the server removes some time after its last child
+_IS_NOT_SO: Final = (NoNodeError, NodeExistsError)  # answers, too
+Missing: Final = NoNodeError
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Where the servers are, and how one gets in. `hosts`: "host:port,host:port/folder", see `parse`.
+
+    `sasl`: the mechanism for the log-in; without it `user` and `password` are for ZooKeeper's digest scheme.
+    """
+
+    hosts: str
+    timeout_s: float
+    user: str = ""
+    password: str = ""
+    sasl: str = ""
+    tls: bool = False
+    files: tuple[str | None, str | None, str | None] = (None, None, None)  # of the CA, our certificate, our key
+
+    @property
+    def logged_in(self) -> bool:
+        """Whether our nodes are for those alone who are logged in alike."""
+        return bool(self.user or self.sasl)
+
+    def client(self, handler: Any, session_s: float) -> Any:
+        """kazoo's, not started yet."""
+        sasl = None
+        if self.sasl:
+            sasl = {"mechanism": self.sasl} | ({"username": self.user, "password": self.password} if self.user else {})
+        ca, cert, key = self.files
+        return KazooClient(
+            hosts=self.hosts,
+            timeout=session_s,
+            handler=handler,
+            auth_data=[("digest", f"{self.user}:{self.password}")] if self.user and not self.sasl else None,
+            sasl_options=sasl,
+            connection_retry=KazooRetry(max_tries=-1, delay=_AGAIN_S, max_delay=1.0, sleep_func=handler.sleep_func),
+            logger=_kazoo,
+            use_ssl=self.tls,
+            check_hostname=self.tls,
+            ca=ca,
+            certfile=cert,
+            keyfile=key,
+        )
+
+
+def parse(hosts: str) -> str:
+    """The text, if it is "host:port,host:port" with perhaps a "/folder". Raises `ConfigurationError`."""
+    try:
+        for one in hosts.partition("/")[0].split(","):
+            parts = urlsplit(f"//{one.strip()}")
+            (parts.hostname or "").encode("idna")
+            if not parts.hostname or parts.username is not None or parts.port == 0:
+                raise ValueError
+    except ValueError:
+        # Never quoted: somebody may have put a password there.
+        raise ConfigurationError(
+            "not ZooKeeper's hosts: say host:port,host:port and, for a part of its tree, /folder after that"
+        ) from None
+    return hosts
+
+
+class _Queue:
+    """What kazoo takes for the queue of a worker thread: it is done on the loop, in the same order."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    def put(self, work: Callable[[], object]) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(work)
+
+
+class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
+    """kazoo's threads, but for those that call back. A loop that hangs has its session kept alive by nobody."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, session_s: float, timeout_s: float) -> None:
+        super().__init__()
+        self._loop = loop
+        self.completion_queue = self.callback_queue = _Queue(loop)
+        self._running = True
+        self.session_s = session_s
+        self.timeout_s = timeout_s
+        self.beat = time.monotonic()
+        self.connected = False
+        self.client: Any = None
+        self.ended: Callable[[], None] = lambda: None
+
+    def start(self) -> None:
+        """There are no workers."""
+
+    def stop(self) -> None:
+        """Nor is there anything to stop."""
+
+    def spawn(self, func: Callable[..., object], *args: Any, **kwargs: Any) -> threading.Thread:
+        def run() -> None:
+            try:
+                func(*args, **kwargs)
+            except Exception as error:  # something that is no ZooKeeper answers
+                _log.debug("kazoo ends: %r", error)
+            self.ended()
+
+        thread = threading.Thread(target=run, name="fencelock-zookeeper", daemon=True)
+        thread.start()
+        return thread
+
+    def create_connection(self, *args: Any, **kwargs: Any) -> Any:
+        return super().create_connection(*args, **kwargs | {"timeout": min(kwargs["timeout"], self.timeout_s)})
+
+    def select(self, read: Sequence[Any], write: Sequence[Any], _: object, timeout: float | None = None) -> Any:
+        """Wait, as `select.select` does, in kazoo's thread."""
+        while time.monotonic() - self.beat > self.session_s * _HANGS and not self.client._stopped.is_set():
+            if self._loop.is_closed():
+                threading.Thread(target=self.client.stop, name="fencelock-zookeeper-end", daemon=True).start()
+                self.client._stopped.wait(1)
+            time.sleep(0.02)
+        buffered = [one for one in read if getattr(one, "pending", int)()]  # TLS has read it already
+        if buffered:
+            return buffered, [], []
+        if not self.connected:
+            timeout = self.timeout_s if timeout is None else min(timeout, self.timeout_s)
+        elif timeout is not None and self.client._connection.ping_outstanding.is_set():
+            timeout = max(timeout, self.session_s * _BELIEVED)  # a server may pause: until then nothing is lost
+        poll = select.poll()
+        sockets = {one.fileno(): one for one in (*read, *write)}
+        for one in read:
+            poll.register(one, select.POLLIN)
+        for one in write:
+            poll.register(one, select.POLLOUT)
+        ready = {sockets[number] for number, _ in poll.poll(None if timeout is None else timeout * 1000)}
+        return [one for one in read if one in ready], [one for one in write if one in ready], []
+
+
+class _CreateContainer(Create):  # type: ignore[misc]
+    type = 19
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,27 +191,6 @@ class NotAllowed(LockUnavailable):
     """We lack a right, so asking again is no use; perhaps there is another place."""
 
 
-class _Call:
-    """A request under way. `error`: ZooKeeper's, 0 for none; `late`: for an answer that nobody waits for any more."""
-
-    __slots__ = ("answer", "answered", "done", "error", "last", "late", "request")
-
-    def __init__(self, request: Request[Any], done: Wake, *, last: bool) -> None:
-        self.request = request
-        self.answered = False
-        self.answer: Any = None
-        self.error = 0
-        self.done = done
-        self.last = last
-        self.late: Callable[[Any], None] | None = None
-
-
-def sequence(name: str) -> str | None:
-    """What a contender's name is ordered by, as Curator does it: the text after the last "lock-"; None for others."""
-    _, lock, number = name.rpartition("lock-")
-    return number if lock and number.isdecimal() else None
-
-
 class Session:
     """It connects in the background, for as long as that takes. It belongs to the loop on which it was made.
 
@@ -72,33 +198,40 @@ class Session:
     sending of a request that was answered. `over`: why it is over; None before.
     """
 
-    def __init__(self, servers: Servers, session_s: float, auth: str | None) -> None:
+    def __init__(self, access: Access, session_s: float) -> None:
         self.over: str | None = None
         self.sources: dict[str, str] = {}  # see `ZooKeeperClient.source`
-        self.id = wire.new_session(session_s)
-        self._servers = servers
-        self._auth = auth
-        self._connected = False  # or over
-        self._wakes: set[Wake] = set()  # of those who wait for that
+        self.session_s = session_s
+        self.id: tuple[int, bytes] | None = None
+        self._access = access
+        self._loop = asyncio.get_running_loop()
+        self._ready = asyncio.Event()  # it is connected, or over
         self._on_over = Callbacks()
-        self._ending: asyncio.Task[None] | None = None
-        self._stream = wire.Stream()
-        self._xid = 0
-        self._calls: dict[int, _Call] = {}
-        self._sent_at = 0.0
+        self._ended = asyncio.Event()
+        self._asked = 0  # requests under way
         self._silent_since: float | None = None
-        self._watching: dict[str, list[Watch]] = {}
-        self._link = Link(self, servers)
-        self._link.start()
+        self._unwanted: set[str] = set()  # nodes that could not be deleted for want of a connection
+        self._handler = _Handler(self._loop, session_s, access.timeout_s)
+        self.client = self._handler.client = access.client(self._handler, session_s)
+        self.client.add_listener(self._heard)
+        self._handler.ended = lambda: self._tell(self.end, "what answers does not speak ZooKeeper's protocol")
+        connect = self.client._connection._connect
 
-    @property
-    def session_s(self) -> float:
-        """Its timeout: as asked for at first, then as the server has it."""
-        return self.id.timeout_s
+        def connected(*where: Any) -> Any:
+            self._handler.connected = False
+            answer = connect(*where)  # logged in, too; its first part is two thirds of the timeout that was agreed on
+            self._handler.connected = True
+            self._handler.session_s = answer[0] * 1.5 / 1000
+            self._tell(self._connected, self._handler.session_s, self.client.client_id)
+            return answer
+
+        self.client._connection._connect = connected
+        self._live = self.client.start_async()
+        self._timer = self._loop.call_soon(self._look)
 
     @property
     def ttl_s(self) -> float:
-        """Two thirds of that."""
+        """Two thirds of its timeout."""
         return self.session_s * _BELIEVED
 
     # -- begin and end -----------------------------------------------------------------------------------------------
@@ -106,19 +239,15 @@ class Session:
     @property
     def ready(self) -> bool:
         """Whether it is connected, as far as we know."""
-        return self._connected and self.over is None
+        return self._ready.is_set() and self.over is None
 
     async def wait_ready(self, timeout_s: float) -> None:
         """Return when it is connected. Raises `LockUnavailable` if it is not within that time."""
-        if not self._connected:
-            wake = Wake()
-            self._wakes.add(wake)
-            try:
-                await wake.wait(timeout_s)
-            finally:
-                self._wakes.discard(wake)
-        if not self._connected:
-            raise LockUnavailable("ZooKeeper does not answer")
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._ready.wait()
+        except TimeoutError:
+            raise LockUnavailable("ZooKeeper does not answer") from None
         self._refuse_if_over()
 
     def on_over(self, callback: Callable[[], None]) -> Callable[[], None]:
@@ -130,160 +259,108 @@ class Session:
         if self.over is not None:
             return
         self.over = why
-        calls, self._calls = self._calls, {}
-        self._connect_is_over()
-        for call in calls.values():
-            call.done.set()
+        self._timer.cancel()
+        self._ready.set()
         self._on_over.fire()  # a holder must know before the server gives the lock to others
-        self._ending = self._link.loop.create_task(self._close())
+        threading.Thread(target=self._close, name="fencelock-zookeeper-end", daemon=True).start()
 
-    def _connect_is_over(self) -> None:
-        self._connected = True
-        for wake in self._wakes:
-            wake.set()
-
-    async def _close(self) -> None:
-        # Until its timeout the server keeps it and all its nodes, whatever becomes of the connection. Over another one
-        # it is ended at once: not by a request over the old one, which may be broken.
-        until = time.monotonic() + self.session_s
-        if self.id.number != wire.NO_SESSION:
-            for address in self._servers.in_turn():
-                left_s = until - time.monotonic()
-                if left_s <= 0 or await _ended(address, self.id, min(left_s, self._servers.timeout_s)):
-                    break
-                await asyncio.sleep(_AGAIN_S)
-        self._link.close()
+    def _close(self) -> None:
+        # Until its timeout the server keeps it and all its nodes, whatever becomes of the connection. So it is told.
+        self._handler.beat = time.monotonic() + self.session_s  # nobody need turn for that
+        until = time.monotonic() + min(self.session_s, _CLOSE_S)
+        while (
+            self.id is not None and time.monotonic() < until and not self.client._connection.connection_stopped.is_set()
+        ):
+            if self._live.wait(_AGAIN_S):
+                break
+        with contextlib.suppress(Exception):
+            self.client.stop()
+            self.client.close()
+        self._tell(self._ended.set)
 
     async def close(self, why: str) -> None:
         """End it, and wait a little for that to have come to ZooKeeper."""
         self.end(why)
-        if self._ending is not None:
-            await asyncio.wait({self._ending}, timeout=_END_S)
-            self._link.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_END_S):
+                await self._ended.wait()
 
     def _refuse_if_over(self) -> None:
         if self.over is not None:
             raise LockUnavailable(self.over)
 
-    # -- what the link tells -----------------------------------------------------------------------------------------
+    # -- what kazoo tells --------------------------------------------------------------------------------------------
 
-    def begin(self) -> bytes:
-        """Say hello over a new connection."""
-        self._stream = wire.Stream()
-        return self.id.hello()
+    def _tell(self, work: Callable[..., object], *args: Any) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(work, *args)
 
-    def heard(self, data: bytes) -> None:
-        """Answers, and what was watched for."""
-        try:
-            for message in self._stream.messages(data):
-                if self.over is not None:
-                    return
-                if self._connected:
-                    self._take(wire.Reader(message))
-                else:
-                    self._welcomed(message)
-        except wire.Malformed as error:
-            self.end(f"what answers does not speak ZooKeeper's protocol: {error}")
+    def _heard(self, state: str) -> None:
+        """Of the connection, in kazoo's thread."""
+        if state == KazooState.LOST:
+            refused = self.client.client_state == KeeperState.AUTH_FAILED
+            self._tell(self.end, "ZooKeeper refuses the log-in" if refused else "the session with ZooKeeper is over")
+        elif state == KazooState.SUSPENDED:
+            self._tell(self._broken)
 
-    def _welcomed(self, message: bytes) -> None:
-        welcome = wire.read_welcome(message)
-        if welcome is None:
-            raise wire.Malformed("a new session that is over")
-        self._sent_at = time.monotonic()
-        if self._auth:
-            self._link.send(wire.log_in(self._auth))
-        if self.over is None:
-            self.id = welcome
-            self._connect_is_over()
-
-    def _take(self, answer: wire.Reader) -> None:
-        xid, error = wire.read_head(answer)
-        if xid == wire.EVENT_XID:
-            path, deleted = wire.read_event(answer)
-            self._fired(path, deleted=deleted)
-        elif xid == wire.AUTH_XID and error:
-            self.end(f"ZooKeeper refuses the log-in: {wire.name_of(error)}")
-        if xid >= 0:
-            self._answered(xid, error, answer)
-        self._silent_since = time.monotonic() if self._calls else None
-
-    def _answered(self, xid: int, error: int, answer: wire.Reader) -> None:
+    def _connected(self, session_s: float, session: tuple[int, bytes]) -> None:
         if self.over is not None:
             return
-        if not self._calls or xid != next(iter(self._calls)):
-            raise wire.Malformed("an answer out of order")
-        call = self._calls.pop(xid)
-        call.error = error
-        if not error:
-            call.answer = call.request.read(answer)
-        call.answered = True
-        if call.last:
-            call.done.set()
-        if call.late is not None and not error:
-            call.late(call.answer)
-        if error and error not in _CLEAR:
-            # Whether it was done nobody knows; and what is done under a session that is over is gone with it.
-            self.end(f"ZooKeeper says {wire.name_of(error)}")
+        if self.id is not None and self.id != session:
+            self.end("the session with ZooKeeper is over")
+            return
+        self.id, self.session_s, self._silent_since = session, session_s, None
+        self._ready.set()
+        unwanted, self._unwanted = self._unwanted, set()
+        for path in unwanted:
+            self.delete_soon(path)
 
-    def look(self) -> float:
-        """Leave a server that is silent, or have it answer; seconds until the next look."""
-        now = time.monotonic()
-        silent_since = self._silent_since
-        if silent_since is not None and now >= silent_since + self.ttl_s:
+    def _broken(self) -> None:
+        if self.over is None and self._ready.is_set():
+            self._ready.clear()
+            self._silent_since = time.monotonic()
+            _log.warning("the connection to ZooKeeper broke; connecting anew")
+
+    def _look(self) -> None:
+        """Say that the loop turns, and leave a server that is silent."""
+        now = self._handler.beat = time.monotonic()
+        if self._silent_since is not None and now > self._silent_since + self.ttl_s:
             self.end("ZooKeeper did not answer for too long")
-            return self.session_s
-        ping_at = self._sent_at + self.session_s * _PING
-        if now >= ping_at:
-            self._note_sent(now)
-            self._link.send(wire.PING)
-            ping_at = now + self.session_s * _PING
-        silent_since = self._silent_since
-        return max(0.0, (ping_at if silent_since is None else min(ping_at, silent_since + self.ttl_s)) - now)
-
-    def _note_sent(self, now: float) -> None:
-        self._sent_at = now
-        if self._silent_since is None:
-            self._silent_since = now
-
-    def broken(self) -> None:
-        """The connection is gone."""
-        if self._connected:
-            self.end("the connection to ZooKeeper broke")
+        else:
+            self._timer = self._loop.call_later(self.session_s * _BEAT, self._look)
 
     # -- calls -------------------------------------------------------------------------------------------------------
 
-    async def ask(self, timeout_s: float, *requests: Request[Any]) -> list[Any]:
-        """The answers to requests that are sent together, and so are answered in their order.
-
-        Instead of an answer, the `Fault` with which ZooKeeper says that a node isn't as it was thought to be. All other
-        errors are `LockUnavailable`.
-        """
-        calls = self._send(*requests)
-        await self._wait_for(calls, time.monotonic() + timeout_s)
-        return [_outcome(call) for call in calls]
-
-    def _send(self, *requests: Request[Any]) -> list[_Call]:
-        done = Wake()  # for all: answers come in the order of the requests, and whoever waits does so for the last
-        calls = [_Call(request, done, last=request is requests[-1]) for request in requests]
+    def _ask(self, call: Callable[..., Any], path: str, *args: Any, **options: Any) -> "asyncio.Future[Any]":
+        """The answer to one of kazoo's asynchronous calls, or its error. Raises `LockUnavailable`."""
         self._refuse_if_over()
-        xids = [(self._xid + number) % _XIDS for number in range(1, len(calls) + 1)]
+        if not self._ready.is_set():  # kazoo would send it later
+            raise LockUnavailable("there is no connection to ZooKeeper")
         try:
-            frames = [call.request.frame(xid, self._servers.folder) for xid, call in zip(xids, calls, strict=True)]
+            path.encode()
         except ValueError as error:
             raise LockUnavailable(f"ZooKeeper can't have a node of that name: {error}") from None
-        self._xid = xids[-1]
-        self._calls.update(zip(xids, calls, strict=True))
-        self._note_sent(time.monotonic())
-        self._link.send(b"".join(frames))
-        return calls
+        self._asked += 1
+        if self._silent_since is None:
+            self._silent_since = time.monotonic()
+        future: asyncio.Future[Any] = self._loop.create_future()
 
-    async def _wait_for(self, calls: list[_Call], deadline: float) -> None:
-        last = calls[-1]
-        if not last.answered:
-            await last.done.wait(max(0.0, deadline - time.monotonic()))
-        if not last.answered:
-            self._refuse_if_over()
+        def answered(result: Any) -> None:
+            self._asked -= 1
+            self._silent_since = time.monotonic() if self._asked else None
+            if not future.done():
+                future.set_result(result.value if result.exception is None else result.exception)
+
+        call(path, *args, **options).rawlink(answered)
+        return future
+
+    async def answers(self, timeout_s: float, *futures: "asyncio.Future[Any]") -> list[Any]:
+        """What was answered: `NoNodeError` and `NodeExistsError` as values, all other errors as `LockUnavailable`."""
+        _, missing = await asyncio.wait(futures, timeout=max(0.0, timeout_s))
+        self._refuse_if_over()
+        if missing:
             raise LockUnavailable("ZooKeeper does not answer")
+        return [_checked(future.result()) for future in futures]
 
     async def create(self, parent: str, prefix: str, data: bytes, timeout_s: float) -> Created:
         """Create a contender's node, and its parents where they are missing; mostly one round trip.
@@ -293,53 +370,62 @@ class Session:
         deadline = time.monotonic() + timeout_s
         for _ in range(_TRIES):
             created, names = await self._create(f"{parent}/{prefix}", data, deadline)
-            if created is not Fault.NO_NODE:
+            if not isinstance(created, NoNodeError):
                 break
             # The first contender ever; or the container was empty, and the server has removed it.
             await self.make_folder(parent, deadline - time.monotonic())
-        if isinstance(created, Fault) or isinstance(names, Fault):
+        if isinstance(created, _IS_NOT_SO) or isinstance(names, _IS_NOT_SO):
             raise uncreatable(parent)
-        path, czxid = created
-        path = path.removeprefix(self._servers.folder)
+        path, stat = created
         if not path.startswith(f"{parent}/{prefix}"):
             self.end("ZooKeeper answers another name than was created")
-            raise LockUnavailable("ZooKeeper answers another name than was created")
-        if int(sequence(path) or _NUMBERS) >= _NUMBERS:
-            self.delete_soon(path)
-            raise LockUnavailable(f"ZooKeeper has no more numbers for {parent}: delete that node when it is empty")
-        return Created(path, czxid, names)
+            self._refuse_if_over()
+        return Created(path, stat.czxid, names)
 
     async def _create(self, path: str, data: bytes, deadline: float) -> list[Any]:
-        kind = Kind.EPHEMERAL_SEQUENTIAL
-        calls = self._send(self.created(path, data, kind), wire.children(path.rpartition("/")[0]))
+        options = {"ephemeral": True, "sequence": True, "include_data": True, "acl": self.rights()}
+        created = self._ask(self.client.create_async, path, data, **options)
+        names = self._ask(self.client.get_children_async, path.rpartition("/")[0])
         try:
-            await self._wait_for(calls, deadline)
+            return await self.answers(deadline - time.monotonic(), created, names)
         except BaseException:
-            calls[0].late = self._delete_created  # when it is answered after all; else the session is over
-            if calls[0].answered and not calls[0].error:
-                self._delete_created(calls[0].answer)
+            if created.done():
+                self._undo(created)
+            else:
+                created.add_done_callback(self._undo)
             raise
-        return [_outcome(call) for call in calls]
 
-    def _delete_created(self, created: tuple[str, int]) -> None:
-        self.delete_soon(created[0].removeprefix(self._servers.folder))
+    def _undo(self, created: "asyncio.Future[Any]") -> None:
+        """What was created after nobody waited for it any more is deleted, once that is known."""
+        answer = None if created.cancelled() else created.result()
+        if isinstance(answer, tuple):
+            self.delete_soon(answer[0])
+        elif answer is None or not _is_clear(answer):
+            self.end("a session with ZooKeeper was in doubt: the answer to a create was lost")
 
-    def created(self, path: str, data: bytes, kind: Kind, *, readable: bool = False) -> Request[tuple[str, int]]:
-        """The request for a node, with the rights of those who are logged in alike; `readable`: by all others, too."""
-        # Whoever is not could delete it otherwise.
-        return wire.create(path, data, kind, logged_in=self._auth is not None, readable=readable)
+    def rights(self, *, readable: bool = False) -> Any:
+        """Of a node: for whoever is logged in alike, or for all. `readable`: all others can read it."""
+        if not self._access.logged_in:
+            return OPEN_ACL_UNSAFE
+        return [make_acl("auth", "", all=True), *([make_acl("world", "anyone", read=True)] if readable else [])]
 
     async def make_folder(self, path: str, timeout_s: float) -> None:
         """Have a node with all its parents: containers, as Curator makes them, which the server removes when empty."""
         parts = path.split("/")[1:]
         folders = ["/" + "/".join(parts[: number + 1]) for number in range(len(parts))]
         try:
-            await self.ask(timeout_s, *(self.created(folder, b"", Kind.CONTAINER) for folder in folders))
+            await self.answers(timeout_s, *(self._ask(self._container_async, folder) for folder in folders))
         except NotAllowed:
             # So it says even of one that is there, if we may not write to what it is in.
-            there = await self.ask(timeout_s, *map(wire.exists, folders))
-            if any(isinstance(one, Fault) for one in there):
+            there = await self.answers(timeout_s, *(self._ask(self.client.exists_async, folder) for folder in folders))
+            if None in there:
                 raise
+
+    def _container_async(self, path: str) -> Any:
+        """What kazoo has no method for."""
+        result = self._handler.async_result()
+        self.client._call(_CreateContainer(self.client.chroot + path, b"", self.rights(), _CONTAINER), result)
+        return result
 
     async def present(self, path: str, czxid: int, timeout_s: float) -> bool:
         """Whether a contender's node is there, as far as the leader knows.
@@ -348,54 +434,75 @@ class Session:
         """
         if self.over is not None:
             return False
-        _, there = await self.ask(timeout_s, wire.sync(path), wire.exists(path))
-        return bool(there == czxid)
+        calls = self._ask(self.client.sync_async, path), self._ask(self.client.exists_async, path)
+        _, stat = await self.answers(timeout_s, *calls)
+        return stat is not None and stat.czxid == czxid
+
+    async def synced(self, timeout_s: float, *paths: str) -> list[Any]:
+        """Texts and stats of nodes, as new as the leader's; `NoNodeError` of those that are not there."""
+        calls = [self._ask(self.client.sync_async, paths[0])]
+        calls += [self._ask(self.client.get_async, path) for path in paths]
+        return (await self.answers(timeout_s, *calls))[1:]
+
+    async def get(self, timeout_s: float, *paths: str) -> list[Any]:
+        """Texts and stats of nodes; `NoNodeError` of those that are not there."""
+        return await self.answers(timeout_s, *(self._ask(self.client.get_async, path) for path in paths))
+
+    async def lists(self, timeout_s: float, *paths: str) -> list[Any]:
+        """The names of nodes' children; `NoNodeError` of those that are not there."""
+        return await self.answers(timeout_s, *(self._ask(self.client.get_children_async, path) for path in paths))
 
     async def children(self, path: str, timeout_s: float) -> list[str]:
         """The names of a node's children; none if there is no such node."""
-        (names,) = await self.ask(timeout_s, wire.children(path))
-        return [] if isinstance(names, Fault) else names
+        (names,) = await self.lists(timeout_s, path)
+        return [] if isinstance(names, Missing) else names
+
+    async def put(self, path: str, data: bytes, timeout_s: float) -> None:
+        """Create a node that stays, for others to read, too; one that is there is left as it is."""
+        acl = self.rights(readable=True)
+        await self.answers(timeout_s, self._ask(self.client.create_async, path, data, acl=acl))
+
+    async def ping(self, timeout_s: float) -> None:
+        """Raise `LockUnavailable` unless the leader answers."""
+        await self.answers(timeout_s, self._ask(self.client.sync_async, "/"))
 
     async def delete(self, path: str, timeout_s: float) -> None:
-        """Delete a node; one that is gone is fine, and so is a session that is over, which takes its nodes along."""
+        """Delete a node; one that is gone is fine, and so is a session that is over, which takes its nodes along.
+
+        Where there is no answer it is deleted as soon as there is a connection again.
+        """
         if self.over is None:
-            await self.ask(timeout_s, wire.delete(path))
+            await self.answers(timeout_s, self._delete(path))
 
     def delete_soon(self, path: str) -> None:
         """The same, without waiting for an answer."""
-        with contextlib.suppress(LockUnavailable):  # it is over
-            self._send(wire.delete(path))
+        with contextlib.suppress(LockUnavailable):
+            self._delete(path)
+
+    def _delete(self, path: str) -> "asyncio.Future[Any]":
+        def deleted(done: "asyncio.Future[Any]") -> None:
+            if isinstance(done.result(), Exception) and not _is_clear(done.result()):
+                self._unwanted.add(path)
+
+        try:
+            deleting = self._ask(self.client.delete_async, path)
+        except LockUnavailable:
+            self._unwanted.add(path)
+            raise
+        deleting.add_done_callback(deleted)
+        return deleting
 
     async def watch(self, wake: Callable[[], None], timeout_s: float, *paths: str) -> "Watch":
         """Have `wake` called when one of the nodes is deleted or changed; see whether they are `there`."""
+        watch = Watch(wake, list(paths))
         # Not `exists`, whose watch on a node that is gone would stay for ever.
-        return await self._watched(wake, timeout_s, [wire.get(path, watch=True) for path in paths])
-
-    async def _watched(self, wake: Callable[[], None], timeout_s: float, looks: list[Request[Any]]) -> "Watch":
-        watch = Watch(wake, [look.path for look in looks], self._forget)
-        for path in watch.paths:
-            self._watching.setdefault(path, []).append(watch)
+        looks = [self._ask(self.client.get_async, path, watch=watch.fired) for path in paths]
         try:
-            watch.found = await self.ask(timeout_s, *looks)
+            watch.found = await self.answers(timeout_s, *looks)
         except BaseException:
             watch.forget()
             raise
         return watch
-
-    def _forget(self, watch: "Watch") -> None:
-        for path in watch.paths:
-            watches = self._watching.get(path, [])
-            if watch in watches:
-                watches.remove(watch)
-            if not watches:
-                self._watching.pop(path, None)
-
-    def _fired(self, path: str, *, deleted: bool) -> None:
-        path = path.removeprefix(self._servers.folder)
-        for watch in list(self._watching.get(path, ())):
-            if deleted:
-                watch.deleted.append(path)
-            watch.wake()
 
 
 class Watch:
@@ -404,58 +511,49 @@ class Watch:
     `deleted`: those that have been since; ZooKeeper tells of that in the order in which it happened.
     """
 
-    def __init__(self, wake: Callable[[], None], paths: list[str], forget: Callable[["Watch"], None]) -> None:
-        self.wake = wake
+    def __init__(self, wake: Callable[[], None], paths: list[str]) -> None:
+        self._wake: Callable[[], None] | None = wake
         self.paths = paths
         self.found: list[Any] = []
         self.deleted: list[str] = []
-        self._forget = forget
+
+    def fired(self, event: Any) -> None:
+        """Something has happened to one of them; or the connection broke, and nothing more is told."""
+        if event.type == EventType.DELETED:
+            self.deleted.append(event.path)
+        if self._wake is not None:
+            self._wake()
 
     @property
     def there(self) -> bool:
         """Whether all were there."""
-        return not any(isinstance(one, Fault) for one in self.found)
+        return not any(isinstance(one, NoNodeError) for one in self.found)
 
     def has_gone(self, path: str) -> bool:
         """Whether a node was not there, or has been deleted since."""
-        return path in self.deleted or isinstance(self.found[self.paths.index(path)], Fault)
+        return path in self.deleted or isinstance(self.found[self.paths.index(path)], NoNodeError)
 
     def forget(self) -> None:
         """Be told no more."""
-        self._forget(self)
+        self._wake = None
 
 
-def _outcome(call: _Call) -> Any:
-    if not call.error:
-        return call.answer
-    with contextlib.suppress(ValueError):
-        return Fault(call.error)
-    if call.error == wire.NO_AUTH:
+def _is_clear(answer: Any) -> bool:
+    """Whether one knows by that error that nothing was done, or nothing was to do."""
+    return isinstance(answer, (*_IS_NOT_SO, NoAuthError))
+
+
+def _checked(answer: Any) -> Any:
+    if not isinstance(answer, Exception) or isinstance(answer, _IS_NOT_SO):
+        return answer
+    if isinstance(answer, NoAuthError):
         raise NotAllowed("ZooKeeper does not allow that: the log-in is missing or has no right to it (NoAuth)")
-    raise LockUnavailable(f"ZooKeeper refuses that: {wire.name_of(call.error)}")
+    if isinstance(answer, AuthFailedError):
+        raise LockUnavailable("ZooKeeper refuses the log-in")
+    said = f"ZooKeeper refuses that: {type(answer).__name__}"
+    raise LockUnavailable(said if isinstance(answer, KazooException) else f"{said} {answer}") from answer
 
 
 def uncreatable(path: str) -> LockUnavailable:
     """The error of a node whose parent is never there."""
     return LockUnavailable(f"{path} can't be created in ZooKeeper: what it is in is not there, or is deleted each time")
-
-
-async def _ended(address: tuple[str, int], session: SessionId, within_s: float) -> bool:
-    """Whether a server was told, over a connection of its own, that a session is over."""
-    stream = wire.Stream()
-    welcomed = False
-    with contextlib.suppress(OSError, wire.Malformed):
-        async with asyncio.timeout(within_s):
-            reader, writer = await asyncio.open_connection(*address)
-            try:
-                # Both at once: whoever has the session's other connection may be about to lose it.
-                writer.write(session.hello() + wire.close(1))
-                while data := await reader.read(65_536):
-                    for message in stream.messages(data):
-                        if not welcomed:
-                            wire.read_welcome(message)
-                        welcomed = True
-                return welcomed
-            finally:
-                writer.transport.abort()
-    return False

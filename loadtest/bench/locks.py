@@ -28,7 +28,7 @@ from fencelock.clients.mysql import MySqlClient
 from fencelock.mysql.backend import SCHEMA as LOCK_TABLES
 from fencelock.registry import CLASSES, scheme_of
 from fencelock.zookeeper.client import ZooKeeperClient
-from fencelock.zookeeper.link import Servers
+from fencelock.zookeeper.session import Access
 from lab.cli import check_file
 from lab.servers import EtcdMember, MariaDB, Valkey, ZooKeeper
 from loadtest.bench.race import OURS, PEERS, Contestant, Heat, heat_of, is_installed, medians, race
@@ -101,7 +101,7 @@ def _left_in_redis(addresses: str) -> set[str]:
 
 def _left_in_zookeeper(address: str) -> set[str]:
     async def look() -> set[str]:
-        client = ZooKeeperClient(Servers.parse(address, 10), session_s=10, timeout_s=10, auth=None)
+        client = ZooKeeperClient(Access(address, timeout_s=10), session_s=10)
         try:
             return {one.path for one in await client.under("/bench/", deep=True)}
         finally:
