@@ -195,7 +195,7 @@ SECTIONS: dict[str, dict[str, tuple[str, ...]]] = {
         "fencelock": ("AsyncLock", "Grant", "Cancel", "Contender", "Hook", "now"),
     },
     "Elections and sessions": {
-        "fencelock.etcd.election": ("Election", "Leadership", "Leader", "AsyncElection", "AsyncLeadership"),
+        "fencelock.election": ("Election", "Leadership", "Leader", "AsyncElection", "AsyncLeadership"),
         "fencelock.etcd.backend": ("Session", "AsyncSession"),
     },
     "Fences": {"fencelock.fence": tuple(fencelock.fence.__all__)},

@@ -14,7 +14,7 @@ from .contender import Contender
 from .errors import LockError
 from .grant import Grant
 from .hook import Hook
-from .lock import AsyncLock, DistributedLock
+from .lock import AsyncLock, DistributedLock, checked_name
 from .url import LockUrl
 from .waiting import Wait
 
@@ -170,7 +170,9 @@ class LockBackend(ABC):
 
     def election(self, name: str) -> Any:
         """Return the `Election` of that name. Raises `LockError` where there are none."""
-        raise LockError(f"{self.name} has no elections")
+        from .election import Election
+
+        return Election(self.election_for_tasks(name))
 
     def session(self, *, ttl_s: float | None = None, lease_id: int | None = None) -> Any:
         """Begin a `Session`, a lease for several locks and elections. Raises `LockUnavailable` and `LockLost`.
@@ -181,7 +183,12 @@ class LockBackend(ABC):
 
     def election_for_tasks(self, name: str) -> Any:
         """What `election` is for tasks."""
-        return self.election(name)  # which raises
+        from .election import AsyncElection
+
+        name = checked_name(name)
+        if not self.guarantees.elects:
+            raise LockError(f"{self.name} has no elections")
+        return AsyncElection(lambda: self.here().ballot(name))
 
     def session_for_tasks(self, *, ttl_s: float | None, lease_id: int | None) -> AbstractAsyncContextManager[Any]:
         """What `session` is for tasks: a block."""
@@ -285,7 +292,7 @@ class AsyncLocks:
         return await self.backend.here().force_release(name)
 
     def election(self, name: str) -> Any:
-        """An election, see `fencelock.etcd.election`. Raises `LockError` where there are none."""
+        """An election, see `fencelock.election`. Raises `LockError` where there are none."""
         return self.backend.election_for_tasks(name)
 
     def session(self, *, ttl_s: float | None = None, lease_id: int | None = None) -> AbstractAsyncContextManager[Any]:

@@ -19,7 +19,7 @@ from app.telemetry.observer import Observer
 from fencelock import LockLost, LockUnavailable
 
 if TYPE_CHECKING:
-    from fencelock.etcd.election import AsyncElection, AsyncLeadership
+    from fencelock.election import AsyncElection, AsyncLeadership
 
 _log = logging.getLogger(__name__)
 

@@ -13,13 +13,14 @@ from .. import portal
 from ..backend import Guarantees, LockBackend
 from ..connection import Options
 from ..contender import describe
+from ..election import AsyncElection, Election
 from ..errors import ConfigurationError
 from ..grant import Grant
 from ..lease import Leased
-from ..lock import AsyncLock, DistributedLock, interruptible
+from ..lock import AsyncLock, DistributedLock, checked_name, interruptible
 from ..url import LockUrl
 from ..waiting import Wait, whole
-from .election import AsyncElection, Election
+from .election import EtcdBallot
 from .endpoint import Access, parse
 from .lock import EtcdConnection, Place
 from .session import Session as SharedLease
@@ -90,7 +91,8 @@ class AsyncSession(Leased):
 
     def election(self, name: str) -> AsyncElection:
         """An election under the session's lease."""
-        return AsyncElection(self.here, name, self._session)
+        name = checked_name(name)
+        return AsyncElection(lambda: EtcdBallot(self._connection, name, self._session))
 
     def orphan(self) -> None:
         """Renew no more, and leave the lease to end by itself: what is locked stays so until then."""
@@ -224,14 +226,6 @@ class EtcdBackend(LockBackend):
     @override
     def here(self) -> EtcdConnection:
         return cast(EtcdConnection, super().here())
-
-    @override
-    def election(self, name: str) -> Election:
-        return Election(self.election_for_tasks(name))
-
-    @override
-    def election_for_tasks(self, name: str) -> AsyncElection:
-        return AsyncElection(self.here, name)
 
     @override
     def session(self, *, ttl_s: float | None = None, lease_id: int | None = None) -> Session:

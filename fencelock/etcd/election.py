@@ -1,281 +1,88 @@
-"""Elections: of several candidates one leads, and says something that all can hear. Made of the lock's own queue."""
+"""An election in etcd, as Go's `concurrency.Election` has it: the value of a candidate's key is what it says."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from types import TracebackType
-from typing import Final, cast
+from functools import partial
 
-from .. import portal
+from typing_extensions import override
+
 from ..contender import Contender
-from ..errors import LockLost, LockUnavailable
+from ..election import Ballot, Leader, Lookout
 from ..grant import Grant
-from ..lock import checked_name, interruptible
-from ..waiting import Cancel, Wait, Wake, whole
+from ..waiting import Wait, Wake
+from . import lookout
 from .client import KeyValue, created, get, modified, oldest, put
 from .lock import RECORD, EtcdConnection, Place
-from .lookout import Lookout
 from .session import Session
 
-_AWAY_PAUSE_S: Final = 0.1
 
+class EtcdBallot(Ballot):
+    """`session`: whose lease the candidates' keys are bound to, in the place of the default one."""
 
-@dataclass(frozen=True, slots=True)
-class Leader:
-    """The leader, as everybody can see it.
+    connection: EtcdConnection
 
-    `key`: its key in etcd; `value`: what it has proclaimed; `token`: the fencing token of its leadership; `revision`
-    grows with each proclamation.
-    """
-
-    key: str
-    value: str
-    token: int
-    revision: int
-
-
-class AsyncLeadership(Grant):
-    """Proof that one was elected. A grant: it is renewed, it can be lost, and its token fences."""
-
-    __slots__ = ("_connection", "_known", "_record")
-
-    def __init__(self, connection: EtcdConnection, grant: Grant, value: str, record: str) -> None:
-        super().__init__(grant.key, grant.token, grant.source, grant.lease)
-        self._connection = connection
-        self._record = record
-        # As it was created: nobody but us changes it.
-        self._known = KeyValue(grant.key, value.encode(), grant.token, grant.token, 0)
-
-    async def proclaim(self, value: str) -> None:
-        """Say something else. Raises `LockLost` if one leads no more, `LockUnavailable` if that can't be known."""
-        self.ensure_held()
-        key = self.key
-        while True:
-            change = [put(key, value.encode(), keep_lease=True), get(key)]
-            answer = await self._connection.client.txn(modified(key, self._known.mod_revision), change, [get(key)])
-            if not answer.found or answer.found[0].create_revision != self.token:
-                self._give_up_hope()
-            self._known = answer.found[0]
-            # Else it was not as we knew it: an earlier call came through although we did not hear of it.
-            if self._known.value == value.encode():
-                return
-
-    async def record(self, value: str) -> None:
-        """Write down what shall outlast the leadership: see `AsyncElection.recorded`. Only the leader's word is taken.
-
-        Raises `LockLost` and `LockUnavailable`; and the latter for more than etcd takes in one value (1.5 MiB).
-        """
-        self.ensure_held()
-        written = [put(self._record, value.encode())]
-        if not (await self._connection.client.txn(created(self.key, self.token), written)).succeeded:
-            self._give_up_hope()
-
-    def _give_up_hope(self) -> None:
-        self.lease.lose("its key is gone")
-        raise LockLost(f"{self.key} leads no more: its key is gone")
-
-    async def resign(self) -> None:
-        """Give the leadership up; the next in line has it at once. Never raises, and may be called again."""
-        self.lease.lose("its holder has resigned")  # before another one can lead
-        await whole(self._connection.renewer.hand_back(self.lease, self._connection.timeout_s))
-
-
-class AsyncElection:
-    """As etcd's Go `concurrency.Election`, whose candidates stand in the same line: first come, first elected.
-
-    >>> election = locks.election("/jobs/auditor")
-    >>> async with election.campaigning("me") as leadership:   # waits until it is elected
-    ...     await leadership.proclaim("me, and all is well")
-    >>> await election.leader()                                # None while nobody leads
-    >>> async for leader in election.observe():                # now, and each time that another one leads or says more
-    ...     print(leader.value if leader else "nobody")
-
-    A leadership is renewed by the loop.
-    """
-
-    def __init__(self, here: Callable[[], EtcdConnection], name: str, session: Session | None = None) -> None:
-        self.here = here
-        self.prefix = f"{checked_name(name)}/"
-        self._session = session
+    def __init__(self, connection: EtcdConnection, name: str, session: Session | None = None) -> None:
+        self.connection = connection
+        self._client = connection.client
         self._name = name
+        self._session = session
+        self._prefix = f"{name}/"
         self._record = f"{name}{RECORD}"  # beside the candidates' prefix, so that it is none of them
+        self._known: dict[str, KeyValue] = {}  # what the leaders that we have here said last, by their keys
 
-    async def campaign(
-        self, value: str, *, wait_s: float | None = None, cancel: Cancel | None = None
-    ) -> AsyncLeadership:
-        """Stand for election with something to say, and wait until one is elected, at most `wait_s` seconds.
+    @override
+    async def stand(self, value: str, wait: Wait) -> Grant:
+        connection = self.connection
+        place = Place(connection, self._name, value.encode(), ttl_s=connection.terms.ttl_s, session=self._session)
+        grant = await place.until_granted(wait)
+        # As it was created: nobody but us changes it.
+        self._known[grant.key] = KeyValue(grant.key, value.encode(), grant.token, grant.token, 0)
+        return grant
 
-        Raises `LockTimeout`, `LockCancelled`, or `LockUnavailable`; nothing of this call is then left in the queue for
-        longer than a TTL. The leadership is no thread's and no task's: it lasts until `resign`, the end of the
-        connection, or of the loop.
-        """
-        connection, wait = self.here(), Wait(wait_s, cancel)
+    @override
+    async def say(self, grant: Grant, value: str) -> bool:
+        key, known = grant.key, self._known.get(grant.key)
+        while known is not None:
+            change = [put(key, value.encode(), keep_lease=True), get(key)]
+            answer = await self._client.txn(modified(key, known.mod_revision), change, [get(key)])
+            if not answer.found or answer.found[0].create_revision != grant.token:
+                return False
+            known = self._known[key] = answer.found[0]
+            # Else it was not as we knew it: an earlier call came through although we did not hear of it.
+            if known.value == value.encode():
+                return True
+        return False
 
-        async def stand() -> AsyncLeadership:
-            ttl_s = connection.terms.ttl_s
-            place = Place(connection, self._name, value.encode(), ttl_s=ttl_s, session=self._session)
-            return AsyncLeadership(connection, await place.until_granted(wait), value, self._record)
+    @override
+    async def record(self, grant: Grant, value: str) -> bool:
+        written = [put(self._record, value.encode())]
+        return (await self._client.txn(created(grant.key, grant.token), written)).succeeded
 
-        return await interruptible(stand(), wait, lambda leadership: leadership.resign())
+    @override
+    async def recorded(self) -> str | None:
+        found = await self._client.read(self._record)
+        return None if found is None else found.value.decode(errors="replace")
 
-    @asynccontextmanager
-    async def campaigning(self, value: str, *, wait_s: float | None = None) -> AsyncIterator[AsyncLeadership]:
-        """Lead in a block, and resign at its end."""
-        leadership = await self.campaign(value, wait_s=wait_s)
-        try:
-            yield leadership
-        finally:
-            await leadership.resign()
-
-    async def candidates(self) -> list[Contender]:
-        """The leader and those who stand behind it, in their order. Raises `LockUnavailable`."""
-        return await EtcdConnection.contenders(self.here(), self.prefix)
-
-    async def leader(self, *, timeout_s: float | None = None) -> Leader | None:
-        """Who leads now, if anybody. Raises `LockUnavailable`."""
-        found = await self.here().client.range(oldest(self.prefix, limit=1), timeout_s)
+    @override
+    async def leader(self, timeout_s: float | None) -> Leader | None:
+        found = await self._client.range(oldest(self._prefix, limit=1), timeout_s)
         if not found:
             return None
         first = found[0]
         return Leader(first.key, first.value.decode(errors="replace"), first.create_revision, first.mod_revision)
 
-    async def recorded(self) -> str | None:
-        """What a leader has written down last, whoever leads now; None if none has. Raises `LockUnavailable`."""
-        found = await self.here().client.read(self._record)
-        return None if found is None else found.value.decode(errors="replace")
+    @override
+    async def candidates(self) -> list[Contender]:
+        return await EtcdConnection.contenders(self.connection, self._prefix)
 
-    async def observe(self, *, cancel: Cancel | None = None) -> AsyncGenerator[Leader | None, None]:
-        """The leader now, and then each change of that or of what is proclaimed; None: nobody leads.
-
-        What is true when one looks is told; what was true only while one was busy with the last answer is not. An etcd
-        that is away is waited for. Ends with `cancel`, and when the connection is closed. `aclose` ends it before.
-        """
-        observation = Observation(self, cancel or Cancel())
-        try:
-            while (found := await observation.next()) is not END:
-                yield cast(Leader | None, found)
-        finally:
-            observation.close()
+    @override
+    def lookout(self, wake: Wake) -> Lookout:
+        return _Lookout(self, wake)
 
 
-class _End:
-    """Nothing more is told."""
+class _Lookout:
+    """A watch on all that happens to the candidates."""
 
-
-END: Final = _End()
-
-
-class Observation:
-    """An election, watched."""
-
-    def __init__(self, election: AsyncElection, cancel: Cancel) -> None:
-        self._election = election
-        self._connection = election.here()
-        self._cancel = cancel
-        self._wake = Wake()
-        self._lookout = Lookout(self._connection.client, self._wake, self._connection.waiters)
-        self._last: Leader | _End | None = END  # no answer yet
-        self._forget = cancel.subscribe(self._wake.set)
-
-    async def next(self) -> Leader | _End | None:
-        """The leader, as soon as that is another answer than the last one; or `END`."""
-        waiters = self._connection.waiters
-        with waiters.waiting(self._wake):
-            while not (self._cancel.is_set() or waiters.dismissed):
-                try:
-                    # At the beginning, and after each answer, for which time has passed: look.
-                    timeout_s = self._connection.timeout_s
-                    pause_s = await self._lookout.pause_s(self._election.prefix, timeout_s, below=True)
-                    if (now := await self._election.leader()) != self._last:
-                        self._last = now
-                        return now
-                except LockUnavailable:
-                    pause_s = _AWAY_PAUSE_S
-                await self._wake.wait(pause_s)
-        return END
-
-    def close(self) -> None:
-        """Watch no longer."""
-        self._forget()
-        self._lookout.close()
-
-
-# -- for threads -----------------------------------------------------------------------------------------------------
-
-
-class Leadership(Grant):
-    """As `AsyncLeadership`, for threads."""
-
-    __slots__ = ("_leadership",)
-
-    def __init__(self, leadership: AsyncLeadership) -> None:
-        super().__init__(leadership.key, leadership.token, leadership.source, leadership.lease)
-        self._leadership = leadership
-
-    def proclaim(self, value: str) -> None:
-        """See `AsyncLeadership.proclaim`."""
-        self.ensure_held()  # so that a callback that hears of the loss may try
-        portal.run(self._leadership.proclaim(value))
-
-    def record(self, value: str) -> None:
-        """See `AsyncLeadership.record`."""
-        self.ensure_held()
-        portal.run(self._leadership.record(value))
-
-    def resign(self) -> None:
-        """See `AsyncLeadership.resign`."""
-        portal.run(self._leadership.resign())
-
-    def __enter__(self) -> "Leadership":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.resign()
-
-
-class Election:
-    """As `AsyncElection`, for threads.
-
-    >>> election = backend.election("/jobs/auditor")
-    >>> with election.campaign("me") as leadership:      # waits until it is elected
-    ...     leadership.proclaim("me, and all is well")
-    >>> for leader in election.observe(cancel=cancel):   # now, and each time that another one leads or says more
-    ...     print(leader.value if leader else "nobody")
-    """
-
-    def __init__(self, election: AsyncElection) -> None:
-        self._election = election
-
-    def campaign(self, value: str, *, wait_s: float | None = None, cancel: Cancel | None = None) -> Leadership:
-        """See `AsyncElection.campaign`."""
-        campaign = self._election.campaign(value, wait_s=wait_s, cancel=cancel)
-        return Leadership(portal.run(campaign, lambda leadership: leadership.resign()))
-
-    def candidates(self) -> list[Contender]:
-        """See `AsyncElection.candidates`."""
-        return portal.run(self._election.candidates())
-
-    def leader(self, *, timeout_s: float | None = None) -> Leader | None:
-        """See `AsyncElection.leader`."""
-        return portal.run(self._election.leader(timeout_s=timeout_s))
-
-    def recorded(self) -> str | None:
-        """See `AsyncElection.recorded`."""
-        return portal.run(self._election.recorded())
-
-    def observe(self, *, cancel: Cancel | None = None) -> Iterator[Leader | None]:
-        """See `AsyncElection.observe`. Blocks between the answers."""
-        cancel = cancel or Cancel()
-
-        async def begin() -> Observation:
-            return Observation(self._election, cancel)
-
-        observation = portal.run(begin())
-        try:
-            while (found := portal.run(observation.next())) is not END:
-                yield cast(Leader | None, found)
-        finally:
-            # Whichever thread finalises this: it may be the loop's.
-            portal.loop().call_soon_threadsafe(observation.close)
+    def __init__(self, ballot: EtcdBallot, wake: Wake) -> None:
+        connection = ballot.connection
+        self._lookout = lookout.Lookout(connection.client, wake, connection.waiters)
+        self.pause_s = partial(self._lookout.pause_s, ballot._prefix, connection.timeout_s, below=True)
+        self.close = self._lookout.close

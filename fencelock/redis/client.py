@@ -110,13 +110,17 @@ class RedisClient:
 
 
 class Ticket:
-    """A waiter's. `woken`: it was told of a release, and has not tried since: then somebody else must."""
+    """A waiter's. `woken`: it was told of a release, and has not tried since: then somebody else must.
 
-    __slots__ = ("only", "wake", "woken")
+    `each`: it wants to hear of each message, whoever else does.
+    """
 
-    def __init__(self, wake: Wake, only: str) -> None:
+    __slots__ = ("each", "only", "wake", "woken")
+
+    def __init__(self, wake: Wake, only: str, *, each: bool) -> None:
         self.wake = wake
         self.only = only
+        self.each = each
         self.woken = False
 
 
@@ -132,7 +136,9 @@ class _Channel:
     def wake_one(self, channel: str = "") -> None:
         """Wake who is meant, or who was woken least recently: one is enough, as one can have the lock."""
         for ticket in self.line:
-            if not ticket.only or ticket.only == channel:
+            if ticket.each:
+                ticket.wake.set()
+            elif not ticket.only or ticket.only == channel:
                 ticket.woken = True
                 ticket.wake.set()
                 self.line.remove(ticket)
@@ -157,14 +163,14 @@ class Listener:
         self._task: asyncio.Task[None] | None = None
         self._said = ""  # why it hears nothing
 
-    async def listen(self, pattern: str, wake: Wake, only: str = "") -> Ticket:
+    async def listen(self, pattern: str, wake: Wake, only: str = "", *, each: bool = False) -> Ticket:
         """Have `wake` set at a message of such a channel, as one of those who wait there, until `leave`.
 
-        `only`: one of these channels, if the others are none of its business. What was published before this returns
-        must be found by looking. Raises `LockUnavailable`.
+        `only`: one of these channels, if the others are none of its business; `each`: see `Ticket`. What was published
+        before this returns must be found by looking. Raises `LockUnavailable`.
         """
         channel = self._channels.setdefault(pattern, _Channel())
-        ticket = Ticket(wake, only)
+        ticket = Ticket(wake, only, each=each)
         channel.line.append(ticket)
         if channel.idle is not None:
             channel.idle.cancel()
@@ -192,11 +198,11 @@ class Listener:
         if channel is None or ticket not in channel.line:
             return
         channel.line.remove(ticket)
-        if ticket.woken and not ticket.only:
+        if ticket.woken and not (ticket.only or ticket.each):
             channel.wake_one()
         if not channel.line:
             loop = asyncio.get_running_loop()
-            channel.idle = loop.call_later(_KEEP_S, lambda: _tasks_keep(loop.create_task(self._unsubscribe(pattern))))
+            channel.idle = loop.call_later(_KEEP_S, lambda: keep_task(loop.create_task(self._unsubscribe(pattern))))
 
     async def _subscribe(self, pattern: str) -> None:
         if self._pubsub is None:
@@ -258,7 +264,8 @@ class Listener:
 _tasks: set[asyncio.Task[None]] = set()  # a loop keeps only weak references to its tasks
 
 
-def _tasks_keep(task: "asyncio.Task[None]") -> None:
+def keep_task(task: "asyncio.Task[None]") -> None:
+    """Until it is done."""
     _tasks.add(task)
     task.add_done_callback(_tasks.discard)
 

@@ -23,7 +23,7 @@ _OPTION: Final = "redisson_wait_s"
 _REDISSON_WAIT_S: Final = 300.0  # Redisson's default
 
 
-class _FairAttempt(RedisAttempt):
+class FairAttempt(RedisAttempt):
     """Each try is also the sign of life without which a waiter loses its place. Only the first is woken."""
 
     def __init__(self, connection: "RedisFairConnection", name: str, ttl_s: float) -> None:
@@ -69,8 +69,14 @@ class RedisFairConnection(RedisConnection):
         self.redisson_wait_s = redisson_wait_s
 
     @override
-    def attempt(self, name: str, ttl_s: float) -> _FairAttempt:
-        return _FairAttempt(self, name, ttl_s)
+    def attempt(self, name: str, ttl_s: float) -> FairAttempt:
+        return FairAttempt(self, name, ttl_s)
+
+    @override
+    def ballot(self, name: str) -> Any:
+        from .election import RedisBallot
+
+        return RedisBallot(self, name)
 
     @override
     async def queue(self, name: str) -> list[Contender]:
@@ -115,6 +121,7 @@ class RedisFairBackend(RedisBackend):
         survives_restart=True,
         survives_cut=True,
         shows_queue=True,
+        elects=True,
         forces_release=True,
     )
 

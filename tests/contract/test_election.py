@@ -8,15 +8,18 @@ from collections.abc import Iterator
 
 import pytest
 
-from fencelock import Cancel, LockCancelled, LockError, LockLost, LockTimeout, LockUnavailable
+from fencelock import Cancel, LockBackend, LockCancelled, LockError, LockLost, LockTimeout, LockUnavailable
+from fencelock.election import Election, Leader
 from fencelock.etcd import lookout
 from fencelock.etcd.backend import EtcdBackend
-from fencelock.etcd.election import Election, Leader
 from fencelock.local import LocalBackend
-from lab.servers import EtcdMember, etcd_binary
+from fencelock.redis import election as redis_election
+from fencelock.redis.fair import RedisFairBackend
+from lab.servers import EtcdMember, Valkey, etcd_binary
 from lab.torture.proxy import Proxy
 from tests.contract.lock_contract import CALM_S, TTL_S, InThread
 from tests.contract.test_etcd_lock import EtcdSystem
+from tests.contract.test_redis_locks import RedisSystem
 from tests.harness.servers import QUICK_ETCD, end_leases, etcdctl, watchers
 from tests.harness.waiting import WITHIN_S, eventually
 
@@ -33,8 +36,29 @@ def backend(etcd: EtcdMember) -> Iterator[EtcdBackend]:
 
 
 @pytest.fixture
-def election(backend: EtcdBackend) -> Election:
+def fair_redis(valkey: Valkey) -> Iterator[RedisFairBackend]:
+    """The same in Redis."""
+    with RedisFairBackend(valkey.url, ttl_s=CALM_S) as backend:
+        yield backend
+        left = RedisSystem(valkey, RedisFairBackend).leftovers
+        eventually(lambda: not [key for key in left() if not key.endswith("!record")], "nothing is left on the server")
+
+
+@pytest.fixture
+def etcds_election(backend: EtcdBackend) -> Election:
     return backend.election(NAME)
+
+
+@pytest.fixture(params=["backend", "fair_redis"], ids=["etcd", "redis"])
+def any_backend(request: pytest.FixtureRequest) -> LockBackend:
+    backend: LockBackend = request.getfixturevalue(request.param)
+    return backend
+
+
+@pytest.fixture
+def election(any_backend: LockBackend) -> Election:
+    election: Election = any_backend.election(NAME)
+    return election
 
 
 class Observer:
@@ -89,6 +113,7 @@ def test_the_first_leads_and_the_next_follows(election: Election) -> None:
 def test_what_is_proclaimed_is_heard(election: Election, monkeypatch: pytest.MonkeyPatch) -> None:
     """An observer is told who leads now, what it says then, that nobody leads, and who is next."""
     monkeypatch.setattr(lookout, "_LOOK_AGAIN_S", 600)  # told, not found out by looking
+    monkeypatch.setattr(redis_election, "_LOOK_AGAIN_S", 600)
     observer = Observer(election)
     assert observer.hear() is None
     with election.campaign("one") as leadership:
@@ -118,8 +143,9 @@ def test_a_campaign_that_is_called_off_leaves_nothing(election: Election) -> Non
         queued(election, 1)
 
 
-def test_a_key_that_was_made_anew_is_not_ours(etcd: EtcdMember, election: Election) -> None:
+def test_a_key_that_was_made_anew_is_not_ours(etcd: EtcdMember, etcds_election: Election) -> None:
     """Somebody else's key of the same name is not written over; a callback that hears of the loss may proclaim, too."""
+    election = etcds_election
     leadership = election.campaign("first")
     heard: list[bool] = []
 
@@ -174,7 +200,7 @@ def written(etcd: EtcdMember) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("written")
-def test_a_record_outlasts_its_leader(etcd: EtcdMember, election: Election) -> None:
+def test_a_record_outlasts_its_leader(any_backend: LockBackend, election: Election) -> None:
     """All can read it, also when nobody leads any more; the next leader writes in its place."""
     assert election.recorded() is None
     with election.campaign("first") as first:
@@ -183,7 +209,11 @@ def test_a_record_outlasts_its_leader(etcd: EtcdMember, election: Election) -> N
         assert election.recorded() == "two"
     assert election.leader() is None
     # No lease ends it: even a new connection finds it.
-    newcomer = EtcdBackend([etcd.endpoint])
+    newcomer = (
+        EtcdBackend([one.url for one in any_backend.threads.client._endpoints])
+        if isinstance(any_backend, EtcdBackend)
+        else RedisFairBackend(any_backend._url)  # type: ignore[attr-defined]
+    )
     assert newcomer.election(NAME).recorded() == "two"
     newcomer.close()
     with election.campaign("second") as second:
@@ -211,13 +241,18 @@ def test_a_record_is_no_candidate_and_no_proclamation(election: Election) -> Non
 
 
 @pytest.mark.usefixtures("written")
-def test_one_that_lost_the_lead_can_say_and_record_no_more(etcd: EtcdMember, election: Election) -> None:
+def test_one_that_lost_the_lead_can_say_and_record_no_more(
+    etcd: EtcdMember, any_backend: LockBackend, election: Election
+) -> None:
     """It hears that it leads no more, and what its successor has said and written down stands."""
     first = election.campaign("first")
     first.record("of the first")
     second = InThread(lambda: election.campaign("second"))
     queued(election, 2)
-    etcdctl(etcd.endpoint, "lease", "revoke", first.key.rpartition("/")[2])
+    if isinstance(any_backend, EtcdBackend):
+        etcdctl(etcd.endpoint, "lease", "revoke", first.key.rpartition("/")[2])
+    else:
+        any_backend.force_release(NAME)
     leadership = second.result()
     leadership.record("of the second")
     for speak in (first.proclaim, first.record, first.proclaim):
@@ -236,8 +271,9 @@ def test_one_that_lost_the_lead_can_say_and_record_no_more(etcd: EtcdMember, ele
 
 
 @pytest.mark.usefixtures("written")
-def test_a_record_that_arrives_too_late_is_refused(etcd: EtcdMember, election: Election) -> None:
+def test_a_record_that_arrives_too_late_is_refused(etcd: EtcdMember, etcds_election: Election) -> None:
     """A leader's last word is on its way until another one leads and has written: it is not written over that."""
+    election = etcds_election
     with Proxy(etcd.client_port) as path:
         behind = EtcdBackend([f"http://127.0.0.1:{path.port}"], ttl_s=TTL_S, timeout_s=60)
         first = behind.election(NAME).campaign("first")
@@ -318,8 +354,9 @@ def test_observing_ends_with_the_connection(etcd: EtcdMember) -> None:
     eventually(lambda: watchers(etcd) == before, "no watch is left")
 
 
-def test_etcds_own_client_stands_in_the_line(etcd: EtcdMember, election: Election) -> None:
+def test_etcds_own_client_stands_in_the_line(etcd: EtcdMember, etcds_election: Election) -> None:
     """`etcdctl elect` waits behind us, leads after us, and we wait behind it; each sees who leads."""
+    election = etcds_election
     ours = election.campaign("ours")
     listening = etcdctl(etcd.endpoint, "get", "--prefix", "--print-value-only", f"{NAME}/")
     assert listening.strip() == "ours"
@@ -352,6 +389,25 @@ def test_etcds_own_client_stands_in_the_line(etcd: EtcdMember, election: Electio
 def test_an_odd_name_is_refused(backend: EtcdBackend, name: str) -> None:
     with pytest.raises(ValueError, match="name"):
         backend.election(name)
+
+
+def test_a_leader_of_redis_that_dies_is_succeeded(valkey: Valkey, fair_redis: RedisFairBackend) -> None:
+    """A TTL after its last sign of life the next one leads, and those who observe hear of it."""
+    election = fair_redis.election(NAME)
+    with Proxy(valkey.port) as path:
+        dying = RedisFairBackend(f"redis://127.0.0.1:{path.port}", ttl_s=TTL_S, timeout_s=0.5)
+        leadership = dying.election(NAME).campaign("first")
+        observer = Observer(election)
+        assert observer.hear() == "first"
+        path.stall()
+        with election.campaign("second", wait_s=TTL_S + WITHIN_S) as second:
+            assert leadership.lost
+            assert second.token > leadership.token
+            said = [observer.hear()]
+            assert said == ["second"] or [*said, observer.hear()] == [None, "second"]
+        observer.stop()
+        path.restore()
+        dying.close()
 
 
 def test_not_every_backend_has_elections() -> None:

@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from fencelock import AsyncLocks, LockError, LockLost, LockTimeout, LockUnavailable
+from fencelock.election import AsyncElection
 from fencelock.etcd import lookout
 from fencelock.etcd.backend import AsyncSession, EtcdBackend
-from fencelock.etcd.election import AsyncElection
 from fencelock.local import LocalBackend
 from lab.servers import EtcdMember
 from tests.contract.lock_contract import CALM_S, TTL_S

@@ -21,7 +21,7 @@ from app.stock.redis.keys import Keys
 from app.stock.watermark import tag_of
 from app.telemetry.metrics import Metrics
 from fencelock import LockUnavailable
-from fencelock.etcd.election import AsyncLeadership
+from fencelock.election import AsyncLeadership
 from lab.servers import EtcdMember, Valkey
 from lab.torture.proxy import Proxy
 from tests.harness.shop import TOKEN, Counter, Instance, buy, settings

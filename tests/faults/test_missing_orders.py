@@ -24,8 +24,8 @@ from app.errors import ItemBlocked, StockBehind, StockUnavailable
 from app.sale import Answer, Outcome, Purchase
 from app.stock.redis.keys import Keys, mark_of
 from fencelock import LockUnavailable
+from fencelock.election import AsyncLeadership
 from fencelock.etcd.backend import EtcdBackend
-from fencelock.etcd.election import AsyncLeadership
 from lab.servers import EtcdMember, Valkey
 from lab.torture.proxy import Proxy
 from tests.harness.shop import Counter, Instance, buy, shop

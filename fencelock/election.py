@@ -1,0 +1,299 @@
+"""Elections: of several candidates one leads, and says something that all can hear. Made of a lock's own queue."""
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, Protocol, cast
+
+from . import portal
+from .connection import Connection
+from .contender import Contender
+from .errors import LockLost, LockUnavailable
+from .grant import Grant
+from .lock import interruptible
+from .waiting import Cancel, Wait, Wake, whole
+
+_AWAY_PAUSE_S: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Leader:
+    """The leader, as everybody can see it.
+
+    `key`: its place in the queue; `value`: what it has proclaimed; `token`: the fencing token of its leadership;
+    `revision` grows with each proclamation.
+    """
+
+    key: str
+    value: str
+    token: int
+    revision: int
+
+
+class Lookout(Protocol):
+    """Tells of changes of the lead."""
+
+    async def pause_s(self) -> float:
+        """For how many seconds to sleep before the next look, unless woken; 0: one must look now."""
+
+    def close(self) -> None:
+        """Watch no longer."""
+
+
+class Ballot(ABC):
+    """What a lock system does for an election, on one connection. All but `lookout` raise `LockUnavailable`."""
+
+    connection: Connection
+
+    @abstractmethod
+    async def stand(self, value: str, wait: Wait) -> Grant:
+        """Queue, and lead, with that value to be heard: see `Attempt.until_granted`."""
+
+    @abstractmethod
+    async def say(self, grant: Grant, value: str) -> bool:
+        """Proclaim something else; False if that one leads no more."""
+
+    @abstractmethod
+    async def record(self, grant: Grant, value: str) -> bool:
+        """Write down what outlasts the lead; False if that one leads no more."""
+
+    @abstractmethod
+    async def recorded(self) -> str | None:
+        """What was written down last."""
+
+    @abstractmethod
+    async def leader(self, timeout_s: float | None) -> Leader | None:
+        """The leader, if anybody leads."""
+
+    @abstractmethod
+    async def candidates(self) -> list[Contender]:
+        """The leader and those who stand behind it."""
+
+    @abstractmethod
+    def lookout(self, wake: Wake) -> Lookout:
+        """What sets `wake` when there may be news."""
+
+
+class AsyncLeadership(Grant):
+    """Proof that one was elected. A grant: it is renewed, it can be lost, and its token fences."""
+
+    __slots__ = ("_ballot",)
+
+    def __init__(self, ballot: Ballot, grant: Grant) -> None:
+        super().__init__(grant.key, grant.token, grant.source, grant.lease)
+        self._ballot = ballot
+
+    async def proclaim(self, value: str) -> None:
+        """Say something else. Raises `LockLost` if one leads no more, `LockUnavailable` if that can't be known."""
+        self.ensure_held()
+        if not await self._ballot.say(self, value):
+            self._give_up_hope()
+
+    async def record(self, value: str) -> None:
+        """Write down what shall outlast the leadership: see `AsyncElection.recorded`. Only the leader's word is taken.
+
+        Raises `LockLost` and `LockUnavailable`; and the latter for more than etcd takes in one value (1.5 MiB).
+        """
+        self.ensure_held()
+        if not await self._ballot.record(self, value):
+            self._give_up_hope()
+
+    def _give_up_hope(self) -> None:
+        self.lease.lose("its key is gone")
+        raise LockLost(f"{self.key} leads no more: its key is gone")
+
+    async def resign(self) -> None:
+        """Give the leadership up; the next in line has it at once. Never raises, and may be called again."""
+        self.lease.lose("its holder has resigned")  # before another one can lead
+        connection = self._ballot.connection
+        await whole(connection.renewer.hand_back(self.lease, connection.timeout_s))
+
+
+class AsyncElection:
+    """First come, first elected. In etcd, candidates of Go's `concurrency.Election` stand in the same line.
+
+    >>> election = locks.election("/jobs/auditor")
+    >>> async with election.campaigning("me") as leadership:   # waits until it is elected
+    ...     await leadership.proclaim("me, and all is well")
+    >>> await election.leader()                                # None while nobody leads
+    >>> async for leader in election.observe():                # now, and each time that another one leads or says more
+    ...     print(leader.value if leader else "nobody")
+
+    A leadership is renewed by the loop.
+    """
+
+    def __init__(self, ballot: Callable[[], Ballot]) -> None:
+        self.ballot = ballot  # on the running loop's connection
+
+    async def campaign(
+        self, value: str, *, wait_s: float | None = None, cancel: Cancel | None = None
+    ) -> AsyncLeadership:
+        """Stand for election with something to say, and wait until one is elected, at most `wait_s` seconds.
+
+        Raises `LockTimeout`, `LockCancelled`, or `LockUnavailable`; nothing of this call is then left in the queue for
+        longer than a TTL. The leadership is no thread's and no task's: it lasts until `resign`, the end of the
+        connection, or of the loop.
+        """
+        ballot, wait = self.ballot(), Wait(wait_s, cancel)
+
+        async def stand() -> AsyncLeadership:
+            return AsyncLeadership(ballot, await ballot.stand(value, wait))
+
+        return await interruptible(stand(), wait, lambda leadership: leadership.resign())
+
+    @asynccontextmanager
+    async def campaigning(self, value: str, *, wait_s: float | None = None) -> AsyncIterator[AsyncLeadership]:
+        """Lead in a block, and resign at its end."""
+        leadership = await self.campaign(value, wait_s=wait_s)
+        try:
+            yield leadership
+        finally:
+            await leadership.resign()
+
+    async def candidates(self) -> list[Contender]:
+        """The leader and those who stand behind it, in their order. Raises `LockUnavailable`."""
+        return await self.ballot().candidates()
+
+    async def leader(self, *, timeout_s: float | None = None) -> Leader | None:
+        """Who leads now, if anybody. Raises `LockUnavailable`."""
+        return await self.ballot().leader(timeout_s)
+
+    async def recorded(self) -> str | None:
+        """What a leader has written down last, whoever leads now; None if none has. Raises `LockUnavailable`."""
+        return await self.ballot().recorded()
+
+    async def observe(self, *, cancel: Cancel | None = None) -> AsyncGenerator[Leader | None, None]:
+        """The leader now, and then each change of that or of what is proclaimed; None: nobody leads.
+
+        What is true when one looks is told; what was true only while one was busy with the last answer is not. A server
+        that is away is waited for. Ends with `cancel`, and when the connection is closed. `aclose` ends it before.
+        """
+        observation = Observation(self, cancel or Cancel())
+        try:
+            while (found := await observation.next()) is not END:
+                yield cast(Leader | None, found)
+        finally:
+            observation.close()
+
+
+class _End:
+    """Nothing more is told."""
+
+
+END: Final = _End()
+
+
+class Observation:
+    """An election, watched."""
+
+    def __init__(self, election: AsyncElection, cancel: Cancel) -> None:
+        self._ballot = election.ballot()
+        self._cancel = cancel
+        self._wake = Wake()
+        self._lookout = self._ballot.lookout(self._wake)
+        self._last: Leader | _End | None = END  # no answer yet
+        self._forget = cancel.subscribe(self._wake.set)
+
+    async def next(self) -> Leader | _End | None:
+        """The leader, as soon as that is another answer than the last one; or `END`."""
+        waiters = self._ballot.connection.waiters
+        with waiters.waiting(self._wake):
+            while not (self._cancel.is_set() or waiters.dismissed):
+                try:
+                    # At the beginning, and after each answer, for which time has passed: look.
+                    pause_s = await self._lookout.pause_s()
+                    if (now := await self._ballot.leader(None)) != self._last:
+                        self._last = now
+                        return now
+                except LockUnavailable:
+                    pause_s = _AWAY_PAUSE_S
+                await self._wake.wait(pause_s)
+        return END
+
+    def close(self) -> None:
+        """Watch no longer."""
+        self._forget()
+        self._lookout.close()
+
+
+# -- for threads -----------------------------------------------------------------------------------------------------
+
+
+class Leadership(Grant):
+    """As `AsyncLeadership`, for threads."""
+
+    __slots__ = ("_leadership",)
+
+    def __init__(self, leadership: AsyncLeadership) -> None:
+        super().__init__(leadership.key, leadership.token, leadership.source, leadership.lease)
+        self._leadership = leadership
+
+    def proclaim(self, value: str) -> None:
+        """See `AsyncLeadership.proclaim`."""
+        self.ensure_held()  # so that a callback that hears of the loss may try
+        portal.run(self._leadership.proclaim(value))
+
+    def record(self, value: str) -> None:
+        """See `AsyncLeadership.record`."""
+        self.ensure_held()
+        portal.run(self._leadership.record(value))
+
+    def resign(self) -> None:
+        """See `AsyncLeadership.resign`."""
+        portal.run(self._leadership.resign())
+
+    def __enter__(self) -> "Leadership":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.resign()
+
+
+class Election:
+    """As `AsyncElection`, for threads.
+
+    >>> election = backend.election("/jobs/auditor")
+    >>> with election.campaign("me") as leadership:      # waits until it is elected
+    ...     leadership.proclaim("me, and all is well")
+    >>> for leader in election.observe(cancel=cancel):   # now, and each time that another one leads or says more
+    ...     print(leader.value if leader else "nobody")
+    """
+
+    def __init__(self, election: AsyncElection) -> None:
+        self._election = election
+
+    def campaign(self, value: str, *, wait_s: float | None = None, cancel: Cancel | None = None) -> Leadership:
+        """See `AsyncElection.campaign`."""
+        campaign = self._election.campaign(value, wait_s=wait_s, cancel=cancel)
+        return Leadership(portal.run(campaign, lambda leadership: leadership.resign()))
+
+    def candidates(self) -> list[Contender]:
+        """See `AsyncElection.candidates`."""
+        return portal.run(self._election.candidates())
+
+    def leader(self, *, timeout_s: float | None = None) -> Leader | None:
+        """See `AsyncElection.leader`."""
+        return portal.run(self._election.leader(timeout_s=timeout_s))
+
+    def recorded(self) -> str | None:
+        """See `AsyncElection.recorded`."""
+        return portal.run(self._election.recorded())
+
+    def observe(self, *, cancel: Cancel | None = None) -> Iterator[Leader | None]:
+        """See `AsyncElection.observe`. Blocks between the answers."""
+        cancel = cancel or Cancel()
+
+        async def begin() -> Observation:
+            return Observation(self._election, cancel)
+
+        observation = portal.run(begin())
+        try:
+            while (found := portal.run(observation.next())) is not END:
+                yield cast(Leader | None, found)
+        finally:
+            # Whichever thread finalises this: it may be the loop's.
+            portal.loop().call_soon_threadsafe(observation.close)

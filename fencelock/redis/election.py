@@ -1,0 +1,116 @@
+"""An election in Redis: who has the fair lock leads, and what it says stands beside the lock."""
+
+from contextlib import suppress
+from typing import Final
+
+from typing_extensions import override
+
+from ..contender import Contender
+from ..election import Ballot, Leader, Lookout
+from ..errors import LockUnavailable
+from ..grant import Grant
+from ..waiting import Wait, Wake
+from .client import Script, Ticket
+from .fair import FairAttempt, RedisFairConnection
+from .lock import OWNER, TOKENS, literally
+
+_SAY: Final = Script("say.lua")
+_RECORD: Final = Script("record.lua")
+_LEADER: Final = Script("leader.lua")
+_LOOK_AGAIN_S: Final = 1.0  # for what no message tells: a leader that died
+_DEAF_S: Final = 0.1
+
+
+class _Candidate(FairAttempt):
+    """Tells those who observe when it resigns; of a leader that dies they find out by looking."""
+
+    def __init__(self, connection: RedisFairConnection, name: str, channel: str) -> None:
+        super().__init__(connection, name, connection.terms.ttl_s)
+        self._observers = channel
+
+    @override
+    async def end(self, timeout_s: float) -> None:
+        await super().end(timeout_s)
+        with suppress(LockUnavailable):
+            await self._client.do("publish", self._observers, "0", timeout_s=timeout_s)
+
+
+class RedisBallot(Ballot):
+    """One leads from its first word on, which follows the grant of the lock at once."""
+
+    connection: RedisFairConnection
+
+    def __init__(self, connection: RedisFairConnection, name: str) -> None:
+        self.connection = connection
+        self.channel = f"fencelock_election:{{{name}}}"
+        self._client = connection.client
+        self._name = name
+        self._record = f"{name}!record"
+
+    @override
+    async def stand(self, value: str, wait: Wait) -> Grant:
+        connection = self.connection
+        attempt = _Candidate(connection, self._name, self.channel)
+        grant = await attempt.until_granted(wait)
+        try:
+            if not await self.say(grant, value):
+                raise LockUnavailable(f"{self._name}: the lead was lost as soon as it was had")
+        except BaseException:
+            await attempt.leave()
+            raise
+        return grant
+
+    @override
+    async def say(self, grant: Grant, value: str) -> bool:
+        keys = [self._name, OWNER + self._name, TOKENS]
+        return bool(await self._client.run(_SAY, keys, [self._owner(grant), value, self.channel]))
+
+    @override
+    async def record(self, grant: Grant, value: str) -> bool:
+        return bool(await self._client.run(_RECORD, [self._name, self._record], [self._owner(grant), value]))
+
+    def _owner(self, grant: Grant) -> str:
+        return grant.key.removeprefix(f"{self._name}/")
+
+    @override
+    async def recorded(self) -> str | None:
+        found: str | None = await self._client.do("get", self._record)
+        return found
+
+    @override
+    async def leader(self, timeout_s: float | None) -> Leader | None:
+        found = await self._client.run(_LEADER, [self._name, OWNER + self._name], [], timeout_s)
+        if not found:
+            return None
+        owner, token, said, revision = found
+        return Leader(f"{self._name}/{owner}", said, int(token), int(revision))
+
+    @override
+    async def candidates(self) -> list[Contender]:
+        return await self.connection.queue(self._name)
+
+    @override
+    def lookout(self, wake: Wake) -> Lookout:
+        return _Lookout(self, wake)
+
+
+class _Lookout:
+    def __init__(self, ballot: RedisBallot, wake: Wake) -> None:
+        self._waiters = ballot.connection.waiters
+        self._listener = ballot.connection.client.listener
+        self._pattern = literally(ballot.channel)
+        self._wake = wake
+        self._ticket: Ticket | None = None
+
+    async def pause_s(self) -> float:
+        if self._ticket is None:
+            try:
+                self._ticket = await self._listener.listen(self._pattern, self._wake, each=True)
+            except LockUnavailable:
+                return _DEAF_S
+            return 0.0
+        return _LOOK_AGAIN_S * self._waiters.crowd
+
+    def close(self) -> None:
+        if self._ticket is not None:
+            self._listener.leave(self._pattern, self._ticket)

@@ -1,0 +1,9 @@
+-- Who leads, and what that one says.
+--
+-- KEYS: 1 lock, 2 who owns it
+-- Answers {owner, token, what is said, revision}, or nothing while nobody leads or has said anything.
+
+local owner = redis.call("HKEYS", KEYS[1])[1]
+local found = redis.call("HMGET", KEYS[2], "speaker", "token", "said", "revision")
+if owner and found[1] == owner then return found end
+return {}
