@@ -188,7 +188,11 @@ class LockBackend(ABC):
         name = checked_name(name)
         if not self.guarantees.elects:
             raise LockError(f"{self.name} has no elections")
-        return AsyncElection(lambda: self.here().ballot(name))
+        return AsyncElection(lambda: self.ballot(name))
+
+    def ballot(self, name: str) -> Any:
+        """What an election needs, a `Ballot`, on the running loop."""
+        raise LockError(f"{self.name} has no elections")
 
     def session_for_tasks(self, *, ttl_s: float | None, lease_id: int | None) -> AbstractAsyncContextManager[Any]:
         """What `session` is for tasks: a block."""

@@ -100,10 +100,6 @@ class Connection(ABC):
         """Take a lock from its holder, who is answered."""
         raise LockError(f"{self.terms.name} can't force a release: only etcd and redis can")
 
-    def ballot(self, name: str) -> Any:
-        """What an election needs, a `Ballot`. Raises `LockError` where there are none."""
-        raise LockError(f"{self.terms.name} has no elections")
-
     async def take(self, name: str, ttl_s: float, wait: Wait) -> Grant:
         """Have the lock: see `Attempt.until_granted`."""
         return await self.attempt(name, ttl_s).until_granted(wait)

@@ -228,6 +228,10 @@ class EtcdBackend(LockBackend):
         return cast(EtcdConnection, super().here())
 
     @override
+    def ballot(self, name: str) -> EtcdBallot:
+        return EtcdBallot(self.here(), name)
+
+    @override
     def session(self, *, ttl_s: float | None = None, lease_id: int | None = None) -> Session:
         return Session(portal.run(self._session(ttl_s, lease_id), AsyncSession.undo))
 

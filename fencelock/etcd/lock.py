@@ -3,7 +3,6 @@
 import asyncio
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from typing_extensions import override
 
@@ -53,12 +52,6 @@ class EtcdConnection(Connection):
             return session
         finally:
             self._granting.release()
-
-    @override
-    def ballot(self, name: str) -> Any:
-        from .election import EtcdBallot
-
-        return EtcdBallot(self, name)
 
     @override
     async def contenders(self, prefix: str) -> list[Contender]:

@@ -1,6 +1,5 @@
 """An election in Redis: who has the fair lock leads, and what it says stands beside the lock."""
 
-from contextlib import suppress
 from typing import Final
 
 from typing_extensions import override
@@ -11,8 +10,7 @@ from ..errors import LockUnavailable
 from ..grant import Grant
 from ..waiting import Wait, Wake
 from .client import Script, Ticket
-from .fair import FairAttempt, RedisFairConnection
-from .lock import OWNER, TOKENS, literally
+from .lock import OWNER, TOKENS, RedisConnection, literally
 
 _SAY: Final = Script("say.lua")
 _RECORD: Final = Script("record.lua")
@@ -21,26 +19,12 @@ _LOOK_AGAIN_S: Final = 1.0  # for what no message tells: a leader that died
 _DEAF_S: Final = 0.1
 
 
-class _Candidate(FairAttempt):
-    """Tells those who observe when it resigns; of a leader that dies they find out by looking."""
-
-    def __init__(self, connection: RedisFairConnection, name: str, channel: str) -> None:
-        super().__init__(connection, name, connection.terms.ttl_s)
-        self._observers = channel
-
-    @override
-    async def end(self, timeout_s: float) -> None:
-        await super().end(timeout_s)
-        with suppress(LockUnavailable):
-            await self._client.do("publish", self._observers, "0", timeout_s=timeout_s)
-
-
 class RedisBallot(Ballot):
     """One leads from its first word on, which follows the grant of the lock at once."""
 
-    connection: RedisFairConnection
+    connection: RedisConnection
 
-    def __init__(self, connection: RedisFairConnection, name: str) -> None:
+    def __init__(self, connection: RedisConnection, name: str) -> None:
         self.connection = connection
         self.channel = f"fencelock_election:{{{name}}}"
         self._client = connection.client
@@ -50,7 +34,8 @@ class RedisBallot(Ballot):
     @override
     async def stand(self, value: str, wait: Wait) -> Grant:
         connection = self.connection
-        attempt = _Candidate(connection, self._name, self.channel)
+        attempt = connection.attempt(self._name, connection.terms.ttl_s)
+        attempt.observers = self.channel
         grant = await attempt.until_granted(wait)
         try:
             if not await self.say(grant, value):

@@ -3,16 +3,17 @@
 import math
 import re
 from contextlib import suppress
-from typing import Any, Final, Self, Unpack
+from typing import Any, Final, Self, Unpack, cast
 
 from typing_extensions import override
 
 from ..backend import Guarantees
 from ..connection import Connection, Options, Terms
 from ..contender import Contender, parse_owner
-from ..errors import ConfigurationError, NoLock
+from ..errors import ConfigurationError, LockUnavailable, NoLock
 from ..url import LockUrl
 from .client import Script
+from .election import RedisBallot
 from .lock import OWNER, TOKENS, RedisAttempt, RedisBackend, RedisConnection, literally, redisson
 
 _TAKE: Final = Script("fair_line.lua", "fair_take.lua")
@@ -59,6 +60,9 @@ class FairAttempt(RedisAttempt):
         keys = [self.name, OWNER + self.name, *_queue(self.name)]
         with suppress(NoLock):
             await self._client.run(_LEAVE, keys, [self._owner, self._channel], timeout_s)
+        if self.observers:
+            with suppress(LockUnavailable):
+                await self._client.do("publish", self.observers, "0", timeout_s=timeout_s)
 
 
 class RedisFairConnection(RedisConnection):
@@ -71,12 +75,6 @@ class RedisFairConnection(RedisConnection):
     @override
     def attempt(self, name: str, ttl_s: float) -> FairAttempt:
         return FairAttempt(self, name, ttl_s)
-
-    @override
-    def ballot(self, name: str) -> Any:
-        from .election import RedisBallot
-
-        return RedisBallot(self, name)
 
     @override
     async def queue(self, name: str) -> list[Contender]:
@@ -143,6 +141,10 @@ class RedisFairBackend(RedisBackend):
             wait_s = math.nan
         server = f"{url.scheme.partition('+')[0]}://{rest}" + (f"?{theirs}" if theirs else "")
         return cls(server, redisson_wait_s=wait_s, **options)
+
+    @override
+    def ballot(self, name: str) -> RedisBallot:
+        return RedisBallot(cast(RedisConnection, self.here()), name)
 
     @override
     def connect(self) -> Connection:

@@ -44,6 +44,7 @@ class RedisAttempt(Attempt["RedisConnection"]):
         self._ttl_ms = math.ceil(ttl_s * 1000)
         self._who = describe(connection.terms.instance)
         self._ticket: Ticket | None = None
+        self.observers = ""  # the channel of those who want to hear of the end, of an election
 
     @override
     async def take(self, wait: Wait) -> Grant | float:
