@@ -358,5 +358,5 @@ def _thread(owner: Hashable | None) -> Hashable:
     thread = threading.current_thread()
     if isinstance(thread, threading._DummyThread):
         # Its object says that it is alive for ever, and is given to the next such thread with the same identifier.
-        raise LockError("this thread was not started by Python's threading module: pass an owner")
+        raise LockError("this is a greenlet, or a thread that Python's threading module has not started: pass an owner")
     return thread

@@ -21,7 +21,7 @@ from ..lock import AsyncLock, DistributedLock, checked_name, interruptible
 from ..url import LockUrl
 from ..waiting import Wait, whole
 from .election import EtcdBallot
-from .endpoint import Access, parse
+from .endpoint import Access, parse, use_grpc
 from .lock import EtcdConnection, Place
 from .session import Session as SharedLease
 
@@ -221,6 +221,7 @@ class EtcdBackend(LockBackend):
 
     @override
     def connect(self) -> EtcdConnection:
+        use_grpc()
         return EtcdConnection(self.terms, self._members, self._access)
 
     @override

@@ -36,6 +36,7 @@ _ROUND_PAUSE_S: Final = 0.05  # after all endpoints have failed once
 _MIN_TRY_S: Final = 0.05
 _GRANTS_S: Final = 1.0  # for so long a lease that was granted says that the next one will be
 _PING_TTL_S: Final = 5
+_MEET_S: Final = 0.5  # a member that says nothing for so long is met when it is asked for something
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,8 @@ class EtcdClient:
         self._current = random.randrange(len(self._endpoints))  # noqa: S311 - not a secret
         self._closed = False
         self._granted_at = -math.inf  # when etcd last granted a lease
+        self._meeting: asyncio.Task[None] | None = None
+        self._strange = ""  # why none of them may be trusted
         self.cluster_id: int | None = None
         self.era = 0  # grows when etcd comes back older than it was: what we had there before is not ours any more
         self._revision = 0  # the highest that was answered in this era
@@ -213,6 +216,12 @@ class EtcdClient:
         """Try the endpoints in turn until one answers or the time is over."""
         timeout_s = self.timeout_s if timeout_s is None else timeout_s
         deadline = time.monotonic() + timeout_s
+        if self._meeting is None:
+            self._meeting = asyncio.get_running_loop().create_task(self._meet())
+        if not self._meeting.done():
+            await asyncio.wait({self._meeting})
+        if self._strange:
+            raise LockUnavailable(self._strange)
         untried = len(self._endpoints)
         while True:
             endpoint = self._endpoints[self._current]
@@ -262,6 +271,21 @@ class EtcdClient:
             raise Refused(endpoint.url, code, details) from error
         else:
             self._next(endpoint)
+
+    async def _meet(self) -> None:
+        """Ask each member once which cluster it is of: of two, each would give the lock to somebody."""
+        ids: dict[str, int] = {}
+
+        async def ask(endpoint: Endpoint) -> None:
+            with suppress(grpc.RpcError, LockUnavailable):
+                answer = await endpoint.call("Status", etcdrpc.StatusRequest(), _MEET_S)
+                ids[endpoint.url] = answer.header.cluster_id
+
+        if len(self._endpoints) > 1:
+            await asyncio.gather(*map(ask, self._endpoints))
+        if len(set(ids.values())) > 1:
+            found = ", ".join(f"{one.url} of {ids[one.url]:x}" for one in self._endpoints if one.url in ids)
+            self._strange = f"these endpoints of etcd are not one cluster: {found}"
 
     def _ensure_ours(self, endpoint: Endpoint, cluster_id: int) -> None:
         """Raise `LockUnavailable` if that is another cluster than the one that answered first.

@@ -49,7 +49,9 @@ def use_grpc() -> None:
         raise LockError("gRPC, etcd's client, was in use before the fork: connect after the fork")
     monkey = sys.modules.get("gevent.monkey")
     if monkey is not None and monkey.is_module_patched("threading"):
-        raise LockError("gRPC's asyncio, etcd's client, hangs where gevent has patched threading")
+        raise LockError(
+            "gRPC's asyncio, etcd's client, hangs where gevent has patched threading: redis:// and zookeeper:// don't"
+        )
     _used_in = fork.generation
 
 
@@ -130,6 +132,7 @@ class Endpoint:
             "LeaseTimeToLive": lease.LeaseTimeToLive,
             "LeaseKeepAlive": lease.LeaseKeepAlive,
             "Authenticate": etcdrpc.AuthStub(channel).Authenticate,
+            "Status": etcdrpc.MaintenanceStub(channel).Status,
         }
 
     async def call(self, method: str, request: Any, timeout_s: float, metadata: Sequence[tuple[str, str]] = ()) -> Any:
@@ -250,7 +253,8 @@ class Endpoint:
             await asyncio.wait(self._closing)
         await asyncio.sleep(0)  # those whose calls were cut off just now hear of it
         if time.monotonic() - self._cut_off_at < 2 * _TOLD_S:
-            # gRPC tells the loop of their end a moment later, and must not find it closed.
+            # gRPC's own thread tells the loop of their end a moment later, and has nothing that one could wait for; a
+            # loop that is closed by then is an error, which another loop of the process logs.
             await asyncio.sleep(_TOLD_S)
 
 

@@ -16,6 +16,7 @@ from ..grant import Grant
 from ..waiting import Wait
 from .backend import EtcdBackend
 from .client import KeyValue, NotFound, created, delete, get, put, valued
+from .endpoint import use_grpc
 from .lock import EtcdConnection
 from .lookout import Lookout
 from .session import Key
@@ -111,4 +112,5 @@ class EtcdTxnBackend(EtcdBackend):
 
     @override
     def connect(self) -> EtcdConnection:
+        use_grpc()
         return EtcdTxnConnection(self.terms, self._members, self._access)

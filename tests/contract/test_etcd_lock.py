@@ -599,12 +599,28 @@ def test_an_answer_that_was_lost_is_asked_for_again(etcd: EtcdMember, marker: by
 
 
 def test_two_clusters_are_not_one() -> None:
-    """Endpoints of two clusters: whoever answered first is etcd, and the other one never gives a lock."""
+    """Endpoints of two clusters are refused by every process that reaches both, whichever it asks first."""
+    with EtcdMember(options=QUICK_ETCD) as ours, EtcdMember(options=QUICK_ETCD) as strange:
+        ids = [f"{int(gateway(member, 'maintenance/status')['header']['cluster_id']):x}" for member in (ours, strange)]
+        for first in (0, 1):
+            with closing(EtcdBackend([ours.endpoint, strange.endpoint], ttl_s=3, timeout_s=1)) as backend:
+                backend.threads.client._current = first
+                for ask in (backend.lock("/test/two").acquire, lambda backend=backend: backend.ping(1)):
+                    with pytest.raises(LockUnavailable, match=f"not one cluster.*{ids[0]}.*{ids[1]}"):
+                        ask()
+        for member in (ours, strange):
+            assert etcdctl(member.endpoint, "get", "--prefix", "--keys-only", "/test/") == ""
+
+
+def test_a_cluster_that_was_not_there_at_first() -> None:
+    """One that answers later than the other is never asked for a lock."""
     with EtcdMember(options=QUICK_ETCD) as ours, EtcdMember(options=QUICK_ETCD) as strange:
         ids = [f"{int(gateway(member, 'maintenance/status')['header']['cluster_id']):x}" for member in (ours, strange)]
         with closing(EtcdBackend([ours.endpoint, strange.endpoint], ttl_s=3, timeout_s=1)) as backend:
+            strange.pause()
             backend.threads.client._current = 0
             backend.lock("/test/two").acquire(owner="me")
+            strange.resume()
             ours.pause()
             for _ in range(3):
                 with pytest.raises(LockUnavailable, match=f"{ids[1]}.*{ids[0]}"):

@@ -40,9 +40,9 @@ _JAVA_OPTIONS: Final = (
 )
 
 
-def ours(url: str, name: str, ttl_s: float) -> list[str]:
-    """Return the command line of one of ours."""
-    return [sys.executable, "-m", "tests.interop.ours", url, name, f"{ttl_s:g}"]
+def ours(url: str, name: str, ttl_s: float, face: str) -> list[str]:
+    """Return the command line of one of ours, for threads or tasks."""
+    return [sys.executable, "-m", "tests.interop.ours", url, name, f"{ttl_s:g}", face]
 
 
 def go(kind: str, servers: str, name: str, ttl_s: float) -> list[str]:

@@ -22,7 +22,8 @@ class Pair:
     """One of our locks, by its URL, and another client, by its command line for a lock's name and a TTL.
 
     `signs`: a number that rises when one more contends for the lock of that name. `in_line`: whether `contenders` shows
-    the waiters. `rest_ms`: the rest between two rounds, where other clients need that to have a chance.
+    the waiters. `rest_ms`: the rest between two rounds, where other clients need that to have a chance. `face`: ours
+    are "threads" or "tasks".
     """
 
     url: str
@@ -30,10 +31,11 @@ class Pair:
     signs: Callable[[LockBackend, str], int]
     in_line: bool = True
     rest_ms: int = 0
+    face: str = "threads"
 
     def ours(self, name: str, ttl_s: float) -> list[str]:
         """Return the command line of one of ours."""
-        return client.ours(self.url, name, ttl_s)
+        return client.ours(self.url, name, ttl_s, self.face)
 
     def connect(self) -> LockBackend:
         """Open our backend in the test's own process."""

@@ -1,6 +1,7 @@
 """Candidates of `etcdctl elect` and of Go's concurrency.Election share one queue with ours."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -15,11 +16,11 @@ from tests.interop.together import SLACK_S, Crowd, either, marks
 pytestmark = marks
 
 
-@pytest.fixture
-def crowd(etcd: EtcdMember) -> Iterator[Crowd]:
+@pytest.fixture(params=["threads", "tasks"])
+def crowd(etcd: EtcdMember, request: pytest.FixtureRequest) -> Iterator[Crowd]:
     """Start a crowd; the other clients are Go's."""
     where_installed(builds.go_program)
-    with Crowd(pairs.go_etcd(etcd)) as crowd:
+    with Crowd(replace(pairs.go_etcd(etcd), face=request.param)) as crowd:
         yield crowd
 
 

@@ -4,6 +4,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Self
@@ -111,9 +112,9 @@ class Together:
     def pair(self) -> Pair:
         raise NotImplementedError
 
-    @pytest.fixture
-    def crowd(self, pair: Pair) -> Iterator[Crowd]:
-        with Crowd(pair) as crowd:
+    @pytest.fixture(params=["threads", "tasks"])
+    def crowd(self, pair: Pair, request: pytest.FixtureRequest) -> Iterator[Crowd]:
+        with Crowd(replace(pair, face=request.param)) as crowd:
             yield crowd
 
     def test_never_two_at_once(self, crowd: Crowd, tmp_path: Path) -> None:
