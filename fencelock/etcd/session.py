@@ -12,7 +12,8 @@ from ..lease import Lease, Leased
 from ..renewer import Renewer
 from .client import EtcdClient, created, delete, new_lease_id
 
-_DELETES_MAX: Final = 16  # at a renewal, which must not be late for them
+_DELETES_MAX: Final = 100  # etcd takes 128 in one transaction
+_LATE_S: Final = 60.0  # a call that was given up does not arrive later than that
 _IDLE_S: Final = 2.0  # a default session that has had no key for longer is ended
 
 
@@ -47,7 +48,7 @@ class Session(Leased):
         self.keys: set[Key] = set()
         self._numbers = count()
         self._free: list[int] = []  # numbers of keys that were deleted for certain
-        self._deleted: set[str] = set()  # names of keys that may come up again
+        self._deleted: dict[str, float] = {}  # keys that may be created after they were deleted, and until when
         self._era = client.era
         self._idle_since = clock.now()
         super().__init__(Lease(f"session {lease_id:x}", self, ttl_s))
@@ -114,11 +115,14 @@ class Session(Leased):
             await self.client.revoke(self.lease_id, timeout_s)
             return False
         alive = await self.client.keep_alive(self.lease_id, timeout_s)
-        with suppress(LockUnavailable):
-            # A key may have been created after it was deleted, by a call that we gave up; the session would keep it.
-            for name in list(self._deleted)[:_DELETES_MAX]:
-                await self.client.delete(name, timeout_s / 2)
-                self._deleted.discard(name)
+        now = clock.now()
+        self._deleted = {name: until for name, until in self._deleted.items() if now < until}
+        if self._deleted:
+            # A call that we gave up may arrive at any time, by another member than the deletion of its key did, and the
+            # session would keep that key as long as others need it.
+            deletes = [delete(name) for name in list(self._deleted)[:_DELETES_MAX]]
+            with suppress(LockUnavailable):
+                await self.client.txn(created(min(self._deleted), 0), deletes, deletes, timeout_s=timeout_s / 2)
         return alive
 
     async def end(self, timeout_s: float) -> None:
@@ -132,7 +136,7 @@ class Session(Leased):
             self._idle_since = clock.now()
             if key.unsure:
                 self.retired = True
-                self._deleted.add(key.name)
+                self._deleted[key.name] = clock.now() + _LATE_S
             elif key.number is not None:
                 heapq.heappush(self._free, key.number)
         if self.default and not self.keys and not self.usable:

@@ -175,7 +175,7 @@ def test_nothing_is_kept_of_what_was_released(backend: EtcdBackend) -> None:
             del grant
         gc.collect()
         assert [ref() for ref in ended] == [None] * 5
-        assert session._session._session._deleted == set()  # nothing that its renewal would have to delete again
+        assert session._session._session._deleted == {}  # nothing that its renewal would have to delete again
 
 
 def test_a_key_whose_creation_was_not_answered(etcd: EtcdMember) -> None:
@@ -183,6 +183,25 @@ def test_a_key_whose_creation_was_not_answered(etcd: EtcdMember) -> None:
     # Not each of them arrives: etcd hears, mostly, that nobody waits for the answer.
     for number in range(4):
         _release_before_it_arrives(etcd, f"/test/late-{number}")
+
+
+def test_a_creation_that_arrives_again_and_again(etcd: EtcdMember) -> None:
+    """A key of which nobody knows is deleted at each renewal, though another key keeps the session alive."""
+    with Proxy(etcd.client_port) as proxy:
+        behind = EtcdBackend([f"http://127.0.0.1:{proxy.port}"], ttl_s=TTL_S)
+        with behind.session() as session, session.lock(ONE):
+            lock = session.lock(TWO)
+            proxy.lose_answer_to(TWO.encode())
+            taking = InThread(lambda: hold_and_release(lock))
+            assert proxy.struck.wait(WITHIN_S)
+            proxy.restore()
+            taking.result()
+            (name,) = eventually(lambda: list(session._session._session._deleted), "it was deleted")
+            for _ in range(2):
+                etcdctl(etcd.endpoint, "put", f"--lease={session.lease_id:x}", name, "late")
+                eventually(lambda: not etcdctl(etcd.endpoint, "get", "--keys-only", name).strip(), "it is deleted")
+            assert not session.lost
+        behind.close()
 
 
 def _release_before_it_arrives(etcd: EtcdMember, name: str) -> None:
