@@ -39,6 +39,7 @@ from fencelock import (
     Scope,
 )
 from fencelock.clock import now
+from fencelock.lease import Lease
 from fencelock.waiting import Wake
 from lab.servers.process import free_port
 from lab.torture.proxy import Proxy
@@ -789,6 +790,22 @@ class LockContract(TaskContract):
         for lock in (waiting, has):
             await lock.release(owner="me")
         await steady_backend.leave_loop()
+
+    @promise("leases")
+    def test_nothing_is_kept_of_a_grant(self, backend: LockBackend, lock: DistributedLock) -> None:
+        """After many grants there are as many leases, and as many to renew, as after the first."""
+
+        def kept() -> tuple[int, int]:
+            gc.collect()
+            return len(backend.threads.renewer._jobs), sum(isinstance(one, Lease) for one in gc.get_objects())
+
+        with lock:
+            pass
+        before = kept()
+        for _ in range(20):
+            with lock:
+                pass
+        eventually(lambda: all(now <= was for now, was in zip(kept(), before, strict=True)), f"no more than {before}")
 
     # -- the server dies ---------------------------------------------------------------------------------------------
 
