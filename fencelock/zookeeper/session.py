@@ -17,7 +17,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import AuthFailedError, KazooException, NoAuthError, NodeExistsError, NoNodeError
+from kazoo.exceptions import EXCEPTIONS, AuthFailedError, KazooException, NoAuthError, NodeExistsError, NoNodeError
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.serialization import Create
 from kazoo.protocol.states import EventType, KazooState, KeeperState
@@ -41,6 +41,8 @@ _CLOSE_S: Final = 10.0  # so long a server is waited for that shall hear of the 
 _AGAIN_S: Final = 0.1
 _TRIES: Final = 5  # at a node that others delete again and again
 _CONTAINER: Final = 4  # a node that the server removes some time after its last child
+# Refusals of which one knows that nothing was done. Any other leaves that open.
+_CLEAR: Final = tuple(EXCEPTIONS[code] for code in (-101, -110, -102, -6, -8, -103, -108, -111, -114, -124, -125, -127))
 _IS_NOT_SO: Final = (NoNodeError, NodeExistsError)  # answers, too
 Missing: Final = NoNodeError
 
@@ -400,7 +402,7 @@ class Session:
         answer = None if created.cancelled() else created.result()
         if isinstance(answer, tuple):
             self.delete_soon(answer[0])
-        elif answer is None or not _is_clear(answer):
+        elif not isinstance(answer, _CLEAR):
             self.end("a session with ZooKeeper was in doubt: the answer to a create was lost")
 
     def rights(self, *, readable: bool = False) -> Any:
@@ -481,7 +483,7 @@ class Session:
 
     def _delete(self, path: str) -> "asyncio.Future[Any]":
         def deleted(done: "asyncio.Future[Any]") -> None:
-            if isinstance(done.result(), Exception) and not _is_clear(done.result()):
+            if isinstance(done.result(), Exception) and not isinstance(done.result(), _CLEAR):
                 self._unwanted.add(path)
 
         try:
@@ -536,11 +538,6 @@ class Watch:
     def forget(self) -> None:
         """Be told no more."""
         self._wake = None
-
-
-def _is_clear(answer: Any) -> bool:
-    """Whether one knows by that error that nothing was done, or nothing was to do."""
-    return isinstance(answer, (*_IS_NOT_SO, NoAuthError))
 
 
 def _checked(answer: Any) -> Any:

@@ -302,7 +302,7 @@ def test_numbers_that_are_used_up() -> None:
         server.kill()
         set_counter(server, "/test/old", 2**31 - 3)
         server.start()
-        with ZooKeeperBackend(server.hosts, ttl_s=TTL_S) as backend:
+        with ZooKeeperBackend(server.hosts, ttl_s=30) as backend:
             eventually(lambda: _answers(backend), "it answers")
             lock = backend.lock("/test/old")
             numbers, tokens = set(), list[int]()
@@ -673,6 +673,16 @@ def test_a_node_whose_answer_was_lost_goes_with_its_session(server: ZooKeeper) -
         lock.release(owner="me")
         eventually(lambda: not leftovers(server), "nothing is left on the server")
         backend.close()
+
+
+def test_a_refusal_is_no_doubt(server: ZooKeeper, backend: ZooKeeperBackend) -> None:
+    """Where no node can be, an acquire is refused, and the session goes on with all that is held under it."""
+    with backend.lock("/test/held") as held:
+        session = client_id(backend)
+        with pytest.raises(LockUnavailable, match="NoChildrenForEphemerals"):
+            backend.lock(held.key).acquire()
+        assert client_id(backend) == session
+        held.ensure_held()
 
 
 def test_what_was_given_up_is_not_sent_later(server: ZooKeeper) -> None:
