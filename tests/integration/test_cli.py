@@ -13,7 +13,8 @@ import time
 import urllib.request
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -542,8 +543,9 @@ class Standing:
 @contextmanager
 def standing(tmp_path: Path, *arguments: str) -> Iterator[Standing]:
     """Run a command that stays up, in a terminal of 80 columns; yield it once it is ready."""
-    output, folder, mark = tmp_path / "output", tmp_path / "temporary", uuid.uuid4().hex
-    folder.mkdir()
+    mark, folder = uuid.uuid4().hex, tmp_path / "temporary"
+    output = tmp_path / f"output-{mark}"
+    folder.mkdir(exist_ok=True)
     env = {"COLUMNS": "80", "TMPDIR": str(folder), "TEST_MARK": mark, "SECKILL_AUDIT_INTERVAL_S": "0.2"}
     with output.open("wb") as file:
         command = subprocess.Popen(
@@ -679,6 +681,15 @@ def test_up_says_what_is_not_as_it_was_asked_for(tmp_path: Path) -> None:
         assert up.said.endswith("seckill: all instances have ended, so nothing can be sold any more\n")
         eventually(lambda: not up.left(), "nothing is left")
         assert told() == []
+
+
+@pytest.mark.slow
+def test_two_that_start_at_once_take_different_ports(tmp_path: Path) -> None:
+    """Both are asked for the same port, and each prints the one on which its own instance listens."""
+    ask = ("up", "--ports", str(free_port()), "--instances", "1", "--stock")
+    with ExitStack() as end, ThreadPoolExecutor() as pool:
+        one, two = pool.map(lambda units: end.enter_context(standing(tmp_path, *ask, units)), ("1", "2"))
+        assert [asked(f"{up.shops[0]}/stock")["initial"] for up in (one, two)] == [1, 2]
 
 
 @pytest.mark.slow
