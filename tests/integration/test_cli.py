@@ -24,6 +24,7 @@ import psutil
 import pytest
 import redis
 
+from app.stock.redis.keys import Keys
 from fencelock.etcd.backend import EtcdBackend
 from lab.demo.stage import LockName
 from lab.servers import EtcdMember, Valkey, mariadb_binary
@@ -108,7 +109,10 @@ def test_a_new_sale_asks_with_the_number_of_orders(
         rows = list(csv.DictReader(file))
     assert [one["buyer"] for one in lines] == [one["buyer"] for one in rows] == ["ann", "b,ob", 'c"id']
     assert [one["id"] for one in lines] == [one["id"] for one in rows]
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["orders.csv", "orders.jsonl"]
+    assert {file.name: file.stat().st_mode & 0o777 for file in tmp_path.iterdir()} == {
+        "orders.csv": 0o600,
+        "orders.jsonl": 0o600,
+    }
     again = ("stock", "set", "5", "--new-sale", "--yes", "--export")
     done = seckill(*again, str(tmp_path / "orders.csv"), env=env)
     assert (done.returncode, "orders.csv exists" in done.stderr) == (2, True)
@@ -123,7 +127,7 @@ def test_a_new_sale_asks_with_the_number_of_orders(
     assert "sold 3 -> 0" in shown
 
 
-def test_pause_resume_and_end(env: dict[str, str]) -> None:
+def test_pause_resume_and_end(env: dict[str, str], valkey: Valkey) -> None:
     """The commands work on one item or on all; the buyers' text is shown; a wrong text or item is refused."""
     for sku in ("pen", "phone"):
         seckill("stock", "set", "5", "--sku", sku, "--yes", env=env)
@@ -140,6 +144,13 @@ def test_pause_resume_and_end(env: dict[str, str]) -> None:
     for wrong in ("", "a\nb", "x" * 201):
         assert seckill("stock", "pause", "--sku", "pen", "--text", wrong, env=env).returncode == 2
     assert "no item 'nope'" in seckill("stock", "pause", "--sku", "nope", env=env).stderr
+    with redis.Redis(port=valkey.port) as client:
+        client.set(Keys("pen").stock, "many")
+    done = seckill("stock", "pause", "--all", "--json", env=env)
+    assert [(one["sku"], one["terms"]["paused"]) for one in json.loads(done.stdout)] == [
+        ("phone", "The sale is paused.")
+    ]
+    assert (done.returncode, "seckill: pen: " in done.stderr) == (2, True)
 
 
 def test_the_terms_of_an_item(env: dict[str, str]) -> None:
