@@ -143,6 +143,7 @@ def test_pause_resume_and_end(env: dict[str, str], valkey: Valkey) -> None:
     assert abs(terms("end", "--sku", "phone")["phone"]["ends_at"] - time.time()) < 60
     for wrong in ("", "a\nb", "x" * 201):
         assert seckill("stock", "pause", "--sku", "pen", "--text", wrong, env=env).returncode == 2
+    assert "a name of 64" in seckill("stock", "pause", "--sku", "pen", "--by", "ann\nbob", env=env).stderr
     assert "no item 'nope'" in seckill("stock", "pause", "--sku", "nope", env=env).stderr
     with redis.Redis(port=valkey.port) as client:
         client.set(Keys("pen").stock, "many")
