@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -355,6 +356,10 @@ def _task(owner: Hashable | None) -> Hashable:
 def _thread(owner: Hashable | None) -> Hashable:
     if owner is not None:
         return owner
+    gevent, monkey = sys.modules.get("gevent"), sys.modules.get("gevent.monkey")
+    greenlet = gevent is not None and isinstance(gevent.getcurrent(), gevent.Greenlet)
+    if greenlet and not (monkey and monkey.is_module_patched("threading")):
+        raise LockError("the greenlets of a thread would own the lock together: call gevent.monkey.patch_all() first")
     thread = threading.current_thread()
     if isinstance(thread, threading._DummyThread):
         # Its object says that it is alive for ever, and is given to the next such thread with the same identifier.
