@@ -20,6 +20,7 @@ from app.dashboard import ControlRoom, DelayingStore, Journal, Picture
 from app.errors import ConfigurationError
 from app.forever import run_forever
 from app.sale import Admin, Rules, Shop
+from app.sale.expiry import Expiry
 from app.settings import Settings, doubtful, load, unknown_variables
 from app.stock import StockStore, Terms, registry
 from app.telemetry import logs
@@ -190,7 +191,10 @@ async def open_sale(
             settings.limit_per_buyer,
             settings.sale_starts_at.timestamp() if settings.sale_starts_at else 0,
             settings.sale_ends_at.timestamp() if settings.sale_ends_at else 0,
+            hold_s=settings.hold_s,
+            pay_s=settings.pay_s,
         ),
+        grace_s=settings.grace_s,
     )
     backend = open_backend(settings, observer)
     try:
@@ -217,9 +221,13 @@ async def open_sale(
             if auditor is not None and with_auditor:
                 metrics.watch_auditor(lambda: auditor.leads, lambda: auditor.violations, lambda: auditor.units)
                 auditor.start()
+            expiry = Expiry(shop, store, lambda: auditor is None or auditor.leads)
+            if with_auditor and store.holds:
+                expiry.start()
             try:
                 yield Sale(shop, operator, store, journal, delaying, auditor if with_auditor else None)
             finally:
+                await expiry.close()
                 await shop.close(within_s=settings.drain_timeout_s)
                 if auditor is not None and with_auditor:
                     await auditor.close()

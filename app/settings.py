@@ -207,6 +207,16 @@ class Settings(BaseSettings):
     )
     quantity_max: int = Field(100, ge=1, le=1_000_000, description="how many units one purchase may ask for")
     limit_per_buyer: int = Field(0, ge=0, le=1_000_000, description="how many units one buyer may have; 0: no limit")
+    hold_s: float = Field(600.0, ge=1, le=86_400, description="for how long units are held that are to be paid")
+    pay_s: float = Field(
+        900.0,
+        ge=1,
+        le=86_400,
+        description="the second window, which begins when the buyer goes to pay; not shorter than the first",
+    )
+    grace_s: float = Field(
+        60.0, ge=0, le=86_400, description="how much later than the buyer is told a payment may come"
+    )
     catalogue: Path | None = Field(
         None,
         description="a TOML file with the name, price and picture of what the shop sells, for each item "
@@ -322,6 +332,8 @@ class Settings(BaseSettings):
             raise ValueError(
                 "SECKILL_LOCK_FALLBACK needs SECKILL_GUARD=version: without a lock the store alone decides"
             )
+        if self.pay_s < self.hold_s:
+            raise ValueError("SECKILL_PAY_S must not be shorter than SECKILL_HOLD_S")
         if self.operator_port == self.port:
             raise ValueError("SECKILL_OPERATOR_PORT must not be SECKILL_PORT")
         given = bool(self.admin_token) + (

@@ -1,6 +1,8 @@
 """The stock of the items on sale, guarded by fencing tokens."""
 
+from app.stock.orders import NO_UNITS, Event, EventKind, OrderChange, OrderState, Record, Step, Units, changed
 from app.stock.store import (
+    CURRENCY_PATTERN,
     DEFAULT_SKU,
     NO_TERMS,
     PAUSED_MAX,
@@ -10,6 +12,7 @@ from app.stock.store import (
     Batch,
     Change,
     Fence,
+    Held,
     Level,
     Order,
     Refused,
@@ -24,24 +27,35 @@ from app.stock.store import (
 )
 
 __all__ = [
+    "CURRENCY_PATTERN",
     "DEFAULT_SKU",
     "NO_TERMS",
+    "NO_UNITS",
     "PAUSED_MAX",
     "PAUSED_PATTERN",
     "SKU_PATTERN",
     "Ask",
     "Batch",
     "Change",
+    "Event",
+    "EventKind",
     "Fence",
+    "Held",
     "Level",
     "Order",
+    "OrderChange",
+    "OrderState",
+    "Record",
     "Refused",
     "Restock",
     "Settled",
     "Snapshot",
     "Sold",
+    "Step",
     "StockStore",
     "Terms",
     "TermsChange",
+    "Units",
+    "changed",
     "new_secrets",
 ]

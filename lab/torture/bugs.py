@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from app.errors import QueueFull, StockError, StockUnavailable
-from app.sale import batch, decision, worker
-from app.sale.decision import Decision, Outcome, Purchase
+from app.sale import Answer, Outcome, Purchase, batch, decision, worker
+from app.sale.decision import Decided, Decision
 from app.sale.queue import EntryState, Item
 from app.sale.shop import Shop
 from app.stock import Batch, Fence, Snapshot
@@ -238,8 +238,8 @@ def _repeat_is_sold_out() -> None:
     """A buyer who asks again with the key of an order is told that nothing is left."""
     repeat = decision._repeat
 
-    def patched(snapshot: Snapshot, purchases: Any, seen: Any, purchase: Purchase) -> Decision | None:
-        found = repeat(snapshot, purchases, seen, purchase)
+    def patched(snapshot: Snapshot, commands: Any, seen: Any, command: Any, key: str) -> Decision | None:
+        found = repeat(snapshot, commands, seen, command, key)
         return Decision(Outcome.SOLD_OUT) if found is not None and found.settled is not None else found
 
     decision._repeat = patched
@@ -247,16 +247,17 @@ def _repeat_is_sold_out() -> None:
 
 def _forgets_keys() -> None:
     """Idempotency keys are ignored."""
-    decision._repeat = lambda snapshot, purchases, seen, purchase: None
+    decision._repeat = lambda *about: None
 
 
 def _answers_for_another() -> None:
     """The key of an order reveals it to anybody who sends the key."""
     repeat = decision._repeat
 
-    def patched(snapshot: Snapshot, purchases: Any, seen: Any, purchase: Purchase) -> Decision | None:
-        settled = snapshot.settled.get(purchase.key or "")
-        return repeat(snapshot, purchases, seen, purchase._replace(buyer=settled.buyer) if settled else purchase)
+    def patched(snapshot: Snapshot, commands: Any, seen: Any, command: Any, key: str) -> Decision | None:
+        settled = snapshot.settled.get(key)
+        own = command._replace(buyer=settled.buyer) if settled and isinstance(command, Purchase) else command
+        return repeat(snapshot, commands, seen, own, key)
 
     decision._repeat = patched
 
@@ -276,13 +277,17 @@ def _unseen_in_batch() -> None:
     """A buyer's purchases in one batch don't count against each other's limit."""
     decide = decision.decide
 
-    def patched(snapshot: Snapshot, purchases: Sequence[Purchase], **terms: Any) -> list[Decision]:
+    def patched(snapshot: Snapshot, commands: Sequence[Any], **terms: Any) -> Decided:
         alone = [
-            one if one.key in snapshot.settled else one._replace(buyer=f"{one.buyer}#{n}")
-            for n, one in enumerate(purchases)
+            one._replace(buyer=f"{one.buyer}#{n}")
+            if isinstance(one, Purchase) and one.key not in snapshot.settled
+            else one
+            for n, one in enumerate(commands)
         ]
         had = {
-            new.buyer or "": snapshot.bought.get(old.buyer or "", 0) for new, old in zip(alone, purchases, strict=True)
+            new.buyer or "": snapshot.bought.get(old.buyer or "", 0)
+            for new, old in zip(alone, commands, strict=True)
+            if isinstance(old, Purchase)
         }
         return decide(replace(snapshot, bought={**snapshot.bought, **had}), alone, **terms)
 
@@ -293,8 +298,8 @@ def _buys_twice_without_key() -> None:
     """A purchase without a key is written twice."""
     decide_part = batch.decide_part
 
-    def patched(item: Item, batch_id: str, snapshot: Snapshot, entries: Any, *, everywhere: Any) -> batch.Part:
-        part = decide_part(item, batch_id, snapshot, entries, everywhere=everywhere)
+    def patched(item: Item, batch_id: str, snapshot: Snapshot, entries: Any, **terms: Any) -> batch.Part:
+        part = decide_part(item, batch_id, snapshot, entries, **terms)
         again = [replace(one, secret=one.secret[::-1]) for one in part.write.sold if one.key is None]
         part.write = replace(part.write, sold=[*part.write.sold, *again])
         return part
@@ -306,8 +311,8 @@ def _no_limit() -> None:
     """A buyer's purchases at another instance don't count."""
     decide = decision.decide
 
-    def patched(snapshot: Snapshot, purchases: Any, **terms: Any) -> list[Decision]:
-        return decide(replace(snapshot, bought={}), purchases, **terms)
+    def patched(snapshot: Snapshot, commands: Any, **terms: Any) -> Decided:
+        return decide(replace(snapshot, bought={}), commands, **terms)
 
     batch.decide = patched  # type: ignore[attr-defined]
 
@@ -316,15 +321,15 @@ def _sold_out_for_ever() -> None:
     """An instance that has once sold the last unit of an item says "sold out" to everybody from then on."""
     join, gone = Shop.join, set[str]()
 
-    def patched(self: Shop, purchase: Purchase, **how: Any) -> Any:
-        if purchase.sku in gone:
-            return decision.Answer(Outcome.SOLD_OUT, purchase.quantity)
-        told = join(self, purchase, **how)
+    def patched(self: Shop, command: Any, **how: Any) -> Any:
+        if command.sku in gone and isinstance(command, Purchase):
+            return Answer(Outcome.SOLD_OUT, command.quantity)
+        told = join(self, command, **how)
         if isinstance(told, asyncio.Future):
 
             def note(done: "asyncio.Future[Any]") -> None:
                 if not done.cancelled() and done.exception() is None and done.result().outcome is Outcome.SOLD_OUT:
-                    gone.add(purchase.sku)
+                    gone.add(command.sku)
 
             told.add_done_callback(note)
         return told
@@ -352,10 +357,10 @@ def _refuses(whom: Callable[[Purchase], bool]) -> Callable[[], None]:
     def plant() -> None:
         join = Shop.join
 
-        def patched(self: Shop, purchase: Purchase, **how: Any) -> Any:
-            if whom(purchase):
+        def patched(self: Shop, command: Any, **how: Any) -> Any:
+            if isinstance(command, Purchase) and whom(command):
                 raise QueueFull("come back later")
-            return join(self, purchase, **how)
+            return join(self, command, **how)
 
         Shop.join = patched  # type: ignore[method-assign]
 

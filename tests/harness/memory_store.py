@@ -18,9 +18,23 @@ from app.errors import (
     StockNotAsExpected,
     UnknownItem,
 )
-from app.stock import NO_TERMS, Ask, Batch, Change, Fence, Level, Order, Restock, Settled, Snapshot, StockStore, Terms
+from app.stock import (
+    NO_TERMS,
+    Ask,
+    Batch,
+    Change,
+    Event,
+    Fence,
+    Level,
+    Order,
+    Restock,
+    Settled,
+    Snapshot,
+    StockStore,
+    Terms,
+)
 from app.stock.refusals import behind, changed, foreign, not_as_expected, superseded
-from app.stock.store import facts, refuse_odd_name, what_is_changed
+from app.stock.store import facts, refuse_odd_name, sale_of, what_is_changed
 from app.stock.watermark import Watermark
 
 Position = tuple[int, int]  # of an order: its generation and number
@@ -303,6 +317,20 @@ class MemoryStockStore(StockStore):
         first = _entry(after) if after else 0
         last = int(until) if until else 2**63
         return [order for order in orders if first < _entry(order.id) <= last][:limit]
+
+    @override
+    async def journal(
+        self, sku: str, *, after: str | None = None, until: str | None = None, limit: int = 100
+    ) -> list[Event]:
+        first, last = int(after or 0), int(until) if until else 2**63
+        orders = [order for order in self._item(sku).orders if first < _entry(order.id) <= last]
+        return [sale_of(order.id.split("~")[1], order) for order in orders[:limit]]
+
+    @override
+    def parts_of(self, order_id: str) -> tuple[str, str, str] | None:
+        sku, _, rest = order_id.partition("~")
+        number, _, secret = rest.partition("~")
+        return (sku, number, secret) if secret else None
 
     @override
     async def notices(self, put: Mapping[str, str], *, drop: Sequence[str] = ()) -> dict[str, str]:

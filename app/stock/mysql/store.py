@@ -28,6 +28,7 @@ from app.stock.bulkhead import Bulkhead, halves
 from app.stock.mysql import tables
 from app.stock.mysql.sweeper import Sweeper
 from app.stock.mysql.tables import ItemRow, Written
+from app.stock.orders import Event
 from app.stock.refusals import behind, changed, not_as_expected
 from app.stock.store import (
     NO_TERMS,
@@ -46,6 +47,7 @@ from app.stock.store import (
     TermsChange,
     facts,
     refuse_odd_name,
+    sale_of,
     what_is_changed,
 )
 from app.stock.watermark import Watermark, tag_of
@@ -127,6 +129,11 @@ class TransactionalStockStore(StockStore):
     @override
     def check(self, sku: str) -> None:
         refuse_odd_name(sku)
+
+    @override
+    def parts_of(self, order_id: str) -> tuple[str, str, str] | None:
+        match = _ORDER_ID.fullmatch(order_id)
+        return (match[1], match[2], order_id.rpartition("~")[2]) if match else None
 
     @override
     async def prepare(self, fence: Fence, batch_id: str, asks: Mapping[str, Ask]) -> dict[str, Snapshot | StockError]:
@@ -396,6 +403,14 @@ class TransactionalStockStore(StockStore):
         first = int(match[2]) + 1 if match else 0
         last = LARGEST if until is None else int(until)
         return await self._run(self._readers, lambda call: tables.list_orders(call, sku, first, last, limit))
+
+    @override
+    async def journal(
+        self, sku: str, *, after: str | None = None, until: str | None = None, limit: int = 100
+    ) -> list[Event]:
+        first, last = int(after or 0) + 1, LARGEST if until is None else int(until)
+        found = await self._run(self._readers, lambda call: tables.list_orders(call, sku, first, last, limit))
+        return [sale_of(order.id.split("~")[1], order) for order in found]
 
     @override
     async def notices(self, put: Mapping[str, str], *, drop: Sequence[str] = ()) -> dict[str, str]:

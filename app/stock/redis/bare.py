@@ -32,7 +32,7 @@ class BareStockStore(RedisStockStore):
     It is for `--guard none`, which shows what the guard is for.
     """
 
-    guarded = False
+    guarded = holds = False
     _write: Final = Script("bare.lua")
 
     @override

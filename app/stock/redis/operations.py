@@ -13,12 +13,14 @@ from typing_extensions import Unpack, override
 
 from app.errors import ConfigurationError, ItemNotPossible, StockError, StockUnavailable
 from app.stock.bulkhead import halves
+from app.stock.orders import Event
 from app.stock.redis.client import RedisClient, Script
 from app.stock.redis.keys import (
     ORDER_ID,
     Keys,
     Position,
     change_of,
+    event_of,
     keys_of,
     level_of,
     mark_of,
@@ -237,7 +239,8 @@ class RedisOperations(StockStore):
     @override
     async def count_orders(self, sku: str) -> int:
         async with self._readers.commands() as redis:
-            return int(await redis.xlen(self._keys(sku).orders))
+            entries = int(await redis.xlen(self._keys(sku).orders))
+            return entries - int(await redis.hget(self._keys(sku).fence, "changes") or "0")
 
     @override
     async def levels(self, skus: Sequence[str]) -> dict[str, Level | StockError]:
@@ -270,6 +273,11 @@ class RedisOperations(StockStore):
         return list(found)
 
     @override
+    def parts_of(self, order_id: str) -> tuple[str, str, str] | None:
+        match = ORDER_ID.fullmatch(order_id)
+        return (match[1], match[2], match[3]) if match else None
+
+    @override
     async def order(self, order_id: str) -> Order | None:
         match = ORDER_ID.fullmatch(order_id)
         if match is None:
@@ -277,9 +285,12 @@ class RedisOperations(StockStore):
         sku, entry_id, secret = match.groups()
         async with self._readers.commands() as redis:
             entries = await redis.xrange(self._keys(sku).orders, min=entry_id, max=entry_id)
-        if not entries or not secrets.compare_digest(entries[0][1].get("secret", ""), secret):
+            record = await redis.hget(self._keys(sku).records, entry_id)
+        if not entries or "order" in entries[0][1]:
             return None
-        return order_of(sku, *entries[0])
+        if not secrets.compare_digest(entries[0][1].get("secret", ""), secret):
+            return None
+        return order_of(sku, entry_id, entries[0][1], record)
 
     @override
     async def orders(
@@ -288,10 +299,35 @@ class RedisOperations(StockStore):
         match = ORDER_ID.fullmatch(after) if after is not None else None
         if after is not None and (match is None or match[1] != sku):
             raise ValueError(f"not an order of item {sku!r}: {after!r}")
-        begin = f"({match[2]}" if match else "-"
+        begin = match[2] if match else None
+        found: list[Order] = []
+        while len(found) < limit:
+            page = await self._entries(sku, begin, until, limit)
+            began = [entry for entry in page if "order" not in entry[1]][: limit - len(found)]
+            records: list[str | None] = []
+            if began:
+                async with self._readers.commands() as redis:
+                    records = await redis.hmget(self._keys(sku).records, [entry_id for entry_id, _ in began])
+            found += [order_of(sku, *one, record) for one, record in zip(began, records, strict=True)]
+            if len(page) < limit:
+                break
+            begin = page[-1][0]
+        return found
+
+    @override
+    async def journal(
+        self, sku: str, *, after: str | None = None, until: str | None = None, limit: int = 100
+    ) -> list[Event]:
+        return [event_of(sku, *entry) for entry in await self._entries(sku, after, until, limit)]
+
+    async def _entries(
+        self, sku: str, after: str | None, until: str | None, limit: int
+    ) -> list[tuple[str, dict[str, str]]]:
         async with self._readers.commands() as redis:
-            entries = await redis.xrange(self._keys(sku).orders, min=begin, max=until or "+", count=limit)
-        return [order_of(sku, entry_id, fields) for entry_id, fields in entries]
+            found: list[tuple[str, dict[str, str]]] = await redis.xrange(
+                self._keys(sku).orders, min=f"({after}" if after else "-", max=until or "+", count=limit
+            )
+        return found
 
     @override
     async def notices(self, put: Mapping[str, str], *, drop: Sequence[str] = ()) -> dict[str, str]:
