@@ -111,7 +111,7 @@ class StockChange(BaseModel):
         None, strict=True, ge=1, le=86_400, description="the second window, from when the buyer goes to pay"
     )
     price: Annotated[int | None, BeforeValidator(whole)] = Field(
-        None, strict=True, ge=0, le=10**12, description="of a unit, in the minor unit of the currency"
+        None, strict=True, ge=0, le=10**11, description="of a unit, in the minor unit of the currency"
     )
     currency: str | None = Field(None, strict=True, pattern=CURRENCY_PATTERN, description="ISO 4217, such as EUR")
 
