@@ -361,10 +361,11 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     most = {"quantity_max": settings.quantity_max, "buyer_max": TOKEN_MAX if signed else BUYER_MAX}
     buying = purchase_route.router(_methods(settings), **most)
     rehearsing = (dashboard.rehearsal,) if settings.rehearsal else ()
-    for router in (stock.router, admin.router, dashboard.router, *rehearsing, health.router):
+    holding = holds.router(**most)
+    for router in (holding, stock.router, admin.router, dashboard.router, *rehearsing, health.router):
         app.include_router(router, dependencies=[KNOWN_PARAMETERS])
     # A purchase refuses unknown parameters by itself; links to the pages may have parameters of their own.
-    for router in (buying, holds.router(**most), pages.router, dashboard.pages):
+    for router in (buying, pages.router, dashboard.pages):
         app.include_router(router)
     return app
 

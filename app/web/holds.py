@@ -10,6 +10,7 @@ import secrets
 import time
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Final, NamedTuple, TypeVar
+from urllib.parse import unquote_plus
 
 from fastapi import APIRouter, Path, Request
 from fastapi.exceptions import RequestValidationError
@@ -191,7 +192,8 @@ def read(state: State, path: str, query: bytes, raw_headers: Iterable[tuple[byte
     headers = _headers(raw_headers)
     request_id = _request_id(headers)
     if query:
-        raise invalid_field("query", "there are no parameters; say it in the body")
+        name = unquote_plus(query.decode("latin-1").partition("&")[0].partition("=")[0])
+        raise invalid_field(name or "query", "unknown parameter; there is none: say it in the body")
     purchase.refuse_foreign(headers)
     match = _ROUTE.fullmatch(path)
     assert match is not None  # noqa: S101 - see `is_route`

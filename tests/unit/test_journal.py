@@ -129,6 +129,7 @@ REPORTS: dict[str, tuple[object, ...]] = {
     "released": (LOCK, 7, 0.2, 3, 4),
     "fenced": (LOCK, "phone"),
     "lost": (LOCK,),
+    "changed": ("hold", "held"),
     "conflicted": (),
     "resolved": ("committed",),
     "renewal": ("renewed",),
