@@ -76,19 +76,17 @@ class LogFormat(StrEnum):
 
 
 class Settings(BaseSettings):
-    """The settings of one instance."""
+    """The settings of one instance, in the groups of docs/settings.md."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, env_file=".env", extra="ignore", hide_input_in_errors=True)
 
     # -- This instance
     host: str = Field("127.0.0.1", description="the address to listen on; 0.0.0.0 for all")
     port: int = Field(8080, ge=1, le=65535, description="the port to listen on")
-    operator_port: int | None = Field(
-        None,
-        ge=1,
-        le=65535,
-        description="a port of their own for the operator's endpoints and pages, `/metrics` and `/readyz`, which are "
-        "then not on the other one; unset: all are on one port",
+    instance: str = Field(
+        "",
+        max_length=100,
+        description="the name of this instance in orders, lock queues and logs; empty: made from the host name",
     )
     connections_max: int = Field(
         20_000,
@@ -100,11 +98,47 @@ class Settings(BaseSettings):
     request_timeout_ms: int = Field(
         10_000, ge=100, le=600_000, description="a request must arrive completely within this time"
     )
-    instance: str = Field(
-        "",
-        max_length=100,
-        description="the name of this instance in orders, lock queues and logs; empty: made from the host name",
+    drain_delay_s: float = Field(
+        0.0,
+        ge=0,
+        le=600,
+        description="how long a stopping instance goes on as before while `/readyz` is 503: until the balancer in "
+        "front has noticed (5 to 15 behind one); a second SIGTERM skips it",
     )
+    drain_timeout_s: float = Field(
+        10.0, ge=0, le=600, description="how long a stopping instance goes on serving buyers who wait"
+    )
+    log_level: str = Field("info", pattern="^(debug|info|warning|error)$", description="debug, info, warning or error")
+    log_format: LogFormat = Field(LogFormat.HUMAN, description="human (a line of text) or json (an object per line)")
+    traces: bool = Field(
+        False,
+        description="record a span for each grant; `opentelemetry-instrument seckill serve` sends them (extra "
+        "`traces`)",
+    )
+
+    # -- Operators
+    operator_port: int | None = Field(
+        None,
+        ge=1,
+        le=65535,
+        description="a port of their own for the operator's endpoints and pages, `/metrics` and `/readyz`, which are "
+        "then not on the other one; unset: all are on one port",
+    )
+    admin_token: SecretStr | None = Field(
+        None,
+        description="the bearer token of the operator's endpoints, 8 characters or more; unset: they are refused",
+    )
+    admin_tokens: SecretStr | None = Field(
+        None,
+        description="more of them, each with the name of its operator, for the log: `ann:token,bob:token`; the one of "
+        "SECKILL_ADMIN_TOKEN is called `operator`",
+    )
+    rehearsal: bool = Field(
+        False,
+        description="the control room can send buyers and pause the holder; never where something is really sold",
+    )
+
+    # -- Readers
     readers_max: int = Field(
         500,
         ge=1,
@@ -114,32 +148,6 @@ class Settings(BaseSettings):
     )
     listeners_max: int = Field(
         1000, ge=0, le=100_000, description="how many pages get each change pushed at once; more pages poll"
-    )
-    log_level: str = Field("info", pattern="^(debug|info|warning|error)$", description="debug, info, warning or error")
-    log_format: LogFormat = Field(LogFormat.HUMAN, description="human (a line of text) or json (an object per line)")
-    traces: bool = Field(
-        False,
-        description="record a span for each grant; `opentelemetry-instrument seckill serve` sends them (extra "
-        "`traces`)",
-    )
-    admin_token: SecretStr | None = Field(
-        None,
-        description="the bearer token of the operator's endpoints, 8 characters or more; unset: they are refused",
-    )
-
-    admin_tokens: SecretStr | None = Field(
-        None,
-        description="more of them, each with the name of its operator, for the log: `ann:token,bob:token`; the one of "
-        "SECKILL_ADMIN_TOKEN is called `operator`",
-    )
-    shop_token: SecretStr | None = Field(
-        None,
-        description="the bearer token of the shop's back end, 8 characters or more, with which it confirms payments "
-        "(an operator's does, too); unset, without operators: nobody does, but in a rehearsal",
-    )
-    rehearsal: bool = Field(
-        False,
-        description="the control room can send buyers and pause the holder; never where something is really sold",
     )
 
     # -- The lock
@@ -200,18 +208,43 @@ class Settings(BaseSettings):
     sale_ends_at: AwareDatetime | None = Field(
         None, description="nothing is sold from this moment on; unset: the sale never ends"
     )
-    batch_max: int = Field(
-        1000, ge=1, le=100_000, description="how many purchases one grant serves at most (the articles: 1)"
+    limit_per_buyer: int = Field(0, ge=0, le=1_000_000, description="how many units one buyer may have; 0: no limit")
+    quantity_max: int = Field(100, ge=1, le=1_000_000, description="how many units one purchase may ask for")
+    catalogue: Path | None = Field(
+        None,
+        description="a TOML file with the name, price and picture of what the shop sells, for each item "
+        "(docs/operations.md); unset: the item `default` is a lamp",
     )
-    max_hold_ms: int = Field(10, ge=1, le=10_000, description="a grant starts no new batch after this time")
     queue_max: int = Field(
         20_000, ge=1, le=1_000_000, description="how many buyers may wait for one lock in this instance; more get 503"
     )
     purchase_timeout_ms: int = Field(
         10_000, ge=100, le=600_000, description="a purchase that is not decided within this time gets 503"
     )
-    quantity_max: int = Field(100, ge=1, le=1_000_000, description="how many units one purchase may ask for")
-    limit_per_buyer: int = Field(0, ge=0, le=1_000_000, description="how many units one buyer may have; 0: no limit")
+    batch_max: int = Field(
+        1000, ge=1, le=100_000, description="how many purchases one grant serves at most (the articles: 1)"
+    )
+    max_hold_ms: int = Field(10, ge=1, le=10_000, description="a grant starts no new batch after this time")
+    sold_out_ttl_ms: int = Field(
+        100,
+        ge=0,
+        le=60_000,
+        description='after the last unit "sold out" is answered for this long without asking the store; 0: always ask',
+    )
+    refusal_ttl_s: int = Field(
+        3600,
+        ge=1,
+        le=31_536_000,
+        description='how long an idempotency key remembers "sold out"; it remembers an order for good',
+    )
+    audit_interval_s: float = Field(
+        5.0,
+        ge=0,
+        le=86_400,
+        description="one instance audits the sale this often (needs etcd's locks); 0: none does",
+    )
+
+    # -- Payment
     hold_s: float = Field(600.0, ge=1, le=86_400, description="for how long units are held that are to be paid")
     pay_s: float = Field(
         900.0,
@@ -222,11 +255,13 @@ class Settings(BaseSettings):
     grace_s: float = Field(
         60.0, ge=0, le=86_400, description="how much later than the buyer is told a payment may come"
     )
-    catalogue: Path | None = Field(
+    shop_token: SecretStr | None = Field(
         None,
-        description="a TOML file with the name, price and picture of what the shop sells, for each item "
-        "(docs/operations.md); unset: the item `default` is a lamp",
+        description="the bearer token of the shop's back end, 8 characters or more, with which it confirms payments "
+        "(an operator's does, too); unset, without operators: nobody does, but in a rehearsal",
     )
+
+    # -- Buyers
     allow_get: bool = Field(
         True,
         description="a GET buys, too, as in the articles; false: only a POST, as browsers send GETs by themselves",
@@ -248,34 +283,6 @@ class Settings(BaseSettings):
         "",
         description="whose `X-Forwarded-For` says where a request is from: addresses and networks of the proxies in "
         "front, separated by commas",
-    )
-    refusal_ttl_s: int = Field(
-        3600,
-        ge=1,
-        le=31_536_000,
-        description='how long an idempotency key remembers "sold out"; it remembers an order for good',
-    )
-    sold_out_ttl_ms: int = Field(
-        100,
-        ge=0,
-        le=60_000,
-        description='after the last unit "sold out" is answered for this long without asking the store; 0: always ask',
-    )
-    audit_interval_s: float = Field(
-        5.0,
-        ge=0,
-        le=86_400,
-        description="one instance audits the sale this often (needs etcd's locks); 0: none does",
-    )
-    drain_delay_s: float = Field(
-        0.0,
-        ge=0,
-        le=600,
-        description="how long a stopping instance goes on as before while `/readyz` is 503: until the balancer in "
-        "front has noticed (5 to 15 behind one); a second SIGTERM skips it",
-    )
-    drain_timeout_s: float = Field(
-        10.0, ge=0, le=600, description="how long a stopping instance goes on serving buyers who wait"
     )
 
     @field_validator(

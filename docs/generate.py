@@ -27,26 +27,36 @@ from lab.torture.nemesis import KINDS, SEVERAL
 ROOT = Path(__file__).parents[1]
 
 
-def defaults() -> list[tuple[str, str, str]]:
-    """Return the variable, the default as one would write it, and the description of each setting."""
-    return [
-        (PREFIX + name.upper(), _default(field.get_default(call_default_factory=True)), field.description or "")
-        for name, field in Settings.model_fields.items()
-    ]
+def defaults() -> dict[str, list[tuple[str, str, str]]]:
+    """Return the variable, the default as one would write it, and the description of each setting, in their groups."""
+    found: dict[str, list[tuple[str, str, str]]] = {}
+    for heading, name in re.findall(r"^    (?:# -- (.+)|(\w+): .*Field\()", inspect.getsource(Settings), re.MULTILINE):
+        if heading:
+            of_group = found.setdefault(heading, [])
+        else:
+            field = Settings.model_fields[name]
+            value = _default(field.get_default(call_default_factory=True))
+            of_group.append((PREFIX + name.upper(), value, field.description or ""))
+    return found
 
 
 def env_example() -> str:
     """Return the text of `.env.example`."""
     lines = ["# Copy to .env and take the # away where you want something else. These are the defaults.", ""]
-    for name, default, description in defaults():
-        lines += [f"# {description.replace('`', '')}", f"#{name}={default}", ""]
+    for heading, of_group in defaults().items():
+        lines += [f"# -- {heading}", ""]
+        for name, default, description in of_group:
+            lines += [f"# {description.replace('`', '')}", f"#{name}={default}", ""]
     return "\n".join(lines)
 
 
 def settings() -> str:
-    """Return the settings as a Markdown table."""
-    rows = [f"| `{name}` | {f'`{value}`' if value else 'not set'} | {text} |" for name, value, text in defaults()]
-    return "\n".join(["| variable | default | what it is |", "|---|---|---|", *rows])
+    """Return the settings as a Markdown table for each group."""
+    lines = []
+    for heading, of_group in defaults().items():
+        rows = [f"| `{name}` | {f'`{value}`' if value else 'not set'} | {text} |" for name, value, text in of_group]
+        lines += ["", f"## {heading}", "", "| variable | default | what it is |", "|---|---|---|", *rows]
+    return "\n".join([*lines, ""])
 
 
 def families() -> dict[str, Metric]:

@@ -1,5 +1,6 @@
 """The template that every lock inherits, and its face for threads; nothing of any backend."""
 
+import sys
 import threading
 from abc import abstractmethod
 from collections.abc import Hashable, Iterator
@@ -168,6 +169,10 @@ def checked_name(name: str) -> str:
 def _owner(owner: Hashable | None) -> Hashable:
     if owner is not None:
         return owner
+    gevent, monkey = sys.modules.get("gevent"), sys.modules.get("gevent.monkey")
+    greenlet = gevent is not None and isinstance(gevent.getcurrent(), gevent.Greenlet)
+    if greenlet and not (monkey and monkey.is_module_patched("threading")):
+        raise LockError("the greenlets of a thread would own the lock together: call gevent.monkey.patch_all() first")
     thread = threading.current_thread()
     if isinstance(thread, threading._DummyThread):
         # Its object says that it is alive for ever, and is given to the next such thread with the same identifier.

@@ -8,7 +8,7 @@ from typing import Any, Final, Self, Unpack
 from typing_extensions import override
 
 from ..backend import LockBackend
-from ..clients.mysql import DUPLICATE, Lent, MySqlClient, Refused, Sessions
+from ..clients.mysql import DUPLICATE, GROUP, Lent, MySqlClient, Refused, Sessions, group_of
 from ..common import Options
 from ..contender import Contender
 from ..errors import LockUnavailable
@@ -62,6 +62,7 @@ class Tokens:
 
     async def _known_source(self, timeout_s: float) -> str:
         """What tells this counter from others, drawn once; a restored dump still has it, and fewer tokens."""
+        await ensure_alone(self._client, timeout_s)
         while True:
             answer = await self._client.ask("SELECT source FROM fencelock_tokens WHERE id = 1", timeout_s=timeout_s)
             if answer.rows:
@@ -69,6 +70,15 @@ class Tokens:
             with contextlib.suppress(Refused):  # another one has just drawn it
                 insert = "INSERT INTO fencelock_tokens VALUES (1, %s, 0)"
                 await self._client.ask(insert, (secrets.token_hex(8),), timeout_s=timeout_s, tell=(DUPLICATE,))
+
+
+async def ensure_alone(client: MySqlClient, timeout_s: float) -> None:
+    """Raise `LockUnavailable` for a server of a group: locks of rows keep nobody apart who asks another member."""
+    if group := group_of((await client.ask(GROUP, timeout_s=timeout_s)).rows):
+        raise LockUnavailable(
+            f"the lock's server is a member of a cluster ({group}): two members may grant a lock at once; use a server "
+            "of its own, or a primary with replicas"
+        )
 
 
 class MySqlBackend(LockBackend):
@@ -90,7 +100,7 @@ class MySqlBackend(LockBackend):
 
     @override
     async def pinged(self, timeout_s: float) -> None:
-        await self.client.ask("SELECT 1", timeout_s=timeout_s)
+        await ensure_alone(self.client, timeout_s)
 
     @override
     def _disconnect(self) -> None:

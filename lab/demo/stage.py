@@ -1,9 +1,11 @@
 """The stage: embedded servers, a store, and instances of the service on their ports, started and ended together."""
 
+import fcntl
 import os
 import secrets
 import signal
 import sys
+import tempfile
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, ExitStack, contextmanager
@@ -160,8 +162,20 @@ def set_up(options: StageOptions, console: Console, variables: Mapping[str, str]
             if store not in locks.processes:
                 running.enter_context(store)
             _say(console, status, f"Starting {options.instances} instances")
-            instances = [running.enter_context(Instance(port, env)) for port in _choose_ports(options, console)]
+            with _alone():
+                instances = [running.enter_context(Instance(port, env)) for port in _choose_ports(options, console)]
         yield Stage(guard, settings, locks, store, instances)
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Keep other stages from choosing ports: until an instance listens, its port looks free to them."""
+    folder = os.open(tempfile.gettempdir(), os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)  # the kernel ends it with the process, however that ends
+        yield
+    finally:
+        os.close(folder)
 
 
 def _say(console: Console, status: Status, what: str) -> None:

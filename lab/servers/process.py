@@ -3,6 +3,7 @@
 import contextlib
 import os
 import random
+import re
 import shutil
 import signal
 import socket
@@ -21,6 +22,9 @@ from app.errors import SeckillError
 # ended, the read returns and the child is killed. (Linux's PR_SET_PDEATHSIG would fire when the *thread* that
 # forked ends, and macOS has nothing like it.) A paused child is killed as well: SIGKILL needs no SIGCONT.
 _REAPER = 'read _; kill -9 "$1" 2>/dev/null; while kill -0 "$1" 2>/dev/null; do sleep 0.05; done; rm -rf -- "$2"'
+
+# The stack of a program in Go that has ended itself, which would hide the reason in the lines before it.
+_GO_STACK = re.compile(r'^goroutine \d+ \[.*\n(?:\S.*\n\t.*(?:\n|$))*|,"stacktrace":"(?:[^"\\]|\\.)*"', re.MULTILINE)
 
 
 class ProcessFailed(SeckillError):
@@ -181,9 +185,9 @@ class Process:
             time.sleep(0.02)
 
     def last_lines(self, count: int = 12) -> str:
-        """Return the end of the process's output, indented."""
+        """Return the end of the process's output, indented, without the stacks of a program in Go."""
         try:
-            lines = (self.directory / "output.log").read_text(errors="replace").splitlines()
+            lines = _GO_STACK.sub("", (self.directory / "output.log").read_text(errors="replace")).rstrip().splitlines()
         except OSError:
             return "    (it left no output)"
         return "\n".join(f"    {line}" for line in lines[-count:]) or "    (it printed nothing)"

@@ -87,8 +87,9 @@ def torture(arguments: TortureArguments) -> int:
         if arguments.nemesis:
             options = replace(options, nemeses=_nemeses(arguments, options.nemeses))
     status = torturing.run(options)
-    if said := _what_was_meant(options, status):
-        Console().print(said, style="bold", highlight=False)
+    if status in (0, 1) and (options.bug or options.guard is Guard.NONE):
+        Console().print(_what_was_meant(options, found=bool(status)), style="bold", highlight=False)
+        return 1 - status  # it is broken on purpose: violations are what it is to show
     return status
 
 
@@ -101,21 +102,21 @@ def _make_folder(report: Path) -> None:
         raise WrongOption("--report", f"the folder {report} can't be made: {error.strerror}") from None
 
 
-def _what_was_meant(options: torturing.TortureOptions, status: int) -> str:
-    """Explain that a run that is broken on purpose must end with violations; empty for others and stopped ones."""
+def _what_was_meant(options: torturing.TortureOptions, *, found: bool) -> str:
+    """Explain how a run ended that is broken on purpose: violations are to be found."""
     if options.bug:
-        return {
-            0: "The bug was not found: its moment may not have come. Run it once more, or for longer.",
-            1: f"This is what you were meant to see: {options.bug} was put in, and the judge has found that something "
-            "is wrong. Without the bug the same run ends with every promise kept.",
-        }.get(status, "")
-    if options.guard is Guard.NONE:
-        return {
-            0: "Nothing has gone wrong this time, and nothing would have kept it from going wrong: no guard.",
-            1: "This is what you were meant to see: nothing guards the store, so whoever comes too late writes all the "
-            "same. That is what the fence is for: without `--guard none` the same run ends with every promise kept.",
-        }.get(status, "")
-    return ""
+        return (
+            f"This is what you were meant to see: {options.bug} was put in, and the judge has found that something "
+            "is wrong. Without the bug the same run ends with every promise kept."
+            if found
+            else "The bug was not found: its moment may not have come. Run it once more, or for longer."
+        )
+    return (
+        "This is what you were meant to see: nothing guards the store, so whoever comes too late writes all the "
+        "same. That is what the fence is for: without `--guard none` the same run ends with every promise kept."
+        if found
+        else "Nothing has gone wrong this time, and nothing would have kept it from going wrong: no guard."
+    )
 
 
 def _options(arguments: TortureArguments) -> torturing.TortureOptions:

@@ -179,7 +179,7 @@ class _Report:
 
 
 def run(options: BenchOptions) -> int:
-    """Measure and print. Return the exit status: 1 if a lock of ours let two in at once, or left something behind."""
+    """Measure and print. Return the exit status: 1 if a lock of ours misbehaved, 2 if too few took part."""
     console = Console()
     report = _Report()
     absent = {
@@ -220,7 +220,11 @@ def run(options: BenchOptions) -> int:
         options.report.write_text(json.dumps([asdict(heat) for heat in report.heats], indent=1))
         console.print(f"All heats are in {options.report}", highlight=False)
     ours = [heat for heat in report.heats if heat.contestant.startswith("seckill")]
-    return 1 if any(heat.overlaps or heat.left_behind for heat in ours) else 0
+    if any(heat.overlaps or heat.left_behind for heat in ours):
+        return 1
+    lacking = len(options.names) - len({heat.contestant for heat in report.heats})
+    may_lack = len(CONTESTANTS) // 2 if len(options.names) == len(CONTESTANTS) else 0
+    return 2 if lacking > may_lack else 0
 
 
 def _print(console: Console, options: BenchOptions, report: _Report) -> None:
@@ -266,7 +270,8 @@ def bench(
 ) -> None:
     """Have several processes take and give back each lock: how fast, how evenly, and how many keys it leaves behind.
 
-    Exit status 1 if a lock of ours let two in at once, or left something behind.
+    Exit status 1 if a lock of ours let two in at once, or left something behind; 2 if one that --only
+    names did not take part, or most of all.
     """
     check_file(report, "--report")
     names = _names(only, "--only", list(CONTESTANTS))

@@ -343,6 +343,16 @@ def test_a_refusal_is_clear_and_keeps_the_password(server: MariaDB, kind: type[M
             assert secret not in str(refusal.value)
 
 
+def test_a_member_of_a_cluster_grants_nothing(kind: type[MySqlSystem], open_: Open) -> None:
+    """Rows are locked on one member only: another one would grant the lock as well."""
+    options = ["--wsrep-on=ON", "--wsrep-provider=none", "--binlog-format=ROW"]  # alone, but says that it is a member
+    with optional(lambda: MariaDB(options=options)) as member:
+        backend = open_(kind.kind, member.url)
+        for use in (lambda: backend.lock("/test/group").acquire(wait_s=WITHIN_S), lambda: backend.ping(WITHIN_S)):
+            with pytest.raises(LockUnavailable, match=r"a member of a cluster \(Galera\): two members may grant"):
+                use()
+
+
 @pytest.mark.parametrize(
     "url",
     [

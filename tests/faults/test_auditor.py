@@ -8,6 +8,7 @@ import uuid
 from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -289,6 +290,15 @@ async def test_an_old_order_that_vanishes_is_found(
         raw.xdel(Keys("default").orders, raw.xrange(Keys("default").orders, count=1)[0][0])
         await eventually_async(lambda: auditor.verdict, until=lambda said: said and said.violations == {"default": 1})
     raw.close()
+
+
+async def test_a_verdict_expires(audited: Audited, valkey: Valkey) -> None:
+    """What the auditor found three intervals ago is no longer shown: it may have died since, with nobody after it."""
+    async with audited(valkey, audit_interval_s=3600) as (_, auditor):
+        told = await eventually_async(lambda: auditor.fresh_verdict, "a first round")
+        for ago_s, shown in ((2 * 3600, True), (4 * 3600, False)):
+            auditor.verdict = replace(told, at=time.time() - ago_s)
+            assert bool(auditor.fresh_verdict) is shown
 
 
 def test_one_that_can_not_look_gives_the_office_up(etcd: EtcdMember, valkey: Valkey, prefix: str) -> None:

@@ -5,6 +5,7 @@ import json
 import signal
 import socket
 import struct
+import subprocess
 import sys
 import time
 from collections import Counter
@@ -366,6 +367,14 @@ def test_a_buyer_who_has_hung_up(etcd: EtcdMember, valkey: Valkey, end: str) -> 
         )
         assert again.json()["outcome"] == "sold"
         assert again.json()["replayed"]
+
+
+def test_the_limit_of_open_files_is_raised() -> None:
+    """A shell's usual limit is below what the system allows, and each buyer is a file."""
+    code = "from app.server import raise_file_limit; print(raise_file_limit())"
+    argv = ["sh", "-c", 'ulimit -Sn 128; exec "$@"', "sh", sys.executable, "-c", code]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True)
+    assert int(done.stdout) > 128
 
 
 def test_a_port_for_the_operator(etcd: EtcdMember, valkey: Valkey) -> None:

@@ -59,6 +59,17 @@ def test_the_locks_beside_their_peers(tmp_path: Path) -> None:
     assert all(heat["fewest"] > 0 for heat in ours if heat["contestant"] in ("seckill etcd", "seckill redis-fair"))
 
 
+def test_a_lock_that_was_asked_for_and_did_not_take_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The exit status says so: the table alone would pass for a comparison."""
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent))  # without Java there is no ZooKeeper
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    options = ["--rounds", "1", "--seconds", "0.2", "--processes", "2", "--hold-ms", "0", "--only"]
+    assert bench("loadtest.bench.locks", *options, "etcd").returncode == 0
+    done = bench("loadtest.bench.locks", *options, "etcd,zookeeper")
+    assert "seckill zookeeper did not take part" in done.stdout
+    assert done.returncode == 2
+
+
 @pytest.mark.parametrize(
     ("argv", "said"),
     [

@@ -215,12 +215,27 @@ async def test_a_signed_buyer(open_client: OpenClient) -> None:
         token(sub=""),
         token(sub="a\nb"),
         token(aud="another-service"),
+        token(aud="seckill-staging"),
         token(nbf=time.time() + 3600),
         token(SECRET, "HS512"),
         jwt.encode({"sub": "ann", "exp": time.time() + 60}, None, "none"),
         token()[:-2],
     ],
-    ids=["text", "key", "no exp", "expired", "no sub", "empty", "line", "audience", "early", "digest", "none", "cut"],
+    ids=[
+        "text",
+        "key",
+        "no exp",
+        "expired",
+        "no sub",
+        "empty",
+        "line",
+        "audience",
+        "like ours",
+        "early",
+        "digest",
+        "none",
+        "cut",
+    ],
 )
 async def test_a_buyer_whom_the_shop_has_not_signed(open_client: OpenClient, buyer: str) -> None:
     """Buyers without a valid signature are refused before they queue; nothing is sold; no answer has the secret."""

@@ -13,7 +13,8 @@ import time
 import urllib.request
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -23,6 +24,7 @@ import psutil
 import pytest
 import redis
 
+from app.stock.redis.keys import Keys
 from fencelock.etcd.backend import EtcdBackend
 from lab.demo.stage import LockName
 from lab.servers import EtcdMember, Valkey, mariadb_binary
@@ -107,7 +109,10 @@ def test_a_new_sale_asks_with_the_number_of_orders(
         rows = list(csv.DictReader(file))
     assert [one["buyer"] for one in lines] == [one["buyer"] for one in rows] == ["ann", "b,ob", 'c"id']
     assert [one["id"] for one in lines] == [one["id"] for one in rows]
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["orders.csv", "orders.jsonl"]
+    assert {file.name: file.stat().st_mode & 0o777 for file in tmp_path.iterdir()} == {
+        "orders.csv": 0o600,
+        "orders.jsonl": 0o600,
+    }
     again = ("stock", "set", "5", "--new-sale", "--yes", "--export")
     done = seckill(*again, str(tmp_path / "orders.csv"), env=env)
     assert (done.returncode, "orders.csv exists" in done.stderr) == (2, True)
@@ -122,7 +127,7 @@ def test_a_new_sale_asks_with_the_number_of_orders(
     assert "sold 3 -> 0" in shown
 
 
-def test_pause_resume_and_end(env: dict[str, str]) -> None:
+def test_pause_resume_and_end(env: dict[str, str], valkey: Valkey) -> None:
     """The commands work on one item or on all; the buyers' text is shown; a wrong text or item is refused."""
     for sku in ("pen", "phone"):
         seckill("stock", "set", "5", "--sku", sku, "--yes", env=env)
@@ -138,7 +143,15 @@ def test_pause_resume_and_end(env: dict[str, str]) -> None:
     assert abs(terms("end", "--sku", "phone")["phone"]["ends_at"] - time.time()) < 60
     for wrong in ("", "a\nb", "x" * 201):
         assert seckill("stock", "pause", "--sku", "pen", "--text", wrong, env=env).returncode == 2
+    assert "a name of 64" in seckill("stock", "pause", "--sku", "pen", "--by", "ann\nbob", env=env).stderr
     assert "no item 'nope'" in seckill("stock", "pause", "--sku", "nope", env=env).stderr
+    with redis.Redis(port=valkey.port) as client:
+        client.set(Keys("pen").stock, "many")
+    done = seckill("stock", "pause", "--all", "--json", env=env)
+    assert [(one["sku"], one["terms"]["paused"]) for one in json.loads(done.stdout)] == [
+        ("phone", "The sale is paused.")
+    ]
+    assert (done.returncode, "seckill: pen: " in done.stderr) == (2, True)
 
 
 def test_the_terms_of_an_item(env: dict[str, str]) -> None:
@@ -542,8 +555,9 @@ class Standing:
 @contextmanager
 def standing(tmp_path: Path, *arguments: str) -> Iterator[Standing]:
     """Run a command that stays up, in a terminal of 80 columns; yield it once it is ready."""
-    output, folder, mark = tmp_path / "output", tmp_path / "temporary", uuid.uuid4().hex
-    folder.mkdir()
+    mark, folder = uuid.uuid4().hex, tmp_path / "temporary"
+    output = tmp_path / f"output-{mark}"
+    folder.mkdir(exist_ok=True)
     env = {"COLUMNS": "80", "TMPDIR": str(folder), "TEST_MARK": mark, "SECKILL_AUDIT_INTERVAL_S": "0.2"}
     with output.open("wb") as file:
         command = subprocess.Popen(
@@ -679,6 +693,15 @@ def test_up_says_what_is_not_as_it_was_asked_for(tmp_path: Path) -> None:
         assert up.said.endswith("seckill: all instances have ended, so nothing can be sold any more\n")
         eventually(lambda: not up.left(), "nothing is left")
         assert told() == []
+
+
+@pytest.mark.slow
+def test_two_that_start_at_once_take_different_ports(tmp_path: Path) -> None:
+    """Both are asked for the same port, and each prints the one on which its own instance listens."""
+    ask = ("up", "--ports", str(free_port()), "--instances", "1", "--stock")
+    with ExitStack() as end, ThreadPoolExecutor() as pool:
+        one, two = pool.map(lambda units: end.enter_context(standing(tmp_path, *ask, units)), ("1", "2"))
+        assert [asked(f"{up.shops[0]}/stock")["initial"] for up in (one, two)] == [1, 2]
 
 
 @pytest.mark.slow

@@ -7,10 +7,12 @@ from typing import Any
 
 import httpx
 import pytest
+import redis.asyncio
 
 from app.errors import ConfigurationError
 from app.main import create_app
 from app.settings import load
+from app.stock.redis.keys import Keys
 from lab.servers import EtcdMember, Valkey
 from tests.harness.shop import TOKEN, settings
 from tests.harness.waiting import eventually_async
@@ -70,6 +72,20 @@ async def test_a_sale_is_paused_and_goes_on(open_client: OpenClient) -> None:
     assert await outcome(http) == "not_started"
     await put(http, starts_at=0, ends_at=1.0)
     assert await outcome(http) == "ended"
+
+
+async def test_the_overview_says_why_an_item_can_not_be_sold(open_client: OpenClient, valkey: Valkey) -> None:
+    """The item that is fenced by another lock system has a reason, and the one beside it has none."""
+    http = await open_client()
+    await put(http, stock=5)
+    assert (await http.put("/stock?sku=phone", json={"stock": 5}, headers=OPERATOR)).status_code == 200
+    async with redis.asyncio.Redis.from_url(valkey.url) as client:
+        await client.hset(Keys("phone").fence, "source", "etcd:another")
+    assert (await http.post("/stock/reduce?sku=phone")).status_code == 503
+    items = (await http.get("/control/overview", headers=OPERATOR)).json()["items"]
+    (why,) = {one["sku"]: one["wrong"] for one in items}.pop("phone")
+    assert "fenced by etcd:another" in why
+    assert [one["wrong"] for one in items if one["sku"] != "phone"] == [[]]
 
 
 async def test_a_pause_is_over_at_once(open_client: OpenClient) -> None:

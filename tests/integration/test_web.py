@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import time
 from collections.abc import AsyncIterator
 from functools import partial
@@ -13,8 +14,9 @@ import redis
 import redis.asyncio
 from prometheus_client.parser import text_string_to_metric_families
 
+from app import main
 from app.main import create_app
-from app.sale import Shop
+from app.sale import Admin, Shop
 from app.stock.redis.keys import Keys
 from fencelock.etcd.backend import EtcdBackend
 from lab.servers import EtcdMember, Valkey
@@ -391,3 +393,24 @@ async def test_an_item_that_can_not_be_sold_keeps_nobody_from_the_others(
         lambda: http.post("/stock/reduce?sku=phone"), until=lambda answer: answer.headers.get("x-seckill-outcome")
     )
     await eventually_async(lambda: http.get("/readyz"), until=lambda answer: answer.json()["warnings"] == [])
+
+
+async def test_the_check_of_lock_and_store_outlives_an_unexpected_error(
+    etcd: EtcdMember, valkey: Valkey, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is logged with its trace, and the next check finds what can be reached."""
+    failed, ready = asyncio.Event(), Admin.ready
+
+    async def fails_once(admin: Admin, *args: Any) -> Any:
+        if not failed.is_set():
+            failed.set()
+            raise RuntimeError("nobody has thought of this")
+        return await ready(admin, *args)
+
+    caplog.set_level(logging.INFO, "app.main")
+    monkeypatch.setattr(Admin, "ready", fails_once)
+    monkeypatch.setattr(main, "_WATCH_S", 0.05)
+    async with client(etcd.endpoint, valkey.url):
+        await eventually_async(lambda: "checked: etcd ok, store ok" in caplog.text)
+    assert "unexpected error in a check of lock and store" in caplog.text
+    assert "RuntimeError: nobody has thought of this" in caplog.text

@@ -14,6 +14,7 @@ def test_env_example_gives_the_defaults(tmp_path: Path, monkeypatch: pytest.Monk
     """.env.example is the output of `make docs`, names each setting once, and gives the defaults when read."""
     text = (ROOT / ".env.example").read_text()
     assert text == generate.env_example()
+    assert sorted(re.findall(rf"^#{PREFIX}(\w+)=", text, re.MULTILINE)) == sorted(map(str.upper, Settings.model_fields))
     for name in [name for name in os.environ if name.startswith(PREFIX)]:
         monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)

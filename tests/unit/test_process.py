@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from lab.servers import process
-from lab.servers.process import Process, free_port
+from lab.servers import EtcdMember, process
+from lab.servers.process import Process, ProcessFailed, free_port
 
 ANOTHER_PROCESS = """
 import random
@@ -40,3 +40,15 @@ def test_a_pause_that_somebody_ends_at_once_does_not_wait_for_ever(monkeypatch: 
         monkeypatch.setattr(sleeper, "signal", and_continue)
         sleeper.pause()
         assert sleeper.running
+
+
+def test_a_server_whose_disk_is_full_says_so_in_a_line() -> None:
+    """The stack of a program in Go does not hide its reason."""
+    etcd = EtcdMember()
+    started = etcd._argv
+    etcd._argv = lambda folder: ["/bin/sh", "-c", 'ulimit -f 2000; exec "$@"', "sh", *started(folder)]
+    with pytest.raises(ProcessFailed) as failed, etcd:
+        pass
+    assert "failed to create WAL" in str(failed.value)
+    assert "goroutine" not in str(failed.value)
+    assert "server.go" not in str(failed.value)

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from app.stock.store import Ask, Batch, Change, Fence, Order, Settled
 from app.stock.watermark import tag_of
-from fencelock.clients.mysql import DUPLICATE, Call, Refused
+from fencelock.clients.mysql import DUPLICATE, GROUP, Call, Refused, group_of
 
 TERMS_BYTES: Final = 1000
 NAME_BYTES: Final = 1020  # 255 characters of utf8mb4
@@ -374,13 +374,7 @@ async def write_something(call: Call) -> None:
 
 async def find_group_writes(call: Call) -> str | None:
     """Find the setting by which several servers can write at once, if the server is in such a group."""
-    rows = await _rows(
-        call, "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('wsrep_on', 'group_replication_group_name')"
-    )
-    found = {_plain(name): _plain(value) for name, value in rows}
-    if found.get("wsrep_on") == "ON":
-        return "Galera"
-    return "group replication" if found.get("group_replication_group_name") else None
+    return group_of(await _rows(call, GROUP))
 
 
 async def exchange_notices(call: Call, put: Mapping[str, str], drop: Sequence[str]) -> dict[str, str]:

@@ -2,10 +2,12 @@
 
 from ...errors import ConfigurationError
 from .client import DEADLOCK, DUPLICATE, NO_TABLE, Answer, Call, Lent, MySqlClient, Native, Refused, Session, Sessions
+from .group import GROUP, group_of
 
 __all__ = [
     "DEADLOCK",
     "DUPLICATE",
+    "GROUP",
     "NO_TABLE",
     "Answer",
     "Call",
@@ -16,4 +18,5 @@ __all__ = [
     "Refused",
     "Session",
     "Sessions",
+    "group_of",
 ]
