@@ -132,6 +132,11 @@ class Settings(BaseSettings):
         description="more of them, each with the name of its operator, for the log: `ann:token,bob:token`; the one of "
         "SECKILL_ADMIN_TOKEN is called `operator`",
     )
+    shop_token: SecretStr | None = Field(
+        None,
+        description="the bearer token of the shop's back end, 8 characters or more, with which it confirms payments "
+        "(an operator's does, too); unset, without operators: nobody does, but in a rehearsal",
+    )
     rehearsal: bool = Field(
         False,
         description="the control room can send buyers and pause the holder; never where something is really sold",
@@ -276,6 +281,7 @@ class Settings(BaseSettings):
     @field_validator(
         "admin_token",
         "admin_tokens",
+        "shop_token",
         "operator_port",
         "sale_starts_at",
         "sale_ends_at",
@@ -301,7 +307,7 @@ class Settings(BaseSettings):
         except ValueError:
             raise ValueError(f"not {A_MOMENT}") from None
 
-    @field_validator("admin_token")
+    @field_validator("admin_token", "shop_token")
     @classmethod
     def _can_be_sent(cls, value: SecretStr | None) -> SecretStr | None:
         if value is not None and not re.fullmatch(r"[\x21-\x7e]{8,}", value.get_secret_value()):

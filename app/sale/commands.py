@@ -165,7 +165,14 @@ class Expire(NamedTuple):
 OrderCommand: TypeAlias = Confirm | Extend | Cancel | Refund
 Command: TypeAlias = Purchase | Hold | OrderCommand | Expire
 
-KEYED: Final = {Hold: "hold", Confirm: "confirm", Extend: "extend", Cancel: "cancel", Refund: "refund"}
+VERBS: Final[dict[type[StrEnum], str]] = {
+    HoldOutcome: "hold",
+    ConfirmOutcome: "confirm",
+    ExtendOutcome: "extend",
+    CancelOutcome: "cancel",
+    RefundOutcome: "refund",
+    ExpiryOutcome: "expire",
+}
 
 
 def key_of(command: Command) -> str | None:
@@ -176,7 +183,7 @@ def key_of(command: Command) -> str | None:
     if type(command) is Purchase:
         return command.key
     key: str | None = getattr(command, "key", None)
-    return None if key is None else f" {KEYED[type(command)]} {key}"
+    return None if key is None else f" {type(command).__name__.lower()} {key}"
 
 
 def fingerprint(command: Command) -> tuple[int, str | None]:

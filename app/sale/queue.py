@@ -8,7 +8,7 @@ from enum import Enum, auto
 from typing import Final
 
 from app.errors import ItemBlocked, NotDecided, OutcomeUnknown, QueueFull, SaleError
-from app.sale.commands import Answer, Command, Outcome, Purchase
+from app.sale.commands import VERBS, Answer, Command, Outcome, Purchase
 from app.telemetry.observer import Observer
 from fencelock.backoff import Backoff
 
@@ -216,7 +216,12 @@ class Queue:
         to_tell, self._to_tell = self._to_tell, []
         told = [answer for entry, answer in to_tell if _told(entry.future, answer)]
         for answer in told:  # last, so that an error in counting can't keep an answer back
-            self._observer.answered(type(answer).__name__ if isinstance(answer, Exception) else answer.outcome)
+            if isinstance(answer, Exception):
+                self._observer.answered(type(answer).__name__)
+            elif type(answer.outcome) is Outcome:
+                self._observer.answered(answer.outcome)
+            else:
+                self._observer.changed(VERBS[type(answer.outcome)], answer.outcome)
 
     def _remove(self, entry: Entry) -> None:
         if self._entries.pop(entry, entry) is None:

@@ -24,7 +24,15 @@ _MS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0
 
 # The answers to buyers: outcomes, errors of theirs, and errors of ours.
 _OUTCOMES: Final = ("sold", "sold_out", "limit_reached", "not_started", "ended", "paused")
-_REFUSALS: Final = ("UnknownItem", "ItemNotPossible", "BuyerRequired", "KeyReused")
+_CHANGES: Final = {
+    "hold": "held sold_out limit_reached not_started ended paused",
+    "confirm": "confirmed already_confirmed duplicate_payment payment_ref_in_use refund_due amount_mismatch not_found",
+    "extend": "extended already_extended confirmed expired cancelled refunded not_found",
+    "cancel": "cancelled already_cancelled confirmed expired refunded not_found",
+    "refund": "refunded already_refunded nothing_due not_found",
+    "expire": "done more",
+}
+_REFUSALS: Final = ("UnknownItem", "ItemNotPossible", "BuyerRequired", "KeyReused", "HoldsNotPossible")
 _BLOCKED_MAX: Final = 100  # items with a series of their own
 _AT_THE_DOOR: Final = ("ForeignOrigin", "Prefetched", "BuyerNotSigned", "TooOften")
 _FAILURES: Final = (
@@ -44,6 +52,12 @@ class Metrics(Observer):
         told = (*_OUTCOMES, *_REFUSALS, *_AT_THE_DOOR, *_FAILURES)
         self._purchases = self._counter("purchases", "Purchases answered, by outcome or error", "outcome", *told)
         self._outcomes: dict[str, Counter] = {}
+        self._changes = Counter(
+            "seckill_orders", "Holds, and changes of orders, by outcome", ["command", "outcome"], registry=registry
+        )
+        for command, outcomes in _CHANGES.items():
+            for outcome in outcomes.split():
+                self._changes.labels(command, outcome)
         self._batch = Histogram(
             "seckill_batch_purchases",
             "Purchases decided in one batch",
@@ -131,6 +145,10 @@ class Metrics(Observer):
         if child is None:  # `labels` costs more than all the rest of it
             child = self._outcomes[outcome] = self._purchases.labels(outcome)
         child.inc()
+
+    @override
+    def changed(self, command: str, outcome: str) -> None:
+        self._changes.labels(command, outcome).inc()
 
     @override
     def committed(self, purchases: int) -> None:

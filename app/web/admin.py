@@ -3,12 +3,13 @@
 import dataclasses
 from typing import Annotated, Any, Final, Literal, cast
 
-from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi import APIRouter, Header, Path, Query, Request, Response
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from app.stock import DEFAULT_SKU, PAUSED_MAX, PAUSED_PATTERN, SKU_PATTERN, TermsChange
+from app.sale import Refund, RefundOutcome
+from app.stock import CURRENCY_PATTERN, DEFAULT_SKU, PAUSED_MAX, PAUSED_PATTERN, SKU_PATTERN, OrderState, TermsChange
 from app.web.auth import OPERATOR, Operator
-from app.web.problems import invalid_field, responses
+from app.web.problems import invalid_field, responses, whole
 from app.web.state import state_of
 from app.web.stock import ItemView, OrderView, Sku, etag
 from fencelock import Contender
@@ -62,11 +63,6 @@ class ContenderView(BaseModel):
         )
 
 
-def _whole(value: object) -> object:
-    """Accept 5.0 as 5, as JSON Schema, and so our own description, does; a strict int does not."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
 class StockChange(BaseModel):
     """The stock to set."""
 
@@ -78,15 +74,15 @@ class StockChange(BaseModel):
         },
     )
 
-    stock: Annotated[int, BeforeValidator(_whole)] = Field(
+    stock: Annotated[int, BeforeValidator(whole)] = Field(
         0, strict=True, ge=0, le=10**12, description="units left from now on; left out: as many as there are"
     )
     add: bool = Field(False, strict=True, description="`stock` is added to the units that are left")
     new_sale: bool = Field(False, strict=True, description="forget what was sold: orders, buyers and idempotency keys")
-    forget_orders: Annotated[int, BeforeValidator(_whole), Field(strict=True, ge=0, le=10**15)] | Literal["all"] = (
-        Field(0, description="how many orders a new sale may forget; if there are others, nothing is changed")
+    forget_orders: Annotated[int, BeforeValidator(whole), Field(strict=True, ge=0, le=10**15)] | Literal["all"] = Field(
+        0, description="how many orders a new sale may forget; if there are others, nothing is changed"
     )
-    limit_per_buyer: Annotated[int | None, BeforeValidator(_whole)] = Field(
+    limit_per_buyer: Annotated[int | None, BeforeValidator(whole)] = Field(
         None, strict=True, ge=0, le=10**6, description="this item's own limit, 0 for none; null: as everywhere"
     )
     starts_at: float | None = Field(
@@ -107,6 +103,17 @@ class StockChange(BaseModel):
         pattern=PAUSED_PATTERN,
         description="nothing is sold from now on, and this is what buyers are told of it; empty or null: it goes on",
     )
+
+    hold_s: float | None = Field(
+        None, strict=True, ge=1, le=86_400, description="for how long units are held; null: as everywhere"
+    )
+    pay_s: float | None = Field(
+        None, strict=True, ge=1, le=86_400, description="the second window, from when the buyer goes to pay"
+    )
+    price: Annotated[int | None, BeforeValidator(whole)] = Field(
+        None, strict=True, ge=0, le=10**11, description="of a unit, in the minor unit of the currency"
+    )
+    currency: str | None = Field(None, strict=True, pattern=CURRENCY_PATTERN, description="ISO 4217, such as EUR")
 
     @property
     def terms(self) -> TermsChange:
@@ -160,6 +167,49 @@ async def log(
     """The changes that operators have made, the last one first."""
     found = await state_of(request).admin.log(sku, limit=limit)
     return [ChangeView(**dataclasses.asdict(change)) for change in found]
+
+
+class RefundRequest(BaseModel):
+    """Money that was given back."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    restock: bool = Field(strict=True, description="the units are sold again; else they are gone")
+    payment_ref: str | None = Field(
+        None,
+        strict=True,
+        min_length=1,
+        max_length=200,
+        description="which payment; left out: the order's own, or all that are to be given back",
+    )
+
+
+class RefundView(BaseModel):
+    """What became of a refund, and how the order stands."""
+
+    outcome: RefundOutcome
+    order: str | None = Field(None, description="the order's id")
+    state: OrderState | None = None
+    refunds_due: list[str] = Field(default_factory=list, description="payments that are still to be given back")
+
+
+@router.post("/orders/{order_id}/refund", responses=responses(408, 413, 422))
+async def refund(
+    request: Request, given: RefundRequest, by: Operator, order_id: Annotated[str, Path(max_length=200)]
+) -> RefundView:
+    """Note that money was given back: that of an order, which ends it, or a payment that was one too many."""
+    shop = state_of(request).shop
+    parts = shop.parts_of(order_id)
+    if parts is None:
+        return RefundView(outcome=RefundOutcome.NOT_FOUND)
+    answer = await shop.buy(Refund(*parts, given.restock, given.payment_ref, by))
+    record = answer.record
+    return RefundView(
+        outcome=cast(RefundOutcome, answer.outcome),
+        order=answer.order_id,
+        state=record.state if record else None,
+        refunds_due=list(record.refunds_due) if record else [],
+    )
 
 
 @router.delete("/stock", status_code=204, responses=responses(400, 404, 412, 422))

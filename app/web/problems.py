@@ -142,6 +142,11 @@ def invalid_field(field: str, message: str, *, where: str = "query") -> RequestV
     return RequestValidationError([{"loc": (where, field), "type": "value_error", "msg": message}])
 
 
+def whole(value: object) -> object:
+    """Accept 5.0 as 5, as JSON Schema, and so our own description, does; a strict int does not."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 def install(app: FastAPI) -> None:
     """Answer every error of the app with a problem document, and none with a stack trace."""
 
@@ -178,6 +183,14 @@ def of(error: Exception, method: str, route: str) -> Response:
         ]
         detail = "; ".join(f"{field.field}: {field.message}" for field in invalid)
         return problem(422, "invalid-request", "Invalid request", detail, fields=invalid)
+    if isinstance(error, HTTPException):
+        return problem(
+            error.status_code,
+            f"http-{error.status_code}",
+            str(error.detail),
+            f"{method} {route}: {error.detail}",
+            headers=dict(error.headers or {}),
+        )
     if not isinstance(error, errors.EXPECTED):
         _log.error("%s %s failed", method, route, exc_info=error)
         return problem(500, "internal-error", "Internal error", "an error of ours; it was logged")

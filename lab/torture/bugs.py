@@ -167,12 +167,12 @@ def _fence_at_write_only() -> None:
     _in_lua("prepare.lua", (_RAISE, "local generation"))()
     highest = 'if tonumber(fence.token or "0") > tonumber(request.token) then return {"stale", fence.token} end'
     raised = ' redis.call("HSET", key.fence, "source", request.source, "token", request.token)'
-    absolute = 'redis.call("SET", key.stock, string.format("%.0f", tonumber(item.stock) - units))'
+    absolute = 'redis.call("SET", key.stock, string.format("%.0f", tonumber(item.stock) + stock))'
     _in_lua(
         "commit.lua",
         (_STALE, highest + raised),
         (_CHANGED, ""),
-        ('redis.call("DECRBY", key.stock, units)', absolute),
+        ('redis.call("INCRBY", key.stock, string.format("%.0f", stock))', absolute),
     )()
 
 
