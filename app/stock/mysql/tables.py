@@ -212,7 +212,7 @@ async def list_orders(call: Call, sku: str, first: int, last: int, limit: int) -
 
 async def list_events(call: Call, sku: str, first: int, last: int, limit: int) -> list[Event]:
     """Read the journal from one entry to another, oldest first."""
-    none, some = "NULL, 0, 0, 0, 0, 0, NULL", "kind, order_entry, number, stock, held, lucky, facts"
+    none, some = "NULL, entry, 1, 0, 0, 0, NULL", "kind, order_entry, number, stock, held, lucky, facts"
     found = await _list_entries(call, sku, first, last, limit, none, (some, "TRUE"))
     return [_event(sku, row) for row in found]
 
@@ -227,7 +227,7 @@ def _event(sku: str, row: Sequence[Any]) -> Event:
         units, said = Units(stock, held, lucky), json.loads(facts)
     except ValueError:
         raise StockCorrupt(f"an entry of item {sku!r} in seckill_events is not what we write") from None
-    return replace(sold, kind=known, order_id=of_order, number=number, units=units, facts=said)
+    return replace(sold, kind=known, order_id=of_order, number=int(number), units=units, facts=said)
 
 
 def record_of(sku: str, number: int, text: str) -> Record:
