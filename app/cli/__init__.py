@@ -123,6 +123,16 @@ def stock_set(
         typer.Option(metavar="TIME|none|default", help="When its sale starts, such as 2026-11-11T20:00:00+08:00."),
     ] = None,
     ends_at: Annotated[str | None, typer.Option(metavar="TIME|none|default", help="When it ends.")] = None,
+    hold: Annotated[
+        str | None, typer.Option(metavar="SECONDS|default", help="For how long its units are held.")
+    ] = None,
+    pay: Annotated[
+        str | None, typer.Option(metavar="SECONDS|default", help="For how long, from when the buyer goes to pay.")
+    ] = None,
+    price: Annotated[
+        str | None,
+        typer.Option(metavar="AMOUNT|none", help="Its price in the minor unit of the currency, such as 499EUR."),
+    ] = None,
     add: Annotated[bool, typer.Option("--add", help="Add so many to those that are left.")] = False,
     new_sale: Annotated[
         bool,
@@ -148,7 +158,7 @@ def stock_set(
         raise typer.BadParameter("goes with --new-sale", param_hint="--export")
     if add and new_sale:
         raise typer.BadParameter("not together with --new-sale", param_hint="--add")
-    changed = terms.read(limit, starts_at, ends_at)
+    changed = terms.read(limit, starts_at, ends_at, hold, pay, price)
     if doubt := terms.doubtful(changed):
         _say(doubt)
     if units is None and (add or new_sale or not changed):

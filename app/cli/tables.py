@@ -17,11 +17,13 @@ _SHOWN_MAX: Final = 200
 
 def print_levels(levels: list[Level]) -> None:
     """Print units left and sold of each item."""
-    table = Table("item", "stock", "sold", "at the start", "own terms")
+    held = any(level.held for level in levels)
+    table = Table("item", "stock", *(["held"] if held else []), "sold", "at the start", "own terms")
     for level in levels:
         table.add_row(
             level.sku,
             str(level.stock),
+            *([str(level.held)] if held else []),
             str(level.lucky),
             "not recorded" if level.initial is None else str(level.initial),
             _foreign(terms.shown(level.terms)),
@@ -52,11 +54,14 @@ def print_audits(audits: list[Audit]) -> None:
         if not wrong:
             return
         audits = wrong
-    table = Table("item", "stock", "sold", "at the start", "orders", "units ordered", "", title="Audit")
+    held = any(one.held for one in audits)
+    columns = ("item", "stock", *(["held"] if held else []), "sold", "at the start", "orders", "units ordered", "")
+    table = Table(*columns, title="Audit")
     for one in audits:
         start = "not recorded" if one.initial is None else str(one.initial)
         verdict = "[green]consistent[/]" if one.consistent else "[red]NOT consistent[/]"
-        table.add_row(one.sku, str(one.stock), str(one.lucky), start, str(one.orders), str(one.units_ordered), verdict)
+        units = (one.stock, *([one.held] if held else []), one.lucky, start, one.orders, one.units_ordered)
+        table.add_row(one.sku, *map(str, units), verdict)
     console.print(table if audits else "There is no item; set one's stock with: seckill stock set 300")
     for one in audits:
         for violation in one.violations:

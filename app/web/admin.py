@@ -79,7 +79,7 @@ class StockChange(BaseModel):
     )
     add: bool = Field(False, strict=True, description="`stock` is added to the units that are left")
     new_sale: bool = Field(False, strict=True, description="forget what was sold: orders, buyers and idempotency keys")
-    forget_orders: Annotated[int, BeforeValidator(whole), Field(strict=True, ge=0, le=10**15)] | Literal["all"] = Field(
+    forget_orders: Annotated[int, Field(strict=True, ge=0, le=10**15), BeforeValidator(whole)] | Literal["all"] = Field(
         0, description="how many orders a new sale may forget; if there are others, nothing is changed"
     )
     limit_per_buyer: Annotated[int | None, BeforeValidator(whole)] = Field(

@@ -8,8 +8,8 @@ of FastAPI's as well.
 import re
 import secrets
 import time
-from collections.abc import Mapping
-from typing import Annotated, Any, Final, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
 from fastapi import APIRouter, Path, Request
 from fastapi.exceptions import RequestValidationError
@@ -142,51 +142,80 @@ def is_route(method: str, path: str) -> bool:
     return method == "POST" and _ROUTE.fullmatch(path) is not None
 
 
+class Wish(NamedTuple):
+    """A request as it was read: a command, or None if its order can't be one of ours, and then the answer."""
+
+    command: Hold | OrderCommand | None
+    sku: str
+    lost: Answer
+    request_id: str
+    by_shop: bool
+
+
 async def change(scope: Scope, receive: Receive, send: Send) -> None:
     """Hold, confirm, extend or cancel: an ASGI application."""
     state: State = scope["state"]["seckill"]
-    headers = _headers(scope)
     try:
-        request_id = _request_id(headers)
-        if scope["query_string"]:
-            raise invalid_field("query", "there are no parameters; say it in the body")
-        purchase.refuse_foreign(headers)
-        command, sku, lost = await _command(state, scope, headers, (await receive()).get("body", b""), request_id)
-        answer = lost if command is None else await state.shop.buy(command)
+        wish = read(state, scope["path"], scope["query_string"], scope["headers"], (await receive()).get("body", b""))
+        if state.rates is not None and not wish.by_shop:
+            client = scope.get("client")
+            await state.rates.check_address(client[0] if client else None)
+            if isinstance(wish.command, Hold):
+                await state.rates.check_buyer(wish.command.buyer)
+        answer = wish.lost if wish.command is None else await state.shop.buy(wish.command)
     except Exception as error:
         if isinstance(error, TurnedAway):
             state.shop.turned_away(error)
         await problems.of(error, scope["method"], PATH)(scope, receive, send)
         return
-    body = view(state.instance, sku, answer.order_id, answer.record, answer).model_dump_json(exclude_none=True)
-    said = {"X-Request-Id": request_id, "X-Seckill-Outcome": str(answer.outcome)}
-    await Response(body, media_type="application/json", headers=said)(scope, receive, send)
+    headers, body = respond(state, wish, answer)
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
 
 
-async def _command(
-    state: State, scope: Scope, headers: Mapping[bytes, bytes], body: bytes, request_id: str
-) -> tuple[Hold | OrderCommand | None, str, Answer]:
-    """The command that a request asks for, its item, and the answer if its order can't be one of ours."""
-    match = _ROUTE.fullmatch(scope["path"])
+def respond(state: State, wish: Wish, answer: Answer) -> tuple[list[tuple[bytes, bytes]], bytes]:
+    """Headers and body of an answer."""
+    said = view(state.instance, wish.sku, answer.order_id, answer.record, answer)
+    body = said.model_dump_json(exclude_none=True).encode()
+    headers = [
+        (b"content-length", b"%d" % len(body)),
+        (b"content-type", b"application/json"),
+        (b"x-request-id", wish.request_id.encode()),
+        (b"x-seckill-outcome", answer.outcome.encode()),
+    ]
+    return headers, body
+
+
+def read(state: State, path: str, query: bytes, raw_headers: Iterable[tuple[bytes, bytes]], body: bytes) -> Wish:
+    """Read a request. Raises `RequestValidationError`, which names the field, or who may not do that."""
+    headers = _headers(raw_headers)
+    request_id = _request_id(headers)
+    if query:
+        raise invalid_field("query", "there are no parameters; say it in the body")
+    purchase.refuse_foreign(headers)
+    match = _ROUTE.fullmatch(path)
     assert match is not None  # noqa: S101 - see `is_route`
     given, verb = match.groups()
     key = purchase.read_key(headers[b"idempotency-key"]) if b"idempotency-key" in headers else None
     by_shop = state.auth.is_shop(headers.get(b"authorization", b"").decode("latin-1"))
+    command: Hold | OrderCommand
     if verb is None:
         wish = _read(HoldRequest, body)
-        buyer = await _buyer(state, scope, wish.buyer, by_shop=by_shop)
         if wish.quantity > state.quantity_max:
             raise invalid_field("quantity", f"a whole number from 1 to {state.quantity_max}", where="body")
-        return Hold(wish.quantity, wish.sku, buyer, key, wish.ref, request_id), wish.sku, _LOST["confirm"]
+        command = Hold(wish.quantity, wish.sku, _buyer(state, wish.buyer, by_shop=by_shop), key, wish.ref, request_id)
+        return Wish(command, wish.sku, _LOST["confirm"], request_id, by_shop)
     if verb == "confirm" and not by_shop:
         state.auth.refuse_stranger()
     paid = _read(ConfirmRequest, body) if verb == "confirm" else _read(Nothing, body or b"{}")
     parts = state.shop.parts_of(given)
     if parts is None:
-        return None, DEFAULT_SKU, _LOST[verb]
+        return Wish(None, DEFAULT_SKU, _LOST[verb], request_id, by_shop)
     if isinstance(paid, ConfirmRequest):
-        return Confirm(*parts, paid.payment_ref, paid.amount, paid.currency, key), parts[0], _LOST[verb]
-    return (Extend if verb == "extend" else Cancel)(*parts, key), parts[0], _LOST[verb]
+        command = Confirm(*parts, paid.payment_ref, paid.amount, paid.currency, key)
+    else:
+        command = Extend(*parts, key) if verb == "extend" else Cancel(*parts, key)
+    return Wish(command, parts[0], _LOST[verb], request_id, by_shop)
 
 
 _LOST: Final = {
@@ -196,24 +225,19 @@ _LOST: Final = {
 }
 
 
-async def _buyer(state: State, scope: Scope, given: str, *, by_shop: bool) -> str:
-    """The buyer of a hold: the shop's back end is believed, others as with purchases. Raises what they raise."""
-    if state.rates is not None and not by_shop:
-        client = scope.get("client")
-        await state.rates.check_address(client[0] if client else None)
+def _buyer(state: State, given: str, *, by_shop: bool) -> str:
+    """The buyer of a hold: the shop's back end is believed; others need a signed token, where buyers are signed."""
     if state.signed is not None and not by_shop:
-        given = state.signed.read(purchase.token_of(given, ()))
+        given = state.signed.read(given)
     if not is_buyer(given, BUYER_MAX):
         raise invalid_field("buyer", f"1 to {BUYER_MAX} printable characters", where="body")
-    if state.rates is not None and not by_shop:
-        await state.rates.check_buyer(given)
     return given
 
 
-def _headers(scope: Scope) -> dict[bytes, bytes]:
+def _headers(raw: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
     """The headers; of one that comes twice, all values."""
     found: dict[bytes, bytes] = {}
-    for name, value in scope["headers"]:
+    for name, value in raw:
         found[name] = found[name] + b", " + value if name in found else value
     return found
 
