@@ -229,6 +229,11 @@ class Batch:
         """How many entries of the journal it writes."""
         return len(self.changes) + len(self.held) + len(self.sold)
 
+    @property
+    def secrets(self) -> list[str]:
+        """Those of its new orders, the held ones first."""
+        return [*(one.record.secret for one in self.held), *(one.secret for one in self.sold)]
+
 
 @dataclass(frozen=True, slots=True)
 class Order:

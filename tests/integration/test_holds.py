@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
@@ -10,24 +10,42 @@ import pytest
 from app.errors import BuyerRequired, HoldsNotPossible, KeyReused
 from app.sale import Answer, Cancel, Confirm, Extend, Hold, Purchase, Refund
 from app.stock import EventKind, OrderState
-from lab.servers import EtcdMember, Valkey
+from lab.servers import EtcdMember, MariaDB, Valkey
+from tests.harness.servers import ask, optional
 from tests.harness.shop import shop
 from tests.harness.waiting import eventually_async
 
 SHORT_S = 1.0  # the shortest hold that there is
 
 
+@pytest.fixture(scope="module")
+def mariadb_server() -> Iterator[MariaDB]:
+    with optional(MariaDB) as server:
+        yield server
+
+
+@pytest.fixture(params=["valkey", "mariadb"])
+def store(request: pytest.FixtureRequest) -> str:
+    """Return the URL of a real server of each kind, which is empty."""
+    if request.param == "valkey":
+        valkey: Valkey = request.getfixturevalue("valkey")
+        return valkey.url
+    server: MariaDB = request.getfixturevalue("mariadb_server")
+    ask(server, "DO 0", *(f"DELETE FROM {name}" for (name,) in ask(server, "SHOW TABLES")))
+    return server.url
+
+
 @pytest.fixture
-async def one(etcd: EtcdMember, valkey: Valkey) -> AsyncIterator[Any]:
+async def one(etcd: EtcdMember, store: str) -> AsyncIterator[Any]:
     """A sale whose holds last."""
-    async with shop(etcd.endpoint, valkey.url, purchase_timeout_ms=60_000) as one:
+    async with shop(etcd.endpoint, store, purchase_timeout_ms=60_000) as one:
         yield one
 
 
 @pytest.fixture
-async def brief(etcd: EtcdMember, valkey: Valkey) -> AsyncIterator[Any]:
+async def brief(etcd: EtcdMember, store: str) -> AsyncIterator[Any]:
     """A sale whose holds run out at once, and nobody but buyers gives back."""
-    async with shop(etcd.endpoint, valkey.url, hold_s=SHORT_S, pay_s=SHORT_S, grace_s=0) as one:
+    async with shop(etcd.endpoint, store, hold_s=SHORT_S, pay_s=SHORT_S, grace_s=0) as one:
         yield one
 
 
@@ -143,9 +161,9 @@ async def test_a_key_holds_once(one: Any) -> None:
 
 
 @pytest.mark.parametrize("rounds", [20])
-async def test_return_page_and_callback(etcd: EtcdMember, valkey: Valkey, rounds: int) -> None:
+async def test_return_page_and_callback(etcd: EtcdMember, store: str, rounds: int) -> None:
     """Two instances confirm at the same instant: one order, one event, and both are told which."""
-    async with shop(etcd.endpoint, valkey.url) as one, shop(etcd.endpoint, valkey.url, instance="two") as two:
+    async with shop(etcd.endpoint, store) as one, shop(etcd.endpoint, store, instance="two") as two:
         await one.set_stock("default", rounds)
         for number in range(rounds):
             held = await hold(one, f"buyer {number}")
@@ -219,10 +237,10 @@ async def test_what_runs_out_is_sold_to_the_next(brief: Any) -> None:
     assert await units(brief) == (0, 0, 1)
 
 
-async def test_units_come_back_without_buyers(etcd: EtcdMember, valkey: Valkey) -> None:
+async def test_units_come_back_without_buyers(etcd: EtcdMember, store: str) -> None:
     """With nobody there, the auditor's instance gives back what has run out, however much it is."""
     brief = {"hold_s": SHORT_S, "pay_s": SHORT_S, "grace_s": 0, "audit_interval_s": 0.2}
-    async with shop(etcd.endpoint, valkey.url, with_auditor=True, **brief) as one:
+    async with shop(etcd.endpoint, store, with_auditor=True, **brief) as one:
         await one.set_stock("default", 700)
         await asyncio.gather(*(hold(one, f"buyer {number}") for number in range(700)))
         assert (await one.level("default")).held == 700
@@ -234,9 +252,9 @@ async def test_units_come_back_without_buyers(etcd: EtcdMember, valkey: Valkey) 
         assert await units(one) == (700, 0, 0)
 
 
-async def test_grace(etcd: EtcdMember, valkey: Valkey) -> None:
+async def test_grace(etcd: EtcdMember, store: str) -> None:
     """After the deadline that the buyer sees, the unit is still theirs for the grace."""
-    async with shop(etcd.endpoint, valkey.url, hold_s=SHORT_S, pay_s=SHORT_S, grace_s=3600) as one:
+    async with shop(etcd.endpoint, store, hold_s=SHORT_S, pay_s=SHORT_S, grace_s=3600) as one:
         await one.set_stock("default", 1)
         held = await hold(one, "ann")
         assert held.record.due_ms == held.record.pay_by_ms + 3_600_000
@@ -266,9 +284,9 @@ async def test_extension(one: Any) -> None:
     assert await units(one) == (0, 0, 1)
 
 
-async def test_an_extended_hold_does_not_expire(etcd: EtcdMember, valkey: Valkey) -> None:
+async def test_an_extended_hold_does_not_expire(etcd: EtcdMember, store: str) -> None:
     """Whoever gives back looks at the deadline of now, and not at that of before."""
-    async with shop(etcd.endpoint, valkey.url, hold_s=SHORT_S, pay_s=3600, grace_s=0) as one:
+    async with shop(etcd.endpoint, store, hold_s=SHORT_S, pay_s=3600, grace_s=0) as one:
         await one.set_stock("default", 2)
         kept, lost = await hold(one, "ann"), await hold(one, "bob")
         assert (await one.buy(Extend(*about(kept)))).outcome == "extended"

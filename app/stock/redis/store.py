@@ -89,7 +89,7 @@ class RedisStockStore(RedisOperations):
         def ids(sku: str, answer: Sequence[Any]) -> list[str]:
             first, generation = answer
             batch = batches[sku]
-            secrets = [*(one.record.secret for one in batch.held), *(one.secret for one in batch.sold)]
+            secrets = batch.secrets
             if not batch.entries:
                 return []
             ms, _, seq = first.partition("-")
