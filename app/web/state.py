@@ -7,6 +7,7 @@ from typing import NamedTuple
 from fastapi import Request
 
 from app.audit import Auditor, AuditVerdict
+from app.outbox import Sender
 from app.sale import Admin, Shop
 from app.stock import Level
 from app.web.auth import AdminAuth
@@ -57,6 +58,7 @@ class State:
     locks: TtlCache[list[Contender]]
     warnings: list[str]
     auditor: Auditor | None = None
+    sender: Sender | None = None
 
     def close_feeds(self) -> None:
         """Let all listeners go: the server waits for its last answer."""

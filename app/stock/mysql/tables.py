@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from app.stock.store import Ask, Batch, Change, Fence, Order, Settled
+from app.stock.store import Ask, Batch, Change, Fence, Order, Outbox, Settled
 from app.stock.watermark import tag_of
 from fencelock.clients.mysql import DUPLICATE, Call, Refused
 
@@ -43,6 +43,9 @@ SCHEMA: Final = (
     f"CREATE TABLE seckill_log (number BIGINT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY, {_SKU}, at {_WHOLE}, "
     f"operator {_NAME} NOT NULL, what VARBINARY(64) NOT NULL, was VARBINARY({2 * TERMS_BYTES}) NOT NULL, "
     f"became VARBINARY({2 * TERMS_BYTES}) NOT NULL, INDEX (sku, number)) {_INNODB}",
+    # How far an item's events have left: see `app.outbox`.
+    f"CREATE TABLE seckill_outbox ({_SKU} PRIMARY KEY, sale {_WHOLE} DEFAULT 0, body MEDIUMTEXT NOT NULL, "
+    f"wish MEDIUMTEXT NOT NULL, source {_NAME}, token BIGINT UNSIGNED) {_INNODB}",
     f"CREATE TABLE seckill_notices (name {_NAME} PRIMARY KEY, body MEDIUMTEXT NOT NULL) {_INNODB}",
 )
 
@@ -312,7 +315,7 @@ async def note(call: Call, sku: str, by: str, what: str, was: Mapping[str, Any],
 
 async def remove_item(call: Call, sku: str) -> None:
     """Remove an item, and all rows of earlier sales."""
-    for table in ("seckill_items", "seckill_orders", "seckill_buyers", "seckill_keys"):
+    for table in ("seckill_items", "seckill_orders", "seckill_buyers", "seckill_keys", "seckill_outbox"):
         await call.run(f"DELETE FROM {table} WHERE sku = %s", (sku,))
 
 
@@ -359,11 +362,12 @@ async def unfence(call: Call, sku: str) -> None:
         "UPDATE seckill_items SET epoch = epoch + 1, source = NULL, token = NULL, prepared = NULL WHERE sku = %s",
         (sku,),
     )
+    await call.run("UPDATE seckill_outbox SET source = NULL, token = NULL WHERE sku = %s", (sku,))
 
 
 async def write_something(call: Call) -> None:
     """Check that the tables exist, and can be written to: write a key, of no item, that expires."""
-    tables = "seckill_items, seckill_orders, seckill_buyers, seckill_keys, seckill_log, seckill_notices"
+    tables = "seckill_items, seckill_orders, seckill_buyers, seckill_keys, seckill_log, seckill_outbox, seckill_notices"
     await call.run(f"SELECT 1 FROM {tables} LIMIT 0")
     await call.run(
         "INSERT INTO seckill_keys (sku, name, outcome, quantity, expires_at) "
@@ -381,6 +385,43 @@ async def find_group_writes(call: Call) -> str | None:
     if found.get("wsrep_on") == "ON":
         return "Galera"
     return "group replication" if found.get("group_replication_group_name") else None
+
+
+async def find_outbox(call: Call, skus: Sequence[str]) -> dict[str, Outbox]:
+    """See `StockStore.outbox`."""
+    rows = await _rows(
+        call,
+        "SELECT sku, seckill_items.sale, IF(seckill_items.sale = seckill_outbox.sale, body, ''), wish "
+        f"FROM seckill_items LEFT JOIN seckill_outbox USING (sku) WHERE sku IN ({_places(skus)})",
+        skus,
+    )
+    return {_plain(sku): Outbox(str(sale), _plain(body) or "", _plain(wish) or "") for sku, sale, body, wish in rows}
+
+
+async def save_outbox(call: Call, sku: str, fence: Fence, outbox: Outbox) -> tuple[str | None, int | None] | None:
+    """See `StockStore.save_outbox`; returns the source and the token that refuse it, None twice for another sale."""
+    await call.begin()
+    await call.run(
+        "INSERT INTO seckill_outbox SET sku = %s, body = '', wish = '' ON DUPLICATE KEY UPDATE sku = sku", (sku,)
+    )
+    seen = await _rows(call, "SELECT source, token FROM seckill_outbox WHERE sku = %s FOR UPDATE", (sku,))
+    source, token = map(_plain, seen[0])
+    if source is not None and (source != fence.source or token > fence.token):
+        return source, token
+    answer = await call.run(
+        f"UPDATE seckill_outbox SET {_THIS_SALE}, body = %s, source = %s, token = %s, wish = IF(wish = %s, '', wish) "
+        "WHERE sku = %s AND %s = (SELECT sale FROM seckill_items WHERE sku = %s)",
+        (sku, outbox.text, fence.source, fence.token, outbox.wish, sku, int(outbox.sale), sku),
+    )
+    return None if answer.matched else (None, None)
+
+
+async def ask_sender(call: Call, sku: str, wish: str) -> None:
+    """See `StockStore.ask_sender`."""
+    await call.run(
+        "INSERT INTO seckill_outbox (sku, body, wish) VALUES (%s, '', %s) ON DUPLICATE KEY UPDATE wish = VALUES(wish)",
+        (sku, wish),
+    )
 
 
 async def exchange_notices(call: Call, put: Mapping[str, str], drop: Sequence[str]) -> dict[str, str]:
