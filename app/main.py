@@ -28,7 +28,19 @@ from app.stock import StockStore, Terms, registry
 from app.telemetry import logs
 from app.telemetry.metrics import Metrics
 from app.telemetry.observer import Observer, Observers
-from app.web import admin, catalogue, dashboard, health, holds, pages, problems, purchase, purchase_route, stock
+from app.web import (
+    admin,
+    catalogue,
+    dashboard,
+    health,
+    holds,
+    pages,
+    payments,
+    problems,
+    purchase,
+    purchase_route,
+    stock,
+)
 from app.web.application import Application
 from app.web.auth import AdminAuth
 from app.web.catalogue import Catalogue
@@ -312,6 +324,9 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     signed, rates = signed_buyers(settings), rates_of(settings)
     shown = catalogue_of(settings)
     webhook_of(settings)
+    callbacks = payments.callbacks(
+        *(one.get_secret_value() if one else None for one in (settings.payments_secret, settings.stripe_secret))
+    )
     pages.load()
     logs.configure(level=settings.log_level, form=settings.log_format, instance=settings.instance_name)
     for line in (*unknown_variables(), *doubtful(settings), *not_promised):
@@ -371,6 +386,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
                 ready=ready,
                 locks=TtlCache(lambda _: sale.admin.contenders()),
                 warnings=not_promised,
+                callbacks=callbacks,
                 auditor=sale.auditor,
                 sender=sale.sender,
             )
@@ -404,7 +420,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     for router in (stock.router, admin.router, dashboard.router, *rehearsing, health.router):
         app.include_router(router, dependencies=[KNOWN_PARAMETERS])
     # A purchase refuses unknown parameters by itself; links to the pages may have parameters of their own.
-    for router in (buying, holds.router(**most), pages.router, dashboard.pages):
+    for router in (buying, holds.router(**most), payments.router(), pages.router, dashboard.pages):
         app.include_router(router)
     return app
 

@@ -145,7 +145,7 @@ def is_route(method: str, path: str) -> bool:
 async def change(scope: Scope, receive: Receive, send: Send) -> None:
     """Hold, confirm, extend or cancel: an ASGI application."""
     state: State = scope["state"]["seckill"]
-    headers = _headers(scope)
+    headers = headers_of(scope)
     try:
         request_id = _request_id(headers)
         if scope["query_string"]:
@@ -173,14 +173,14 @@ async def _command(
     key = purchase.read_key(headers[b"idempotency-key"]) if b"idempotency-key" in headers else None
     by_shop = state.auth.is_shop(headers.get(b"authorization", b"").decode("latin-1"))
     if verb is None:
-        wish = _read(HoldRequest, body)
+        wish = read(HoldRequest, body)
         buyer = await _buyer(state, scope, wish.buyer, by_shop=by_shop)
         if wish.quantity > state.quantity_max:
             raise invalid_field("quantity", f"a whole number from 1 to {state.quantity_max}", where="body")
         return Hold(wish.quantity, wish.sku, buyer, key, wish.ref, request_id), wish.sku, _LOST["confirm"]
     if verb == "confirm" and not by_shop:
         state.auth.refuse_stranger()
-    paid = _read(ConfirmRequest, body) if verb == "confirm" else _read(Nothing, body or b"{}")
+    paid = read(ConfirmRequest, body) if verb == "confirm" else read(Nothing, body or b"{}")
     parts = state.shop.parts_of(given)
     if parts is None:
         return None, DEFAULT_SKU, _LOST[verb]
@@ -210,7 +210,7 @@ async def _buyer(state: State, scope: Scope, given: str, *, by_shop: bool) -> st
     return given
 
 
-def _headers(scope: Scope) -> dict[bytes, bytes]:
+def headers_of(scope: Scope) -> dict[bytes, bytes]:
     """The headers; of one that comes twice, all values."""
     found: dict[bytes, bytes] = {}
     for name, value in scope["headers"]:
@@ -228,7 +228,7 @@ def _request_id(headers: Mapping[bytes, bytes]) -> str:
     return given.decode()
 
 
-def _read(model: type[Model], body: bytes) -> Model:
+def read(model: type[Model], body: bytes) -> Model:
     """Parse a body. Raises `RequestValidationError`, which names the field."""
     try:
         return model.model_validate_json(body)
