@@ -2,10 +2,15 @@
 
 import asyncio
 import itertools
+import json
+import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
+import httpx
 import pytest
 from starlette.responses import Response
 
@@ -16,7 +21,7 @@ from app.sale import Cancel, Confirm, Hold, Purchase
 from app.stock import Fence, Outbox
 from lab.servers import EtcdMember, Valkey
 from tests.harness.receiver import Receiver, receiver
-from tests.harness.shop import Counter, settings
+from tests.harness.shop import Counter, Instance, lock_url, settings
 from tests.harness.waiting import eventually_async
 
 
@@ -264,3 +269,87 @@ async def test_an_earlier_sender_is_refused(etcd: EtcdMember, valkey: Valkey, sh
         await shop.unfence("default")
         await shop.store.save_outbox("default", Fence(1, "others"), Outbox(sale, "one"))
         assert (await shop.store.outbox(["default"]))["default"].text == "one"
+
+
+def sends(instance: Instance) -> bool:
+    return "seckill_outbox_sender 1.0" in instance.get("/metrics")[1]
+
+
+async def test_a_killed_sender_loses_nothing(etcd: EtcdMember, valkey: Valkey, shop_end: Receiver) -> None:
+    """The sender is killed when an event has come, and has not been noted: another instance sends it again."""
+    given = {**shop_end.settings, "lock_ttl_s": 1, "audit_interval_s": 0}
+    async with AsyncExitStack() as stack:
+
+        async def start() -> Instance:
+            instance = Instance(etcd.endpoint, valkey.url, **given)
+            return stack.enter_context(await asyncio.to_thread(instance.__enter__))
+
+        async with open_sale(settings(etcd.endpoint, valkey.url)) as sale:
+            await sale.admin.set_stock("default", 1000)
+        first = await start()
+        await eventually_async(lambda: asyncio.to_thread(sends, first), "the first one sends")
+        second = await start()
+        arrived = 0
+
+        async def decide(_: dict[str, Any]) -> None:
+            nonlocal arrived
+            arrived += 1
+            if arrived == 70:
+                first.kill()
+
+        shop_end.decide = decide
+        async with httpx.AsyncClient(base_url=second.url, trust_env=False, timeout=30) as http:
+            answers = await asyncio.gather(*(http.post("/holds", json={"buyer": f"b{n}"}) for n in range(100)))
+            ids = [answer.json()["id"] for answer in answers]
+            cancelled = await asyncio.gather(*(http.post(f"/holds/{one}/cancel") for one in ids))
+            assert {answer.status_code for answer in cancelled} == {200}
+        await eventually_async(lambda: asyncio.to_thread(sends, second), "the second one sends", within_s=30)
+        await eventually_async(lambda: len(set(shop_end.ids)) == 200, "all events", within_s=30)
+        assert arrived > 70
+        assert shop_end.by_order() == {one: [1, 2] for one in ids}
+
+
+async def test_the_command(etcd: EtcdMember, valkey: Valkey, shop_end: Receiver) -> None:
+    """`seckill orders events` lists what is parked or dead, and the life of an order; `replay` has it sent again."""
+    refusing = True
+
+    async def decide(event: dict[str, Any]) -> Response | None:
+        return Response(status_code=422) if refusing and event["data"]["buyer"] == "odd" else None
+
+    shop_end.decide = decide
+    env = {"SECKILL_LOCK": lock_url(etcd.endpoint), "SECKILL_STORE": valkey.url}
+
+    async def seckill(*arguments: str) -> str:
+        done = await asyncio.to_thread(
+            subprocess.run,
+            [sys.executable, "-m", "app", "orders", *arguments],
+            env=os.environ | {"COLUMNS": "200"} | env,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    async with selling(etcd, valkey, shop_end, webhook_give_up_s=0.3) as shop:
+        assert await seckill("events") == "no event is parked or dead\n"
+        odd = await held(shop, "odd")
+        await held(shop, "ann")
+        await eventually_async(lambda: shop.sender.view.dead == 1, "a dead letter")
+        rows = await eventually_async(
+            lambda: seckill("events", "--json"), "it is noted", until=lambda text: "dead" in text
+        )
+        (row,) = json.loads(rows)
+        number = odd.order_id.rpartition("~")[0]
+        assert (row["state"], row["order"], row["why"]) == ("dead", number, "answered 422 Unprocessable Content")
+        (event,) = json.loads(await seckill("events", number, "--json"))
+        assert (event["kind"], event["delivery"]) == ("held", "dead")
+        assert number in await seckill("events")
+        assert odd.order_id not in await seckill("events")
+        refusing = False
+        assert await seckill("replay", "--dead") == "the sender is asked: default\n"
+        await eventually_async(lambda: shop_end.of(odd.order_id), "the dead letter")
+        await seckill("replay", "--since", "0")
+        await eventually_async(lambda: len(shop_end.got) >= 4, "all events again")
+        (event,) = json.loads(await seckill("events", odd.order_id, "--json"))
+        assert event["delivery"] == "delivered"
