@@ -282,7 +282,8 @@ async def test_a_killed_sender_loses_nothing(etcd: EtcdMember, valkey: Valkey, s
 
         async def start() -> Instance:
             instance = Instance(etcd.endpoint, valkey.url, **given)
-            return stack.enter_context(await asyncio.to_thread(instance.__enter__))
+            stack.callback(instance.stop)
+            return await asyncio.to_thread(instance.start)
 
         async with open_sale(settings(etcd.endpoint, valkey.url)) as sale:
             await sale.admin.set_stock("default", 1000)
@@ -341,7 +342,7 @@ async def test_the_command(etcd: EtcdMember, valkey: Valkey, shop_end: Receiver)
         )
         (row,) = json.loads(rows)
         number = odd.order_id.rpartition("~")[0]
-        assert (row["state"], row["order"], row["why"]) == ("dead", number, "answered 422 Unprocessable Content")
+        assert (row["state"], row["order"], row["why"][:12]) == ("dead", number, "answered 422")
         (event,) = json.loads(await seckill("events", number, "--json"))
         assert (event["kind"], event["delivery"]) == ("held", "dead")
         assert number in await seckill("events")
