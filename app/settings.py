@@ -255,6 +255,34 @@ class Settings(BaseSettings):
     grace_s: float = Field(
         60.0, ge=0, le=86_400, description="how much later than the buyer is told a payment may come"
     )
+    webhook_url: SecretStr | None = Field(
+        None,
+        description="where each event of an order is delivered, such as `https://shop.example/events` "
+        "(docs/webhooks.md); unset: nowhere",
+    )
+    webhook_secret: SecretStr | None = Field(
+        None, description="what the events are signed with: `whsec_` and 24 random bytes or more in base64"
+    )
+    webhook_timeout_ms: int = Field(10_000, ge=50, le=60_000, description="an event must be answered within this time")
+    webhook_retry_s: float = Field(
+        5.0, gt=0, le=3600, description="the wait before a failed event is tried again; it doubles, up to 4 hours"
+    )
+    webhook_give_up_s: float = Field(
+        259_200.0,
+        gt=0,
+        le=31_536_000,
+        description="for how long an event is tried that is refused while others get through",
+    )
+    payments_secret: SecretStr | None = Field(
+        None,
+        description="what the payment provider signs its callbacks to `POST /payments/webhook` with, as `whsec_...`; "
+        "unset: they are refused",
+    )
+    stripe_secret: SecretStr | None = Field(
+        None,
+        description="the signing secret of Stripe's endpoint, for `POST /payments/stripe` (extra `stripe`); unset: "
+        "they are refused",
+    )
     shop_token: SecretStr | None = Field(
         None,
         description="the bearer token of the shop's back end, 8 characters or more, with which it confirms payments "
@@ -289,6 +317,10 @@ class Settings(BaseSettings):
         "admin_token",
         "admin_tokens",
         "shop_token",
+        "webhook_url",
+        "webhook_secret",
+        "payments_secret",
+        "stripe_secret",
         "operator_port",
         "sale_starts_at",
         "sale_ends_at",
@@ -345,6 +377,8 @@ class Settings(BaseSettings):
             raise ValueError(
                 "SECKILL_LOCK_FALLBACK needs SECKILL_GUARD=version: without a lock the store alone decides"
             )
+        if (self.webhook_url is None) != (self.webhook_secret is None):
+            raise ValueError("SECKILL_WEBHOOK_URL and SECKILL_WEBHOOK_SECRET go together")
         if self.pay_s < self.hold_s:
             raise ValueError("SECKILL_PAY_S must not be shorter than SECKILL_HOLD_S")
         if self.operator_port == self.port:

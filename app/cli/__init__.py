@@ -18,7 +18,8 @@ from rich.console import Console
 from typing_extensions import Unpack
 
 from app.audit import Audit
-from app.cli import questions, tables, terms
+from app.cli import events, questions, tables, terms
+from app.cli.orders import orders
 from app.cli.questions import name_of
 from app.errors import EXPECTED, SeckillError, StockError, StockUnavailable
 from app.main import Sale, open_sale
@@ -35,6 +36,7 @@ stock = typer.Typer(
     help="Look at the stock, and set it (under the lock, guarded like any other write).", no_args_is_help=True
 )
 app.add_typer(stock, name="stock")
+app.add_typer(orders, name="orders")
 
 # Looked up by name, as the service never needs its lab: the container and the wheel have none.
 _lab: Any = import_module("lab.cli") if find_spec("lab") else None
@@ -379,6 +381,8 @@ def _settings() -> tuple[Settings, str]:
 def _without_lab(command: typer.Context) -> None:
     raise SeckillError(f"`seckill {command.info_name}` is in the lab, which is not installed here; in a checkout: make")
 
+
+events.add_to(orders, _with_sale)
 
 if _lab is not None:
     app.add_typer(_lab.app)

@@ -280,6 +280,19 @@ class Level:
     due_in_s: float | None = field(default=None, compare=False)
 
 
+@dataclass(frozen=True, slots=True)
+class Outbox:
+    """How far the events of an item have left: see `app.outbox`.
+
+    `sale`: names the item's sale; `text`: what the sender has noted, "" if nothing; `wish`: what an operator asks the
+    sender for, "" if nothing.
+    """
+
+    sale: str
+    text: str = ""
+    wish: str = ""
+
+
 class Restock(TypedDict, total=False):
     """The options of a restock. Units that are sold stay sold, unless `new_sale` forgets orders, buyers and keys.
 
@@ -474,6 +487,27 @@ class StockStore(ABC):
         self, sku: str, *, after: str | None = None, until: str | None = None, limit: int = 100
     ) -> list[Event]:
         """Events, oldest first, from behind the entry `after` up to the entry `until`."""
+
+    # -- the sender of events ----------------------------------------------------------------------------------------
+
+    @abstractmethod
+    async def count_entries(self, sku: str) -> int:
+        """Count the entries of an item's journal."""
+
+    @abstractmethod
+    async def outbox(self, skus: Sequence[str]) -> dict[str, Outbox | StockError]:
+        """What the sender has noted of some hundred items at most; a new sale forgets it."""
+
+    @abstractmethod
+    async def save_outbox(self, sku: str, fence: Fence, outbox: Outbox) -> None:
+        """Note how far the events have left, and forget the wish that is granted.
+
+        Raises `FenceRefused` if a later sender has been here, and `StockChanged` if another sale has begun.
+        """
+
+    @abstractmethod
+    async def ask_sender(self, sku: str, wish: str) -> None:
+        """Ask the sender, whichever instance that is, for something."""
 
     @abstractmethod
     async def notices(self, put: Mapping[str, str], *, drop: Sequence[str] = ()) -> dict[str, str]:

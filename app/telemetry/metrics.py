@@ -40,6 +40,15 @@ _FAILURES: Final = (
     *("StockUnavailable", "StockCorrupt", "LockUnavailable", "ItemBlocked"),
 )
 
+OUTBOX: Final = {
+    "sender": "1 if this instance delivers events",
+    "waiting": "Events that are behind the cursors, not delivered; only the sender has it, and the others here",
+    "parked": "Orders whose event is refused while others get through",
+    "dead": "Events that are tried no more",
+    "oldest_seconds": "Age of the oldest event that is not delivered",
+    "away_seconds": "For how long no event has got through although some were tried",
+}
+
 
 class Metrics(Observer):
     """The metrics in a registry of their own, so that a process may have several apps."""
@@ -96,6 +105,13 @@ class Metrics(Observer):
         )
         self._audits = self._counter(
             "audits", "Audits by this instance, by result", "result", "consistent", "violated", "failed"
+        )
+
+        self._events = self._counter(
+            "events",
+            "Attempts to deliver an event, by result",
+            "result",
+            *("delivered", "refused", "unanswered", "dead"),
         )
 
     def _counter(self, name: str, text: str, label: str, *values: str) -> Counter:
@@ -202,6 +218,14 @@ class Metrics(Observer):
     def audited(self, result: str) -> None:
         self._audits.labels(result).inc()
 
+    @override
+    def delivered(self, result: str) -> None:
+        self._events.labels(result).inc()
+
+    def watch_outbox(self, view: Callable[[], Mapping[str, float]]) -> None:
+        """Report what waits to be delivered, as it is at each scrape: nothing unless this instance is the sender."""
+        self._registry.register(_Outbox(view))
+
     def render(self) -> bytes:
         """The text that is scraped."""
         return generate_latest(self._registry)
@@ -228,6 +252,15 @@ class _Blocked(Collector):
         for sku, error in sorted(self._errors().items())[:_BLOCKED_MAX]:
             gauge.add_metric([sku, type(error).__name__], 1)
         return [gauge]
+
+
+class _Outbox(Collector):
+    def __init__(self, view: Callable[[], Mapping[str, float]]) -> None:
+        self._view = view
+
+    def collect(self) -> list[GaugeMetricFamily]:
+        view = self._view()
+        return [GaugeMetricFamily(f"seckill_outbox_{name}", OUTBOX[name], value) for name, value in view.items()]
 
 
 class _Units(Collector):

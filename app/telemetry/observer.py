@@ -42,6 +42,9 @@ class Observer:
     def audited(self, result: str) -> None:
         """All items were looked at: "consistent", "violated", or "failed" when that could not be finished."""
 
+    def delivered(self, result: str) -> None:
+        """An event was "delivered", "refused" by an answer, "unanswered", or is "dead", tried no more."""
+
 
 class Observers(Observer):
     """Several observers; an event calls only those that override its method."""

@@ -189,7 +189,7 @@ def respond(state: State, wish: Wish, answer: Answer) -> tuple[list[tuple[bytes,
 
 def read(state: State, path: str, query: bytes, raw_headers: Iterable[tuple[bytes, bytes]], body: bytes) -> Wish:
     """Read a request. Raises `RequestValidationError`, which names the field, or who may not do that."""
-    headers = _headers(raw_headers)
+    headers = headers_of(raw_headers)
     request_id = _request_id(headers)
     if query:
         name = unquote_plus(query.decode("latin-1").partition("&")[0].partition("=")[0])
@@ -202,14 +202,14 @@ def read(state: State, path: str, query: bytes, raw_headers: Iterable[tuple[byte
     by_shop = state.auth.is_shop(headers.get(b"authorization", b"").decode("latin-1"))
     command: Hold | OrderCommand
     if verb is None:
-        wish = _read(HoldRequest, body)
+        wish = parse(HoldRequest, body)
         if wish.quantity > state.quantity_max:
             raise invalid_field("quantity", f"a whole number from 1 to {state.quantity_max}", where="body")
         command = Hold(wish.quantity, wish.sku, _buyer(state, wish.buyer, by_shop=by_shop), key, wish.ref, request_id)
         return Wish(command, wish.sku, _LOST["confirm"], request_id, by_shop)
     if verb == "confirm" and not by_shop:
         state.auth.refuse_stranger()
-    paid = _read(ConfirmRequest, body) if verb == "confirm" else _read(Nothing, body or b"{}")
+    paid = parse(ConfirmRequest, body) if verb == "confirm" else parse(Nothing, body or b"{}")
     parts = state.shop.parts_of(given)
     if parts is None:
         return Wish(None, DEFAULT_SKU, _LOST[verb], request_id, by_shop)
@@ -236,7 +236,7 @@ def _buyer(state: State, given: str, *, by_shop: bool) -> str:
     return given
 
 
-def _headers(raw: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+def headers_of(raw: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
     """The headers; of one that comes twice, all values."""
     found: dict[bytes, bytes] = {}
     for name, value in raw:
@@ -254,7 +254,7 @@ def _request_id(headers: Mapping[bytes, bytes]) -> str:
     return given.decode()
 
 
-def _read(model: type[Model], body: bytes) -> Model:
+def parse(model: type[Model], body: bytes) -> Model:
     """Parse a body. Raises `RequestValidationError`, which names the field."""
     try:
         return model.model_validate_json(body)

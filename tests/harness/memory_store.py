@@ -29,6 +29,7 @@ from app.stock import (
     Level,
     Order,
     OrderState,
+    Outbox,
     Record,
     Restock,
     Settled,
@@ -367,6 +368,22 @@ class MemoryStockStore(StockStore):
         sku, _, rest = order_id.partition("~")
         number, _, secret = rest.partition("~")
         return (sku, number, secret) if secret else None
+
+    @override
+    async def count_entries(self, sku: str) -> int:
+        return len(self._item(sku).orders)
+
+    @override
+    async def outbox(self, skus: Sequence[str]) -> dict[str, Outbox | StockError]:
+        raise NotImplementedError
+
+    @override
+    async def save_outbox(self, sku: str, fence: Fence, outbox: Outbox) -> None:
+        raise NotImplementedError
+
+    @override
+    async def ask_sender(self, sku: str, wish: str) -> None:
+        raise NotImplementedError
 
     @override
     async def notices(self, put: Mapping[str, str], *, drop: Sequence[str] = ()) -> dict[str, str]:

@@ -14,6 +14,7 @@ import fencelock.clients.mysql as fencelock_mysql
 from app.errors import (
     ConfigurationError,
     FenceRefused,
+    ForeignFence,
     HasOrders,
     StockBehind,
     StockChanged,
@@ -28,7 +29,7 @@ from app.stock.mysql import holds, tables
 from app.stock.mysql.sweeper import Sweeper
 from app.stock.mysql.tables import ItemRow, Written
 from app.stock.orders import Event
-from app.stock.refusals import behind, changed, not_as_expected
+from app.stock.refusals import behind, changed, foreign, not_as_expected, superseded
 from app.stock.store import (
     NO_TERMS,
     SKU_PATTERN,
@@ -38,6 +39,7 @@ from app.stock.store import (
     Fence,
     Level,
     Order,
+    Outbox,
     Restock,
     Settled,
     Snapshot,
@@ -431,6 +433,31 @@ class TransactionalStockStore(StockStore):
     ) -> list[Event]:
         first, last = int(after or 0) + 1, LARGEST if until is None else int(until)
         return await self._run(self._readers, lambda call: tables.list_events(call, sku, first, last, limit))
+
+    @override
+    async def count_entries(self, sku: str) -> int:
+        return await self.count_orders(sku)
+
+    @override
+    async def outbox(self, skus: Sequence[str]) -> dict[str, Outbox | StockError]:
+        found = await self._run(self._readers, lambda call: tables.find_outbox(call, skus)) if skus else {}
+        return {sku: found.get(sku) or _unknown(sku) for sku in skus}
+
+    @override
+    async def save_outbox(self, sku: str, fence: Fence, outbox: Outbox) -> None:
+        refusal = await self._run(self._readers, lambda call: tables.save_outbox(call, sku, fence, outbox))
+        if refusal is None:
+            return
+        source, token = refusal
+        if source is None or token is None:
+            raise StockChanged(f"another sale of {sku!r} has begun")
+        if source != fence.source:
+            raise ForeignFence(foreign(sku, Fence(token, source), fence))
+        raise FenceRefused(superseded(sku, token, fence))
+
+    @override
+    async def ask_sender(self, sku: str, wish: str) -> None:
+        await self._run(self._readers, lambda call: tables.ask_sender(call, sku, wish))
 
     @override
     async def notices(self, put: Mapping[str, str], *, drop: Sequence[str] = ()) -> dict[str, str]:

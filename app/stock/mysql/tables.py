@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from app.errors import StockCorrupt
 from app.stock.orders import Event, EventKind, Record, Units
-from app.stock.store import Ask, Batch, Change, Fence, Order, Settled, sale_of
+from app.stock.store import Ask, Batch, Change, Fence, Order, Outbox, Settled, sale_of
 from app.stock.watermark import tag_of
 from fencelock.clients.mysql import DUPLICATE, GROUP, Call, Refused, group_of
 
@@ -45,6 +45,9 @@ SCHEMA: Final = (
     f"CREATE TABLE seckill_log (number BIGINT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY, {_SKU}, at {_WHOLE}, "
     f"operator {_NAME} NOT NULL, what VARBINARY(64) NOT NULL, was VARBINARY({2 * TERMS_BYTES}) NOT NULL, "
     f"became VARBINARY({2 * TERMS_BYTES}) NOT NULL, INDEX (sku, number)) {_INNODB}",
+    # How far an item's events have left: see `app.outbox`.
+    f"CREATE TABLE seckill_outbox ({_SKU} PRIMARY KEY, sale {_WHOLE} DEFAULT 0, body MEDIUMTEXT NOT NULL, "
+    f"wish MEDIUMTEXT NOT NULL, source {_NAME}, token BIGINT UNSIGNED) {_INNODB}",
     f"CREATE TABLE seckill_notices (name {_NAME} PRIMARY KEY, body MEDIUMTEXT NOT NULL) {_INNODB}",
     # All entries of the journal that are no plain sales. Both kinds are numbered by the item's `last_entry`.
     f"CREATE TABLE seckill_events ({_OF_SALE}, entry {_WHOLE}, order_entry {_WHOLE}, number INT UNSIGNED NOT NULL, "
@@ -402,7 +405,7 @@ async def note(call: Call, sku: str, by: str, what: str, was: Mapping[str, Any],
 
 async def remove_item(call: Call, sku: str) -> None:
     """Remove an item, and all rows of earlier sales."""
-    for table in ("seckill_items", *_ROWS_OF_SALES):
+    for table in ("seckill_items", "seckill_outbox", *_ROWS_OF_SALES):
         await call.run(f"DELETE FROM {table} WHERE sku = %s", (sku,))
 
 
@@ -449,11 +452,12 @@ async def unfence(call: Call, sku: str) -> None:
         "UPDATE seckill_items SET epoch = epoch + 1, source = NULL, token = NULL, prepared = NULL WHERE sku = %s",
         (sku,),
     )
+    await call.run("UPDATE seckill_outbox SET source = NULL, token = NULL WHERE sku = %s", (sku,))
 
 
 async def write_something(call: Call) -> None:
     """Check that the tables exist, and can be written to: write a key, of no item, that expires."""
-    tables = ", ".join(["seckill_items", "seckill_log", "seckill_notices", *_ROWS_OF_SALES])
+    tables = ", ".join(["seckill_items", "seckill_log", "seckill_outbox", "seckill_notices", *_ROWS_OF_SALES])
     await call.run(f"SELECT 1 FROM {tables} LIMIT 0")
     await call.run(
         "INSERT INTO seckill_keys (sku, name, outcome, quantity, expires_at) "
@@ -465,6 +469,43 @@ async def write_something(call: Call) -> None:
 async def find_group_writes(call: Call) -> str | None:
     """Find the setting by which several servers can write at once, if the server is in such a group."""
     return group_of(await rows_of(call, GROUP))
+
+
+async def find_outbox(call: Call, skus: Sequence[str]) -> dict[str, Outbox]:
+    """See `StockStore.outbox`."""
+    rows = await rows_of(
+        call,
+        "SELECT sku, seckill_items.sale, IF(seckill_items.sale = seckill_outbox.sale, body, ''), wish "
+        f"FROM seckill_items LEFT JOIN seckill_outbox USING (sku) WHERE sku IN ({places(skus)})",
+        skus,
+    )
+    return {plain(sku): Outbox(str(sale), plain(body) or "", plain(wish) or "") for sku, sale, body, wish in rows}
+
+
+async def save_outbox(call: Call, sku: str, fence: Fence, outbox: Outbox) -> tuple[str | None, int | None] | None:
+    """See `StockStore.save_outbox`; returns the source and the token that refuse it, None twice for another sale."""
+    await call.begin()
+    await call.run(
+        "INSERT INTO seckill_outbox SET sku = %s, body = '', wish = '' ON DUPLICATE KEY UPDATE sku = sku", (sku,)
+    )
+    seen = await rows_of(call, "SELECT source, token FROM seckill_outbox WHERE sku = %s FOR UPDATE", (sku,))
+    source, token = map(plain, seen[0])
+    if source is not None and (source != fence.source or token > fence.token):
+        return source, token
+    answer = await call.run(
+        f"UPDATE seckill_outbox SET {_THIS_SALE}, body = %s, source = %s, token = %s, wish = IF(wish = %s, '', wish) "
+        "WHERE sku = %s AND %s = (SELECT sale FROM seckill_items WHERE sku = %s)",
+        (sku, outbox.text, fence.source, fence.token, outbox.wish, sku, int(outbox.sale), sku),
+    )
+    return None if answer.matched else (None, None)
+
+
+async def ask_sender(call: Call, sku: str, wish: str) -> None:
+    """See `StockStore.ask_sender`."""
+    await call.run(
+        "INSERT INTO seckill_outbox (sku, body, wish) VALUES (%s, '', %s) ON DUPLICATE KEY UPDATE wish = VALUES(wish)",
+        (sku, wish),
+    )
 
 
 async def exchange_notices(call: Call, put: Mapping[str, str], drop: Sequence[str]) -> dict[str, str]:

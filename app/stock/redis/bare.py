@@ -96,7 +96,7 @@ class BareStockStore(RedisStockStore):
             if how.get("add"):
                 stock += before[0]
             if how.get("new_sale"):
-                await redis.delete(keys.buyers, keys.settled, keys.orders, keys.lucky)
+                await redis.delete(keys.buyers, keys.settled, keys.orders, keys.lucky, keys.outbox)
             lucky = int(await redis.get(keys.lucky) or 0)
             await redis.mset({keys.stock: stock, keys.lucky: lucky})
             old = terms_of(sku, await redis.hget(keys.fence, "terms") or "")

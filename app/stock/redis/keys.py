@@ -69,7 +69,8 @@ class Keys:
         # Of orders that are not just sold: how they stand, by number; when those that are held go back; the order of
         # each payment; each buyer's last one that is held.
         standing = (f"{item}:records", f"{item}:due", f"{item}:payments", f"{item}:holders")
-        self.log = f"{item}:log"  # for operators' scripts alone
+        # For operators' scripts alone; how far the events have left, which begins anew with a sale.
+        self.log, self.outbox = f"{item}:log", f"{item}:outbox"
         self.records, self.holders = standing[0], standing[3]
         self.all = (
             *(self.stock, self.lucky, self.fence, self.buyers, self.settled, self.orders, *refused),

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from typing_extensions import Unpack, override
 
-from app.errors import ConfigurationError, ItemNotPossible, StockError, StockUnavailable
+from app.errors import ConfigurationError, ItemNotPossible, StockCorrupt, StockError, StockUnavailable
 from app.stock.bulkhead import halves
 from app.stock.orders import Event
 from app.stock.redis.client import RedisClient, Script
@@ -36,6 +36,7 @@ from app.stock.store import (
     Fence,
     Level,
     Order,
+    Outbox,
     Restock,
     StockStore,
     raise_if_none_was_reached,
@@ -86,7 +87,7 @@ class RedisOperations(StockStore):
         self._refusal_ttl_ms = max(1, int(refusal_ttl_s * 1000))
         self._set, self._level, self._accept = Script("set.lua"), Script("level.lua"), Script("accept.lua")
         self._remove, self._unfence = Script("remove.lua"), Script("unfence.lua")
-        self._ping = Script("ping.lua")
+        self._ping, self._save_outbox = Script("ping.lua"), Script("outbox.lua")
         self._watermarks: defaultdict[str, Watermark[Position]] = defaultdict(lambda: Watermark(mark_of))
 
     @override
@@ -108,7 +109,7 @@ class RedisOperations(StockStore):
 
     async def _run(self, script: Script, sku: str, *, durable: bool = False, **request: object) -> Any:
         keys = self._keys(sku)
-        return await self._sale.run(script, (*keys.all, keys.log), json.dumps(request), durable=durable)
+        return await self._sale.run(script, (*keys.all, keys.log, keys.outbox), json.dumps(request), durable=durable)
 
     async def _run_many(
         self,
@@ -328,6 +329,40 @@ class RedisOperations(StockStore):
                 self._keys(sku).orders, min=f"({after}" if after else "-", max=until or "+", count=limit
             )
         return found
+
+    @override
+    async def count_entries(self, sku: str) -> int:
+        async with self._readers.commands() as redis:
+            return int(await redis.xlen(self._keys(sku).orders))
+
+    @override
+    async def outbox(self, skus: Sequence[str]) -> dict[str, Outbox | StockError]:
+        async with self._readers.commands() as redis, redis.pipeline(transaction=False) as pipe:
+            for sku in skus:
+                pipe.hget(self._keys(sku).fence, "generation")
+                pipe.hmget(self._keys(sku).outbox, "text", "wish")
+            answers = await pipe.execute(raise_on_error=False)
+        found: dict[str, Outbox | StockError] = {}
+        for sku, sale, noted in zip(skus, answers[::2], answers[1::2], strict=True):
+            if isinstance(sale, Exception) or isinstance(noted, Exception):
+                found[sku] = StockCorrupt(f"the key {self._keys(sku).outbox!r} holds something that is not ours")
+            else:
+                found[sku] = Outbox(sale or "", noted[0] or "", noted[1] or "")
+        return found
+
+    @override
+    async def save_outbox(self, sku: str, fence: Fence, outbox: Outbox) -> None:
+        keys, request = self._keys(sku), {"source": fence.source, "token": str(fence.token)}
+        request |= {"sale": outbox.sale, "text": outbox.text, "wish": outbox.wish}
+        argument = json.dumps(request)
+        answer = await self._readers.run(self._save_outbox, (keys.fence, keys.outbox), argument, durable=True)
+        if answer[0] != "ok":
+            raise refusal_of(sku, fence, answer)
+
+    @override
+    async def ask_sender(self, sku: str, wish: str) -> None:
+        async with self._readers.commands() as redis:
+            await redis.hset(self._keys(sku).outbox, "wish", wish)
 
     @override
     async def notices(self, put: Mapping[str, str], *, drop: Sequence[str] = ()) -> dict[str, str]:

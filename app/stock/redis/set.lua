@@ -1,6 +1,6 @@
 -- Set the units left, or add some, under the fence like any other write.
 --
--- KEYS: of the item, and its log
+-- KEYS: of the item, its log and its outbox
 -- Request: source, token, stock, add (whether it is to be added), if_match (stock and lucky must be that, else false),
 -- new_sale (to forget all that was sold), forget_orders (how many orders that must be, else false), terms (the changes to
 -- the item's own; null for none), expected, by, what
@@ -65,7 +65,7 @@ note(was, is)
 if request.new_sale then
   -- Not DEL: to free some million orders takes seconds, and blocks the server.
   redis.call("UNLINK", key.buyers, key.settled, key.orders, key.refused, key.refused_before, key.records, key.due,
-    key.payments, key.holders)
+    key.payments, key.holders, KEYS[14])
   redis.call("HDEL", key.fence, "batch", "first", "last", "tag", "held", "changes")
   fence.batch = nil
 end
