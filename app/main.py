@@ -26,7 +26,7 @@ from app.stock import StockStore, Terms, registry
 from app.telemetry import logs
 from app.telemetry.metrics import Metrics
 from app.telemetry.observer import Observer, Observers
-from app.web import admin, catalogue, dashboard, health, holds, pages, problems, purchase, purchase_route, stock
+from app.web import admin, catalogue, dashboard, health, holds, orders, pages, problems, purchase, purchase_route, stock
 from app.web.application import Application
 from app.web.auth import AdminAuth
 from app.web.catalogue import Catalogue
@@ -361,10 +361,10 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     most = {"quantity_max": settings.quantity_max, "buyer_max": TOKEN_MAX if signed else BUYER_MAX}
     buying = purchase_route.router(_methods(settings), **most)
     rehearsing = (dashboard.rehearsal,) if settings.rehearsal else ()
-    for router in (stock.router, admin.router, dashboard.router, *rehearsing, health.router):
+    for router in (orders.router, stock.router, admin.router, dashboard.router, *rehearsing, health.router):
         app.include_router(router, dependencies=[KNOWN_PARAMETERS])
     # A purchase refuses unknown parameters by itself; links to the pages may have parameters of their own.
-    for router in (buying, holds.router(**most), pages.router, dashboard.pages):
+    for router in (buying, holds.router(**most), pages.router, dashboard.pages, orders.pages):
         app.include_router(router)
     return app
 

@@ -20,10 +20,13 @@ from app.sale.commands import (
     RefundOutcome,
 )
 from app.sale.decision import decide
+from app.sale.find import ATTENTION, EVERYTHING, Found, Wanted, WantedState
 from app.sale.rules import Rules
 from app.sale.shop import Shop
 
 __all__ = [
+    "ATTENTION",
+    "EVERYTHING",
     "Admin",
     "Answer",
     "Cancel",
@@ -34,6 +37,7 @@ __all__ = [
     "ExpiryOutcome",
     "Extend",
     "ExtendOutcome",
+    "Found",
     "Hold",
     "HoldOutcome",
     "OrderCommand",
@@ -43,5 +47,7 @@ __all__ = [
     "RefundOutcome",
     "Rules",
     "Shop",
+    "Wanted",
+    "WantedState",
     "decide",
 ]

@@ -186,7 +186,7 @@ async def _command(
         return None, DEFAULT_SKU, _LOST[verb]
     if isinstance(paid, ConfirmRequest):
         return Confirm(*parts, paid.payment_ref, paid.amount, paid.currency, key), parts[0], _LOST[verb]
-    return (Extend if verb == "extend" else Cancel)(*parts, key), parts[0], _LOST[verb]
+    return Extend(*parts, key) if verb == "extend" else Cancel(*parts, key=key), parts[0], _LOST[verb]
 
 
 _LOST: Final = {
