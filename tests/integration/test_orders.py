@@ -10,10 +10,12 @@ from typing import Any
 import httpx
 import pytest
 import redis
+from click.testing import Result
+from typer.testing import CliRunner
 
+from app.cli import app
 from lab.servers import EtcdMember, Valkey
 from tests.harness.shop import TOKEN, client, lock_url
-from tests.integration.test_cli import seckill
 
 OPERATOR = {"Authorization": f"Bearer {TOKEN}"}
 
@@ -48,6 +50,11 @@ async def find(http: httpx.AsyncClient, **query: Any) -> list[dict[str, Any]]:
     assert answer.status_code == 200, answer.text
     found: list[dict[str, Any]] = answer.json()["orders"]
     return found
+
+
+async def seckill(*arguments: str, env: dict[str, str]) -> Result:
+    """Run the command beside this test's instance."""
+    return await asyncio.to_thread(CliRunner().invoke, app, arguments, env={"COLUMNS": "160", **env})
 
 
 def number_of(order: str) -> str:
@@ -143,8 +150,8 @@ async def test_the_export(http: httpx.AsyncClient) -> None:
 async def test_the_commands(http: httpx.AsyncClient, env: dict[str, str], tmp_path: Any) -> None:
     """`seckill orders` finds, shows, cancels and refunds, and asks before it changes anything."""
 
-    async def run(*arguments: str) -> Any:
-        return await asyncio.to_thread(seckill, "orders", *arguments, env=env)
+    async def run(*arguments: str) -> Result:
+        return await seckill("orders", *arguments, env=env)
 
     ann, bob = await hold(http, "ann", ref="A-7"), await hold(http, "bob")
     await pay(http, ann, "p1")
@@ -152,20 +159,20 @@ async def test_the_commands(http: httpx.AsyncClient, env: dict[str, str], tmp_pa
     for query in (("--ref", "A-7"), ("--buyer", "ann"), ("--number", ann), ("--number", number_of(ann))):
         done = await run("find", *query, "--json")
         assert [one["order"] for one in json.loads(done.stdout)] == [number_of(ann)], done.stderr
-    assert (await run("find", "--buyer", "nobody")).returncode == 1
+    assert (await run("find", "--buyer", "nobody")).exit_code == 1
     assert "confirmed" in (await run("show", number_of(ann))).stdout
-    assert "there is no order" in (await run("show", "1-1")).stderr
-    assert (await run("refund", number_of(ann), "--restock")).returncode == 1  # it asks
-    assert (await run("refund", number_of(ann), "--yes")).returncode == 2
+    assert "there is no order" in str((await run("show", "1-1")).exception)
+    assert (await run("refund", number_of(ann), "--restock")).exit_code == 1  # it asks
+    assert (await run("refund", number_of(ann), "--yes")).exit_code == 2
     done = await run("refund", number_of(ann), "--restock", "--yes", "--by", "olga")
-    assert (done.returncode, "refunded" in done.stdout) == (0, True), done.stderr
+    assert (done.exit_code, "refunded" in done.stdout) == (0, True), done.stderr
     shown = json.loads((await run("show", ann, "--json")).stdout)
     assert [step["kind"] for step in shown["steps"]] == ["held", "confirmed", "refunded"]
     assert shown["steps"][-1]["facts"]["by"] == "olga"
-    assert (await run("cancel", number_of(bob), "--yes")).returncode == 0
-    assert (await run("refund", number_of(bob), "--restock", "--yes")).returncode == 1
+    assert (await run("cancel", number_of(bob), "--yes")).exit_code == 0
+    assert (await run("refund", number_of(bob), "--restock", "--yes")).exit_code == 1
     file = tmp_path / "all.jsonl"
-    assert (await run("export", "--format", "jsonl", "--out", str(file))).returncode == 0
+    assert (await run("export", "--format", "jsonl", "--out", str(file))).exit_code == 0
     assert len(file.read_text().splitlines()) == 2
     assert (await run("export", "--state", "refunded")).stdout.count("\n") == 2
 
@@ -190,12 +197,12 @@ async def test_a_name_is_erased_while_a_sale_goes_on(
 ) -> None:
     """The name is nowhere any more, orders and numbers are as they were, and nobody's purchase is lost."""
     name = 'Änne "the/buyer" \\ 1'
-    await http.put("/stock", json={"stock": 900})
     held = await hold(http, name, ref="R-1", quantity=2)
     await http.post("/stock/reduce", params={"buyer": name}, headers={"Idempotency-Key": "k-1"})
     await http.post("/stock/reduce", params={"buyer": name, "quantity": 100}, headers={"Idempotency-Key": "k-2"})
     paid = (await http.post("/holds", json={"buyer": name}, headers={"Idempotency-Key": "k-3"})).json()["id"]
     await pay(http, paid, "p1")
+    await http.put("/stock", json={"stock": 900})
     before = await find(http)
     sold, stop = 0, asyncio.Event()
 
@@ -207,7 +214,7 @@ async def test_a_name_is_erased_while_a_sale_goes_on(
 
     assert "nne" in everything(valkey.port)
     selling = asyncio.create_task(go_on())
-    done = await asyncio.to_thread(seckill, "buyers", "erase", name, "--yes", "--by", "olga", "--json", env=env)
+    done = await seckill("buyers", "erase", name, "--yes", "--by", "olga", "--json", env=env)
     stop.set()
     await selling
     assert json.loads(done.stdout) == {"default": 4}, done.stderr
@@ -223,14 +230,12 @@ async def test_a_name_is_erased_while_a_sale_goes_on(
         ("erased", "confirmed"),
     ]
     assert len(after) == 3 + sold
-    check = await asyncio.to_thread(seckill, "check", env=env)
-    assert (check.returncode, "consistent" in check.stdout) == (0, True), check.stdout
+    check = await seckill("check", env=env)
+    assert (check.exit_code, "consistent" in check.stdout) == (0, True), check.stdout
     log = (await http.get("/log")).json()[0]
     assert (log["by"], log["what"], log["after"]) == ("olga", "erase a buyer", {"erased": 4})
     assert await pay(http, held, "p2", 998) == "confirmed"
-    assert (
-        json.loads((await asyncio.to_thread(seckill, "buyers", "erase", name, "--yes", "--json", env=env)).stdout) == {}
-    )
+    assert json.loads((await seckill("buyers", "erase", name, "--yes", "--json", env=env)).stdout) == {}
 
 
 MANY = 100_000
@@ -280,12 +285,12 @@ async def test_one_among_very_many(etcd: EtcdMember, valkey: Valkey, env: dict[s
             assert [number_of(one["id"]) for one in found] == [number]
             assert requests <= MANY // 5000 + 1
     file = tmp_path / "all.csv"
-    done = await asyncio.to_thread(seckill, "orders", "export", "--out", str(file), env=env)
-    assert (done.returncode, "100,000 orders" in done.stderr) == (0, True), done.stderr
+    done = await seckill("orders", "export", "--out", str(file), env=env)
+    assert (done.exit_code, "100,000 orders" in done.stderr) == (0, True), done.stderr
     with file.open(newline="") as text:
         assert sum(1 for _ in csv.DictReader(text)) == MANY
     assert file.stat().st_mode & 0o777 == 0o600
-    done = await asyncio.to_thread(seckill, "buyers", "erase", f"b{last}", "--yes", "--json", env=env)
+    done = await seckill("buyers", "erase", f"b{last}", "--yes", "--json", env=env)
     assert json.loads(done.stdout) == {"default": 1}, done.stderr
     with redis.Redis(port=valkey.port, decode_responses=True) as store:
         assert store.xlen("seckill:{default}:orders") == MANY
