@@ -6,6 +6,7 @@ import time
 from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -25,7 +26,7 @@ from app.errors import (
     UnknownItem,
 )
 from app.stock.bulkhead import Bulkhead, halves
-from app.stock.mysql import tables
+from app.stock.mysql import erase, tables
 from app.stock.mysql.sweeper import Sweeper
 from app.stock.mysql.tables import ItemRow, Written
 from app.stock.orders import Event
@@ -411,6 +412,31 @@ class TransactionalStockStore(StockStore):
         first, last = int(after or 0) + 1, LARGEST if until is None else int(until)
         found = await self._run(self._readers, lambda call: tables.list_orders(call, sku, first, last, limit))
         return [sale_of(order.id.split("~")[1], order) for order in found]
+
+    @override
+    async def erase(
+        self, sku: str, buyer: str, under: Callable[[], AbstractAsyncContextManager[Fence]], *, by: str = ""
+    ) -> int:
+        refuse_odd_name(sku)
+        if not await self._run(self._readers, lambda call: erase.has_name(call, sku, buyer)):
+            return 0
+        async with under() as fence:
+            self._token(fence)
+
+            async def write(call: Call) -> int:
+                await call.begin()
+                await self._register(call, [sku], fence, None)
+                item = (await tables.find_items(call, [sku])).get(sku)
+                if item is None:
+                    raise _unknown(sku)
+                if refusal := self._refusal(item, fence, None):
+                    raise refusal
+                await tables.move_on(call, sku)
+                found = await erase.replace_name(call, sku, buyer)
+                await tables.note(call, sku, by, "erase a buyer", {}, {"erased": found})
+                return found
+
+            return await self._run(self._sale, write)
 
     @override
     async def notices(self, put: Mapping[str, str], *, drop: Sequence[str] = ()) -> dict[str, str]:
