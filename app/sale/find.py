@@ -64,7 +64,7 @@ async def find(
 ) -> Found:
     """Find orders of an item, up to `limit` or until `look_max` were looked at. Raises `ValueError` for `after`."""
     if wanted.number is not None:
-        one = await store.numbered(wanted.number) if wanted.number.startswith(f"{sku}~") else None
+        one = await store.numbered(wanted.number)  # which names its item
         return Found([one] if one and wanted.has(one) else [], None, 1 if one else 0, one.sold_at if one else None)
     size = limit if wanted == EVERYTHING else _PAGE
     found: list[Order] = []

@@ -136,7 +136,7 @@ async def orders(
     response_class=Response,
     responses={200: {"content": {"text/csv": {}, "application/jsonl": {}}}, **responses(422)},
 )
-async def export(
+async def export_orders(
     request: Request,
     as_: Annotated[Format, Query(alias="format")] = "csv",
     sku: Sku = DEFAULT_SKU,
@@ -160,7 +160,7 @@ async def export(
 
 
 @router.get("/orders/{order_id}/history", responses=responses(404, 422))
-async def history(request: Request, order_id: OrderId) -> LifeView:
+async def order_history(request: Request, order_id: OrderId) -> LifeView:
     """The life of an order."""
     found = await state_of(request).admin.numbered(order_id)
     if found is None:

@@ -161,7 +161,6 @@ def test_it_can_be_read(
     scheme: str,
     width: int,
     height: int,
-    request: pytest.FixtureRequest,
 ) -> None:
     """It fits each screen, and every text has contrast, in light and dark, and in Chinese."""
     options = {"viewport": {"width": width, "height": height}, "color_scheme": scheme}
@@ -170,8 +169,6 @@ def test_it_can_be_read(
     expect(page.locator("#life")).to_be_visible()
     assert fits(page)
     assert min(contrasts(page), key=lambda one: one[1])[1] >= LOWEST
-    if folder := request.config.getoption("basetemp"):
-        page.screenshot(path=f"{folder}/orders-{width}-{scheme}.png", full_page=True)
     page.goto(f"{instance.url}/control/orders?sku={item.sku}&lang=zh")
     expect(page.locator("#rows tr")).to_have_count(4)
     assert fits(page)
