@@ -10,6 +10,7 @@ from starlette.exceptions import HTTPException
 
 from app.sale import CancelOutcome, Found, RefundOutcome, Wanted, WantedState
 from app.sale.export import Format, head, lines
+from app.sale.find import needs_attention
 from app.stock import DEFAULT_SKU, EventKind, Order, OrderState, Step
 from app.web.auth import OPERATOR, Operator
 from app.web.pages import READING, page
@@ -40,6 +41,7 @@ class OperatorOrderView(OrderView):
     payment_ref: str | None = Field(None, description="the payment that counts")
     refunds_due: list[str] = Field(default_factory=list, description="payments that have to be given back")
     request_id: str | None = None
+    attention: bool = Field(False, description="a payment is to be given back, or was wrong")
 
     @classmethod
     def of(cls, order: Order) -> "OperatorOrderView":
@@ -50,6 +52,7 @@ class OperatorOrderView(OrderView):
             names = ("ref", "price", "currency", "to_pay", "payment_ref", "request_id")
             standing = {name: getattr(record, name) for name in names}
             standing |= {"pay_by": record.pay_by_ms / 1000 or None, "refunds_due": list(record.refunds_due)}
+            standing["attention"] = needs_attention(order)
         own = {"key": order.key, "instance": order.instance, "token": order.token, "batch": order.batch_id}
         return cls(**OrderView.of(order).model_dump(), **own, **standing)
 

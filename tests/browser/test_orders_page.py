@@ -83,6 +83,7 @@ def test_filters(visitors: Visitors, instance: Instance, item: Item, orders: dic
     has(page, "ann")
     page.get_by_role("button", name="Needs attention").click()
     has(page, "cy", "dan")
+    expect(page.locator("#rows .state")).to_have_text(["held, needs attention", "paid, needs attention"])
     page.get_by_role("link", name="Control room").click()
     expect(page).to_have_url(re.compile(r"/control\?"))
 

@@ -60,8 +60,9 @@ function row(order) {
   open.setAttribute("aria-label", texts.order(id));
   const head = make("th", "", open);
   head.scope = "row";
-  const state = make("td", "state", texts.states[order.state]);
-  state.dataset.kind = order.refunds_due.length > 0 ? "wrong" : order.state;
+  const words = order.attention ? texts.states[order.state] + room.comma + texts.states.attention : texts.states[order.state];
+  const state = make("td", "state", words);
+  state.dataset.kind = order.attention ? "wrong" : order.state;
   const cells = [state, make("td", "number", number(order.quantity)), make("td", "", order.buyer ?? ""), make("td", "", order.ref ?? "")];
   const made = make("tr", "", head, ...cells, make("td", "number", money(order)), make("td", "", moment(order.sold_at)));
   made.dataset.order = id;
