@@ -34,6 +34,7 @@ from app.web import (
     dashboard,
     health,
     holds,
+    orders,
     pages,
     payments,
     problems,
@@ -418,10 +419,10 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     buying = purchase_route.router(_methods(settings), **most)
     rehearsing = (dashboard.rehearsal,) if settings.rehearsal else ()
     holding = holds.router(**most)
-    for router in (holding, stock.router, admin.router, dashboard.router, *rehearsing, health.router):
+    for router in (holding, orders.router, stock.router, admin.router, dashboard.router, *rehearsing, health.router):
         app.include_router(router, dependencies=[KNOWN_PARAMETERS])
     # A purchase refuses unknown parameters by itself; links to the pages may have parameters of their own.
-    for router in (buying, payments.router(), pages.router, dashboard.pages):
+    for router in (buying, payments.router(), pages.router, dashboard.pages, orders.pages):
         app.include_router(router)
     return app
 

@@ -8,7 +8,7 @@ from rich.table import Column, Table
 
 from app.audit import Audit
 from app.cli import terms
-from app.stock import Change, Level
+from app.stock import Change, EventKind, Level, Order, Record, Step
 from fencelock import Contender
 from fencelock.contender import printable
 
@@ -97,3 +97,49 @@ def print_queues(contenders: list[Contender]) -> None:
             "none" if contender.ttl_left_s is None else f"{contender.ttl_left_s:.0f} s",
         )
     Console().print(table)
+
+
+def print_orders(orders: list[Order]) -> None:
+    """Print a line for each order."""
+    if not orders:
+        Console().print("There is no such order.")
+        return
+    names = (
+        "began",
+        Column("number", overflow="fold"),
+        "state",
+        "units",
+        "buyer",
+        "ref",
+        "to pay",
+        "payment",
+        "due back",
+    )
+    table = Table(*names)
+    for one in orders:
+        record = one.record
+        paid, due = (record.payment_ref or "", " ".join(record.refunds_due)) if record else ("", "")
+        texts = (record.ref or "" if record else "", _money(record), paid, due)
+        number = one.id.rpartition("~")[0]
+        table.add_row(
+            *map(_foreign, (terms.moment(one.sold_at), number, one.state, str(one.quantity), one.buyer or "", *texts))
+        )
+    Console().print(table)
+
+
+def print_life(order: Order) -> None:
+    """Print an order, and a line for each of its events."""
+    print_orders([order])
+    began = Step(EventKind.SOLD, round(order.sold_at * 1000), order.token, order.batch_id)
+    table = Table("when", "event", "token", Column("batch", overflow="fold"), Column("facts", overflow="fold"))
+    for step in order.record.steps if order.record else (began,):
+        said = ", ".join(f"{name} {value}" for name, value in step.facts.items())
+        table.add_row(
+            *map(_foreign, (terms.moment(step.at_ms / 1000), step.kind, str(step.token), step.batch_id, said))
+        )
+    Console().print(table)
+
+
+def _money(record: Record | None) -> str:
+    """The amount of an order, in the minor unit of its currency."""
+    return "" if record is None or record.to_pay is None else f"{record.to_pay} {record.currency or ''}".rstrip()

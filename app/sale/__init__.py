@@ -21,10 +21,13 @@ from app.sale.commands import (
     RefundOutcome,
 )
 from app.sale.decision import decide
+from app.sale.find import ATTENTION, EVERYTHING, Found, Wanted, WantedState
 from app.sale.rules import Rules
 from app.sale.shop import Shop
 
 __all__ = [
+    "ATTENTION",
+    "EVERYTHING",
     "Admin",
     "Answer",
     "Cancel",
@@ -36,6 +39,7 @@ __all__ = [
     "ExpiryOutcome",
     "Extend",
     "ExtendOutcome",
+    "Found",
     "Hold",
     "HoldOutcome",
     "OrderCommand",
@@ -45,5 +49,7 @@ __all__ = [
     "RefundOutcome",
     "Rules",
     "Shop",
+    "Wanted",
+    "WantedState",
     "decide",
 ]

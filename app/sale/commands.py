@@ -132,11 +132,12 @@ class Extend(NamedTuple):
 
 
 class Cancel(NamedTuple):
-    """The buyer wants the units no more."""
+    """The buyer wants the units no more. `by`: the operator, if one cancels for them."""
 
     sku: str
     number: str
     secret: str
+    by: str = ""
     key: str | None = None
 
 

@@ -250,7 +250,7 @@ class _Now:
             case Extend():
                 return self._extend(order)
             case Cancel():
-                return self._cancel(order)
+                return self._cancel(order, command)
             case Refund():
                 return self._refund(order, command)
 
@@ -311,14 +311,16 @@ class _Now:
         order = self._write(order, EventKind.EXTENDED, extended=True, pay_by_ms=pay_by_ms, due_ms=due_ms)
         return Decision(ExtendOutcome.EXTENDED, record=order)
 
-    def _cancel(self, order: Record) -> Decision:
-        outcome = CancelOutcome
+    def _cancel(self, order: Record, wish: Cancel) -> Decision:
+        outcome, facts = CancelOutcome, {"by": wish.by} if wish.by else {}
         if order.state is OrderState.CANCELLED:
             return Decision(outcome.ALREADY_CANCELLED, record=order)
         if order.state is not OrderState.HELD:
             sold = order.state is OrderState.SOLD
             return Decision(outcome.CONFIRMED if sold else outcome(order.state), record=order)
-        return Decision(outcome.CANCELLED, record=self._release(order, EventKind.CANCELLED, OrderState.CANCELLED))
+        return Decision(
+            outcome.CANCELLED, record=self._release(order, EventKind.CANCELLED, OrderState.CANCELLED, facts)
+        )
 
     def _refund(self, order: Record, given: Refund) -> Decision:
         outcome, ref = RefundOutcome, given.payment_ref
@@ -344,12 +346,14 @@ class _Now:
         again = ref in order.refunded if ref is not None else bool(order.refunded) or order.state is OrderState.REFUNDED
         return Decision(outcome.ALREADY_REFUNDED if again else outcome.NOTHING_DUE, record=order)
 
-    def _release(self, order: Record, kind: EventKind, state: OrderState) -> Record:
+    def _release(
+        self, order: Record, kind: EventKind, state: OrderState, facts: dict[str, Any] | None = None
+    ) -> Record:
         """Give held units back."""
         self.left += order.quantity
         self._close(order)
         units = Units(stock=order.quantity, held=-order.quantity)
-        return self._write(order, kind, units, bought=-order.quantity, state=state)
+        return self._write(order, kind, units, bought=-order.quantity, facts=facts, state=state)
 
     def _close(self, order: Record) -> None:
         if order.buyer and self.open.get(order.buyer) == order.number:

@@ -4,6 +4,7 @@ from app.stock.orders import NO_UNITS, Event, EventKind, OrderChange, OrderState
 from app.stock.store import (
     CURRENCY_PATTERN,
     DEFAULT_SKU,
+    ERASED,
     NO_TERMS,
     PAUSED_MAX,
     PAUSED_PATTERN,
@@ -30,6 +31,7 @@ from app.stock.store import (
 __all__ = [
     "CURRENCY_PATTERN",
     "DEFAULT_SKU",
+    "ERASED",
     "NO_TERMS",
     "NO_UNITS",
     "PAUSED_MAX",

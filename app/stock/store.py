@@ -5,7 +5,8 @@ import re
 import secrets
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, ClassVar, Final, TypedDict
@@ -18,6 +19,9 @@ from app.stock.orders import Event, EventKind, OrderChange, OrderState, Record, 
 DEFAULT_SKU: Final = "default"
 SKU_PATTERN: Final = r"[A-Za-z0-9._-]{1,64}"
 _SECRET_BYTES: Final = 16
+ERASED: Final = "erased"  # in the place of a buyer's name
+_SEQ_MAX: Final = 10**16 - 1
+_NUMBER: Final = re.compile(rf"({SKU_PATTERN})~([1-9][0-9]{{0,19}})(-([0-9]{{1,16}}))?(~[0-9a-f]{{32}})?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -475,6 +479,32 @@ class StockStore(ABC):
     @abstractmethod
     async def order(self, order_id: str) -> Order | None:
         """An order by its id."""
+
+    async def numbered(self, number: str) -> Order | None:
+        """An order by its number, which is its id without the secret: for operators. A secret must be the right one."""
+        match = _NUMBER.fullmatch(number)
+        if match is None:
+            return None
+        sku, ms, seq = match[1], int(match[2]), match[4]
+        entry, before = (match[2], f"{ms - 1}") if seq is None else (f"{ms}-{seq}", f"{ms}-{int(seq) - 1}")
+        if seq is not None and int(seq) == 0:
+            before = f"{ms - 1}-{_SEQ_MAX}"
+        try:
+            found = await self.orders(sku, after=f"{sku}~{before}~{'0' * 2 * _SECRET_BYTES}", until=entry, limit=1)
+        except ValueError:  # of another store
+            return None
+        right = match[5] is None or (found and secrets.compare_digest(found[0].id, number))
+        return found[0] if found and right else None
+
+    async def erase(
+        self, sku: str, buyer: str, under: Callable[[], AbstractAsyncContextManager[Fence]], *, by: str = ""
+    ) -> int:
+        """Put `ERASED` in the place of a buyer's name in all that is kept of an item; the numbers stay.
+
+        `under()` is a grant of the item's lock, which the last, short step needs. Returns how many entries of the
+        journal had the name.
+        """
+        raise StockError("this store can't erase the names of buyers")
 
     @abstractmethod
     async def orders(

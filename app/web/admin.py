@@ -1,38 +1,22 @@
-"""The operator's endpoints: the orders, the lock queues, the stock. They need the admin token."""
+"""The operator's endpoints: the lock queues, the log, the stock. They need the admin token."""
 
 import dataclasses
 from typing import Annotated, Any, Final, Literal, cast
 
-from fastapi import APIRouter, Header, Path, Query, Request, Response
+from fastapi import APIRouter, Header, Query, Request, Response
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from app.sale import Refund, RefundOutcome
-from app.stock import CURRENCY_PATTERN, DEFAULT_SKU, PAUSED_MAX, PAUSED_PATTERN, SKU_PATTERN, OrderState, TermsChange
+from app.stock import CURRENCY_PATTERN, DEFAULT_SKU, PAUSED_MAX, PAUSED_PATTERN, SKU_PATTERN, TermsChange
 from app.web.auth import OPERATOR, Operator
 from app.web.problems import invalid_field, responses, whole
 from app.web.state import state_of
-from app.web.stock import ItemView, OrderView, Sku, etag
+from app.web.stock import ItemView, Sku, etag
 from fencelock import Contender
 
 router = APIRouter(tags=["operator"], dependencies=[OPERATOR], responses=responses(401, 403, 503))
 
 _LATEST: Final = 1e11  # in seconds since 1970: the year 5138
 _ETAG: Final = '^("[0-9]{1,15}-[0-9]{1,15}")?$'
-
-
-class OperatorOrderView(OrderView):
-    """An order as the operator sees it."""
-
-    key: str | None = Field(description="the idempotency key")
-    instance: str
-    token: int = Field(description="fencing token of the grant under which it was written")
-
-
-class OrdersView(BaseModel):
-    """A page of orders, oldest first."""
-
-    orders: list[OperatorOrderView]
-    next: str | None = Field(description="give this as `after` to get the next page")
 
 
 class ContenderView(BaseModel):
@@ -122,25 +106,6 @@ class StockChange(BaseModel):
         return cast(TermsChange, {name: None if (value := getattr(self, name)) == "" else value for name in named})
 
 
-@router.get("/orders", responses=responses(400, 422))
-async def orders(
-    request: Request,
-    sku: Sku = DEFAULT_SKU,
-    after: Annotated[str | None, Query(max_length=200, description="an order's id")] = None,
-    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-) -> OrdersView:
-    """The orders of an item."""
-    try:
-        found = await state_of(request).admin.orders(sku, after=after, limit=limit)
-    except ValueError as error:
-        raise invalid_field("after", str(error)) from None
-    views = [
-        OperatorOrderView(**OrderView.of(order).model_dump(), key=order.key, instance=order.instance, token=order.token)
-        for order in found
-    ]
-    return OrdersView(orders=views, next=found[-1].id if len(found) == limit else None)
-
-
 @router.get("/locks")
 async def locks(request: Request) -> list[ContenderView]:
     """The queues of the locks, once a second at most: for each the holder first, then the waiters in order."""
@@ -167,49 +132,6 @@ async def log(
     """The changes that operators have made, the last one first."""
     found = await state_of(request).admin.log(sku, limit=limit)
     return [ChangeView(**dataclasses.asdict(change)) for change in found]
-
-
-class RefundRequest(BaseModel):
-    """Money that was given back."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    restock: bool = Field(strict=True, description="the units are sold again; else they are gone")
-    payment_ref: str | None = Field(
-        None,
-        strict=True,
-        min_length=1,
-        max_length=200,
-        description="which payment; left out: the order's own, or all that are to be given back",
-    )
-
-
-class RefundView(BaseModel):
-    """What became of a refund, and how the order stands."""
-
-    outcome: RefundOutcome
-    order: str | None = Field(None, description="the order's id")
-    state: OrderState | None = None
-    refunds_due: list[str] = Field(default_factory=list, description="payments that are still to be given back")
-
-
-@router.post("/orders/{order_id}/refund", responses=responses(408, 413, 422))
-async def refund(
-    request: Request, given: RefundRequest, by: Operator, order_id: Annotated[str, Path(max_length=200)]
-) -> RefundView:
-    """Note that money was given back: that of an order, which ends it, or a payment that was one too many."""
-    shop = state_of(request).shop
-    parts = shop.parts_of(order_id)
-    if parts is None:
-        return RefundView(outcome=RefundOutcome.NOT_FOUND)
-    answer = await shop.buy(Refund(*parts, given.restock, given.payment_ref, by))
-    record = answer.record
-    return RefundView(
-        outcome=cast(RefundOutcome, answer.outcome),
-        order=answer.order_id,
-        state=record.state if record else None,
-        refunds_due=list(record.refunds_due) if record else [],
-    )
 
 
 @router.delete("/stock", status_code=204, responses=responses(400, 404, 412, 422))

@@ -216,7 +216,7 @@ def read(state: State, path: str, query: bytes, raw_headers: Iterable[tuple[byte
     if isinstance(paid, ConfirmRequest):
         command = Confirm(*parts, paid.payment_ref, paid.amount, paid.currency, key)
     else:
-        command = Extend(*parts, key) if verb == "extend" else Cancel(*parts, key)
+        command = Extend(*parts, key) if verb == "extend" else Cancel(*parts, key=key)
     return Wish(command, parts[0], _LOST[verb], request_id, by_shop)
 
 

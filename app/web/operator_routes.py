@@ -16,6 +16,6 @@ def is_hidden(method: str, path: str, *, from_operator: bool) -> bool:
     return (
         path in _OPERATORS
         or path.startswith(("/control/", "/docs/"))
-        or (path.startswith("/orders/") and method != "GET")
+        or (path.startswith("/orders/") and (method != "GET" or path.endswith(("/export", "/history"))))
         or (path == "/stock" and method in ("PUT", "DELETE"))
     )

@@ -108,7 +108,7 @@ def test_a_new_sale_asks_with_the_number_of_orders(
     with (tmp_path / "orders.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [one["buyer"] for one in lines] == [one["buyer"] for one in rows] == ["ann", "b,ob", 'c"id']
-    assert [one["id"] for one in lines] == [one["id"] for one in rows]
+    assert [one["order"] for one in lines] == [one["order"] for one in rows]
     assert {file.name: file.stat().st_mode & 0o777 for file in tmp_path.iterdir()} == {
         "orders.csv": 0o600,
         "orders.jsonl": 0o600,

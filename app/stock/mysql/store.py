@@ -6,6 +6,7 @@ import time
 from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, NamedTuple, TypeVar
 
 from typing_extensions import Unpack, override
@@ -25,7 +26,7 @@ from app.errors import (
     UnknownItem,
 )
 from app.stock.bulkhead import Bulkhead, halves
-from app.stock.mysql import holds, tables
+from app.stock.mysql import erase, holds, tables
 from app.stock.mysql.sweeper import Sweeper
 from app.stock.mysql.tables import ItemRow, Written
 from app.stock.orders import Event
@@ -458,6 +459,31 @@ class TransactionalStockStore(StockStore):
     @override
     async def ask_sender(self, sku: str, wish: str) -> None:
         await self._run(self._readers, lambda call: tables.ask_sender(call, sku, wish))
+
+    @override
+    async def erase(
+        self, sku: str, buyer: str, under: Callable[[], AbstractAsyncContextManager[Fence]], *, by: str = ""
+    ) -> int:
+        refuse_odd_name(sku)
+        if not await self._run(self._readers, lambda call: erase.has_name(call, sku, buyer)):
+            return 0
+        async with under() as fence:
+            self._token(fence)
+
+            async def write(call: Call) -> int:
+                await call.begin()
+                await self._register(call, [sku], fence, None)
+                item = (await tables.find_items(call, [sku])).get(sku)
+                if item is None:
+                    raise _unknown(sku)
+                if refusal := self._refusal(item, fence, None):
+                    raise refusal
+                await tables.move_on(call, sku)
+                found = await erase.replace_name(call, sku, buyer)
+                await tables.note(call, sku, by, "erase a buyer", {}, {"erased": found})
+                return found
+
+            return await self._run(self._sale, write)
 
     @override
     async def notices(self, put: Mapping[str, str], *, drop: Sequence[str] = ()) -> dict[str, str]:

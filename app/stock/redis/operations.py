@@ -15,6 +15,7 @@ from app.errors import ConfigurationError, ItemNotPossible, StockCorrupt, StockE
 from app.stock.bulkhead import halves
 from app.stock.orders import Event
 from app.stock.redis.client import RedisClient, Script
+from app.stock.redis.erase import Under, erase
 from app.stock.redis.keys import (
     ORDER_ID,
     Keys,
@@ -363,6 +364,10 @@ class RedisOperations(StockStore):
     async def ask_sender(self, sku: str, wish: str) -> None:
         async with self._readers.commands() as redis:
             await redis.hset(self._keys(sku).outbox, "wish", wish)
+
+    @override
+    async def erase(self, sku: str, buyer: str, under: Under, *, by: str = "") -> int:
+        return await erase(self._sale, self._keys(sku), sku, buyer, under, by)
 
     @override
     async def notices(self, put: Mapping[str, str], *, drop: Sequence[str] = ()) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """The stock in Redis or Valkey: Lua scripts, guarded by a fence, and the orders in a stream beside the stock."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, Final, TypeVar
 
 from typing_extensions import Unpack, override
@@ -9,6 +10,7 @@ from app.errors import (
     StockError,
 )
 from app.stock.redis.client import Script
+from app.stock.redis.erase import Under
 from app.stock.redis.keys import (
     order_of,
     pack,
@@ -165,6 +167,15 @@ class ComparingStockStore(RedisStockStore):
     @override
     async def set_stock(self, sku: str, fence: Fence, stock: int, **how: Unpack[Restock]) -> Level:
         return await super().set_stock(sku, _ANY, stock, **how)
+
+    @override
+    async def erase(self, sku: str, buyer: str, under: Under, *, by: str = "") -> int:
+        @asynccontextmanager
+        async def under_any() -> AsyncIterator[Fence]:
+            async with under():
+                yield _ANY
+
+        return await super().erase(sku, buyer, under_any, by=by)
 
     @override
     async def inspect(self, skus: Sequence[str]) -> dict[str, Fence | StockError | None]:
