@@ -222,6 +222,12 @@ class Settings(BaseSettings):
     grace_s: float = Field(
         60.0, ge=0, le=86_400, description="how much later than the buyer is told a payment may come"
     )
+    pay_url: str | None = Field(
+        None,
+        pattern=r"^https?://[\x21-\x7e]+$",
+        description="where the shop page sends a buyer to pay, with the hold and the way back (`?hold=...&back=...`); "
+        "with it the page holds each item that has a price until it is paid; unset: the page sells at once",
+    )
     catalogue: Path | None = Field(
         None,
         description="a TOML file with the name, price and picture of what the shop sells, for each item "
@@ -282,6 +288,7 @@ class Settings(BaseSettings):
         "admin_token",
         "admin_tokens",
         "shop_token",
+        "pay_url",
         "operator_port",
         "sale_starts_at",
         "sale_ends_at",

@@ -90,14 +90,16 @@ def up(
     guard: BestGuard = None,
     ttl_s: TtlS = 5,
     admin_token: Annotated[str | None, typer.Option(help="The operator's token; a random one without.")] = None,
+    pay: Annotated[
+        bool, typer.Option("--pay", help="Units are held and paid, at a pretended payment provider with a page.")
+    ] = False,
 ) -> None:
     """Start the servers, the instances and a new sale on this machine, and stay up until Ctrl-C, with the URLs."""
     from lab.demo.up import run
 
     variables = {"ADMIN_TOKEN": admin_token} if admin_token else {}
-    raise typer.Exit(
-        run(StageOptions(stock, instances, _ports(ports), batch_max, lock, store, guard, ttl_s), variables)
-    )
+    options = StageOptions(stock, instances, _ports(ports), batch_max, lock, store, guard, ttl_s)
+    raise typer.Exit(run(options, variables, pay=pay))
 
 
 def check_file(file: Path | None, option: str) -> None:
