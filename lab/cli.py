@@ -53,6 +53,10 @@ def demo(
     ttl_s: TtlS = 5,
     report: Annotated[Path | None, typer.Option(help="Write all the figures to this file, as JSON.")] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Stay up after the rush, until Ctrl-C.")] = False,
+    pay: Annotated[
+        float | None,
+        typer.Option(min=0, max=100, help="Units are held, and this percentage pays; the others run out or cancel."),
+    ] = None,
 ) -> None:
     """Run the whole sale on this machine: etcd, Valkey or MariaDB, the instances, a rush of buyers, and the audit.
 
@@ -63,6 +67,8 @@ def demo(
 
     check_file(report, "--report")
     compared = lock.value == _ALL
+    if compared and pay is not None:
+        raise typer.BadParameter("with one lock only", param_hint="--pay")
     options = one.DemoOptions(
         stock=stock,
         instances=instances,
@@ -75,6 +81,7 @@ def demo(
         buyers=buyers,
         report=report,
         keep=keep,
+        pay=pay,
     )
     raise typer.Exit(each.run(options) if compared else one.run(options))
 
