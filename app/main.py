@@ -375,6 +375,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
                 signed=signed,
                 rates=rates,
                 catalogue=shown,
+                pay_url=settings.pay_url or "",
                 auth=AdminAuth(
                     settings.operators,
                     shop_token=settings.shop_token.get_secret_value() if settings.shop_token else None,

@@ -255,6 +255,12 @@ class Settings(BaseSettings):
     grace_s: float = Field(
         60.0, ge=0, le=86_400, description="how much later than the buyer is told a payment may come"
     )
+    pay_url: str | None = Field(
+        None,
+        pattern=r"^https?://[\x21-\x7e]+$",
+        description="where the shop page sends a buyer to pay, with the hold and the way back (`?hold=...&back=...`); "
+        "with it the page holds each item that has a price until it is paid; unset: the page sells at once",
+    )
     webhook_url: SecretStr | None = Field(
         None,
         description="where each event of an order is delivered, such as `https://shop.example/events` "
@@ -321,6 +327,7 @@ class Settings(BaseSettings):
         "webhook_secret",
         "payments_secret",
         "stripe_secret",
+        "pay_url",
         "operator_port",
         "sale_starts_at",
         "sale_ends_at",

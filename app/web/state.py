@@ -34,8 +34,8 @@ class State:
     """The parts that the routes use, and the settings that concern HTTP.
 
     `buying`: the methods that buy; `signed`: reads buyers from signed tokens, if there is a key; `rates`: limits
-    the rate of purchases, if that is set; `callbacks`: read payment providers', by their paths;
-    `catalogue`: the descriptions of the items.
+    the rate of purchases, if that is set; `callbacks`: read payment providers', by their paths; `catalogue`: the
+    descriptions of the items; `pay_url`: where buyers pay, or "".
 
     `buyers` and `operators` are the live feeds; from `looks` on, the fields make things once for all who ask.
     """
@@ -61,6 +61,7 @@ class State:
     callbacks: Mapping[str, Callable[[bytes, Mapping[str, str]], Any]]
     auditor: Auditor | None = None
     sender: Sender | None = None
+    pay_url: str = ""
 
     def close_feeds(self) -> None:
         """Let all listeners go: the server waits for its last answer."""
