@@ -97,7 +97,7 @@ class TortureOptions:
     bug: str
     report: Path
     upgrade_from: Path | None
-    payers: bool = True
+    payers: bool
 
 
 def run(options: TortureOptions) -> int:
