@@ -145,8 +145,8 @@ class Payers(Visitors):
                 await self._confirm(pay())
             case "pays for a stranger":  # who knows the number, and not the secret; or an order that is not there yet
                 number, _, secret = held.told.rpartition("~")
-                unknown = self._ways.choice((f"{number}~{secret[::-1]}", f"{sku}~1-1~{secret}"))
-                await self._confirm(pay(f"{payment}-stray", order=unknown))
+                for unknown in (f"{number}~{secret[::-1]}", f"{sku}~1-1~{secret}"):
+                    await self._confirm(pay(f"{payment}-stray", order=unknown))
                 await self._confirm(pay())
             case "pays with another's payment" if self._payments[sku]:
                 await self._confirm(pay(self._ways.choice(self._payments[sku])))
