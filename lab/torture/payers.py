@@ -37,7 +37,7 @@ _LATE_S: Final = (0.1, 1.5)  # after the end of the hold
 _HURRY_S: Final = 0.02  # the patience of a callback whose answer is to be lost
 _LOST: Final = 0.15  # share of the callbacks
 _REPEATED: Final = 0.3  # share of the answered callbacks that come once more
-_KEYED: Final = 0.3
+_KEYED: Final = 30  # percent of the callbacks
 _KEYLESS: Final = 0.15  # share of the holds
 _AGAIN: Final = 0.2  # share of the buyers who come a second time while they hold
 _REGULARS: Final = 6
@@ -115,7 +115,7 @@ class Payers(Visitors):
             return Act(verb, wish, sku, buyer, units, order=order, **more)
 
         def pay(ref: str = payment, amount: int = flow.price * units, order: str = held.told) -> Act:
-            return do("confirm", order, payment=ref, amount=amount, key=ref if self._is_keyed(ref, order) else None)
+            return do("confirm", order, payment=ref, amount=amount, key=_key_of(ref, order))
 
         await asyncio.sleep(self._ways.uniform(0, 0.5 * flow.hold_s))
         match way:
@@ -151,10 +151,6 @@ class Payers(Visitors):
             case "pays with another's payment" if self._payments[sku]:
                 await self._confirm(pay(self._ways.choice(self._payments[sku])))
                 await self._confirm(pay())
-
-    def _is_keyed(self, ref: str, order: str) -> bool:
-        # The key of a callback is the payment's name, and always or never for the same one.
-        return ref.startswith("payment-") and _share_of(ref + order) < _KEYED
 
     async def _nothing(self, asked: Any) -> None:
         await asked
@@ -233,9 +229,9 @@ class Payers(Visitors):
         return about | {"json": body}
 
 
-def _share_of(text: str) -> float:
-    """Map a text to a number from 0 to 1, always the same one."""
-    return sum(text.encode()) % 97 / 97
+def _key_of(ref: str, order: str) -> str | None:
+    """The idempotency key of a callback, which has one always or never: a payment may be announced for two orders."""
+    return f"{ref}/{order[-8:]}" if sum(f"{ref}{order}".encode()) % 100 < _KEYED else None
 
 
 def _path(act: Act) -> str:
