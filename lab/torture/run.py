@@ -62,6 +62,7 @@ _LOCK_GROUPS: Final = 2
 _REFUSAL_TTL_S: Final = 36_000  # a clock that jumps by an hour must not end it
 _LOOK_EVERY_S: Final = 0.05
 _FINISH_WITHIN_S: Final = 60.0
+_PAID_WITHIN_S: Final = 20.0  # longer than all windows of a hold, and an answer after them
 _LAST_AT_ONCE: Final = 16  # more buyers would wait for each other, however well it goes
 _COUNT_EVERY_S: Final = 0.25
 _PURCHASE_TIMEOUT_TTLS: Final = 1.5  # longer than a dead holder stands in the way, shorter than most faults last
@@ -311,7 +312,7 @@ async def _sell(options: TortureOptions, stage: Stage, recorder: Recorder, progr
                 for actor in stage.instances:
                     actor.be_quiet()
                 await _finish(sale, crowd, options, setup, progress)
-                await payers.all_told(_FINISH_WITHIN_S)
+                await payers.all_told(_PAID_WITHIN_S)
                 await _all_over(sale, setup)
                 await _calm_down(stage, sale, options.ttl_s * (1 + long_hold.HOLD_TTLS) + RECOVERY_S)
             finally:
