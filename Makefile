@@ -35,6 +35,7 @@ torture: $(VENV)/.demo
 
 bench: $(VENV)/.dev
 	@$(BIN)/python -m loadtest.bench $(ARGS)
+	@$(BIN)/python -m loadtest.bench.holds
 	@$(BIN)/python -m loadtest.bench.locks
 
 soak: $(VENV)/.dev

@@ -201,6 +201,7 @@ def torture(
         Guard | None,
         typer.Option(help="What checks each write; with `none` the run must end with violations.", show_default="best"),
     ] = None,
+    payers: Annotated[bool, typer.Option(help="Whether units are held and paid as well, beside the sale.")] = True,
     with_bug: Annotated[str, typer.Option(help="Switch a repair off; `--with-bug help` lists them.")] = "",
     all_bugs: Annotated[bool, typer.Option("--all-bugs", help="Try all bugs: each must be found.")] = False,
     upgrade_from: Annotated[
@@ -233,6 +234,7 @@ def torture(
         lock=lock,
         store=store,
         guard=guard,
+        payers=payers,
         with_bug=with_bug,
         all_bugs=all_bugs,
         report=report,
