@@ -424,8 +424,8 @@ def _keeps_cancelled_units() -> None:
     """A cancellation doesn't give the units back."""
     release = decision._Now._release
 
-    def patched(self: decision._Now, order: Any, kind: EventKind, state: OrderState) -> Any:
-        found = release(self, order, kind, state)
+    def patched(self: decision._Now, order: Any, kind: EventKind, state: OrderState, facts: Any = None) -> Any:
+        found = release(self, order, kind, state, facts)
         if kind is EventKind.CANCELLED:
             self.left -= order.quantity
             self.changes[-1] = replace(self.changes[-1], units=Units(held=-order.quantity))
