@@ -238,7 +238,7 @@ def _flows(options: TortureOptions) -> tuple[Flow, ...]:
     visits = options.rate * _PAYERS * options.duration_s / 2
     grace_s = float(options.seed % 2)
     return (
-        Flow(Item("ticket", max(4, int(0.25 * visits))), 1.0, 2.0, grace_s, _PRICE),
+        Flow(Item("ticket", max(4, int(0.15 * visits))), 1.0, 2.0, grace_s, _PRICE),
         Flow(Item("seat", max(8, int(2 * visits)), limit=2), 2.0, 3.0, grace_s, _PRICE),
     )
 
