@@ -375,6 +375,17 @@ def demo(
     return done, json.loads(report.read_text())
 
 
+def test_the_demo_with_payments(tmp_path: Path) -> None:
+    """Some don't pay, their units are sold to others, and the journal knows where each unit and each payment went."""
+    done, report = demo(tmp_path, "--pay", "50", "--buyers", "40", "--stock", "10")
+    assert done.returncode == 0, done.stdout
+    went = report["whereabouts"]
+    assert (went["at_first_try"] + went["after_it_came_back"], went["left"], went["held"]) == (10, 0, 0), done.stdout
+    assert went["came_back"] == went["ran_out"] + went["cancelled"] > 0
+    assert went["payments"] == 10 + went["refunds_due"]
+    assert "Where each unit went" in done.stdout
+
+
 def test_the_demo(tmp_path: Path) -> None:
     """The articles' rush ends consistent with exit status 0 and one table, and leaves no process."""
     mark = uuid.uuid4().hex
