@@ -191,7 +191,7 @@ async def test_dead_letters_and_replay(etcd: EtcdMember, valkey: Valkey, shop_en
         return Response(status_code=422) if refusing and odd else None
 
     shop_end.decide = decide
-    async with selling(etcd, valkey, shop_end, webhook_give_up_s=0.5) as shop:
+    async with selling(etcd, valkey, shop_end, webhook_give_up_s=1) as shop:
         odd = await held(shop, "odd")
         await shop.buy(Cancel(*parts(odd)))
         await eventually_async(lambda: shop.sender.view.dead == 1, "a dead letter")
@@ -332,7 +332,7 @@ async def test_the_command(etcd: EtcdMember, valkey: Valkey, shop_end: Receiver)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    async with selling(etcd, valkey, shop_end, webhook_give_up_s=0.3) as shop:
+    async with selling(etcd, valkey, shop_end, webhook_give_up_s=1) as shop:
         assert await seckill("events") == "no event is parked or dead\n"
         odd = await held(shop, "odd")
         await held(shop, "ann")
