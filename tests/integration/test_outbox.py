@@ -76,7 +76,7 @@ async def test_a_later_sender_goes_on(etcd: EtcdMember, valkey: Valkey, shop_end
     """The cursor is in the store: what was delivered is not sent again, what was not is."""
     async with selling(etcd, valkey, shop_end) as shop:
         await held(shop, "ann")
-        await eventually_async(lambda: shop_end.got, "the first event")
+        await eventually_async(lambda: shop_end.got and shop.sender.view.oldest_s == 0, "the first event")
     async with selling(etcd, valkey, shop_end, webhook_url=None, webhook_secret=None) as shop:
         await held(shop, "bob")
     async with selling(etcd, valkey, shop_end) as shop:
@@ -137,6 +137,7 @@ async def test_a_parked_order_survives_its_sender(etcd: EtcdMember, valkey: Valk
         odd = await held(shop, "odd")
         await held(shop, "ann")
         await eventually_async(lambda: shop.sender.view.parked == 1 and shop_end.got, "it is parked")
+        await eventually_async(lambda: noted(shop), "both are noted", until=lambda state: state.count == 2)
     refusing = False
     async with selling(etcd, valkey, shop_end):
         await eventually_async(lambda: shop_end.of(odd.order_id), "it arrives")
