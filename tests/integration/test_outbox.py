@@ -118,7 +118,7 @@ async def test_one_order_is_refused(etcd: EtcdMember, valkey: Valkey, shop_end: 
         await eventually_async(lambda: len(shop_end.got) >= 40, "the others")
         assert shop_end.of(odd.order_id) == []
         await eventually_async(lambda: shop.sender.view.parked == 1, "it is parked")
-        assert shop.sender.view.waiting == 0
+        await eventually_async(lambda: shop.sender.view.waiting == 0, "nothing else waits")
         refusing = False
         await eventually_async(lambda: len(shop_end.of(odd.order_id)) == 2, "both events of it")
         assert shop_end.of(odd.order_id) == [(1, "order.held"), (2, "order.cancelled")]
