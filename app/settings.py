@@ -273,9 +273,9 @@ class Settings(BaseSettings):
     webhook_retry_s: float = Field(
         5.0, gt=0, le=3600, description="the wait before a failed event is tried again; it doubles, up to 4 hours"
     )
-    webhook_give_up_s: float = Field(
-        259_200.0,
-        gt=0,
+    webhook_give_up_s: int = Field(
+        259_200,
+        ge=1,
         le=31_536_000,
         description="for how long an event is tried that is refused while others get through",
     )

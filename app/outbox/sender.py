@@ -49,7 +49,11 @@ _SAY_GONE_EVERY_S: Final = 600.0
 
 @dataclass(frozen=True, slots=True)
 class OutboxView:
-    """What the sender has to say. `waiting`: events behind the cursors; `oldest_s`: since when the first one waits."""
+    """What the sender has to say.
+
+    `waiting`: events behind the cursors; `parked`: orders; `dead`: events; `oldest_s`: since when the first one waits;
+    `away_s`: since when none has got through although some were tried.
+    """
 
     sends: bool = False
     waiting: int = 0

@@ -76,7 +76,7 @@ async def test_a_later_sender_goes_on(etcd: EtcdMember, valkey: Valkey, shop_end
     """The cursor is in the store: what was delivered is not sent again, what was not is."""
     async with selling(etcd, valkey, shop_end) as shop:
         await held(shop, "ann")
-        await eventually_async(lambda: shop_end.got, "the first event")
+        await eventually_async(lambda: shop_end.got and shop.sender.view.oldest_s == 0, "the first event")
     async with selling(etcd, valkey, shop_end, webhook_url=None, webhook_secret=None) as shop:
         await held(shop, "bob")
     async with selling(etcd, valkey, shop_end) as shop:
@@ -118,7 +118,7 @@ async def test_one_order_is_refused(etcd: EtcdMember, valkey: Valkey, shop_end: 
         await eventually_async(lambda: len(shop_end.got) >= 40, "the others")
         assert shop_end.of(odd.order_id) == []
         await eventually_async(lambda: shop.sender.view.parked == 1, "it is parked")
-        assert shop.sender.view.waiting == 0
+        await eventually_async(lambda: shop.sender.view.waiting == 0, "nothing else waits")
         refusing = False
         await eventually_async(lambda: len(shop_end.of(odd.order_id)) == 2, "both events of it")
         assert shop_end.of(odd.order_id) == [(1, "order.held"), (2, "order.cancelled")]
@@ -137,6 +137,7 @@ async def test_a_parked_order_survives_its_sender(etcd: EtcdMember, valkey: Valk
         odd = await held(shop, "odd")
         await held(shop, "ann")
         await eventually_async(lambda: shop.sender.view.parked == 1 and shop_end.got, "it is parked")
+        await eventually_async(lambda: noted(shop), "both are noted", until=lambda state: state.count == 2)
     refusing = False
     async with selling(etcd, valkey, shop_end):
         await eventually_async(lambda: shop_end.of(odd.order_id), "it arrives")
@@ -191,7 +192,7 @@ async def test_dead_letters_and_replay(etcd: EtcdMember, valkey: Valkey, shop_en
         return Response(status_code=422) if refusing and odd else None
 
     shop_end.decide = decide
-    async with selling(etcd, valkey, shop_end, webhook_give_up_s=0.5) as shop:
+    async with selling(etcd, valkey, shop_end, webhook_give_up_s=1) as shop:
         odd = await held(shop, "odd")
         await shop.buy(Cancel(*parts(odd)))
         await eventually_async(lambda: shop.sender.view.dead == 1, "a dead letter")
@@ -332,7 +333,7 @@ async def test_the_command(etcd: EtcdMember, valkey: Valkey, shop_end: Receiver)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    async with selling(etcd, valkey, shop_end, webhook_give_up_s=0.3) as shop:
+    async with selling(etcd, valkey, shop_end, webhook_give_up_s=1) as shop:
         assert await seckill("events") == "no event is parked or dead\n"
         odd = await held(shop, "odd")
         await held(shop, "ann")
