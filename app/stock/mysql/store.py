@@ -437,7 +437,7 @@ class TransactionalStockStore(StockStore):
 
     @override
     async def count_entries(self, sku: str) -> int:
-        return await self.count_orders(sku)
+        return await self._run(self._readers, lambda call: tables.count_orders(call, sku, entries=True))
 
     @override
     async def outbox(self, skus: Sequence[str]) -> dict[str, Outbox | StockError]:

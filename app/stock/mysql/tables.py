@@ -265,10 +265,10 @@ async def list_changes(call: Call, sku: str | None, limit: int) -> list[Change]:
     ]
 
 
-async def count_orders(call: Call, sku: str) -> int:
-    """Count the orders of an item's current sale."""
+async def count_orders(call: Call, sku: str, *, entries: bool = False) -> int:
+    """Count the orders of an item's current sale, or the entries of its journal."""
     where = f"WHERE sku = %s AND {_THIS_SALE}"
-    events = f"SELECT COUNT(*) FROM seckill_events {where} AND number = 1"
+    events = f"SELECT COUNT(*) FROM seckill_events {where}" + ("" if entries else " AND number = 1")
     rows = await rows_of(call, f"SELECT COUNT(*) + ({events}) FROM seckill_orders {where}", 2 * (sku, sku))
     return int(rows[0][0])
 
