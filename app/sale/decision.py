@@ -308,7 +308,8 @@ class _Now:
             return Decision(ExtendOutcome.EXPIRED, record=order)
         pay_by_ms = max(order.pay_by_ms, self.at_ms + self._windows.pay_ms)
         due_ms = pay_by_ms + self._windows.grace_ms
-        order = self._write(order, EventKind.EXTENDED, extended=True, pay_by_ms=pay_by_ms, due_ms=due_ms)
+        facts = {"pay_by": pay_by_ms / 1000}
+        order = self._write(order, EventKind.EXTENDED, facts=facts, extended=True, pay_by_ms=pay_by_ms, due_ms=due_ms)
         return Decision(ExtendOutcome.EXTENDED, record=order)
 
     def _cancel(self, order: Record, wish: Cancel) -> Decision:
