@@ -148,16 +148,8 @@ class Provider:
             "webhook-timestamp": now,
             "webhook-signature": f"v1,{base64.b64encode(signed).decode()}",
         }
-        shop = next(self._turns)
         try:
-            answer = await self._http.post(f"{shop}/payments/webhook", content=body, headers=headers)
-            if answer.status_code == 404:  # an instance that takes no callbacks; in a rehearsal anybody confirms
-                verb = {"payment.succeeded": "confirm", "payment.canceled": "cancel"}.get(callback.type)
-                if verb is None:
-                    return "200 ignored", 0
-                paid = {name: value for name, value in json.loads(body)["data"].items() if name != "hold"}
-                path = f"{shop}/holds/{quote(callback.hold, safe='')}/{verb}"
-                answer = await self._http.post(path, json=paid if verb == "confirm" else {})
+            answer = await self._http.post(f"{next(self._turns)}/payments/webhook", content=body, headers=headers)
         except httpx.HTTPError as error:
             return f"no answer: {type(error).__name__}", 0
         told = answer.json() if answer.headers.get("Content-Type", "").endswith("json") else {}
