@@ -19,7 +19,7 @@ from app.errors import EXPECTED, ConfigurationError, StockError, StockUnavailabl
 from app.main import Sale, open_sale
 from app.settings import Guard, load
 from app.stock import DEFAULT_SKU, Level, TermsChange
-from app.stock.registry import REDIS
+from app.stock.registry import MYSQL, REDIS
 from fencelock.backend import Scope
 from fencelock.clock import now
 from fencelock.registry import backend_class
@@ -68,7 +68,7 @@ _COUNT_EVERY_S: Final = 0.25
 _PURCHASE_TIMEOUT_TTLS: Final = 1.5  # longer than a dead holder stands in the way, shorter than most faults last
 _BUYERS_PER_INSTANCE: Final = 5.0  # a second, at least: otherwise silence looks like a lack of buyers
 _PAGE: Final = 1000
-_HOLDING: Final = (REDIS, SENTINEL, CLUSTER)  # the stores that can hold units
+_HOLDING: Final = (REDIS, SENTINEL, CLUSTER, MYSQL)  # the stores that can hold units
 _PAYERS: Final = 0.25  # so many payers come for each buyer
 _PRICE: Final = 499
 _SHOP_TOKEN: Final = "of-the-torture"  # noqa: S105 - no secret
