@@ -191,9 +191,7 @@ def read(state: State, path: str, query: bytes, raw_headers: Iterable[tuple[byte
     """Read a request. Raises `RequestValidationError`, which names the field, or who may not do that."""
     headers = headers_of(raw_headers)
     request_id = _request_id(headers)
-    if query:
-        name = unquote_plus(query.decode("latin-1").partition("&")[0].partition("=")[0])
-        raise invalid_field(name or "query", "unknown parameter; there is none: say it in the body")
+    refuse_query(query)
     purchase.refuse_foreign(headers)
     match = _ROUTE.fullmatch(path)
     assert match is not None  # noqa: S101 - see `is_route`
@@ -234,6 +232,13 @@ def _buyer(state: State, given: str, *, by_shop: bool) -> str:
     if not is_buyer(given, BUYER_MAX):
         raise invalid_field("buyer", f"1 to {BUYER_MAX} printable characters", where="body")
     return given
+
+
+def refuse_query(query: bytes) -> None:
+    """Refuse parameters, by the name of the first one."""
+    if query:
+        name = unquote_plus(query.decode("latin-1").partition("&")[0].partition("=")[0])
+        raise invalid_field(name or "query", "unknown parameter; there is none: say it in the body")
 
 
 def headers_of(raw: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:

@@ -140,6 +140,7 @@ async def called_back(scope: Scope, receive: Receive, send: Send) -> None:
     """Do what a callback says: an ASGI application."""
     state: State = scope["state"]["seckill"]
     try:
+        holds.refuse_query(scope["query_string"])
         response = await _answer(
             state, scope["path"], holds.headers_of(scope["headers"]), (await receive()).get("body", b"")
         )

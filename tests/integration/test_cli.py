@@ -24,6 +24,7 @@ import psutil
 import pytest
 import redis
 
+from app.stock import TermsChange
 from app.stock.redis.keys import Keys
 from fencelock.etcd.backend import EtcdBackend
 from lab.demo.stage import LockName
@@ -159,12 +160,8 @@ def test_the_terms_of_an_item(env: dict[str, str]) -> None:
     start = "2027-01-01T00:00:00+08:00"
     seckill("stock", "set", "5", "--limit", "2", env=env)
     done = seckill("stock", "set", "--starts-at", start, "--json", env=env)
-    own = {
-        "limit_per_buyer": 2,
-        "starts_at": datetime.fromisoformat(start).timestamp(),
-        "ends_at": None,
-        "paused": None,
-    }
+    nothing = dict.fromkeys(TermsChange.__annotations__)
+    own = nothing | {"limit_per_buyer": 2, "starts_at": datetime.fromisoformat(start).timestamp()}
     assert json.loads(done.stdout)[0]["stock"] == 5
     assert json.loads(done.stdout)[0]["terms"] == own
     assert "2 a buyer, starts 2026-12-31T16:00:00+00:00" in " ".join(seckill("stock", "show", env=env).stdout.split())
@@ -172,17 +169,22 @@ def test_the_terms_of_an_item(env: dict[str, str]) -> None:
         ("--limit", "two"): "--limit: 'two' is not a number",
         ("--starts-at", "2027-01-01"): "--starts-at: '2027-01-01' is not a time with its zone",
         ("--ends-at", "2026-12-01T00:00:00Z"): "ends_at must be later than starts_at",
+        ("--hold", "0"): "--hold: '0' is not a whole number of seconds",
+        ("--price", "4.99EUR"): "--price: '4.99EUR' is not a price in the minor unit",
         ("--add",): "say how many",
     }.items():
         done = seckill("stock", "set", *wrong, env=env)
         assert (done.returncode, named in done.stderr) == (2, True), done.stderr
     done = seckill("stock", "set", "--limit", "none", "--starts-at", "default", "--json", env=env)
-    assert json.loads(done.stdout)[0]["terms"] == {
-        "limit_per_buyer": 0,
-        "starts_at": None,
-        "ends_at": None,
-        "paused": None,
-    }
+    assert json.loads(done.stdout)[0]["terms"] == nothing | {"limit_per_buyer": 0}
+    done = seckill("stock", "set", "--price", "499EUR", "--hold", "60", "--pay", "90", "--json", env=env)
+    priced = {"limit_per_buyer": 0, "price": 499, "currency": "EUR", "hold_s": 60, "pay_s": 90}
+    assert json.loads(done.stdout)[0]["terms"] == nothing | priced
+    shown = " ".join(seckill("stock", "show", env=env).stdout.split())
+    assert "499 EUR, held for 60 s, 90 s to pay" in shown
+    seckill("stock", "set", "--price", "none", "--hold", "default", "--pay", "default", env=env)
+    done = seckill("stock", "show", "--json", env=env)
+    assert json.loads(done.stdout)[0]["terms"] == nothing | {"limit_per_buyer": 0}
 
 
 def test_locks_shows_the_queue(env: dict[str, str], etcd: EtcdMember) -> None:
