@@ -36,6 +36,7 @@ torture: $(VENV)/.demo
 bench: $(VENV)/.dev
 	@$(BIN)/python -m loadtest.bench $(ARGS)
 	@$(BIN)/python -m loadtest.bench.holds
+	@$(BIN)/python -m loadtest.bench.flow
 	@$(BIN)/python -m loadtest.bench.locks
 
 soak: $(VENV)/.dev
