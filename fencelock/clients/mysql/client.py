@@ -153,9 +153,8 @@ class Sessions:
         """Keep it for the next one, if it is well."""
         self._client.live.discard(session)
         if session.in_step:
-            with suppress(SQLAlchemyError, TimeoutError):
-                async with asyncio.timeout(_DISPOSE_S):
-                    await session.connection.close()
+            with suppress(SQLAlchemyError):
+                await session.connection.close()
         else:
             await session.end()
 
