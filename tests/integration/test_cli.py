@@ -763,13 +763,13 @@ def test_the_load_test_alone(env: dict[str, str], etcd: EtcdMember, valkey: Valk
 
 @pytest.mark.slow
 def test_the_load_test_fails_when_units_are_oversold(env: dict[str, str], etcd: EtcdMember, valkey: Valkey) -> None:
-    """Against instances without lock and guard the load test finds that stock + lucky has changed."""
+    """Against instances without lock and guard the load test finds that the sum of its units has changed."""
     bare = {"lock": "none://", "guard": "none"}
     seckill("stock", "set", "300", env=env)
     with Instance(etcd.endpoint, valkey.url, **bare) as one, Instance(etcd.endpoint, valkey.url, **bare) as two:
         done = load_test(one, two, buyers=500)
     assert done.returncode == 1
-    assert "NOT consistent: stock + lucky is" in done.stdout
+    assert "NOT consistent: stock + held + lucky is" in done.stdout
 
 
 @pytest.mark.slow
