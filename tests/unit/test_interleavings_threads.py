@@ -38,7 +38,7 @@ from tests.harness.explorer import BrokenPromise, Schedule, explore
 from tests.harness.memory_locks import MemoryLocks, MemoryLockServer, Wire
 from tests.harness.stepped import Stage, Thread, put_on_stage
 
-pytestmark = pytest.mark.slow  # half a minute each
+pytestmark = pytest.mark.exhaustive  # half a minute each
 
 TTL_S = 9.0
 DUE_S = TTL_S / 3  # from when a lease was asked for to its first renewal
