@@ -137,6 +137,8 @@ def decide_part(
         lasting |= {Outcome.SOLD_OUT, HoldOutcome.SOLD_OUT}
     refused = []
     for command, decision in decided:
+        if decision.outcome is Outcome.SOLD:  # most of them
+            continue
         if (key := key_of(command)) is None or decision.outcome is None or decision.holds is not None:
             continue
         if isinstance(command, Purchase | Hold) and decision.outcome not in lasting and decision.record is None:
@@ -161,7 +163,7 @@ def ask(entries: Sequence[Entry]) -> Ask:
     keys, names, orders, payments, holds = list[str](), list[str](), list[str](), list[str](), False
     for entry in entries:
         command = entry.command
-        if (key := key_of(command)) is not None:
+        if (key := command.key if type(command) is Purchase else key_of(command)) is not None:
             keys.append(key)
         if isinstance(command, Purchase | Hold):
             if command.buyer is not None:

@@ -99,7 +99,7 @@ class Entry:
         """Whether the buyer still waits for the answer; with a key they may ask again."""
         if self.answered or self.future.done():
             return False
-        return not self.gone() or getattr(self.command, "key", None) is not None
+        return getattr(self.command, "key", None) is not None or not self.gone()
 
     def too_late(self, reason: str) -> SaleError:
         """The error for a buyer whose time is up."""
