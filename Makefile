@@ -35,6 +35,8 @@ torture: $(VENV)/.demo
 
 bench: $(VENV)/.dev
 	@$(BIN)/python -m loadtest.bench $(ARGS)
+	@$(BIN)/python -m loadtest.bench.holds
+	@$(BIN)/python -m loadtest.bench.flow
 	@$(BIN)/python -m loadtest.bench.locks
 
 soak: $(VENV)/.dev
@@ -69,7 +71,7 @@ screenshots: $(VENV)/.dev
 	@$(BIN)/python docs/screenshots.py
 
 lock: $(VENV)/.dev
-	@$(BIN)/uv pip compile --quiet pyproject.toml --extra buyers --extra mysql --extra zookeeper --extra traces --universal --python-version 3.11 --generate-hashes --no-annotate \
+	@$(BIN)/uv pip compile --quiet pyproject.toml --extra buyers --extra mysql --extra zookeeper --extra traces --extra stripe --universal --python-version 3.11 --generate-hashes --no-annotate \
 	  --no-header --no-emit-package fencelock --upgrade -o requirements.lock
 
 audit: $(VENV)/.dev

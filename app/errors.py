@@ -28,7 +28,8 @@ SeckillError
     │   ├── Prefetched          a browser sent it before anybody asked for it
     │   ├── BuyerNotSigned      the shop in front has not signed the buyer
     │   └── TooOften            a buyer or an address tries too often
-    ├── KeyReused               the idempotency key belongs to another purchase
+    ├── HoldsNotPossible        this store can't hold units for later
+    ├── KeyReused               the idempotency key belongs to another request
     └── BuyerRequired           a limit per buyer is in force and the purchase names none
 
 The errors of locks are `fencelock.LockError` and below; they are in no tree of ours.
@@ -171,8 +172,12 @@ class TooOften(TurnedAway):
         self.policy = policy  # its name, how many, in how many seconds
 
 
+class HoldsNotPossible(SaleError):
+    """This store can't hold units for later; nothing was done."""
+
+
 class KeyReused(SaleError):
-    """The idempotency key belongs to a purchase with another quantity or buyer."""
+    """The idempotency key belongs to a request that says something else."""
 
 
 class BuyerRequired(SaleError):

@@ -19,13 +19,29 @@ from app.audit.record import read_record
 from app.dashboard import ControlRoom, DelayingStore, Journal, Picture
 from app.errors import ConfigurationError
 from app.forever import run_forever
+from app.outbox import Sender, Webhook
+from app.outbox.sender import AT_ONCE
 from app.sale import Admin, Rules, Shop
+from app.sale.expiry import Expiry
 from app.settings import Settings, doubtful, load, unknown_variables
 from app.stock import StockStore, Terms, registry
 from app.telemetry import logs
 from app.telemetry.metrics import Metrics
 from app.telemetry.observer import Observer, Observers
-from app.web import admin, catalogue, dashboard, health, pages, problems, purchase, purchase_route, stock
+from app.web import (
+    admin,
+    catalogue,
+    dashboard,
+    health,
+    holds,
+    orders,
+    pages,
+    payments,
+    problems,
+    purchase,
+    purchase_route,
+    stock,
+)
 from app.web.application import Application
 from app.web.auth import AdminAuth
 from app.web.catalogue import Catalogue
@@ -48,7 +64,7 @@ _OPERATORS_MAX: Final = 100  # live control rooms at once
 
 @dataclass(frozen=True, slots=True)
 class Sale:
-    """A sale and all that it stands on. `auditor`: the candidate for that office, if this process is one."""
+    """A sale and all that it stands on. `auditor` and `sender`: the candidates for these offices, if we are one."""
 
     shop: Shop
     admin: Admin
@@ -56,6 +72,7 @@ class Sale:
     journal: Journal
     delaying: DelayingStore | None
     auditor: Auditor | None
+    sender: Sender | None = None
 
     async def audit(self, sku: str) -> Audit:
         """Check that the numbers and the orders of an item agree, as of one moment, even while it is being sold."""
@@ -148,6 +165,14 @@ def catalogue_of(settings: Settings) -> Catalogue:
         return catalogue.read(settings.catalogue)
 
 
+def webhook_of(settings: Settings) -> Webhook | None:
+    """Where events are delivered, if the settings name it."""
+    if settings.webhook_url is None or settings.webhook_secret is None:
+        return None
+    url, secret = settings.webhook_url.get_secret_value(), settings.webhook_secret.get_secret_value()
+    return Webhook(url, secret, timeout_s=settings.webhook_timeout_ms / 1000, at_once=AT_ONCE)
+
+
 def _methods(settings: Settings) -> tuple[str, ...]:
     return purchase.METHODS if settings.allow_get else ("POST",)
 
@@ -190,7 +215,10 @@ async def open_sale(
             settings.limit_per_buyer,
             settings.sale_starts_at.timestamp() if settings.sale_starts_at else 0,
             settings.sale_ends_at.timestamp() if settings.sale_ends_at else 0,
+            hold_s=settings.hold_s,
+            pay_s=settings.pay_s,
         ),
+        grace_s=settings.grace_s,
     )
     backend = open_backend(settings, observer)
     try:
@@ -217,9 +245,21 @@ async def open_sale(
             if auditor is not None and with_auditor:
                 metrics.watch_auditor(lambda: auditor.leads, lambda: auditor.violations, lambda: auditor.units)
                 auditor.start()
+            expiry = Expiry(shop, store, lambda: auditor is None or auditor.leads)
+            if with_auditor and store.holds:
+                expiry.start()
+            sender = (
+                _sending(settings, backend, store, observer, lambda: shop.buyers_waiting > 0) if with_auditor else None
+            )
+            if sender is not None:
+                metrics.watch_outbox(lambda: sender.figures)
+                sender.start()
             try:
-                yield Sale(shop, operator, store, journal, delaying, auditor if with_auditor else None)
+                yield Sale(shop, operator, store, journal, delaying, auditor if with_auditor else None, sender)
             finally:
+                if sender is not None:
+                    await sender.close()
+                await expiry.close()
                 await shop.close(within_s=settings.drain_timeout_s)
                 if auditor is not None and with_auditor:
                     await auditor.close()
@@ -227,6 +267,25 @@ async def open_sale(
             await store.close()
     finally:
         await backend.aio.close()
+
+
+def _sending(
+    settings: Settings, backend: LockBackend, store: StockStore, observer: Observer, busy: Callable[[], bool]
+) -> Sender | None:
+    """Make a candidate for sender, if there is somebody to send to."""
+    webhook = webhook_of(settings)
+    if webhook is None:
+        return None
+    return Sender(
+        backend.aio,
+        f"{settings.lock_prefix}/!sender",
+        store,
+        observer,
+        webhook,
+        retry_s=settings.webhook_retry_s,
+        give_up_s=settings.webhook_give_up_s,
+        busy=busy,
+    )
 
 
 def _auditing(
@@ -265,6 +324,10 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     _traces(settings)
     signed, rates = signed_buyers(settings), rates_of(settings)
     shown = catalogue_of(settings)
+    webhook_of(settings)
+    callbacks = payments.callbacks(
+        *(one.get_secret_value() if one else None for one in (settings.payments_secret, settings.stripe_secret))
+    )
     pages.load()
     logs.configure(level=settings.log_level, form=settings.log_format, instance=settings.instance_name)
     for line in (*unknown_variables(), *doubtful(settings), *not_promised):
@@ -312,7 +375,12 @@ def create_app(settings: Settings | None = None) -> FastAPI:
                 signed=signed,
                 rates=rates,
                 catalogue=shown,
-                auth=AdminAuth(settings.operators),
+                pay_url=settings.pay_url or "",
+                auth=AdminAuth(
+                    settings.operators,
+                    shop_token=settings.shop_token.get_secret_value() if settings.shop_token else None,
+                    anybody_confirms=settings.rehearsal,
+                ),
                 buyers=Feeds(settings.listeners_max),
                 operators=Feeds(_OPERATORS_MAX),
                 looks=stock.looks_at(sale.shop, sale.auditor),
@@ -320,7 +388,9 @@ def create_app(settings: Settings | None = None) -> FastAPI:
                 ready=ready,
                 locks=TtlCache(lambda _: sale.admin.contenders()),
                 warnings=not_promised,
+                callbacks=callbacks,
                 auditor=sale.auditor,
+                sender=sale.sender,
             )
             try:
                 yield {"seckill": state, "control": Control(room, TtlCache(picture))}
@@ -346,14 +416,14 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         redoc_url=None,
     )
     problems.install(app)
-    buying = purchase_route.router(
-        _methods(settings), quantity_max=settings.quantity_max, buyer_max=TOKEN_MAX if signed else BUYER_MAX
-    )
+    most = {"quantity_max": settings.quantity_max, "buyer_max": TOKEN_MAX if signed else BUYER_MAX}
+    buying = purchase_route.router(_methods(settings), **most)
     rehearsing = (dashboard.rehearsal,) if settings.rehearsal else ()
-    for router in (stock.router, admin.router, dashboard.router, *rehearsing, health.router):
+    holding = holds.router(**most)
+    for router in (holding, orders.router, stock.router, admin.router, dashboard.router, *rehearsing, health.router):
         app.include_router(router, dependencies=[KNOWN_PARAMETERS])
     # A purchase refuses unknown parameters by itself; links to the pages may have parameters of their own.
-    for router in (buying, pages.router, dashboard.pages):
+    for router in (buying, payments.router(), pages.router, dashboard.pages, orders.pages):
         app.include_router(router)
     return app
 

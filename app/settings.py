@@ -244,6 +244,57 @@ class Settings(BaseSettings):
         description="one instance audits the sale this often (needs etcd's locks); 0: none does",
     )
 
+    # -- Payment
+    hold_s: float = Field(600.0, ge=1, le=86_400, description="for how long units are held that are to be paid")
+    pay_s: float = Field(
+        900.0,
+        ge=1,
+        le=86_400,
+        description="the second window, which begins when the buyer goes to pay; not shorter than the first",
+    )
+    grace_s: float = Field(
+        60.0, ge=0, le=86_400, description="how much later than the buyer is told a payment may come"
+    )
+    pay_url: str | None = Field(
+        None,
+        pattern=r"^https?://[\x21-\x7e]+$",
+        description="where the shop page sends a buyer to pay, with the hold and the way back (`?hold=...&back=...`); "
+        "with it the page holds each item that has a price until it is paid; unset: the page sells at once",
+    )
+    webhook_url: SecretStr | None = Field(
+        None,
+        description="where each event of an order is delivered, such as `https://shop.example/events` "
+        "(docs/webhooks.md); unset: nowhere",
+    )
+    webhook_secret: SecretStr | None = Field(
+        None, description="what the events are signed with: `whsec_` and 24 random bytes or more in base64"
+    )
+    webhook_timeout_ms: int = Field(10_000, ge=50, le=60_000, description="an event must be answered within this time")
+    webhook_retry_s: float = Field(
+        5.0, gt=0, le=3600, description="the wait before a failed event is tried again; it doubles, up to 4 hours"
+    )
+    webhook_give_up_s: int = Field(
+        259_200,
+        ge=1,
+        le=31_536_000,
+        description="for how long an event is tried that is refused while others get through",
+    )
+    payments_secret: SecretStr | None = Field(
+        None,
+        description="what the payment provider signs its callbacks to `POST /payments/webhook` with, as `whsec_...`; "
+        "unset: they are refused",
+    )
+    stripe_secret: SecretStr | None = Field(
+        None,
+        description="the signing secret of Stripe's endpoint, for `POST /payments/stripe` (extra `stripe`); unset: "
+        "they are refused",
+    )
+    shop_token: SecretStr | None = Field(
+        None,
+        description="the bearer token of the shop's back end, 8 characters or more, with which it confirms payments "
+        "(an operator's does, too); unset, without operators: nobody does, but in a rehearsal",
+    )
+
     # -- Buyers
     allow_get: bool = Field(
         True,
@@ -271,6 +322,12 @@ class Settings(BaseSettings):
     @field_validator(
         "admin_token",
         "admin_tokens",
+        "shop_token",
+        "webhook_url",
+        "webhook_secret",
+        "payments_secret",
+        "stripe_secret",
+        "pay_url",
         "operator_port",
         "sale_starts_at",
         "sale_ends_at",
@@ -296,7 +353,7 @@ class Settings(BaseSettings):
         except ValueError:
             raise ValueError(f"not {A_MOMENT}") from None
 
-    @field_validator("admin_token")
+    @field_validator("admin_token", "shop_token")
     @classmethod
     def _can_be_sent(cls, value: SecretStr | None) -> SecretStr | None:
         if value is not None and not re.fullmatch(r"[\x21-\x7e]{8,}", value.get_secret_value()):
@@ -327,6 +384,10 @@ class Settings(BaseSettings):
             raise ValueError(
                 "SECKILL_LOCK_FALLBACK needs SECKILL_GUARD=version: without a lock the store alone decides"
             )
+        if (self.webhook_url is None) != (self.webhook_secret is None):
+            raise ValueError("SECKILL_WEBHOOK_URL and SECKILL_WEBHOOK_SECRET go together")
+        if self.pay_s < self.hold_s:
+            raise ValueError("SECKILL_PAY_S must not be shorter than SECKILL_HOLD_S")
         if self.operator_port == self.port:
             raise ValueError("SECKILL_OPERATOR_PORT must not be SECKILL_PORT")
         given = bool(self.admin_token) + (

@@ -18,7 +18,7 @@ from pydantic import SecretStr
 import fencelock.fence
 from app.errors import StockBehind
 from app.settings import PREFIX, Settings
-from app.telemetry.metrics import Metrics
+from app.telemetry.metrics import OUTBOX, Metrics
 from fencelock.registry import CLASSES, backend_class, scheme_of
 from lab.model.protocol import BREAKS, MEANING, Mechanism
 from lab.torture.bugs import BUGS
@@ -67,6 +67,7 @@ def families() -> dict[str, Metric]:
     example.watch_renewal(lambda: True)
     example.watch_queues(lambda: {"default": 0})
     example.watch_blocked(lambda: {"default": StockBehind("older")})
+    example.watch_outbox(lambda: dict.fromkeys(OUTBOX, 0.0))
     example.watch_auditor(lambda: True, lambda: 0, lambda: {"default": (300, 0)})
     return {family.name: family for family in text_string_to_metric_families(example.render().decode())}
 

@@ -53,6 +53,10 @@ def demo(
     ttl_s: TtlS = 5,
     report: Annotated[Path | None, typer.Option(help="Write all the figures to this file, as JSON.")] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Stay up after the rush, until Ctrl-C.")] = False,
+    pay: Annotated[
+        float | None,
+        typer.Option(min=0, max=100, help="Units are held, and this percentage pays; the others run out or cancel."),
+    ] = None,
 ) -> None:
     """Run the whole sale on this machine: etcd, Valkey or MariaDB, the instances, a rush of buyers, and the audit.
 
@@ -63,6 +67,8 @@ def demo(
 
     check_file(report, "--report")
     compared = lock.value == _ALL
+    if compared and pay is not None:
+        raise typer.BadParameter("with one lock only", param_hint="--pay")
     options = one.DemoOptions(
         stock=stock,
         instances=instances,
@@ -75,6 +81,7 @@ def demo(
         buyers=buyers,
         report=report,
         keep=keep,
+        pay=pay,
     )
     raise typer.Exit(each.run(options) if compared else one.run(options))
 
@@ -90,14 +97,16 @@ def up(
     guard: BestGuard = None,
     ttl_s: TtlS = 5,
     admin_token: Annotated[str | None, typer.Option(help="The operator's token; a random one without.")] = None,
+    pay: Annotated[
+        bool, typer.Option("--pay", help="Units are held and paid, at a pretended payment provider with a page.")
+    ] = False,
 ) -> None:
     """Start the servers, the instances and a new sale on this machine, and stay up until Ctrl-C, with the URLs."""
     from lab.demo.up import run
 
     variables = {"ADMIN_TOKEN": admin_token} if admin_token else {}
-    raise typer.Exit(
-        run(StageOptions(stock, instances, _ports(ports), batch_max, lock, store, guard, ttl_s), variables)
-    )
+    options = StageOptions(stock, instances, _ports(ports), batch_max, lock, store, guard, ttl_s)
+    raise typer.Exit(run(options, variables, pay=pay))
 
 
 def check_file(file: Path | None, option: str) -> None:
@@ -192,6 +201,7 @@ def torture(
         Guard | None,
         typer.Option(help="What checks each write; with `none` the run must end with violations.", show_default="best"),
     ] = None,
+    payers: Annotated[bool, typer.Option(help="Whether units are held and paid as well, beside the sale.")] = True,
     with_bug: Annotated[str, typer.Option(help="Switch a repair off; `--with-bug help` lists them.")] = "",
     all_bugs: Annotated[bool, typer.Option("--all-bugs", help="Try all bugs: each must be found.")] = False,
     upgrade_from: Annotated[
@@ -224,6 +234,7 @@ def torture(
         lock=lock,
         store=store,
         guard=guard,
+        payers=payers,
         with_bug=with_bug,
         all_bugs=all_bugs,
         report=report,

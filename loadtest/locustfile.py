@@ -3,10 +3,13 @@
     locust -f loadtest/locustfile.py --headless -u 500 -r 500 --host http://localhost:8080,http://localhost:8090
     locust -f loadtest/locustfile.py --headless -u 50 -r 50 -t 60s --mode sustained --host http://localhost:8080
 
+With `--pay 80` a buyer holds units, and of those who get them 80 % pay (some twice, some too late), the others cancel
+or let their time run out; who gets none comes again for `--patience` seconds, as long as some may come back.
+
 The buyers are spread over the hosts. At the end the stock is checked, and the run fails (exit status 1) unless it is
-consistent: stock + lucky is what it was at the start, lucky has grown by the units reported as sold, and the orders of
-buyers who were told "sold" can be looked up (a thousand of them at most). Needs nothing but Locust and this file, and
-PyJWT to sign for buyers. `seckill rehearse` runs it against the user's own servers.
+consistent: stock + held + lucky is what it was at the start, lucky has grown by the units reported as sold, and the
+orders of buyers who were told "sold" can be looked up (a thousand of them at most). Needs nothing but Locust and this
+file, and PyJWT to sign for buyers. `seckill rehearse` runs it against the user's own servers.
 """
 
 import itertools
@@ -56,6 +59,9 @@ def options(parser: LocustArgumentParser) -> None:
     group.add_argument("--again", type=float, default=0, help="which part of those who were told asks once more")
     group.add_argument("--sign-with", default="", help="file with the secret or the private key that signs buyers")
     group.add_argument("--quantity", type=int, default=1, env_var="LOADTEST_QUANTITY", help="units a purchase")
+    group.add_argument("--pay", type=float, default=None, help="units are held: this percentage of buyers pays")
+    group.add_argument("--patience", type=float, default=0, help="seconds for which a buyer who got none comes again")
+    group.add_argument("--shop-token", default="", env_var="LOADTEST_SHOP_TOKEN", help="with it payments are confirmed")
     group.add_argument("--report", default="", env_var="LOADTEST_REPORT", help="a file for all answers, as JSON")
 
 
@@ -101,6 +107,9 @@ class Buyer(FastHttpUser):
     def buy(self) -> None:
         """Press the button; in a rush only once."""
         options, key = self.environment.parsed_options, uuid.uuid4().hex
+        if options.pay is not None:
+            self.hold_and_pay()
+            return
         began = time.perf_counter()
         for tries in range(options.retries + 1):
             answer = self.ask(key)
@@ -112,13 +121,86 @@ class Buyer(FastHttpUser):
             again = self.ask(key)
             if answer["outcome"] == "sold" != again["outcome"] or answer["order"] != again["order"]:
                 crowd.problems.append(f"a buyer was told {answer} and then {again}")
-        told = {"host": self.host, "sku": self.sku, "tries": tries + 1, "latency_ms": (ended - began) * 1000}
+        self.leave(answer, tries + 1, ended - began)
+
+    def leave(self, answer: dict[str, Any], tries: int, latency_s: float) -> None:
+        """Keep an answer; in a rush the buyer goes home."""
+        told = {"host": self.host, "sku": self.sku, "tries": tries, "latency_ms": latency_s * 1000}
         crowd.answers.append(answer | told)
-        crowd.closed_at = ended
+        crowd.closed_at = time.perf_counter()
+        options = self.environment.parsed_options
         if options.mode == "rush":
             if len(crowd.answers) == options.num_users:
                 gevent.spawn_later(0, self.environment.runner.quit)
             raise StopUser
+
+    def hold_and_pay(self) -> None:
+        """Hold, come again if that fails, and pay, or not."""
+        options = self.environment.parsed_options
+        came, tries = time.perf_counter(), 0
+        while True:
+            began, tries = time.perf_counter(), tries + 1
+            held = self.post("/holds", {"sku": self.sku, "quantity": options.quantity, "buyer": self.name})
+            latency_s = time.perf_counter() - began
+            if held["outcome"] not in ("sold_out", "failed") or time.perf_counter() - came >= options.patience:
+                break
+            level = _stock(self.environment, self.sku)
+            if level and level["stock"] + level.get("held", 0) == 0:
+                break
+            gevent.sleep(random.uniform(0.2, 0.6))
+        answer = self.settle(held) if held["outcome"] == "held" else held
+        self.leave(answer, tries, latency_s)
+
+    def settle(self, held: dict[str, Any]) -> dict[str, Any]:
+        """Pay what is held, at once, twice or too late; or cancel it; or let it run out. Return what came of it."""
+        of_hold = f"/holds/{held['order']}"
+        if random.uniform(0, 100) >= self.environment.parsed_options.pay:
+            if random.random() < 0.5:
+                return self.post(f"{of_hold}/cancel", {}) | {"order": held["order"]}
+            return held | {"outcome": "expired"}
+        payment = {"payment_ref": f"pay-{uuid.uuid4().hex}"}
+        late = random.random() < 0.05
+        if late:
+            self.wait_for_the_end(of_hold, held["pay_by"])
+        else:
+            self.post(f"{of_hold}/extend", {})
+        paid = self.post(f"{of_hold}/confirm", payment)
+        if paid["outcome"] != "confirmed" and not late and paid.get("now", 0) < held["pay_by"]:
+            crowd.problems.append(f"a payment in time was not taken: {paid}")
+        if random.random() < 0.1:  # a provider says it again
+            again = self.post(f"{of_hold}/confirm", payment)
+            if paid["outcome"] == "confirmed" != again["outcome"] != "already_confirmed":
+                crowd.problems.append(f"a payment was told {paid} and then {again}")
+        if random.random() < 0.05:  # and a second one
+            second = self.post(f"{of_hold}/confirm", {"payment_ref": f"pay-{uuid.uuid4().hex}"})
+            if paid["outcome"] == "confirmed" and second["outcome"] != "duplicate_payment":
+                crowd.problems.append(f"a second payment of one order was told {second}")
+        return paid | {"outcome": "sold" if paid["outcome"] == "confirmed" else paid["outcome"]}
+
+    def wait_for_the_end(self, of_hold: str, pay_by: float) -> None:
+        """Wait until a hold has ended, for a minute longer than its buyer was told."""
+        give_up = time.perf_counter() + max(0.0, pay_by - time.time()) + 60
+        while time.perf_counter() < give_up:
+            gevent.sleep(0.3)
+            with self.client.get(of_hold, name="/holds/…", catch_response=True) as response:
+                response.success()
+                if '"state":"held"' not in (response.text or ""):
+                    return
+
+    def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        """Send a command about a hold until it has an answer, a few times; return it."""
+        token = self.environment.parsed_options.shop_token
+        headers = {"Idempotency-Key": uuid.uuid4().hex} | ({"Authorization": f"Bearer {token}"} if token else {})
+        verb = path.rpartition("/")[2]
+        for _ in range(self.environment.parsed_options.retries + 3):
+            name = "/holds" if path == "/holds" else f"/holds/…/{verb}"
+            with self.client.post(path, json=body, headers=headers, name=name, catch_response=True) as response:
+                answer = _answer(response)
+                if answer["outcome"] != "failed":
+                    return answer
+                response.failure(f"{response.status_code}: {answer['detail']}")
+            gevent.sleep(answer["retry_after_s"] * random.uniform(0.5, 1))
+        return answer
 
     def ask(self, key: str) -> dict[str, Any]:
         """Send one request, and return its result."""
@@ -171,9 +253,9 @@ def _judge_item(sku: str, was: dict[str, int] | None, now: dict[str, int] | None
         return [f"the stock{of} could not be read"]
     problems = []
     units = now["lucky"] - was["lucky"]
-    total, before = (level["stock"] + level["lucky"] for level in (now, was))
+    total, before = (level["stock"] + level.get("held", 0) + level["lucky"] for level in (now, was))
     if total != before:
-        problems.append(f"stock + lucky{of} is {total}, and was {before}")
+        problems.append(f"stock + held + lucky{of} is {total}, and was {before}")
     if units < told:
         problems.append(f"{told} units{of} were said to be sold, but lucky grew by {units}")
     if now["stock"] < 0:
@@ -242,7 +324,8 @@ def _answer(response: Any) -> dict[str, Any]:
     if not isinstance(body, dict):  # an answer of another server
         body = {}
     if response.status_code == 200 and {"outcome", "quantity"} <= set(body):
-        return {"outcome": body["outcome"], "quantity": body["quantity"], "order": body.get("order"), "detail": None}
+        order = body.get("order") or body.get("id")
+        return body | {"outcome": body["outcome"], "quantity": body["quantity"], "order": order, "detail": None}
     detail = body.get("detail") or str(getattr(response, "error", None) or "this is not an answer of the sale")
     retry_after = str((response.headers or {}).get("Retry-After", "1"))
     wait_s = min(float(retry_after), 10.0) if retry_after.isdigit() else 1.0

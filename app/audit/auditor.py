@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from app.audit.ledger import Audit, Ledger
 from app.audit.record import Record, read_record
 from app.errors import EXPECTED, StockBehind, StockError, StockUnavailable, UnknownItem
-from app.stock import Level, Order, StockStore
+from app.stock import Event, Level, StockStore
 from app.stock.refusals import behind
 from app.telemetry import logs
 from app.telemetry.observer import Observer
@@ -80,8 +80,8 @@ async def audit(level: Level, store: StockStore) -> Audit:
     """Check an item as of the moment when `level` was read, even while it is being sold."""
     ledger = Ledger()
     async for page in _pages(store, level, None):
-        for order in page:
-            ledger.add(order)
+        for event in page:
+            ledger.add(event)
     return ledger.compare(level)
 
 
@@ -102,14 +102,13 @@ async def audit_items(store: StockStore, skus: Sequence[str]) -> AsyncIterator[l
         yield page
 
 
-async def _pages(store: StockStore, level: Level, after: Order | None) -> AsyncIterator[list[Order]]:
+async def _pages(store: StockStore, level: Level, after: str | None) -> AsyncIterator[list[Event]]:
     while level.last_entry is not None:
-        after_id = after.id if after else None
-        page = await store.orders(level.sku, after=after_id, until=level.last_entry, limit=_PAGE)
+        page = await store.journal(level.sku, after=after, until=level.last_entry, limit=_PAGE)
         yield page
         if len(page) < _PAGE:
             return
-        after = page[-1]
+        after = page[-1].entry
 
 
 class Auditor:
@@ -367,13 +366,13 @@ class Auditor:
     async def _compare(self, sku: str, level: Level) -> Audit:
         ledger = self._ledgers.get(sku) or Ledger()
         last = ledger.last
-        if level.last_entry != (last and last.id.split("~")[1]):
+        if level.last_entry != (last and last.entry):
             began = time.monotonic()
-            if last is not None and await self._store.order(last.id) is None:
+            if last is not None and await self._store.order(last.order_id) is None:
                 ledger = Ledger()  # a new sale
-            async for page in _pages(self._store, level, ledger.last):
-                for order in page:
-                    ledger.add(order)
+            async for page in _pages(self._store, level, ledger.last.entry if ledger.last else None):
+                for event in page:
+                    ledger.add(event)
                 await self._rest(began)
                 began = time.monotonic()
             self._ledgers[sku] = ledger

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Final
 
-from app.stock import Level, Order
+from app.stock import Event, EventKind, Level, Units
 
 _MOST: Final = 10  # violations of orders that are described; one cause may have thousands
 
@@ -16,6 +16,7 @@ class Audit:
     stock: int
     lucky: int
     initial: int | None
+    held: int = 0
     orders: int = 0
     units_ordered: int = 0
     oversold: int = 0
@@ -29,34 +30,39 @@ class Audit:
 
 
 class Ledger:
-    """The orders of an item read so far, oldest first. An order with a key takes some 75 to 130 bytes."""
+    """The journal of an item as far as it was read, oldest first. An order with a key takes some 75 to 130 bytes."""
 
     def __init__(self) -> None:
-        self.last: Order | None = None
+        self.last: Event | None = None
         self.orders = 0
-        self._units = 0
+        self._units = self._held = 0
         self._units_per_instance: dict[str, int] = {}
         self._keys: set[int] = set()  # their hashes: among a billion keys two collide with a probability of 3 %
         self._token = self._epoch = 0
         self._violations: list[str] = []
         self._more = 0  # violations that are counted only
 
-    def add(self, order: Order) -> None:
-        """Add the next order, and check I2 (an idempotency key buys once) and I5 (tokens never decrease)."""
-        self.last = order
-        self.orders += 1
-        self._units += order.quantity
-        of_instance = self._units_per_instance.get(order.instance, 0)
-        self._units_per_instance[order.instance] = of_instance + order.quantity
-        if order.epoch != self._epoch:
-            self._token, self._epoch = 0, order.epoch  # an operator has accepted that the tokens begin anew
-        if order.token < self._token:
-            self._violate(f"order {_name(order)} was written with token {order.token}, after {self._token}")
-        self._token = max(self._token, order.token)
-        if order.key is not None:
-            key = hash(order.key)
+    def add(self, event: Event) -> None:
+        """Add the next event, and check I2 (an idempotency key buys once) and I5 (tokens never decrease)."""
+        self.last = event
+        units = event.units
+        self._units += units.lucky
+        self._held += units.held
+        if sum(units) != 0 or units != _moves(event):
+            self._violate(f"event {event.number} of order {_name(event)} moves other units than {event.kind} does")
+        if event.number == 1:
+            self.orders += 1
+        of_instance = self._units_per_instance.get(event.instance, 0)
+        self._units_per_instance[event.instance] = of_instance + units.lucky
+        if event.epoch != self._epoch:
+            self._token, self._epoch = 0, event.epoch  # an operator has accepted that the tokens begin anew
+        if event.token < self._token:
+            self._violate(f"order {_name(event)} was written with token {event.token}, after {self._token}")
+        self._token = max(self._token, event.token)
+        if event.key is not None:
+            key = hash(event.key)
             if key in self._keys:
-                self._violate(f"order {_name(order)} has an idempotency key that an earlier order has")
+                self._violate(f"order {_name(event)} has an idempotency key that an earlier order has")
             self._keys.add(key)
 
     def _violate(self, text: str) -> None:
@@ -67,7 +73,7 @@ class Ledger:
 
     def compare(self, level: Level) -> Audit:
         """Check I1 and I2; `level` was read together with the last of these orders."""
-        result = Audit(level.sku, level.stock, level.lucky, level.initial)
+        result = Audit(level.sku, level.stock, level.lucky, level.initial, level.held)
         result.orders, result.units_ordered = self.orders, self._units
         result.units_per_instance = dict(self._units_per_instance)
         result.violations = list(self._violations)
@@ -75,17 +81,37 @@ class Ledger:
             result.violations.append(f"and {self._more} orders more with such faults")
         if self._units != level.lucky:
             result.violations.append(f"lucky is {level.lucky}, but the orders add up to {self._units}")
+        if self._held != level.held:
+            result.violations.append(f"{level.held} units are held, but the orders add up to {self._held}")
         if level.initial is None:
             return result
-        total = level.stock + level.lucky
+        total = level.stock + level.held + level.lucky
         if total != level.initial:
-            result.violations.append(f"stock + lucky is {total}, but {level.initial} units were there at the start")
+            what = "stock + held + lucky" if level.held else "stock + lucky"
+            result.violations.append(f"{what} is {total}, but {level.initial} units were there at the start")
         result.oversold = max(0, self._units - level.initial)
         if result.oversold:
             result.violations.append(f"{result.oversold} units were sold that did not exist")
         return result
 
 
-def _name(order: Order) -> str:
+def _moves(event: Event) -> Units:
+    """The units that such an event moves."""
+    quantity = event.quantity
+    match event.kind:
+        case EventKind.SOLD:
+            return Units(-quantity, 0, quantity)
+        case EventKind.HELD:
+            return Units(-quantity, quantity, 0)
+        case EventKind.CONFIRMED:
+            return Units(-quantity, 0, quantity) if event.facts.get("late") else Units(0, -quantity, quantity)
+        case EventKind.EXPIRED | EventKind.CANCELLED:
+            return Units(quantity, -quantity, 0)
+        case EventKind.REFUNDED if event.facts.get("restock"):
+            return Units(quantity, 0, -quantity)
+    return Units()
+
+
+def _name(event: Event) -> str:
     # Without the secret: the whole id opens the order.
-    return order.id.rpartition("~")[0]
+    return event.order_id.rpartition("~")[0]

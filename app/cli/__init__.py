@@ -1,30 +1,26 @@
 """The `seckill` command, for operators; where the lab is installed, with its commands, too."""
 
-import asyncio
 import dataclasses
-import json
 import re
 import sys
 import time
-from collections.abc import Awaitable, Callable
-from importlib import import_module
 from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Final
 
 import typer
 from rich.console import Console
 from typing_extensions import Unpack
 
 from app.audit import Audit
-from app.cli import questions, tables, terms
+from app.cli import events, orders, questions, tables, terms
+from app.cli.common import By, Json, Yes, lab, print_json, say, with_sale
 from app.cli.questions import name_of
-from app.errors import EXPECTED, SeckillError, StockError, StockUnavailable
-from app.main import Sale, open_sale
-from app.settings import PREFIX, Settings, load, unknown_variables
+from app.errors import EXPECTED, SeckillError, StockError
+from app.main import Sale
+from app.settings import load
 from app.stock import DEFAULT_SKU, PAUSED_MAX, PAUSED_PATTERN, Level, TermsChange
-from fencelock import LockError, LockTimeout, LockUnavailable
+from fencelock import LockError, LockTimeout
 
 app = typer.Typer(
     help="A flash sale that never oversells, undersells or loses an order.",
@@ -35,16 +31,13 @@ stock = typer.Typer(
     help="Look at the stock, and set it (under the lock, guarded like any other write).", no_args_is_help=True
 )
 app.add_typer(stock, name="stock")
+app.add_typer(orders.orders, name="orders")
+app.add_typer(orders.buyers, name="buyers")
 
-# Looked up by name, as the service never needs its lab: the container and the wheel have none.
-_lab: Any = import_module("lab.cli") if find_spec("lab") else None
 _LAB_COMMANDS: Final = ("demo", "up", "rehearse", "torture", "model")
 _ANYTHING: Final = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
-Result = TypeVar("Result")
-
 _SAY_EVERY_S = 2.0
-_FAILED = 2  # could not be done; 1 is the answer "not consistent"
 
 
 def _version(wanted: bool) -> None:
@@ -60,11 +53,8 @@ def _options(
     pass
 
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Sku = Annotated[str, typer.Option(help="The item.")]
 All = Annotated[bool, typer.Option("--all", help="All items, one after the other.")]
-Yes = Annotated[bool, typer.Option("--yes", help="Don't ask.")]
-By = Annotated[str, typer.Option(help="Who does it, for the log.", show_default="the login name")]
 
 
 def main() -> None:
@@ -72,15 +62,9 @@ def main() -> None:
     try:
         app(standalone_mode=True)
     except LockTimeout as error:
-        sys.exit(_say(f"{error}; `seckill locks` shows who has it"))
+        sys.exit(say(f"{error}; `seckill locks` shows who has it"))
     except EXPECTED as error:
-        sys.exit(_say(str(error)))
-
-
-def _say(message: str) -> int:
-    for line in message.splitlines():
-        print(f"seckill: {line}", file=sys.stderr)  # noqa: T201
-    return _FAILED
+        sys.exit(say(str(error)))
 
 
 @app.command()
@@ -106,7 +90,7 @@ def stock_show(
         found = await sale.admin.levels(await sale.admin.items())
         return [level for level in found.values() if isinstance(level, Level)]
 
-    _print_levels(_with_sale(show), as_json)
+    _print_levels(with_sale(show), as_json)
 
 
 @stock.command("set")
@@ -123,6 +107,16 @@ def stock_set(
         typer.Option(metavar="TIME|none|default", help="When its sale starts, such as 2026-11-11T20:00:00+08:00."),
     ] = None,
     ends_at: Annotated[str | None, typer.Option(metavar="TIME|none|default", help="When it ends.")] = None,
+    hold: Annotated[
+        str | None, typer.Option(metavar="SECONDS|default", help="For how long its units are held.")
+    ] = None,
+    pay: Annotated[
+        str | None, typer.Option(metavar="SECONDS|default", help="For how long, from when the buyer goes to pay.")
+    ] = None,
+    price: Annotated[
+        str | None,
+        typer.Option(metavar="AMOUNT|none", help="Its price in the minor unit of the currency, such as 499EUR."),
+    ] = None,
     add: Annotated[bool, typer.Option("--add", help="Add so many to those that are left.")] = False,
     new_sale: Annotated[
         bool,
@@ -148,9 +142,9 @@ def stock_set(
         raise typer.BadParameter("goes with --new-sale", param_hint="--export")
     if add and new_sale:
         raise typer.BadParameter("not together with --new-sale", param_hint="--add")
-    changed = terms.read(limit, starts_at, ends_at)
+    changed = terms.read(limit, starts_at, ends_at, hold, pay, price)
     if doubt := terms.doubtful(changed):
-        _say(doubt)
+        say(doubt)
     if units is None and (add or new_sale or not changed):
         raise typer.BadParameter("say how many", param_hint="UNITS")
 
@@ -168,7 +162,7 @@ def stock_set(
             by=name_of(by),
         )
 
-    _print_levels([_with_sale(change)], as_json)
+    _print_levels([with_sale(change)], as_json)
 
 
 @stock.command("pause")
@@ -208,17 +202,17 @@ def _change_terms(sku: str, everything: bool, by: str, as_json: bool, **change: 
             except StockError as error:
                 if not everything:
                     raise
-                failed.append(_say(f"{one}: {error}"))  # the others are changed all the same
+                failed.append(say(f"{one}: {error}"))  # the others are changed all the same
         return done
 
-    _print_levels(_with_sale(change_each), as_json)
+    _print_levels(with_sale(change_each), as_json)
     raise typer.Exit(max(failed, default=0))
 
 
 @stock.command("remove")
 def stock_remove(sku: Annotated[str, typer.Option(help="The item.")], by: By = "") -> None:
     """Remove an item of which nothing was sold, such as one whose name was mistyped."""
-    _with_sale(lambda sale: sale.admin.remove(sku, by=name_of(by)))
+    with_sale(lambda sale: sale.admin.remove(sku, by=name_of(by)))
 
 
 @app.command()
@@ -228,9 +222,9 @@ def log(
     as_json: Json = False,
 ) -> None:
     """What operators have changed, the last change first: who, what, before and after."""
-    changes = _with_sale(lambda sale: sale.admin.log(sku, limit=limit))
+    changes = with_sale(lambda sale: sale.admin.log(sku, limit=limit))
     if as_json:
-        _print_json([dataclasses.asdict(change) for change in changes])
+        print_json([dataclasses.asdict(change) for change in changes])
     else:
         tables.print_log(changes)
 
@@ -253,7 +247,7 @@ def stock_unfence(
         await sale.admin.unfence(sku, by=name_of(by))
         return await sale.admin.level(sku)
 
-    _print_levels([_with_sale(unfence)], as_json)
+    _print_levels([with_sale(unfence)], as_json)
 
 
 @stock.command("accept-loss")
@@ -277,15 +271,15 @@ def stock_accept_loss(
         await sale.admin.accept_loss(sku, by=name_of(by))
         return await sale.admin.level(sku)
 
-    _print_levels([_with_sale(accept)], as_json)
+    _print_levels([with_sale(accept)], as_json)
 
 
 @app.command()
 def locks(as_json: Json = False) -> None:
     """The queue of each lock: the holder first, then the waiters in order."""
-    contenders = _with_sale(lambda sale: sale.admin.contenders())
+    contenders = with_sale(lambda sale: sale.admin.contenders())
     if as_json:
-        _print_json([dataclasses.asdict(contender) for contender in contenders])
+        print_json([dataclasses.asdict(contender) for contender in contenders])
         return
     tables.print_queues(contenders)
 
@@ -310,21 +304,21 @@ def check(
                 if page and compare:
                     faults = await sale.admin.faults_of([one.sku for one in page])
             except LockError as error:
-                _say(f"not compared with the lock system: {error}")
+                say(f"not compared with the lock system: {error}")
                 compare = False
             for one in page:
                 one.violations += [fault for fault in faults.get(one.sku, []) if fault not in one.violations]
             audits += page
             if time.monotonic() - said_at > _SAY_EVERY_S:
                 said_at = time.monotonic()
-                _say(f"looked at {len(audits):,} of {len(skus):,} items")
+                say(f"looked at {len(audits):,} of {len(skus):,} items")
         if sku and not audits:
             await sale.audit(sku)  # raises
         return audits
 
-    audits = _with_sale(audit)
+    audits = with_sale(audit)
     if as_json:
-        _print_json([dataclasses.asdict(one) | {"consistent": one.consistent} for one in audits])
+        print_json([dataclasses.asdict(one) | {"consistent": one.consistent} for one in audits])
     else:
         tables.print_audits(audits)
     raise typer.Exit(0 if all(one.consistent for one in audits) else 1)
@@ -332,46 +326,19 @@ def check(
 
 def _print_levels(levels: list[Level], as_json: bool) -> None:
     if as_json:
-        _print_json([dataclasses.asdict(level) for level in levels])
+        print_json([dataclasses.asdict(level) for level in levels])
         return
     tables.print_levels(levels)
-
-
-def _print_json(value: Any) -> None:
-    print(json.dumps(value, indent=2, allow_nan=False))  # noqa: T201
-
-
-def _with_sale(work: Callable[[Sale], Awaitable[Result]]) -> Result:
-    settings, hint = _settings()
-    for line in unknown_variables():
-        _say(line)
-
-    async def run() -> Result:
-        async with open_sale(settings) as sale:
-            return await work(sale)
-
-    try:
-        return asyncio.run(run())
-    except StockUnavailable as error:
-        raise SeckillError(f"{str(error).rstrip('.')}; {hint or f'{PREFIX}STORE says where it is'}") from None
-    except LockUnavailable as error:
-        raise SeckillError(f"{str(error).rstrip('.')}; {hint or f'{PREFIX}LOCK says where it is'}") from None
-
-
-def _settings() -> tuple[Settings, str]:
-    """The user's settings, or those of a `seckill up` that runs here; and a hint for when no server answers."""
-    if _lab is None:
-        return load(), ""
-    found: tuple[Settings, str] = _lab.settings(_say)
-    return found
 
 
 def _without_lab(command: typer.Context) -> None:
     raise SeckillError(f"`seckill {command.info_name}` is in the lab, which is not installed here; in a checkout: make")
 
 
-if _lab is not None:
-    app.add_typer(_lab.app)
+events.add_to(orders.orders, with_sale)
+
+if lab is not None:
+    app.add_typer(lab.app)
 else:
     for _name in _LAB_COMMANDS:
         app.command(_name, hidden=True, context_settings=_ANYTHING)(_without_lab)

@@ -1,23 +1,20 @@
 """Questions to the operator before data is lost, and the export of that data."""
 
-import csv
-import dataclasses
 import difflib
 import getpass
-import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Final, TextIO
 
 import typer
 
 from app.errors import ConfigurationError, SeckillError, UnknownItem
 from app.main import Sale
-from app.stock import Order
+from app.sale import EVERYTHING
+from app.sale.export import Format, head, lines
 
-_PAGE: Final = 1000
 _NAME_MAX: Final = 64
 
 
@@ -63,34 +60,30 @@ async def may_forget(sale: Sale, sku: str, export: Path | None, *, yes: bool) ->
 
 async def _export(sale: Sale, sku: str, file: Path) -> int:
     """Write all orders of an item to a new file, and return their number."""
-    count, after = 0, None
-    with _whole_file(file) as write:
-        while page := await sale.admin.orders(sku, after=after, limit=_PAGE):
-            for order in page:
-                write(dataclasses.asdict(order))
-            count, after = count + len(page), page[-1].id
+    count = 0
+    form: Format = "csv" if file.suffix.lower() == ".csv" else "jsonl"
+    with whole_file(file, "--export") as text:
+        text.write(head(form))
+        async for page in sale.admin.pages(sku, EVERYTHING):
+            text.write(lines(page.orders, form))
+            count += len(page.orders)
     return count
 
 
 @contextmanager
-def _whole_file(file: Path) -> Iterator[Callable[[dict[str, Any]], object]]:
-    """Create a file that appears only when it is complete; yield the function that writes an order to it."""
+def whole_file(file: Path, option: str) -> Iterator[TextIO]:
+    """Create a text file that appears only when it is complete."""
     if file.exists():
-        raise ConfigurationError(f"--export: {file} exists")
+        raise ConfigurationError(f"{option}: {file} exists")
     unfinished = file.with_name(f".{file.name}-{os.getpid()}")
     try:
         with unfinished.open("x", newline="", encoding="utf-8") as text:
             unfinished.chmod(0o600)  # the orders are confidential
-            if file.suffix.lower() == ".csv":
-                table = csv.DictWriter(text, [field.name for field in dataclasses.fields(Order)])
-                table.writeheader()
-                yield table.writerow
-            else:
-                yield lambda order: print(json.dumps(order), file=text)
+            yield text
             text.flush()
             os.fsync(text.fileno())
         unfinished.rename(file)
     except OSError as error:
-        raise SeckillError(f"--export: {file} can't be written: {error.strerror}") from None
+        raise SeckillError(f"{option}: {file} can't be written: {error.strerror}") from None
     finally:
         unfinished.unlink(missing_ok=True)

@@ -8,7 +8,7 @@ from rich.table import Column, Table
 
 from app.audit import Audit
 from app.cli import terms
-from app.stock import Change, Level
+from app.stock import Change, EventKind, Level, Order, Record, Step
 from fencelock import Contender
 from fencelock.contender import printable
 
@@ -17,11 +17,13 @@ _SHOWN_MAX: Final = 200
 
 def print_levels(levels: list[Level]) -> None:
     """Print units left and sold of each item."""
-    table = Table("item", "stock", "sold", "at the start", "own terms")
+    held = any(level.held for level in levels)
+    table = Table("item", "stock", *(["held"] if held else []), "sold", "at the start", "own terms")
     for level in levels:
         table.add_row(
             level.sku,
             str(level.stock),
+            *([str(level.held)] if held else []),
             str(level.lucky),
             "not recorded" if level.initial is None else str(level.initial),
             _foreign(terms.shown(level.terms)),
@@ -52,11 +54,14 @@ def print_audits(audits: list[Audit]) -> None:
         if not wrong:
             return
         audits = wrong
-    table = Table("item", "stock", "sold", "at the start", "orders", "units ordered", "", title="Audit")
+    held = any(one.held for one in audits)
+    columns = ("item", "stock", *(["held"] if held else []), "sold", "at the start", "orders", "units ordered", "")
+    table = Table(*columns, title="Audit")
     for one in audits:
         start = "not recorded" if one.initial is None else str(one.initial)
         verdict = "[green]consistent[/]" if one.consistent else "[red]NOT consistent[/]"
-        table.add_row(one.sku, str(one.stock), str(one.lucky), start, str(one.orders), str(one.units_ordered), verdict)
+        units = (one.stock, *([one.held] if held else []), one.lucky, start, one.orders, one.units_ordered)
+        table.add_row(one.sku, *map(str, units), verdict)
     console.print(table if audits else "There is no item; set one's stock with: seckill stock set 300")
     for one in audits:
         for violation in one.violations:
@@ -92,3 +97,49 @@ def print_queues(contenders: list[Contender]) -> None:
             "none" if contender.ttl_left_s is None else f"{contender.ttl_left_s:.0f} s",
         )
     Console().print(table)
+
+
+def print_orders(orders: list[Order]) -> None:
+    """Print a line for each order."""
+    if not orders:
+        Console().print("There is no such order.")
+        return
+    names = (
+        "began",
+        Column("number", overflow="fold"),
+        "state",
+        "units",
+        "buyer",
+        "ref",
+        "to pay",
+        "payment",
+        "due back",
+    )
+    table = Table(*names)
+    for one in orders:
+        record = one.record
+        paid, due = (record.payment_ref or "", " ".join(record.refunds_due)) if record else ("", "")
+        texts = (record.ref or "" if record else "", _money(record), paid, due)
+        number = one.id.rpartition("~")[0]
+        table.add_row(
+            *map(_foreign, (terms.moment(one.sold_at), number, one.state, str(one.quantity), one.buyer or "", *texts))
+        )
+    Console().print(table)
+
+
+def print_life(order: Order) -> None:
+    """Print an order, and a line for each of its events."""
+    print_orders([order])
+    began = Step(EventKind.SOLD, round(order.sold_at * 1000), order.token, order.batch_id)
+    table = Table("when", "event", "token", Column("batch", overflow="fold"), Column("facts", overflow="fold"))
+    for step in order.record.steps if order.record else (began,):
+        said = ", ".join(f"{name} {value}" for name, value in step.facts.items())
+        table.add_row(
+            *map(_foreign, (terms.moment(step.at_ms / 1000), step.kind, str(step.token), step.batch_id, said))
+        )
+    Console().print(table)
+
+
+def _money(record: Record | None) -> str:
+    """The amount of an order, in the minor unit of its currency."""
+    return "" if record is None or record.to_pay is None else f"{record.to_pay} {record.currency or ''}".rstrip()

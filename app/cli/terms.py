@@ -15,18 +15,35 @@ Value = TypeVar("Value")
 NONE: Final = "none"  # no limit, no start, no end
 DEFAULT: Final = "default"  # as the settings have it
 _LIMIT_MAX: Final = 10**6
+_WINDOW_MAX_S: Final = 86_400
 _UNITS: Final = "a number of units, a million at most"
+_SECONDS: Final = "a whole number of seconds, a day at most"
+_PRICE: Final = "a price in the minor unit of its currency, such as 499EUR"
 
 
-def read(limit: str | None, starts_at: str | None, ends_at: str | None) -> TermsChange:
+def read(
+    limit: str | None,
+    starts_at: str | None,
+    ends_at: str | None,
+    hold: str | None = None,
+    pay: str | None = None,
+    price: str | None = None,
+) -> TermsChange:
     """Parse the options; one that is None changes nothing. Raises `typer.BadParameter`, which names the option."""
     found = TermsChange()
     if limit is not None:
-        found["limit_per_buyer"] = _value(limit, "--limit", _units)
+        found["limit_per_buyer"] = _value(limit, "--limit", _units, _UNITS)
     if starts_at is not None:
-        found["starts_at"] = _value(starts_at, "--starts-at", _read_moment)
+        found["starts_at"] = _value(starts_at, "--starts-at", _read_moment, A_MOMENT)
     if ends_at is not None:
-        found["ends_at"] = _value(ends_at, "--ends-at", _read_moment)
+        found["ends_at"] = _value(ends_at, "--ends-at", _read_moment, A_MOMENT)
+    if hold is not None:
+        found["hold_s"] = _value(hold, "--hold", _seconds, _SECONDS)
+    if pay is not None:
+        found["pay_s"] = _value(pay, "--pay", _seconds, _SECONDS)
+    if price is not None:
+        amount = None if price == NONE else _value(price, "--price", _price, _PRICE)
+        found["price"], found["currency"] = amount or (None, None)
     start, end = found.get("starts_at"), found.get("ends_at")
     if start and end and end <= start:
         raise typer.BadParameter("must be later than --starts-at", param_hint="--ends-at")
@@ -50,23 +67,42 @@ def shown(terms: Terms) -> str:
         found.append(f"starts {moment(terms.starts_at)}" if terms.starts_at else "has started")
     if terms.ends_at is not None:
         found.append(f"ends {moment(terms.ends_at)}" if terms.ends_at else "never ends")
+    if terms.price is not None:
+        found.append(f"{terms.price} {terms.currency or 'each'}")
+    if terms.hold_s is not None:
+        found.append(f"held for {terms.hold_s:g} s")
+    if terms.pay_s is not None:
+        found.append(f"{terms.pay_s:g} s to pay")
     if terms.paused is not None:
         found.append(f"PAUSED: {terms.paused}")
     return ", ".join(found)
 
 
-def _value(text: str, option: str, read_one: Callable[[str], Value]) -> Value | None:
+def _value(text: str, option: str, read_one: Callable[[str], Value], wanted: str) -> Value | None:
     try:
         return None if text == DEFAULT else read_one("0" if text == NONE else text)
     except ValueError:
-        wanted = f"{_UNITS if option == '--limit' else A_MOMENT}, `{NONE}` or `{DEFAULT}`"
-        raise typer.BadParameter(f"{text!r} is not {wanted}", param_hint=option) from None
+        words = f"`{DEFAULT}`" if option in ("--hold", "--pay") else f"`{NONE}` or `{DEFAULT}`"
+        raise typer.BadParameter(f"{text!r} is not {wanted}, {words}", param_hint=option) from None
 
 
 def _units(text: str) -> int:
     if not re.fullmatch("[0-9]{1,7}", text) or int(text) > _LIMIT_MAX:
         raise ValueError
     return int(text)
+
+
+def _seconds(text: str) -> float:
+    if not re.fullmatch("[0-9]{1,5}", text) or not 1 <= int(text) <= _WINDOW_MAX_S:
+        raise ValueError
+    return float(text)
+
+
+def _price(text: str) -> tuple[int, str]:
+    match = re.fullmatch("([0-9]{1,11}) ?([A-Z]{3})", text)
+    if match is None:
+        raise ValueError
+    return int(match[1]), match[2]
 
 
 def _read_moment(text: str) -> float:

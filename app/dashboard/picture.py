@@ -135,12 +135,13 @@ def last_events(instances: Iterable[InstanceState]) -> list[InstanceEvent]:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Units left and sold at a moment (`at`, in seconds since 1970), and what each instance had sold by then."""
+    """Units left, held and sold at a moment (`at`, in seconds since 1970), and what each instance had sold by then."""
 
     at: float
     stock: int
     lucky: int
     units: dict[str, int]
+    held: int = 0
 
 
 @dataclass(frozen=True, slots=True)

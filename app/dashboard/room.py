@@ -232,7 +232,7 @@ class ControlRoom:
         for sku, samples in self._samples.items():
             level = levels.get(sku)
             if isinstance(level, Level):
-                samples.append(Sample(now, level.stock, level.lucky, units))
+                samples.append(Sample(now, level.stock, level.lucky, units, level.held))
             while samples and samples[0].at < now - _KEPT_S:
                 samples.popleft()
 

@@ -1,8 +1,55 @@
 """The flash sale: the pure decision about it, the queue of the buyers, and the worker that serves it."""
 
 from app.sale.admin import Admin
-from app.sale.decision import Answer, Outcome, Purchase, decide
+from app.sale.commands import (
+    Answer,
+    Cancel,
+    CancelOutcome,
+    Command,
+    Confirm,
+    ConfirmOutcome,
+    Expire,
+    ExpiryOutcome,
+    Extend,
+    ExtendOutcome,
+    Hold,
+    HoldOutcome,
+    OrderCommand,
+    Outcome,
+    Purchase,
+    Refund,
+    RefundOutcome,
+)
+from app.sale.decision import decide
+from app.sale.find import ATTENTION, EVERYTHING, Found, Wanted, WantedState
 from app.sale.rules import Rules
 from app.sale.shop import Shop
 
-__all__ = ["Admin", "Answer", "Outcome", "Purchase", "Rules", "Shop", "decide"]
+__all__ = [
+    "ATTENTION",
+    "EVERYTHING",
+    "Admin",
+    "Answer",
+    "Cancel",
+    "CancelOutcome",
+    "Command",
+    "Confirm",
+    "ConfirmOutcome",
+    "Expire",
+    "ExpiryOutcome",
+    "Extend",
+    "ExtendOutcome",
+    "Found",
+    "Hold",
+    "HoldOutcome",
+    "OrderCommand",
+    "Outcome",
+    "Purchase",
+    "Refund",
+    "RefundOutcome",
+    "Rules",
+    "Shop",
+    "Wanted",
+    "WantedState",
+    "decide",
+]

@@ -5,12 +5,14 @@ import contextlib
 import dataclasses
 import difflib
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Final
 
 from typing_extensions import Unpack
 
 from app.errors import EXPECTED, HoursNotPossible, NotInCatalogue, StockCorrupt, StockError, UnknownItem
+from app.sale.commands import Answer, Cancel, CancelOutcome, Refund, RefundOutcome
+from app.sale.find import Found, Wanted, find, pages
 from app.sale.shop import Shop
 from app.stock import Change, Fence, Level, Order, Restock, StockStore, TermsChange
 from app.stock.refusals import foreign, superseded
@@ -66,6 +68,44 @@ class Admin:
     async def orders(self, sku: str, *, after: str | None = None, limit: int = 100) -> list[Order]:
         """Orders of an item, oldest first."""
         return await self._store.orders(sku, after=after, limit=limit)
+
+    async def find(self, sku: str, wanted: Wanted, *, after: str | None = None, limit: int = 100) -> Found:
+        """Find orders of an item. Raises `ValueError` if `after` is no order of it."""
+        return await find(self._store, sku, wanted, after=after, limit=limit)
+
+    def pages(self, sku: str, wanted: Wanted) -> AsyncIterator[Found]:
+        """All orders of an item that are wanted, page by page."""
+        return pages(self._store, sku, wanted)
+
+    async def numbered(self, number: str) -> Order | None:
+        """An order by its number, with or without the secret."""
+        return await self._store.numbered(number)
+
+    async def cancel(self, order: Order, *, by: str) -> Answer:
+        """Give back what an order holds. Raises what `Shop.buy` raises."""
+        parts = self._shop.parts_of(order.id)
+        return await self._shop.buy(Cancel(*parts, by)) if parts else Answer(CancelOutcome.NOT_FOUND, 0)
+
+    async def refund(self, order: Order, *, restock: bool, payment_ref: str | None = None, by: str) -> Answer:
+        """Note that money was given back. Raises what `Shop.buy` raises."""
+        parts = self._shop.parts_of(order.id)
+        if parts is None:
+            return Answer(RefundOutcome.NOT_FOUND, 0)
+        return await self._shop.buy(Refund(*parts, restock, payment_ref, by))
+
+    async def erase(self, sku: str, buyer: str, *, by: str = "", wait_s: float = 10.0) -> int:
+        """Remove a buyer's name from an item, and keep the numbers. Returns how many entries of the journal had it."""
+
+        @contextlib.asynccontextmanager
+        async def under() -> AsyncIterator[Fence]:
+            async with self._locks.lock(self._shop.lock_name(sku)).holding(wait_s=wait_s) as grant:
+                grant.ensure_held()
+                yield Fence(grant.token, grant.source)
+
+        found = await self._store.erase(sku, buyer, under, by=by)
+        if found:
+            await self._tell(sku)
+        return found
 
     async def set_stock(self, sku: str, stock: int, *, wait_s: float = 10.0, **how: Unpack[Restock]) -> Level:
         """Set the units left (see `Restock`), under the lock and past the fence like any other write."""

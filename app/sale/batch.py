@@ -1,19 +1,23 @@
 """The decisions of a batch, item by item: the orders for the store, and the answers for the buyers."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
-from app.sale.decision import Answer, Decision, Outcome, Purchase, decide, outside
+from app.sale.commands import Answer, Confirm, Expire, Hold, HoldOutcome, Outcome, Purchase, fingerprint, key_of
+from app.sale.decision import OUTCOMES, Decision, Windows, decide, outside
 from app.sale.queue import Entry, EntryState, Item
-from app.stock import Ask, Batch, Refused, Settled, Snapshot, Sold, Terms, new_secrets
+from app.stock import Ask, Batch, Held, Refused, Settled, Snapshot, Sold, Terms, new_secrets
 
 _ABOUT_NOBODY: Final = Ask()
 
 
 @dataclass(slots=True, eq=False)
 class Part:
-    """The part of a batch that is about one item. `units`: how many it sells; `terms`: those it was decided on."""
+    """The part of a batch that is about one item.
+
+    `units`: how many it takes from the stock; `terms`: those that it was decided on.
+    """
 
     item: Item
     write: Batch
@@ -24,8 +28,14 @@ class Part:
 
     @property
     def changes_something(self) -> bool:
-        """Whether there is anything to write: sales, or refusals to remember."""
-        return bool(self.write.sold or self.write.refused)
+        """Whether there is anything to write: orders, changes of them, or answers to remember."""
+        return bool(self.write.entries or self.write.refused)
+
+    @property
+    def units_sold(self) -> int:
+        """How many are sold for good: at once, or as they are paid."""
+        paid = sum(change.units.lucky for change in self.write.changes if change.units.lucky > 0)
+        return paid + sum(one.quantity for one in self.write.sold)
 
     @property
     def sells_the_last(self) -> bool:
@@ -42,56 +52,101 @@ class Part:
         for entry in self.entries:
             entry.state = state
 
-    def answers(self, order_ids: Iterable[str]) -> Iterator[tuple[Entry, Answer | Exception]]:
-        """The answer for each buyer once the batch is written, given the ids of its orders in their order."""
-        ids = iter(order_ids)
+    def answers(self, order_ids: Sequence[str]) -> Iterator[tuple[Entry, Answer | Exception]]:
+        """The answer for each buyer once the batch is written, given the ids of its new orders: the held ones first."""
+        held = len(self.write.held)
+        ids = iter(order_ids[held:]), iter(order_ids[:held])
         told: list[Answer | Exception] = []
         for entry, decision in zip(self.entries, self.decisions, strict=True):
-            told.append(_answer(entry.purchase, decision, ids, told))
+            told.append(_answer(entry, decision, *ids, told))
             yield entry, told[-1]
 
 
 def _answer(
-    purchase: Purchase, decision: Decision, order_ids: Iterator[str], earlier: Sequence[Answer | Exception]
+    entry: Entry,
+    decision: Decision,
+    sold: Iterator[str],
+    held: Iterator[str],
+    earlier: Sequence[Answer | Exception],
 ) -> Answer | Exception:
     if decision.settled is not None:
-        settled = decision.settled
-        return Answer(Outcome(settled.outcome), settled.quantity, settled.order_id, replayed=True)
+        settled, record = decision.settled, decision.record
+        outcome = OUTCOMES[type(entry.command)](settled.outcome)
+        order_id = settled.order_id or (f"{entry.item.sku}~{record.number}~{record.secret}" if record else None)
+        return Answer(outcome, record.quantity if record else settled.quantity, order_id, True, record, decision.refund)
     if decision.repeats is not None:
         first = earlier[decision.repeats]
-        if isinstance(first, Exception):
-            return first
-        return Answer(first.outcome, first.quantity, first.order_id, replayed=True)
+        return first if isinstance(first, Exception) else first._replace(replayed=True)
     if decision.error is not None:
         return decision.error
     assert decision.outcome is not None  # noqa: S101 - for the type checker
-    return Answer(decision.outcome, purchase.quantity, next(order_ids) if decision.outcome is Outcome.SOLD else None)
+    quantity = entry.command.quantity if isinstance(entry.command, Purchase | Hold) else 0
+    if decision.outcome is Outcome.SOLD:
+        return Answer(decision.outcome, quantity, next(sold))
+    if decision.holds is not None:
+        new_id = next(held)
+        record = replace(decision.holds, number=new_id.split("~")[1], secret=new_id.rpartition("~")[2])
+        return Answer(decision.outcome, record.quantity, new_id, record=record)
+    found = decision.record
+    order_id = f"{entry.item.sku}~{found.number}~{found.secret}" if found is not None else None
+    own = found.quantity if found is not None else quantity
+    return Answer(decision.outcome, own, order_id, record=found, refund=decision.refund)
 
 
-def decide_part(item: Item, batch_id: str, snapshot: Snapshot, entries: Sequence[Entry], *, everywhere: Terms) -> Part:
+def decide_part(
+    item: Item,
+    batch_id: str,
+    snapshot: Snapshot,
+    entries: Sequence[Entry],
+    *,
+    everywhere: Terms,
+    token: int = 0,
+    grace_s: float = 0.0,
+) -> Part:
     """Decide on the buyers of an item who still wait."""
     entries = [entry for entry in entries if entry.wanted]
-    purchases = [entry.purchase for entry in entries]
+    commands = [entry.command for entry in entries]
     terms = snapshot.terms.completed_by(everywhere)
     may_be_closed = terms.starts_at or terms.ends_at or terms.paused
     closed = [outside(terms, entry.came_at) for entry in entries] if may_be_closed else []
-    decisions = decide(snapshot, purchases, limit_per_buyer=terms.limit_per_buyer or 0, closed=closed)
-    decided = list(zip(purchases, decisions, strict=True))
-    served = [purchase for purchase, decision in decided if decision.outcome is Outcome.SOLD]
-    units = sum(purchase.quantity for purchase in served)
-    # "Sold out" needs no record in the store: the answer stays the same while nothing is left. "Not started" and
-    # "paused" are not final; "ended" is, as the same purchase may still wait at another instance.
-    lasting = {Outcome.LIMIT_REACHED, Outcome.ENDED} | ({Outcome.SOLD_OUT} if units < snapshot.stock else set())
-    sold = [
-        Sold(one.quantity, one.buyer, one.key, secret)
-        for one, secret in zip(served, new_secrets(len(served)), strict=True)
+    decisions, changes = decide(
+        snapshot,
+        commands,
+        limit_per_buyer=terms.limit_per_buyer or 0,
+        closed=closed,
+        windows=Windows.of(terms, grace_s),
+        token=token,
+        batch_id=batch_id,
+    )
+    decided = list(zip(commands, decisions, strict=True))
+    served = [one for one, decision in decided if isinstance(one, Purchase) and decision.outcome is Outcome.SOLD]
+    holding = [(command, decision.holds) for command, decision in decided if decision.holds is not None]
+    secrets = new_secrets(len(served) + len(holding))
+    sold = [Sold(one.quantity, one.buyer, one.key, secret) for one, secret in zip(served, secrets, strict=False)]
+    held = [
+        Held(replace(record, secret=secret), key_of(command))
+        for (command, record), secret in zip(holding, secrets[len(served) :], strict=True)
     ]
-    refused = [
-        Refused(one.key, Settled(decision.outcome, one.quantity, one.buyer))
-        for one, decision in decided
-        if decision.outcome in lasting and one.key is not None
-    ]
-    write = Batch(batch_id, snapshot.stock, sold, refused, snapshot.last_entry, snapshot.version)
+    units = sum(one.quantity for one in sold) + sum(one.record.quantity for one in held)
+    units -= sum(change.units.stock for change in changes)
+    # "Sold out" needs no record in the store while it stays the same: while nothing is left, and nothing can come back.
+    # "Not started" and "paused" are not final; "ended" is, as the same purchase may still wait at another instance.
+    may_return = snapshot.held or held
+    lasting = {Outcome.LIMIT_REACHED, Outcome.ENDED, HoldOutcome.LIMIT_REACHED, HoldOutcome.ENDED}
+    if units < snapshot.stock or may_return:
+        lasting |= {Outcome.SOLD_OUT, HoldOutcome.SOLD_OUT}
+    refused = []
+    for command, decision in decided:
+        if decision.outcome is Outcome.SOLD:  # most of them
+            continue
+        if (key := key_of(command)) is None or decision.outcome is None or decision.holds is not None:
+            continue
+        if isinstance(command, Purchase | Hold) and decision.outcome not in lasting and decision.record is None:
+            continue
+        quantity, buyer = fingerprint(command)
+        order_id = f"{item.sku}~{decision.record.number}~{decision.record.secret}" if decision.record else None
+        refused.append(Refused(key, Settled(decision.outcome, quantity, buyer, order_id)))
+    write = Batch(batch_id, snapshot.stock, sold, refused, snapshot.last_entry, snapshot.version, held, changes)
     return Part(item, write, units, entries, decisions, terms)
 
 
@@ -104,7 +159,23 @@ def by_item(entries: Iterable[Entry]) -> dict[Item, list[Entry]]:
 
 
 def ask(entries: Sequence[Entry]) -> Ask:
-    """Return what a decision on these buyers needs to know."""
-    keys = [entry.purchase.key for entry in entries if entry.purchase.key is not None]
-    names = [entry.purchase.buyer for entry in entries if entry.purchase.buyer is not None]
-    return Ask(list(dict.fromkeys(names)), list(dict.fromkeys(keys))) if keys or names else _ABOUT_NOBODY
+    """Return what a decision on these commands needs to know."""
+    keys, names, orders, payments, holds = list[str](), list[str](), list[str](), list[str](), False
+    for entry in entries:
+        command = entry.command
+        if (key := command.key if type(command) is Purchase else key_of(command)) is not None:
+            keys.append(key)
+        if isinstance(command, Purchase | Hold):
+            if command.buyer is not None:
+                names.append(command.buyer)
+            holds = holds or type(command) is Hold
+        else:
+            holds = True
+            if not isinstance(command, Expire):
+                orders.append(command.number)
+            if isinstance(command, Confirm):
+                payments.append(command.payment_ref)
+    if not (keys or names or holds):
+        return _ABOUT_NOBODY
+    names, keys, orders, payments = (list(dict.fromkeys(some)) for some in (names, keys, orders, payments))
+    return Ask(names, keys, orders, payments, holds)

@@ -1,59 +1,107 @@
-"""The one rule of the sale, as a pure function: which buyers of a batch get a unit."""
+"""The one rule of the sale, as a pure function: what becomes of the commands of a batch."""
 
+import hmac
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from app.errors import BuyerRequired, KeyReused, SeckillError, StockCorrupt
-from app.stock import DEFAULT_SKU, Settled, Snapshot, Terms
-
-
-class Outcome(StrEnum):
-    """The outcome of a purchase."""
-
-    SOLD = "sold"
-    SOLD_OUT = "sold_out"
-    LIMIT_REACHED = "limit_reached"
-    NOT_STARTED = "not_started"
-    ENDED = "ended"
-    PAUSED = "paused"
-
-
-# Each buyer has one of these two: named tuples, as they are made in half the time.
-class Purchase(NamedTuple):
-    """A buyer's request. Two purchases of one item with the same `key` are one."""
-
-    quantity: int = 1
-    sku: str = DEFAULT_SKU
-    buyer: str | None = None
-    key: str | None = None
-
-
-class Answer(NamedTuple):
-    """The answer to a buyer. `replayed`: the same idempotency key got it before."""
-
-    outcome: Outcome
-    quantity: int
-    order_id: str | None = None
-    replayed: bool = False
+from app.sale.commands import (
+    AnyOutcome,
+    Cancel,
+    CancelOutcome,
+    Command,
+    Confirm,
+    ConfirmOutcome,
+    Expire,
+    ExpiryOutcome,
+    Extend,
+    ExtendOutcome,
+    Hold,
+    HoldOutcome,
+    OrderCommand,
+    Outcome,
+    Purchase,
+    Refund,
+    RefundOutcome,
+    fingerprint,
+    key_of,
+)
+from app.stock import (
+    NO_UNITS,
+    EventKind,
+    OrderChange,
+    OrderState,
+    Record,
+    Settled,
+    Snapshot,
+    Step,
+    Terms,
+    Units,
+    changed,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The decision on a purchase.
+    """The decision on a command.
 
-    It is one of these: a new decision (`outcome` alone); the repeat of a purchase that was settled before (`settled`);
+    It is one of these: a new decision (`outcome`); the repeat of a command that was settled before (`settled`);
     the repeat of an earlier one of the same batch (`repeats`, its index); `error` if no decision is possible.
+    `holds`: the new order, if it is a hold that gets its units; `record`: the order that it is about, as it stands
+    then; `refund`: the payment to give back.
     """
 
-    outcome: Outcome | None = None
+    outcome: AnyOutcome | None = None
     settled: Settled | None = None
     repeats: int | None = None
     error: SeckillError | None = None
+    holds: Record | None = None
+    record: Record | None = None
+    refund: str | None = None
+
+
+_HOLD_S: Final = 600.0
+_PAY_S: Final = 900.0
+
+
+class Windows(NamedTuple):
+    """For how long units are held, and at what price (of a unit, in the minor unit of the currency)."""
+
+    hold_ms: int = 600_000
+    pay_ms: int = 900_000
+    grace_ms: int = 60_000
+    price: int | None = None
+    currency: str | None = None
+
+    @classmethod
+    def of(cls, terms: Terms, grace_s: float) -> "Windows":
+        """Those of an item on these terms; the second window is not shorter than the first."""
+        hold_ms = round((terms.hold_s or _HOLD_S) * 1000)
+        pay_ms = max(hold_ms, round((terms.pay_s or _PAY_S) * 1000))
+        return cls(hold_ms, pay_ms, round(grace_s * 1000), terms.price, terms.currency)
+
+
+_BY_DEFAULT: Final = Windows()
+
+
+class Decided(NamedTuple):
+    """The decisions on a batch, in its order, and the changes of orders that they need."""
+
+    decisions: list[Decision]
+    changes: list[OrderChange]
 
 
 _SELL: Final = Decision(Outcome.SOLD)
+_BUYER_REQUIRED: Final = "each buyer may have a limited number of units: say who is buying"
+OUTCOMES: Final[dict[type[Any], type[Any]]] = {
+    Purchase: Outcome,
+    Hold: HoldOutcome,
+    Confirm: ConfirmOutcome,
+    Extend: ExtendOutcome,
+    Cancel: CancelOutcome,
+    Refund: RefundOutcome,
+}
 
 
 def outside(terms: Terms, at: float) -> Outcome | None:
@@ -67,69 +115,308 @@ def outside(terms: Terms, at: float) -> Outcome | None:
 
 def decide(
     snapshot: Snapshot,
-    purchases: Sequence[Purchase],
+    commands: Sequence[Command],
     *,
     limit_per_buyer: int = 0,
     closed: Sequence[Outcome | None] = (),
-) -> list[Decision]:
-    """Give each purchase its outcome, in order: first come, first served, as far as the units go.
+    windows: Windows = _BY_DEFAULT,
+    token: int = 0,
+    batch_id: str = "",
+) -> Decided:
+    """Give each command its outcome, in order: first come, first served, as far as the units go.
 
-    A purchase gets all the units that it wants or none; one that is too large does not close the sale to smaller ones
-    behind it. `limit_per_buyer` is in units, 0 for none. `closed`: the outcome of each that came outside of the
-    hours, unless it is a repeat; empty if none did.
+    A buyer gets all the units that they want or none; a purchase that is too large does not close the sale to smaller
+    ones behind it. What has run out goes back first, but for orders whose payment is in this very batch.
+    `limit_per_buyer` is in units, 0 for none. `closed`: the outcome of each that came outside of the hours, unless it
+    is a repeat; empty if none did. `token` and `batch_id`: of the batch, for the events.
     """
-    left = snapshot.stock
-    bought = dict(snapshot.bought)
+    now = _Now(snapshot, limit_per_buyer, windows, token, batch_id)
+    if snapshot.due:
+        now.give_back({command.number for command in commands if isinstance(command, Confirm)})
     seen: dict[str, int] = {}
     decisions: list[Decision] = []
-    for index, purchase in enumerate(purchases):
-        decision = _repeat(snapshot, purchases, seen, purchase) if purchase.key is not None else None
+    for index, command in enumerate(commands):
+        key = command.key if type(command) is Purchase else key_of(command)
+        decision = _repeat(snapshot, commands, seen, command, key) if key is not None else None
         if decision is None:
-            had = bought.get(purchase.buyer, 0) if purchase.buyer else 0
-            if closed and (refusal := closed[index]):
-                decision = Decision(refusal)
-            elif limit_per_buyer and purchase.buyer is None:
-                decision = Decision(
-                    error=BuyerRequired("each buyer may have a limited number of units: say who is buying")
-                )
-            elif (
-                not left
-            ):  # before the limit is checked: this answer is not recorded, and a repeat must get the same one again
-                decision = Decision(Outcome.SOLD_OUT)
-            elif limit_per_buyer and had + purchase.quantity > limit_per_buyer:
-                decision = Decision(Outcome.LIMIT_REACHED)
-            elif purchase.quantity > left:
-                decision = Decision(Outcome.SOLD_OUT)
+            if isinstance(command, Purchase):
+                decision = now.buy(command, closed[index] if closed else None)
+            elif isinstance(command, Hold):
+                decision = now.hold(command, closed[index] if closed else None)
+            elif isinstance(command, Expire):
+                decision = Decision(ExpiryOutcome.MORE if snapshot.more_due else ExpiryOutcome.DONE)
             else:
-                decision = _SELL
-                left -= purchase.quantity
-                if purchase.buyer:
-                    bought[purchase.buyer] = had + purchase.quantity
-            if purchase.key is not None and decision.error is None:
-                seen[purchase.key] = index
+                decision = now.change(command)
+            if key is not None and decision.error is None:
+                seen[key] = index
+        elif decision.settled is not None and type(command) is not Purchase:
+            decision = now.again(command, decision.settled)
         decisions.append(decision)
-    return decisions
+    return Decided(decisions, now.changes)
+
+
+class _Now:
+    """The item as it stands in the middle of a batch."""
+
+    __slots__ = (
+        *("_batch_id", "_limit", "_token", "_windows", "at_ms", "bought", "changes", "left", "open", "payments"),
+        *("records", "snapshot"),
+    )
+
+    def __init__(self, snapshot: Snapshot, limit: int, windows: Windows, token: int, batch_id: str) -> None:
+        self.snapshot = snapshot
+        self.left = snapshot.stock
+        self.bought = dict(snapshot.bought)
+        self.records = dict(snapshot.records)
+        self.open = dict(snapshot.open)
+        self.payments = dict(snapshot.payments)
+        self.changes: list[OrderChange] = []
+        self.at_ms = snapshot.now_ms
+        self._limit = limit
+        self._windows = windows
+        self._token = token
+        self._batch_id = batch_id
+
+    # -- new orders --------------------------------------------------------------------------------------------------
+
+    def buy(self, wish: Purchase, closed: Outcome | None) -> Decision:
+        """Sell at once."""
+        if closed is not None:
+            return Decision(closed)
+        had = self.bought.get(wish.buyer, 0) if wish.buyer else 0
+        if self._limit and wish.buyer is None:
+            return Decision(error=BuyerRequired(_BUYER_REQUIRED))
+        if not self.left:
+            # Before the limit is checked: this answer may not be recorded, and a repeat must get the same one again.
+            return Decision(Outcome.SOLD_OUT)
+        if self._limit and had + wish.quantity > self._limit:
+            return Decision(Outcome.LIMIT_REACHED)
+        if wish.quantity > self.left:
+            return Decision(Outcome.SOLD_OUT)
+        self.left -= wish.quantity
+        if wish.buyer:
+            self.bought[wish.buyer] = had + wish.quantity
+        return _SELL
+
+    def hold(self, wish: Hold, closed: Outcome | None) -> Decision:
+        """Hold units; a buyer who can't have them and has a hold already is shown that."""
+        found = self.buy(Purchase(wish.quantity, wish.sku, wish.buyer), closed)
+        if found is not _SELL:
+            own = self.records.get(self.open.get(wish.buyer, "")) if wish.buyer else None
+            if own is not None and own.state is OrderState.HELD:
+                return Decision(HoldOutcome.HELD, record=own)
+            return found if found.outcome is None else Decision(HoldOutcome(found.outcome))
+        windows, pay_by_ms = self._windows, self.at_ms + self._windows.hold_ms
+        record = Record(
+            "",
+            "",
+            OrderState.HELD,
+            wish.quantity,
+            wish.buyer,
+            wish.ref,
+            pay_by_ms,
+            pay_by_ms + windows.grace_ms,
+            price=windows.price,
+            currency=windows.currency,
+            request_id=wish.request_id,
+            steps=(Step(EventKind.HELD, self.at_ms, self._token, self._batch_id),),
+        )
+        return Decision(HoldOutcome.HELD, holds=record)
+
+    # -- orders that are there ---------------------------------------------------------------------------------------
+
+    def give_back(self, being_paid: set[str]) -> None:
+        """Expire what has run out."""
+        for number in self.snapshot.due:
+            order = self.records.get(number)
+            if order is not None and order.state is OrderState.HELD and number not in being_paid:
+                self._release(order, EventKind.EXPIRED, OrderState.EXPIRED)
+
+    def again(self, command: Command, settled: Settled) -> Decision:
+        """Answer a settled command once more, with its order as it stands."""
+        number = settled.order_id.split("~")[1] if settled.order_id else getattr(command, "number", "")
+        owed = settled.outcome in (ConfirmOutcome.DUPLICATE_PAYMENT, ConfirmOutcome.REFUND_DUE)
+        refund = command.payment_ref if isinstance(command, Confirm) and owed else None
+        return Decision(settled=settled, record=self.records.get(number), refund=refund)
+
+    def change(self, command: OrderCommand) -> Decision:
+        """Change an order."""
+        order = self.records.get(command.number)
+        if order is None or not hmac.compare_digest(order.secret, command.secret):
+            return Decision(OUTCOMES[type(command)].NOT_FOUND)
+        match command:
+            case Confirm():
+                return self._confirm(order, command)
+            case Extend():
+                return self._extend(order)
+            case Cancel():
+                return self._cancel(order, command)
+            case Refund():
+                return self._refund(order, command)
+
+    def _confirm(self, order: Record, paid: Confirm) -> Decision:  # noqa: PLR0911 - a case each
+        ref, outcome = paid.payment_ref, ConfirmOutcome
+        if order.state is OrderState.SOLD:  # it was sold at once, and is not waiting for any payment
+            return Decision(outcome.NOT_FOUND)
+        owner = self.payments.get(ref)
+        if owner is not None and owner != order.number:
+            return Decision(outcome.PAYMENT_REF_IN_USE, record=order)
+        if owner is not None:  # this notice has come before
+            if ref == order.payment_ref:
+                return Decision(outcome.ALREADY_CONFIRMED, record=order)
+            return Decision(_not_needed(order), record=order, refund=ref)
+        if order.state in (OrderState.CONFIRMED, OrderState.REFUNDED, OrderState.CANCELLED):
+            return self._owe(order, paid)
+        if mismatch := _mismatch(order, paid):
+            last = order.steps[-1]
+            if (last.kind, dict(last.facts)) != (EventKind.AMOUNT_MISMATCH, mismatch):
+                order = self._write(order, EventKind.AMOUNT_MISMATCH, facts=mismatch)
+            return Decision(outcome.AMOUNT_MISMATCH, record=order)
+        facts: dict[str, Any] = {"payment_ref": ref} | ({"amount": paid.amount} if paid.amount is not None else {})
+        bought, units = 0, Units(held=-order.quantity, lucky=order.quantity)
+        if order.state is OrderState.EXPIRED:
+            had = self.bought.get(order.buyer, 0) if order.buyer else 0
+            over = self._limit and order.buyer and had + order.quantity > self._limit
+            if self.left < order.quantity or over:
+                return self._owe(order, paid)
+            self.left -= order.quantity
+            bought, units = order.quantity, Units(stock=-order.quantity, lucky=order.quantity)
+            facts["late"] = True
+        self._close(order)
+        done: dict[str, Any] = {"state": OrderState.CONFIRMED, "payment_ref": ref, "amount": paid.amount}
+        order = self._write(order, EventKind.CONFIRMED, units, bought=bought, payment=ref, facts=facts, **done)
+        return Decision(outcome.CONFIRMED, record=order)
+
+    def _owe(self, order: Record, paid: Confirm) -> Decision:
+        """Note a payment that has to be given back."""
+        ref, outcome = paid.payment_ref, _not_needed(order)
+        facts: dict[str, Any] = {"payment_ref": ref, "why": str(outcome)}
+        if paid.amount is not None:
+            facts["amount"] = paid.amount
+        if order.payment_ref is not None:
+            facts["keep"] = order.payment_ref
+        due = (*order.refunds_due, ref)
+        order = self._write(order, EventKind.REFUND_DUE, payment=ref, facts=facts, refunds_due=due)
+        return Decision(outcome, record=order, refund=ref)
+
+    def _extend(self, order: Record) -> Decision:
+        if order.state is not OrderState.HELD:
+            return Decision(ExtendOutcome(order.state), record=order) if order.state is not OrderState.SOLD else _LOST
+        if order.extended:
+            return Decision(ExtendOutcome.ALREADY_EXTENDED, record=order)
+        if self.at_ms >= order.due_ms:
+            return Decision(ExtendOutcome.EXPIRED, record=order)
+        pay_by_ms = max(order.pay_by_ms, self.at_ms + self._windows.pay_ms)
+        due_ms = pay_by_ms + self._windows.grace_ms
+        facts = {"pay_by": pay_by_ms / 1000}
+        order = self._write(order, EventKind.EXTENDED, facts=facts, extended=True, pay_by_ms=pay_by_ms, due_ms=due_ms)
+        return Decision(ExtendOutcome.EXTENDED, record=order)
+
+    def _cancel(self, order: Record, wish: Cancel) -> Decision:
+        outcome, facts = CancelOutcome, {"by": wish.by} if wish.by else {}
+        if order.state is OrderState.CANCELLED:
+            return Decision(outcome.ALREADY_CANCELLED, record=order)
+        if order.state is not OrderState.HELD:
+            sold = order.state is OrderState.SOLD
+            return Decision(outcome.CONFIRMED if sold else outcome(order.state), record=order)
+        return Decision(
+            outcome.CANCELLED, record=self._release(order, EventKind.CANCELLED, OrderState.CANCELLED, facts)
+        )
+
+    def _refund(self, order: Record, given: Refund) -> Decision:
+        outcome, ref = RefundOutcome, given.payment_ref
+        facts: dict[str, Any] = {"by": given.by} if given.by else {}
+        owed = tuple(one for one in order.refunds_due if ref in (None, one))
+        of_order = order.state in (OrderState.SOLD, OrderState.CONFIRMED) and ref in (None, order.payment_ref)
+        if owed and (ref is not None or not of_order):
+            due = tuple(one for one in order.refunds_due if one not in owed)
+            facts["payment_refs"] = list(owed)
+            refunded = (*order.refunded, *owed)
+            order = self._write(order, EventKind.REFUNDED, facts=facts, refunds_due=due, refunded=refunded)
+            return Decision(outcome.REFUNDED, record=order)
+        if of_order:
+            units, facts["restock"] = NO_UNITS, given.restock
+            if given.restock:
+                units, self.left = Units(stock=order.quantity, lucky=-order.quantity), self.left + order.quantity
+            paid = (order.payment_ref,) if order.payment_ref else ()
+            if paid:
+                facts["payment_refs"] = list(paid)
+            done: dict[str, Any] = {"state": OrderState.REFUNDED, "refunded": (*order.refunded, *paid)}
+            order = self._write(order, EventKind.REFUNDED, units, bought=-order.quantity, facts=facts, **done)
+            return Decision(outcome.REFUNDED, record=order)
+        again = ref in order.refunded if ref is not None else bool(order.refunded) or order.state is OrderState.REFUNDED
+        return Decision(outcome.ALREADY_REFUNDED if again else outcome.NOTHING_DUE, record=order)
+
+    def _release(
+        self, order: Record, kind: EventKind, state: OrderState, facts: dict[str, Any] | None = None
+    ) -> Record:
+        """Give held units back."""
+        self.left += order.quantity
+        self._close(order)
+        units = Units(stock=order.quantity, held=-order.quantity)
+        return self._write(order, kind, units, bought=-order.quantity, facts=facts, state=state)
+
+    def _close(self, order: Record) -> None:
+        if order.buyer and self.open.get(order.buyer) == order.number:
+            del self.open[order.buyer]
+
+    def _write(
+        self,
+        order: Record,
+        kind: EventKind,
+        units: Units = NO_UNITS,
+        *,
+        bought: int = 0,
+        payment: str | None = None,
+        facts: dict[str, Any] | None = None,
+        **fields: Any,
+    ) -> Record:
+        about: dict[str, Any] = {"at_ms": self.at_ms, "token": self._token, "batch_id": self._batch_id, "facts": facts}
+        change = changed(order, kind, units=units, bought=bought, payment=payment, **about, **fields)
+        if bought and order.buyer:
+            self.bought[order.buyer] = max(0, self.bought.get(order.buyer, 0) + bought)
+        self.changes.append(change)
+        self.records[order.number] = change.after
+        if payment is not None:
+            self.payments[payment] = order.number
+        return change.after
+
+
+_LOST: Final = Decision(ExtendOutcome.NOT_FOUND)
+
+
+def _not_needed(order: Record) -> ConfirmOutcome:
+    """Why a payment has to be given back."""
+    return ConfirmOutcome.DUPLICATE_PAYMENT if order.payment_ref is not None else ConfirmOutcome.REFUND_DUE
+
+
+def _mismatch(order: Record, paid: Confirm) -> dict[str, Any] | None:
+    """What is wrong with the amount of a payment, if anything is."""
+    wrong = paid.amount is not None and order.to_pay is not None and paid.amount != order.to_pay
+    foreign = paid.currency is not None and order.currency is not None and paid.currency != order.currency
+    if not (wrong or foreign):
+        return None
+    found: dict[str, Any] = {"payment_ref": paid.payment_ref, "amount": paid.amount, "expected": order.to_pay}
+    return found | ({"currency": paid.currency} if foreign else {})
 
 
 def _repeat(
-    snapshot: Snapshot, purchases: Sequence[Purchase], seen: dict[str, int], purchase: Purchase
+    snapshot: Snapshot, commands: Sequence[Command], seen: dict[str, int], command: Command, key: str
 ) -> Decision | None:
-    """Return the decision on a purchase whose key was seen before; None if it is new."""
-    if purchase.key is None:
-        return None
-    settled = snapshot.settled.get(purchase.key)
+    """Return the decision on a command whose key was seen before; None if it is new."""
+    settled = snapshot.settled.get(key)
     if settled is not None:
-        if (settled.quantity, settled.buyer) != (purchase.quantity, purchase.buyer):
+        if (settled.quantity, settled.buyer) != fingerprint(command):
             return Decision(error=_reused())
-        if settled.outcome not in Outcome.__members__.values():
+        if settled.outcome not in OUTCOMES[type(command)].__members__.values():
             return Decision(error=StockCorrupt("this idempotency key has an outcome that we don't know"))
         return Decision(settled=settled)
-    first = seen.get(purchase.key)
+    first = seen.get(key)
     if first is None:
         return None
-    same = (purchases[first].quantity, purchases[first].buyer) == (purchase.quantity, purchase.buyer)
+    same = fingerprint(commands[first]) == fingerprint(command)
     return Decision(repeats=first) if same else Decision(error=_reused())
 
 
 def _reused() -> KeyReused:
-    return KeyReused("this idempotency key belongs to a purchase with another quantity or buyer")
+    return KeyReused("this idempotency key belongs to a request that says something else")

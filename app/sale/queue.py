@@ -8,7 +8,7 @@ from enum import Enum, auto
 from typing import Final
 
 from app.errors import ItemBlocked, NotDecided, OutcomeUnknown, QueueFull, SaleError
-from app.sale.decision import Answer, Outcome, Purchase
+from app.sale.commands import VERBS, Answer, Command, Outcome, Purchase
 from app.telemetry.observer import Observer
 from fencelock.backoff import Backoff
 
@@ -75,17 +75,17 @@ class Entry:
     `answered`: it has left the queue, and the buyer has the answer or gets it in a moment.
     """
 
-    __slots__ = ("answered", "came_at", "deadline", "future", "gone", "item", "purchase", "state")
+    __slots__ = ("answered", "came_at", "command", "deadline", "future", "gone", "item", "state")
 
     def __init__(
         self,
-        purchase: Purchase,
+        command: Command,
         item: Item,
         future: "asyncio.Future[Answer]",
         deadline: float,
         gone: Callable[[], bool] = lambda: False,
     ) -> None:
-        self.purchase = purchase
+        self.command = command
         self.item = item
         self.future = future
         self.deadline = deadline
@@ -97,7 +97,9 @@ class Entry:
     @property
     def wanted(self) -> bool:
         """Whether the buyer still waits for the answer; with a key they may ask again."""
-        return not (self.answered or self.future.done()) and (self.purchase.key is not None or not self.gone())
+        if self.answered or self.future.done():
+            return False
+        return getattr(self.command, "key", None) is not None or not self.gone()
 
     def too_late(self, reason: str) -> SaleError:
         """The error for a buyer whose time is up."""
@@ -144,7 +146,7 @@ class Queue:
         return (sku for sku, item in self._items.items() if item.sells)
 
     def join(
-        self, purchase: Purchase, deadline: float, *, gone: Callable[[], bool] = lambda: False
+        self, command: Command, deadline: float, *, gone: Callable[[], bool] = lambda: False
     ) -> "asyncio.Future[Answer]":
         """Join the queue; the future gets the answer or the error, at `deadline` at the latest.
 
@@ -154,11 +156,11 @@ class Queue:
             self._observer.answered(QueueFull.__name__)
             raise QueueFull(f"{self._limit} buyers are waiting already; nothing was sold")
         loop = asyncio.get_running_loop()
-        item = self._items.get(purchase.sku) or self._new_item(purchase.sku)
+        item = self._items.get(command.sku) or self._new_item(command.sku)
         if item.blocked and item.parked is not None:  # when its pause is over, the next buyer tries it again
             self._observer.answered(ItemBlocked.__name__)
             raise _blocked(item)
-        entry = Entry(purchase, item, loop.create_future(), deadline, gone)
+        entry = Entry(command, item, loop.create_future(), deadline, gone)
         self._entries[entry] = None
         item.waiting += 1
         if self._timer is None:
@@ -214,7 +216,12 @@ class Queue:
         to_tell, self._to_tell = self._to_tell, []
         told = [answer for entry, answer in to_tell if _told(entry.future, answer)]
         for answer in told:  # last, so that an error in counting can't keep an answer back
-            self._observer.answered(type(answer).__name__ if isinstance(answer, Exception) else answer.outcome)
+            if isinstance(answer, Exception):
+                self._observer.answered(type(answer).__name__)
+            elif type(answer.outcome) is Outcome:
+                self._observer.answered(answer.outcome)
+            else:
+                self._observer.changed(VERBS[type(answer.outcome)], answer.outcome)
 
     def _remove(self, entry: Entry) -> None:
         if self._entries.pop(entry, entry) is None:

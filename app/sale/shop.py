@@ -1,4 +1,4 @@
-"""The shop is what buyers can do: buy, look at the stock, look up an order."""
+"""The shop is what buyers can do: buy, hold and pay, look at the stock, look up an order."""
 
 import asyncio
 import dataclasses
@@ -6,8 +6,8 @@ import zlib
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from app.errors import Closing, StockError, TurnedAway
-from app.sale.decision import Answer, Purchase
+from app.errors import Closing, HoldsNotPossible, StockError, TurnedAway
+from app.sale.commands import Answer, Command, Expire, ExpiryOutcome, Purchase
 from app.sale.rules import Rules
 from app.sale.worker import Halted, Worker
 from app.stock import Level, Order, StockStore, Terms
@@ -44,29 +44,38 @@ class Shop:
         self._workers: dict[str, Worker] = {}  # by the name of their lock
         self.leaving = self.closing = False  # about to close, but still selling; no longer selling
 
-    async def buy(self, purchase: Purchase, *, gone: Callable[[], bool] = lambda: False) -> Answer:
-        """Queue a purchase, and wait for the answer.
+    def parts_of(self, order_id: str) -> tuple[str, str, str] | None:
+        """The item, the number and the secret in an order's id; None if it is none."""
+        return self._store.parts_of(order_id)
+
+    async def give_back(self, sku: str) -> None:
+        """Give back all units of an item whose time is up. Raises what `buy` raises."""
+        while (await self.buy(Expire(sku))).outcome is ExpiryOutcome.MORE:
+            pass
+
+    async def buy(self, command: Command, *, gone: Callable[[], bool] = lambda: False) -> Answer:
+        """Queue a purchase, or any other command, and wait for the answer.
 
         `gone` says whether the buyer has hung up. Without a key nobody could ever learn of the order, so such a buyer
         gets none.
         Raises a `SaleError` (queue full, deadline passed, ...) or a `StockError` (no such item, store away, ...).
         """
-        told = self.join(purchase, gone=gone)
+        told = self.join(command, gone=gone)
         return told if isinstance(told, Answer) else await told
 
-    def join(
-        self, purchase: Purchase, *, gone: Callable[[], bool] = lambda: False
-    ) -> "Answer | asyncio.Future[Answer]":
-        """Queue a purchase without waiting: return the answer, if it is known already, or a future that gets it."""
+    def join(self, command: Command, *, gone: Callable[[], bool] = lambda: False) -> "Answer | asyncio.Future[Answer]":
+        """Queue a command without waiting: return the answer, if it is known already, or a future that gets it."""
         if self.closing:
             raise Closing("this instance is shutting down; nothing was sold")
-        queue, now = self._worker(purchase.sku).queue, asyncio.get_running_loop().time()
-        if not queue.knows(purchase.sku):
-            self._store.check(purchase.sku)
-        elif refusal := queue.refusal(purchase, now):
+        queue, now = self._worker(command.sku).queue, asyncio.get_running_loop().time()
+        if not queue.knows(command.sku):
+            self._store.check(command.sku)
+        elif type(command) is Purchase and (refusal := queue.refusal(command, now)):
             self._observer.answered(refusal)
-            return Answer(refusal, purchase.quantity)
-        return queue.join(purchase, now + self._rules.purchase_timeout_s, gone=gone)
+            return Answer(refusal, command.quantity)
+        if type(command) is not Purchase and not self._store.holds:
+            raise HoldsNotPossible("the store without a guard (SECKILL_GUARD=none) can't hold units; nothing was done")
+        return queue.join(command, now + self._rules.purchase_timeout_s, gone=gone)
 
     def turned_away(self, error: TurnedAway) -> None:
         """Count a purchase that was refused at the door among the others."""

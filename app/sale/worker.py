@@ -19,7 +19,8 @@ from app.errors import (
     UnknownItem,
 )
 from app.sale.batch import Part, ask, by_item, decide_part
-from app.sale.decision import Outcome, outside
+from app.sale.commands import Outcome
+from app.sale.decision import outside
 from app.sale.in_doubt import InDoubt
 from app.sale.queue import Entry, EntryState, Item, Queue
 from app.sale.rules import Rules
@@ -191,7 +192,17 @@ class Worker:
                     if isinstance(snapshot, StockError):
                         errors[item] = snapshot
                     else:
-                        parts.append(decide_part(item, batch_id, snapshot, of_item, everywhere=everywhere))
+                        parts.append(
+                            decide_part(
+                                item,
+                                batch_id,
+                                snapshot,
+                                of_item,
+                                everywhere=everywhere,
+                                token=fence.token,
+                                grace_s=self._rules.grace_s,
+                            )
+                        )
                 grant.ensure_held()
                 answers = await self._commit(fence, [part for part in parts if part.changes_something])
                 for part in parts:
@@ -264,7 +275,7 @@ class Worker:
     def _answer(self, part: Part, order_ids: list[str], tally: "_Tally") -> None:
         part.item.is_well()
         tally.purchases += len(part.entries)
-        tally.units += part.units
+        tally.units += part.units_sold
         self._observer.committed(len(part.entries))
         for entry, answer in part.answers(order_ids):
             self.queue.answer(entry, answer)

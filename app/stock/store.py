@@ -5,7 +5,8 @@ import re
 import secrets
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, ClassVar, Final, TypedDict
@@ -13,10 +14,14 @@ from typing import Any, ClassVar, Final, TypedDict
 from typing_extensions import Unpack
 
 from app.errors import ItemNotPossible, StockError, StockUnavailable, UnknownItem
+from app.stock.orders import Event, EventKind, OrderChange, OrderState, Record, Units
 
 DEFAULT_SKU: Final = "default"
 SKU_PATTERN: Final = r"[A-Za-z0-9._-]{1,64}"
 _SECRET_BYTES: Final = 16
+ERASED: Final = "erased"  # in the place of a buyer's name
+_SEQ_MAX: Final = 10**16 - 1
+_NUMBER: Final = re.compile(rf"({SKU_PATTERN})~([1-9][0-9]{{0,19}})(-([0-9]{{1,16}}))?(~[0-9a-f]{{32}})?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,15 +34,22 @@ class Fence:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """The questions of a batch: what these buyers have bought, and what these idempotency keys stand for."""
+    """The questions of a batch: what these buyers have bought and hold, and what these idempotency keys stand for.
+
+    `orders`: how these stand, by their numbers; `payments`: to which orders these belong; `holds`: something of this
+    is asked for, or may be held, so that the snapshot must have the store's clock.
+    """
 
     buyers: Sequence[str] = ()
     keys: Sequence[str] = ()
+    orders: Sequence[str] = ()
+    payments: Sequence[str] = ()
+    holds: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """The purchase that an idempotency key stands for, and its outcome."""
+    """The request that an idempotency key stands for, and its outcome."""
 
     outcome: str
     quantity: int
@@ -52,6 +64,10 @@ class TermsChange(TypedDict, total=False):
     starts_at: float | None
     ends_at: float | None
     paused: str | None
+    hold_s: float | None
+    pay_s: float | None
+    price: int | None
+    currency: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +75,18 @@ class Terms:
     """The terms of an item: units a buyer may have, and when its sale starts and ends, in seconds since 1970.
 
     0: no limit, no start, no end; None: as everywhere, by the settings. `paused`: nothing is sold for now, and buyers
-    are shown this text; None: it is not paused.
+    are shown this text; None: it is not paused. `hold_s`: for how many seconds units are held; `pay_s`: for how many
+    from when the buyer goes to pay; `price`: of a unit, in the minor unit of `currency` (ISO 4217), None: unknown.
     """
 
     limit_per_buyer: int | None = None
     starts_at: float | None = None
     ends_at: float | None = None
     paused: str | None = None
+    hold_s: float | None = None
+    pay_s: float | None = None
+    price: int | None = None
+    currency: str | None = None
 
     def completed_by(self, everywhere: "Terms") -> "Terms":
         """These terms; where one is None, that of `everywhere`."""
@@ -76,6 +97,10 @@ class Terms:
             everywhere.starts_at if self.starts_at is None else self.starts_at,
             everywhere.ends_at if self.ends_at is None else self.ends_at,
             self.paused,
+            everywhere.hold_s if self.hold_s is None else self.hold_s,
+            everywhere.pay_s if self.pay_s is None else self.pay_s,
+            self.price,
+            self.currency,
         )
 
     def changed(self, change: TermsChange) -> "Terms":
@@ -101,6 +126,7 @@ NO_TERMS: Final = Terms()
 _TERMS: Final = tuple(TermsChange.__annotations__)
 PAUSED_MAX: Final = 200  # characters
 PAUSED_PATTERN: Final = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]*$"  # of one line
+CURRENCY_PATTERN: Final = r"^[A-Z]{3}$"
 
 
 @lru_cache(1000)
@@ -112,9 +138,12 @@ def _terms(text: str) -> Terms:
         if name == "paused":
             if not isinstance(value, str) or not 0 < len(value) <= PAUSED_MAX:
                 raise ValueError("not terms of ours")
+        elif name == "currency":
+            if not isinstance(value, str) or not re.match(CURRENCY_PATTERN, value):
+                raise ValueError("not terms of ours")
         elif isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e12:
             raise ValueError("not terms of ours")
-    if not isinstance(found.get("limit_per_buyer", 0), int):
+    if not all(isinstance(found.get(name, 0), int) for name in ("limit_per_buyer", "price")):
         raise ValueError("not terms of ours")
     return Terms(**found)
 
@@ -127,6 +156,11 @@ class Snapshot:
 
     `last_entry`: number of the last order at that moment; orders that are decided now can only be written behind it.
     `version`: the store's own name for the state that was read, to be given back with the batch.
+    `held`: units held; `now_ms`: the store's clock, since 1970; `records`: how the orders stand that were asked for, by
+    their numbers, with those that the buyers and keys asked for hold, and those that are due; `open`: the number of
+    each buyer's last order that is held; `payments`: the number of the order that each payment belongs to; `due`:
+    orders whose time is up, the oldest first, and `more_due`: whether there are others. `bought` has the buyers of the
+    orders that were asked for, too.
     """
 
     stock: int
@@ -136,6 +170,13 @@ class Snapshot:
     last_entry: str | None = None
     version: str | None = None
     terms: Terms = NO_TERMS
+    held: int = 0
+    now_ms: int = 0
+    records: Mapping[str, Record] = field(default_factory=dict)
+    open: Mapping[str, str] = field(default_factory=dict)
+    payments: Mapping[str, str] = field(default_factory=dict)
+    due: Sequence[str] = ()
+    more_due: bool = False
 
 
 def new_secrets(count: int) -> list[str]:
@@ -155,8 +196,16 @@ class Sold:
 
 
 @dataclass(frozen=True, slots=True)
+class Held:
+    """An order to write that is held. `record`: how it stands, with its secret; only its number is still to come."""
+
+    record: Record
+    key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Refused:
-    """A refusal to remember, because its purchase came with an idempotency key."""
+    """An answer to remember for a while, because its request came with an idempotency key."""
 
     key: str
     settled: Settled
@@ -166,7 +215,8 @@ class Refused:
 class Batch:
     """The part of a commit that is about one item, written whole or not at all. `batch_id` makes it idempotent.
 
-    `after`: the snapshot's `last_entry`, behind which its orders would be found; `version`: the snapshot's.
+    `after`: the snapshot's `last_entry`, behind which its orders would be found; `version`: the snapshot's. In the
+    journal `changes` come first, then what is `held`, then what is `sold`.
     """
 
     batch_id: str
@@ -175,14 +225,26 @@ class Batch:
     refused: Sequence[Refused] = ()
     after: str | None = None
     version: str | None = None
+    held: Sequence[Held] = ()
+    changes: Sequence[OrderChange] = ()
+
+    @property
+    def entries(self) -> int:
+        """How many entries of the journal it writes."""
+        return len(self.changes) + len(self.held) + len(self.sold)
+
+    @property
+    def secrets(self) -> list[str]:
+        """Those of its new orders, the held ones first."""
+        return [*(one.record.secret for one in self.held), *(one.secret for one in self.sold)]
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """The record of a sale.
+    """An order, as it began and, unless it was just sold, how it stands.
 
-    `id` can't be guessed; `sold_at` is in seconds since 1970, by the store's clock; `epoch` grows with each `unfence`:
-    only tokens of one epoch can be compared.
+    `id` can't be guessed; `sold_at` is when it began, in seconds since 1970, by the store's clock; `epoch` grows with
+    each `unfence`: only tokens of one epoch can be compared.
     """
 
     id: str
@@ -195,14 +257,21 @@ class Order:
     batch_id: str
     sold_at: float
     epoch: int = 0
+    record: Record | None = None
+
+    @property
+    def state(self) -> OrderState:
+        """How it stands."""
+        return self.record.state if self.record is not None else OrderState.SOLD
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """Units left and sold at one moment, and the number of the last order then (not its id, which has a secret).
+    """Units left and sold at one moment, and the last entry of the journal then (not an id, which has a secret).
 
-    `initial`: the sum that `stock + lucky` must have, None if the stock was set by other means than ours; `terms`: the
-    item's own.
+    `initial`: the sum that `stock + held + lucky` must have, None if the stock was set by other means than ours;
+    `terms`: the item's own; `held`: units held; `due_in_s`: in how many seconds the first of them go back, by the
+    store's clock, None if none are held.
     """
 
     sku: str
@@ -211,6 +280,21 @@ class Level:
     initial: int | None
     last_entry: str | None = None
     terms: Terms = NO_TERMS
+    held: int = 0
+    due_in_s: float | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Outbox:
+    """How far the events of an item have left: see `app.outbox`.
+
+    `sale`: names the item's sale; `text`: what the sender has noted, "" if nothing; `wish`: what an operator asks the
+    sender for, "" if nothing.
+    """
+
+    sale: str
+    text: str = ""
+    wish: str = ""
 
 
 class Restock(TypedDict, total=False):
@@ -263,7 +347,8 @@ class Change:
 
 def facts(level: Level) -> dict[str, Any]:
     """The facts of an item for the log."""
-    return {"stock": level.stock, "sold": level.lucky, **level.terms.named}
+    held = {"held": level.held} if level.held else {}
+    return {"stock": level.stock, **held, "sold": level.lucky, **level.terms.named}
 
 
 class StockStore(ABC):
@@ -275,14 +360,19 @@ class StockStore(ABC):
     All methods raise `StockUnavailable` when the store can't be reached within its call's deadline, and `UnknownItem`,
     `ItemNotPossible` or `StockCorrupt` where an item is meant. Methods for several items return an error for each
     item that has one, so that it doesn't stop the others, and raise `StockUnavailable` only if none could be reached.
-    `guarded`: whether a batch is refused that was decided on stale data.
+    `guarded`: whether a batch is refused that was decided on stale data; `holds`: whether orders can be held.
     """
 
     guarded: ClassVar[bool] = True
+    holds: ClassVar[bool] = False
 
     @abstractmethod
     def check(self, sku: str) -> None:
         """Raise `ItemNotPossible` unless this store can hold an item of that name."""
+
+    @abstractmethod
+    def parts_of(self, order_id: str) -> tuple[str, str, str] | None:
+        """The item, the number and the secret in an order's id; None if it is none."""
 
     # -- the sale ----------------------------------------------------------------------------------------------------
 
@@ -302,9 +392,9 @@ class StockStore(ABC):
     async def commit(self, fence: Fence, batches: Mapping[str, Batch]) -> dict[str, list[str] | StockError]:
         """Write the prepared batch: of each item its part, if nobody has prepared another and the stock is as it was.
 
-        All parts have the prepared id. Returns the ids of each item's orders. Sending the last batch again does nothing
-        and returns the same. An item's answer is `FenceRefused` or `StockChanged` when nothing of it was written, and
-        `StockUnavailable` when it is in doubt.
+        All parts have the prepared id. Returns the ids of each item's new orders, the held ones first. Sending the
+        last batch again does nothing and returns the same. An item's answer is `FenceRefused` or `StockChanged` when
+        nothing of it was written, and `StockUnavailable` when it is in doubt.
         """
 
     async def resolve(self, fence: Fence, batches: Mapping[str, Batch]) -> dict[str, list[str] | StockError | None]:
@@ -390,11 +480,64 @@ class StockStore(ABC):
     async def order(self, order_id: str) -> Order | None:
         """An order by its id."""
 
+    async def numbered(self, number: str) -> Order | None:
+        """An order by its number, which is its id without the secret: for operators. A secret must be the right one."""
+        match = _NUMBER.fullmatch(number)
+        if match is None:
+            return None
+        sku, ms, seq = match[1], int(match[2]), match[4]
+        entry, before = (match[2], f"{ms - 1}") if seq is None else (f"{ms}-{seq}", f"{ms}-{int(seq) - 1}")
+        if seq is not None and int(seq) == 0:
+            before = f"{ms - 1}-{_SEQ_MAX}"
+        try:
+            found = await self.orders(sku, after=f"{sku}~{before}~{'0' * 2 * _SECRET_BYTES}", until=entry, limit=1)
+        except ValueError:  # of another store
+            return None
+        right = match[5] is None or (found and secrets.compare_digest(found[0].id, number))
+        return found[0] if found and right else None
+
+    async def erase(
+        self, sku: str, buyer: str, under: Callable[[], AbstractAsyncContextManager[Fence]], *, by: str = ""
+    ) -> int:
+        """Put `ERASED` in the place of a buyer's name in all that is kept of an item; the numbers stay.
+
+        `under()` is a grant of the item's lock, which the last, short step needs. Returns how many entries of the
+        journal had the name.
+        """
+        raise StockError("this store can't erase the names of buyers")
+
     @abstractmethod
     async def orders(
         self, sku: str, *, after: str | None = None, until: str | None = None, limit: int = 100
     ) -> list[Order]:
         """Orders, oldest first, from behind the one with the id `after` up to `until`, a level's `last_entry`."""
+
+    @abstractmethod
+    async def journal(
+        self, sku: str, *, after: str | None = None, until: str | None = None, limit: int = 100
+    ) -> list[Event]:
+        """Events, oldest first, from behind the entry `after` up to the entry `until`."""
+
+    # -- the sender of events ----------------------------------------------------------------------------------------
+
+    @abstractmethod
+    async def count_entries(self, sku: str) -> int:
+        """Count the entries of an item's journal."""
+
+    @abstractmethod
+    async def outbox(self, skus: Sequence[str]) -> dict[str, Outbox | StockError]:
+        """What the sender has noted of some hundred items at most; a new sale forgets it."""
+
+    @abstractmethod
+    async def save_outbox(self, sku: str, fence: Fence, outbox: Outbox) -> None:
+        """Note how far the events have left, and forget the wish that is granted.
+
+        Raises `FenceRefused` if a later sender has been here, and `StockChanged` if another sale has begun.
+        """
+
+    @abstractmethod
+    async def ask_sender(self, sku: str, wish: str) -> None:
+        """Ask the sender, whichever instance that is, for something."""
 
     @abstractmethod
     async def notices(self, put: Mapping[str, str], *, drop: Sequence[str] = ()) -> dict[str, str]:
@@ -413,6 +556,26 @@ class StockStore(ABC):
     @abstractmethod
     async def close(self) -> None:
         """Close the connections."""
+
+
+def sale_of(entry: str, order: Order) -> Event:
+    """The event by which an order was sold at once."""
+    return Event(
+        entry=entry,
+        kind=EventKind.SOLD,
+        sku=order.sku,
+        order_id=order.id,
+        number=1,
+        quantity=order.quantity,
+        buyer=order.buyer,
+        key=order.key,
+        at=order.sold_at,
+        instance=order.instance,
+        token=order.token,
+        batch_id=order.batch_id,
+        epoch=order.epoch,
+        units=Units(-order.quantity, 0, order.quantity),
+    )
 
 
 def raise_if_none_was_reached(answers: Mapping[str, object]) -> None:

@@ -24,13 +24,30 @@ _MS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0
 
 # The answers to buyers: outcomes, errors of theirs, and errors of ours.
 _OUTCOMES: Final = ("sold", "sold_out", "limit_reached", "not_started", "ended", "paused")
-_REFUSALS: Final = ("UnknownItem", "ItemNotPossible", "BuyerRequired", "KeyReused")
+_CHANGES: Final = {
+    "hold": "held sold_out limit_reached not_started ended paused",
+    "confirm": "confirmed already_confirmed duplicate_payment payment_ref_in_use refund_due amount_mismatch not_found",
+    "extend": "extended already_extended confirmed expired cancelled refunded not_found",
+    "cancel": "cancelled already_cancelled confirmed expired refunded not_found",
+    "refund": "refunded already_refunded nothing_due not_found",
+    "expire": "done more",
+}
+_REFUSALS: Final = ("UnknownItem", "ItemNotPossible", "BuyerRequired", "KeyReused", "HoldsNotPossible")
 _BLOCKED_MAX: Final = 100  # items with a series of their own
 _AT_THE_DOOR: Final = ("ForeignOrigin", "Prefetched", "BuyerNotSigned", "TooOften")
 _FAILURES: Final = (
     *("QueueFull", "NotDecided", "OutcomeUnknown", "Closing"),
     *("StockUnavailable", "StockCorrupt", "LockUnavailable", "ItemBlocked"),
 )
+
+OUTBOX: Final = {
+    "sender": "1 if this instance delivers events",
+    "waiting": "Events that are behind the cursors, not delivered; only the sender has it, and the others here",
+    "parked": "Orders whose event is refused while others get through",
+    "dead": "Events that are tried no more",
+    "oldest_seconds": "Age of the oldest event that is not delivered",
+    "away_seconds": "For how long no event has got through although some were tried",
+}
 
 
 class Metrics(Observer):
@@ -44,6 +61,12 @@ class Metrics(Observer):
         told = (*_OUTCOMES, *_REFUSALS, *_AT_THE_DOOR, *_FAILURES)
         self._purchases = self._counter("purchases", "Purchases answered, by outcome or error", "outcome", *told)
         self._outcomes: dict[str, Counter] = {}
+        self._changes = Counter(
+            "seckill_orders", "Holds, and changes of orders, by outcome", ["command", "outcome"], registry=registry
+        )
+        for command, outcomes in _CHANGES.items():
+            for outcome in outcomes.split():
+                self._changes.labels(command, outcome)
         self._batch = Histogram(
             "seckill_batch_purchases",
             "Purchases decided in one batch",
@@ -82,6 +105,13 @@ class Metrics(Observer):
         )
         self._audits = self._counter(
             "audits", "Audits by this instance, by result", "result", "consistent", "violated", "failed"
+        )
+
+        self._events = self._counter(
+            "events",
+            "Attempts to deliver an event, by result",
+            "result",
+            *("delivered", "refused", "unanswered", "dead"),
         )
 
     def _counter(self, name: str, text: str, label: str, *values: str) -> Counter:
@@ -131,6 +161,10 @@ class Metrics(Observer):
         if child is None:  # `labels` costs more than all the rest of it
             child = self._outcomes[outcome] = self._purchases.labels(outcome)
         child.inc()
+
+    @override
+    def changed(self, command: str, outcome: str) -> None:
+        self._changes.labels(command, outcome).inc()
 
     @override
     def committed(self, purchases: int) -> None:
@@ -184,6 +218,14 @@ class Metrics(Observer):
     def audited(self, result: str) -> None:
         self._audits.labels(result).inc()
 
+    @override
+    def delivered(self, result: str) -> None:
+        self._events.labels(result).inc()
+
+    def watch_outbox(self, view: Callable[[], Mapping[str, float]]) -> None:
+        """Report what waits to be delivered, as it is at each scrape: nothing unless this instance is the sender."""
+        self._registry.register(_Outbox(view))
+
     def render(self) -> bytes:
         """The text that is scraped."""
         return generate_latest(self._registry)
@@ -210,6 +252,15 @@ class _Blocked(Collector):
         for sku, error in sorted(self._errors().items())[:_BLOCKED_MAX]:
             gauge.add_metric([sku, type(error).__name__], 1)
         return [gauge]
+
+
+class _Outbox(Collector):
+    def __init__(self, view: Callable[[], Mapping[str, float]]) -> None:
+        self._view = view
+
+    def collect(self) -> list[GaugeMetricFamily]:
+        view = self._view()
+        return [GaugeMetricFamily(f"seckill_outbox_{name}", OUTBOX[name], value) for name, value in view.items()]
 
 
 class _Units(Collector):

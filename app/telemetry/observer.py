@@ -9,6 +9,9 @@ class Observer:
     def answered(self, outcome: str) -> None:
         """A buyer was answered: an outcome, or the name of an error. Called for each buyer."""
 
+    def changed(self, command: str, outcome: str) -> None:
+        """A "hold", "confirm", "extend", "cancel", "refund" or "expire" was answered."""
+
     def committed(self, purchases: int) -> None:
         """A batch of that many purchases was decided."""
 
@@ -38,6 +41,9 @@ class Observer:
 
     def audited(self, result: str) -> None:
         """All items were looked at: "consistent", "violated", or "failed" when that could not be finished."""
+
+    def delivered(self, result: str) -> None:
+        """An event was "delivered", "refused" by an answer, "unanswered", or is "dead", tried no more."""
 
 
 class Observers(Observer):

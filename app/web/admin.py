@@ -1,4 +1,4 @@
-"""The operator's endpoints: the orders, the lock queues, the stock. They need the admin token."""
+"""The operator's endpoints: the lock queues, the log, the stock. They need the admin token."""
 
 import dataclasses
 from typing import Annotated, Any, Final, Literal, cast
@@ -6,32 +6,17 @@ from typing import Annotated, Any, Final, Literal, cast
 from fastapi import APIRouter, Header, Query, Request, Response
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from app.stock import DEFAULT_SKU, PAUSED_MAX, PAUSED_PATTERN, SKU_PATTERN, TermsChange
+from app.stock import CURRENCY_PATTERN, DEFAULT_SKU, PAUSED_MAX, PAUSED_PATTERN, SKU_PATTERN, TermsChange
 from app.web.auth import OPERATOR, Operator
-from app.web.problems import invalid_field, responses
+from app.web.problems import invalid_field, responses, whole
 from app.web.state import state_of
-from app.web.stock import ItemView, OrderView, Sku, etag
+from app.web.stock import ItemView, Sku, etag
 from fencelock import Contender
 
 router = APIRouter(tags=["operator"], dependencies=[OPERATOR], responses=responses(401, 403, 503))
 
 _LATEST: Final = 1e11  # in seconds since 1970: the year 5138
 _ETAG: Final = '^("[0-9]{1,15}-[0-9]{1,15}")?$'
-
-
-class OperatorOrderView(OrderView):
-    """An order as the operator sees it."""
-
-    key: str | None = Field(description="the idempotency key")
-    instance: str
-    token: int = Field(description="fencing token of the grant under which it was written")
-
-
-class OrdersView(BaseModel):
-    """A page of orders, oldest first."""
-
-    orders: list[OperatorOrderView]
-    next: str | None = Field(description="give this as `after` to get the next page")
 
 
 class ContenderView(BaseModel):
@@ -62,11 +47,6 @@ class ContenderView(BaseModel):
         )
 
 
-def _whole(value: object) -> object:
-    """Accept 5.0 as 5, as JSON Schema, and so our own description, does; a strict int does not."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
 class StockChange(BaseModel):
     """The stock to set."""
 
@@ -78,15 +58,15 @@ class StockChange(BaseModel):
         },
     )
 
-    stock: Annotated[int, BeforeValidator(_whole)] = Field(
+    stock: Annotated[int, BeforeValidator(whole)] = Field(
         0, strict=True, ge=0, le=10**12, description="units left from now on; left out: as many as there are"
     )
     add: bool = Field(False, strict=True, description="`stock` is added to the units that are left")
     new_sale: bool = Field(False, strict=True, description="forget what was sold: orders, buyers and idempotency keys")
-    forget_orders: Annotated[int, BeforeValidator(_whole), Field(strict=True, ge=0, le=10**15)] | Literal["all"] = (
-        Field(0, description="how many orders a new sale may forget; if there are others, nothing is changed")
+    forget_orders: Annotated[int, Field(strict=True, ge=0, le=10**15), BeforeValidator(whole)] | Literal["all"] = Field(
+        0, description="how many orders a new sale may forget; if there are others, nothing is changed"
     )
-    limit_per_buyer: Annotated[int | None, BeforeValidator(_whole)] = Field(
+    limit_per_buyer: Annotated[int | None, BeforeValidator(whole)] = Field(
         None, strict=True, ge=0, le=10**6, description="this item's own limit, 0 for none; null: as everywhere"
     )
     starts_at: float | None = Field(
@@ -108,30 +88,22 @@ class StockChange(BaseModel):
         description="nothing is sold from now on, and this is what buyers are told of it; empty or null: it goes on",
     )
 
+    hold_s: float | None = Field(
+        None, strict=True, ge=1, le=86_400, description="for how long units are held; null: as everywhere"
+    )
+    pay_s: float | None = Field(
+        None, strict=True, ge=1, le=86_400, description="the second window, from when the buyer goes to pay"
+    )
+    price: Annotated[int | None, BeforeValidator(whole)] = Field(
+        None, strict=True, ge=0, le=10**11, description="of a unit, in the minor unit of the currency"
+    )
+    currency: str | None = Field(None, strict=True, pattern=CURRENCY_PATTERN, description="ISO 4217, such as EUR")
+
     @property
     def terms(self) -> TermsChange:
         """The changes to the item's own terms; terms that are not named stay."""
         named = self.model_fields_set & TermsChange.__annotations__.keys()
         return cast(TermsChange, {name: None if (value := getattr(self, name)) == "" else value for name in named})
-
-
-@router.get("/orders", responses=responses(400, 422))
-async def orders(
-    request: Request,
-    sku: Sku = DEFAULT_SKU,
-    after: Annotated[str | None, Query(max_length=200, description="an order's id")] = None,
-    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-) -> OrdersView:
-    """The orders of an item."""
-    try:
-        found = await state_of(request).admin.orders(sku, after=after, limit=limit)
-    except ValueError as error:
-        raise invalid_field("after", str(error)) from None
-    views = [
-        OperatorOrderView(**OrderView.of(order).model_dump(), key=order.key, instance=order.instance, token=order.token)
-        for order in found
-    ]
-    return OrdersView(orders=views, next=found[-1].id if len(found) == limit else None)
 
 
 @router.get("/locks")

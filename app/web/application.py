@@ -14,13 +14,15 @@ from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
 from app.errors import Overloaded
-from app.web import auth, dashboard, health, operator_routes, pages, problems, purchase, stock
+from app.web import auth, dashboard, health, holds, operator_routes, pages, payments, problems, purchase, stock
 from app.web.admission import Admission
 from app.web.body_limit import Bodies, has_body, with_body
 from app.web.headers import with_headers
 from app.web.state import State
 
 _DOCUMENT: Final = "/openapi.json"
+_CALLBACKS_MAX: Final = 500  # of payment providers, likewise; some have a whole order in them
+_WISHES_MAX: Final = 5000  # bodies of holds that are on their way at once
 
 
 class Application(FastAPI):
@@ -45,6 +47,9 @@ class Application(FastAPI):
         self._framework = super().__call__
         self._state: State | None = None
         self._bodies = Bodies(timeout_s=body_timeout_s)
+        # A crowd's, each with a few words.
+        self._wishes = Bodies(timeout_s=body_timeout_s, bytes_max=holds.BODY_MAX_BYTES, strangers_max=_WISHES_MAX)
+        self._callbacks = Bodies(timeout_s=body_timeout_s, strangers_max=_CALLBACKS_MAX)
         # The liveness probe has a queue of its own: no crowd of readers can starve it.
         self._readers, self._operators, self._probes = (
             Admission(self._read, at_once=readers_max, buyers_wait=self._buyers_wait) for _ in range(3)
@@ -78,6 +83,13 @@ class Application(FastAPI):
             await purchase.purchase(scope, receive, send)
             return
         try:
+            if holds.is_route(method, path):
+                await holds.change(scope, await self._wishes.read(receive, dict(scope["headers"]), known=False), send)
+                return
+            if payments.is_route(method, path):
+                body = await self._callbacks.read(receive, dict(scope["headers"]), known=False)
+                await payments.called_back(scope, body, send)
+                return
             receive = await self._with_body(scope, receive)
         except HTTPException as error:
             await _http(error)(scope, receive, send)

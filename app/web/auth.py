@@ -44,10 +44,17 @@ class _Key:
 
 
 class AdminAuth:
-    """Operator authentication: by an operator's token, or by a cookie that it has set. `tokens`: by their names."""
+    """Operator authentication: by an operator's token, or by a cookie that it has set. `tokens`: by their names.
 
-    def __init__(self, tokens: Mapping[str, str]) -> None:
+    `shop_token`: of the shop's back end, which confirms payments, if it has one; `anybody_confirms`: in a rehearsal.
+    """
+
+    def __init__(
+        self, tokens: Mapping[str, str], *, shop_token: str | None = None, anybody_confirms: bool = False
+    ) -> None:
         self._keys = {name: _Key(token) for name, token in tokens.items()}
+        self._shop_token = shop_token
+        self._anybody_confirms = anybody_confirms
 
     @property
     def disabled(self) -> bool:
@@ -58,6 +65,22 @@ class AdminAuth:
         """The name of the operator whose token this is."""
         right = [name for name, key in self._keys.items() if secrets.compare_digest(token.encode(), key.token)]
         return right[0] if right else None
+
+    def is_shop(self, authorization: str) -> bool:
+        """Whether such a header is the shop's back end's, or an operator's."""
+        scheme, _, token = authorization.partition(" ")
+        if scheme.lower() != "bearer" or not token:
+            return False
+        own = self._shop_token is not None and secrets.compare_digest(token.encode(), self._shop_token.encode())
+        return own or self.verify(token) is not None
+
+    def refuse_stranger(self) -> None:
+        """Raise `HTTPException` for somebody who is not the shop's back end and confirms a payment."""
+        if self._anybody_confirms:
+            return
+        if self._shop_token is None and self.disabled:
+            raise HTTPException(403, "switched off: SECKILL_SHOP_TOKEN is not set")
+        raise HTTPException(401, "the shop's bearer token is needed", headers={"WWW-Authenticate": "Bearer"})
 
     def log_in(self, name: str, request: Request, response: Response) -> None:
         """Set the cookie: the browser's user has shown the token, and is no other operator any more."""

@@ -17,10 +17,14 @@ _STRANGERS_MAX: Final = 100  # bodies at once of clients without rights, such as
 
 
 class Bodies:
-    """Reads bodies of at most 64 KiB within `timeout_s` seconds. It lives on one event loop."""
+    """Reads bodies of at most `bytes_max` within `timeout_s` seconds. It lives on one event loop."""
 
-    def __init__(self, *, timeout_s: float) -> None:
+    def __init__(
+        self, *, timeout_s: float, bytes_max: int = BODY_MAX_BYTES, strangers_max: int = _STRANGERS_MAX
+    ) -> None:
         self._timeout_s = timeout_s
+        self._bytes_max = bytes_max
+        self._strangers_max = strangers_max
         self._strangers = 0
 
     async def read(self, receive: Receive, headers: Mapping[bytes, bytes], *, known: bool) -> Receive:
@@ -30,8 +34,8 @@ class Bodies:
         """
         if known:
             return await self._read(receive, headers)
-        if self._strangers >= _STRANGERS_MAX:
-            raise Overloaded(f"{_STRANGERS_MAX} bodies are on their way already")
+        if self._strangers >= self._strangers_max:
+            raise Overloaded(f"{self._strangers_max} bodies are on their way already")
         self._strangers += 1
         try:
             return await self._read(receive, headers)
@@ -40,8 +44,8 @@ class Bodies:
 
     async def _read(self, receive: Receive, headers: Mapping[bytes, bytes]) -> Receive:
         declared = headers.get(b"content-length", b"0")
-        if declared.isdigit() and int(declared) > BODY_MAX_BYTES:
-            raise _too_large()
+        if declared.isdigit() and int(declared) > self._bytes_max:
+            raise _too_large(self._bytes_max)
         body, more = b"", True
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -51,8 +55,8 @@ class Bodies:
                         return receive
                     body += message.get("body", b"")
                     more = message.get("more_body", False)
-                    if len(body) > BODY_MAX_BYTES:
-                        raise _too_large()
+                    if len(body) > self._bytes_max:
+                        raise _too_large(self._bytes_max)
         except TimeoutError:
             raise HTTPException(408, f"no whole body within {self._timeout_s:g} s", {"Connection": "close"}) from None
         return with_body(body, receive)
@@ -78,6 +82,6 @@ def has_body(scope: Scope, headers: Mapping[bytes, bytes]) -> bool:
     return bool(announced) and scope["method"] not in ("GET", "HEAD")
 
 
-def _too_large() -> HTTPException:
-    title = f"the body is larger than {BODY_MAX_BYTES} bytes"
+def _too_large(bytes_max: int) -> HTTPException:
+    title = f"the body is larger than {bytes_max} bytes"
     return HTTPException(413, title, {"Connection": "close"})

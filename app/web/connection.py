@@ -1,7 +1,8 @@
-"""The connection of a client: it answers purchases itself, and hands all other requests to uvicorn's protocol.
+"""The connection of a client: it answers purchases and holds itself, and hands all else to uvicorn's protocol.
 
-A purchase that is well formed is answered without a task of its own, as a task costs more than the sale. The ASGI
-application (`app.web.purchase`) parses it and forms the answer, and serves all unusual requests by itself.
+A purchase that is well formed is answered without a task of its own, as a task costs more than the sale; so is a hold,
+or a change of one, with a small body. The ASGI applications (`app.web.purchase`, `app.web.holds`) parse them and form
+the answers, and serve all unusual requests by themselves.
 
 uvicorn's protocol is used unchanged: it is given whole requests, one at a time, and the same transport. The limits that
 it lacks are here and in `connection_limits`. The application limits the time and the size of a body:
@@ -20,7 +21,9 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.protocols.utils import get_local_addr
 from uvicorn.server import ServerState
 
-from app.sale import Answer, Purchase
+from app.errors import TurnedAway
+from app.sale import Answer, Command
+from app.web import holds
 from app.web.connection_limits import HEAD_MAX_BYTES, ConnectionLimits
 from app.web.headers import HEADERS
 from app.web.problems import of
@@ -37,19 +40,29 @@ _TITLES: Final = {
 _NEVER_S: Final = 10**6
 _BEGIN: Final = b"HTTP/1.1 "  # of every answer
 _PATH: Final = PATH.encode()
+_HOLDS: Final = holds.PATH.encode()
 _FIXED: Final = b"".join(b"%s: %s\r\n" % header for header in HEADERS)
 
 
+_Form = Callable[[Answer], tuple[list[tuple[bytes, bytes]], bytes]]
+
+
 class _Sale:
-    """A purchase that is being answered. `begun`: the first bytes of the answer were written."""
+    """A purchase or a hold that is being answered. `begun`: the first bytes of the answer were written.
 
-    __slots__ = ("as_json", "begun", "in_line", "keep_alive", "method", "purchase", "state")
+    `form` makes headers and body of the answer; `path`: of the route, for the log.
+    """
 
-    def __init__(self, state: State, method: str, purchase: Purchase, as_json: bool, *, keep_alive: bool) -> None:
+    __slots__ = ("begun", "command", "form", "in_line", "keep_alive", "method", "path", "state")
+
+    def __init__(
+        self, state: State, method: str, path: str, command: Command | None, form: _Form | None, *, keep_alive: bool
+    ) -> None:
         self.state = state
         self.method = method
-        self.purchase = purchase
-        self.as_json = as_json
+        self.path = path
+        self.command = command
+        self.form = form
         self.keep_alive = keep_alive
         self.in_line = self.begun = False
 
@@ -77,6 +90,7 @@ class Connection(asyncio.Protocol):
         self._parser = httptools.HttpRequestParser(self)
         self._uvicorn: HttpToolsProtocol | None = None  # made for the first request that is no purchase
         self._sale: _Sale | None = None  # that is not answered
+        self._wish: list[bytes] | None = None  # the body of a hold, as far as it has come
         self._url = b""
         self._headers: list[tuple[bytes, bytes]] = []
         self._in_head = self._in_body = False
@@ -153,19 +167,29 @@ class Connection(asyncio.Protocol):
             self._refuse(505, "HTTP/1.1 and HTTP/1.0 are spoken here")
         elif hosts > 1 or (hosts < 1 and version == "1.1"):
             self._refuse(400, "one Host header, in HTTP/1.1")
+        elif self._is_hold():
+            self._wish = []
+            self._limits.bytes_come(self._loop.time())  # the timer goes on until its few words are there
         elif not self._is_purchase():
             self._hand_on()
 
     def on_body(self, body: bytes) -> None:
         """Take a part of the body; close if the request was answered already, as the body may go on for ever."""
-        if not self._answering:
+        if self._wish is not None:
+            self._wish.append(body)
+        elif not self._answering:
             self.transport.close()
         elif self._uvicorn is not None:
             self._uvicorn.data_received(b"%x\r\n%s\r\n" % (len(body), body) if self._chunked else body)
 
     def on_message_complete(self) -> None:
-        """Buy, if the request is a purchase."""
+        """Buy, if the request is a purchase, or hold."""
         self._in_body = False
+        if self._wish is not None:
+            self._limits.head_is_complete()
+            body, self._wish = b"".join(self._wish), None
+            self._hold(body)
+            return
         sale = self._sale
         if sale is not None:
             self._buy(sale)
@@ -226,30 +250,67 @@ class Connection(asyncio.Protocol):
         if path != _PATH:
             return False
         method = self._parser.get_method().decode()
-        state = self._open_shop(method)
-        if state is None:
+        state = self._open_shop()
+        if state is None or method not in state.buying:
             return False
         try:
             purchase, as_json = read(state, query, self._headers)
         except Exception:
             return False  # the application answers, and logs it if it is an error of ours
-        parser = self._parser
-        keep_alive = (
-            parser.get_http_version() != "1.0" and parser.should_keep_alive() and not parser.should_upgrade()
-        )  # it takes nothing more after an upgrade
-        self._sale = _Sale(state, method, purchase, as_json, keep_alive=keep_alive)
+        server = self._server
+
+        def form(answer: Answer) -> tuple[list[tuple[bytes, bytes]], bytes]:
+            return respond(state, server, answer, as_json=as_json)
+
+        self._sale = _Sale(state, method, PATH, purchase, form, keep_alive=self._keep_alive)
         return True
 
-    def _open_shop(self, method: str) -> State | None:
+    @property
+    def _keep_alive(self) -> bool:
+        parser = self._parser  # it takes nothing more after an upgrade
+        return parser.get_http_version() != "1.0" and parser.should_keep_alive() and not parser.should_upgrade()
+
+    def _is_hold(self) -> bool:
+        """Whether it is a hold, or a change of one, whose body is small and will come."""
+        if not self._url.startswith(_HOLDS) or not holds.is_route(
+            self._parser.get_method().decode(), self._url.decode("latin-1")
+        ):
+            return False
+        headers = dict(self._headers)
+        length = headers.get(b"content-length", b"0")
+        unusual = b"transfer-encoding" in headers or b"expect" in headers
+        return (
+            not unusual and length.isdigit() and int(length) <= holds.BODY_MAX_BYTES and self._open_shop() is not None
+        )
+
+    def _hold(self, body: bytes) -> None:
+        """Hold, or change a hold."""
+        state, method = self._app_state["seckill"], self._parser.get_method().decode()
+        self._sale = sale = _Sale(state, method, holds.PATH, None, None, keep_alive=self._keep_alive)
+        try:
+            wish = holds.read(state, self._url.decode("latin-1"), b"", self._headers, body)
+        except Exception as error:
+            if isinstance(error, TurnedAway):
+                state.shop.turned_away(error)
+            self._tell(sale, partial(_raise, error))
+            return
+        sale.command, sale.form = wish.command, partial(holds.respond, state, wish)
+        if wish.command is None:
+            self._tell(sale, lambda: wish.lost)
+        else:
+            self._buy(sale)
+
+    def _open_shop(self) -> State | None:
         state = self._app_state.get("seckill")
-        if not isinstance(state, State) or method not in state.buying or state.rates is not None:
+        if not isinstance(state, State) or state.rates is not None:
             return None
         return None if self._server and self._server[1] == state.operator_port else state
 
     def _buy(self, sale: _Sale) -> None:
         sale.in_line = True
         try:
-            future = sale.state.shop.join(sale.purchase, gone=self._has_gone)
+            assert sale.command is not None  # noqa: S101 - for the type checker
+            future = sale.state.shop.join(sale.command, gone=self._has_gone)
         except Exception as error:
             self._tell(sale, partial(_raise, error))
             return
@@ -262,10 +323,12 @@ class Connection(asyncio.Protocol):
         """Answer in any case; a buyer who can't be answered loses the connection."""
         try:
             try:
-                headers, body = respond(sale.state, self._server, answer(), as_json=sale.as_json)
+                told = answer()
+                assert sale.form is not None  # noqa: S101 - for the type checker
+                headers, body = sale.form(told)
                 status = 200
             except Exception as error:
-                problem = of(error, sale.method, PATH)
+                problem = of(error, sale.method, sale.path)
                 status, headers, body = problem.status_code, problem.raw_headers, bytes(problem.body)
             self._say(sale, status, headers, body)
         except BaseException:
@@ -325,7 +388,11 @@ class Connection(asyncio.Protocol):
         limits = self._limits
         if limits.head_is_late(now, request_timeout_s):
             self._refuse(408, f"no whole request within {request_timeout_s:g} s")
-        elif not self._answering and (self._in_body or limits.is_unused(now, self._config.timeout_keep_alive)):
+        elif (
+            self._wish is None
+            and not self._answering
+            and (self._in_body or limits.is_unused(now, self._config.timeout_keep_alive))
+        ):
             self.transport.close()  # a body that is still on its way was not waited for
         if limits.is_stuck(now, reading_timeout_s):
             self.transport.abort()  # a close would wait until what was sent has been read

@@ -82,7 +82,11 @@ async def readyz(request: Request) -> Response:
         instance=state.instance,
         mode=state.admin.mode,
         waits_for=waits_for,
-        warnings=[*state.warnings, *_blocked(state.shop.errors)],
+        warnings=[
+            *state.warnings,
+            *_blocked(state.shop.errors),
+            *(state.sender.warnings if state.sender is not None else ()),
+        ],
         checks=checks,
     )
     return JSONResponse(view.model_dump(), 200 if ready else 503, headers={} if ready else {"Retry-After": "1"})

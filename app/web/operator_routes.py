@@ -12,9 +12,10 @@ _OPERATORS: Final = frozenset(
 def is_hidden(method: str, path: str, *, from_operator: bool) -> bool:
     """Whether the port that a request came to doesn't have that path. Buyers buy; operators change and watch."""
     if from_operator:
-        return path == purchase.PATH
+        return path == purchase.PATH or path.startswith(("/holds", "/payments/"))
     return (
         path in _OPERATORS
         or path.startswith(("/control/", "/docs/"))
+        or (path.startswith("/orders/") and (method != "GET" or path.endswith(("/export", "/history"))))
         or (path == "/stock" and method in ("PUT", "DELETE"))
     )

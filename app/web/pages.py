@@ -46,6 +46,7 @@ READING: Final = ["GET", "HEAD"]
 _FOLDER: Final = Path(__file__).parent / "static"
 _DIGEST: Final = re.compile(r"[0-9a-f]{12}")
 _NO_ITEM: Final = f'<meta name="item" content="{html.escape(NOTHING)}">'
+_NO_PAY: Final = '<meta name="pay" content="">'
 _swagger: Final = StaticFiles(packages=[("fastapi_offline", "static")])
 _DOCS_HEADERS: Final = _HEADERS | {
     "Content-Security-Policy": _POLICY.replace("img-src 'self'", "img-src 'self' data:")  # its icons are in its styles
@@ -86,10 +87,10 @@ def _named(name: str) -> File:
 
 
 @lru_cache(1000)
-def _about(name: str, told: str) -> File:
-    """Make a page with the description of an item in it."""
+def _about(name: str, told: str, pay: str = "") -> File:
+    """Make a page with the description of an item in it, and with the address where it is paid."""
     text = _named(name).body.decode().replace(_NO_ITEM, f'<meta name="item" content="{html.escape(told)}">')
-    return File.of(name, text.encode())
+    return File.of(name, text.replace(_NO_PAY, f'<meta name="pay" content="{html.escape(pay)}">').encode())
 
 
 async def page(request: Request, name: str) -> Response:
@@ -101,8 +102,10 @@ async def page(request: Request, name: str) -> Response:
 
 
 def _page_about(request: Request, name: str, sku: str) -> Response:
-    told = state_of(request).catalogue.told.get(sku, NOTHING)
-    return _about(name, told).answer(request, keep=files.ASK_EACH_TIME, headers=_HEADERS)
+    state = state_of(request)
+    return _about(name, state.catalogue.told.get(sku, NOTHING), state.pay_url).answer(
+        request, keep=files.ASK_EACH_TIME, headers=_HEADERS
+    )
 
 
 @router.api_route("/", methods=READING)

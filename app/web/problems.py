@@ -27,7 +27,8 @@ _STATUSES: Final[dict[type[Exception], tuple[int, str]]] = {
     errors.UnknownItem: (404, "No such item"),
     errors.ItemNotPossible: (400, "Not an item that this store can hold"),
     errors.BuyerRequired: (400, "Buyer required"),
-    errors.KeyReused: (422, "Idempotency key belongs to another purchase"),
+    errors.HoldsNotPossible: (409, "Units can't be held"),
+    errors.KeyReused: (422, "Idempotency key belongs to another request"),
     errors.ForeignOrigin: (403, "Not from this site"),
     errors.Prefetched: (403, "Not asked for by a buyer"),
     errors.BuyerNotSigned: (403, "Not a buyer of this shop"),
@@ -127,6 +128,7 @@ _DESCRIPTIONS: Final = {
     403: "Not allowed: the title says why",
     404: "No such item, or no such order",
     408: "The request's body did not arrive in time",
+    409: "Not possible now: the title says why",
     412: "The stock is not what If-Match says, or there are orders that would be forgotten; nothing was changed",
     413: "The request's body is too large",
     422: "A field of the request is not valid, or the idempotency key belongs to another purchase; the field is named",
@@ -138,6 +140,11 @@ _DESCRIPTIONS: Final = {
 def invalid_field(field: str, message: str, *, where: str = "query") -> RequestValidationError:
     """Make the error of a field that is not valid, in the form of FastAPI's own errors."""
     return RequestValidationError([{"loc": (where, field), "type": "value_error", "msg": message}])
+
+
+def whole(value: object) -> object:
+    """Accept 5.0 as 5, as JSON Schema, and so our own description, does; a strict int does not."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def install(app: FastAPI) -> None:
@@ -176,6 +183,14 @@ def of(error: Exception, method: str, route: str) -> Response:
         ]
         detail = "; ".join(f"{field.field}: {field.message}" for field in invalid)
         return problem(422, "invalid-request", "Invalid request", detail, fields=invalid)
+    if isinstance(error, HTTPException):
+        return problem(
+            error.status_code,
+            f"http-{error.status_code}",
+            str(error.detail),
+            f"{method} {route}: {error.detail}",
+            headers=dict(error.headers or {}),
+        )
     if not isinstance(error, errors.EXPECTED):
         _log.error("%s %s failed", method, route, exc_info=error)
         return problem(500, "internal-error", "Internal error", "an error of ours; it was logged")

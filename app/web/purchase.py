@@ -75,11 +75,11 @@ def read(state: State, query: bytes, headers: Iterable[tuple[bytes, bytes]]) -> 
     """Read a request's purchase, and whether it asks for JSON. Raises what `parse` does, or `BuyerNotSigned`."""
     wish, as_json = parse(query, headers, quantity_max=state.quantity_max, buyer_max=state.buyer_max)
     if state.signed is not None:
-        wish = wish._replace(buyer=state.signed.read(_token(wish.buyer, headers)))
+        wish = wish._replace(buyer=state.signed.read(token_of(wish.buyer, headers)))
     return wish, as_json
 
 
-def _token(given: str | None, headers: Iterable[tuple[bytes, bytes]]) -> str | None:
+def token_of(given: str | None, headers: Iterable[tuple[bytes, bytes]]) -> str | None:
     """The token, in the query or as `Authorization: Bearer`, which no log of a proxy shows; if in both, the same."""
     found = {
         value[7:].strip() for name, value in headers if name == b"authorization" and value[:7].lower() == b"bearer "
@@ -126,12 +126,7 @@ def _read_headers(headers: Iterable[tuple[bytes, bytes]]) -> tuple[str | None, b
         elif name == b"idempotency-key":
             if key is not None:
                 raise invalid_field("Idempotency-Key", "one key, not several", where="header")
-            said_key = value.strip(b" \t")
-            if _STRING.fullmatch(said_key):  # as the draft has it: a string of structured fields (RFC 9651)
-                said_key = re.sub(rb"\\(.)", rb"\1", said_key[1:-1])
-            if _KEY.fullmatch(said_key) is None:
-                raise invalid_field("Idempotency-Key", "1 to 100 visible ASCII characters", where="header")
-            key = said_key.decode()
+            key = read_key(value)
         elif name in _ORIGIN:
             said[name] = value
         elif name in _BODY:
@@ -139,9 +134,24 @@ def _read_headers(headers: Iterable[tuple[bytes, bytes]]) -> tuple[str | None, b
                 raise invalid_field("body", "a purchase has no body; say what you want in the query", where="body")
         elif _AHEAD.search(value):
             raise Prefetched("this was asked for ahead of time, by a browser and not by a buyer; nothing was sold")
-    if _is_foreign(said):
-        raise ForeignOrigin("a page of another site sent this; nothing was sold")
+    refuse_foreign(said)
     return key, as_json
+
+
+def read_key(value: bytes) -> str:
+    """Read an idempotency key, bare or in quotes. Raises `RequestValidationError`."""
+    said = value.strip(b" \t")
+    if _STRING.fullmatch(said):  # as the draft has it: a string of structured fields (RFC 9651)
+        said = re.sub(rb"\\(.)", rb"\1", said[1:-1])
+    if _KEY.fullmatch(said) is None:
+        raise invalid_field("Idempotency-Key", "1 to 100 visible ASCII characters", where="header")
+    return said.decode()
+
+
+def refuse_foreign(headers: Mapping[bytes, bytes]) -> None:
+    """Raise `ForeignOrigin` if a page of another origin sent a request with these headers."""
+    if _is_foreign(headers):
+        raise ForeignOrigin("a page of another site sent this; nothing was sold")
 
 
 def _is_foreign(said: Mapping[bytes, bytes]) -> bool:

@@ -1,12 +1,13 @@
 """The state of the routes, made by the lifespan and found through the request."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fastapi import Request
 
 from app.audit import Auditor, AuditVerdict
+from app.outbox import Sender
 from app.sale import Admin, Shop
 from app.stock import Level
 from app.web.auth import AdminAuth
@@ -33,7 +34,8 @@ class State:
     """The parts that the routes use, and the settings that concern HTTP.
 
     `buying`: the methods that buy; `signed`: reads buyers from signed tokens, if there is a key; `rates`: limits
-    the rate of purchases, if that is set; `catalogue`: the descriptions of the items.
+    the rate of purchases, if that is set; `callbacks`: read payment providers', by their paths; `catalogue`: the
+    descriptions of the items; `pay_url`: where buyers pay, or "".
 
     `buyers` and `operators` are the live feeds; from `looks` on, the fields make things once for all who ask.
     """
@@ -56,7 +58,10 @@ class State:
     ready: TtlCache[Ready]
     locks: TtlCache[list[Contender]]
     warnings: list[str]
+    callbacks: Mapping[str, Callable[[bytes, Mapping[str, str]], Any]]
     auditor: Auditor | None = None
+    sender: Sender | None = None
+    pay_url: str = ""
 
     def close_feeds(self) -> None:
         """Let all listeners go: the server waits for its last answer."""

@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from app.audit import Auditor, AuditVerdict
 from app.sale import Shop
-from app.stock import DEFAULT_SKU, SKU_PATTERN, Level, Order, Terms
+from app.stock import DEFAULT_SKU, SKU_PATTERN, Level, Order, OrderState, Terms
 from app.web import problems
 from app.web.coalesce import Coalesced
 from app.web.problems import invalid_field, responses
@@ -77,13 +77,16 @@ class LevelView(BaseModel):
 
     sku: str
     stock: int
+    held: int = Field(0, description="units that are held for buyers who have not paid yet")
     lucky: int
-    initial: int | None = Field(description="what stock + lucky must equal; null if the stock was set by other means")
+    initial: int | None = Field(
+        description="what stock + held + lucky must equal; null if the stock was set by other means"
+    )
 
     @classmethod
     def of(cls, level: Level) -> "LevelView":
         """Make the view of a level."""
-        return cls(sku=level.sku, stock=level.stock, lucky=level.lucky, initial=level.initial)
+        return cls(sku=level.sku, stock=level.stock, held=level.held, lucky=level.lucky, initial=level.initial)
 
 
 class ItemView(LevelView):
@@ -92,6 +95,8 @@ class ItemView(LevelView):
     limit_per_buyer: int = Field(description="how many units one buyer may have; 0: no limit")
     starts_at: float | None = Field(description="when the sale starts, in seconds since 1970; null: it has")
     ends_at: float | None = Field(description="when it ends; null: never")
+    price: int | None = Field(None, description="of a unit, in the minor unit of the currency")
+    currency: str | None = None
     paused: str = Field(
         description="nothing is sold for now, and this is what buyers are told of it; empty: it is sold"
     )
@@ -104,6 +109,8 @@ class ItemView(LevelView):
             limit_per_buyer=terms.limit_per_buyer or 0,
             starts_at=terms.starts_at or None,
             ends_at=terms.ends_at or None,
+            price=terms.price,
+            currency=terms.currency,
             paused=terms.paused or "",
         )
 
@@ -122,12 +129,20 @@ class OrderView(BaseModel):
     sku: str
     quantity: int
     buyer: str | None
-    sold_at: float = Field(description="seconds since 1970")
+    sold_at: float = Field(description="when it began, in seconds since 1970")
+    state: OrderState = OrderState.SOLD
 
     @classmethod
     def of(cls, order: Order) -> "OrderView":
         """The buyer's part of an order."""
-        return cls(id=order.id, sku=order.sku, quantity=order.quantity, buyer=order.buyer, sold_at=order.sold_at)
+        return cls(
+            id=order.id,
+            sku=order.sku,
+            quantity=order.quantity,
+            buyer=order.buyer,
+            sold_at=order.sold_at,
+            state=order.state,
+        )
 
 
 def etag(level: Level) -> str:

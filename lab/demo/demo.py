@@ -26,20 +26,25 @@ from fencelock import Scope
 from fencelock.registry import backend_class
 from lab.demo.stage import LockName, Stage, StageOptions, set_up
 from lab.demo.up import stay_up
+from lab.demo.whereabouts import Whereabouts, whereabouts
 from lab.servers.process import Process, ProcessFailed
 
 _POLL_S: Final = 0.05
 _PROBLEMS_SHOWN: Final = 5
 _RUSH_WITHIN_S: Final = 120.0
+_HOLD_S: Final = 4  # short, as those who let it run out are waited for; but longer than a crowd waits for its answers
+_PATIENCE_S: Final = 30
+_ENDS_WITHIN_S: Final = 15.0
 
 
 @dataclass(frozen=True, slots=True)
 class DemoOptions(StageOptions):
-    """The command line's options for the stage and the rush."""
+    """The command line's options for the stage and the rush. `pay`: units are held, and so many percent pay."""
 
     buyers: int
     report: Path | None
     keep: bool
+    pay: float | None = None
 
 
 @dataclass(slots=True)
@@ -63,6 +68,7 @@ class Figures:
     locks_taken: int
     buyers_per_lock: float
     lock_calls: int
+    whereabouts: Whereabouts | None = None
 
 
 def run(options: DemoOptions) -> int:
@@ -83,14 +89,20 @@ def run(options: DemoOptions) -> int:
 def on_stage(options: DemoOptions, console: Console) -> AbstractContextManager[Stage]:
     """Return a stage that is ready for the rush. Raises the errors of `set_up`."""
     locustfile()  # a missing file is reported before anything is started
+    if options.pay is not None and options.chosen_guard is Guard.NONE:
+        raise ConfigurationError("--pay needs a guard: units can't be held without one")
     variables = {
         # The demo audits at the end; an auditor's calls would be counted among the locks'.
-        **({} if options.keep else {"AUDIT_INTERVAL_S": "0"}),
+        **({} if options.keep else {"AUDIT_INTERVAL_S": "0"} if options.pay is None else _WINDOWS),
         # Everybody comes at once, and must be admitted.
         "QUEUE_MAX": str(max(20_000, options.buyers)),
         "PURCHASE_TIMEOUT_MS": str(max(10_000, 40 * options.buyers)),
     }
     return set_up(options, console, variables)
+
+
+# The auditor's instance gives back what has run out while nobody buys.
+_WINDOWS: Final = {"AUDIT_INTERVAL_S": "1", "HOLD_S": str(_HOLD_S), "PAY_S": str(2 * _HOLD_S), "GRACE_S": "0.5"}
 
 
 def rush(options: DemoOptions, stage: Stage, console: Console) -> Figures:
@@ -101,6 +113,8 @@ def rush(options: DemoOptions, stage: Stage, console: Console) -> Figures:
 
 def _show(options: DemoOptions, console: Console, stage: Stage, figures: Figures) -> None:
     console.print(_table(options, stage, figures))
+    if figures.whereabouts is not None:
+        console.print(_where_units_went(figures.whereabouts))
     for problem in figures.problems[-_PROBLEMS_SHOWN:]:
         console.print(f"✗ {problem}", style="red", markup=False, highlight=False)
     if len(figures.problems) > _PROBLEMS_SHOWN:
@@ -137,6 +151,8 @@ async def _sell(options: DemoOptions, stage: Stage, steps: Progress) -> Figures:
         calls = stage.locks.calls()
         answers = await _rush(options, urls, steps, sale.shop)
         calls = stage.locks.calls() - calls
+        if options.pay is not None:
+            await _until_all_holds_end(sale.shop, steps)
         step = steps.add_task("Auditing", total=None)
         found = await sale.audit(DEFAULT_SKU)
         missing = [
@@ -145,8 +161,20 @@ async def _sell(options: DemoOptions, stage: Stage, steps: Progress) -> Figures:
             if answer["outcome"] == "sold" and await sale.shop.order(answer["order"]) is None
         ]
         figures = _figures(options, stage.ports, answers, found, missing, sum(map(_locks_taken, urls)), calls)
+        if options.pay is not None:
+            figures.whereabouts = await whereabouts(sale.store, await sale.shop.level(DEFAULT_SKU))
         steps.remove_task(step)
         return figures
+
+
+async def _until_all_holds_end(shop: Shop, steps: Progress) -> None:
+    """Wait for what is still held: its buyers have gone, and it runs out."""
+    step = steps.add_task("Waiting for the last holds to run out", total=None)
+    give_up_at = asyncio.get_running_loop().time() + _ENDS_WITHIN_S
+    # It ends in the store, and nobody here is told.
+    while (await shop.level(DEFAULT_SKU)).held and asyncio.get_running_loop().time() < give_up_at:  # noqa: ASYNC110
+        await asyncio.sleep(_POLL_S)
+    steps.remove_task(step)
 
 
 async def _rush(options: DemoOptions, urls: list[str], steps: Progress, shop: Shop) -> dict[str, Any]:
@@ -163,6 +191,8 @@ async def _rush(options: DemoOptions, urls: list[str], steps: Progress, shop: Sh
         "WARNING",
     ]
     argv += ["-u", str(options.buyers), "-r", str(options.buyers), "--host", ",".join(urls), "--stop-timeout", "1"]
+    if options.pay is not None:
+        argv += ["--pay", str(options.pay), "--patience", str(_PATIENCE_S)]
     crowd = Process("crowd", lambda folder: [*argv, "--report", str(folder / "report.json")])
     gathering = steps.add_task(f"{options.buyers} buyers gather at the door", total=None)
     selling = steps.add_task("Units sold", total=options.stock, visible=False)
@@ -206,7 +236,11 @@ def _figures(
         first = next(answer["detail"] for answer in told if answer["outcome"] == "failed")
         hint = "; `ulimit -n` bounds the open files" if "too many connections" in first else ""
         problems.append(f"{count['failed']} buyers were refused without cause, the first with: {first}{hint}")
-    if count["sold"] < min(options.stock, options.buyers):
+    problems += answers["problems"] if options.pay is not None else []
+    if options.pay is not None:
+        if found.stock and count["sold_out"]:
+            problems.append(f"{found.stock} units were left to buyers who wanted them")
+    elif count["sold"] < min(options.stock, options.buyers):
         problems.append(
             f"{min(options.stock, options.buyers) - count['sold']} units were left unsold to buyers who wanted them"
         )
@@ -261,6 +295,23 @@ def _table(options: DemoOptions, stage: Stage, figures: Figures) -> Table:
     ]
     for name, value in rows:
         table.add_row(name, str(value))
+    return table
+
+
+def _where_units_went(found: Whereabouts) -> Table:
+    table = Table(title="Where each unit went, by the journal", show_header=False, min_width=56)
+    rows: list[tuple[str, str]] = [
+        ("sold at first try", f"{found.at_first_try}"),
+        ("sold after it came back", f"{found.after_it_came_back}"),
+        ("still left", f"{found.left}"),
+        ("still held", f"{found.held}"),
+        ("all units", f"{found.left + found.held + found.sold}"),
+        ("came back", f"{found.came_back} (ran out: {found.ran_out}, cancelled: {found.cancelled})"),
+        ("payments", f"{found.payments}"),
+        ("refunds due", f"{found.refunds_due} (paid twice: {found.duplicates}, too late: {found.too_late})"),
+    ]
+    for name, value in rows:
+        table.add_row(name, value)
     return table
 
 

@@ -20,7 +20,7 @@ from app.combination import best_guard
 from app.errors import ConfigurationError
 from app.main import Sale, open_sale, open_store
 from app.settings import PREFIX, Guard, Settings, load
-from app.stock import DEFAULT_SKU
+from app.stock import DEFAULT_SKU, TermsChange
 from app.stock.registry import MYSQL, REDIS, check_guard
 from fencelock.registry import CLASSES, backend_class
 from lab.servers import LockServers, MariaDB, Valkey
@@ -115,10 +115,10 @@ class Stage:
         """Open a sale of this process on the same servers: it sells nothing, but sets the stock and audits."""
         return open_sale(self.settings)
 
-    async def begin_sale(self, units: int) -> None:
-        """Discard the sales so far, and put new units of the default item on sale."""
+    async def begin_sale(self, units: int, terms: TermsChange | None = None) -> None:
+        """Discard the sales so far, and put new units of the default item on sale, on these terms."""
         async with self.open_sale() as sale:
-            await sale.admin.set_stock(DEFAULT_SKU, units, new_sale=True)
+            await sale.admin.set_stock(DEFAULT_SKU, units, new_sale=True, terms=terms or {})
 
 
 def _strays(settings: Mapping[str, str]) -> list[str]:

@@ -11,8 +11,9 @@ from typing import Final
 
 from rich.console import Console
 
-from app.settings import PREFIX
-from lab.demo import state_file
+from app.errors import ConfigurationError
+from app.settings import PREFIX, Guard
+from lab.demo import provider, state_file
 from lab.demo.stage import Stage, StageOptions, set_up
 from lab.servers.process import ProcessFailed
 
@@ -21,31 +22,37 @@ _LEADING: Final = ("LOCK", "STORE", "GUARD")
 _LOOK_EVERY_S: Final = 0.5
 
 
-def run(options: StageOptions, variables: Mapping[str, str]) -> int:
-    """Start the stage with these further settings, begin a new sale, and stay.
+def run(options: StageOptions, variables: Mapping[str, str], *, pay: bool = False) -> int:
+    """Start the stage with these further settings, begin a new sale, and stay. `pay`: with a payment provider.
 
     Return the exit status: 0, or 130 if interrupted while starting.
     """
     console = Console()
     try:
-        with set_up(options, console, variables) as stage:
-            asyncio.run(stage.begin_sale(options.stock))
-            stay_up(stage, console)
+        with contextlib.ExitStack() as running:
+            till = provider.ProviderProcess() if pay else None
+            if till and options.chosen_guard is Guard.NONE:
+                raise ConfigurationError("--pay needs a guard: units can't be held without one")
+            stage = running.enter_context(set_up(options, console, {**variables, **(till.variables if till else {})}))
+            asyncio.run(stage.begin_sale(options.stock, provider.PRICE if till else None))
+            if till:
+                running.enter_context(till.of([instance.url for instance in stage.instances]))
+            stay_up(stage, console, till)
     except KeyboardInterrupt:
         console.print("Stopped.")
         return 130
     return 0
 
 
-def stay_up(stage: Stage, console: Console) -> None:
+def stay_up(stage: Stage, console: Console, till: provider.ProviderProcess | None = None) -> None:
     """Say where everything is, and stay until Ctrl-C or SIGTERM; say so when a process ends before that.
 
     Raises `ProcessFailed` when no instance is left.
     """
     try:
         with _told_to_others(stage, console) as file:
-            _say_where(stage, console, file)
-            watched = stage.processes
+            _say_where(stage, console, file, till)
+            watched = [*stage.processes, *([till] if till else [])]
             while True:
                 for process in [one for one in watched if not one.running]:
                     watched.remove(process)
@@ -76,13 +83,14 @@ def _told_to_others(stage: Stage, console: Console) -> Iterator[Path | None]:
         yield file
 
 
-def _say_where(stage: Stage, console: Console, file: Path | None) -> None:
+def _say_where(stage: Stage, console: Console, file: Path | None, till: provider.ProviderProcess | None) -> None:
     """Print for people first, then for programs and other terminals. Nothing is wrapped, so that it can be copied."""
     token = stage.admin_token
     first, *others = [instance.url for instance in stage.instances]
     places = [
         ("The shop", f"{first}/"),
         *(("", f"{url}/") for url in others),
+        *([("The payments", f"{till.url}/callbacks")] if till else []),
         ("The control room", f"{first}/control?token={token}"),
         ("The interface", f"{first}/docs"),
         ("The admin token", token),

@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from app.errors import QueueFull, StockError, StockUnavailable
-from app.sale import batch, decision, worker
-from app.sale.decision import Decision, Outcome, Purchase
+from app.sale import Answer, ConfirmOutcome, HoldOutcome, Outcome, Purchase, batch, decision, worker
+from app.sale.decision import Decided, Decision
 from app.sale.queue import EntryState, Item
 from app.sale.shop import Shop
-from app.stock import Batch, Fence, Snapshot
+from app.stock import Batch, EventKind, Fence, OrderState, Snapshot, Units
 from app.stock.redis.client import Script
 from app.stock.redis.store import RedisStockStore
 from app.web.connection import Connection
@@ -167,12 +167,12 @@ def _fence_at_write_only() -> None:
     _in_lua("prepare.lua", (_RAISE, "local generation"))()
     highest = 'if tonumber(fence.token or "0") > tonumber(request.token) then return {"stale", fence.token} end'
     raised = ' redis.call("HSET", key.fence, "source", request.source, "token", request.token)'
-    absolute = 'redis.call("SET", key.stock, string.format("%.0f", tonumber(item.stock) - units))'
+    absolute = 'redis.call("SET", key.stock, string.format("%.0f", tonumber(item.stock) + stock))'
     _in_lua(
         "commit.lua",
         (_STALE, highest + raised),
         (_CHANGED, ""),
-        ('redis.call("DECRBY", key.stock, units)', absolute),
+        ('redis.call("INCRBY", key.stock, string.format("%.0f", stock))', absolute),
     )()
 
 
@@ -238,8 +238,8 @@ def _repeat_is_sold_out() -> None:
     """A buyer who asks again with the key of an order is told that nothing is left."""
     repeat = decision._repeat
 
-    def patched(snapshot: Snapshot, purchases: Any, seen: Any, purchase: Purchase) -> Decision | None:
-        found = repeat(snapshot, purchases, seen, purchase)
+    def patched(snapshot: Snapshot, commands: Any, seen: Any, command: Any, key: str) -> Decision | None:
+        found = repeat(snapshot, commands, seen, command, key)
         return Decision(Outcome.SOLD_OUT) if found is not None and found.settled is not None else found
 
     decision._repeat = patched
@@ -247,16 +247,17 @@ def _repeat_is_sold_out() -> None:
 
 def _forgets_keys() -> None:
     """Idempotency keys are ignored."""
-    decision._repeat = lambda snapshot, purchases, seen, purchase: None
+    decision._repeat = lambda *about: None
 
 
 def _answers_for_another() -> None:
     """The key of an order reveals it to anybody who sends the key."""
     repeat = decision._repeat
 
-    def patched(snapshot: Snapshot, purchases: Any, seen: Any, purchase: Purchase) -> Decision | None:
-        settled = snapshot.settled.get(purchase.key or "")
-        return repeat(snapshot, purchases, seen, purchase._replace(buyer=settled.buyer) if settled else purchase)
+    def patched(snapshot: Snapshot, commands: Any, seen: Any, command: Any, key: str) -> Decision | None:
+        settled = snapshot.settled.get(key)
+        own = command._replace(buyer=settled.buyer) if settled and isinstance(command, Purchase) else command
+        return repeat(snapshot, commands, seen, own, key)
 
     decision._repeat = patched
 
@@ -276,13 +277,17 @@ def _unseen_in_batch() -> None:
     """A buyer's purchases in one batch don't count against each other's limit."""
     decide = decision.decide
 
-    def patched(snapshot: Snapshot, purchases: Sequence[Purchase], **terms: Any) -> list[Decision]:
+    def patched(snapshot: Snapshot, commands: Sequence[Any], **terms: Any) -> Decided:
         alone = [
-            one if one.key in snapshot.settled else one._replace(buyer=f"{one.buyer}#{n}")
-            for n, one in enumerate(purchases)
+            one._replace(buyer=f"{one.buyer}#{n}")
+            if isinstance(one, Purchase) and one.key not in snapshot.settled
+            else one
+            for n, one in enumerate(commands)
         ]
         had = {
-            new.buyer or "": snapshot.bought.get(old.buyer or "", 0) for new, old in zip(alone, purchases, strict=True)
+            new.buyer or "": snapshot.bought.get(old.buyer or "", 0)
+            for new, old in zip(alone, commands, strict=True)
+            if isinstance(old, Purchase)
         }
         return decide(replace(snapshot, bought={**snapshot.bought, **had}), alone, **terms)
 
@@ -293,8 +298,8 @@ def _buys_twice_without_key() -> None:
     """A purchase without a key is written twice."""
     decide_part = batch.decide_part
 
-    def patched(item: Item, batch_id: str, snapshot: Snapshot, entries: Any, *, everywhere: Any) -> batch.Part:
-        part = decide_part(item, batch_id, snapshot, entries, everywhere=everywhere)
+    def patched(item: Item, batch_id: str, snapshot: Snapshot, entries: Any, **terms: Any) -> batch.Part:
+        part = decide_part(item, batch_id, snapshot, entries, **terms)
         again = [replace(one, secret=one.secret[::-1]) for one in part.write.sold if one.key is None]
         part.write = replace(part.write, sold=[*part.write.sold, *again])
         return part
@@ -306,8 +311,8 @@ def _no_limit() -> None:
     """A buyer's purchases at another instance don't count."""
     decide = decision.decide
 
-    def patched(snapshot: Snapshot, purchases: Any, **terms: Any) -> list[Decision]:
-        return decide(replace(snapshot, bought={}), purchases, **terms)
+    def patched(snapshot: Snapshot, commands: Any, **terms: Any) -> Decided:
+        return decide(replace(snapshot, bought={}), commands, **terms)
 
     batch.decide = patched  # type: ignore[attr-defined]
 
@@ -316,20 +321,187 @@ def _sold_out_for_ever() -> None:
     """An instance that has once sold the last unit of an item says "sold out" to everybody from then on."""
     join, gone = Shop.join, set[str]()
 
-    def patched(self: Shop, purchase: Purchase, **how: Any) -> Any:
-        if purchase.sku in gone:
-            return decision.Answer(Outcome.SOLD_OUT, purchase.quantity)
-        told = join(self, purchase, **how)
+    def patched(self: Shop, command: Any, **how: Any) -> Any:
+        if command.sku in gone and isinstance(command, Purchase):
+            return Answer(Outcome.SOLD_OUT, command.quantity)
+        told = join(self, command, **how)
         if isinstance(told, asyncio.Future):
 
             def note(done: "asyncio.Future[Any]") -> None:
                 if not done.cancelled() and done.exception() is None and done.result().outcome is Outcome.SOLD_OUT:
-                    gone.add(purchase.sku)
+                    gone.add(command.sku)
 
             told.add_done_callback(note)
         return told
 
     Shop.join = patched  # type: ignore[method-assign]
+
+
+# -- of holds and payments ---------------------------------------------------------------------------------------------
+
+
+def _any_secret() -> None:
+    """Whoever knows an order's number can pay, extend and cancel it: the secret in its id is not looked at."""
+    change = decision._Now.change
+
+    def patched(self: decision._Now, command: Any) -> Decision:
+        order = self.records.get(command.number)
+        return change(self, command if order is None else command._replace(secret=order.secret))
+
+    decision._Now.change = patched  # type: ignore[method-assign]
+
+
+def _ignores_extensions() -> None:
+    """An expiry looks at the deadline that a hold began with."""
+    _in_lua(
+        "commit.lua",
+        (
+            'redis.call("ZADD", key.due, one.due, one.number)\n  else',
+            'redis.call("ZADD", key.due, "NX", one.due, one.number)\n  else',
+        ),
+    )()
+
+
+def _unwritten_events() -> None:
+    """A cancellation changes how an order stands, and appends nothing to the journal."""
+    header = "local function write_change(key, at, fence, one)\n"
+    _in_lua(
+        "commit.lua",
+        (header + "  append(", header + '  if one.kind ~= "cancelled" then append('),
+        (
+            '"facts", one.facts)\n  redis.call("HSET", key.records',
+            '"facts", one.facts) end\n  redis.call("HSET", key.records',
+        ),
+    )()
+
+
+def _holds_dont_count() -> None:
+    """A buyer's limit counts what is bought, and not what is held."""
+    _in_lua(
+        "commit.lua",
+        (
+            'redis.call("HINCRBY", key.buyers, buyer, quantity)\n    redis.call("HSET", key.holders',
+            'redis.call("HSET", key.holders',
+        ),
+    )()
+
+
+def _late_takes_anything() -> None:
+    """A late payment takes units without a look at how many are left."""
+    confirm = decision._Now._confirm
+
+    def patched(self: decision._Now, order: Any, paid: Any) -> Decision:
+        left, self.left = self.left, max(self.left, order.quantity)
+        found = confirm(self, order, paid)
+        taken = max(left, order.quantity) - self.left
+        self.left = left if not taken else max(0, left - taken)
+        return found
+
+    decision._Now._confirm = patched  # type: ignore[method-assign]
+
+
+def _pays_twice() -> None:
+    """A payment that is announced once more counts once more."""
+    confirm = decision._Now._confirm
+
+    def patched(self: decision._Now, order: Any, paid: Any) -> Decision:
+        if (
+            order.state is OrderState.CONFIRMED
+            and paid.payment_ref == order.payment_ref
+            and self.left >= order.quantity
+        ):
+            self.left -= order.quantity
+            units = Units(stock=-order.quantity, lucky=order.quantity)
+            facts = {"payment_ref": paid.payment_ref}
+            again = self._write(order, EventKind.CONFIRMED, units, bought=order.quantity, facts=facts)
+            return Decision(ConfirmOutcome.CONFIRMED, record=again)
+        return confirm(self, order, paid)
+
+    decision._Now._confirm = patched  # type: ignore[method-assign]
+
+
+def _keeps_cancelled_units() -> None:
+    """A cancellation doesn't give the units back."""
+    release = decision._Now._release
+
+    def patched(self: decision._Now, order: Any, kind: EventKind, state: OrderState, facts: Any = None) -> Any:
+        found = release(self, order, kind, state, facts)
+        if kind is EventKind.CANCELLED:
+            self.left -= order.quantity
+            self.changes[-1] = replace(self.changes[-1], units=Units(held=-order.quantity))
+        return found
+
+    decision._Now._release = patched  # type: ignore[method-assign]
+
+
+def _forgets_what_is_owed() -> None:
+    """A payment that can't be used is answered, and not noted."""
+
+    def patched(self: decision._Now, order: Any, paid: Any) -> Decision:
+        return Decision(decision._not_needed(order), record=order, refund=paid.payment_ref)
+
+    decision._Now._owe = patched  # type: ignore[method-assign]
+
+
+def _expires_what_is_paid() -> None:
+    """What has run out is not taken off the list when it is paid, and an expiry doesn't look at how it stands."""
+    _in_lua(
+        "commit.lua",
+        (
+            'redis.call("ZREM", key.due, one.number)',
+            'if one.kind == "expired" then redis.call("ZREM", key.due, one.number) end',
+        ),
+    )()
+
+    def give_back(self: decision._Now, being_paid: set[str]) -> None:
+        for number in self.snapshot.due:
+            if (order := self.records.get(number)) is not None:
+                self._release(order, EventKind.EXPIRED, OrderState.EXPIRED)
+
+    decision._Now.give_back = give_back  # type: ignore[method-assign]
+
+
+def _pays_for_many() -> None:
+    """Nobody looks whether a payment is another order's."""
+    confirm = decision._Now._confirm
+
+    def patched(self: decision._Now, order: Any, paid: Any) -> Decision:
+        if self.payments.get(paid.payment_ref) != order.number:
+            self.payments.pop(paid.payment_ref, None)
+        return confirm(self, order, paid)
+
+    decision._Now._confirm = patched  # type: ignore[method-assign]
+    _in_lua("commit.lua", ("if owner and owner ~= one.number then", "if false then"))()
+
+
+def _shows_anothers_hold() -> None:
+    """Who can't have the units is shown the hold of somebody else."""
+    hold = decision._Now.hold
+
+    def patched(self: decision._Now, wish: Any, closed: Any) -> Decision:
+        found = hold(self, wish, closed)
+        other = next((one for one in self.records.values() if one.state is OrderState.HELD), None)
+        refused = found.holds is None and found.record is None and found.error is None
+        return Decision(HoldOutcome.HELD, record=other) if refused and other is not None else found
+
+    decision._Now.hold = patched  # type: ignore[method-assign]
+
+
+def _no_mercy() -> None:
+    """What has run out goes back at the deadline that the buyer is told, less half a second."""
+    hold = decision._Now.hold
+
+    def patched(self: decision._Now, wish: Any, closed: Any) -> Decision:
+        found = hold(self, wish, closed)
+        early = found.holds and replace(found.holds, due_ms=found.holds.pay_by_ms - 500)
+        return replace(found, holds=early) if early else found
+
+    decision._Now.hold = patched  # type: ignore[method-assign]
+
+
+def _nothing_runs_out() -> None:
+    """What has run out stays held."""
+    decision._Now.give_back = lambda self, being_paid: None  # type: ignore[method-assign]
 
 
 # -- of the service ----------------------------------------------------------------------------------------------------
@@ -352,10 +524,10 @@ def _refuses(whom: Callable[[Purchase], bool]) -> Callable[[], None]:
     def plant() -> None:
         join = Shop.join
 
-        def patched(self: Shop, purchase: Purchase, **how: Any) -> Any:
-            if whom(purchase):
+        def patched(self: Shop, command: Any, **how: Any) -> Any:
+            if isinstance(command, Purchase) and whom(command):
                 raise QueueFull("come back later")
-            return join(self, purchase, **how)
+            return join(self, command, **how)
 
         Shop.join = patched  # type: ignore[method-assign]
 
@@ -406,6 +578,19 @@ BUGS: Final[dict[str, Bug]] = {
     "unseen-in-batch": _bug(_unseen_in_batch, "pause"),
     "sent-when-answered": _bug(_sent_when_answered, "lost-reply"),
     "sold-out-for-ever": _bug(_sold_out_for_ever, "lost-commit"),
+    "any-secret": _bug(_any_secret, "lost-commit"),
+    "ignores-extensions": _bug(_ignores_extensions, "lost-commit"),
+    "unwritten-events": _bug(_unwritten_events, "lost-commit"),
+    "holds-dont-count": _bug(_holds_dont_count, "lost-commit"),
+    "late-takes-anything": _bug(_late_takes_anything, "lost-commit"),
+    "pays-twice": _bug(_pays_twice, "lost-commit"),
+    "keeps-cancelled-units": _bug(_keeps_cancelled_units, "lost-commit"),
+    "forgets-what-is-owed": _bug(_forgets_what_is_owed, "lost-commit"),
+    "expires-what-is-paid": _bug(_expires_what_is_paid, "lost-commit"),
+    "pays-for-many": _bug(_pays_for_many, "lost-commit"),
+    "shows-anothers-hold": _bug(_shows_anothers_hold, "lost-commit"),
+    "no-mercy": _bug(_no_mercy, "lost-commit"),
+    "nothing-runs-out": _bug(_nothing_runs_out, "lost-commit"),
     "drops-connections": _bug(_drops_connections, "lost-commit"),
     "some-wait-45s": Bug(
         "One buyer in ten is refused for 45 s of each minute.", ("lost-commit",), _refuses(_is_unlucky)

@@ -15,7 +15,7 @@ import httpx
 from lab.torture.history import UNKNOWN, Attempt, Item, Theft
 from lab.torture.stage import Actor
 
-_AGAIN_S: Final = 0.2  # after a connection that failed
+AGAIN_S: Final = 0.2  # after a connection that failed
 _ONCE_MORE_S: Final = 1.5  # a buyer with an answer asks again within that time
 _THIEVES: Final = 0.1  # share of the buyers with an answer
 _KEYLESS: Final = 0.25  # share of the buyers
@@ -37,11 +37,71 @@ class Wish:
     patience_s: float
 
 
-class Crowd:
-    """Buyers, each a task that asks an instance, and on 503 or a lost connection another one, until it has an answer.
+class Visitors:
+    """Visitors of a sale, each a task that asks instances until it has an answer.
 
     `patience_s`: how long they wait for an answer. Some wait longer than an instance allows, others less.
     """
+
+    def __init__(
+        self, actors: Sequence[Actor], seed: int, clock: Callable[[], float], *, patience_s: tuple[float, ...]
+    ) -> None:
+        self._actors = actors
+        self._wishes = random.Random(seed)  # noqa: S311 - what is wanted and when: the same for the same seed
+        self._ways = random.Random(seed)  # noqa: S311 - whom they ask: that depends on the answers
+        self._clock = clock
+        self._patience_s = patience_s
+        self._http = httpx.AsyncClient(
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=50, keepalive_expiry=5),
+            trust_env=False,
+        )
+        self._busy: set[asyncio.Task[None]] = set()
+        self._failure: BaseException | None = None
+        self._count = 0
+        self._over = False
+        self._name = f"{self._wishes.getrandbits(32):08x}"
+
+    def _begin(self, visit: Coroutine[None, None, None]) -> "asyncio.Task[None]":
+        task = asyncio.create_task(visit)
+        self._busy.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, visit: "asyncio.Task[None]") -> None:
+        self._busy.discard(visit)
+        if not visit.cancelled() and (failure := visit.exception()) is not None:
+            self._failure = self._failure or failure
+
+    async def all_told(self, within_s: float) -> None:
+        """Wait until every visitor has an answer; the rest then give up. Raises errors of the visitors themselves."""
+        self._over = True
+        if self._busy:
+            await asyncio.wait(self._busy, timeout=within_s)
+        late = list(self._busy)
+        for visit in late:
+            visit.cancel()
+        await asyncio.gather(*late, return_exceptions=True)
+        if self._failure is not None:
+            raise self._failure
+
+    async def close(self) -> None:
+        """Cancel all visits."""
+        try:
+            await self.all_told(0)
+        finally:
+            await self._http.aclose()
+
+    def _another(self, actor: Actor) -> Actor:
+        others = [other for other in self._actors if other is not actor]
+        return self._ways.choice(others or self._actors)
+
+    async def _pause(self, retry_after: str | None) -> None:
+        """Wait before asking again."""
+        await asyncio.sleep(float(retry_after or AGAIN_S) * self._ways.uniform(0.5, 1.0))
+
+
+class Crowd(Visitors):
+    """Buyers, each a task that asks an instance, and on 503 or a lost connection another, until it has an answer."""
 
     def __init__(
         self,
@@ -53,23 +113,10 @@ class Crowd:
         *,
         patience_s: tuple[float, ...],
     ) -> None:
-        self._actors = actors
+        super().__init__(actors, seed, clock, patience_s=patience_s)
         self._free = [item.sku for item in items if not item.limit]
         self._limited = [item.sku for item in items if item.limit]
-        self._wishes = random.Random(seed)  # noqa: S311 - what is wanted and when: the same for the same seed
-        self._ways = random.Random(seed)  # noqa: S311 - whom they ask: that depends on the answers
-        self._clock = clock
         self._told = told
-        self._patience_s = patience_s
-        self._http = httpx.AsyncClient(
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=50, keepalive_expiry=5),
-            trust_env=False,
-        )
-        self._buying: set[asyncio.Task[None]] = set()
-        self._failure: BaseException | None = None
-        self._count = 0
-        self._over = False
-        self._name = f"{self._wishes.getrandbits(32):08x}"
 
     async def come(self, per_s: float) -> None:
         """Come at random moments, `per_s` a second on average, until cancelled."""
@@ -100,36 +147,6 @@ class Crowd:
         wish = Wish(name, None if keyless else name, buyer or f"buyer-{name}", sku, quantity, patience_s)
         return self._begin(self._buy(wish))
 
-    def _begin(self, buying: Coroutine[None, None, None]) -> "asyncio.Task[None]":
-        task = asyncio.create_task(buying)
-        self._buying.add(task)
-        task.add_done_callback(self._done)
-        return task
-
-    def _done(self, buying: "asyncio.Task[None]") -> None:
-        self._buying.discard(buying)
-        if not buying.cancelled() and (failure := buying.exception()) is not None:
-            self._failure = self._failure or failure
-
-    async def all_told(self, within_s: float) -> None:
-        """Wait until every buyer has an answer; the rest then give up. Raises errors of the buyers themselves."""
-        self._over = True
-        if self._buying:
-            await asyncio.wait(self._buying, timeout=within_s)
-        late = list(self._buying)
-        for buying in late:
-            buying.cancel()
-        await asyncio.gather(*late, return_exceptions=True)
-        if self._failure is not None:
-            raise self._failure
-
-    async def close(self) -> None:
-        """Cancel all buyers."""
-        try:
-            await self.all_told(0)
-        finally:
-            await self._http.aclose()
-
     async def _buy(self, wish: Wish) -> None:
         told = await self._until_told(wish)
         if told is not None and wish.key is not None:
@@ -159,13 +176,8 @@ class Crowd:
                 return actor, attempt
             if wish.key is None and (attempt.status == 0 or attempt.error == UNKNOWN):
                 return None  # it may have been sold: asking again could buy twice
-            pause_s = float(attempt.retry_after or _AGAIN_S)
-            await asyncio.sleep(pause_s * self._ways.uniform(0.5, 1.0))
+            await self._pause(attempt.retry_after)
             actor = self._another(actor)
-
-    def _another(self, actor: Actor) -> Actor:
-        others = [other for other in self._actors if other is not actor]
-        return self._ways.choice(others or self._actors)
 
     async def _ask(self, actor: Actor, wish: Wish) -> Attempt:
         sent_at = self._clock()

@@ -55,6 +55,7 @@ class TortureArguments:
     lock: str
     store: str
     guard: Guard | None
+    payers: bool
     with_bug: str
     all_bugs: bool
     report: Path
@@ -159,6 +160,7 @@ def _options(arguments: TortureArguments) -> torturing.TortureOptions:
         bug="",
         report=arguments.report,
         upgrade_from=arguments.upgrade_from and arguments.upgrade_from.absolute(),
+        payers=arguments.payers,
     )
 
 
@@ -187,6 +189,7 @@ def with_bug(options: torturing.TortureOptions, name: str) -> torturing.TortureO
         guard=Guard.FENCE,
         nemeses=bug.nemeses,
         duration_s=min(options.duration_s, _BUG_DURATION_S),
+        payers=True,
     )
 
 

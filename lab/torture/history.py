@@ -23,6 +23,17 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True)
+class Flow:
+    """An item whose units are held and then paid, and for how long; `price` of a unit, in minor units of a currency."""
+
+    item: Item
+    hold_s: float
+    pay_s: float
+    grace_s: float
+    price: int
+
+
+@dataclass(frozen=True, slots=True)
 class Setup:
     """The setup of the run.
 
@@ -43,6 +54,7 @@ class Setup:
     promises: tuple[str, ...] = ()
     known: tuple[str, ...] = ()
     bug: str = ""
+    flows: tuple[Flow, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +92,52 @@ class Theft:
     at: float
     status: int
     said: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A request of the flow from hold to payment, and its answer. `status` is 0 when no answer came: `error` says why.
+
+    `verb`: buy, hold, confirm, extend or cancel; `wish`: the buyer's visit, which is the shop's own number of a hold;
+    `order`: the order that the request is about; `told`: the order in the answer; `units` of that, and `keeps`: the
+    payment that counts; `refund`: the one to give back; `pay_by`: until when, by the store's clock.
+    """
+
+    verb: str
+    wish: str
+    sku: str
+    buyer: str
+    quantity: int
+    instance: str
+    sent_at: float
+    done_at: float
+    status: int
+    key: str | None = None
+    order: str | None = None
+    payment: str | None = None
+    amount: int | None = None
+    outcome: str | None = None
+    told: str | None = None
+    units: int | None = None
+    keeps: str | None = None
+    refund: str | None = None
+    pay_by: float | None = None
+    replayed: bool = False
+    retry_after: str | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Glance:
+    """A reader's view of an item of the flow. `due_in_s`: when the first hold is over; below 0: since when it is."""
+
+    asked_at: float
+    at: float
+    sku: str
+    stock: int
+    held: int
+    lucky: int
+    due_in_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +228,42 @@ class SoldOrder:
 
 
 @dataclass(frozen=True, slots=True)
+class Entry:
+    """An entry of the journal of an item of the flow; the units are what it adds to those left, held and sold."""
+
+    sku: str
+    entry: str
+    kind: str
+    order: str
+    number: int
+    quantity: int
+    buyer: str | None
+    key: str | None
+    token: int
+    batch: str
+    epoch: int
+    stock: int
+    held: int
+    lucky: int
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """How an order of the flow stands, as the store has it. `steps`: kind, milliseconds since 1970, token, batch."""
+
+    order: str
+    state: str
+    quantity: int
+    buyer: str | None
+    pay_by: float = 0.0
+    payment: str | None = None
+    refunds_due: tuple[str, ...] = ()
+    refunded: tuple[str, ...] = ()
+    steps: tuple[tuple[str, int, int, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Left:
     """The rest of an item at the end."""
 
@@ -183,7 +277,8 @@ class Left:
 class End:
     """The state at the end: the stock, the orders, and what was left behind on the lock's servers.
 
-    `unreadable`: the store's errors for items that it could not read.
+    `unreadable`: the store's errors for items that it could not read; `journal` and `kept`: of the flow's items, in the
+    order in which they were written.
     """
 
     left: tuple[Left, ...]
@@ -191,6 +286,8 @@ class End:
     queue: tuple[str, ...] = ()
     leases: tuple[str, ...] = ()
     unreadable: tuple[str, ...] = ()
+    journal: tuple[Entry, ...] = ()
+    kept: tuple[Kept, ...] = ()
 
 
 @dataclass(slots=True)
@@ -205,6 +302,8 @@ class History:
     beliefs: list[Belief] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     counts: list[Count] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
+    glances: list[Glance] = field(default_factory=list)
     end: End | None = None
 
     def add(self, event: "Event") -> None:
@@ -224,11 +323,15 @@ class History:
                 self.faults.append(event)
             case Count():
                 self.counts.append(event)
+            case Call():
+                self.calls.append(event)
+            case Glance():
+                self.glances.append(event)
             case End():
                 self.end = event
 
 
-Event = Attempt | Theft | Look | Restock | Belief | Fault | Count | End
+Event = Attempt | Theft | Look | Restock | Belief | Fault | Count | Call | Glance | End
 
 _KINDS: dict[str, type[Any]] = {
     "setup": Setup,
@@ -239,6 +342,8 @@ _KINDS: dict[str, type[Any]] = {
     "belief": Belief,
     "fault": Fault,
     "count": Count,
+    "call": Call,
+    "glance": Glance,
     "end": End,
 }
 
@@ -278,13 +383,21 @@ def parse(lines: Iterable[str]) -> History:
         if history is None:
             lists = {name: tuple(fields[name]) for name in ("nemeses", "promises", "known")}
             items = tuple(Item(**item) for item in fields["items"])
-            history = History(Setup(**fields | lists | {"items": items}))
+            flows = tuple(Flow(Item(**flow.pop("item")), **flow) for flow in fields.get("flows", ()))
+            history = History(Setup(**fields | lists | {"items": items, "flows": flows}))
             continue
         if kind == "end":
             fields["left"] = tuple(Left(**left) for left in fields["left"])
             fields["orders"] = tuple(SoldOrder(**order) for order in fields["orders"])
             fields |= {name: tuple(fields[name]) for name in ("queue", "leases", "unreadable")}
+            fields["journal"] = tuple(Entry(**entry) for entry in fields.get("journal", ()))
+            fields["kept"] = tuple(_kept(kept) for kept in fields.get("kept", ()))
         history.add(_KINDS[kind](**fields))
     if history is None:
         raise ValueError("an empty history")
     return history
+
+
+def _kept(fields: dict[str, Any]) -> Kept:
+    lists = {name: tuple(fields[name]) for name in ("refunds_due", "refunded")}
+    return Kept(**fields | lists | {"steps": tuple(tuple(step) for step in fields["steps"])})

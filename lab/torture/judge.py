@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from lab.torture import judge_locks, judge_sale, judge_service
+from lab.torture import judge_locks, judge_money, judge_sale, judge_service
 from lab.torture.history import UNKNOWN, History
+from lab.torture.judge_money import Money
 from lab.torture.judge_sale import Evidence
 
 # Each of these faults must have made some instance miss an answer, or be refused.
@@ -85,7 +86,35 @@ def judge(history: History) -> list[Finding]:
             "", f"each sells again within {within}", f"{len(struck)} faults", judge_service.each_sells_again(history)
         ),
         finding("", "the run was a test of all this", _struck(history), _tested(evidence)),
+        *(_of_money(history) if history.setup.flows else ()),
     ]
+
+
+def _of_money(history: History) -> Iterator[Finding]:
+    assert history.end is not None  # noqa: S101 - see `judge`
+    money = Money(history, history.end)
+    events, calls = f"{len(history.end.journal)} events", f"{len(money.told)} answers"
+    looks, payments = f"{len(history.glances)} looks", f"{len(money.places)} payments"
+    for invariant, promise, looked_at, violations in (
+        (
+            "M1",
+            "no unit is in two places, after each event",
+            f"{events}, {looks}",
+            judge_money.units_in_one_place(money),
+        ),
+        ("M1", "each order's events are a path to its end", events, judge_money.orders_live_once(money)),
+        ("M1", "how an order stands is what its events say", events, judge_money.records_agree(money)),
+        ("M2", "held units count for a buyer's limit", events, judge_money.limits_kept(money)),
+        ("M3", "no hold runs out before its end", events, judge_money.nobody_is_cut_short(money)),
+        ("M3", "every hold ends", looks, judge_money.every_hold_ends(money)),
+        ("M4", "what buyers and payers are told is true", calls, judge_money.answers_true(money)),
+        ("M4", "nobody is charged without a unit or a refund", payments, judge_money.payments_kept(money)),
+        ("M5", "first come, first held", calls, judge_money.first_come(money)),
+        ("M5", "nothing happens to an order unasked", events, judge_money.wanted(money)),
+        ("", "each payment has an answer in the end", calls, judge_money.decided(money)),
+        ("", "the run was a test of holds", payments, judge_money.tested(money)),
+    ):
+        yield Finding(invariant, promise, looked_at, tuple(violations))
 
 
 def branches(history: History) -> dict[str, int]:
@@ -95,6 +124,7 @@ def branches(history: History) -> dict[str, int]:
         counted[one.name] += one.count
     attempts = history.attempts
     lost = sum(one.lost or not one.ended for one in history.beliefs)
+    of_money = judge_money.ways(Money(history, history.end)) if history.end else {}
     return {
         "taken over": lost,
         "refused by the fence": sum(n for name, n in counted.items() if name.startswith("fenced")),
@@ -105,6 +135,7 @@ def branches(history: History) -> dict[str, int]:
         "sold out": sum(one.outcome == judge_sale.SOLD_OUT for one in attempts),
         "limit reached": sum(one.outcome == judge_sale.LIMIT_REACHED for one in attempts),
         "told again": sum(one.replayed for one in attempts),
+        **of_money,
     }
 
 

@@ -18,18 +18,35 @@ from rich.table import Table
 from app.errors import EXPECTED, ConfigurationError, StockError, StockUnavailable
 from app.main import Sale, open_sale
 from app.settings import Guard, load
-from app.stock import DEFAULT_SKU, TermsChange
+from app.stock import DEFAULT_SKU, Level, TermsChange
+from app.stock.registry import MYSQL, REDIS
 from fencelock.backend import Scope
 from fencelock.clock import now
 from fencelock.registry import backend_class
 from lab.torture import beliefs, linear, long_hold
 from lab.torture.bugs import BUGS
 from lab.torture.buyers import UNITS_PER_PURCHASE, Crowd
-from lab.torture.history import Count, End, Fault, History, Item, Left, Look, Recorder, Setup, SoldOrder
+from lab.torture.history import (
+    Count,
+    End,
+    Entry,
+    Fault,
+    Flow,
+    Glance,
+    History,
+    Item,
+    Kept,
+    Left,
+    Look,
+    Recorder,
+    Setup,
+    SoldOrder,
+)
 from lab.torture.judge import Finding, branches, judge
 from lab.torture.judge_sale import Evidence
 from lab.torture.judge_service import recovery_s
 from lab.torture.nemesis import CABLE, Nemesis, World
+from lab.torture.payers import Payers
 from lab.torture.picture import draw
 from lab.torture.restocks import Restocks
 from lab.torture.stage import CLUSTER, REPLICAS, SENTINEL, Actor, Stage
@@ -45,18 +62,26 @@ _LOCK_GROUPS: Final = 2
 _REFUSAL_TTL_S: Final = 36_000  # a clock that jumps by an hour must not end it
 _LOOK_EVERY_S: Final = 0.05
 _FINISH_WITHIN_S: Final = 60.0
+_PAID_WITHIN_S: Final = 20.0  # longer than all windows of a hold, and an answer after them
 _LAST_AT_ONCE: Final = 16  # more buyers would wait for each other, however well it goes
 _COUNT_EVERY_S: Final = 0.25
 _PURCHASE_TIMEOUT_TTLS: Final = 1.5  # longer than a dead holder stands in the way, shorter than most faults last
 _BUYERS_PER_INSTANCE: Final = 5.0  # a second, at least: otherwise silence looks like a lack of buyers
 _PAGE: Final = 1000
+_HOLDING: Final = (REDIS, SENTINEL, CLUSTER, MYSQL)  # the stores that can hold units
+_PAYERS: Final = 0.25  # so many payers come for each buyer
+_PRICE: Final = 499
+_SHOP_TOKEN: Final = "of-the-torture"  # noqa: S105 - no secret
 # The embedded etcd is 3.5.1: a leader that was frozen ends live leases as it wakes up (etcd issue 15247).
 _KNOWN: Final = {"etcd": ("lock-pause",), "etcd-txn": ("lock-pause",)}
 
 
 @dataclass(frozen=True, slots=True)
 class TortureOptions:
-    """Options of a run. `stock` None: a little less than buyers will ask for; `bug`: see `lab.torture.bugs`."""
+    """Options of a run. `stock` None: a little less than buyers will ask for; `bug`: see `lab.torture.bugs`.
+
+    `payers`: whether units are held and paid beside the sale, where the store can do so.
+    """
 
     duration_s: float
     instances: int
@@ -73,6 +98,7 @@ class TortureOptions:
     bug: str
     report: Path
     upgrade_from: Path | None
+    payers: bool
 
 
 def run(options: TortureOptions) -> int:
@@ -167,7 +193,7 @@ def _run(options: TortureOptions, servers: ExitStack, progress: Progress) -> His
     servers.callback(_keep_logs, stage, options.report)
     stage.start(lambda what: progress.update(step, description=what))
     setup = _setup(options)
-    stage.skus = tuple(item.sku for item in setup.items)
+    stage.skus = tuple(item.sku for item in (*setup.items, *(flow.item for flow in setup.flows)))
     with (options.report / _HISTORY).open("w") as file:
         recorder = Recorder(History(setup), file)
         asyncio.run(_sell(options, stage, recorder, progress))
@@ -199,6 +225,21 @@ def _setup(options: TortureOptions) -> Setup:
         promises=tuple(promises),
         known=_KNOWN.get(options.lock, ()),
         bug=options.bug,
+        flows=_flows(options),
+    )
+
+
+def _flows(options: TortureOptions) -> tuple[Flow, ...]:
+    """Items whose units are held and paid: one is too scarce for all who come, one has a limit."""
+    release = options.upgrade_from
+    able = options.guard is not Guard.NONE and options.store in _HOLDING
+    if not (options.payers and able) or (release and not (release / "app" / "web" / "holds.py").exists()):
+        return ()
+    visits = options.rate * _PAYERS * options.duration_s / 2
+    grace_s = float(options.seed % 2)
+    return (
+        Flow(Item("ticket", max(4, int(0.15 * visits))), 1.0, 2.0, grace_s, _PRICE),
+        Flow(Item("seat", max(8, int(2 * visits)), limit=2), 2.0, 3.0, grace_s, _PRICE),
     )
 
 
@@ -214,6 +255,8 @@ def _variables(options: TortureOptions) -> dict[str, str]:
         "STORE_TIMEOUT_MS": timeout_ms,
         "STORE_WAIT_REPLICAS": str(_wait_replicas(options)),
         "REFUSAL_TTL_S": str(_REFUSAL_TTL_S),
+        "SHOP_TOKEN": _SHOP_TOKEN,
+        "GRACE_S": str(options.seed % 2),
     }
 
 
@@ -238,6 +281,10 @@ async def _sell(options: TortureOptions, stage: Stage, recorder: Recorder, progr
             for item in setup.items:
                 terms: TermsChange = {"limit_per_buyer": item.limit} if item.limit else {}
                 await sale.admin.set_stock(item.sku, item.initial, new_sale=True, terms=terms)
+            for flow in setup.flows:
+                terms = {"hold_s": flow.hold_s, "pay_s": flow.pay_s, "price": flow.price, "currency": "EUR"}
+                terms["limit_per_buyer"] = flow.item.limit or None
+                await sale.admin.set_stock(flow.item.sku, flow.item.initial, new_sale=True, terms=terms)
             began = now()
 
             def clock() -> float:
@@ -246,22 +293,34 @@ async def _sell(options: TortureOptions, stage: Stage, recorder: Recorder, progr
             # Some ask elsewhere while their instance is still busy, others hear it give up.
             patience_s = (1.0, options.ttl_s + RECOVERY_S)
             crowd = Crowd(stage.instances, setup.items, options.seed, clock, recorder.note, patience_s=patience_s)
+            payers = Payers(
+                stage.instances,
+                setup.flows,
+                options.seed,
+                clock,
+                recorder.note,
+                patience_s=patience_s,
+                token=_SHOP_TOKEN,
+            )
             restocks = Restocks(sale, setup.items, clock, recorder.note)
             watching = [
                 asyncio.create_task(_look_on(sale, clock, recorder)),
                 *(asyncio.create_task(_count(actor, clock, recorder)) for actor in stage.instances),
             ]
             try:
-                await _let_loose(options, stage, sale, crowd, restocks, clock, recorder, progress)
+                await _let_loose(options, stage, sale, crowd, payers, restocks, clock, recorder, progress)
                 for actor in stage.instances:
                     actor.be_quiet()
                 await _finish(sale, crowd, options, setup, progress)
+                await payers.all_told(_PAID_WITHIN_S)
+                await _all_over(sale, setup)
                 await _calm_down(stage, sale, options.ttl_s * (1 + long_hold.HOLD_TTLS) + RECOVERY_S)
             finally:
                 for task in watching:
                     task.cancel()
                 ends = await asyncio.gather(*watching, return_exceptions=True)
                 await crowd.close()
+                await payers.close()
             # A watcher that has stopped would see nothing wrong.
             for end in ends:
                 if isinstance(end, Exception):
@@ -284,6 +343,7 @@ async def _let_loose(
     stage: Stage,
     sale: Sale,
     crowd: Crowd,
+    payers: Payers,
     restocks: Restocks,
     clock: Callable[[], float],
     recorder: Recorder,
@@ -312,6 +372,8 @@ async def _let_loose(
         asyncio.create_task(crowd.come(options.rate)),
         asyncio.create_task(restocks.run(options.seed, at_once)),
     ]
+    if recorder.history.setup.flows:
+        others.append(asyncio.create_task(payers.come(options.rate * _PAYERS)))
     try:
         while not striking.done():
             progress.update(step, completed=min(clock(), options.duration_s))
@@ -341,6 +403,21 @@ async def _finish(sale: Sale, crowd: Crowd, options: TortureOptions, setup: Setu
         for _ in range(4 * options.instances):
             crowd.send(item.sku, 1)
     await crowd.all_told(max(1.0, give_up_at - loop.time()))
+
+
+async def _all_over(sale: Sale, setup: Setup) -> None:
+    """Wait until what is held has run out and was given back; if something stays, the judge will say so."""
+    for flow in setup.flows:
+        within_s = 2 * (flow.hold_s + flow.pay_s) + flow.grace_s + setup.recovery_s
+        with contextlib.suppress(TimeoutError, StockError):
+            async with asyncio.timeout(within_s):
+                while not _is_over(await sale.admin.level(flow.item.sku), within_s):  # noqa: ASYNC110 - in the store
+                    await asyncio.sleep(_LOOK_EVERY_S)
+
+
+def _is_over(level: Level, within_s: float) -> bool:
+    # What was held while the store's clock was an hour ahead stays for so long.
+    return not level.held or (level.due_in_s is not None and level.due_in_s > within_s)
 
 
 async def _units_left(sale: Sale, item: Item) -> int:
@@ -388,6 +465,12 @@ async def _look_on(sale: Sale, clock: Callable[[], float], recorder: Recorder) -
                 pass  # the store is away
             else:
                 recorder.note(Look(round(asked_at, 4), round(clock(), 4), level.stock, level.lucky, item.sku))
+        for flow in recorder.history.setup.flows:
+            asked_at = clock()
+            with contextlib.suppress(*EXPECTED):
+                level = await sale.admin.level(flow.item.sku)
+                at = round(asked_at, 4), round(clock(), 4)
+                recorder.note(Glance(*at, flow.item.sku, level.stock, level.held, level.lucky, level.due_in_s))
         await asyncio.sleep(_LOOK_EVERY_S)
 
 
@@ -421,8 +504,57 @@ async def _end(stage: Stage, sale: Sale, setup: Setup) -> End:
                 for one in page
             ]
             after = page[-1].id
+    journal: list[Entry] = []
+    kept: list[Kept] = []
+    for flow in setup.flows:
+        try:
+            journal += await _journal(sale, flow.item.sku)
+            kept += await _kept(sale, flow.item.sku)
+        except StockUnavailable:
+            raise
+        except StockError as error:
+            unreadable.append(str(error))
     queue = tuple(one.key for one in await sale.admin.contenders())
-    return End(tuple(left), tuple(orders), queue, tuple(await stage.leases()), tuple(unreadable))
+    leases = tuple(await stage.leases())
+    return End(tuple(left), tuple(orders), queue, leases, tuple(unreadable), tuple(journal), tuple(kept))
+
+
+async def _journal(sale: Sale, sku: str) -> list[Entry]:
+    found: list[Entry] = []
+    while page := await sale.store.journal(sku, after=found[-1].entry if found else None, limit=_PAGE):
+        found += [
+            Entry(
+                one.sku,
+                one.entry,
+                str(one.kind),
+                one.order_id,
+                one.number,
+                one.quantity,
+                one.buyer,
+                one.key,
+                one.token,
+                one.batch_id,
+                one.epoch,
+                *one.units,
+                dict(one.facts),
+            )
+            for one in page
+        ]
+    return found
+
+
+async def _kept(sale: Sale, sku: str) -> list[Kept]:
+    found: list[Kept] = []
+    while page := await sale.admin.orders(sku, after=found[-1].order if found else None, limit=_PAGE):
+        for one in page:
+            if (record := one.record) is None:
+                found.append(Kept(one.id, str(one.state), one.quantity, one.buyer))
+                continue
+            steps = tuple((str(step.kind), step.at_ms, step.token, step.batch_id) for step in record.steps)
+            pay_by, paid = record.pay_by_ms / 1000, record.payment_ref
+            owed = record.refunds_due, record.refunded
+            found.append(Kept(one.id, str(record.state), record.quantity, record.buyer, pay_by, paid, *owed, steps))
+    return found
 
 
 def _keep_logs(stage: Stage, report: Path) -> None:

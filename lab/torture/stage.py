@@ -29,7 +29,7 @@ from lab.torture.proxy import Proxy
 # Counters in /metrics for the work of the locks and the fence.
 _COUNTER: Final = re.compile(r"^seckill_((?:fenced|grants|batches|lease|fallback)[^ ]*_total[^ ]*) ([0-9.e+]+)$", re.M)
 # Marks of a read and of a commit on their way to the store, and of the answer for which the buyers wait.
-_MARKS: Final = {REDIS: (b'"buyers":', b'"sold":'), MYSQL: (b"SET source = ", b"SET stock = stock - ")}
+_MARKS: Final = {REDIS: (b'"buyers":', b'"sold":'), MYSQL: (b"SET source = ", b"SET stock = stock + ")}
 SENTINEL: Final = "redis-sentinel"
 CLUSTER: Final = "redis-cluster"
 STORES: Final = (REDIS, MYSQL, SENTINEL, CLUSTER)

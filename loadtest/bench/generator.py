@@ -105,6 +105,7 @@ class Load:
     lost: int
     p50_ms: float
     p99_ms: float
+    longest_ms: float = 0.0  # not of wrk
 
     @property
     def per_s(self) -> float:
@@ -191,6 +192,7 @@ async def _drive(urls: list[str], connections: int, seconds: float, paths: Seque
         well.count(False),
         middle * 1000,
         late * 1000,
+        max(latencies_s, default=0.0) * 1000,
     )
 
 
@@ -292,6 +294,7 @@ def _in_parts(urls: Sequence[str], connections: int, seconds: float, paths: Sequ
         sum(load.lost for load in loads),
         max(load.p50_ms for load in loads),
         max(load.p99_ms for load in loads),
+        max(load.longest_ms for load in loads),
     )
 
 

@@ -15,7 +15,7 @@ import redis
 
 from app.main import Sale, open_sale
 from app.settings import PREFIX, load
-from app.stock import DEFAULT_SKU, Fence
+from app.stock import DEFAULT_SKU, Fence, TermsChange
 from fencelock import aio, connect
 from lab.servers import EtcdMember, Valkey
 from lab.servers.process import Process, ProcessFailed, free_port
@@ -23,7 +23,7 @@ from lab.servers.process import Process, ProcessFailed, free_port
 ROOT: Final = Path(__file__).parents[2]
 PLENTY: Final = 10**9
 _FILLED_AT_ONCE: Final = 50
-_TOKEN: Final = "of-the-bench"
+TOKEN: Final = "of-the-bench"
 _STORE_CALLS: Final = ("cmdstat_eval", "cmdstat_evalsha")  # all calls of a sale; the rest is within the scripts
 
 
@@ -53,6 +53,7 @@ CONTENDERS: Final = {
         Contender("batch_max=1", "this service, a lock per purchase", settings={"BATCH_MAX": "1"}),
         Contender("default", "this service"),
         Contender("20 pages", "this service, 20 control rooms open", pages=20),
+        Contender("holds", "this service, units are held and paid", settings={"GRACE_S": "0"}),
         Contender("sold out", "this service, after the last unit", stock=0),
     )
 }
@@ -81,7 +82,7 @@ class Running:
                 "STORE": self._store_url,
                 "LOCK_PREFIX": self._lock_prefix,
                 "PURCHASE_TIMEOUT_MS": "60000",
-                "ADMIN_TOKEN": _TOKEN,
+                "ADMIN_TOKEN": TOKEN,
             }
             env |= {PREFIX + name: value for name, value in (own | self.contender.settings).items()}
             argv = [sys.executable, "-m", "app", "serve"]
@@ -99,7 +100,7 @@ class Running:
             yield
             return
         argv = [sys.executable, "-m", "loadtest.bench.onlookers", "--pages", str(self.contender.pages)]
-        argv += ["--token", _TOKEN, "--urls", *self.urls("")]
+        argv += ["--token", TOKEN, "--urls", *self.urls("")]
         env = os.environ | {"PYTHONPATH": str(ROOT)}
         pages = Process("pages", lambda _: argv, env=env, ready=lambda: "looking" in pages.last_lines(1))
         with pages:
@@ -107,8 +108,8 @@ class Running:
             if not pages.running:
                 raise ProcessFailed(f"the pages did not stay:\n{pages.last_lines()}")
 
-    def fill(self, skus: tuple[str, ...] = (DEFAULT_SKU,)) -> None:
-        """Begin a new sale."""
+    def fill(self, skus: tuple[str, ...] = (DEFAULT_SKU,), terms: TermsChange | None = None) -> None:
+        """Begin a new sale; `terms`: of the first item."""
         if self.contender.program is not None:
             with redis.Redis.from_url(self._store_url) as client:
                 for sku in skus:
@@ -118,7 +119,7 @@ class Running:
 
         async def set_stock() -> None:
             async with self._open_sale() as sale:
-                await sale.admin.set_stock(skus[0], self.contender.stock, new_sale=True, wait_s=60)
+                await sale.admin.set_stock(skus[0], self.contender.stock, new_sale=True, wait_s=60, terms=terms or {})
                 lock_name = sale.shop.lock_name(skus[0])
                 async with aio.connect(self._lock_url, ttl_s=60) as locks, locks.lock(lock_name) as grant:
                     fence = Fence(grant.token, grant.source)

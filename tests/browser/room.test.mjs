@@ -154,15 +154,15 @@ test("the curves have a hole where nothing was heard, over which nothing is sold
   const { remember, levels, rates } = await fresh("history.js");
   for (const one of [sold(10, 0), sold(20, 50, undefined, null), sold(22, 54)]) remember(one);
   remember(sold(21, 99)); // of an instance whose clock is behind
-  assert.deepEqual(levels(), [[10, 15, 20, 22], [90, null, null, 90]]);
+  assert.deepEqual(levels(), [[10, 15, 20, 22], [null, null, null, null], [90, null, null, 90]]);
   assert.deepEqual(rates(["a"])[1], [null, null, null, 2]);
 });
 
 test("the time before the page was opened is remembered once, and two minutes are shown", async () => {
   const { recall, remember, levels, span } = await fresh("history.js");
-  recall({ samples: [{ at: 10, stock: 9, lucky: 1, units: { a: 1 } }, { at: 12, stock: 8, lucky: 2, units: { a: 2 } }] });
+  recall({ samples: [{ at: 10, stock: 9, lucky: 1, units: { a: 1 } }, { at: 12, stock: 7, held: 1, lucky: 2, units: { a: 2 } }] });
   recall({ samples: [{ at: 5, stock: 9, lucky: 1, units: {} }] });
-  assert.deepEqual(levels(), [[10, 12], [9, 8]]);
+  assert.deepEqual(levels(), [[10, 12], [9, 8], [9, 7]]);
   assert.deepEqual(span(), [-8, 12]);
   remember(sold(135, 3));
   assert.deepEqual(span(), [15, 135]);

@@ -457,7 +457,7 @@ def test_one_goes_to_another_item(pair: tuple[Instance, Instance], item: Item, r
 
 
 def test_all_items_on_all_screens(pair: tuple[Instance, Instance], visitors: Visitors) -> None:
-    """The room opens on them where there are several: what is left and sold, and whether they can be bought."""
+    """The room opens on them where there are several: what is left, held and sold, and whether they can be bought."""
     on, paused = Item(pair[0], 30), Item(pair[0], 5)
     paused.terms(paused="9", ends_at=4e9)
     on.sell(4)
@@ -467,7 +467,8 @@ def test_all_items_on_all_screens(pair: tuple[Instance, Instance], visitors: Vis
         rows = page.locator("#items")
         row_of_on = rows.get_by_role("row", name=re.compile(f"^{on.sku}\\b"))
         expect(row_of_on.locator("td").nth(0)).to_have_text("26")
-        expect(row_of_on.locator("td").nth(1)).to_have_text("4")
+        expect(row_of_on.locator("td").nth(1)).to_have_text("0")
+        expect(row_of_on.locator("td").nth(2)).to_have_text("4")
         expect(rows.get_by_role("row", name=re.compile(f"^{paused.sku}\\b"))).to_contain_text(words)
         found = contrasts(page)
         assert [(text, ratio) for text, ratio in found if ratio < 4.5] == []

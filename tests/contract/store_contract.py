@@ -25,7 +25,28 @@ from app.errors import (
     StockUnavailable,
     UnknownItem,
 )
-from app.stock import Ask, Batch, Fence, Level, Refused, Settled, Snapshot, Sold, StockStore, Terms, TermsChange
+from app.stock import (
+    Ask,
+    Batch,
+    EventKind,
+    Fence,
+    Held,
+    Level,
+    OrderChange,
+    OrderState,
+    Record,
+    Refused,
+    Settled,
+    Snapshot,
+    Sold,
+    Step,
+    StockStore,
+    Terms,
+    TermsChange,
+    Units,
+    changed,
+    new_secrets,
+)
 from tests.harness.waiting import eventually_async
 
 Answer = TypeVar("Answer")
@@ -69,17 +90,56 @@ def fence(token: int, source: str = "etcd:1") -> Fence:
     return Fence(token, source)
 
 
-def decided(seen: Snapshot, *sold: Sold | int, batch_id: str = "b", refused: tuple[Refused, ...] = ()) -> Batch:
+def decided(
+    seen: Snapshot,
+    *sold: Sold | int,
+    batch_id: str = "b",
+    refused: tuple[Refused, ...] = (),
+    held: Sequence[Held] = (),
+    changes: Sequence[OrderChange] = (),
+) -> Batch:
     """Return the batch that was decided on a snapshot; a number stands for an order of so many units."""
     orders = [one if isinstance(one, Sold) else Sold(one) for one in sold]
-    return Batch(batch_id, seen.stock, orders, refused, seen.last_entry, seen.version)
+    return Batch(batch_id, seen.stock, orders, refused, seen.last_entry, seen.version, held, changes)
+
+
+HOUR_MS = 3_600_000
+
+
+def held_for(seen: Snapshot, buyer: str, quantity: int = 1, *, key: str | None = None, for_ms: int = HOUR_MS) -> Held:
+    """Return an order that is held; `for_ms`: how long, from when the snapshot was taken."""
+    due_ms = seen.now_ms + for_ms
+    steps = (Step(EventKind.HELD, seen.now_ms, 1, "b"),)
+    record = Record("", new_secrets(1)[0], OrderState.HELD, quantity, buyer, None, due_ms, due_ms, steps=steps)
+    return Held(record, key)
+
+
+def paid(record: Record, ref: str) -> OrderChange:
+    """Return the change by which an order that is held becomes one that is paid."""
+    how: dict[str, Any] = {"at_ms": 1, "token": 1, "batch_id": "b", "payment": ref, "facts": {"payment_ref": ref}}
+    units = Units(0, -record.quantity, record.quantity)
+    return changed(record, EventKind.CONFIRMED, units=units, state=OrderState.CONFIRMED, payment_ref=ref, **how)
+
+
+def run_out(record: Record) -> OrderChange:
+    """Return the change by which the units of an order that is held go back."""
+    how: dict[str, Any] = {"at_ms": 1, "token": 1, "batch_id": "b", "bought": -record.quantity}
+    units = Units(record.quantity, -record.quantity)
+    return changed(record, EventKind.EXPIRED, units=units, state=OrderState.EXPIRED, **how)
 
 
 async def prepare(
-    store: StockStore, sku: str, own: Fence, batch_id: str, *, buyers: Sequence[str] = (), keys: Sequence[str] = ()
+    store: StockStore,
+    sku: str,
+    own: Fence,
+    batch_id: str,
+    *,
+    buyers: Sequence[str] = (),
+    keys: Sequence[str] = (),
+    **more: Any,
 ) -> Snapshot:
     """Call `StockStore.prepare` for one item, and raise its error, as do the functions below."""
-    return _unless_error((await store.prepare(own, batch_id, {sku: Ask(buyers, keys)}))[sku])
+    return _unless_error((await store.prepare(own, batch_id, {sku: Ask(buyers, keys, **more)}))[sku])
 
 
 async def commit(store: StockStore, sku: str, own: Fence, batch: Batch) -> list[str]:
@@ -605,6 +665,191 @@ class StoreContract:
         for other in ("nonsense", ids[0].replace("default", "phone")):
             with pytest.raises(ValueError, match="not an order of item 'default'"):
                 await store.orders("default", after=other)
+
+    # -- orders that are held ----------------------------------------------------------------------------------------
+
+    @pytest.fixture
+    async def store(self, open_store: OpenStore) -> StockStore:
+        """Open a store in which orders can be held, or skip."""
+        store = await open_store()
+        if not store.holds:
+            pytest.skip("it holds nothing")
+        return store
+
+    async def _hold(self, store: StockStore, token: int, *held: tuple[str, int], **fields: Any) -> list[Record]:
+        """Hold units for buyers, and return how the orders stand."""
+        seen = await prepare(store, "default", fence(token), f"b{token}", holds=True)
+        new = [held_for(seen, *one, **fields) for one in held]
+        ids = await commit(store, "default", fence(token), decided(seen, batch_id=f"b{token}", held=new))
+        return [replace(one.record, number=id_.split("~")[1]) for one, id_ in zip(new, ids, strict=True)]
+
+    async def test_units_are_held(self, store: StockStore) -> None:
+        """A held unit has left the stock and is not sold; all that was asked about its order is answered."""
+        await store.set_stock("default", fence(1), 9)
+        seen = await prepare(store, "default", fence(2), "b", holds=True)
+        assert (seen.now_ms > 0, seen.held, seen.records, list(seen.due)) == (True, 0, {}, [])
+        ann = held_for(seen, "ann", 2, key=" hold k")
+        write = decided(seen, Sold(1, "bob"), held=[ann, held_for(seen, "cid")])
+        ids = await commit(store, "default", fence(2), write)
+        level = await store.level("default")
+        assert level == Level("default", 5, 1, 9, ids[2].split("~")[1], held=3)
+        assert level.due_in_s is not None
+        assert 0 < level.due_in_s <= 3600
+        first, second, _ = (id_.split("~")[1] for id_ in ids)
+        record = replace(ann.record, number=first)
+        orders = await store.orders("default")
+        assert [(one.id, one.buyer, one.state) for one in orders] == list(
+            zip(ids, ["ann", "cid", "bob"], ["held", "held", "sold"], strict=True)
+        )
+        assert (orders[0].record, await store.order(ids[0])) == (record, orders[0])
+
+        seen = await prepare(store, "default", fence(3), "c")
+        assert (seen.held, seen.records, list(seen.due)) == (3, {}, [])
+        seen = await prepare(store, "default", fence(3), "c", buyers=["ann", "bob"], keys=[" hold k"], holds=True)
+        assert (seen.open, seen.bought, seen.records) == ({"ann": first}, {"ann": 2, "bob": 1}, {first: record})
+        assert seen.settled == {" hold k": Settled("held", 2, "ann", ids[0])}
+        seen = await prepare(store, "default", fence(3), "c", orders=[second, "1", "1-1"], payments=["p"], holds=True)
+        assert (list(seen.records), seen.bought, seen.payments) == ([second], {"cid": 1}, {})
+        # An order that was sold at once stands somehow, too.
+        sold = ids[2].split("~")
+        seen = await prepare(store, "default", fence(3), "c", orders=[sold[1]], holds=True)
+        found = seen.records[sold[1]]
+        assert (found.secret, found.state, found.buyer, len(found.steps)) == (sold[2], OrderState.SOLD, "bob", 1)
+
+    async def test_a_held_order_changes(self, store: StockStore) -> None:
+        """One is paid, one runs out, and their units move with them, once, however often the batch is sent."""
+        await store.set_stock("default", fence(1), 9)
+        ann, bob = await self._hold(store, 2, ("ann", 2), ("bob", 3))
+        seen = await prepare(store, "default", fence(3), "c", orders=[ann.number, bob.number], holds=True)
+        assert list(seen.records.values()) in ([ann, bob], [bob, ann])
+        write = decided(seen, batch_id="c", changes=[paid(ann, "p"), run_out(bob)])
+        for token in (4, 5):
+            assert await commit(store, "default", fence(3), write) == []
+            await prepare(store, "default", fence(token), f"b{token}")
+        level = await store.level("default")
+        assert (level.stock, level.held, level.lucky, level.initial, level.due_in_s) == (7, 0, 2, 9, None)
+        assert await resolve(store, "default", fence(6), write) == []
+        assert (
+            await resolve(store, "default", fence(7), decided(seen, batch_id="never", changes=[paid(ann, "q")])) is None
+        )
+        seen = await prepare(
+            store, "default", fence(8), "d", buyers=["ann", "bob"], payments=["p", "q"], orders=[bob.number], holds=True
+        )
+        assert (seen.bought, seen.open, seen.payments) == ({"ann": 2, "bob": 0}, {}, {"p": ann.number})
+        assert seen.records[bob.number].state is OrderState.EXPIRED
+        assert [(one.buyer, one.state) for one in await store.orders("default")] == [
+            ("ann", "confirmed"),
+            ("bob", "expired"),
+        ]
+        assert await store.count_orders("default") == 2
+
+    async def test_a_change_needs_the_order_as_it_was(self, store: StockStore) -> None:
+        """What was decided on an older state of an order isn't written, nor is a payment of another order."""
+        await store.set_stock("default", fence(1), 9)
+        ann, bob = await self._hold(store, 2, ("ann", 2), ("bob", 3))
+        seen = await prepare(store, "default", fence(3), "c")
+        await commit(store, "default", fence(3), decided(seen, batch_id="c", changes=[paid(ann, "p")]))
+        before, journal = await store.level("default"), await store.journal("default")
+        stale = [[run_out(ann)], [paid(bob, "p")], [run_out(bob), paid(bob, "q")]]
+        for token, changes in enumerate(stale, 4):
+            seen = await prepare(store, "default", fence(token), f"b{token}")
+            write = decided(seen, Sold(1, "cid"), batch_id=f"b{token}", changes=changes)
+            with pytest.raises(StockChanged):
+                await commit(store, "default", fence(token), write)
+        assert (await store.level("default"), await store.journal("default")) == (before, journal)
+        # Two changes of an order in a batch, one after the other, are all right.
+        seen = await prepare(store, "default", fence(8), "d")
+        first = paid(bob, "q")
+        second = changed(first.after, EventKind.REFUND_DUE, at_ms=1, token=1, batch_id="b", payment="r")
+        await commit(store, "default", fence(8), decided(seen, batch_id="d", changes=[first, second]))
+        seen = await prepare(store, "default", fence(9), "e", orders=[bob.number], payments=["q", "r"], holds=True)
+        assert len(seen.records[bob.number].steps) == 3
+        assert seen.payments == {"q": bob.number, "r": bob.number}
+
+    async def test_the_journal_has_all_that_happened(self, store: StockStore) -> None:
+        """Changes, holds and sales stand in one order, and come in pages; their units add up to the level's."""
+        await store.set_stock("default", fence(1), 9)
+        ann, bob = await self._hold(store, 2, ("ann", 2), ("bob", 1))
+        seen = await prepare(store, "default", fence(3), "c", holds=True)
+        write = decided(seen, Sold(1, "dan", "k"), batch_id="c", held=[held_for(seen, "cid")], changes=[paid(ann, "p")])
+        ids = await commit(store, "default", fence(3), write)
+        until = (await store.level("default")).last_entry
+        assert until == ids[1].split("~")[1]
+        await sell(store, 4, 1)
+        whole = await store.journal("default", until=until)
+        pages, after = [], None
+        while page := await store.journal("default", after=after, until=until, limit=2):
+            pages.append(page)
+            after = page[-1].entry
+        assert sum(pages, []) == whole
+        own = ([f"default~{one.number}~{one.secret}" for one in (ann, bob)], ids)
+        assert [(one.kind, one.number, one.buyer, one.key, one.order_id, one.units) for one in whole] == [
+            ("held", 1, "ann", None, own[0][0], (-2, 2, 0)),
+            ("held", 1, "bob", None, own[0][1], (-1, 1, 0)),
+            ("confirmed", 2, "ann", None, own[0][0], (0, -2, 2)),
+            ("held", 1, "cid", None, own[1][0], (-1, 1, 0)),
+            ("sold", 1, "dan", "k", own[1][1], (-1, 0, 1)),
+        ]
+        assert (whole[2].facts, whole[2].batch_id) == ({"payment_ref": "p"}, "c")
+        assert [one.id for one in await store.orders("default", after=own[0][1], until=until)] == ids
+        assert [one.id for one in await store.orders("default", limit=3)] == [*own[0], ids[0]]
+
+    async def test_what_is_due(self, store: StockStore) -> None:
+        """Orders whose time is up are named without being asked for, some hundred at a time, the oldest first."""
+        await store.set_stock("default", fence(1), 300)
+        late = await self._hold(store, 2, *((f"late {number}", 1) for number in range(5)), for_ms=-5000)
+        later = await self._hold(store, 3, *((f"buyer {number}", 1) for number in range(200)), for_ms=-1000)
+        await self._hold(store, 4, ("ann", 1))
+        seen = await prepare(store, "default", fence(5), "c")
+        assert (len(seen.due), seen.more_due, set(seen.due[:5])) == (200, True, {one.number for one in late})
+        assert seen.records == {one.number: one for one in (*late, *later) if one.number in seen.due}
+        gone = [run_out(seen.records[number]) for number in seen.due]
+        await commit(store, "default", fence(5), decided(seen, 1, batch_id="c", changes=gone))
+        seen = await prepare(store, "default", fence(6), "d")
+        assert (len(seen.due), seen.more_due, seen.held, seen.stock) == (5, False, 6, 293)
+        assert (await store.level("default")).held == 6
+
+    async def test_what_is_held_stays_and_goes(self, store: StockStore) -> None:
+        """A restock keeps what is held, a new sale forgets it; an order that was given back is an order."""
+        await store.set_stock("default", fence(1), 9)
+        (ann,) = await self._hold(store, 2, ("ann", 2))
+        level = await store.set_stock("default", fence(3), 20)
+        assert (level.stock, level.held, level.lucky, level.initial) == (20, 2, 0, 22)
+        seen = await prepare(store, "default", fence(4), "c")
+        await commit(store, "default", fence(4), decided(seen, batch_id="c", changes=[run_out(ann)]))
+        with pytest.raises(HasOrders):
+            await store.remove("default", fence(5))
+        await self._hold(store, 6, ("ann", 3))
+        level = await store.set_stock("default", fence(7), 5, new_sale=True, forget_orders=2)
+        assert level == await store.level("default") == Level("default", 5, 0, 5)
+        assert (await store.orders("default"), await store.journal("default")) == ([], [])
+        seen = await prepare(
+            store, "default", fence(8), "e", buyers=["ann"], orders=[ann.number], payments=["p"], holds=True
+        )
+        assert (seen.held, seen.bought, seen.records, seen.open, seen.payments) == (0, {}, {}, {}, {})
+        assert [(one.before.get("held"), one.after.get("held", 0)) for one in await store.log("default", limit=2)] == [
+            (3, 0),
+            (2, 2),
+        ]
+
+    async def test_a_lost_change_is_noticed(self, system: StoreSystem, store: StockStore) -> None:
+        """A store that came back without a change of an order is behind, as it is without an order."""
+        await store.set_stock("default", fence(1), 9)
+        (ann,) = await self._hold(store, 2, ("ann", 2))
+        put_back = system.copy()
+        seen = await prepare(store, "default", fence(3), "c")
+        await commit(store, "default", fence(3), decided(seen, batch_id="c", changes=[paid(ann, "p")]))
+        other = system.open()
+        try:
+            other.expect("default", store.marks()["default"])
+            await sell(other, 4, 1)  # the change is no longer the last entry, and is there
+            assert (await prepare(store, "default", fence(5), "d")).lucky == 3
+            put_back()
+            for one in (store, other):
+                with pytest.raises(StockBehind):
+                    await prepare(one, "default", fence(6), "e")
+        finally:
+            await other.close()
 
     # -- the server --------------------------------------------------------------------------------------------------
 

@@ -164,7 +164,7 @@ async def test_many_tasks_ask_each_of_redlocks_servers_a_few_at_a_time(three_ser
         async with lock:
             waiting = [asyncio.create_task(lock.acquire(wait_s=1)) for _ in range(60)]
             ended = await asyncio.gather(*waiting, return_exceptions=True)
-            assert {type(one) for one in ended} == {LockTimeout}
+            assert {type(one) for one in ended} <= {LockTimeout, LockUnavailable}  # an answer came too late
             after = [server.ask("CLIENT", "LIST").count("\n") for server in three_servers]
         assert all(now - was <= 16 for was, now in zip(before, after, strict=True)), (before, after)
 

@@ -50,7 +50,10 @@ class RedisSystem(StoreSystem):
 
 
 class MySqlSystem(StoreSystem):
-    tables = ("seckill_items", "seckill_orders", "seckill_buyers", "seckill_keys")
+    tables = (
+        *("seckill_items", "seckill_orders", "seckill_buyers", "seckill_keys"),
+        *("seckill_events", "seckill_records", "seckill_payments", "seckill_holders"),
+    )
 
     def __init__(self, server: MariaDB, kind: type[StockStore]) -> None:
         self.server = server

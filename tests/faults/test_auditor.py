@@ -261,15 +261,15 @@ async def test_a_new_sale_while_it_looks(audited: Audited, valkey: Valkey, monke
         await buy(one, 5)
         await a_round(auditor)
         await buy(one, 1)  # so that there are orders to read
-        orders, begun = one.store.orders, []
+        journal, begun = one.store.journal, []
 
         async def begin_before(*args: Any, **options: Any) -> Any:
             if not begun:
                 begun.append(await one.set_stock("default", 7, new_sale=True))
                 await buy(one, 1)
-            return await orders(*args, **options)
+            return await journal(*args, **options)
 
-        monkeypatch.setattr(one.store, "orders", begin_before, raising=False)
+        monkeypatch.setattr(one.store, "journal", begin_before, raising=False)
         for _ in range(3):
             assert (await a_round(auditor)).consistent
         assert begun

@@ -3,7 +3,7 @@
 import copy
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from typing_extensions import Unpack, override
@@ -18,7 +18,27 @@ from app.errors import (
     StockNotAsExpected,
     UnknownItem,
 )
-from app.stock import NO_TERMS, Ask, Batch, Change, Fence, Level, Order, Restock, Settled, Snapshot, StockStore, Terms
+from app.stock import (
+    NO_TERMS,
+    Ask,
+    Batch,
+    Change,
+    Event,
+    EventKind,
+    Fence,
+    Level,
+    Order,
+    OrderState,
+    Outbox,
+    Record,
+    Restock,
+    Settled,
+    Snapshot,
+    Step,
+    StockStore,
+    Terms,
+    Units,
+)
 from app.stock.refusals import behind, changed, foreign, not_as_expected, superseded
 from app.stock.store import facts, refuse_odd_name, what_is_changed
 from app.stock.watermark import Watermark
@@ -43,10 +63,14 @@ class Item:
     orders: list[Order] = field(default_factory=list)
     bought: dict[str, int] = field(default_factory=dict)
     settled: dict[str, tuple[Settled, float]] = field(default_factory=dict)  # and the time until which it is remembered
+    held: int = 0
+    journal: list[Event] = field(default_factory=list)
+    records: dict[str, Record] = field(default_factory=dict)  # how the orders stand, by number
+    payments: dict[str, str] = field(default_factory=dict)
 
     def entries(self) -> list[int]:
-        """Return the numbers of the orders."""
-        return [_entry(order.id) for order in self.orders]
+        """Return the numbers of the journal's entries."""
+        return [int(event.entry) for event in self.journal]
 
 
 class MemoryServer:
@@ -76,6 +100,8 @@ class MemoryServer:
 
 class MemoryStockStore(StockStore):
     """A store with a fence."""
+
+    holds = True
 
     def __init__(
         self, server: MemoryServer, *, instance: str = "memory", refusal_ttl_s: float = 3600, **_: Any
@@ -116,13 +142,15 @@ class MemoryStockStore(StockStore):
         watermark, entries = self._watermark(sku), item.entries()
         watermark.found(watermark.positions, (item.generation, entries[-1]) if entries else None)
         now = self._server.clock()
+        about = _about_holds(item, ask, int(now * 1000))
         return Snapshot(
             item.stock,
             item.lucky,
-            {buyer: item.bought[buyer] for buyer in ask.buyers if buyer in item.bought},
+            about.pop("bought", {}) | {buyer: item.bought[buyer] for buyer in ask.buyers if buyer in item.bought},
             {key: item.settled[key][0] for key in ask.keys if key in item.settled and item.settled[key][1] > now},
             str(entries[-1]) if entries else None,
             terms=item.terms,
+            **about,
         )
 
     @override
@@ -142,38 +170,58 @@ class MemoryStockStore(StockStore):
             return FenceRefused(superseded(sku, item.fence and item.fence.token, fence))
         if item.stock != batch.expected_stock:
             return StockChanged(changed(sku, item.stock))
+        steps: dict[str, int] = {}
+        for change in batch.changes:
+            number = change.before.number
+            there = steps.get(number, len(item.records[number].steps) if number in item.records else 0)
+            if there != len(change.before.steps) or item.payments.get(change.payment or "", number) != number:
+                return StockChanged(changed(sku, f"order {number}"))
+            steps[number] = there + 1
         now, ids = self._server.clock(), list[str]()
+        by = (self._instance, fence.token, batch.batch_id)
+
+        def note(record: Record, key: str | None, units: Units, bought: int) -> None:
+            entry, kind, facts = str(self._server.next_number()), record.steps[-1].kind, record.steps[-1].facts
+            record = replace(record, number=record.number or entry)
+            order_id = f"{sku}~{record.number}~{record.secret}"
+            own = (record.quantity, record.buyer, key)
+            about = (entry, kind, sku, order_id, len(record.steps), *own, now, *by, item.epoch, units)
+            item.journal.append(Event(*about, facts or (record.facts if kind is EventKind.HELD else {})))
+            item.records[record.number] = record
+            item.stock, item.held = (item.stock or 0) + units.stock, item.held + units.held
+            item.lucky += units.lucky
+            if record.buyer is not None and bought:
+                item.bought[record.buyer] = item.bought.get(record.buyer, 0) + bought
+            if len(record.steps) == 1:
+                ids.append(order_id)
+                item.orders.append(Order(order_id, sku, *own, *by, now, item.epoch))
+                if key is not None:
+                    item.settled[key] = Settled(kind, record.quantity, record.buyer, order_id), float("inf")
+
+        for change in batch.changes:
+            note(change.after, None, change.units, change.bought)
+            if change.payment is not None:
+                item.payments[change.payment] = change.after.number
+        for held in batch.held:
+            quantity = held.record.quantity
+            note(held.record, held.key, Units(-quantity, quantity), quantity)
         for sold in batch.sold:
-            order_id = f"{sku}~{self._server.next_number()}~{sold.secret}"
-            own = (
-                sku,
-                sold.quantity,
-                sold.buyer,
-                sold.key,
-                self._instance,
-                fence.token,
-                batch.batch_id,
-                now,
-                item.epoch,
-            )
-            item.orders.append(Order(order_id, *own))
-            item.stock -= sold.quantity
-            item.lucky += sold.quantity
-            if sold.buyer is not None:
-                item.bought[sold.buyer] = item.bought.get(sold.buyer, 0) + sold.quantity
-            if sold.key is not None:
-                item.settled[sold.key] = Settled("sold", sold.quantity, sold.buyer, order_id), float("inf")
-            ids.append(order_id)
+            began = (Step(EventKind.SOLD, int(now * 1000), fence.token, batch.batch_id),)
+            record = Record("", sold.secret, OrderState.SOLD, sold.quantity, sold.buyer, steps=began)
+            note(record, sold.key, Units(-sold.quantity, 0, sold.quantity), sold.quantity)
         for refused in batch.refused:
             item.settled[refused.key] = refused.settled, now + self._refusal_ttl_s
         item.batch = batch.batch_id, ids
-        if ids:
-            self._watermark(sku).found((), (item.generation, _entry(ids[-1])))
+        if batch.entries:
+            self._watermark(sku).found((), (item.generation, item.entries()[-1]))
         return ids
 
     @override
     async def _find(self, sku: str, batch: Batch) -> list[str] | None:
-        return [order.id for order in self._item(sku).orders if order.batch_id == batch.batch_id] or None
+        item = self._item(sku)
+        if not any(event.batch_id == batch.batch_id for event in item.journal):
+            return None
+        return [order.id for order in item.orders if order.batch_id == batch.batch_id]
 
     # -- orders that must be there -----------------------------------------------------------------------------------
 
@@ -231,14 +279,16 @@ class MemoryStockStore(StockStore):
             stock += item.stock
         if new_sale:
             item.orders, item.bought, item.settled, item.lucky, item.batch = [], {}, {}, 0, None
+            item.journal, item.records, item.payments, item.held = [], {}, {}, 0
         if new_sale or not item.generation:
             generations = [generation for generation, _ in self._watermark(sku).positions]
             item.generation = max(self._server.next_number(), *generations, 0) + 1
-        item.fence, item.prepared, item.stock, item.initial = fence, None, stock, stock + item.lucky
+        item.fence, item.prepared, item.stock = fence, None, stock
+        item.initial = stock + item.held + item.lucky
         item.terms = item.terms.changed(how.get("terms", {}))
         self._server.items[sku] = item
         self._note(sku, how.get("by", ""), what, before, facts(self._level_of(sku, item)))
-        return Level(sku, stock, item.lucky, item.initial, terms=item.terms)
+        return Level(sku, stock, item.lucky, item.initial, terms=item.terms, held=item.held)
 
     def _note(self, sku: str, by: str, what: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
         self._server.log.insert(0, Change(self._server.clock(), by, what, sku, before, after))
@@ -281,8 +331,10 @@ class MemoryStockStore(StockStore):
 
     def _level_of(self, sku: str, item: Item) -> Level:
         assert item.stock is not None
-        last = str(item.entries()[-1]) if item.orders else None
-        return Level(sku, item.stock, item.lucky, item.initial, last, item.terms)
+        last = item.journal[-1].entry if item.journal else None
+        due = [one.due_ms / 1000 for one in item.records.values() if one.state is OrderState.HELD]
+        due_in_s = min(due) - self._server.clock() if due else None
+        return Level(sku, item.stock, item.lucky, item.initial, last, item.terms, item.held, due_in_s)
 
     @override
     async def items(self) -> list[str]:
@@ -290,19 +342,48 @@ class MemoryStockStore(StockStore):
 
     @override
     async def order(self, order_id: str) -> Order | None:
-        orders = [order for item in self._server.items.values() for order in item.orders]
+        orders = [_standing(item, order) for item in self._server.items.values() for order in item.orders]
         return next((order for order in orders if order.id == order_id), None)
 
     @override
     async def orders(
         self, sku: str, *, after: str | None = None, until: str | None = None, limit: int = 100
     ) -> list[Order]:
-        orders = self._item(sku).orders
+        item = self._item(sku)
         if after is not None and not (after.count("~") == 2 and after.startswith(f"{sku}~")):
             raise ValueError(f"not an order of item {sku!r}: {after!r}")
         first = _entry(after) if after else 0
         last = int(until) if until else 2**63
-        return [order for order in orders if first < _entry(order.id) <= last][:limit]
+        return [_standing(item, order) for order in item.orders if first < _entry(order.id) <= last][:limit]
+
+    @override
+    async def journal(
+        self, sku: str, *, after: str | None = None, until: str | None = None, limit: int = 100
+    ) -> list[Event]:
+        first, last = int(after or 0), int(until) if until else 2**63
+        return [event for event in self._item(sku).journal if first < int(event.entry) <= last][:limit]
+
+    @override
+    def parts_of(self, order_id: str) -> tuple[str, str, str] | None:
+        sku, _, rest = order_id.partition("~")
+        number, _, secret = rest.partition("~")
+        return (sku, number, secret) if secret else None
+
+    @override
+    async def count_entries(self, sku: str) -> int:
+        return len(self._item(sku).orders)
+
+    @override
+    async def outbox(self, skus: Sequence[str]) -> dict[str, Outbox | StockError]:
+        raise NotImplementedError
+
+    @override
+    async def save_outbox(self, sku: str, fence: Fence, outbox: Outbox) -> None:
+        raise NotImplementedError
+
+    @override
+    async def ask_sender(self, sku: str, wish: str) -> None:
+        raise NotImplementedError
 
     @override
     async def notices(self, put: Mapping[str, str], *, drop: Sequence[str] = ()) -> dict[str, str]:
@@ -318,6 +399,35 @@ class MemoryStockStore(StockStore):
     @override
     async def close(self) -> None:
         pass
+
+
+def _standing(item: Item, order: Order) -> Order:
+    record = item.records[order.id.split("~")[1]]
+    return order if record.state is OrderState.SOLD else replace(order, record=record)
+
+
+def _about_holds(item: Item, ask: Ask, now_ms: int) -> dict[str, Any]:
+    if not (item.held or ask.holds):
+        return {}
+    held = {number: record for number, record in item.records.items() if record.state is OrderState.HELD}
+    due = sorted((number for number in held if held[number].due_ms <= now_ms), key=lambda one: (held[one].due_ms, one))
+    if not (ask.holds or due):
+        return {"now_ms": now_ms, "held": item.held}
+    open_ = {record.buyer: number for number, record in held.items() if record.buyer in ask.buyers}
+    settled = [item.settled[key][0] for key in ask.keys if key in item.settled]
+    keyed = [one.order_id.split("~")[1] for one in settled if one.order_id and one.outcome != "sold"]
+    numbers = {*ask.orders, *due[:200], *open_.values(), *keyed}
+    theirs = [item.records[number].buyer for number in ask.orders if number in item.records]
+    return {
+        "now_ms": now_ms,
+        "held": item.held,
+        "bought": {buyer: item.bought[buyer] for buyer in theirs if buyer in item.bought},
+        "records": {number: item.records[number] for number in numbers if number in item.records},
+        "open": open_,
+        "payments": {ref: item.payments[ref] for ref in ask.payments if ref in item.payments},
+        "due": due[:200],
+        "more_due": len(due) > 200,
+    }
 
 
 def _entry(order_id: str) -> int:

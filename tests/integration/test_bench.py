@@ -43,6 +43,16 @@ def test_how_cost_grows(tmp_path: Path) -> None:
     assert set(json.loads((tmp_path / "growth.json").read_text())) == {"1 item, 500 buyers", "10 items, 500 buyers"}
 
 
+def test_holds_beside_purchases(tmp_path: Path) -> None:
+    """Each buyer who holds pays, and each purchase is answered while holds run out."""
+    options = ["--rounds", "1", "--seconds", "0.5", "--connections", "20", "--holds", "300", "--report", str(tmp_path)]
+    done = bench("loadtest.bench.holds", *options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (figures,) = json.loads((tmp_path / "holds.json").read_text())
+    assert all(load["requests"] > 0 and load["lost"] == 0 for load in figures.values())
+    assert "buyers a second hold and pay" in done.stdout
+
+
 @pytest.mark.exhaustive
 def test_the_locks_beside_their_peers(tmp_path: Path) -> None:
     """Two processes take turns with each lock; ours exclude each other, and leave nothing behind."""

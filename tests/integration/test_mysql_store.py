@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from app.stock.mysql.guards import MySqlStockStore, TimestampedStockStore, Versi
 from fencelock.clients.mysql import client as mysql_client
 from lab.servers import EtcdMember, MariaDB
 from lab.torture.proxy import Proxy
-from tests.contract.store_contract import commit, decided, fence, prepare, resolve, sell
+from tests.contract.store_contract import commit, decided, fence, held_for, paid, prepare, resolve, run_out, sell
 from tests.harness.servers import ask, connected, optional
 from tests.harness.shop import buy, lock_url, shop
 from tests.harness.waiting import WITHIN_S, eventually_async
@@ -213,7 +214,7 @@ async def test_numbers_and_names_beyond_the_columns(server: MariaDB) -> None:
         assert (await store.set_stock("default", fence(1), 2**63 - 1)).initial == 2**63 - 1
         await sell(store, 2, 5)
         assert (await store.set_stock("default", fence(3), 2**63 - 1)).initial == 2**63 + 4
-        for names in ({"buyers": ["ä" * 511]}, {"keys": ["k" * 1021]}):
+        for names in ({"buyers": ["ä" * 511]}, {"keys": ["k" * 1021]}, {"payments": ["p" * 1021]}):
             with pytest.raises(ValueError, match="1020 bytes"):
                 await prepare(store, "default", fence(4), "b", **names)
 
@@ -247,6 +248,153 @@ async def test_a_pause_in_the_tables_of_an_earlier_release(server: MariaDB) -> N
         assert [one.what for one in await store.log()] == ["pause"]
 
 
+# What the release before holds made of items, and how it sold a unit.
+ITEMS_BEFORE = (
+    "CREATE TABLE seckill_items (sku VARBINARY(64) NOT NULL PRIMARY KEY, stock BIGINT UNSIGNED NOT NULL DEFAULT 0, "
+    "lucky BIGINT UNSIGNED NOT NULL DEFAULT 0, initial BIGINT UNSIGNED, last_entry BIGINT UNSIGNED NOT NULL DEFAULT 0, "
+    "last_tag VARBINARY(8) NOT NULL DEFAULT '', generation BIGINT UNSIGNED NOT NULL DEFAULT 0, "
+    "sale BIGINT UNSIGNED NOT NULL DEFAULT 0, swept BIGINT UNSIGNED NOT NULL DEFAULT 0, "
+    "epoch BIGINT UNSIGNED NOT NULL DEFAULT 0, source VARBINARY(1020), token BIGINT UNSIGNED, prepared VARBINARY(64), "
+    "batch VARBINARY(64), version BIGINT UNSIGNED NOT NULL DEFAULT 0, terms VARBINARY(1000) NOT NULL DEFAULT '', "
+    "changed_at TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP) ENGINE = InnoDB ROW_FORMAT = DYNAMIC "
+    "DEFAULT CHARACTER SET utf8mb4"
+)
+SELL_AS_BEFORE = (
+    "UPDATE seckill_items SET stock = stock - 1, lucky = lucky + 1, batch = 'old', "
+    "last_entry = GREATEST(last_entry, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))) + 1, "
+    f"last_tag = LEFT(SHA1('{32 * '7'}'), 8), version = version + 1, changed_at = CURRENT_TIMESTAMP",
+    f"INSERT INTO seckill_orders SELECT sku, sale, last_entry, 1, 'old', NULL, '{32 * '7'}', 'old', 2, 0, 'old' "
+    "FROM seckill_items",
+    "INSERT INTO seckill_buyers SELECT sku, sale, 'old', 1 FROM seckill_items "
+    "ON DUPLICATE KEY UPDATE units = units + 1",
+)
+HOLDS = ("seckill_events", "seckill_records", "seckill_payments", "seckill_holders")
+
+
+async def as_before(server: MariaDB) -> None:
+    """Make the tables of the release before holds, with an item of which a unit was sold."""
+    async with opened(server, MySqlStockStore) as store:
+        await store.ping()
+    ask(server, *(f"DROP TABLE {table}" for table in ("seckill_items", *HOLDS)), ITEMS_BEFORE)
+    ask(server, "INSERT INTO seckill_items (sku, stock, initial, generation) VALUES ('default', 9, 9, 1)")
+    ask(server, *SELL_AS_BEFORE)
+
+
+@pytest.mark.parametrize("kind", GUARDS)
+async def test_holds_in_the_tables_of_an_earlier_release(server: MariaDB, kind: type[StockStore]) -> None:
+    """What they lack is added at the first call; what was sold stays, and an instance of that release can sell on."""
+    await as_before(server)
+    async with opened(server, kind) as store:
+        level = await store.level("default")
+        assert (level.stock, level.held, level.lucky, level.initial) == (8, 0, 1, 9)
+        await store.ping()
+        (old,) = await store.orders("default")
+        assert (old.buyer, old.record) == ("old", None)
+        seen = await prepare(store, "default", fence(2), "b", holds=True)
+        (ann,) = await commit(store, "default", fence(2), decided(seen, held=[held_for(seen, "ann", 2)]))
+        ask(server, *SELL_AS_BEFORE)
+        number = ann.split("~")[1]
+        seen = await prepare(store, "default", fence(3), "c", buyers=["old"], orders=[number], holds=True)
+        assert (seen.stock, seen.held, seen.lucky, seen.bought) == (5, 2, 2, {"ann": 2, "old": 2})
+        write = decided(seen, batch_id="c", changes=[paid(seen.records[number], "p")])
+        await commit(store, "default", fence(3), write)
+        journal = await store.journal("default")
+        assert [(event.kind, event.buyer) for event in journal] == [
+            ("sold", "old"),
+            ("held", "ann"),
+            ("sold", "old"),
+            ("confirmed", "ann"),
+        ]
+        level = await store.level("default")
+        assert (level.stock, level.held, level.lucky) == (5, 0, 4)
+        assert sum(event.units.lucky for event in journal) == 4
+
+
+async def test_instances_that_upgrade_at_once(server: MariaDB) -> None:
+    """Eight stores begin at once on the tables of an earlier release, while one of that release sells."""
+    await as_before(server)
+    async with AsyncExitStack() as stack:
+        stores = [await stack.enter_async_context(opened(server, MySqlStockStore, timeout_s=10)) for _ in range(8)]
+        levels = asyncio.gather(*(store.level("default") for store in stores))
+        await asyncio.to_thread(ask, server, *SELL_AS_BEFORE)
+        assert {level.held for level in await levels} == {0}
+        assert (await stores[0].level("default")).lucky == 2
+        for token, store in enumerate(stores, 2):
+            seen = await prepare(store, "default", fence(token), f"b{token}", holds=True)
+            if seen.stock:
+                held = [held_for(seen, f"buyer {token}")]
+                await commit(store, "default", fence(token), decided(seen, batch_id=f"b{token}", held=held))
+        assert (await stores[0].level("default")).held == 7
+
+
+async def test_a_table_in_use_delays_an_upgrade_and_nobody_else(server: MariaDB) -> None:
+    """An upgrade that waits for a long transaction gives up in time, so that the others can sell; later it succeeds."""
+    await as_before(server)
+    async with opened(server, MySqlStockStore) as store:
+        async with transaction(server) as run:
+            await run("START TRANSACTION")
+            await run("SELECT * FROM seckill_items")
+            with pytest.raises(StockUnavailable, match="Lock wait timeout"):
+                await store.level("default")
+            await asyncio.to_thread(ask, server, *SELL_AS_BEFORE)
+        level = await eventually_async(lambda: store.level("default"), despite=StockUnavailable)
+        assert (level.held, level.lucky) == (0, 2)
+
+
+async def test_an_upgrade_without_the_right_to_alter(server: MariaDB) -> None:
+    """The error names the missing right."""
+    await as_before(server)
+    ask(
+        server,
+        "CREATE OR REPLACE USER clerk@'127.0.0.1' IDENTIFIED BY 'x'",
+        "GRANT SELECT, INSERT, UPDATE, DELETE, CREATE ON seckill.* TO clerk@'127.0.0.1'",
+    )
+    async with opened(server, MySqlStockStore, login="clerk:x") as clerk, opened(server, MySqlStockStore) as store:
+        with pytest.raises(StockUnavailable, match="ALTER command denied to user 'clerk'"):
+            await clerk.ping()
+        await store.ping()
+        await clerk.ping()
+
+
+@pytest.mark.parametrize("kind", GUARDS)
+@pytest.mark.parametrize("lost", ["answer", "request"])
+async def test_a_batch_in_doubt_with_holds_is_resolved(server: MariaDB, kind: type[StockStore], lost: str) -> None:
+    """A batch of holds and changes whose answer is lost is found by its events; one that never came never is."""
+    with Proxy(server.port) as proxy:
+        async with opened(server, kind, port=proxy.port) as store:
+            await store.set_stock("default", fence(1), 9)
+            seen = await prepare(store, "default", fence(2), "b", holds=True)
+            new = [held_for(seen, "ann", 2), held_for(seen, "bob")]
+            ids = await commit(store, "default", fence(2), decided(seen, held=new))
+            numbers = [order_id.split("~")[1] for order_id in ids]
+            seen = await prepare(store, "default", fence(3), "c", orders=numbers, holds=True)
+            ann, bob = (seen.records[number] for number in numbers)
+            batches = {
+                "c": decided(seen, 1, batch_id="c", held=[held_for(seen, "cid")], changes=[paid(ann, "p")]),
+                "d": decided(seen, batch_id="d", changes=[run_out(bob)]),
+            }
+            for batch_id, batch in batches.items():
+                seen = await prepare(store, "default", fence(3), batch_id)
+                write = replace(batch, expected_stock=seen.stock, version=seen.version)
+                (proxy.lose_answer_to if lost == "answer" else proxy.lose_request)(COMMIT)
+                with pytest.raises(StockUnavailable):
+                    await commit(store, "default", fence(3), write)
+                assert await asyncio.to_thread(proxy.struck.wait, WITHIN_S)
+                proxy.restore()
+                found = await resolve(store, "default", fence(3), write)
+                if lost == "answer":
+                    assert found is not None
+                    assert [one.id for one in await store.orders("default") if one.batch_id == batch_id] == found
+                    assert len(found) == len(batch.held) + len(batch.sold)
+                    assert await commit(store, "default", fence(3), write) == found
+                else:
+                    assert found is None
+                    answer = await store.commit(fence(3), {"default": write})
+                    assert not isinstance(answer["default"], list)
+            level = await store.level("default")
+            assert (level.stock, level.held, level.lucky) == ((5, 1, 3) if lost == "answer" else (6, 3, 0))
+
+
 # -- a new sale ------------------------------------------------------------------------------------------------------
 
 SOLD = ("seckill_orders", "seckill_buyers", "seckill_keys")
@@ -268,7 +416,7 @@ def sell_long_ago(server: MariaDB, orders: int) -> None:
 
 
 def rows(server: MariaDB) -> int:
-    return sum(ask(server, f"SELECT COUNT(*) FROM {table} WHERE sku = 'default'")[0][0] for table in SOLD)
+    return sum(ask(server, f"SELECT COUNT(*) FROM {table} WHERE sku = 'default'")[0][0] for table in (*SOLD, *HOLDS))
 
 
 async def test_a_new_sale_waits_for_no_order_to_be_deleted(server: MariaDB) -> None:
@@ -300,6 +448,15 @@ async def test_what_a_sweeper_left_the_next_one_sweeps(server: MariaDB) -> None:
     """An operator's command that begins a new sale ends at once; an instance that sells deletes the old rows."""
     async with opened(server, MySqlStockStore) as command:
         await command.set_stock("default", fence(1), 5)
+        seen = await prepare(command, "default", fence(1), "a")
+        held = held_for(seen, "ann")
+        (order_id,) = await commit(command, "default", fence(1), decided(seen, batch_id="a", held=[held]))
+        record = replace(held.record, number=order_id.split("~")[1])
+        seen = await prepare(command, "default", fence(1), "b")
+        await commit(
+            command, "default", fence(1), decided(seen, held=[held_for(seen, "bob")], changes=[paid(record, "p")])
+        )
+        assert all(ask(server, f"SELECT 1 FROM {table}") for table in HOLDS)
         sell_long_ago(server, 20_000)
         await command.set_stock("default", fence(2), 3, new_sale=True)
     assert rows(server) > 0
@@ -546,9 +703,12 @@ async def test_a_table_that_is_lost_is_not_made_anew(server: MariaDB) -> None:
             ask(server, f"RENAME TABLE {table} TO elsewhere")
             with pytest.raises(StockUnavailable, match=table):
                 await store.ping()
-            if table not in ("seckill_notices", "seckill_log"):
+            if table in ("seckill_items", *SOLD):
                 with pytest.raises(StockUnavailable, match=table):
                     await sell(store, 3, Sold(1, buyer="ann", key="k"))
+            else:  # without holds a sale costs no statement about them
+                seen = await prepare(store, "default", fence(3), "b3", buyers=["ann"], keys=["k"])
+                assert seen.held == 0
             assert len(ask(server, "SHOW TABLES")) == len(tables)
             ask(server, f"RENAME TABLE elsewhere TO {table}")
             await store.ping()

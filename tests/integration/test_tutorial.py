@@ -176,6 +176,8 @@ def typed(line: str, told: str, said: str) -> str:
         line = line.replace("the-admin-token", token[1])
     if url := re.search(r"The lock +(\S+)", told):
         line = line.replace("etcd://127.0.0.1:2379", url[1])
+    if till := re.search(r"The payments +(\S+)/callbacks", told):
+        line = line.replace("http://127.0.0.1:8070", till[1])
     if pid := re.search(r" pid (\d+)", said):
         line = line.replace("12345", pid[1])
     return line

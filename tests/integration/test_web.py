@@ -72,14 +72,14 @@ async def test_json_for_a_client_that_asks_for_it(open_client: OpenClient) -> No
     }
     order = (await http.get(f"/orders/{body['order']}")).json()
     assert order.pop("sold_at") > 0
-    assert order == {"id": body["order"], "sku": "default", "quantity": 2, "buyer": "Ann Lee"}
+    assert order == {"id": body["order"], "sku": "default", "quantity": 2, "buyer": "Ann Lee", "state": "sold"}
     too_many = (await http.post("/stock/reduce", params={"quantity": 4}, headers=AS_JSON)).json()
     assert too_many == {"outcome": "sold_out", "quantity": 4, "replayed": False, "instance": "test"}
     level = (await http.get("/stock")).json()
     del level["audit"]  # it depends on whether the auditor has looked yet
     assert abs(level.pop("now") - time.time()) < WITHIN_S
-    terms = {"limit_per_buyer": 0, "starts_at": None, "ends_at": None, "paused": ""}
-    assert level == {"sku": "default", "stock": 3, "lucky": 2, "initial": 5} | terms
+    terms = {"limit_per_buyer": 0, "starts_at": None, "ends_at": None, "price": None, "currency": None, "paused": ""}
+    assert level == {"sku": "default", "stock": 3, "held": 0, "lucky": 2, "initial": 5} | terms
 
 
 async def test_the_same_key_gets_the_same_answer(open_client: OpenClient) -> None:
@@ -221,11 +221,11 @@ async def test_setting_the_stock(open_client: OpenClient) -> None:
     """A restock keeps the units sold; a new sale begins with none sold; a new item appears."""
     http = await open_client()
     await http.post("/stock/reduce")
-    terms = {"limit_per_buyer": 0, "starts_at": None, "ends_at": None, "paused": ""}
+    terms = {"limit_per_buyer": 0, "starts_at": None, "ends_at": None, "price": None, "currency": None, "paused": ""}
     restocked = (await http.put("/stock", json={"stock": 9}, headers=OPERATOR)).json()
-    assert restocked == {"sku": "default", "stock": 9, "lucky": 1, "initial": 10} | terms
+    assert restocked == {"sku": "default", "stock": 9, "held": 0, "lucky": 1, "initial": 10} | terms
     anew = (await http.put("/stock", json={"stock": 3, "new_sale": True, "forget_orders": 1}, headers=OPERATOR)).json()
-    assert anew == {"sku": "default", "stock": 3, "lucky": 0, "initial": 3} | terms
+    assert anew == {"sku": "default", "stock": 3, "held": 0, "lucky": 0, "initial": 3} | terms
     await http.put("/stock", params={"sku": "phone"}, json={"stock": 1}, headers=OPERATOR)
     assert (await http.get("/stock/reduce?sku=phone")).headers["x-seckill-outcome"] == "sold"
 

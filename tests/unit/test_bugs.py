@@ -37,6 +37,11 @@ def test_each_bug_can_be_planted() -> None:
         "tokens-as-text",
         "fence-at-write-only",
         "settles-without-a-fence",
+        "ignores-extensions",
+        "unwritten-events",
+        "holds-dont-count",
+        "expires-what-is-paid",
+        "pays-for-many",
     ]
 
 

@@ -26,14 +26,14 @@ def outcomes(decisions: list[Decision]) -> list[Outcome | None]:
 
 def test_the_example_of_the_articles() -> None:
     """There are 4 units: the first buyer wants 3 and gets them, the second wants 2 and gets none, the third gets 1."""
-    decisions = decide(Snapshot(4, 0), [Purchase(3), Purchase(2), Purchase(1)])
+    decisions = decide(Snapshot(4, 0), [Purchase(3), Purchase(2), Purchase(1)]).decisions
     assert outcomes(decisions) == [Outcome.SOLD, Outcome.SOLD_OUT, Outcome.SOLD]
 
 
 @given(stock=st.integers(0, 100), wanted=quantities)
 def test_never_oversells(stock: int, wanted: list[int]) -> None:
     """No more units are sold than there are."""
-    decisions = decide(Snapshot(stock, 0), [Purchase(quantity) for quantity in wanted])
+    decisions = decide(Snapshot(stock, 0), [Purchase(quantity) for quantity in wanted]).decisions
     assert sum(q for q, v in zip(wanted, decisions, strict=True) if v.outcome is Outcome.SOLD) <= stock
 
 
@@ -41,7 +41,9 @@ def test_never_oversells(stock: int, wanted: list[int]) -> None:
 def test_never_undersells(stock: int, wanted: list[int]) -> None:
     """Nobody is refused units that were there when their turn came."""
     left = stock
-    for quantity, decision in zip(wanted, decide(Snapshot(stock, 0), [Purchase(q) for q in wanted]), strict=True):
+    for quantity, decision in zip(
+        wanted, decide(Snapshot(stock, 0), [Purchase(q) for q in wanted]).decisions, strict=True
+    ):
         assert (decision.outcome is Outcome.SOLD) == (quantity <= left)
         left -= quantity if decision.outcome is Outcome.SOLD else 0
 
@@ -52,15 +54,15 @@ def test_the_sum_does_not_depend_on_the_order(stock: int, buyers: int, data: st.
     crowd = [Purchase(buyer=f"buyer-{number}") for number in range(buyers)]
     line = data.draw(st.permutations(crowd))
     cut = data.draw(st.integers(0, buyers))
-    first = outcomes(decide(Snapshot(stock, 0), line[:cut])).count(Outcome.SOLD)
-    second = outcomes(decide(Snapshot(stock - first, first), line[cut:])).count(Outcome.SOLD)
+    first = outcomes(decide(Snapshot(stock, 0), line[:cut]).decisions).count(Outcome.SOLD)
+    second = outcomes(decide(Snapshot(stock - first, first), line[cut:]).decisions).count(Outcome.SOLD)
     assert first + second == min(stock, buyers)
 
 
 @given(stock=st.integers(0, 60), line=purchases, limit=st.integers(0, 6))
 def test_a_key_buys_once(stock: int, line: list[Purchase], limit: int) -> None:
     """Of the purchases with one key at most one is decided; the others repeat it or hear that the key is taken."""
-    decisions = decide(Snapshot(stock, 0), line, limit_per_buyer=limit)
+    decisions = decide(Snapshot(stock, 0), line, limit_per_buyer=limit).decisions
     decided: dict[str, int] = {}
     for index, (purchase, decision) in enumerate(zip(line, decisions, strict=True)):
         if purchase.key is None or isinstance(decision.error, BuyerRequired):
@@ -83,7 +85,7 @@ def test_a_settled_key_gets_its_answer_again() -> None:
     snapshot = Snapshot(5, 1, settled={"a": sold, "b": refused})
     line = [Purchase(1, buyer="ann", key="a"), Purchase(1, buyer="bob", key="b")]
     others = [Purchase(2, buyer="ann", key="a"), Purchase(1, buyer="bob", key="a"), Purchase(1, key="a")]
-    decisions = decide(snapshot, line + others)
+    decisions = decide(snapshot, line + others).decisions
     assert decisions[:2] == [Decision(settled=sold), Decision(settled=refused)]
     assert [type(decision.error) for decision in decisions[2:]] == [KeyReused] * 3
 
@@ -93,7 +95,7 @@ def test_the_limit_per_buyer_holds(line: list[Purchase], limit: int, had: int) -
     """Nobody gets more units than the limit, including earlier ones; a buyer without a name gets none."""
     snapshot = Snapshot(1000, 0, bought={"ann": had})
     units = {"ann": had}
-    for purchase, decision in zip(line, decide(snapshot, line, limit_per_buyer=limit), strict=True):
+    for purchase, decision in zip(line, decide(snapshot, line, limit_per_buyer=limit).decisions, strict=True):
         if purchase.buyer is None:
             assert decision.outcome is not Outcome.SOLD
         elif decision.outcome is Outcome.SOLD:

@@ -129,11 +129,13 @@ REPORTS: dict[str, tuple[object, ...]] = {
     "released": (LOCK, 7, 0.2, 3, 4),
     "fenced": (LOCK, "phone"),
     "lost": (LOCK,),
+    "changed": ("hold", "held"),
     "conflicted": (),
     "resolved": ("committed",),
     "renewal": ("renewed",),
     "fallback": ("away",),
     "audited": ("consistent",),
+    "delivered": ("delivered",),
 }
 
 

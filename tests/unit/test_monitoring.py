@@ -9,6 +9,7 @@ import pytest
 import fencelock
 from app import errors
 from app.sale import Outcome
+from app.sale.commands import VERBS
 from tests.harness.monitoring import ALERTS, MONITORING, ROOT, expressions, generate, used
 from tests.harness.servers import optional_server
 
@@ -55,6 +56,16 @@ def test_every_outcome_is_there_before_it_happens() -> None:
     for name in set(outcomes) - {outcome.value for outcome in Outcome}:
         assert issubclass(getattr(errors, name, None) or getattr(fencelock, name), errors.EXPECTED)
     assert set(outcomes.values()) == {0.0}
+
+
+def test_every_change_is_there_before_it_happens() -> None:
+    """The outcomes of holds, and of changes of orders, likewise."""
+    told = {
+        (sample.labels["command"], sample.labels["outcome"])
+        for sample in generate.families()["seckill_orders"].samples
+        if sample.name.endswith("_total")
+    }
+    assert told == {(verb, outcome) for kind, verb in VERBS.items() for outcome in kind}
 
 
 # -- the alerts ------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import time
 from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, NamedTuple, TypeVar
 
 from typing_extensions import Unpack, override
@@ -15,6 +15,7 @@ import fencelock.clients.mysql as fencelock_mysql
 from app.errors import (
     ConfigurationError,
     FenceRefused,
+    ForeignFence,
     HasOrders,
     StockBehind,
     StockChanged,
@@ -25,10 +26,11 @@ from app.errors import (
     UnknownItem,
 )
 from app.stock.bulkhead import Bulkhead, halves
-from app.stock.mysql import tables
+from app.stock.mysql import erase, holds, tables
 from app.stock.mysql.sweeper import Sweeper
 from app.stock.mysql.tables import ItemRow, Written
-from app.stock.refusals import behind, changed, not_as_expected
+from app.stock.orders import Event
+from app.stock.refusals import behind, changed, foreign, not_as_expected, superseded
 from app.stock.store import (
     NO_TERMS,
     SKU_PATTERN,
@@ -38,6 +40,7 @@ from app.stock.store import (
     Fence,
     Level,
     Order,
+    Outbox,
     Restock,
     Settled,
     Snapshot,
@@ -48,7 +51,7 @@ from app.stock.store import (
     refuse_odd_name,
     what_is_changed,
 )
-from app.stock.watermark import Watermark, tag_of
+from app.stock.watermark import Watermark
 from fencelock.clients.mysql import Call, MySqlClient
 
 Result = TypeVar("Result")
@@ -65,9 +68,12 @@ class TransactionalStockStore(StockStore):
 
     `url`: mysql://user:password@host:3306/database, `?ssl_ca=` for TLS; `timeout_s`: deadline of a call, the wait for
     a connection included; `connections`: to the server at most; `refusal_ttl_s`: how long a
-    refusal is remembered for its idempotency key (an order's key is remembered for good). The tables are created at
-    the first call, where they are missing; one that is missing later has been lost, and is an error.
+    refusal is remembered for its idempotency key (an order's key is remembered for good). Tables, and columns of tables
+    that an earlier release made, are added at the first call, where they are missing; what is missing later has been
+    lost, and is an error.
     """
+
+    holds = True
 
     def __init__(
         self,
@@ -80,13 +86,20 @@ class TransactionalStockStore(StockStore):
     ) -> None:
         try:
             self._client = MySqlClient(
-                url, timeout_s=timeout_s, unavailable=StockUnavailable, schema=tables.SCHEMA, made_once=True
+                url,
+                timeout_s=timeout_s,
+                unavailable=StockUnavailable,
+                schema=tables.SCHEMA,
+                columns=tables.COLUMNS,
+                made_once=True,
             )
         except fencelock_mysql.ConfigurationError as error:
             raise ConfigurationError(str(error)) from None
+        wait_s = max(1, int(timeout_s / 2))
         self._sessions = self._client.sessions(
-            # In whole seconds. This time-out leaves the connection usable.
-            f"SET SESSION innodb_lock_wait_timeout = {max(1, int(timeout_s / 2))}, time_zone = '+00:00'",
+            # In whole seconds. These time-outs leave the connection usable. `lock_wait_timeout` is for tables: while we
+            # wait to add a column, nobody else can begin to use the table.
+            f"SET SESSION innodb_lock_wait_timeout = {wait_s}, lock_wait_timeout = {wait_s}, time_zone = '+00:00'",
             # A client that is paused in a transaction, or cut off, has given up by then, and must not block the others.
             silent_s=timeout_s + 1,
         )
@@ -129,6 +142,11 @@ class TransactionalStockStore(StockStore):
         refuse_odd_name(sku)
 
     @override
+    def parts_of(self, order_id: str) -> tuple[str, str, str] | None:
+        match = _ORDER_ID.fullmatch(order_id)
+        return (match[1], match[2], order_id.rpartition("~")[2]) if match else None
+
+    @override
     async def prepare(self, fence: Fence, batch_id: str, asks: Mapping[str, Ask]) -> dict[str, Snapshot | StockError]:
         self._token(fence)
         expected = self._expected(asks)
@@ -141,7 +159,8 @@ class TransactionalStockStore(StockStore):
             items = await tables.find_items(call, asks)
             lost = await _find_lost(call, items, expected)
             bought = await tables.find_bought(call, items, asks)
-            return _Seen(items, lost, bought, await tables.find_settled(call, items, asks))
+            settled = await tables.find_settled(call, items, asks)
+            return _Seen(items, lost, bought, settled, await holds.find_standing(call, items, asks, settled))
 
         seen = await self._run(self._sale, read)
         self._sweeper.sweep(seen.items.values())
@@ -161,14 +180,18 @@ class TransactionalStockStore(StockStore):
             terms = _terms(item)
         except StockCorrupt as error:
             return error
+        standing = seen.standing.get(sku, {})
+        if isinstance(standing, StockCorrupt):
+            return standing
         return Snapshot(
             item.stock,
             item.lucky,
-            seen.bought[sku],
+            {**standing.pop("bought", {}), **seen.bought[sku]},
             seen.settled[sku],
             last_entry=_entry(item.last_entry),
             version=self._version(item),
             terms=terms,
+            **standing,
         )
 
     @override
@@ -183,9 +206,12 @@ class TransactionalStockStore(StockStore):
                 first = await tables.take(call, sku, batches[sku], *self._unless_changed(fence, batches[sku]))
                 if first is None:
                     continue
-                item = (await tables.find_items(call, [sku]))[sku]
-                if await tables.write_keys(call, item, first, batches[sku], self._refusal_ttl_us):
-                    written[sku] = Written(item, batches[sku], first)
+                one = Written((await tables.find_items(call, [sku]))[sku], batches[sku], first)
+                standing = bool(one.batch.changes or one.batch.held)
+                if (not standing or await holds.write_holds(call, one, self._instance, token)) and (
+                    await tables.write_keys(call, one, self._refusal_ttl_us)
+                ):
+                    written[sku] = one
                 else:
                     await call.run("ROLLBACK TO item")
             await tables.write_orders(call, written.values(), self._instance, token)
@@ -201,9 +227,8 @@ class TransactionalStockStore(StockStore):
 
         answers, items = await self._run(self._sale, write)
         for sku, ids in answers.items():
-            if ids and not isinstance(ids, StockError):
-                _, entry, secret = ids[-1].split("~")
-                self._watermarks[sku].found((), (items[sku].generation, int(entry), tag_of(secret)))
+            if batches[sku].entries and not isinstance(ids, StockError):
+                self._watermarks[sku].found((), _last_order(items[sku]))
         return answers
 
     async def _why_not(
@@ -213,12 +238,12 @@ class TransactionalStockStore(StockStore):
         if item is None:
             return _unknown(sku)
         if item.batch == batch.batch_id:
-            return await tables.find_batch(call, sku, batch)
+            return await tables.find_batch(call, sku, batch) or []
         return self._refusal(item, fence, batch.batch_id) or StockChanged(changed(sku, item.stock))
 
     @override
     async def _find(self, sku: str, batch: Batch) -> list[str] | None:
-        return await self._run(self._sale, lambda call: tables.find_batch(call, sku, batch)) or None
+        return await self._run(self._sale, lambda call: tables.find_batch(call, sku, batch))
 
     @override
     async def set_stock(self, sku: str, fence: Fence, stock: int, **how: Unpack[Restock]) -> Level:
@@ -264,8 +289,8 @@ class TransactionalStockStore(StockStore):
                 own = NO_TERMS
             await tables.set_units(call, sku, units, own.changed(change).to_text())
             done = (await tables.find_items(call, [sku]))[sku]
-            before, after = Level(sku, item.stock, item.lucky, None, terms=own), Level(sku, units, done.lucky, None)
-            after = replace(after, terms=own.changed(change))
+            before = Level(sku, item.stock, item.lucky, None, terms=own, held=item.held)
+            after = Level(sku, units, done.lucky, None, terms=own.changed(change), held=done.held)
             was = facts(before) if sku in there else {}
             await tables.note(call, sku, how.get("by", ""), what_is_changed(stock, how), was, facts(after))
             return done
@@ -274,7 +299,7 @@ class TransactionalStockStore(StockStore):
             await self._run(self._readers, tables.widen_terms)
         item = await self._run(self._sale, write)
         self._sweeper.sweep([item])
-        return Level(sku, item.stock, item.lucky, item.initial, terms=_terms(item))
+        return Level(sku, item.stock, item.lucky, item.initial, terms=_terms(item), held=item.held)
 
     @override
     async def remove(self, sku: str, fence: Fence, *, by: str = "") -> None:
@@ -359,14 +384,20 @@ class TransactionalStockStore(StockStore):
     async def levels(self, skus: Sequence[str]) -> dict[str, Level | StockError]:
         for sku in skus:
             refuse_odd_name(sku)
-        items = await self._run(self._readers, lambda call: tables.find_items(call, skus))
+
+        async def look(call: Call) -> tuple[dict[str, ItemRow], dict[str, float]]:
+            items = await tables.find_items(call, skus)
+            return items, await holds.find_first_due(call, items.values())
+
+        items, due_in_s = await self._run(self._readers, look)
 
         def level(sku: str) -> Level | StockError:
             item = items.get(sku)
             if item is None:
                 return _unknown(sku)
             try:
-                return Level(sku, item.stock, item.lucky, item.initial, _entry(item.last_entry), _terms(item))
+                own = (item.initial, _entry(item.last_entry), _terms(item), item.held, due_in_s.get(sku))
+                return Level(sku, item.stock, item.lucky, *own)
             except StockCorrupt as error:
                 return error
 
@@ -396,6 +427,63 @@ class TransactionalStockStore(StockStore):
         first = int(match[2]) + 1 if match else 0
         last = LARGEST if until is None else int(until)
         return await self._run(self._readers, lambda call: tables.list_orders(call, sku, first, last, limit))
+
+    @override
+    async def journal(
+        self, sku: str, *, after: str | None = None, until: str | None = None, limit: int = 100
+    ) -> list[Event]:
+        first, last = int(after or 0) + 1, LARGEST if until is None else int(until)
+        return await self._run(self._readers, lambda call: tables.list_events(call, sku, first, last, limit))
+
+    @override
+    async def count_entries(self, sku: str) -> int:
+        return await self._run(self._readers, lambda call: tables.count_orders(call, sku, entries=True))
+
+    @override
+    async def outbox(self, skus: Sequence[str]) -> dict[str, Outbox | StockError]:
+        found = await self._run(self._readers, lambda call: tables.find_outbox(call, skus)) if skus else {}
+        return {sku: found.get(sku) or _unknown(sku) for sku in skus}
+
+    @override
+    async def save_outbox(self, sku: str, fence: Fence, outbox: Outbox) -> None:
+        refusal = await self._run(self._readers, lambda call: tables.save_outbox(call, sku, fence, outbox))
+        if refusal is None:
+            return
+        source, token = refusal
+        if source is None or token is None:
+            raise StockChanged(f"another sale of {sku!r} has begun")
+        if source != fence.source:
+            raise ForeignFence(foreign(sku, Fence(token, source), fence))
+        raise FenceRefused(superseded(sku, token, fence))
+
+    @override
+    async def ask_sender(self, sku: str, wish: str) -> None:
+        await self._run(self._readers, lambda call: tables.ask_sender(call, sku, wish))
+
+    @override
+    async def erase(
+        self, sku: str, buyer: str, under: Callable[[], AbstractAsyncContextManager[Fence]], *, by: str = ""
+    ) -> int:
+        refuse_odd_name(sku)
+        if not await self._run(self._readers, lambda call: erase.has_name(call, sku, buyer)):
+            return 0
+        async with under() as fence:
+            self._token(fence)
+
+            async def write(call: Call) -> int:
+                await call.begin()
+                await self._register(call, [sku], fence, None)
+                item = (await tables.find_items(call, [sku])).get(sku)
+                if item is None:
+                    raise _unknown(sku)
+                if refusal := self._refusal(item, fence, None):
+                    raise refusal
+                await tables.move_on(call, sku)
+                found = await erase.replace_name(call, sku, buyer)
+                await tables.note(call, sku, by, "erase a buyer", {}, {"erased": found})
+                return found
+
+            return await self._run(self._sale, write)
 
     @override
     async def notices(self, put: Mapping[str, str], *, drop: Sequence[str] = ()) -> dict[str, str]:
@@ -452,6 +540,7 @@ class _Seen(NamedTuple):
     lost: dict[str, StockBehind]
     bought: dict[str, dict[str, int]]
     settled: dict[str, dict[str, Settled]]
+    standing: dict[str, holds.Standing | StockCorrupt]
 
 
 async def _find_lost(
@@ -509,9 +598,11 @@ def _entry(last_entry: int) -> str | None:
 
 
 def _refuse_long_names(ask: Ask) -> None:
-    for name in (*ask.buyers, *ask.keys):
+    for name in (*ask.buyers, *ask.keys, *ask.payments):
         if len(name.encode()) > tables.NAME_BYTES:
-            raise ValueError(f"buyers and idempotency keys have at most {tables.NAME_BYTES} bytes: {name[:40]!r}...")
+            raise ValueError(
+                f"buyers, idempotency keys and payments have at most {tables.NAME_BYTES} bytes: {name[:40]!r}..."
+            )
 
 
 def _unknown(sku: str) -> UnknownItem:

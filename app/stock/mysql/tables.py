@@ -5,14 +5,16 @@
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
-from app.stock.store import Ask, Batch, Change, Fence, Order, Settled
+from app.errors import StockCorrupt
+from app.stock.orders import Event, EventKind, Record, Units
+from app.stock.store import Ask, Batch, Change, Fence, Order, Outbox, Settled, sale_of
 from app.stock.watermark import tag_of
 from fencelock.clients.mysql import DUPLICATE, GROUP, Call, Refused, group_of
 
-TERMS_BYTES: Final = 1000
+TERMS_BYTES: Final = 1100
 NAME_BYTES: Final = 1020  # 255 characters of utf8mb4
 
 # VARBINARY: in every collation that both MariaDB and MySQL have, names that differ in trailing blanks are equal.
@@ -30,7 +32,7 @@ SCHEMA: Final = (
     f"swept {_WHOLE} DEFAULT 0, epoch {_WHOLE} DEFAULT 0, source {_NAME}, token BIGINT UNSIGNED, "
     f"prepared VARBINARY(64), batch VARBINARY(64), version {_WHOLE} DEFAULT 0, "
     f"terms VARBINARY({TERMS_BYTES}) NOT NULL DEFAULT '', "
-    f"changed_at TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP) {_INNODB}",
+    f"changed_at TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP, held {_WHOLE} DEFAULT 0) {_INNODB}",
     f"CREATE TABLE seckill_orders ({_OF_SALE}, entry {_WHOLE}, quantity {_WHOLE}, buyer {_NAME}, "
     f"idempotency_key {_NAME}, secret VARBINARY(32) NOT NULL, instance {_NAME} NOT NULL, token {_WHOLE}, "
     f"epoch {_WHOLE}, batch VARBINARY(64) NOT NULL, PRIMARY KEY (sku, sale, entry)) {_INNODB}",
@@ -43,7 +45,31 @@ SCHEMA: Final = (
     f"CREATE TABLE seckill_log (number BIGINT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY, {_SKU}, at {_WHOLE}, "
     f"operator {_NAME} NOT NULL, what VARBINARY(64) NOT NULL, was VARBINARY({2 * TERMS_BYTES}) NOT NULL, "
     f"became VARBINARY({2 * TERMS_BYTES}) NOT NULL, INDEX (sku, number)) {_INNODB}",
+    # How far an item's events have left: see `app.outbox`.
+    f"CREATE TABLE seckill_outbox ({_SKU} PRIMARY KEY, sale {_WHOLE} DEFAULT 0, body MEDIUMTEXT NOT NULL, "
+    f"wish MEDIUMTEXT NOT NULL, source {_NAME}, token BIGINT UNSIGNED) {_INNODB}",
     f"CREATE TABLE seckill_notices (name {_NAME} PRIMARY KEY, body MEDIUMTEXT NOT NULL) {_INNODB}",
+    # All entries of the journal that are no plain sales. Both kinds are numbered by the item's `last_entry`.
+    f"CREATE TABLE seckill_events ({_OF_SALE}, entry {_WHOLE}, order_entry {_WHOLE}, number INT UNSIGNED NOT NULL, "
+    f"kind VARBINARY(32) NOT NULL, quantity {_WHOLE}, buyer {_NAME}, idempotency_key {_NAME}, "
+    "secret VARBINARY(32) NOT NULL, stock BIGINT NOT NULL, held BIGINT NOT NULL, lucky BIGINT NOT NULL, "
+    f"facts MEDIUMTEXT NOT NULL, instance {_NAME} NOT NULL, token {_WHOLE}, epoch {_WHOLE}, "
+    f"batch VARBINARY(64) NOT NULL, PRIMARY KEY (sku, sale, entry)) {_INNODB}",
+    # How the orders stand that are not just sold. `steps`: how many events there were; `due_ms`: only of those held.
+    f"CREATE TABLE seckill_records ({_OF_SALE}, number {_WHOLE}, record MEDIUMTEXT NOT NULL, "
+    "state VARBINARY(32) NOT NULL, steps INT UNSIGNED NOT NULL, due_ms BIGINT UNSIGNED, "
+    f"PRIMARY KEY (sku, sale, number), INDEX (sku, sale, due_ms)) {_INNODB}",
+    f"CREATE TABLE seckill_payments ({_OF_SALE}, payment_ref {_NAME} NOT NULL, number {_WHOLE}, "
+    f"PRIMARY KEY (sku, sale, payment_ref)) {_INNODB}",
+    # Each buyer's last order that is held.
+    f"CREATE TABLE seckill_holders ({_OF_SALE}, buyer {_NAME} NOT NULL, number {_WHOLE}, "
+    f"PRIMARY KEY (sku, sale, buyer)) {_INNODB}",
+)
+# Columns that the tables of an earlier release lack.
+COLUMNS: Final = (("seckill_items", "held", f"{_WHOLE} DEFAULT 0"),)
+_ROWS_OF_SALES: Final = (
+    *("seckill_orders", "seckill_buyers", "seckill_keys"),
+    *("seckill_events", "seckill_records", "seckill_payments", "seckill_holders"),
 )
 
 # By the server's clock. CURRENT_TIMESTAMP is in UTC, too: the sessions say so.
@@ -61,10 +87,10 @@ _AT_ONCE: Final = 1000  # rows that a statement deletes at most
 class ItemRow:
     """A row of seckill_items.
 
-    `last_entry`: number of the last order, in µs since 1970 or one more than the one before, 0 if there is none, and
+    `last_entry`: number of the last entry, in µs since 1970 or one more than the one before, 0 if there is none, and
     `last_tag`, its tag; `generation`: since when no order has been lost, in ms since 1970, 0 if the item was put there
     by hand; `sale`: the generation with which the sale began; `swept`: the sale before which nothing is left; `batch`:
-    the last one written; `terms`: the item's own, in JSON.
+    the last one written; `terms`: the item's own, in JSON; `now_ms`: the server's clock when it was read.
     """
 
     sku: str
@@ -84,12 +110,14 @@ class ItemRow:
     terms: str
     version: str
     changed_at: str
+    held: int
+    now_ms: int
 
 
 _COLUMNS: Final = (
     "sku, stock, lucky, initial, last_entry, last_tag, generation, sale, swept, "
     "epoch, source, token, prepared, batch, terms, "
-    "CAST(version AS CHAR), CAST(changed_at AS CHAR)"
+    f"CAST(version AS CHAR), CAST(changed_at AS CHAR), held, {_NOW_US} DIV 1000"
 )
 
 
@@ -98,25 +126,31 @@ async def find_items(call: Call, skus: Iterable[str]) -> dict[str, ItemRow]:
     names = list(skus)
     if not names:
         return {}
-    rows = await _rows(call, f"SELECT {_COLUMNS} FROM seckill_items WHERE sku IN ({_places(names)})", names)
-    return {item.sku: item for item in (ItemRow(*map(_plain, row)) for row in rows)}
+    rows = await rows_of(call, f"SELECT {_COLUMNS} FROM seckill_items WHERE sku IN ({places(names)})", names)
+    return {item.sku: item for item in (ItemRow(*map(plain, row)) for row in rows)}
 
 
 async def find_orders(
     call: Call, items: Mapping[str, ItemRow], entries: Mapping[str, Sequence[int]]
 ) -> dict[tuple[str, int], str]:
-    """Find the tags of the orders that exist, by item and entry."""
-    wanted = [(items[sku], some) for sku, some in entries.items() if sku in items]
+    """Find the tags of the journal's entries that exist, by item and entry."""
+    found: dict[tuple[str, int], str] = {}
     columns = "sku, entry, LEFT(SHA1(secret), 8)"
-    rows = await _select(call, columns, "seckill_orders", "entry", wanted)
-    return {(sku, entry): tag for sku, entry, tag in rows}
+    for table in ("seckill_orders", "seckill_events"):
+        wanted = [
+            (items[sku], [entry for entry in some if (sku, entry) not in found])
+            for sku, some in entries.items()
+            if sku in items
+        ]
+        found |= {(sku, entry): tag for sku, entry, tag in await select(call, columns, table, "entry", wanted)}
+    return found
 
 
 async def find_bought(call: Call, items: Mapping[str, ItemRow], asks: Mapping[str, Ask]) -> dict[str, dict[str, int]]:
     """Find the units of each item that the given buyers have bought."""
     found: dict[str, dict[str, int]] = {sku: {} for sku in asks}
     buyers = [(item, asks[sku].buyers) for sku, item in items.items()]
-    for sku, name, units in await _select(call, "sku, name, units", "seckill_buyers", "name", buyers):
+    for sku, name, units in await select(call, "sku, name, units", "seckill_buyers", "name", buyers):
         found[sku][name] = units
     return found
 
@@ -128,41 +162,88 @@ async def find_settled(
     found: dict[str, dict[str, Settled]] = {sku: {} for sku in asks}
     keys = [(item, asks[sku].keys) for sku, item in items.items()]
     columns = f"sku, name, expires_at <= {_NOW}, outcome, quantity, buyer, order_id"
-    for sku, name, expired, *settled in await _select(call, columns, "seckill_keys", "name", keys):
+    for sku, name, expired, *settled in await select(call, columns, "seckill_keys", "name", keys):
         if not expired:
             found[sku][name] = Settled(*settled)
     return found
 
 
-async def find_batch(call: Call, sku: str, batch: Batch) -> list[str]:
-    """Find the ids of the orders that a batch has written."""
-    rows = await _rows(
+async def find_batch(call: Call, sku: str, batch: Batch) -> list[str] | None:
+    """Find the ids of the new orders that a batch has written, the held ones first; None if it has written nothing."""
+    where = f"WHERE sku = %s AND {_THIS_SALE} AND entry > %s AND batch = %s"
+    rows = await rows_of(
         call,
-        f"SELECT entry, secret FROM seckill_orders WHERE sku = %s AND {_THIS_SALE} AND entry > %s AND batch = %s "
-        "ORDER BY entry",
-        (sku, sku, int(batch.after or 0), batch.batch_id),
+        f"SELECT entry, secret, 1 FROM seckill_orders {where} "
+        f"UNION ALL SELECT entry, secret, entry = order_entry FROM seckill_events {where}",
+        2 * (sku, sku, int(batch.after or 0), batch.batch_id),
     )
-    return [order_id(sku, entry, _plain(secret)) for entry, secret in rows]
+    return [order_id(sku, entry, plain(secret)) for entry, secret, new in sorted(rows) if new] if rows else None
+
+
+_ENTRY: Final = "entry, secret, quantity, buyer, idempotency_key, instance, token, batch, epoch"
+
+
+async def _list_entries(
+    call: Call, sku: str, first: int, last: int, limit: int, of_sales: str, of_events: tuple[str, str]
+) -> list[list[Any]]:
+    """Read the journal from one entry to another, oldest first.
+
+    `of_sales`: what else is read of plain sales, `of_events`: what of the others, and of which.
+    """
+    parts = (
+        f"(SELECT {_ENTRY}, {more} FROM {table} AS t WHERE sku = %s AND {_THIS_SALE} AND entry BETWEEN %s AND %s "
+        f"AND {which} ORDER BY entry LIMIT %s)"
+        for table, more, which in (("seckill_orders", of_sales, "TRUE"), ("seckill_events", *of_events))
+    )
+    rows = await rows_of(call, " UNION ALL ".join(parts), 2 * (sku, sku, first, last, limit))
+    # In one statement, so that both are of one moment; sorted here, so that the server needs no table for that.
+    return sorted([[plain(value) for value in row] for row in rows], key=lambda row: row[0])[:limit]
+
+
+def _order(sku: str, row: Sequence[Any], record: Record | None = None) -> Order:
+    entry, secret, quantity, buyer, key, instance, token, batch, epoch = row[:9]
+    own = (sku, quantity, buyer, key, instance, token, batch, entry / 1_000_000, epoch, record)
+    return Order(order_id(sku, entry, secret), *own)
 
 
 async def list_orders(call: Call, sku: str, first: int, last: int, limit: int) -> list[Order]:
-    """Read the orders from one entry to another, oldest first."""
-    rows = await _rows(
-        call,
-        "SELECT entry, secret, quantity, buyer, idempotency_key, instance, token, batch, epoch FROM seckill_orders "
-        f"WHERE sku = %s AND {_THIS_SALE} AND entry BETWEEN %s AND %s ORDER BY entry LIMIT %s",
-        (sku, sku, first, last, limit),
-    )
-    found = []
-    for entry, secret, quantity, buyer, key, instance, token, batch, epoch in (map(_plain, row) for row in rows):
-        at = entry / 1_000_000
-        found.append(Order(order_id(sku, entry, secret), sku, quantity, buyer, key, instance, token, batch, at, epoch))
-    return found
+    """Read the orders that began from one entry to another, oldest first, with their records."""
+    record = "(SELECT record FROM seckill_records AS r WHERE r.sku = t.sku AND r.sale = t.sale AND number = t.entry)"
+    found = await _list_entries(call, sku, first, last, limit, record, (record, "number = 1"))
+    return [_order(sku, row, record_of(sku, row[0], row[9]) if row[9] else None) for row in found]
+
+
+async def list_events(call: Call, sku: str, first: int, last: int, limit: int) -> list[Event]:
+    """Read the journal from one entry to another, oldest first."""
+    none, some = "NULL, entry, 1, 0, 0, 0, NULL", "kind, order_entry, number, stock, held, lucky, facts"
+    found = await _list_entries(call, sku, first, last, limit, none, (some, "TRUE"))
+    return [_event(sku, row) for row in found]
+
+
+def _event(sku: str, row: Sequence[Any]) -> Event:
+    sold = sale_of(str(row[0]), _order(sku, row))
+    kind, began, number, stock, held, lucky, facts = row[9:]
+    if kind is None:
+        return sold
+    try:
+        known, of_order = EventKind(kind), order_id(sku, began, row[1])
+        units, said = Units(stock, held, lucky), json.loads(facts)
+    except ValueError:
+        raise StockCorrupt(f"an entry of item {sku!r} in seckill_events is not what we write") from None
+    return replace(sold, kind=known, order_id=of_order, number=int(number), units=units, facts=said)
+
+
+def record_of(sku: str, number: int, text: str) -> Record:
+    """Parse how an order stands. Raises `StockCorrupt`."""
+    try:
+        return Record.from_text(str(number), text)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise StockCorrupt(f"a record of item {sku!r} in seckill_records is not what we write") from None
 
 
 async def list_items(call: Call) -> list[str]:
     """The names of all items."""
-    return [name.decode() for (name,) in await _rows(call, "SELECT sku FROM seckill_items ORDER BY sku")]
+    return [name.decode() for (name,) in await rows_of(call, "SELECT sku FROM seckill_items ORDER BY sku")]
 
 
 def order_id(sku: str, entry: int, secret: str) -> str:
@@ -173,20 +254,22 @@ def order_id(sku: str, entry: int, secret: str) -> str:
 async def list_changes(call: Call, sku: str | None, limit: int) -> list[Change]:
     """Lines of the operators' log, newest first."""
     where, args = ("", ()) if sku is None else ("WHERE sku = %s ", (sku,))
-    rows = await _rows(
+    rows = await rows_of(
         call,
         f"SELECT at, operator, what, sku, was, became FROM seckill_log {where}ORDER BY number DESC LIMIT %s",
         (*args, limit),
     )
-    plain = ([_plain(value) for value in row] for row in rows)
+    found = (map(plain, row) for row in rows)
     return [
-        Change(at / 1e6, by, what, of, json.loads(was), json.loads(became)) for at, by, what, of, was, became in plain
+        Change(at / 1e6, by, what, of, json.loads(was), json.loads(became)) for at, by, what, of, was, became in found
     ]
 
 
-async def count_orders(call: Call, sku: str) -> int:
-    """Count the orders of an item's current sale."""
-    rows = await _rows(call, f"SELECT COUNT(*) FROM seckill_orders WHERE sku = %s AND {_THIS_SALE}", (sku, sku))
+async def count_orders(call: Call, sku: str, *, entries: bool = False) -> int:
+    """Count the orders of an item's current sale, or the entries of its journal."""
+    where = f"WHERE sku = %s AND {_THIS_SALE}"
+    events = f"SELECT COUNT(*) FROM seckill_events {where}" + ("" if entries else " AND number = 1")
+    rows = await rows_of(call, f"SELECT COUNT(*) + ({events}) FROM seckill_orders {where}", 2 * (sku, sku))
     return int(rows[0][0])
 
 
@@ -194,79 +277,89 @@ async def count_orders(call: Call, sku: str) -> int:
 
 
 async def take(call: Call, sku: str, batch: Batch, unless_changed: str, args: Sequence[Any]) -> int | None:
-    """Take a batch's units from the stock, if a condition holds; None if it doesn't, or if it is the last batch again.
+    """Move a batch's units, if a condition holds; None if it doesn't, or if it is the last batch again.
 
-    Returns the entry of its first order.
+    Returns its first entry in the journal.
     """
-    units, orders = sum(sold.quantity for sold in batch.sold), len(batch.sold)
-    tag = tag_of(batch.sold[-1].secret) if batch.sold else ""
+    new = [(-one.quantity, 0, one.quantity) for one in batch.sold]
+    new += [(-one.record.quantity, one.record.quantity, 0) for one in batch.held]
+    moved = [(0, 0, 0), *new, *(tuple(change.units) for change in batch.changes)]
+    stock, held, lucky = (sum(units) for units in zip(*moved, strict=True))
+    at_least = [max(0, -units) for units in (stock, held, lucky)]
+    secrets = [change.after.secret for change in batch.changes] + batch.secrets
+    entries, tag = len(secrets), tag_of(secrets[-1]) if secrets else ""
     answer = await call.run(
-        "UPDATE seckill_items SET stock = stock - %s, lucky = lucky + %s, batch = %s, "
+        "UPDATE seckill_items SET stock = stock + %s, held = held + %s, lucky = lucky + %s, batch = %s, "
         f"last_entry = IF(%s, LAST_INSERT_ID(GREATEST(last_entry, {_NOW_US}) + %s), last_entry), "
         f"last_tag = IF(%s, %s, last_tag), {_WRITTEN} "
-        f"WHERE sku = %s AND stock >= %s AND NOT batch <=> %s AND {unless_changed}",
-        (units, units, batch.batch_id, orders, orders, orders, tag, sku, units, batch.batch_id, *args),
+        f"WHERE sku = %s AND stock >= %s AND held >= %s AND lucky >= %s AND NOT batch <=> %s AND {unless_changed}",
+        (*(stock, held, lucky, batch.batch_id, entries, entries, entries, tag, sku), *at_least, batch.batch_id, *args),
     )
-    return answer.last_id - orders + 1 if answer.matched else None
-
-
-async def write_keys(call: Call, item: ItemRow, first_entry: int, batch: Batch, refusal_ttl_us: int) -> bool:
-    """Write what a batch's idempotency keys stand for; False, with nothing written, if one is already taken."""
-    sku, sale = item.sku, item.sale
-    rows: list[tuple[Any, ...]] = [
-        (sku, sale, sold.key, "sold", sold.quantity, sold.buyer, order_id(sku, entry, sold.secret), None)
-        for entry, sold in enumerate(batch.sold, first_entry)
-        if sold.key is not None
-    ]
-    for refused in batch.refused:
-        settled = refused.settled
-        rows.append((sku, sale, refused.key, settled.outcome, settled.quantity, settled.buyer, None, refusal_ttl_us))
-    if not rows:
-        return True
-    expired = f"DELETE FROM seckill_keys WHERE sku = %s AND expires_at <= {_NOW}"
-    await call.run(f"{expired} AND sale = %s AND name IN ({_places(rows)})", [sku, sale, *(row[2] for row in rows)])
-    if batch.refused:  # so that more go than come
-        await call.run(f"{expired} LIMIT {_AT_ONCE}", (sku,))
-    # An INTERVAL NULL makes it NULL: never.
-    values = ", ".join([f"(%s, %s, %s, %s, %s, %s, %s, {_NOW} + INTERVAL %s MICROSECOND)"] * len(rows))
-    try:
-        await call.run(
-            f"INSERT INTO seckill_keys VALUES {values}", [arg for row in rows for arg in row], tell=(DUPLICATE,)
-        )
-    except Refused as refusal:
-        if refusal.code != DUPLICATE:
-            raise
-        return False
-    return True
+    return answer.last_id - entries + 1 if answer.matched else None
 
 
 class Written(NamedTuple):
-    """A batch's part of an item, taken from its stock; the entry of its first order."""
+    """A batch's part of an item, taken from its stock; its first entry in the journal."""
 
     item: ItemRow
     batch: Batch
     first_entry: int
 
     @property
+    def first_order(self) -> int:
+        """The entry of the first new order, behind the changes."""
+        return self.first_entry + len(self.batch.changes)
+
+    @property
     def order_ids(self) -> list[str]:
-        """The ids of the orders, in the order of the batch."""
-        entries = enumerate(self.batch.sold, self.first_entry)
-        return [order_id(self.item.sku, entry, sold.secret) for entry, sold in entries]
+        """The ids of the new orders, in the order of the batch: the held ones first."""
+        return [order_id(self.item.sku, *one) for one in enumerate(self.batch.secrets, self.first_order)]
+
+
+async def write_keys(call: Call, written: Written, refusal_ttl_us: int) -> bool:
+    """Write what a batch's idempotency keys stand for; False, with nothing written, if one is already taken."""
+    (item, batch, _), new = written, list[tuple[str | None, str, int, str | None]]()
+    sku, sale = item.sku, item.sale
+    new += [(one.key, "held", one.record.quantity, one.record.buyer) for one in batch.held]
+    new += [(one.key, "sold", one.quantity, one.buyer) for one in batch.sold]
+    ids = written.order_ids
+    rows: list[tuple[Any, ...]] = [
+        (sku, sale, *own, of, None) for own, of in zip(new, ids, strict=True) if own[0] is not None
+    ]
+    for refused in batch.refused:
+        settled = refused.settled
+        own = (str(settled.outcome), settled.quantity, settled.buyer, settled.order_id)
+        rows.append((sku, sale, refused.key, *own, refusal_ttl_us))
+    if not rows:
+        return True
+    expired = f"DELETE FROM seckill_keys WHERE sku = %s AND expires_at <= {_NOW}"
+    await call.run(f"{expired} AND sale = %s AND name IN ({places(rows)})", [sku, sale, *(row[2] for row in rows)])
+    if batch.refused:  # so that more go than come
+        await call.run(f"{expired} LIMIT {_AT_ONCE}", (sku,))
+    # An INTERVAL NULL makes it NULL: never.
+    values = f"(%s, %s, %s, %s, %s, %s, %s, {_NOW} + INTERVAL %s MICROSECOND)"
+    return await insert_new(call, "seckill_keys", rows, values)
 
 
 async def write_orders(call: Call, written: Iterable[Written], instance: str, token: int) -> None:
-    """Write the orders, and add them to what their buyers have bought."""
+    """Write the orders that are sold at once, and add them to what their buyers have bought."""
     orders: list[tuple[Any, ...]] = []
     bought: Counter[tuple[str, int, str]] = Counter()
-    for item, batch, first_entry in written:
-        for entry, sold in enumerate(batch.sold, first_entry):
+    for one in written:
+        item, batch, _ = one
+        for entry, sold in enumerate(batch.sold, one.first_order + len(batch.held)):
             own = (sold.quantity, sold.buyer, sold.key, sold.secret)
             orders.append((item.sku, item.sale, entry, *own, instance, token, item.epoch, batch.batch_id))
             if sold.buyer is not None:
                 bought[item.sku, item.sale, sold.buyer] += sold.quantity
-    await _insert(call, "seckill_orders", orders)
+    await insert(call, "seckill_orders", orders)
+    await add_bought(call, bought)
+
+
+async def add_bought(call: Call, bought: Mapping[tuple[str, int, str], int]) -> None:
+    """Add units to what buyers have bought, of an item in a sale."""
     units = [(*of_buyer, quantity) for of_buyer, quantity in sorted(bought.items())]
-    await _insert(call, "seckill_buyers", units, "ON DUPLICATE KEY UPDATE units = units + VALUES(units)")
+    await insert(call, "seckill_buyers", units, "ON DUPLICATE KEY UPDATE units = units + VALUES(units)")
 
 
 async def create_item(call: Call, sku: str) -> None:
@@ -297,7 +390,7 @@ async def widen_terms(call: Call) -> None:
     """Widen the column of an earlier release, so that the text of a pause fits."""
     column = "TABLE_SCHEMA = DATABASE() AND TABLE_NAME = 'seckill_items' AND COLUMN_NAME = 'terms'"
     narrow = f"{column} AND CHARACTER_MAXIMUM_LENGTH < {TERMS_BYTES}"
-    if await _rows(call, f"SELECT 1 FROM information_schema.COLUMNS WHERE {narrow}"):
+    if await rows_of(call, f"SELECT 1 FROM information_schema.COLUMNS WHERE {narrow}"):
         await call.run(f"ALTER TABLE seckill_items MODIFY terms VARBINARY({TERMS_BYTES}) NOT NULL DEFAULT ''")
 
 
@@ -312,14 +405,14 @@ async def note(call: Call, sku: str, by: str, what: str, was: Mapping[str, Any],
 
 async def remove_item(call: Call, sku: str) -> None:
     """Remove an item, and all rows of earlier sales."""
-    for table in ("seckill_items", "seckill_orders", "seckill_buyers", "seckill_keys"):
+    for table in ("seckill_items", "seckill_outbox", *_ROWS_OF_SALES):
         await call.run(f"DELETE FROM {table} WHERE sku = %s", (sku,))
 
 
 async def set_units(call: Call, sku: str, stock: int, terms: str) -> None:
     """Set the units left, and the item's own terms; batches that were decided before are no longer written."""
     await call.run(
-        f"UPDATE seckill_items SET stock = %s, initial = lucky + %s, terms = %s, {_BEYOND} WHERE sku = %s",
+        f"UPDATE seckill_items SET stock = %s, initial = held + lucky + %s, terms = %s, {_BEYOND} WHERE sku = %s",
         (stock, stock, terms, sku),
     )
 
@@ -335,7 +428,7 @@ async def begin_generation(call: Call, sku: str, after: int) -> None:
 async def begin_sale(call: Call, sku: str) -> None:
     """Begin a sale: earlier sales of the item no longer count. See `sweep`."""
     await call.run(
-        "UPDATE seckill_items SET sale = generation, lucky = 0, last_entry = 0, last_tag = '', batch = NULL "
+        "UPDATE seckill_items SET sale = generation, held = 0, lucky = 0, last_entry = 0, last_tag = '', batch = NULL "
         "WHERE sku = %s",
         (sku,),
     )
@@ -343,7 +436,7 @@ async def begin_sale(call: Call, sku: str) -> None:
 
 async def sweep(call: Call, item: ItemRow) -> bool:
     """Delete some rows of an item's earlier sales; False when none is left."""
-    for table in ("seckill_orders", "seckill_buyers", "seckill_keys"):
+    for table in _ROWS_OF_SALES:
         answer = await call.run(
             f"DELETE FROM {table} WHERE sku = %s AND sale < %s LIMIT {_AT_ONCE}", (item.sku, item.sale)
         )
@@ -359,11 +452,12 @@ async def unfence(call: Call, sku: str) -> None:
         "UPDATE seckill_items SET epoch = epoch + 1, source = NULL, token = NULL, prepared = NULL WHERE sku = %s",
         (sku,),
     )
+    await call.run("UPDATE seckill_outbox SET source = NULL, token = NULL WHERE sku = %s", (sku,))
 
 
 async def write_something(call: Call) -> None:
     """Check that the tables exist, and can be written to: write a key, of no item, that expires."""
-    tables = "seckill_items, seckill_orders, seckill_buyers, seckill_keys, seckill_log, seckill_notices"
+    tables = ", ".join(["seckill_items", "seckill_log", "seckill_outbox", "seckill_notices", *_ROWS_OF_SALES])
     await call.run(f"SELECT 1 FROM {tables} LIMIT 0")
     await call.run(
         "INSERT INTO seckill_keys (sku, name, outcome, quantity, expires_at) "
@@ -374,7 +468,44 @@ async def write_something(call: Call) -> None:
 
 async def find_group_writes(call: Call) -> str | None:
     """Find the setting by which several servers can write at once, if the server is in such a group."""
-    return group_of(await _rows(call, GROUP))
+    return group_of(await rows_of(call, GROUP))
+
+
+async def find_outbox(call: Call, skus: Sequence[str]) -> dict[str, Outbox]:
+    """See `StockStore.outbox`."""
+    rows = await rows_of(
+        call,
+        "SELECT sku, seckill_items.sale, IF(seckill_items.sale = seckill_outbox.sale, body, ''), wish "
+        f"FROM seckill_items LEFT JOIN seckill_outbox USING (sku) WHERE sku IN ({places(skus)})",
+        skus,
+    )
+    return {plain(sku): Outbox(str(sale), plain(body) or "", plain(wish) or "") for sku, sale, body, wish in rows}
+
+
+async def save_outbox(call: Call, sku: str, fence: Fence, outbox: Outbox) -> tuple[str | None, int | None] | None:
+    """See `StockStore.save_outbox`; returns the source and the token that refuse it, None twice for another sale."""
+    await call.begin()
+    await call.run(
+        "INSERT INTO seckill_outbox SET sku = %s, body = '', wish = '' ON DUPLICATE KEY UPDATE sku = sku", (sku,)
+    )
+    seen = await rows_of(call, "SELECT source, token FROM seckill_outbox WHERE sku = %s FOR UPDATE", (sku,))
+    source, token = map(plain, seen[0])
+    if source is not None and (source != fence.source or token > fence.token):
+        return source, token
+    answer = await call.run(
+        f"UPDATE seckill_outbox SET {_THIS_SALE}, body = %s, source = %s, token = %s, wish = IF(wish = %s, '', wish) "
+        "WHERE sku = %s AND %s = (SELECT sale FROM seckill_items WHERE sku = %s)",
+        (sku, outbox.text, fence.source, fence.token, outbox.wish, sku, int(outbox.sale), sku),
+    )
+    return None if answer.matched else (None, None)
+
+
+async def ask_sender(call: Call, sku: str, wish: str) -> None:
+    """See `StockStore.ask_sender`."""
+    await call.run(
+        "INSERT INTO seckill_outbox (sku, body, wish) VALUES (%s, '', %s) ON DUPLICATE KEY UPDATE wish = VALUES(wish)",
+        (sku, wish),
+    )
 
 
 async def exchange_notices(call: Call, put: Mapping[str, str], drop: Sequence[str]) -> dict[str, str]:
@@ -385,39 +516,53 @@ async def exchange_notices(call: Call, put: Mapping[str, str], drop: Sequence[st
             (name, body),
         )
     if drop:
-        await call.run(f"DELETE FROM seckill_notices WHERE name IN ({_places(drop)})", drop)
-    rows = await _rows(call, "SELECT name, body FROM seckill_notices")
-    return {_plain(name): _plain(body) for name, body in rows}
+        await call.run(f"DELETE FROM seckill_notices WHERE name IN ({places(drop)})", drop)
+    rows = await rows_of(call, "SELECT name, body FROM seckill_notices")
+    return {plain(name): plain(body) for name, body in rows}
 
 
-async def _rows(call: Call, sql: str, args: Sequence[Any] = ()) -> tuple[tuple[Any, ...], ...]:
+async def rows_of(call: Call, sql: str, args: Sequence[Any] = ()) -> tuple[tuple[Any, ...], ...]:
+    """Read rows."""
     return (await call.run(sql, args)).rows
 
 
-async def _select(
+async def select(
     call: Call, columns: str, table: str, key: str, wanted: Iterable[tuple[ItemRow, Sequence[object]]]
 ) -> list[list[Any]]:
     """Read the rows of each item that exist, by the primary key: the item, its sale, and `key`."""
     some = [(item, values) for item, values in wanted if values]
     if not some:
         return []
-    where = " OR ".join(f"sku = %s AND sale = %s AND {key} IN ({_places(values)})" for _, values in some)
+    where = " OR ".join(f"sku = %s AND sale = %s AND {key} IN ({places(values)})" for _, values in some)
     args = [arg for item, values in some for arg in (item.sku, item.sale, *values)]
-    rows = await _rows(call, f"SELECT {columns} FROM {table} WHERE {where}", args)
-    return [[_plain(value) for value in row] for row in rows]
+    rows = await rows_of(call, f"SELECT {columns} FROM {table} WHERE {where}", args)
+    return [[plain(value) for value in row] for row in rows]
 
 
-async def _insert(call: Call, table: str, rows: Sequence[Sequence[Any]], otherwise: str = "") -> None:
+async def insert(call: Call, table: str, rows: Sequence[Sequence[Any]], otherwise: str = "") -> None:
     """Insert rows, each with a value for every column."""
     if rows:
-        values = ", ".join([f"({_places(rows[0])})"] * len(rows))
+        values = ", ".join([f"({places(rows[0])})"] * len(rows))
         await call.run(f"INSERT INTO {table} VALUES {values} {otherwise}", [arg for row in rows for arg in row])
 
 
-def _places(values: Sequence[object]) -> str:
+async def insert_new(call: Call, table: str, rows: Sequence[Sequence[Any]], values: str) -> bool:
+    """Insert rows with such values; False, with nothing inserted, if one of them is there."""
+    sql = f"INSERT INTO {table} VALUES {', '.join([values] * len(rows))}"
+    try:
+        await call.run(sql, [arg for row in rows for arg in row], tell=(DUPLICATE,))
+    except Refused as refusal:
+        if refusal.code != DUPLICATE:
+            raise
+        return False
+    return True
+
+
+def places(values: Sequence[object]) -> str:
+    """Placeholders for so many values."""
     return ", ".join(["%s"] * len(values))
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Decode a value of a row, where texts are bytes."""
     return value.decode() if isinstance(value, bytes) else value

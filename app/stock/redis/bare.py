@@ -32,7 +32,7 @@ class BareStockStore(RedisStockStore):
     It is for `--guard none`, which shows what the guard is for.
     """
 
-    guarded = False
+    guarded = holds = False
     _write: Final = Script("bare.lua")
 
     @override
@@ -96,7 +96,7 @@ class BareStockStore(RedisStockStore):
             if how.get("add"):
                 stock += before[0]
             if how.get("new_sale"):
-                await redis.delete(keys.buyers, keys.settled, keys.orders, keys.lucky)
+                await redis.delete(keys.buyers, keys.settled, keys.orders, keys.lucky, keys.outbox)
             lucky = int(await redis.get(keys.lucky) or 0)
             await redis.mset({keys.stock: stock, keys.lucky: lucky})
             old = terms_of(sku, await redis.hget(keys.fence, "terms") or "")

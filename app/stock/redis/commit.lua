@@ -3,11 +3,45 @@
 --
 -- KEYS: of each item
 -- Request: source, token, batch, instance, refusal_ttl_ms; items: stock (as it was read), sold (of each order: quantity,
--- buyer, key, secret; "" for none), refused (keys, and what each stands for)
--- Returns for each item {"ok", first order, generation}, or {reason, ...}. The other orders' ids follow the first one.
+-- buyer, key, secret; "" for none), refused (keys, and what each stands for), and, if there are any, changes of orders and
+-- held (of each order what one that is sold has, its record, when it goes back, facts): see `keys.py`
+-- Returns for each item {"ok", first entry, generation}, or {reason, ...}. The ids of the other entries follow the first
+-- one: those of the changes, of what is held, of what is sold.
 
 -- The reason why an item's part can't be written, else nothing. A script that fails half-way is not rolled back, so
 -- check first everything that could make a write fail.
+local HOLDS = {records = "hash", due = "zset", payments = "hash", holders = "hash", buyers = "hash", settled = "hash"}
+
+-- The reason why what is held and changed can't be written: an order is not as it was when that was decided.
+local function refuse_changes(key, item)
+  for name, kind in pairs(HOLDS) do
+    local found = redis.call("TYPE", key[name]).ok
+    if found ~= "none" and found ~= kind then return {"corrupt", key[name]} end
+  end
+  local steps = {}
+  for _, one in ipairs(item.changes) do
+    local now = steps[one.number]
+    if not now then
+      local record = redis.call("HGET", key.records, one.number)
+      if record then
+        local readable, found = pcall(cjson.decode, record)
+        if not readable or type(found.steps) ~= "table" then return {"corrupt", key.records} end
+        now = #found.steps
+      else
+        now = #redis.call("XRANGE", key.orders, one.number, one.number)
+      end
+    end
+    if now ~= tonumber(one.steps) then return {"changed", "order " .. one.number} end
+    steps[one.number] = now + 1
+    local owner = one.payment ~= "" and redis.call("HGET", key.payments, one.payment)
+    if owner and owner ~= one.number then return {"changed", "payment of " .. one.number} end
+    if one.buyer ~= "" and not whole(redis.call("HGET", key.buyers, one.buyer) or "0") then return {"corrupt", key.buyers} end
+  end
+  for _, one in ipairs(item.held) do
+    if one[2] ~= "" and not whole(redis.call("HGET", key.buyers, one[2]) or "0") then return {"corrupt", key.buyers} end
+  end
+end
+
 local function refuse(key, item, fence)
   if fence.token ~= request.token or fence.prepared ~= request.batch then return {"stale", fence.token or "none"} end
   local stock, lucky = unpack(redis.call("MGET", key.stock, key.lucky))
@@ -24,6 +58,7 @@ local function refuse(key, item, fence)
   end
   if #item.sold > 0 and type(redis.pcall("HLEN", key.settled)) == "table" then return {"corrupt", key.settled} end
   if #item.refused > 0 and type(redis.pcall("HLEN", key.refused)) == "table" then return {"corrupt", key.refused} end
+  if item.changes then return refuse_changes(key, item) end
 end
 
 local REFUSALS_MAX = 10000  -- of an item, in each of its two hashes
@@ -45,40 +80,90 @@ local function remember(key, fence, refused)
   redis.call("PEXPIRE", key.refused, string.format("%.0f", 2 * request.refusal_ttl_ms))
 end
 
+-- Append an entry to the journal. The first id is the store's clock, the others follow it, so that all can be derived
+-- from the first one. `at`: {ms, sequence} of the next one, empty for the first.
+local function append(key, at, fence, quantity, buyer, name, secret, ...)
+  local id = redis.call("XADD", key.orders, at.ms and (at.ms .. "-" .. string.format("%.0f", at.seq)) or "*",
+    "quantity", quantity, "buyer", buyer, "key", name, "secret", secret,
+    "instance", request.instance, "token", request.token, "batch", request.batch, "epoch", fence.epoch or "0", ...)
+  if not at.ms then
+    at.first = id
+    at.ms, at.seq = string.match(id, "^(%d+)%-(%d+)$")
+  end
+  at.seq, at.last, at.secret = at.seq + 1, id, secret
+  return id
+end
+
+local function write_change(key, at, fence, one)
+  append(key, at, fence, one.quantity, one.buyer, "", one.secret, "kind", one.kind, "order", one.number,
+    "n", string.format("%.0f", one.steps + 1), "units", table.concat(one.units, " "), "facts", one.facts)
+  redis.call("HSET", key.records, one.number, one.record)
+  if one.due ~= "" then
+    redis.call("ZADD", key.due, one.due, one.number)
+  else
+    redis.call("ZREM", key.due, one.number)
+    if one.buyer ~= "" and redis.call("HGET", key.holders, one.buyer) == one.number then
+      redis.call("HDEL", key.holders, one.buyer)
+    end
+  end
+  if one.bought ~= "0" and one.buyer ~= "" then redis.call("HINCRBY", key.buyers, one.buyer, one.bought) end
+  if one.payment ~= "" then redis.call("HSET", key.payments, one.payment, one.number) end
+end
+
+local function write_held(key, at, fence, one, settled)
+  local quantity, buyer, name, secret, record, due, facts = unpack(one)
+  local number = append(key, at, fence, quantity, buyer, name, secret, "kind", "held",
+    "units", "-" .. quantity .. " " .. quantity .. " 0", "facts", facts)
+  redis.call("HSET", key.records, number, record)
+  redis.call("ZADD", key.due, due, number)
+  if buyer ~= "" then
+    redis.call("HINCRBY", key.buyers, buyer, quantity)
+    redis.call("HSET", key.holders, buyer, number)
+  end
+  if name ~= "" then
+    settled[#settled + 1] = name
+    settled[#settled + 1] = number .. " " .. stands_for(quantity, buyer, secret, "held")
+  end
+end
+
 -- The order makes a partial write noticed, and sells nothing twice: first the units, last the note of them.
 local function write(key, item, fence)
-  local units, lucky = 0, nil
-  for _, sold in ipairs(item.sold) do units = units + tonumber(sold[1]) end
-  if units > 0 then
-    lucky = redis.call("INCRBY", key.lucky, units)
-    redis.call("DECRBY", key.stock, units)
-  end
-  local first, last, ms, seq, settled = "", nil, nil, nil, {}
-  for i, sold in ipairs(item.sold) do
-    local quantity, buyer, name, secret = unpack(sold)
-    -- The first id is the store's clock, the others follow it, so that all can be derived from the first one.
-    last = redis.call("XADD", key.orders, ms and (ms .. "-" .. string.format("%.0f", seq + i - 1)) or "*",
-      "quantity", quantity, "buyer", buyer, "key", name, "secret", secret,
-      "instance", request.instance, "token", request.token, "batch", request.batch, "epoch", fence.epoch or "0")
-    if i == 1 then
-      first = last
-      ms, seq = string.match(last, "^(%d+)%-(%d+)$")
-      seq = tonumber(seq)
-    end
+  local stock, held, sold, changes = 0, 0, 0, item.changes or {}
+  for _, one in ipairs(item.sold) do sold = sold + tonumber(one[1]) end
+  stock = -sold
+  for _, one in ipairs(item.held or {}) do stock, held = stock - one[1], held + one[1] end
+  for _, one in ipairs(changes) do stock, held, sold = stock + one.units[1], held + one.units[2], sold + one.units[3] end
+  local lucky
+  if sold ~= 0 then lucky = redis.call("INCRBY", key.lucky, string.format("%.0f", sold)) end
+  if stock ~= 0 then redis.call("INCRBY", key.stock, string.format("%.0f", stock)) end
+  local at, settled = {}, {}
+  for _, one in ipairs(changes) do write_change(key, at, fence, one) end
+  for _, one in ipairs(item.held or {}) do write_held(key, at, fence, one, settled) end
+  for _, one in ipairs(item.sold) do
+    local quantity, buyer, name, secret = unpack(one)
+    local id = append(key, at, fence, quantity, buyer, name, secret)
     if buyer ~= "" then redis.call("HINCRBY", key.buyers, buyer, quantity) end
     if name ~= "" then
       settled[#settled + 1] = name
-      settled[#settled + 1] = last .. " " .. stands_for(quantity, buyer, secret)
+      settled[#settled + 1] = id .. " " .. stands_for(quantity, buyer, secret)
     end
   end
   if #settled > 0 then redis.call("HSET", key.settled, unpack(settled)) end
   if #item.refused > 0 then remember(key, fence, item.refused) end
   lucky = lucky or redis.call("GET", key.lucky) or "0"
   -- A single command, so that "sold" is about this batch.
+  local first = at.first or ""
   local note = {"batch", request.batch, "first", first, "sold", string.format("%.0f", lucky) .. " " .. request.batch}
-  if last then  -- quicker to read here than at the end of a stream
-    for _, text in ipairs({"last", last, "tag", tag_of(item.sold[#item.sold][4])}) do note[#note + 1] = text end
+  local function also(name, value)
+    note[#note + 1] = name
+    note[#note + 1] = value
   end
+  if at.last then  -- quicker to read here than at the end of a stream
+    also("last", at.last)
+    also("tag", tag_of(at.secret))
+  end
+  if held ~= 0 then also("held", string.format("%.0f", tonumber(fence.held or "0") + held)) end
+  if #changes > 0 then also("changes", string.format("%.0f", tonumber(fence.changes or "0") + #changes)) end
   redis.call("HSET", key.fence, unpack(note))
   return {"ok", first, fence.generation}
 end

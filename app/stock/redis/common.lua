@@ -3,22 +3,27 @@
 
 local request = cjson.decode(ARGV[1])
 
--- The keys of the next item: stock, lucky, fence, buyers, what idempotency keys stand for, orders, and the remembered
--- refusals, newer and older ones.
+-- The keys of the next item: stock, lucky, fence, buyers, what idempotency keys stand for, orders, the remembered
+-- refusals, newer and older ones; and of orders that are not just sold: how they stand, by number, when those that are
+-- held go back, the order of each payment, and each buyer's last one that is held.
 local keys_used = 0
 local function keys_of_next_item()
   local key = {}
-  key.stock, key.lucky, key.fence, key.buyers, key.settled, key.orders, key.refused, key.refused_before =
-    unpack(KEYS, keys_used + 1, keys_used + 8)
-  keys_used = keys_used + 8
+  key.stock, key.lucky, key.fence, key.buyers, key.settled, key.orders, key.refused, key.refused_before,
+    key.records, key.due, key.payments, key.holders = unpack(KEYS, keys_used + 1, keys_used + 12)
+  keys_used = keys_used + 12
   return key
 end
 
 -- The fields of an item's fence hash, false for a missing one: the highest token that was seen, and its source;
 -- the batch that may be written (`prepared`), the last one that was (`batch`), its first order and the last order of
 -- all, with its tag; the item's own terms, in JSON; the generation (when the sale began, in ms) and the epoch of the tokens;
--- the units at the start; and the units sold as of the end of the last write, with its batch.
-local FENCE = {"source", "token", "prepared", "batch", "first", "last", "tag", "terms", "generation", "epoch", "initial", "sold"}
+-- the units at the start; the units sold as of the end of the last write, with its batch; the units held; and the
+-- entries of the journal that begin no order.
+local FENCE = {
+  "source", "token", "prepared", "batch", "first", "last", "tag", "terms", "generation", "epoch", "initial", "sold", "held",
+  "changes",
+}
 
 local function read_fence(name)
   local values, fence = redis.call("HMGET", name, unpack(FENCE)), {}
@@ -39,6 +44,7 @@ end
 local function odd(fence)
   return not fence.source ~= not fence.token
     or not (whole_if_any(fence.token) and whole_if_any(fence.generation) and whole_if_any(fence.epoch))
+    or not (whole_if_any(fence.held) and whole_if_any(fence.changes))
 end
 
 -- Whether the last write ended half-way: it counts its units first, and notes them last. (Writes by other means don't
@@ -57,7 +63,8 @@ local function forbidden(key)
     {"HDEL", key.fence, "a"}, {"HINCRBY", key.buyers, "a", "1"}, {"HEXISTS", key.settled, "a"}, {"HLEN", key.refused},
     {"XADD", key.orders, "*", "a", "b"}, {"XRANGE", key.orders, "-", "+"}, {"XREVRANGE", key.orders, "+", "-"},
     {"TYPE", key.orders}, {"UNLINK", key.orders}, {"RENAME", key.refused, key.refused_before},
-    {"PEXPIRE", key.refused, "1"}, {"TIME"},
+    {"PEXPIRE", key.refused, "1"}, {"TIME"}, {"HSET", key.records, "a", "b"}, {"HDEL", key.holders, "a"},
+    {"ZADD", key.due, "1", "a"}, {"ZREM", key.due, "a"}, {"ZRANGEBYSCORE", key.due, "0", "1"},
   }
   for _, command in ipairs(needed) do
     if not redis.acl_check_cmd(unpack(command)) then return command[1] end
@@ -69,7 +76,7 @@ end
 local LOG_MAX = 1000
 
 local function note(before, after)
-  redis.call("XADD", KEYS[9], "MAXLEN", "~", LOG_MAX, "*", "by", request.by, "what", request.what,
+  redis.call("XADD", KEYS[13], "MAXLEN", "~", LOG_MAX, "*", "by", request.by, "what", request.what,
     "before", cjson.encode(before), "after", cjson.encode(after))
 end
 
@@ -79,9 +86,9 @@ local function now_ms()
 end
 
 -- The value of an order's idempotency key, in JSON: see `keys.py`.
-local function stands_for(quantity, buyer, secret)
+local function stands_for(quantity, buyer, secret, outcome)
   local of = buyer ~= "" and '"buyer":' .. cjson.encode(buyer) .. "," or ""
-  return '{"outcome":"sold","quantity":' .. quantity .. "," .. of .. '"secret":"' .. secret .. '"}'
+  return '{"outcome":"' .. (outcome or "sold") .. '","quantity":' .. quantity .. "," .. of .. '"secret":"' .. secret .. '"}'
 end
 
 -- The tag that distinguishes orders with the same id, if a store was set back: the beginning of a digest of the secret.
@@ -128,7 +135,7 @@ end
 -- All other errors are the server's: nil, and the text.
 local KINDS = {
   stock = "string", lucky = "string", fence = "hash", buyers = "hash", settled = "hash", orders = "stream",
-  refused = "hash", refused_before = "hash",
+  refused = "hash", refused_before = "hash", records = "hash", due = "zset", payments = "hash", holders = "hash",
 }
 
 local function answer_of(look, key, ...)

@@ -2,8 +2,8 @@
 
 import json
 import re
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from functools import lru_cache
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ from app.errors import (
     StockUnavailable,
     UnknownItem,
 )
+from app.stock.orders import Event, EventKind, OrderChange, OrderState, Record, Step, Units
 from app.stock.refusals import behind, changed, foreign, half, not_as_expected, superseded
 from app.stock.store import (
     DEFAULT_SKU,
@@ -26,6 +27,7 @@ from app.stock.store import (
     Ask,
     Change,
     Fence,
+    Held,
     Level,
     Order,
     Settled,
@@ -33,6 +35,7 @@ from app.stock.store import (
     Sold,
     Terms,
     refuse_odd_name,
+    sale_of,
 )
 
 # Of an order: its generation and its entry in the stream, as the store writes them; the tag of its secret ("": any).
@@ -63,8 +66,16 @@ class Keys:
         self.orders = f"{item}:orders"
         # Refusals that are remembered for a while: the newer ones, and the older ones.
         refused = (f"{item}:refused", f"{item}:refused-before")
-        self.log = f"{item}:log"  # for operators' scripts alone
-        self.all = (self.stock, self.lucky, self.fence, self.buyers, self.settled, self.orders, *refused)
+        # Of orders that are not just sold: how they stand, by number; when those that are held go back; the order of
+        # each payment; each buyer's last one that is held.
+        standing = (f"{item}:records", f"{item}:due", f"{item}:payments", f"{item}:holders")
+        # For operators' scripts alone; how far the events have left, which begins anew with a sale.
+        self.log, self.outbox = f"{item}:log", f"{item}:outbox"
+        self.records, self.holders = standing[0], standing[3]
+        self.all = (
+            *(self.stock, self.lucky, self.fence, self.buyers, self.settled, self.orders, *refused),
+            *standing,
+        )
 
 
 @lru_cache(10_000)
@@ -98,15 +109,29 @@ def whole(sku: str, name: str, text: str) -> int:
 
 
 def level_of(
-    sku: str, stock: str | None, lucky: str | None, initial: str | None, last_entry: str | None, terms: str
+    sku: str,
+    stock: str | None,
+    lucky: str | None,
+    initial: str | None,
+    last_entry: str | None,
+    terms: str,
+    held: str | None = None,
+    due_in_ms: str | None = None,
 ) -> Level:
-    """Parse the units left and sold. Raises `UnknownItem` and `StockCorrupt`."""
+    """Parse the units left, held and sold. Raises `UnknownItem` and `StockCorrupt`."""
     at = Keys(sku)
     if stock is None:
         raise unknown(sku)
     units = None if initial is None else whole(sku, f"{at.fence} initial", initial)
     return Level(
-        sku, whole(sku, at.stock, stock), whole(sku, at.lucky, lucky or "0"), units, last_entry, terms_of(sku, terms)
+        sku,
+        whole(sku, at.stock, stock),
+        whole(sku, at.lucky, lucky or "0"),
+        units,
+        last_entry,
+        terms_of(sku, terms),
+        whole(sku, f"{at.fence} held", held or "0"),
+        int(due_in_ms) / 1000 if due_in_ms else None,
     )
 
 
@@ -127,23 +152,69 @@ def snapshot_of(
     ask: Ask,
     last_entry: str | None = None,
     terms: str = "",
+    standing: Sequence[Any] | None = None,
 ) -> Snapshot:
-    """Make a snapshot; `bought` and `settled` have a text or None for each buyer and each key of `ask`."""
+    """Make a snapshot; `bought` and `settled` have a text or None for each buyer and each key of `ask`.
+
+    `standing`: what is read about holds: see prepare.lua.
+    """
     own = terms_of(sku, terms)
+    about: dict[str, Any] = {} if standing is None else _standing_of(sku, ask, *standing)
     if not (ask.buyers or ask.keys):
-        return Snapshot(stock, lucky, last_entry=last_entry, terms=own)
+        return Snapshot(stock, lucky, last_entry=last_entry, terms=own, **about)
+    had = {
+        buyer: whole(sku, keys_of(sku).buyers, units) for buyer, units in zip(ask.buyers, bought, strict=False) if units
+    }
     return Snapshot(
         stock=stock,
         lucky=lucky,
-        bought={
-            buyer: whole(sku, keys_of(sku).buyers, units)
-            for buyer, units in zip(ask.buyers, bought, strict=False)
-            if units
-        },
+        bought=about.pop("bought", {}) | had,
         settled={key: unpack(sku, text) for key, text in zip(ask.keys, settled, strict=False) if text},
         last_entry=last_entry,
         terms=own,
+        **about,
     )
+
+
+def _standing_of(
+    sku: str,
+    ask: Ask,
+    now_ms: str,
+    held: str,
+    found: Sequence[Any],
+    holders: Sequence[str | None],
+    payments: Sequence[str | None],
+    due: Sequence[str],
+    more: int,
+    had: Sequence[str],
+) -> dict[str, Any]:
+    """The fields of a snapshot that are about orders which are not just sold."""
+    records = {number: record_of(sku, number, text) for number, text in zip(found[::2], found[1::2], strict=True)}
+    return {
+        "now_ms": int(now_ms),
+        "held": whole(sku, f"{Keys(sku).fence} held", held),
+        "records": records,
+        "open": {buyer: number for buyer, number in zip(ask.buyers, holders, strict=False) if number},
+        "payments": {ref: number for ref, number in zip(ask.payments, payments, strict=False) if number},
+        "due": due,
+        "more_due": bool(more),
+        "bought": {
+            buyer: whole(sku, Keys(sku).buyers, units) for buyer, units in zip(had[::2], had[1::2], strict=True)
+        },
+    }
+
+
+def record_of(sku: str, number: str, text: str | Sequence[str]) -> Record:
+    """Parse how an order stands: its record, or the fields of the entry by which it was sold. Raises `StockCorrupt`."""
+    try:
+        if isinstance(text, str):
+            return Record.from_text(number, text)
+        fields = dict(zip(text[::2], text[1::2], strict=True))
+        began = Step(EventKind.SOLD, int(number.partition("-")[0]), int(fields["token"]), fields["batch"])
+        quantity, buyer = int(fields["quantity"]), fields["buyer"] or None
+        return Record(number, fields["secret"], OrderState.SOLD, quantity, buyer, steps=(began,))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise StockCorrupt(f"the key {Keys(sku).records!r} of item {sku!r} holds something that is not ours") from None
 
 
 def pack(settled: Settled) -> str:
@@ -157,20 +228,68 @@ def pack_sold(sold: Sold) -> tuple[str, str, str, str]:
     return str(sold.quantity), sold.buyer or "", sold.key or "", sold.secret
 
 
+def pack_held(held: Held) -> tuple[str, ...]:
+    """Encode an order that is held for the scripts."""
+    record = held.record
+    own = str(record.quantity), record.buyer or "", held.key or "", record.secret
+    return *own, record.to_text(), str(record.due_ms), _json(record.facts)
+
+
+def pack_change(change: OrderChange) -> dict[str, object]:
+    """Encode a change of an order for the scripts."""
+    after = change.after
+    return {
+        "number": after.number,
+        "steps": str(len(change.before.steps)),
+        "record": after.to_text(),
+        "due": str(after.due_ms) if after.state is OrderState.HELD else "",
+        "units": [str(units) for units in change.units],
+        "bought": str(change.bought),
+        "buyer": after.buyer or "",
+        "payment": change.payment or "",
+        "kind": change.step.kind,
+        "quantity": str(after.quantity),
+        "secret": after.secret,
+        "facts": _json(change.step.facts),
+    }
+
+
+def _json(facts: Mapping[str, Any]) -> str:
+    return json.dumps(facts, separators=(",", ":"), ensure_ascii=False) if facts else ""
+
+
+def event_of(sku: str, entry_id: str, fields: dict[str, str]) -> Event:
+    """Parse an entry of the stream as an event. Raises `StockCorrupt`."""
+    sold = sale_of(entry_id, order_of(sku, entry_id, fields))
+    if "kind" not in fields:
+        return sold
+    try:
+        return replace(
+            sold,
+            kind=EventKind(fields["kind"]),
+            order_id=f"{sku}~{fields.get('order', entry_id)}~{fields['secret']}",
+            number=int(fields.get("n", "1")),
+            units=Units(*map(int, fields["units"].split())),
+            facts=json.loads(fields["facts"] or "{}"),
+        )
+    except (KeyError, ValueError, TypeError):
+        raise StockCorrupt(f"the key {Keys(sku).orders!r} of item {sku!r} holds something that is not ours") from None
+
+
 def unpack(sku: str, text: str) -> Settled:
     """Parse what a key stands for. Raises `StockCorrupt`."""
     entry_id, _, packed = text.partition(" ")
     try:
         fields = json.loads(packed)
         secret = fields.pop("secret", None)
-        order_id = f"{sku}~{entry_id}~{secret}" if secret else None
+        order_id = f"{sku}~{entry_id}~{secret}" if secret else fields.get("order_id")
         return Settled(fields["outcome"], fields["quantity"], fields.get("buyer"), order_id)
     except (ValueError, KeyError, TypeError, AttributeError):
         raise StockCorrupt(f"the key {Keys(sku).settled!r} of item {sku!r} holds something that is not ours") from None
 
 
-def order_of(sku: str, entry_id: str, fields: dict[str, str]) -> Order:
-    """Parse an entry of the stream. Raises `StockCorrupt`."""
+def order_of(sku: str, entry_id: str, fields: dict[str, str], record: str | None = None) -> Order:
+    """Parse an entry of the stream, and the record of how its order stands. Raises `StockCorrupt`."""
     try:
         return Order(
             id=f"{sku}~{entry_id}~{fields['secret']}",
@@ -183,6 +302,7 @@ def order_of(sku: str, entry_id: str, fields: dict[str, str]) -> Order:
             batch_id=fields["batch"],
             epoch=int(fields.get("epoch", "0")),
             sold_at=int(entry_id.partition("-")[0]) / 1000,
+            record=record_of(sku, entry_id, record) if record else None,
         )
     except (KeyError, ValueError):
         raise StockCorrupt(f"the key {Keys(sku).orders!r} of item {sku!r} holds something that is not ours") from None

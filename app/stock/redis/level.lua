@@ -1,9 +1,11 @@
 -- Read units left and sold of some items, each at one moment: read apart, they would not add up during a sale.
 --
 -- KEYS: of each item
--- Returns for each item {"ok", stock, lucky, units at the start, last order, own terms}, or {reason, ...}.
+-- Returns for each item {"ok", stock, lucky, units at the start, last entry, own terms, units held, in how many ms the first of
+-- them go back}, or {reason, ...}.
 
 local function level(key)
+  local due = redis.call("ZRANGE", key.due, 0, 0, "WITHSCORES")[2]
   local last = redis.call("XREVRANGE", key.orders, "+", "-", "COUNT", 1)
   return {
     "ok",
@@ -12,6 +14,8 @@ local function level(key)
     redis.call("HGET", key.fence, "initial"),
     last[1] and last[1][1] or false,
     redis.call("HGET", key.fence, "terms") or "",
+    redis.call("HGET", key.fence, "held") or "0",
+    due and string.format("%.0f", due - now_ms()) or false,
   }
 end
 

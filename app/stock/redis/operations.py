@@ -11,14 +11,17 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from typing_extensions import Unpack, override
 
-from app.errors import ConfigurationError, ItemNotPossible, StockError, StockUnavailable
+from app.errors import ConfigurationError, ItemNotPossible, StockCorrupt, StockError, StockUnavailable
 from app.stock.bulkhead import halves
+from app.stock.orders import Event
 from app.stock.redis.client import RedisClient, Script
+from app.stock.redis.erase import Under, erase
 from app.stock.redis.keys import (
     ORDER_ID,
     Keys,
     Position,
     change_of,
+    event_of,
     keys_of,
     level_of,
     mark_of,
@@ -34,6 +37,7 @@ from app.stock.store import (
     Fence,
     Level,
     Order,
+    Outbox,
     Restock,
     StockStore,
     raise_if_none_was_reached,
@@ -84,7 +88,7 @@ class RedisOperations(StockStore):
         self._refusal_ttl_ms = max(1, int(refusal_ttl_s * 1000))
         self._set, self._level, self._accept = Script("set.lua"), Script("level.lua"), Script("accept.lua")
         self._remove, self._unfence = Script("remove.lua"), Script("unfence.lua")
-        self._ping = Script("ping.lua")
+        self._ping, self._save_outbox = Script("ping.lua"), Script("outbox.lua")
         self._watermarks: defaultdict[str, Watermark[Position]] = defaultdict(lambda: Watermark(mark_of))
 
     @override
@@ -106,7 +110,7 @@ class RedisOperations(StockStore):
 
     async def _run(self, script: Script, sku: str, *, durable: bool = False, **request: object) -> Any:
         keys = self._keys(sku)
-        return await self._sale.run(script, (*keys.all, keys.log), json.dumps(request), durable=durable)
+        return await self._sale.run(script, (*keys.all, keys.log, keys.outbox), json.dumps(request), durable=durable)
 
     async def _run_many(
         self,
@@ -237,7 +241,8 @@ class RedisOperations(StockStore):
     @override
     async def count_orders(self, sku: str) -> int:
         async with self._readers.commands() as redis:
-            return int(await redis.xlen(self._keys(sku).orders))
+            entries = int(await redis.xlen(self._keys(sku).orders))
+            return entries - int(await redis.hget(self._keys(sku).fence, "changes") or "0")
 
     @override
     async def levels(self, skus: Sequence[str]) -> dict[str, Level | StockError]:
@@ -270,6 +275,11 @@ class RedisOperations(StockStore):
         return list(found)
 
     @override
+    def parts_of(self, order_id: str) -> tuple[str, str, str] | None:
+        match = ORDER_ID.fullmatch(order_id)
+        return (match[1], match[2], match[3]) if match else None
+
+    @override
     async def order(self, order_id: str) -> Order | None:
         match = ORDER_ID.fullmatch(order_id)
         if match is None:
@@ -277,9 +287,12 @@ class RedisOperations(StockStore):
         sku, entry_id, secret = match.groups()
         async with self._readers.commands() as redis:
             entries = await redis.xrange(self._keys(sku).orders, min=entry_id, max=entry_id)
-        if not entries or not secrets.compare_digest(entries[0][1].get("secret", ""), secret):
+            record = await redis.hget(self._keys(sku).records, entry_id)
+        if not entries or "order" in entries[0][1]:
             return None
-        return order_of(sku, *entries[0])
+        if not secrets.compare_digest(entries[0][1].get("secret", ""), secret):
+            return None
+        return order_of(sku, entry_id, entries[0][1], record)
 
     @override
     async def orders(
@@ -288,10 +301,73 @@ class RedisOperations(StockStore):
         match = ORDER_ID.fullmatch(after) if after is not None else None
         if after is not None and (match is None or match[1] != sku):
             raise ValueError(f"not an order of item {sku!r}: {after!r}")
-        begin = f"({match[2]}" if match else "-"
+        begin = match[2] if match else None
+        found: list[Order] = []
+        while len(found) < limit:
+            page = await self._entries(sku, begin, until, limit)
+            began = [entry for entry in page if "order" not in entry[1]][: limit - len(found)]
+            records: list[str | None] = []
+            if began:
+                async with self._readers.commands() as redis:
+                    records = await redis.hmget(self._keys(sku).records, [entry_id for entry_id, _ in began])
+            found += [order_of(sku, *one, record) for one, record in zip(began, records, strict=True)]
+            if len(page) < limit:
+                break
+            begin = page[-1][0]
+        return found
+
+    @override
+    async def journal(
+        self, sku: str, *, after: str | None = None, until: str | None = None, limit: int = 100
+    ) -> list[Event]:
+        return [event_of(sku, *entry) for entry in await self._entries(sku, after, until, limit)]
+
+    async def _entries(
+        self, sku: str, after: str | None, until: str | None, limit: int
+    ) -> list[tuple[str, dict[str, str]]]:
         async with self._readers.commands() as redis:
-            entries = await redis.xrange(self._keys(sku).orders, min=begin, max=until or "+", count=limit)
-        return [order_of(sku, entry_id, fields) for entry_id, fields in entries]
+            found: list[tuple[str, dict[str, str]]] = await redis.xrange(
+                self._keys(sku).orders, min=f"({after}" if after else "-", max=until or "+", count=limit
+            )
+        return found
+
+    @override
+    async def count_entries(self, sku: str) -> int:
+        async with self._readers.commands() as redis:
+            return int(await redis.xlen(self._keys(sku).orders))
+
+    @override
+    async def outbox(self, skus: Sequence[str]) -> dict[str, Outbox | StockError]:
+        async with self._readers.commands() as redis, redis.pipeline(transaction=False) as pipe:
+            for sku in skus:
+                pipe.hget(self._keys(sku).fence, "generation")
+                pipe.hmget(self._keys(sku).outbox, "text", "wish")
+            answers = await pipe.execute(raise_on_error=False)
+        found: dict[str, Outbox | StockError] = {}
+        for sku, sale, noted in zip(skus, answers[::2], answers[1::2], strict=True):
+            if isinstance(sale, Exception) or isinstance(noted, Exception):
+                found[sku] = StockCorrupt(f"the key {self._keys(sku).outbox!r} holds something that is not ours")
+            else:
+                found[sku] = Outbox(sale or "", noted[0] or "", noted[1] or "")
+        return found
+
+    @override
+    async def save_outbox(self, sku: str, fence: Fence, outbox: Outbox) -> None:
+        keys, request = self._keys(sku), {"source": fence.source, "token": str(fence.token)}
+        request |= {"sale": outbox.sale, "text": outbox.text, "wish": outbox.wish}
+        argument = json.dumps(request)
+        answer = await self._readers.run(self._save_outbox, (keys.fence, keys.outbox), argument, durable=True)
+        if answer[0] != "ok":
+            raise refusal_of(sku, fence, answer)
+
+    @override
+    async def ask_sender(self, sku: str, wish: str) -> None:
+        async with self._readers.commands() as redis:
+            await redis.hset(self._keys(sku).outbox, "wish", wish)
+
+    @override
+    async def erase(self, sku: str, buyer: str, under: Under, *, by: str = "") -> int:
+        return await erase(self._sale, self._keys(sku), sku, buyer, under, by)
 
     @override
     async def notices(self, put: Mapping[str, str], *, drop: Sequence[str] = ()) -> dict[str, str]:

@@ -6,5 +6,5 @@
 
 local may_not = forbidden(keys_of_next_item())
 if may_not then return {"forbidden", may_not} end
-redis.call("SET", KEYS[9], request.instance, "EX", 60)
+redis.call("SET", KEYS[13], request.instance, "EX", 60)
 return "ok"

@@ -2,9 +2,14 @@
 -- atomic step. An item that can't be sold does not stop the others.
 --
 -- KEYS: of each item
--- Request: source, token, batch, refusal_ttl_ms; items: expected, buyers, keys
+-- Request: source, token, batch, refusal_ttl_ms; items: expected, buyers, keys; if it is about holds, too: orders (their
+-- numbers), payments
 -- Returns for each item {"ok", stock, lucky, units of each buyer, what each key stands for, last order, its tag, generation,
--- own terms}, or {reason, ...}.
+-- own terms, about holds}, or {reason, ...}. About holds, if any were asked for or are there: {now, units held, {number and
+-- record of each order, or the entry by which it was sold}, the order of each buyer and of each payment, the numbers of
+-- those that are due, whether there are more, and what the buyers of these orders have bought}.
+
+local DUE_MAX = 200  -- orders that a batch gives back at most
 
 -- Add the recent refusals of this generation to what the keys stand for.
 local function add_refusals(key, names, generation, settled)
@@ -16,6 +21,51 @@ local function add_refusals(key, names, generation, settled)
       if of == generation and tonumber(at) > oldest then settled[i] = " " .. what end
     end
   end
+end
+
+local function about_holds(key, item, fence, settled)
+  local held = fence.held or "0"
+  if not item.orders and held == "0" then return false end
+  local now = string.format("%.0f", now_ms())
+  local due = redis.call("ZRANGEBYSCORE", key.due, 0, now, "LIMIT", 0, DUE_MAX + 1)
+  local more = due[DUE_MAX + 1] and 1 or 0
+  due[DUE_MAX + 1] = nil
+  if not item.orders and #due == 0 then return {now, held, {}, {}, {}, {}, 0, {}} end
+
+  local open, payments, numbers = {}, {}, {}
+  if #item.buyers > 0 then open = redis.call("HMGET", key.holders, unpack(item.buyers)) end
+  if item.payments and #item.payments > 0 then payments = redis.call("HMGET", key.payments, unpack(item.payments)) end
+  for _, number in ipairs(item.orders or {}) do numbers[number] = true end
+  for _, number in ipairs(due) do numbers[number] = true end
+  for i = 1, #item.buyers do if open[i] then numbers[open[i]] = true end end
+  for i = 1, #item.keys do
+    local of = settled[i] or ""
+    local number = string.match(of, '^(%d+%-%d+) {"outcome":"held"') or string.match(of, '"order_id":"[^~"]*~(%d+%-%d+)~')
+    if number then numbers[number] = true end
+  end
+  local records = {}
+  for number in pairs(numbers) do
+    local record = redis.call("HGET", key.records, number)
+    if not record then
+      local entry = redis.call("XRANGE", key.orders, number, number)[1]
+      record = entry and entry[2]
+    end
+    if record then
+      records[#records + 1] = number
+      records[#records + 1] = record
+    end
+  end
+  -- A late payment counts for its buyer's limit, and only the order says whose it is.
+  local had = {}
+  for _, number in ipairs(item.orders or {}) do
+    local record = redis.call("HGET", key.records, number)
+    local buyer = record and cjson.decode(record).buyer
+    if buyer then
+      had[#had + 1] = buyer
+      had[#had + 1] = redis.call("HGET", key.buyers, buyer) or "0"
+    end
+  end
+  return {now, held, records, open, payments, due, more, had}
 end
 
 local function prepare(key, item)
@@ -53,7 +103,8 @@ local function prepare(key, item)
   if #item.keys > 0 then add_refusals(key, item.keys, generation, settled) end
   local last, tag = fence.last, fence.tag or ""
   if not last then last, tag = first_of(redis.call("XREVRANGE", key.orders, "+", "-", "COUNT", 1)) end
-  return {"ok", stock, lucky, bought, settled, last or false, tag or "", generation, fence.terms or ""}
+  local holds = about_holds(key, item, fence, settled)
+  return {"ok", stock, lucky, bought, settled, last or false, tag or "", generation, fence.terms or "", holds}
 end
 
 local answers = {}

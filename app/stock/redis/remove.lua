@@ -1,6 +1,6 @@
 -- Remove an item of which nothing was sold, under the fence like any other write. The fence stays, for late writes.
 --
--- KEYS: of the item, and its log
+-- KEYS: of the item, its log and its outbox
 -- Request: source, token, by, what
 -- Returns {"ok"}, or {reason, ...}.
 
@@ -16,7 +16,8 @@ local stock, lucky, orders = redis.call("GET", key.stock), redis.call("GET", key
 if not stock then return {"unknown"} end
 if orders > 0 or lucky ~= "0" then return {"orders", orders} end
 note({stock = tonumber(stock)}, {})
-redis.call("UNLINK", key.stock, key.lucky, key.buyers, key.settled, key.orders, key.refused, key.refused_before)
-redis.call("HDEL", key.fence, "prepared", "batch", "first", "last", "tag", "terms", "initial", "sold")
+redis.call("UNLINK", key.stock, key.lucky, key.buyers, key.settled, key.orders, key.refused, key.refused_before, key.records,
+  key.due, key.payments, key.holders, KEYS[14])
+redis.call("HDEL", key.fence, "prepared", "batch", "first", "last", "tag", "terms", "initial", "sold", "held", "changes")
 redis.call("HSET", key.fence, "source", request.source, "token", request.token)
 return {"ok"}

@@ -1,10 +1,13 @@
 -- Set the units left, or add some, under the fence like any other write.
 --
--- KEYS: of the item, and its log
+-- KEYS: of the item, its log and its outbox
 -- Request: source, token, stock, add (whether it is to be added), if_match (stock and lucky must be that, else false),
 -- new_sale (to forget all that was sold), forget_orders (how many orders that must be, else false), terms (the changes to
 -- the item's own; null for none), expected, by, what
--- Returns {"ok", stock, lucky, initial, own terms}, or {reason, ...}.
+-- Returns {"ok", stock, lucky, initial, false, own terms, held}, or {reason, ...}.
+
+local NUMBERS = {limit_per_buyer = true, starts_at = true, ends_at = true, hold_s = true, pay_s = true, price = true}
+local TEXTS = {paused = true, currency = true}
 
 local key = keys_of_next_item()
 local fence = read_fence(key.fence)
@@ -24,18 +27,18 @@ end
 if request.new_sale and request.forget_orders then
   local orders = redis.pcall("XLEN", key.orders)
   if type(orders) == "table" then return {"corrupt", key.orders} end
+  orders = orders - tonumber(fence.changes or "0")
   if orders ~= request.forget_orders then return {"orders", orders} end
 end
 local decoded, terms = pcall(cjson.decode, fence.terms or "{}")
 local readable, named = decoded and type(terms) == "table", 0
 for name, value in pairs(readable and terms or {}) do
-  local known = name == "limit_per_buyer" or name == "starts_at" or name == "ends_at"
-  local right = known and type(value) == "number" and value >= 0 and value < 1e12
-  readable = readable and (right or (name == "paused" and type(value) == "string"))
+  local right = NUMBERS[name] and type(value) == "number" and value >= 0 and value < 1e12
+  readable = readable and (right or (TEXTS[name] and type(value) == "string"))
 end
 for _ in pairs(request.terms) do named = named + 1 end
 if not readable then
-  if not request.new_sale and named < 4 then return {"corrupt", key.fence} end
+  if not request.new_sale and named < 8 then return {"corrupt", key.fence} end
   terms = {}
 end
 local was, is = {stock = whole(before) and tonumber(before) or nil, sold = whole(lucky) and tonumber(lucky) or nil}, {}
@@ -45,7 +48,8 @@ for name, value in pairs(request.terms) do
 end
 for name, value in pairs(terms) do is[name] = value end
 terms = next(terms) and cjson.encode(terms) or ""
-if request.new_sale then lucky = "0" end
+local held = fence.held or "0"
+if request.new_sale then lucky, held = "0", "0" end
 if not whole(lucky) then return {"corrupt", key.lucky} end
 local stock = request.stock
 if request.add then
@@ -56,17 +60,19 @@ if request.add then
 end
 
 is.stock, is.sold = tonumber(stock), tonumber(lucky)
+if (fence.held or "0") ~= "0" then was.held, is.held = tonumber(fence.held), tonumber(held) end
 note(was, is)
 if request.new_sale then
   -- Not DEL: to free some million orders takes seconds, and blocks the server.
-  redis.call("UNLINK", key.buyers, key.settled, key.orders, key.refused, key.refused_before)
-  redis.call("HDEL", key.fence, "batch", "first", "last", "tag")
+  redis.call("UNLINK", key.buyers, key.settled, key.orders, key.refused, key.refused_before, key.records, key.due,
+    key.payments, key.holders, KEYS[14])
+  redis.call("HDEL", key.fence, "batch", "first", "last", "tag", "held", "changes")
   fence.batch = nil
 end
 if request.new_sale or not fence.generation then
   redis.call("HSET", key.fence, "generation", next_generation(fence.generation, request.expected))
 end
-local initial = string.format("%.0f", tonumber(stock) + tonumber(lucky))
+local initial = string.format("%.0f", tonumber(stock) + tonumber(held) + tonumber(lucky))
 redis.call("SET", key.stock, stock)
 redis.call("SET", key.lucky, lucky)
 redis.call("HSET", key.fence, "source", request.source, "token", request.token, "initial", initial,
@@ -78,4 +84,4 @@ else
 end
 -- A batch that is prepared was decided on another stock.
 redis.call("HDEL", key.fence, "prepared")
-return {"ok", stock, lucky, initial, false, terms}
+return {"ok", stock, lucky, initial, false, terms, held}

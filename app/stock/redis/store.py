@@ -1,6 +1,7 @@
 """The stock in Redis or Valkey: Lua scripts, guarded by a fence, and the orders in a stream beside the stock."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, Final, TypeVar
 
 from typing_extensions import Unpack, override
@@ -9,9 +10,12 @@ from app.errors import (
     StockError,
 )
 from app.stock.redis.client import Script
+from app.stock.redis.erase import Under
 from app.stock.redis.keys import (
     order_of,
     pack,
+    pack_change,
+    pack_held,
     pack_sold,
     position_of,
     snapshot_of,
@@ -36,6 +40,8 @@ _PAGE: Final = 1000
 class RedisStockStore(RedisOperations):
     """The guarded store: every write is checked against the fence by the script that makes it."""
 
+    holds = True
+
     def __init__(self, url: str, **options: Any) -> None:
         """Take the arguments of `RedisOperations`."""
         super().__init__(url, **options)
@@ -48,13 +54,15 @@ class RedisStockStore(RedisOperations):
         parts: dict[str, ItemRequest] = {}
         for sku, ask in asks.items():
             keys, positions = self._keys(sku), self._expected(sku)
-            own = {"expected": positions, "buyers": ask.buyers, "keys": ask.keys}
+            own: dict[str, object] = {"expected": positions, "buyers": ask.buyers, "keys": ask.keys}
+            if ask.holds:
+                own |= {"orders": ask.orders, "payments": ask.payments}
             parts[sku] = ItemRequest(keys.all, own, positions)
 
         def snapshot(sku: str, answer: Sequence[Any]) -> Snapshot:
-            stock, lucky, bought, settled, last_entry, tag, generation, terms = answer
+            stock, lucky, bought, settled, last_entry, tag, generation, terms, holds = answer
             self._watermarks[sku].found(parts[sku].positions, (generation, last_entry, tag) if last_entry else None)
-            return snapshot_of(sku, int(stock), int(lucky), bought, settled, asks[sku], last_entry, terms)
+            return snapshot_of(sku, int(stock), int(lucky), bought, settled, asks[sku], last_entry, terms, holds)
 
         request = {
             "source": fence.source,
@@ -70,22 +78,27 @@ class RedisStockStore(RedisOperations):
         parts: dict[str, ItemRequest] = {}
         for sku, batch in batches.items():
             keys = self._keys(sku)
-            own = {
+            own: dict[str, object] = {
                 "stock": str(batch.expected_stock),
                 "sold": [pack_sold(sold) for sold in batch.sold],
                 "refused": [{"key": refused.key, "settled": pack(refused.settled)} for refused in batch.refused],
             }
+            if batch.changes or batch.held:
+                own["changes"] = [pack_change(change) for change in batch.changes]
+                own["held"] = [pack_held(held) for held in batch.held]
             parts[sku] = ItemRequest(keys.all, own)
 
         def ids(sku: str, answer: Sequence[Any]) -> list[str]:
             first, generation = answer
-            sold = batches[sku].sold
-            if not sold:
+            batch = batches[sku]
+            secrets = batch.secrets
+            if not batch.entries:
                 return []
             ms, _, seq = first.partition("-")
-            number = int(seq)
-            self._watermarks[sku].found((), (generation, f"{ms}-{number + len(sold) - 1}", tag_of(sold[-1].secret)))
-            return [f"{sku}~{ms}-{number + place}~{one.secret}" for place, one in enumerate(sold)]
+            number = int(seq) + len(batch.changes)
+            last = secrets[-1] if secrets else batch.changes[-1].after.secret
+            self._watermarks[sku].found((), (generation, f"{ms}-{number + len(secrets) - 1}", tag_of(last)))
+            return [f"{sku}~{ms}-{number + place}~{secret}" for place, secret in enumerate(secrets)]
 
         request = {
             "source": fence.source,
@@ -100,12 +113,12 @@ class RedisStockStore(RedisOperations):
     async def _find(self, sku: str, batch: Batch) -> list[str] | None:
         begin = f"({batch.after}" if batch.after else "-"
         found: list[str] = []
-        while batch.sold:
+        while batch.entries:
             async with self._sale.commands() as redis:
                 page = await redis.xrange(self._keys(sku).orders, min=begin, count=_PAGE)
             found += [order_of(sku, *entry).id for entry in page if entry[1].get("batch") == batch.batch_id]
-            if len(found) == len(batch.sold):
-                return found
+            if len(found) == batch.entries:
+                return found[len(batch.changes) :]
             if len(page) < _PAGE:
                 break
             begin = f"({page[-1][0]}"
@@ -154,6 +167,15 @@ class ComparingStockStore(RedisStockStore):
     @override
     async def set_stock(self, sku: str, fence: Fence, stock: int, **how: Unpack[Restock]) -> Level:
         return await super().set_stock(sku, _ANY, stock, **how)
+
+    @override
+    async def erase(self, sku: str, buyer: str, under: Under, *, by: str = "") -> int:
+        @asynccontextmanager
+        async def under_any() -> AsyncIterator[Fence]:
+            async with under():
+                yield _ANY
+
+        return await super().erase(sku, buyer, under_any, by=by)
 
     @override
     async def inspect(self, skus: Sequence[str]) -> dict[str, Fence | StockError | None]:

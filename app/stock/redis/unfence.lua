@@ -1,6 +1,6 @@
 -- Forget the fence of an item, and begin an epoch: its tokens can't be compared with earlier ones.
 --
--- KEYS: of the item, and its log
+-- KEYS: of the item, its log and its outbox
 -- Request: by, what
 
 local key = keys_of_next_item()
@@ -8,4 +8,5 @@ local fence = read_fence(key.fence)
 note({source = fence.source or nil, token = fence.token or nil}, {})
 redis.call("HINCRBY", key.fence, "epoch", 1)
 redis.call("HDEL", key.fence, "source", "token", "prepared")
+redis.call("HDEL", KEYS[14], "source", "token")  -- the sender's
 return "ok"

@@ -22,6 +22,7 @@ const NOBODY_LOOKS_S = 60; // a verdict that old is nobody's any more
 
 const sku = new URLSearchParams(location.search).get("sku") ?? "default";
 let serving = "";
+let holds = false;
 
 function showFigures({ level, missing, store_error, instances }) {
   part("store-trouble").hidden = level !== null;
@@ -29,9 +30,12 @@ function showFigures({ level, missing, store_error, instances }) {
   write(part("store-trouble-title"), missing ? texts.noSuchItem(sku) : texts.storeAway);
   write(part("store-trouble-detail"), missing ? texts.restockMakesIt : (store_error ?? ""));
   if (level !== null) {
-    const total = level.initial ?? level.stock + level.lucky;
+    const total = level.initial ?? level.stock + level.held + level.lucky;
     write(part("stock"), number(level.stock));
     write(part("of"), texts.of(number(total)));
+    holds ||= level.held > 0;
+    part("held-tile").hidden = !holds; // where nothing is ever held nobody needs it
+    write(part("held"), number(level.held));
     write(part("lucky"), number(level.lucky));
     write(part("share"), total > 0 ? texts.share(number((100 * level.lucky) / total)) : "");
   }

@@ -12,7 +12,10 @@ let fastest = 1;
 let sellers = "";
 
 const levelChart = new Chart(part("levels"), { top: () => initial, value: number });
-levelChart.draw([{ label: texts.stock, colour: () => colour("--stock"), area: () => colour("--stock-area") }]);
+levelChart.draw([
+  { label: texts.held, colour: () => colour("--held"), area: () => colour("--held-area") },
+  { label: texts.stock, colour: () => colour("--stock"), area: () => colour("--stock-area") },
+]);
 const rateChart = new Chart(part("rates"), { top: () => fastest, value: about });
 
 /** Draw the history, and describe it in words. */
@@ -22,9 +25,9 @@ export function showCurves(picture) {
 }
 
 function showLevels(level) {
-  if (level !== null) initial = Math.max(1, level.initial ?? 0, level.stock) * 1.08; // room above the line
+  if (level !== null) initial = Math.max(1, level.initial ?? 0, level.stock + (level.held ?? 0)) * 1.08; // room above the line
   levelChart.show(levels());
-  part("levels").setAttribute("aria-label", level === null ? texts.noLevels : texts.levels(number(level.stock), number(level.lucky)));
+  part("levels").setAttribute("aria-label", level === null ? texts.noLevels : texts.levels(number(level.stock), number(level.lucky), level.held ? number(level.held) : null));
 }
 
 function showRates() {

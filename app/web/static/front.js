@@ -42,11 +42,11 @@ function card([sku, { name, price, picture }]) {
   return made;
 }
 
-function stateOf({ stock, starts_at, ends_at, paused, now }) {
+function stateOf({ stock, held, starts_at, ends_at, paused, now }) {
   if (starts_at !== null && now < starts_at) return texts.news.before;
   if (ends_at !== null && now >= ends_at) return texts.phases.ended;
   if (paused) return texts.phases.paused;
-  return stock > 0 ? texts.left(number.format(stock)) : texts.phases.sold_out;
+  return stock > 0 ? texts.left(number.format(stock)) : texts.phases[held > 0 ? "all_held" : "sold_out"];
 }
 
 async function look(sku) {

@@ -35,15 +35,17 @@ function earlier(place) {
 /** Remember the time before this page was opened. */
 export function recall({ samples: before }) {
   if (samples.length > 0) return;
-  for (const { at, stock, lucky, units } of before) {
+  for (const { at, stock, lucky, units, held } of before) {
     const instances = Object.entries(units).map(([instance, sold]) => ({ instance, units: sold }));
-    remember({ at, level: { stock, lucky }, instances });
+    remember({ at, level: { stock, lucky, held }, instances });
   }
 }
 
-/** The stock over time, as columns: moments, units. */
+/** The stock over time, as columns: moments, units with those that are held (if any ever are), and without. */
 export function levels() {
-  return [samples.map(({ at }) => at), samples.map(({ level }) => level?.stock ?? null)];
+  const holds = samples.some(({ level }) => level?.held > 0);
+  const columns = [({ stock, held = 0 }) => (holds ? stock + held : null), ({ stock }) => stock];
+  return [samples.map(({ at }) => at), ...columns.map((of) => samples.map(({ level }) => (level ? of(level) : null)))];
 }
 
 /** The instances that were seen lately. */

@@ -34,7 +34,8 @@ async function look() {
   } else if (found.gone) {
     show("gone", undefined, kept?.at);
   } else {
-    show("bought", found.quantity, found.sold_at * 1_000);
+    const state = { held: "held", expired: "over", cancelled: "over", refunded: "over" }[found.state] ?? "bought";
+    show(state, found.quantity, found.sold_at * 1_000);
   }
 }
 

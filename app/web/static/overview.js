@@ -25,7 +25,7 @@ function row({ sku }) {
   link.href = address(sku);
   const head = make("th", "", link);
   head.scope = "row";
-  return make("tr", "", head, make("td", "number"), make("td", "number"), make("td", "number"), make("td", ""), make("td", "state"));
+  return make("tr", "", head, ...Array.from({ length: 4 }, () => make("td", "number")), make("td", ""), make("td", "state"));
 }
 
 /** Whether it is sold now, and if not, why; the worst comes first. */
@@ -46,9 +46,10 @@ function hoursOf(level) {
 }
 
 function fill(made, { sku, level, wrong, at }) {
-  const [, stock, sold, rate, hours, state] = made.cells;
+  const [, stock, held, sold, rate, hours, state] = made.cells;
   const was = before?.items.find((one) => one.sku === sku)?.level;
   write(stock, level === null ? "–" : number(level.stock));
+  write(held, level === null ? "–" : number(level.held));
   write(sold, level === null ? "–" : number(level.lucky));
   write(rate, level && was ? about(Math.max(0, level.lucky - was.lucky) / Math.max(1, at - before.at)) : "–");
   write(hours, hoursOf(level));

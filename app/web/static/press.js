@@ -61,20 +61,21 @@ export function unanswered(sku) {
 }
 
 /**
- * Buy one unit. A press that has no answer yet is sent again, with its key; so is this one, a few times.
+ * Buy one unit, or hold one. A press that has no answer yet is sent again, with its key; so is this one, a few times.
  *
- * Resolves with the service's answer: `{ outcome, order, replayed }`, or `{ problem }` with its type and status; or
+ * Resolves with the service's answer: `{ outcome, order, replayed }`, or that of a hold, or `{ problem }` with its type and status; or
  * with the outcome "too_often" (nothing was bought) or "unknown". `onRetry` is called before each further try, with its
  * number and that of the last, and whether the last one was refused because of too many.
  */
-export async function press(sku, onRetry) {
+export async function press(sku, onRetry, holding = false) {
   const name = `press.${sku}`;
   const before = tab.get(name);
   const key = before?.key ?? random(16);
+  const holds = before?.holds ?? holding; // the same press means the same
   let refused = before === null; // each time, unheard
-  tab.set(name, { key, at: Date.now() });
+  tab.set(name, { key, at: Date.now(), holds });
   for (let attempt = 1; ; attempt += 1) {
-    const { answer, pauseMs, tooOften } = await send(sku, key);
+    const { answer, pauseMs, tooOften } = await send(sku, key, holds);
     if (answer) {
       tab.remove(name);
       return answer;
@@ -91,15 +92,16 @@ export async function press(sku, onRetry) {
 }
 
 /** Send it once. No `answer` if nothing was decided, or that is not known; then the requested pause. */
-async function send(sku, key) {
+async function send(sku, key, holds) {
   try {
     const [name, headers] = [buyer(), { Accept: "application/json", "Idempotency-Key": key }];
     const query = new URLSearchParams({ sku, quantity: 1 });
-    if (TOKEN.test(name)) headers.Authorization = `Bearer ${name}`;
+    if (!holds && TOKEN.test(name)) headers.Authorization = `Bearer ${name}`;
     else query.set("buyer", name);
-    const answer = await fetch(`/stock/reduce?${query}`, {
+    const held = { headers: { ...headers, "Content-Type": "application/json" }, body: JSON.stringify({ sku, buyer: name }) };
+    const answer = await fetch(holds ? "/holds" : `/stock/reduce?${query}`, {
       method: "POST",
-      headers,
+      ...(holds ? held : { headers }),
       signal: AbortSignal.timeout(PATIENCE_MS),
     });
     if (answer.ok) return { answer: await answer.json() };

@@ -32,6 +32,8 @@ export function wireRoom(sku) {
   shop.set("back", "");
   if (!sku) shop.delete("sku");
   document.getElementById("to-shop").href = `/?${shop}`;
+  const orders = document.getElementById("to-orders");
+  if (orders) orders.href = `/control/orders${location.search}`;
   language.addEventListener("click", () => go({ lang: texts.otherLanguage }));
   const say = () => {
     light.textContent = `${SIGNS[theme()]} ${texts.themes[theme()]}`;

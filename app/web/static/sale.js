@@ -8,7 +8,8 @@ export function phaseOf(level, now) {
   if (level.starts_at !== null && now < level.starts_at) return "before";
   if (level.ends_at !== null && now >= level.ends_at) return "ended";
   if (level.paused) return "paused";
-  return level.stock > 0 ? "open" : "sold_out";
+  if (level.stock > 0) return "open";
+  return level.held > 0 ? "all_held" : "sold_out";
 }
 
 /** Seconds as a clock shows them, with days before if there are any. */

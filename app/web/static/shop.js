@@ -1,14 +1,16 @@
-// The shop: shows the level as level.js hears it, and the outcome of a press.
+// The shop: shows the level as level.js hears it, the outcome of a press, and what is held for this buyer.
 
+import { holdOf } from "./hold.js";
 import { follow } from "./level.js";
 import { addressOf, ordersOf, shorten } from "./orders.js";
-import { copyButton, moment, nameOf, number, part, price, showPicture, write } from "./page.js";
+import { copyButton, moment, money, nameOf, number, part, payAt, price as listPrice, showPicture, write } from "./page.js";
 import { buyerName, press, unanswered } from "./press.js";
 import { countdown, phaseOf, wordsOf } from "./sale.js";
 import { texts } from "./texts.js";
 
 const REST_MS = 1_000; // after an outcome, before a press can be the next one
-const KNOWN_PHASES = ["before", "open", "sold_out", "ended", "paused"];
+const KNOWN_PHASES = ["before", "open", "sold_out", "all_held", "ended", "paused"];
+const TO_PAY = ["held", "paying", "late"]; // a hold's kinds while it is one
 const OVER = ["not_started", "sold_out", "limit_reached", "paused"]; // outdated when the button opens again
 
 const sku = new URLSearchParams(location.search).get("sku") ?? "default";
@@ -20,6 +22,8 @@ let phase = null;
 let connection = null;
 let spoken = null; // the order that is shown below the button
 let listed = null; // the orders that are shown
+let price = listPrice;
+let standing = "none"; // how the hold stood
 let pressed = false;
 let resting = false;
 let selling = false; // to this buyer
@@ -33,16 +37,18 @@ function show() {
   phase = missing ? "missing" : phaseOf(level, shelf.clock.now);
   document.body.dataset.phase = phase;
   showLevel();
+  showHold();
   showHours();
   showButton();
   if (phase !== before && KNOWN_PHASES.includes(before)) {
-    const back = { sold_out: "again", paused: "resumed" }[before];
+    const back = { sold_out: "again", all_held: "again", paused: "resumed" }[before];
     write("news", texts.news[phase === "open" && back ? back : phase]);
   }
 }
 
 function showLevel() {
-  const total = level === null ? null : (level.initial ?? level.stock + level.lucky);
+  const total = level === null ? null : (level.initial ?? level.stock + level.held + level.lucky);
+  price = (level?.price ?? null) === null ? listPrice : money(level.price, level.currency);
   const nothing = missing && unanswered(sku) === null;
   part("sale").hidden = nothing;
   part("absent").hidden = !nothing;
@@ -57,11 +63,24 @@ function showLevel() {
   part("bar").style.transform = `scaleX(${total ? Math.min(1, level.stock / total) : 0})`;
 }
 
+/** What has become of the hold, if that has changed. */
+function showHold() {
+  const { kind, view } = hold;
+  const was = standing;
+  standing = document.body.dataset.hold = kind;
+  if (kind === was) return;
+  if (kind === "paid" || kind === "paid_twice") orders.add(view.id, buyerName());
+  if (kind === "late") hold.ask(); // what is on this page is not the end: the service says that
+  if (!Object.hasOwn(texts.holds, kind)) tell("none", [""]);
+  else tell(kind, texts.holds[kind], ["paid", "paid_twice", "refund_due"].includes(kind) ? view.id : undefined);
+}
+
 function showHours() {
   clearTimeout(timer);
-  const until = phase === "before" ? level.starts_at : phase === "open" ? level.ends_at : null;
+  const held = TO_PAY.includes(standing);
+  const until = held ? hold.view.pay_by : phase === "before" ? level.starts_at : phase === "open" ? level.ends_at : null;
   const left = until === null ? null : Math.max(0, until - shelf.clock.now);
-  write("phase", texts.phases[phase === "open" && until !== null ? "closing" : phase] ?? "");
+  write("phase", held ? texts.payWithin[standing] : (texts.phases[phase === "open" && until !== null ? "closing" : phase] ?? ""));
   write("moment", until === null ? (phase === "paused" ? level.paused : (texts.remarks[phase] ?? "")) : moment.format(until * 1_000));
   part("countdown").hidden = left === null;
   write("countdown", left === null ? "" : countdown(Math.ceil(left)));
@@ -87,12 +106,15 @@ function isFull() {
 function showButton() {
   const lost = unanswered(sku) !== null;
   const before = selling;
+  const held = TO_PAY.includes(standing);
   selling = phase === "open" && !isFull();
-  part("buy").setAttribute("aria-disabled", String(pressed || resting || !(selling || lost)));
-  part("buy").classList.toggle("again", !pressed && !lost && own().length > 0);
+  part("buy").setAttribute("aria-disabled", String(pressed || resting || standing === "asking" || !(held ? standing !== "late" : selling || lost)));
+  part("buy").classList.toggle("again", !pressed && !lost && !held && own().length > 0);
   write("buy", buttonText(lost));
+  part("cancel").hidden = !held;
+  part("cancel").setAttribute("aria-disabled", String(pressed));
   if (selling && !before && OVER.includes(part("outcome").dataset.kind)) tell("none", [""]);
-  if (part("outcome").dataset.kind === "none") write("detail", selling ? texts.hint : "");
+  if (part("outcome").dataset.kind === "none") write("detail", selling ? (holding() ? texts.hintHold : texts.hint) : "");
 }
 
 /** The button's words: what a press would do now, or why there is none. */
@@ -100,6 +122,8 @@ function buttonText(lost) {
   const { buttons } = texts;
   if (pressed) return buttons.pressed;
   if (lost) return buttons.unanswered;
+  if (standing === "asking") return buttons.unknown;
+  if (TO_PAY.includes(standing)) return standing === "late" ? buttons.late : buttons.pay(toPay());
   if (phase === "before") {
     const [start, now] = [level.starts_at, shelf.clock.now].map((seconds) => new Date(seconds * 1_000));
     const today = start.toDateString() === now.toDateString();
@@ -107,6 +131,7 @@ function buttonText(lost) {
   }
   if (phase !== "open") return buttons[phase] ?? "";
   if (isFull()) return buttons.full(number.format(level.limit_per_buyer));
+  if (standing === "expired") return buttons.again;
   return own().length > 0 ? buttons.more(price) : buttons.open(price);
 }
 
@@ -156,16 +181,53 @@ function showOrders() {
 
 // -- the button -------------------------------------------------------------------------------------------------------
 
+/** Whether a press holds a unit that is paid then: the item has a price, and there is a page where to pay it. */
+const holding = () => payAt !== "" && (level?.price ?? null) !== null;
+
+function toPay() {
+  const { to_pay: amount = null, currency } = hold.view;
+  return amount === null ? null : money(amount, currency);
+}
+
+/** Go to the provider's page, with the second, longer window. */
+async function pay() {
+  pressed = true;
+  show();
+  const said = await hold.ask("extend");
+  pressed = false;
+  if (said === null) tell("problem", texts.outcomes.noAnswer);
+  else if (said.state === "held") {
+    const address = new URL(payAt);
+    address.searchParams.set("hold", said.id);
+    address.searchParams.set("back", location.origin + location.pathname + location.search);
+    pressed = true;
+    location.assign(address);
+  }
+  show();
+}
+
+async function giveBack() {
+  pressed = true;
+  show();
+  if ((await hold.ask("cancel")) === null) tell("problem", texts.outcomes.noAnswer);
+  pressed = false;
+  show();
+}
+
 async function buy() {
   pressed = true;
   tell("waiting", [""]);
   show();
-  const { outcome, order, replayed, problem } = await press(sku, (...tries) => tell("waiting", texts.retrying(...tries)));
+  const { outcome, order, replayed, problem, ...held } = await press(sku, (...tries) => tell("waiting", texts.retrying(...tries)), holding());
   pressed = false;
+  if (outcome === "held") {
+    standing = "none";
+    hold.keep({ outcome, ...held });
+  }
   if (order) orders.add(order, buyerName());
   if (outcome === "limit_reached") fullAt = level?.limit_per_buyer ?? null;
   if (problem) tell("problem", [...texts.outcomes.problem, wordsOf(problem)]);
-  else tell(outcome, texts.outcomes[outcome === "sold" && replayed ? "replayed" : outcome], order);
+  else if (outcome !== "held") tell(outcome, texts.outcomes[outcome === "sold_out" && level?.held > 0 ? "all_held" : outcome === "sold" && replayed ? "replayed" : outcome], order);
   if (outcome === "not_started") shelf.clock.doubt();
   resting = true;
   setTimeout(() => {
@@ -178,7 +240,15 @@ async function buy() {
 
 part("buy").addEventListener("click", (event) => {
   const second = event.detail > 1; // of a double click
-  if (!second && part("buy").getAttribute("aria-disabled") === "false") buy();
+  if (second || part("buy").getAttribute("aria-disabled") !== "false") return;
+  if (unanswered(sku) === null && TO_PAY.includes(standing)) pay();
+  else buy();
+});
+part("cancel").addEventListener("click", () => part("cancel").getAttribute("aria-disabled") === "false" && giveBack());
+addEventListener("pageshow", ({ persisted }) => {
+  if (!persisted) return;
+  pressed = false; // back from the provider's page
+  show();
 });
 part("buy").addEventListener("keydown", (event) => {
   if (event.repeat) event.preventDefault(); // a key that is held down presses once
@@ -221,13 +291,17 @@ const shelf = follow(sku, {
     write("connection", texts.connection[state]);
     if (!back) return;
     orders.check();
+    hold.ask();
     if (!pressed && unanswered(sku) === "fresh") buy(); // it is still waited for
   },
 });
+const hold = holdOf(sku, shelf.clock, show);
+write("cancel", texts.buttons.cancel);
 tell("none", [""]);
 show();
 showOrders();
 part("shop").hidden = false;
 orders.check();
+hold.ask();
 if (unanswered(sku) === "fresh") buy();
 else if (unanswered(sku) === "old") tell("unknown", texts.outcomes.unknown);

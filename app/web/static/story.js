@@ -69,7 +69,7 @@ function ending(end, overtaken, level, sentences) {
   if (end.kind === "woke") return "";
   if (end.kind === "fenced") return sentences.refused;
   if (!overtaken) return sentences.stillItsOwn;
-  const tooMany = level === null || level.initial === null ? 0 : level.stock + level.lucky - level.initial;
+  const tooMany = level === null || level.initial === null ? 0 : level.stock + (level.held ?? 0) + level.lucky - level.initial;
   return tooMany > 0 ? sentences.oversold(number(tooMany)) : sentences.taken;
 }
 

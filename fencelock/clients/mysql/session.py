@@ -20,6 +20,7 @@ except ImportError:  # an extra: said when a client is made
 # The server says this and hangs up: shutting down, killed, idle for too long. 2000 and above are the driver's own.
 _FAREWELLS: Final = {1053, 1152, 1159, 1160, 1161, 1927, 3169, 4031}
 MIN_CALL_S: Final = 0.001
+_END_MAX_S: Final = 5.0
 
 
 class Refused(Exception):
@@ -152,12 +153,14 @@ class Session:
         ping, self._ping = self._ping, None
         if ping is not None:
             ping.cancel()
-            await asyncio.wait({ping})
-            _ = ping.cancelled() or ping.exception()
+            await asyncio.wait({ping}, timeout=_END_MAX_S)
+            _ = not ping.done() or ping.cancelled() or ping.exception()
         # One after the other, whatever the first one says: the pool has to learn of it.
         for tell_pool in (self.connection.invalidate, self.connection.close):
-            with suppress(SQLAlchemyError, OSError):
-                await tell_pool()
+            # The socket is cut already; a driver that waits for it all the same must not keep the caller for ever.
+            with suppress(SQLAlchemyError, OSError, TimeoutError):
+                async with asyncio.timeout(_END_MAX_S):
+                    await tell_pool()
 
 
 def late(timeout_s: float | None) -> str:

@@ -1,0 +1,65 @@
+"""The common part of the commands: their options, and the sale that they work on."""
+
+import asyncio
+import json
+import sys
+from collections.abc import Awaitable, Callable
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from app.errors import SeckillError, StockUnavailable
+from app.main import Sale, open_sale
+from app.settings import PREFIX, Settings, load, unknown_variables
+from fencelock import LockUnavailable
+
+# Looked up by name, as the service never needs its lab: the container and the wheel have none.
+lab: Any = import_module("lab.cli") if find_spec("lab") else None
+
+Result = TypeVar("Result")
+
+_FAILED = 2  # could not be done; 1 is the answer "not consistent"
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Don't ask.")]
+By = Annotated[str, typer.Option(help="Who does it, for the log.", show_default="the login name")]
+
+
+def say(message: str) -> int:
+    """Print lines on standard error; return the exit status of what can't be done."""
+    for line in message.splitlines():
+        print(f"seckill: {line}", file=sys.stderr)  # noqa: T201
+    return _FAILED
+
+
+def print_json(value: Any) -> None:
+    """Print a value as JSON."""
+    print(json.dumps(value, indent=2, allow_nan=False))  # noqa: T201
+
+
+def with_sale(work: Callable[[Sale], Awaitable[Result]]) -> Result:
+    """Do some work on the sale that the settings name."""
+    settings, hint = _settings()
+    for line in unknown_variables():
+        say(line)
+
+    async def run() -> Result:
+        async with open_sale(settings) as sale:
+            return await work(sale)
+
+    try:
+        return asyncio.run(run())
+    except StockUnavailable as error:
+        raise SeckillError(f"{str(error).rstrip('.')}; {hint or f'{PREFIX}STORE says where it is'}") from None
+    except LockUnavailable as error:
+        raise SeckillError(f"{str(error).rstrip('.')}; {hint or f'{PREFIX}LOCK says where it is'}") from None
+
+
+def _settings() -> tuple[Settings, str]:
+    """The user's settings, or those of a `seckill up` that runs here; and a hint for when no server answers."""
+    if lab is None:
+        return load(), ""
+    found: tuple[Settings, str] = lab.settings(say)
+    return found

@@ -1,0 +1,134 @@
+"""`seckill orders events | replay`: the events that leave about orders."""
+
+import json
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from app.errors import ConfigurationError, StockError
+from app.main import Sale
+from app.outbox import State, Wish
+from app.outbox.state import rank
+from app.stock import DEFAULT_SKU, StockStore
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+_PAGE = 500
+_SKUS_AT_ONCE = 100
+
+
+def add_to(orders: typer.Typer, with_sale: Callable[[Callable[[Sale], Awaitable[Any]]], Any]) -> None:
+    """Add the commands to `seckill orders`; `with_sale` opens the sale that the settings name."""
+
+    @orders.command("events")
+    def orders_events(
+        number: Annotated[
+            str | None, typer.Argument(metavar="[ORDER]", help="An order's number, `item~number`, or its id.")
+        ] = None,
+        as_json: Json = False,
+    ) -> None:
+        """Events that are parked or dead; with an order's number, all of its events."""
+        if number is not None:
+            rows = with_sale(lambda sale: _of_order(sale.store, number))
+        else:
+            rows = with_sale(lambda sale: _not_delivered(sale.store))
+        if as_json:
+            print(json.dumps(rows, indent=2))  # noqa: T201
+            return
+        table = Table(box=None)
+        for name in rows[0] if rows else ():
+            table.add_column(name.replace("_", " "), no_wrap=name == "order")
+        for row in rows:
+            table.add_row(*(_shown(value) for value in row.values()))
+        Console().print(table if rows else "no event is parked or dead")
+
+    @orders.command("replay")
+    def orders_replay(
+        sku: Annotated[str | None, typer.Option(help="The item; with --dead, all of them without.")] = None,
+        since: Annotated[
+            str | None, typer.Option(metavar="ENTRY", help="Send all events behind this entry again; 0: all.")
+        ] = None,
+        dead: Annotated[bool, typer.Option("--dead", help="Try the dead letters again.")] = False,
+    ) -> None:
+        """Have events sent again. The sender does so within some seconds, or when there is one."""
+        if (since is not None) == dead:
+            raise typer.BadParameter("say either --since ENTRY or --dead")
+        if since is not None:
+            try:
+                rank(since)
+            except ValueError:
+                raise typer.BadParameter(
+                    "an entry, as `seckill orders events` shows it, or 0", param_hint="--since"
+                ) from None
+
+        async def ask(sale: Sale) -> list[str]:
+            if since is not None:
+                await sale.store.level(sku or DEFAULT_SKU)  # raises
+                asked = [sku or DEFAULT_SKU]
+            else:
+                states = await _states(sale.store)
+                asked = [one for one, state in states.items() if state.dead and sku in (None, one)]
+            for one in asked:
+                await sale.store.ask_sender(one, Wish(since, dead).to_text())
+            return asked
+
+        asked = with_sale(ask)
+        print(f"the sender is asked: {', '.join(asked)}" if asked else "there is no dead letter")  # noqa: T201
+
+
+def _shown(value: object) -> str:
+    return "" if value is None else json.dumps(value, ensure_ascii=False) if isinstance(value, dict) else str(value)
+
+
+def _moment(at: float) -> str:
+    return datetime.fromtimestamp(at).astimezone().isoformat(timespec="milliseconds")
+
+
+async def _states(store: StockStore) -> dict[str, State]:
+    """What the sender has noted, of each item."""
+    found, skus = {}, await store.items()
+    for first in range(0, len(skus), _SKUS_AT_ONCE):
+        for sku, outbox in (await store.outbox(skus[first : first + _SKUS_AT_ONCE])).items():
+            if not isinstance(outbox, StockError) and outbox.text:
+                found[sku] = State.from_text(outbox.text)
+    return found
+
+
+async def _not_delivered(store: StockStore) -> list[dict[str, Any]]:
+    found = []
+    for sku, state in (await _states(store)).items():
+        for parked in state.parked.values():
+            own: dict[str, Any] = {"state": "parked", "order": f"{sku}~{parked.order}", "entry": parked.places[0].entry}
+            own |= {"events": len(parked.places), "tries": parked.tries, "since": _moment(parked.since)}
+            found.append(own | {"next": _moment(parked.due), "why": parked.why})
+        for dead in state.dead:
+            own = {"state": "dead", "order": f"{sku}~{dead.order}", "entry": dead.entry, "events": 1, "tries": None}
+            found.append(own | {"since": _moment(dead.at), "next": None, "why": dead.why})
+    return found
+
+
+async def _of_order(store: StockStore, given: str) -> list[dict[str, Any]]:
+    sku, _, rest = given.partition("~")
+    number = rest.partition("~")[0]
+    if not number:
+        raise ConfigurationError(f"not an order's number: {given!r}; it is `item~number`")
+    store.check(sku)
+    state = (await _states(store)).get(sku, State())
+    waits = {place.entry: "parked" for one in state.parked.values() for place in one.places}
+    waits |= {dead.entry: "dead" for dead in state.dead}
+    found, after = [], None
+    while page := await store.journal(sku, after=after, limit=_PAGE):
+        for event in page:
+            if event.order_id.split("~")[1] == number:
+                facts = dict(event.facts)
+                own = {"entry": event.entry, "number": event.number, "kind": str(event.kind), "at": _moment(event.at)}
+                how = waits.get(event.entry) or ("waits" if rank(event.entry) > rank(state.cursor) else "delivered")
+                found.append(own | {"delivery": how, "facts": facts})
+        after = page[-1].entry
+    if not found:
+        raise ConfigurationError(f"no order {sku}~{number}")
+    return found

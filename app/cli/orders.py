@@ -1,0 +1,251 @@
+"""`seckill orders` and `seckill buyers`: an operator finds an order, and answers its buyer."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, Final, TextIO
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from app.cli import tables
+from app.cli.common import By, Json, Yes, print_json, with_sale
+from app.cli.questions import name_of, whole_file
+from app.errors import SeckillError
+from app.main import Sale
+from app.sale import Answer, Found, Wanted, WantedState
+from app.sale.export import Format, head, lines, row
+from app.stock import DEFAULT_SKU, Order, OrderState
+
+orders = typer.Typer(help="Find orders, look at one's life, cancel, refund and export them.", no_args_is_help=True)
+buyers = typer.Typer(help="What is kept of buyers.", no_args_is_help=True)
+
+_STATES: Final = (*(str(state) for state in OrderState), "attention")
+Sku = Annotated[str, typer.Option(help="The item.")]
+Number = Annotated[str, typer.Argument(help="The order's number: its id, or the part of it before the secret.")]
+
+
+def _state(text: str | None) -> WantedState | None:
+    if text is not None and text not in _STATES:
+        raise typer.BadParameter(f"one of {', '.join(_STATES)}")
+    return "attention" if text == "attention" else OrderState(text) if text else None
+
+
+State = Annotated[
+    Any,
+    typer.Option(
+        parser=_state, metavar="STATE", help=f"Only those: {', '.join(_STATES)} (a payment to give back, or wrong)."
+    ),
+]
+
+
+@orders.command("list")
+def orders_list(
+    sku: Sku = DEFAULT_SKU,
+    state: State = None,
+    after: Annotated[str | None, typer.Option(help="Go on behind the order of this id.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many.")] = 100,
+    as_json: Json = False,
+) -> None:
+    """The orders of an item, oldest first."""
+    wanted = Wanted(_state(state))
+
+    async def look(sale: Sale) -> Found:
+        found: list[Order] = []
+        on = after
+        while True:
+            try:
+                page = await sale.admin.find(sku, wanted, after=on, limit=limit - len(found))
+            except ValueError as error:
+                raise typer.BadParameter(str(error), param_hint="--after") from None
+            found, on = found + page.orders, page.next
+            if on is None or len(found) == limit:
+                return Found(found, on, page.looked, page.until)
+
+    page = with_sale(look)
+    _print(page.orders, as_json)
+    if page.next is not None and not as_json:
+        Console(stderr=True).print(
+            f"There are more: --after {page.next}", markup=False, highlight=False, soft_wrap=True
+        )
+
+
+@orders.command("show")
+def orders_show(number: Number, as_json: Json = False) -> None:
+    """An order, and all that has happened to it."""
+    order = with_sale(lambda sale: _numbered(sale, number))
+    if as_json:
+        steps = [] if order.record is None else [step._asdict() for step in order.record.steps]
+        print_json(row(order) | {"steps": steps})
+    else:
+        tables.print_life(order)
+
+
+@orders.command("find")
+def orders_find(
+    number: Annotated[str | None, typer.Option(help="The order's number, with or without the secret.")] = None,
+    buyer: Annotated[str | None, typer.Option(help="The buyer's name.")] = None,
+    ref: Annotated[str | None, typer.Option(help="The shop's own number.")] = None,
+    sku: Annotated[str | None, typer.Option(help="The item; all of them without.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Find orders among any number: by their number, their buyer, or the shop's own number. Exit status 1: none."""
+    if not (number or buyer or ref):
+        raise typer.BadParameter("say --number, --buyer or --ref")
+    wanted = Wanted(None, buyer, ref)
+
+    async def look(sale: Sale) -> list[Order]:
+        if number:
+            one = await sale.admin.numbered(number)
+            return [one] if one is not None and wanted.has(one) and sku in (None, one.sku) else []
+        found: list[Order] = []
+        skus = [sku] if sku else await sale.admin.items()
+        with _progress() as advance:
+            total = sum([await sale.admin.count_orders(one) for one in skus])
+            for each in skus:
+                async for page in sale.admin.pages(each, wanted):
+                    found += page.orders
+                    advance(page.looked, total)
+        return found
+
+    found = with_sale(look)
+    _print(found, as_json)
+    raise typer.Exit(0 if found else 1)
+
+
+@orders.command("export")
+def orders_export(
+    sku: Sku = DEFAULT_SKU,
+    state: State = None,
+    as_: Annotated[str, typer.Option("--format", metavar="csv|jsonl", help="For spreadsheets, or programs.")] = "csv",
+    out: Annotated[Path | None, typer.Option(help="A new file; standard output without.")] = None,
+) -> None:
+    """Write the orders of an item to a file, page by page, without the secrets in their ids."""
+    if as_ not in ("csv", "jsonl"):
+        raise typer.BadParameter("csv or jsonl", param_hint="--format")
+    form: Format = "csv" if as_ == "csv" else "jsonl"
+    wanted = Wanted(_state(state))
+
+    async def write(sale: Sale, file: TextIO) -> int:
+        count = 0
+        total = await sale.admin.count_orders(sku)
+        file.write(head(form))
+        with _progress() as advance:
+            async for page in sale.admin.pages(sku, wanted):
+                await asyncio.to_thread(file.write, lines(page.orders, form))
+                count += len(page.orders)
+                advance(page.looked, total)
+        return count
+
+    if out is None:
+        with_sale(lambda sale: write(sale, typer.get_text_stream("stdout")))
+        return
+    with whole_file(out, "--out") as file:
+        count = with_sale(lambda sale: write(sale, file))
+    Console(stderr=True).print(f"{count:,} orders of {sku} in {out}", markup=False, highlight=False, soft_wrap=True)
+
+
+@orders.command("cancel")
+def orders_cancel(number: Number, yes: Yes = False, by: By = "", as_json: Json = False) -> None:
+    """Give back the units that an order holds. One that is paid is a case for `refund`. Exit status 1: not done."""
+
+    async def cancel(sale: Sale) -> tuple[Answer, Order]:
+        order = await _numbered(sale, number)
+        if not yes:
+            typer.confirm(f"Cancel {_told(order)}?", abort=True, err=True)
+        return await sale.admin.cancel(order, by=name_of(by)), await _numbered(sale, number)
+
+    _done(*with_sale(cancel), as_json, ("cancelled", "already_cancelled"))
+
+
+@orders.command("refund")
+def orders_refund(
+    number: Number,
+    restock: Annotated[bool | None, typer.Option("--restock/--no-restock", help="Sell the units again.")] = None,
+    payment: Annotated[
+        str | None, typer.Option(help="Which payment; the order's own without, or all that are due.")
+    ] = None,
+    yes: Yes = False,
+    by: By = "",
+    as_json: Json = False,
+) -> None:
+    """Note that money was given back: the provider does that, not this command. Exit status 1: nothing was noted."""
+
+    async def refund(sale: Sale) -> tuple[Answer, Order]:
+        order = await _numbered(sale, number)
+        again = restock
+        if again is None:
+            if yes:
+                raise typer.BadParameter("say --restock or --no-restock", param_hint="--yes")
+            again = typer.confirm("Are its units to be sold again?", err=True)
+        if not yes:
+            typer.confirm(f"Was the money given back for {_told(order)}?", abort=True, err=True)
+        answer = await sale.admin.refund(order, restock=again, payment_ref=payment, by=name_of(by))
+        return answer, await _numbered(sale, number)
+
+    _done(*with_sale(refund), as_json, ("refunded", "already_refunded"))
+
+
+@buyers.command("erase")
+def buyers_erase(
+    name: Annotated[str, typer.Argument(help="The buyer's name, as it was given with the purchase.")],
+    yes: Yes = False,
+    by: By = "",
+    as_json: Json = False,
+) -> None:
+    """Remove a buyer's name from all items; orders, units and money stay. Goes on beside a sale.
+
+    A later request with one of this buyer's idempotency keys is refused.
+    """
+    if not yes:
+        typer.confirm(f"Remove the name {name!r} for good?", abort=True, err=True)
+
+    async def erase(sale: Sale) -> dict[str, int]:
+        skus = await sale.admin.items()
+        return {sku: count for sku in skus if (count := await sale.admin.erase(sku, name, by=name_of(by)))}
+
+    found = with_sale(erase)
+    if as_json:
+        print_json(found)
+    else:
+        Console().print(f"{sum(found.values()):,} entries of {len(found):,} items no longer have the name.")
+
+
+async def _numbered(sale: Sale, number: str) -> Order:
+    order = await sale.admin.numbered(number)
+    if order is None:
+        shape = "" if "~" in number else f"; a number begins with the item: {DEFAULT_SKU}~{number}"
+        raise SeckillError(f"there is no order {number!r}{shape}")
+    return order
+
+
+def _told(order: Order) -> str:
+    ref = f", {order.record.ref}" if order.record and order.record.ref else ""
+    return f"{order.id.rpartition('~')[0]} ({order.state}, {order.quantity} for {order.buyer or 'nobody'}{ref})"
+
+
+def _done(answer: Answer, order: Order, as_json: bool, well: tuple[str, ...]) -> None:
+    if as_json:
+        print_json({"outcome": answer.outcome, **row(order)})
+    else:
+        Console().print(f"{answer.outcome}: {_told(order)}", markup=False, highlight=False, soft_wrap=True)
+    raise typer.Exit(0 if answer.outcome in well else 1)
+
+
+def _print(found: list[Order], as_json: bool) -> None:
+    if as_json:
+        print_json([row(order) for order in found])
+    else:
+        tables.print_orders(found)
+
+
+@contextmanager
+def _progress() -> Iterator[Any]:
+    """Show a bar, if somebody looks; yield the function that moves it on."""
+    columns = TextColumn("orders"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("orders", total=None)
+        yield lambda more, total: bar.update(task, advance=more, total=total)

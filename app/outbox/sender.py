@@ -1,0 +1,585 @@
+"""The sender: the one instance that delivers the events of all journals, at least once, in order per order.
+
+It follows each journal from a cursor that the store keeps. An order whose event is refused while others get through is
+parked, with a back-off of its own. When nobody gets through, the receiver is away: then the cursors stand, and one
+event is tried now and then.
+"""
+
+import asyncio
+import contextlib
+import logging
+import random
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from app.errors import EXPECTED, FenceRefused, StockChanged, StockError
+from app.forever import run_forever
+from app.outbox.state import Parked, Place, State, Wish
+from app.outbox.webhook import Result, Webhook
+from app.stock import Event, EventKind, Fence, Level, Outbox, StockStore
+from app.telemetry.observer import Observer
+from fencelock import AsyncLocks, LockLost
+
+_log = logging.getLogger(__name__)
+
+AT_ONCE: Final = 20  # events that are on their way
+_WINDOW: Final = 1000  # events that are read and not yet delivered
+_PARKED_MAX: Final = 1000  # orders; then the cursors stand
+_PAGE: Final = 200
+_AWAY_AFTER: Final = 5  # orders in a row of which none gets through
+_LONGEST_S: Final = 4 * 3600.0
+_LOOK_EVERY_S: Final = 0.2
+_TOP_UP_S: Final = 0.05
+_ALL_EVERY_S: Final = 1.0
+_SAVE_EVERY_S: Final = 1.0
+_RETRY_EVERY_S: Final = 0.2
+_SKUS_AT_ONCE: Final = 100
+_REST: Final = 20  # times as long as it worked, while buyers wait here: as the auditor
+_IDLE_REST: Final = 2
+_REST_MAX_S: Final = 2.0
+_BUSY_PAUSE_S: Final = 0.4  # of each lane after an event while buyers wait: all lanes take 5 % of an instance
+_AGAIN_S: Final = 1.0
+_REFS_MAX: Final = 10_000
+_WARN_AFTER_S: Final = 60.0
+_SAY_GONE_EVERY_S: Final = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxView:
+    """What the sender has to say.
+
+    `waiting`: events behind the cursors; `parked`: orders; `dead`: events; `oldest_s`: since when the first one waits;
+    `away_s`: since when none has got through although some were tried.
+    """
+
+    sends: bool = False
+    waiting: int = 0
+    parked: int = 0
+    dead: int = 0
+    oldest_s: float = 0.0
+    away_s: float = 0.0
+
+
+class Sender:
+    """A candidate for the sender's office, and the sender once it has the lock. Lives on one event loop.
+
+    `lock`: the lock's name; `retry_s`: the first wait after a failure, which doubles up to four hours; `give_up_s`: how
+    long an event is tried; `busy`: whether buyers, who go first, wait here.
+    """
+
+    def __init__(
+        self,
+        locks: AsyncLocks,
+        lock: str,
+        store: StockStore,
+        observer: Observer,
+        webhook: Webhook,
+        *,
+        retry_s: float,
+        give_up_s: float,
+        busy: Callable[[], bool],
+    ) -> None:
+        self._locks = locks
+        self._lock = lock
+        self.store = store
+        self.observer = observer
+        self.webhook = webhook
+        self.retry_s = retry_s
+        self.give_up_s = give_up_s
+        self.busy = busy
+        self._office: _Office | None = None
+        self._task: asyncio.Task[Any] | None = None
+        self._said = ""
+
+    def start(self) -> None:
+        """Stand for the office."""
+        standing = run_forever(self._stand, every_s=_AGAIN_S, log=_log, what="sending events")
+        self._task = asyncio.get_running_loop().create_task(standing, name="sender")
+
+    async def close(self) -> None:
+        """Note how far we have come, and give the office up."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await self.webhook.close()
+
+    @property
+    def view(self) -> OutboxView:
+        """How things stand, if this instance is the sender."""
+        return self._office.view if self._office is not None else OutboxView()
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """The same for `/metrics`."""
+        view = self.view
+        own = {"waiting": view.waiting, "parked": view.parked, "dead": view.dead}
+        return {"sender": view.sends, **own, "oldest_seconds": view.oldest_s, "away_seconds": view.away_s}
+
+    @property
+    def warnings(self) -> list[str]:
+        """What an operator should know, in sentences."""
+        view, found = self.view, []
+        if view.away_s > _WARN_AFTER_S:
+            found.append(f"the receiver of events is away: none got through for {view.away_s:.0f} s")
+        if view.dead:
+            found.append(f"{view.dead} events are tried no more: `seckill orders events` lists them")
+        return found
+
+    async def _stand(self) -> None:
+        async with self._locks.lock(self._lock).holding(cancel_on_lost=True) as grant:
+            if self._locks.degraded:
+                return  # a fallback gives everybody a grant
+            # Where a lock gives no token that grows, its grants can't be told apart.
+            fencing = self._locks.guarantees.fencing
+            fence = Fence(grant.token, grant.source) if fencing else Fence(1, "unfenced")
+            self._office = _Office(self, fence, lambda: grant.lost)
+            _log.info("this instance sends the events to %s", self.webhook.where)
+            try:
+                await self._office.run()
+            except FenceRefused as error:
+                if str(error) != self._said:
+                    _log.warning("this instance can't send events: %s", error)
+                    self._said = str(error)
+            finally:
+                self._office = None
+
+
+@dataclass(slots=True)
+class _Slot:
+    """An entry that was read. `done`: delivered, or parked."""
+
+    entry: str
+    at: float
+    done: bool = False
+
+
+@dataclass(slots=True)
+class _Pending:
+    event: Event
+    place: Place
+    slot: _Slot | None
+
+
+@dataclass(slots=True)
+class _Chain:
+    """The events of an order that wait, oldest first: new ones, or of an order that was `parked`."""
+
+    feed: "_Feed"
+    order: str
+    waiting: deque[_Pending] = field(default_factory=deque)
+    parked: Parked | None = None
+
+
+@dataclass(slots=True)
+class _Feed:
+    """An item's journal, as far as it was read."""
+
+    sku: str
+    outbox: Outbox
+    state: State
+    read_to: str
+    last: str = ""  # the journal's end, as far as we know
+    window: deque[_Slot] = field(default_factory=deque)
+    chains: dict[str, _Chain] = field(default_factory=dict)
+    dirty: bool = False
+    waiting: int = 0
+
+    def advance(self) -> None:
+        """Move the cursor behind all that is done."""
+        while self.window and self.window[0].done:
+            self.state.cursor = self.window.popleft().entry
+            self.state.count += 1
+            self.waiting = max(0, self.waiting - 1)
+        self.dirty = True
+
+
+class _Office:
+    """The sender's work under one grant."""
+
+    def __init__(self, sender: Sender, fence: Fence, lost: Callable[[], bool]) -> None:
+        self._sender = sender
+        self._store = sender.store
+        self._fence = fence
+        self._lost = lost
+        self._feeds: dict[str, _Feed] = {}
+        self._ready: asyncio.Queue[_Chain] = asyncio.Queue()
+        self._looked_at_all = 0.0
+        self._refs: OrderedDict[str, str | None] = OrderedDict()
+        # The gate is closed while the receiver is away; then one at a time gets through, to try.
+        self._closed_until: float | None = None
+        self._probing = False
+        self._probes = 0
+        self._moved = asyncio.Event()
+        self._failed_orders: set[tuple[str, str]] = set()  # for the first time since one got through
+        self._failing_since: float | None = None
+        self._said_gone = 0.0
+
+    @property
+    def view(self) -> OutboxView:
+        now = time.time()
+        feeds = self._feeds.values()
+        since = [feed.window[0].at for feed in feeds if feed.window]
+        since += [one.at for feed in feeds for one in feed.state.parked.values()]
+        return OutboxView(
+            sends=True,
+            waiting=sum(max(feed.waiting, len(feed.window)) for feed in feeds),
+            parked=sum(len(feed.state.parked) for feed in feeds),
+            dead=sum(len(feed.state.dead) for feed in feeds),
+            oldest_s=max(0.0, now - min(since)) if since else 0.0,
+            away_s=now - self._failing_since if self._failing_since is not None else 0.0,
+        )
+
+    async def run(self) -> None:
+        """Send, until the lock is lost. Raises `FenceRefused` if a later sender has been here."""
+        loop = asyncio.get_running_loop()
+        forever: dict[str, Any] = {"log": _log, "what": "sending events"}
+        tasks = [loop.create_task(self._lane(), name="sender's lane") for _ in range(AT_ONCE)]
+        tasks += [
+            loop.create_task(self._save_forever(), name="sender saves"),
+            loop.create_task(run_forever(self._read, every_s=_LOOK_EVERY_S, **forever), name="sender reads"),
+            loop.create_task(run_forever(self._retry, every_s=_RETRY_EVERY_S, **forever), name="sender retries"),
+        ]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            if not self._lost():
+                with contextlib.suppress(*EXPECTED):
+                    await self._save()
+
+    async def _rest(self, began: float) -> None:
+        worked_s = time.monotonic() - began
+        await asyncio.sleep(min(_REST_MAX_S, worked_s * (_REST if self._sender.busy() else _IDLE_REST)))
+
+    # -- reading -----------------------------------------------------------------------------------------------------
+
+    async def _read(self) -> None:
+        if time.monotonic() > self._looked_at_all:
+            began = time.monotonic()
+            await self._look_at_all()
+            self._looked_at_all = time.monotonic() + max(_ALL_EVERY_S, _REST * (time.monotonic() - began))
+        else:
+            await self._look_at_ends(list(self._feeds))
+        while behind := [feed for feed in self._feeds.values() if feed.last != feed.read_to]:
+            for feed in behind:
+                if not self._has_room:
+                    break
+                began = time.monotonic()
+                await self._read_page(feed)
+                await self._rest(began)
+            if not self._has_room:
+                await asyncio.sleep(_TOP_UP_S if self._closed_until is None else _ALL_EVERY_S)
+                if time.monotonic() > self._looked_at_all:
+                    return
+
+    @property
+    def _has_room(self) -> bool:
+        feeds = self._feeds.values()
+        parked = sum(len(feed.state.parked) for feed in feeds)
+        return parked < _PARKED_MAX and sum(len(feed.window) for feed in feeds) + _PAGE <= _WINDOW
+
+    async def _look_at_all(self) -> None:
+        """Find new items, new sales, and what operators have asked for."""
+        skus = await self._store.items()
+        for sku in self._feeds.keys() - set(skus):
+            del self._feeds[sku]
+        for first in range(0, len(skus), _SKUS_AT_ONCE):
+            page = skus[first : first + _SKUS_AT_ONCE]
+            began = time.monotonic()
+            for sku, outbox in (await self._store.outbox(page)).items():
+                feed = self._feeds.get(sku)
+                if isinstance(outbox, StockError):
+                    continue
+                if feed is None or feed.outbox.sale != outbox.sale:
+                    feed = self._feeds[sku] = _feed_of(sku, outbox)
+                if outbox.wish:
+                    await self._grant_wish(feed, outbox)
+            await self._look_at_ends(page)
+            for sku in page:
+                feed = self._feeds.get(sku)
+                if feed is not None:
+                    behind = feed.last != feed.state.cursor
+                    feed.waiting = max(0, await self._store.count_entries(sku) - feed.state.count) if behind else 0
+            await self._rest(began)
+
+    async def _look_at_ends(self, skus: list[str]) -> None:
+        for first in range(0, len(skus), _SKUS_AT_ONCE):
+            began = time.monotonic()
+            for sku, level in (await self._store.levels(skus[first : first + _SKUS_AT_ONCE])).items():
+                feed = self._feeds.get(sku)
+                if feed is not None and isinstance(level, Level):
+                    feed.last = level.last_entry or feed.read_to
+            if len(skus) > _SKUS_AT_ONCE:
+                await self._rest(began)
+
+    async def _read_page(self, feed: _Feed) -> None:
+        page = await self._store.journal(feed.sku, after=feed.read_to or None, limit=_PAGE)
+        if self._feeds.get(feed.sku) is not feed:
+            return
+        if not page:  # a new sale, whose entries are not behind those of the one before
+            del self._feeds[feed.sku]
+            return
+        for event in page:
+            self._take(feed, event)
+        if len(page) < _PAGE:
+            feed.last = feed.read_to
+
+    def _take(self, feed: _Feed, event: Event) -> None:
+        order, place = _number(event), Place(feed.read_to, event.entry)
+        slot = _Slot(event.entry, event.at)
+        feed.read_to = event.entry
+        feed.window.append(slot)
+        chain, parked = feed.chains.get(order), feed.state.parked.get(order)
+        if parked is not None:  # it waits behind the one that is refused
+            parked.places.append(place)
+            slot.done = True
+            feed.advance()
+        elif chain is not None:
+            chain.waiting.append(_Pending(event, place, slot))
+        else:
+            chain = feed.chains[order] = _Chain(feed, order, deque([_Pending(event, place, slot)]))
+            self._ready.put_nowait(chain)
+
+    async def _grant_wish(self, feed: _Feed, outbox: Outbox) -> None:
+        try:
+            wish = Wish.from_text(outbox.wish)
+            since = wish.since
+            count = await self._count_to(feed.sku, since) if since is not None else 0
+        except (ValueError, TypeError):
+            _log.error("what an operator asks the sender for is none: %s", outbox.wish)
+            wish, since = Wish(), None
+        # What is on its way now is forgotten, and read anew.
+        state = feed.state
+        if since is not None:
+            state.go_back("" if since == "0" else since)
+            state.count = count
+        if wish.dead:
+            state.revive(time.time())
+        _log.info("events of %s are sent again, as an operator asks: %s", feed.sku, outbox.wish)
+        if self._closed_until is not None:  # tried at once, too
+            self._closed_until, self._probes = 0.0, 0
+            self._moved.set()
+        fresh = self._feeds[feed.sku] = _Feed(feed.sku, outbox, state, state.cursor, feed.last, dirty=True)
+        await self._save_one(fresh)
+
+    async def _count_to(self, sku: str, entry: str) -> int:
+        count, after = 0, None
+        while entry != "0":
+            page = await self._store.journal(sku, after=after, until=entry, limit=_PAGE)
+            count += len(page)
+            if len(page) < _PAGE:
+                break
+            after = page[-1].entry
+        return count
+
+    # -- sending -----------------------------------------------------------------------------------------------------
+
+    async def _lane(self) -> None:
+        while not self._lost():
+            chain = await self._ready.get()
+            try:
+                await self._send(chain)
+            except EXPECTED as error:  # the store, which was asked for a reference
+                _log.debug("sending events: %s", error)
+                self._again_later(chain)
+            except Exception:
+                _log.exception("unexpected error in sending events")
+                self._again_later(chain)
+
+    def _again_later(self, chain: _Chain) -> None:
+        asyncio.get_running_loop().call_later(_AGAIN_S, self._ready.put_nowait, chain)
+
+    async def _send(self, chain: _Chain) -> None:
+        feed, parked = chain.feed, chain.parked
+        while chain.waiting:
+            probe = await self._admitted()
+            try:
+                if self._lost() or self._feeds.get(feed.sku) is not feed:
+                    return
+                pending = chain.waiting[0]
+                result = await self._sender.webhook.post(pending.event, await self._ref(pending.event))
+            finally:
+                if probe:
+                    self._probing = False
+                    self._moved.set()
+            if self._feeds.get(feed.sku) is not feed:
+                return  # a new sale has begun, or an operator wants this again
+            if result.why:
+                self._count_failure(chain, result, probe)
+                return
+            self._sender.observer.delivered("delivered")
+            self._got_through()
+            chain.waiting.popleft()
+            if pending.slot is not None:
+                pending.slot.done = True
+            elif parked is not None:
+                parked.places.remove(pending.place)
+            feed.advance()
+            if self._sender.busy():
+                await asyncio.sleep(_BUSY_PAUSE_S)
+        del feed.chains[chain.order]
+        if parked is not None:
+            parked.tries, parked.due = 0, time.time()
+            if not parked.places:
+                del feed.state.parked[chain.order]
+
+    async def _ref(self, event: Event) -> str | None:
+        """The shop's own number of an order, which its first event has."""
+        if event.kind is EventKind.SOLD:
+            return None
+        if event.kind is EventKind.HELD:
+            found = event.facts.get("ref")
+        elif event.order_id in self._refs:
+            return self._refs[event.order_id]
+        else:
+            order = await self._store.order(event.order_id)
+            found = order.record.ref if order is not None and order.record is not None else None
+        self._refs[event.order_id] = found
+        if len(self._refs) > _REFS_MAX:
+            self._refs.popitem(last=False)
+        return found
+
+    async def _admitted(self) -> bool:
+        """Wait until the gate is open, or for our turn to try whether the receiver is back: True."""
+        while self._closed_until is not None:
+            left_s = self._closed_until - time.time()
+            if left_s <= 0 and not self._probing:
+                self._probing = True
+                return True
+            self._moved.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._moved.wait(), max(0.01, left_s) if not self._probing else None)
+        return False
+
+    def _got_through(self) -> None:
+        failing_since, self._failing_since = self._failing_since, None
+        self._failed_orders.clear()
+        if self._closed_until is None:
+            return
+        self._closed_until, self._probes = None, 0
+        self._moved.set()
+        _log.info("the receiver of events is back: %s", self._sender.webhook.where)
+        now = time.time()
+        for feed in self._feeds.values():
+            for parked in feed.state.parked.values():
+                # Those were refused as all were; once, lest one that is always refused is always new.
+                if failing_since is not None and parked.since >= failing_since and not parked.again:
+                    parked.tries, parked.since, parked.due, parked.again = 0, now, now, True
+                    feed.dirty = True
+
+    def _count_failure(self, chain: _Chain, result: Result, probe: bool) -> None:
+        now, feed, parked = time.time(), chain.feed, chain.parked
+        self._sender.observer.delivered("refused" if result.status else "unanswered")
+        if self._failing_since is None:
+            self._failing_since = now
+        if result.status == 410 and now > self._said_gone + _SAY_GONE_EVERY_S:
+            self._said_gone = now
+            where = self._sender.webhook.where
+            _log.error("%s says 410 Gone: it wants no events; without SECKILL_WEBHOOK_URL none are sent", where)
+        if parked is None:
+            places = [pending.place for pending in chain.waiting]
+            at = chain.waiting[0].event.at
+            parked = Parked(chain.order, places, at, 1, now, now + self._wait_s(1, result), result.why)
+            feed.state.parked[chain.order] = parked
+            for pending in chain.waiting:
+                assert pending.slot is not None  # noqa: S101 - only those of a parked order have none
+                pending.slot.done = True
+            self._failed_orders.add((feed.sku, chain.order))
+        else:
+            parked.tries, parked.why = parked.tries + 1, result.why
+            parked.due = now + self._wait_s(parked.tries, result)
+            if now - parked.since > self._sender.give_up_s and not probe:
+                place = parked.places[0]
+                feed.state.give_up(parked, now)
+                self._sender.observer.delivered("dead")
+                _log.error(
+                    "event %s of order %s~%s is a dead letter: %s", place.entry, feed.sku, chain.order, result.why
+                )
+        del feed.chains[chain.order]
+        feed.advance()
+        if probe or (self._closed_until is None and len(self._failed_orders) >= _AWAY_AFTER):
+            if self._closed_until is None:
+                where = self._sender.webhook.where
+                _log.warning("the receiver of events is away, and they wait: %s %s", where, result.why)
+            self._probes += 1
+            self._closed_until = now + self._wait_s(self._probes, result)
+
+    def _wait_s(self, tries: int, result: Result) -> float:
+        longest_s = min(_LONGEST_S, self._sender.retry_s * 2.0 ** min(tries - 1, 30))
+        # Jitter, downwards: several receivers behind one server are not to be tried at once.
+        return min(_LONGEST_S, max(longest_s * random.uniform(0.7, 1.0), result.retry_after_s))  # noqa: S311
+
+    async def _retry(self) -> None:
+        """Have the parked orders whose time has come tried again."""
+        now = time.time()
+        for feed in list(self._feeds.values()):
+            for parked in list(feed.state.parked.values()):
+                if parked.due > now or parked.order in feed.chains:
+                    continue
+                chain = feed.chains[parked.order] = _Chain(feed, parked.order, parked=parked)
+                try:
+                    for place in list(parked.places):
+                        page = await self._store.journal(
+                            feed.sku, after=place.after or None, until=place.entry, limit=1
+                        )
+                        if page:
+                            chain.waiting.append(_Pending(page[0], place, None))
+                        else:  # it was trimmed
+                            parked.places.remove(place)
+                except BaseException:
+                    del feed.chains[parked.order]
+                    raise
+                self._ready.put_nowait(chain)
+
+    # -- noting ------------------------------------------------------------------------------------------------------
+
+    async def _save_forever(self) -> None:
+        while True:
+            await asyncio.sleep(_SAVE_EVERY_S)
+            try:
+                await self._save()
+            except (FenceRefused, LockLost):
+                raise
+            except EXPECTED as error:
+                _log.debug("not noted which events were sent: %s", error)
+            except Exception:
+                _log.exception("unexpected error in noting which events were sent")
+
+    async def _save(self) -> None:
+        for feed in list(self._feeds.values()):
+            if feed.dirty:
+                await self._save_one(feed)
+
+    async def _save_one(self, feed: _Feed) -> None:
+        feed.dirty = False
+        text = feed.state.to_text()
+        try:
+            await self._store.save_outbox(feed.sku, self._fence, replace(feed.outbox, text=text))
+            feed.outbox = replace(feed.outbox, wish="")
+        except StockChanged:  # a new sale has begun
+            if self._feeds.get(feed.sku) is feed:
+                del self._feeds[feed.sku]
+        except BaseException:
+            feed.dirty = True
+            raise
+
+
+def _feed_of(sku: str, outbox: Outbox) -> _Feed:
+    try:
+        state = State.from_text(outbox.text)
+    except (ValueError, KeyError, TypeError):
+        _log.error("what the sender has noted of %s is not ours; its events are sent from the first one", sku)
+        state = State()
+    return _Feed(sku, outbox, state, state.cursor)
+
+
+def _number(event: Event) -> str:
+    """The part of an order's id that is its own, without the secret."""
+    return event.order_id.split("~")[1]

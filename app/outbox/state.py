@@ -1,0 +1,120 @@
+"""How far the events of an item have left, as the sender keeps it in the store."""
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, NamedTuple
+
+_DEAD_MAX: Final = 1000  # of an item; those before them can be sent again by `replay --since`
+
+
+class Place(NamedTuple):
+    """A place in the journal: the entry, and the one before it, behind which it can be read again ("": none)."""
+
+    after: str
+    entry: str
+
+
+@dataclass(slots=True)
+class Parked:
+    """An order whose event the receiver refuses while others get through.
+
+    `places`: of the events that wait, the refused one first; `at`: when that one happened; `since`: when it was
+    refused first, and `due`: when it is tried again, in seconds since 1970; `again`: whether it was given another
+    chance after the receiver had been away.
+    """
+
+    order: str
+    places: list[Place]
+    at: float
+    tries: int
+    since: float
+    due: float
+    why: str
+    again: bool = False
+
+
+class Dead(NamedTuple):
+    """An event that is tried no more. `at`: when it was given up."""
+
+    order: str
+    after: str
+    entry: str
+    at: float
+    why: str
+
+
+@dataclass(slots=True)
+class State:
+    """All events up to the `cursor` ("": none yet) were delivered, or are of orders that are parked, or are dead.
+
+    `count`: how many entries of the journal that are.
+    """
+
+    cursor: str = ""
+    count: int = 0
+    parked: dict[str, Parked] = field(default_factory=dict)
+    dead: list[Dead] = field(default_factory=list)
+
+    def give_up(self, parked: Parked, now: float) -> None:
+        """Make a dead letter of an order's first event; those behind it are tried from now on."""
+        place = parked.places.pop(0)
+        self.dead = [*self.dead, Dead(parked.order, *place, now, parked.why)][-_DEAD_MAX:]
+        parked.tries, parked.since, parked.due, parked.again = 0, now, now, False
+        if not parked.places:
+            del self.parked[parked.order]
+
+    def revive(self, now: float) -> None:
+        """Try all dead letters again, each before the later events of its order."""
+        for dead in self.dead:
+            parked = self.parked.get(dead.order)
+            if parked is None:
+                parked = self.parked[dead.order] = Parked(dead.order, [], now, 0, now, now, dead.why)
+            parked.places = sorted({*parked.places, Place(dead.after, dead.entry)}, key=lambda place: rank(place.entry))
+            parked.tries, parked.since, parked.due, parked.again = 0, now, now, False
+        self.dead = []
+
+    def go_back(self, entry: str) -> None:
+        """Begin again behind an entry; what is parked or dead there will be read anew."""
+        here = rank(entry)
+        self.cursor = entry
+        for parked in list(self.parked.values()):
+            parked.places = [place for place in parked.places if rank(place.entry) <= here]
+            if not parked.places:
+                del self.parked[parked.order]
+        self.dead = [dead for dead in self.dead if rank(dead.entry) <= here]
+
+    def to_text(self) -> str:
+        """The state as the store keeps it."""
+        own = {"cursor": self.cursor, "count": self.count, "dead": self.dead}
+        return json.dumps({**own, "parked": [asdict(one) for one in self.parked.values()]}, separators=(",", ":"))
+
+    @classmethod
+    def from_text(cls, text: str) -> "State":
+        """Parse the text of `to_text`. Raises `ValueError`, `KeyError` or `TypeError` for anything else."""
+        if not text:
+            return cls()
+        found: dict[str, Any] = json.loads(text)
+        parked = [Parked(**{**one, "places": [Place(*place) for place in one["places"]]}) for one in found["parked"]]
+        dead = [Dead(*one) for one in found["dead"]]
+        return cls(found["cursor"], found["count"], {one.order: one for one in parked}, dead)
+
+
+def rank(entry: str) -> tuple[int, ...]:
+    """What entries of a journal are ordered by. Raises `ValueError` for what is none."""
+    return tuple(int(part) for part in entry.split("-")) if entry else (0,)
+
+
+class Wish(NamedTuple):
+    """What an operator asks the sender for: to begin again behind the entry `since`, or to try the dead letters."""
+
+    since: str | None = None
+    dead: bool = False
+
+    def to_text(self) -> str:
+        """The wish as the store keeps it."""
+        return json.dumps(self._asdict())
+
+    @classmethod
+    def from_text(cls, text: str) -> "Wish":
+        """Parse the text of `to_text`."""
+        return cls(**json.loads(text))

@@ -1,0 +1,128 @@
+"""A webhook: signed as Standard Webhooks has it, and sent over HTTP."""
+
+import asyncio
+import base64
+import json
+import logging
+import ssl
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any, Final, NamedTuple
+
+import httpx
+import standardwebhooks
+
+from app.errors import ConfigurationError
+from app.stock import Event
+
+_ANSWER_MAX: Final = 65_536  # bytes that are read of an answer, so that its connection can be used again
+_SECRET_BYTES: Final = 24
+_LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
+
+# It logs each address, with what secrets may be in its path.
+logging.getLogger("httpx").setLevel(logging.WARNING)
+
+
+class Result(NamedTuple):
+    """What became of an attempt. `status`: of the answer, 0 without one; `why` it failed; "" if it was delivered."""
+
+    status: int
+    why: str = ""
+    retry_after_s: float = 0.0
+
+
+class Webhook:
+    """The shop's endpoint. It lives on one event loop. Raises `ConfigurationError` for a URL or a secret that is none.
+
+    `where`: its address for logs and people, without anything that may be secret.
+    """
+
+    def __init__(self, url: str, secret: str, *, timeout_s: float, at_once: int) -> None:
+        try:
+            self._url = httpx.URL(url)
+            if self._url.scheme not in ("http", "https") or not self._url.host:
+                raise ValueError
+        except (httpx.InvalidURL, ValueError):
+            raise ConfigurationError("SECKILL_WEBHOOK_URL: not a URL such as https://shop.example/events") from None
+        self._signer = signer(secret, "SECKILL_WEBHOOK_SECRET")
+        self.where = f"{self._url.scheme}://{self._url.netloc.decode()}"
+        self._timeout_s = timeout_s
+        self._client: httpx.AsyncClient | None = None
+        self._at_once = at_once
+
+    async def post(self, event: Event, ref: str | None) -> Result:
+        """Send an event once."""
+        if self._client is None:
+            # Redirects are not followed: a signed order goes where the operator says, and nowhere else.
+            self._client = httpx.AsyncClient(
+                timeout=self._timeout_s,
+                limits=httpx.Limits(max_connections=self._at_once, max_keepalive_connections=self._at_once),
+                trust_env=self._url.host not in _LOOPBACK,
+            )
+        body = json.dumps(told(event, ref), separators=(",", ":"), ensure_ascii=False)
+        name, now = f"{event.sku}~{event.entry}", datetime.now(UTC)
+        headers = {
+            "Content-Type": "application/json",
+            "User-Agent": "seckill",
+            "webhook-id": name,
+            "webhook-timestamp": str(int(now.timestamp())),
+            "webhook-signature": self._signer.sign(name, now, body),
+        }
+        try:
+            async with (
+                asyncio.timeout(self._timeout_s),
+                self._client.stream("POST", self._url, content=body.encode(), headers=headers) as answer,
+            ):
+                size = 0
+                async for part in answer.aiter_raw():
+                    size += len(part)
+                    if size > _ANSWER_MAX:
+                        break
+        except TimeoutError:
+            return Result(0, f"no answer within {self._timeout_s:g} s")
+        except (httpx.HTTPError, ssl.SSLError, OSError) as error:
+            return Result(0, f"{type(error).__name__}: no connection, or none that lasts")
+        if answer.is_success:
+            return Result(answer.status_code)
+        why = f"answered {answer.status_code} {answer.reason_phrase}"
+        return Result(answer.status_code, why, _retry_after(answer.headers.get("Retry-After", "")))
+
+    async def close(self) -> None:
+        """Close all connections."""
+        if self._client is not None:
+            await self._client.aclose()
+
+
+def signer(secret: str, name: str) -> standardwebhooks.Webhook:
+    """What signs and verifies. Raises `ConfigurationError`, with the name of the setting."""
+    try:
+        own = secret.removeprefix("whsec_")
+        if len(base64.b64decode(own + "=" * (-len(own) % 4), validate=True)) < _SECRET_BYTES:
+            raise ValueError
+        return standardwebhooks.Webhook(secret)
+    except ValueError:
+        raise ConfigurationError(f"{name}: a secret is whsec_ and 24 random bytes or more in base64") from None
+
+
+def told(event: Event, ref: str | None) -> dict[str, Any]:
+    """The body of an event."""
+    about: Mapping[str, Any] = {
+        "order": event.order_id,
+        "sku": event.sku,
+        "number": event.number,
+        "quantity": event.quantity,
+        "buyer": event.buyer,
+        "ref": ref,
+    }
+    at = datetime.fromtimestamp(event.at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return {"type": f"order.{event.kind}", "timestamp": at, "data": {**event.facts, **about}}
+
+
+def _retry_after(text: str) -> float:
+    if text.isdigit():
+        return float(text)
+    try:
+        return max(0.0, (parsedate_to_datetime(text) - datetime.now(UTC)).total_seconds())
+    except (ValueError, TypeError):
+        return 0.0

@@ -1,0 +1,209 @@
+"""What the sale can be asked to do, and its answers. All go through one queue and are decided under one grant."""
+
+import hashlib
+from enum import StrEnum
+from typing import Final, NamedTuple, TypeAlias
+
+from app.stock import DEFAULT_SKU, Record
+
+
+class Outcome(StrEnum):
+    """The outcome of a purchase."""
+
+    SOLD = "sold"
+    SOLD_OUT = "sold_out"
+    LIMIT_REACHED = "limit_reached"
+    NOT_STARTED = "not_started"
+    ENDED = "ended"
+    PAUSED = "paused"
+
+
+class HoldOutcome(StrEnum):
+    """The outcome of a hold: its units, or why there are none."""
+
+    HELD = "held"
+    SOLD_OUT = "sold_out"
+    LIMIT_REACHED = "limit_reached"
+    NOT_STARTED = "not_started"
+    ENDED = "ended"
+    PAUSED = "paused"
+
+
+class ConfirmOutcome(StrEnum):
+    """The outcome of a payment.
+
+    `duplicate_payment`: another payment counts, and this one is to be given back; `payment_ref_in_use`: it is another
+    order's; `refund_due`: it came too late, and is to be given back; `amount_mismatch`: an operator has to look.
+    """
+
+    CONFIRMED = "confirmed"
+    ALREADY_CONFIRMED = "already_confirmed"
+    DUPLICATE_PAYMENT = "duplicate_payment"
+    PAYMENT_REF_IN_USE = "payment_ref_in_use"
+    REFUND_DUE = "refund_due"
+    AMOUNT_MISMATCH = "amount_mismatch"
+    NOT_FOUND = "not_found"
+
+
+class ExtendOutcome(StrEnum):
+    """The outcome of an extension: the longer window, or how the order stands."""
+
+    EXTENDED = "extended"
+    ALREADY_EXTENDED = "already_extended"
+    CONFIRMED = "confirmed"
+    EXPIRED = "expired"
+    CANCELLED = "cancelled"
+    REFUNDED = "refunded"
+    NOT_FOUND = "not_found"
+
+
+class CancelOutcome(StrEnum):
+    """The outcome of a cancellation. A confirmed order stays: its money has to be given back first (a refund)."""
+
+    CANCELLED = "cancelled"
+    ALREADY_CANCELLED = "already_cancelled"
+    CONFIRMED = "confirmed"
+    EXPIRED = "expired"
+    REFUNDED = "refunded"
+    NOT_FOUND = "not_found"
+
+
+class RefundOutcome(StrEnum):
+    """The outcome of a refund. `nothing_due`: nothing was paid that could be given back."""
+
+    REFUNDED = "refunded"
+    ALREADY_REFUNDED = "already_refunded"
+    NOTHING_DUE = "nothing_due"
+    NOT_FOUND = "not_found"
+
+
+class ExpiryOutcome(StrEnum):
+    """Whether all that has run out was given back."""
+
+    DONE = "done"
+    MORE = "more"
+
+
+AnyOutcome: TypeAlias = (
+    Outcome | HoldOutcome | ConfirmOutcome | ExtendOutcome | CancelOutcome | RefundOutcome | ExpiryOutcome
+)
+
+
+# Each buyer has one of these: named tuples, as they are made in half the time.
+class Purchase(NamedTuple):
+    """A buyer's request. Two purchases of one item with the same `key` are one."""
+
+    quantity: int = 1
+    sku: str = DEFAULT_SKU
+    buyer: str | None = None
+    key: str | None = None
+
+
+class Hold(NamedTuple):
+    """A request for units that are paid later. `ref`: the shop's own number; `key`: as a purchase's."""
+
+    quantity: int = 1
+    sku: str = DEFAULT_SKU
+    buyer: str | None = None
+    key: str | None = None
+    ref: str | None = None
+    request_id: str | None = None
+
+
+class Confirm(NamedTuple):
+    """A payment has come for an order: `amount` in the minor unit of `currency`, None if that is not said."""
+
+    sku: str
+    number: str
+    secret: str
+    payment_ref: str
+    amount: int | None = None
+    currency: str | None = None
+    key: str | None = None
+
+
+class Extend(NamedTuple):
+    """The buyer goes to pay, and gets a second, longer window."""
+
+    sku: str
+    number: str
+    secret: str
+    key: str | None = None
+
+
+class Cancel(NamedTuple):
+    """The buyer wants the units no more. `by`: the operator, if one cancels for them."""
+
+    sku: str
+    number: str
+    secret: str
+    by: str = ""
+    key: str | None = None
+
+
+class Refund(NamedTuple):
+    """Money was given back. `payment_ref`: which payment, None: that of the order, or all that are due.
+
+    `restock`: the units are sold again; else they are gone. `by`: the operator.
+    """
+
+    sku: str
+    number: str
+    secret: str
+    restock: bool
+    payment_ref: str | None = None
+    by: str = ""
+    key: str | None = None
+
+
+class Expire(NamedTuple):
+    """Give back what has run out. Every batch does so, too; this one is for an item without buyers."""
+
+    sku: str
+
+
+# About an order that is there already.
+OrderCommand: TypeAlias = Confirm | Extend | Cancel | Refund
+Command: TypeAlias = Purchase | Hold | OrderCommand | Expire
+
+VERBS: Final[dict[type[StrEnum], str]] = {
+    HoldOutcome: "hold",
+    ConfirmOutcome: "confirm",
+    ExtendOutcome: "extend",
+    CancelOutcome: "cancel",
+    RefundOutcome: "refund",
+    ExpiryOutcome: "expire",
+}
+
+
+def key_of(command: Command) -> str | None:
+    """The name under which the store remembers a command's idempotency key: each kind has keys of its own.
+
+    A purchase's is the key itself. The others begin with a blank, which no key has.
+    """
+    if type(command) is Purchase:
+        return command.key
+    key: str | None = getattr(command, "key", None)
+    return None if key is None else f" {type(command).__name__.lower()} {key}"
+
+
+def fingerprint(command: Command) -> tuple[int, str | None]:
+    """What two commands with the same key must have in common: quantity and buyer, or a digest of all that they say."""
+    if isinstance(command, Purchase | Hold):
+        return command.quantity, command.buyer
+    said = repr([value for name, value in command._asdict().items() if name != "key"])
+    return 0, hashlib.sha256(said.encode()).hexdigest()[:32]
+
+
+class Answer(NamedTuple):
+    """The answer to a buyer. `replayed`: the same idempotency key got it before.
+
+    `record`: the order, for all but purchases; `refund`: the payment that has to be given back.
+    """
+
+    outcome: AnyOutcome
+    quantity: int
+    order_id: str | None = None
+    replayed: bool = False
+    record: Record | None = None
+    refund: str | None = None

@@ -1,0 +1,66 @@
+"""Gives back what was held and has run out, of items that nobody buys at the moment."""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from typing import Final
+
+from app.errors import EXPECTED
+from app.forever import run_forever
+from app.sale.shop import Shop
+from app.stock import Level, StockStore
+
+_log = logging.getLogger(__name__)
+
+_LOOK_EVERY_S: Final = 1.0
+_ALL_EVERY_S: Final = 5.0
+_REST: Final = 20  # times as long as a look took
+_AT_ONCE: Final = 100  # items
+
+
+class Expiry:
+    """Looks each second whether held units of an item have run out, and has the shop give them back.
+
+    Buyers do so by the way, so there is nothing to find of items that somebody buys. `in_office`: whether it is this
+    instance that looks; the others needn't.
+    """
+
+    def __init__(self, shop: Shop, store: StockStore, in_office: Callable[[], bool]) -> None:
+        self._shop = shop
+        self._store = store
+        self._in_office = in_office
+        self._holding: set[str] = set()  # the items of which something is held
+        self._looked_at_all = 0.0
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to look."""
+        about = {"every_s": _LOOK_EVERY_S, "log": _log, "what": "giving back what has run out"}
+        self._task = asyncio.get_running_loop().create_task(run_forever(self._look, **about))  # type: ignore[arg-type]
+
+    async def close(self) -> None:
+        """Look no more."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _look(self) -> None:
+        if not self._in_office():
+            return
+        began = time.monotonic()
+        all_of_them = began - self._looked_at_all > _ALL_EVERY_S
+        skus = await self._store.items() if all_of_them else sorted(self._holding)
+        for first in range(0, len(skus), _AT_ONCE):
+            for sku, level in (await self._store.levels(skus[first : first + _AT_ONCE])).items():
+                if not isinstance(level, Level) or not level.held:
+                    self._holding.discard(sku)
+                    continue
+                self._holding.add(sku)
+                if level.due_in_s is not None and level.due_in_s <= 0:
+                    with contextlib.suppress(*EXPECTED):  # the next look tries again
+                        await self._shop.give_back(sku)
+        if all_of_them:
+            now = time.monotonic()
+            self._looked_at_all = now + _REST * (now - began)

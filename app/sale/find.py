@@ -1,0 +1,92 @@
+"""To find orders among many: by state, buyer, the shop's own number, or their own."""
+
+from collections.abc import AsyncIterator
+from typing import Final, Literal, NamedTuple
+
+from app.stock import EventKind, Order, OrderState, StockStore
+
+ATTENTION: Final = "attention"
+WantedState = OrderState | Literal["attention"]
+
+_PAGE: Final = 1000
+LOOK_MAX: Final = 5000  # orders that a request looks at
+
+
+class Wanted(NamedTuple):
+    """The orders to find: those with all that is not None. `state` "attention": those that need an operator."""
+
+    state: WantedState | None = None
+    buyer: str | None = None
+    ref: str | None = None
+    number: str | None = None
+
+    def has(self, order: Order) -> bool:
+        """Whether an order is one of them."""
+        if self.buyer is not None and order.buyer != self.buyer:
+            return False
+        if self.ref is not None and (order.record is None or order.record.ref != self.ref):
+            return False
+        if self.state is None:
+            return True
+        return needs_attention(order) if self.state == ATTENTION else order.state == self.state
+
+
+EVERYTHING: Final = Wanted()
+
+
+class Found(NamedTuple):
+    """Orders that were found, oldest first. `next`: look on behind the order with this id, None: that was all.
+
+    `looked`: how many orders were looked at, the last of them from `until`, in seconds since 1970.
+    """
+
+    orders: list[Order]
+    next: str | None
+    looked: int
+    until: float | None
+
+
+def needs_attention(order: Order) -> bool:
+    """Whether money has to be given back, or a wrong amount was paid and no operator has closed the order since."""
+    record = order.record
+    if record is None:
+        return False
+    if record.refunds_due:
+        return True
+    if record.state in (OrderState.CONFIRMED, OrderState.REFUNDED):
+        return False
+    mismatch = any(step.kind is EventKind.AMOUNT_MISMATCH for step in record.steps)
+    return mismatch and "by" not in record.steps[-1].facts
+
+
+async def find(
+    store: StockStore, sku: str, wanted: Wanted, *, after: str | None = None, limit: int = 100, look_max: int = LOOK_MAX
+) -> Found:
+    """Find orders of an item, up to `limit` or until `look_max` were looked at. Raises `ValueError` for `after`."""
+    if wanted.number is not None:
+        one = await store.numbered(wanted.number)  # which names its item
+        return Found([one] if one and wanted.has(one) else [], None, 1 if one else 0, one.sold_at if one else None)
+    size = limit if wanted == EVERYTHING else _PAGE
+    found: list[Order] = []
+    looked, until = 0, None
+    while looked < look_max:
+        page = await store.orders(sku, after=after, limit=size)
+        for order in page:
+            looked, after, until = looked + 1, order.id, order.sold_at
+            if wanted.has(order):
+                found.append(order)
+                if len(found) == limit:
+                    return Found(found, None if order is page[-1] and len(page) < size else after, looked, until)
+        if len(page) < size:
+            return Found(found, None, looked, until)
+    return Found(found, after, looked, until)
+
+
+async def pages(store: StockStore, sku: str, wanted: Wanted) -> AsyncIterator[Found]:
+    """Look at all orders of an item, page by page; a page may have none that is wanted."""
+    after = None
+    while True:
+        page = await find(store, sku, wanted, after=after, limit=_PAGE, look_max=_PAGE)
+        yield page
+        if (after := page.next) is None:
+            return

@@ -1,0 +1,350 @@
+"""Holds, for a shop's back end and its page: hold, confirm, extend, cancel.
+
+They are plain ASGI, as purchases are, and go past the admission of readers into the same queue. What is expected is an
+outcome with 200, as payment providers repeat whatever is not 2xx; only "try again" is 5xx. For OpenAPI they are routes
+of FastAPI's as well.
+"""
+
+import re
+import secrets
+import time
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Final, NamedTuple, TypeVar
+from urllib.parse import unquote_plus
+
+from fastapi import APIRouter, Path, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import Response
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from starlette.exceptions import HTTPException
+from starlette.types import Receive, Scope, Send
+
+from app.errors import TurnedAway
+from app.sale import (
+    Answer,
+    Cancel,
+    CancelOutcome,
+    Confirm,
+    ConfirmOutcome,
+    Extend,
+    ExtendOutcome,
+    Hold,
+    HoldOutcome,
+    OrderCommand,
+)
+from app.stock import CURRENCY_PATTERN, DEFAULT_SKU, SKU_PATTERN, Order, OrderState, Record
+from app.web import problems, purchase
+from app.web.identity import BUYER_MAX, BUYER_PATTERN, is_buyer
+from app.web.problems import invalid_field, responses
+from app.web.raw_endpoint import RawEndpoint
+from app.web.state import State, state_of
+
+PATH: Final = "/holds"
+BODY_MAX_BYTES: Final = 8192
+_TEXT: Final = f"^{BUYER_PATTERN}$"
+_REQUEST_ID: Final = re.compile(rb"[\x21-\x7e]{1,100}")
+_ROUTE: Final = re.compile(rf"{PATH}(?:/([^/]{{1,200}})/(confirm|extend|cancel))?")
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class HoldRequest(BaseModel):
+    """Units to hold."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    sku: str = Field(DEFAULT_SKU, pattern=f"^{SKU_PATTERN}$", description="the item")
+    quantity: Annotated[int, BeforeValidator(problems.whole)] = Field(
+        1, ge=1, le=1_000_000, description="units; a hold gets all of them or none"
+    )
+    buyer: str = Field(
+        min_length=1,
+        max_length=2048,
+        description="who they are for; a token that the shop has signed, if buyers are signed and no shop asks",
+    )
+    ref: str | None = Field(None, min_length=1, max_length=100, pattern=_TEXT, description="the shop's own number")
+
+
+class ConfirmRequest(BaseModel):
+    """A payment that has come."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    payment_ref: str = Field(
+        min_length=1, max_length=200, pattern=_TEXT, description="the provider's own name of the payment"
+    )
+    amount: Annotated[int | None, BeforeValidator(problems.whole)] = Field(
+        None, ge=0, le=10**15, description="what was paid, in the minor unit of the currency; compared with the price"
+    )
+    currency: str | None = Field(None, pattern=CURRENCY_PATTERN, description="ISO 4217, such as EUR")
+
+
+class Nothing(BaseModel):
+    """A body that says nothing."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class HoldView(BaseModel):
+    """An order as it stands, and the outcome of what was asked."""
+
+    outcome: HoldOutcome | ConfirmOutcome | ExtendOutcome | CancelOutcome | None = Field(
+        None, description="what became of the request; a look has none"
+    )
+    id: str | None = Field(None, description="of the hold, which is the order's for life; it can't be guessed")
+    state: OrderState | None = None
+    sku: str
+    quantity: int
+    buyer: str | None = None
+    ref: str | None = None
+    pay_by: float | None = Field(None, description="the deadline, in seconds since 1970, by the store's clock")
+    extended: bool = Field(False, description="whether the second window has begun")
+    price: int | None = Field(None, description="of a unit, in the minor unit of the currency")
+    currency: str | None = None
+    to_pay: int | None = Field(None, description="price times quantity")
+    payment_ref: str | None = Field(None, description="the payment that counts")
+    refund: str | None = Field(None, description="the payment that was announced just now, and is to be given back")
+    refunds_due: list[str] = Field(default_factory=list, description="all payments that are to be given back")
+    replayed: bool = Field(False, description="the same idempotency key got this answer before")
+    request_id: str | None = None
+    instance: str = Field(description="the instance that answered")
+    now: float = Field(description="its clock")
+
+
+def view(
+    instance: str, sku: str, order_id: str | None, record: Record | None, answer: Answer | None = None
+) -> HoldView:
+    """The view of an order, and of an answer about it."""
+    told: dict[str, Any] = {"instance": instance, "now": time.time(), "sku": sku}
+    if answer is not None:
+        told |= {"outcome": answer.outcome, "quantity": answer.quantity, "refund": answer.refund}
+        told["replayed"] = answer.replayed
+    if record is None:
+        return HoldView.model_construct(**told)
+    return HoldView.model_construct(
+        **told | {"quantity": record.quantity},
+        id=order_id,
+        state=record.state,
+        buyer=record.buyer,
+        ref=record.ref,
+        pay_by=record.pay_by_ms / 1000 or None,
+        extended=record.extended,
+        price=record.price,
+        currency=record.currency,
+        to_pay=record.to_pay,
+        payment_ref=record.payment_ref,
+        refunds_due=list(record.refunds_due),
+        request_id=record.request_id,
+    )
+
+
+def is_route(method: str, path: str) -> bool:
+    """Whether a request is one of those here that change something."""
+    return method == "POST" and _ROUTE.fullmatch(path) is not None
+
+
+class Wish(NamedTuple):
+    """A request as it was read: a command, or None if its order can't be one of ours, and then the answer."""
+
+    command: Hold | OrderCommand | None
+    sku: str
+    lost: Answer
+    request_id: str
+    by_shop: bool
+
+
+async def change(scope: Scope, receive: Receive, send: Send) -> None:
+    """Hold, confirm, extend or cancel: an ASGI application."""
+    state: State = scope["state"]["seckill"]
+    try:
+        wish = read(state, scope["path"], scope["query_string"], scope["headers"], (await receive()).get("body", b""))
+        if state.rates is not None and not wish.by_shop:
+            client = scope.get("client")
+            await state.rates.check_address(client[0] if client else None)
+            if isinstance(wish.command, Hold):
+                await state.rates.check_buyer(wish.command.buyer)
+        answer = wish.lost if wish.command is None else await state.shop.buy(wish.command)
+    except Exception as error:
+        if isinstance(error, TurnedAway):
+            state.shop.turned_away(error)
+        await problems.of(error, scope["method"], PATH)(scope, receive, send)
+        return
+    headers, body = respond(state, wish, answer)
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def respond(state: State, wish: Wish, answer: Answer) -> tuple[list[tuple[bytes, bytes]], bytes]:
+    """Headers and body of an answer."""
+    said = view(state.instance, wish.sku, answer.order_id, answer.record, answer)
+    body = said.model_dump_json(exclude_none=True).encode()
+    headers = [
+        (b"content-length", b"%d" % len(body)),
+        (b"content-type", b"application/json"),
+        (b"x-request-id", wish.request_id.encode()),
+        (b"x-seckill-outcome", answer.outcome.encode()),
+    ]
+    return headers, body
+
+
+def read(state: State, path: str, query: bytes, raw_headers: Iterable[tuple[bytes, bytes]], body: bytes) -> Wish:
+    """Read a request. Raises `RequestValidationError`, which names the field, or who may not do that."""
+    headers = headers_of(raw_headers)
+    request_id = _request_id(headers)
+    refuse_query(query)
+    purchase.refuse_foreign(headers)
+    match = _ROUTE.fullmatch(path)
+    assert match is not None  # noqa: S101 - see `is_route`
+    given, verb = match.groups()
+    key = purchase.read_key(headers[b"idempotency-key"]) if b"idempotency-key" in headers else None
+    by_shop = state.auth.is_shop(headers.get(b"authorization", b"").decode("latin-1"))
+    command: Hold | OrderCommand
+    if verb is None:
+        wish = parse(HoldRequest, body)
+        if wish.quantity > state.quantity_max:
+            raise invalid_field("quantity", f"a whole number from 1 to {state.quantity_max}", where="body")
+        command = Hold(wish.quantity, wish.sku, _buyer(state, wish.buyer, by_shop=by_shop), key, wish.ref, request_id)
+        return Wish(command, wish.sku, _LOST["confirm"], request_id, by_shop)
+    if verb == "confirm" and not by_shop:
+        state.auth.refuse_stranger()
+    paid = parse(ConfirmRequest, body) if verb == "confirm" else parse(Nothing, body or b"{}")
+    parts = state.shop.parts_of(given)
+    if parts is None:
+        return Wish(None, DEFAULT_SKU, _LOST[verb], request_id, by_shop)
+    if isinstance(paid, ConfirmRequest):
+        command = Confirm(*parts, paid.payment_ref, paid.amount, paid.currency, key)
+    else:
+        command = Extend(*parts, key) if verb == "extend" else Cancel(*parts, key=key)
+    return Wish(command, parts[0], _LOST[verb], request_id, by_shop)
+
+
+_LOST: Final = {
+    "confirm": Answer(ConfirmOutcome.NOT_FOUND, 0),
+    "extend": Answer(ExtendOutcome.NOT_FOUND, 0),
+    "cancel": Answer(CancelOutcome.NOT_FOUND, 0),
+}
+
+
+def _buyer(state: State, given: str, *, by_shop: bool) -> str:
+    """The buyer of a hold: the shop's back end is believed; others need a signed token, where buyers are signed."""
+    if state.signed is not None and not by_shop:
+        given = state.signed.read(given)
+    if not is_buyer(given, BUYER_MAX):
+        raise invalid_field("buyer", f"1 to {BUYER_MAX} printable characters", where="body")
+    return given
+
+
+def refuse_query(query: bytes) -> None:
+    """Refuse parameters, by the name of the first one."""
+    if query:
+        name = unquote_plus(query.decode("latin-1").partition("&")[0].partition("=")[0])
+        raise invalid_field(name or "query", "unknown parameter; there is none: say it in the body")
+
+
+def headers_of(raw: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+    """The headers; of one that comes twice, all values."""
+    found: dict[bytes, bytes] = {}
+    for name, value in raw:
+        found[name] = found[name] + b", " + value if name in found else value
+    return found
+
+
+def _request_id(headers: Mapping[bytes, bytes]) -> str:
+    """The id of a request: the client's own, or a new one. Raises `RequestValidationError`."""
+    given = headers.get(b"x-request-id")
+    if given is None:
+        return secrets.token_hex(8)
+    if _REQUEST_ID.fullmatch(given) is None:
+        raise invalid_field("X-Request-Id", "1 to 100 visible ASCII characters", where="header")
+    return given.decode()
+
+
+def parse(model: type[Model], body: bytes) -> Model:
+    """Parse a body. Raises `RequestValidationError`, which names the field."""
+    try:
+        return model.model_validate_json(body)
+    except ValidationError as error:
+        parts = error.errors(include_url=False, include_context=False, include_input=False)
+        raise RequestValidationError(
+            [{**part, "loc": ("body", *(part["loc"] or ("body",)))} for part in parts]
+        ) from None
+
+
+# -- as routes of FastAPI's --------------------------------------------------------------------------------------------
+
+
+def _described(body: dict[str, Any] | None) -> dict[str, Any]:
+    def header(name: str, description: str) -> dict[str, Any]:
+        schema = {"type": "string", "minLength": 1, "maxLength": 100, "pattern": r"^[\x21-\x7e]+$"}
+        return {"name": name, "in": "header", "required": False, "description": description, "schema": schema}
+
+    found: dict[str, Any] = {
+        "parameters": [
+            header("Idempotency-Key", "bare or in quotes; the same key gets the same answer"),
+            header("X-Request-Id", "kept with the order, and given back; one is made if there is none"),
+        ]
+    }
+    if body is not None:
+        found["requestBody"] = {"required": True, "content": {"application/json": {"schema": body}}}
+    return found
+
+
+_ANSWERS: Final = responses(400, 403, 404, 408, 409, 413, 422, 429, 503)
+Id = Annotated[str, Path(max_length=200, description="the hold's id")]
+
+
+async def hold(_: Request) -> Response:
+    """Hold units for a buyer until `pay_by`. Sold out, a limit, the hours: outcomes, with 200.
+
+    A buyer who can't have the units and has a hold already is shown that one.
+    """
+    return RawEndpoint(change)
+
+
+async def confirm(_: Request, hold_id: Id) -> Response:
+    """A payment has come. Needs the shop's bearer token (`SECKILL_SHOP_TOKEN`), but in a rehearsal.
+
+    The same payment may be announced any number of times. After the end of the hold it takes a unit if one is left;
+    else it is to be given back (`refund_due`).
+    """
+    return RawEndpoint(change)
+
+
+async def extend(_: Request, hold_id: Id) -> Response:
+    """The buyer goes to pay: a second, longer window begins, once."""
+    return RawEndpoint(change)
+
+
+async def cancel(_: Request, hold_id: Id) -> Response:
+    """Give the units back at once. A confirmed order stays as it is: that would be a refund."""
+    return RawEndpoint(change)
+
+
+async def look(request: Request, hold_id: Id) -> HoldView:
+    """A hold as it stands, for anybody who knows its id."""
+    state = state_of(request)
+    found: Order | None = await state.shop.order(hold_id)
+    if found is None or found.record is None:
+        raise HTTPException(404, "no such hold")
+    return view(state.instance, found.sku, found.id, found.record)
+
+
+def router(*, quantity_max: int, buyer_max: int) -> APIRouter:
+    """The routes, with their description."""
+    wish = HoldRequest.model_json_schema()
+    wish["properties"]["quantity"]["maximum"] = quantity_max
+    wish["properties"]["buyer"] |= {"maxLength": buyer_max, "pattern": f"^{BUYER_PATTERN}$"}
+    of_order = PATH + "/{hold_id}"
+    found = APIRouter(tags=["holds"])
+
+    def add(path: str, endpoint: Any, body: dict[str, Any] | None, *more: int) -> None:
+        answers = {**_ANSWERS, **responses(*more)}
+        about: dict[str, Any] = {"response_model": HoldView, "responses": answers, "openapi_extra": _described(body)}
+        found.add_api_route(path, endpoint, methods=["POST"], **about)
+
+    add(PATH, hold, wish)
+    add(f"{of_order}/confirm", confirm, ConfirmRequest.model_json_schema(), 401)
+    add(f"{of_order}/extend", extend, None)
+    add(f"{of_order}/cancel", cancel, None)
+    found.add_api_route(of_order, look, methods=["GET"], responses=responses(404, 422, 503))
+    return found

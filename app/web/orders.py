@@ -1,0 +1,240 @@
+"""The orders, for operators: find them, look at the life of one, cancel, refund, export."""
+
+from collections.abc import AsyncIterator
+from typing import Annotated, Any, Final, cast
+
+from fastapi import APIRouter, Path, Query, Request
+from fastapi.responses import RedirectResponse, Response, StreamingResponse
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.exceptions import HTTPException
+
+from app.sale import CancelOutcome, Found, RefundOutcome, Wanted, WantedState
+from app.sale.export import Format, head, lines
+from app.sale.find import needs_attention
+from app.stock import DEFAULT_SKU, EventKind, Order, OrderState, Step
+from app.web.auth import OPERATOR, Operator
+from app.web.pages import READING, page
+from app.web.problems import invalid_field, responses
+from app.web.state import state_of
+from app.web.stock import OrderView, Sku
+
+router = APIRouter(tags=["operator"], dependencies=[OPERATOR], responses=responses(401, 403, 503))
+pages = APIRouter(include_in_schema=False)
+
+_TYPES: Final[dict[Format, str]] = {"csv": "text/csv; charset=utf-8", "jsonl": "application/jsonl; charset=utf-8"}
+_KEPT_OUT: Final = {"Cache-Control": "no-store"}
+Text = Annotated[str | None, Query(min_length=1, max_length=200)]
+
+
+class OperatorOrderView(OrderView):
+    """An order as the operator sees it, and how it stands."""
+
+    key: str | None = Field(description="the idempotency key")
+    instance: str
+    token: int = Field(description="fencing token of the grant under which it was written")
+    batch: str = Field(description="the write that it came with")
+    ref: str | None = Field(None, description="the shop's own number")
+    pay_by: float | None = Field(None, description="the deadline, in seconds since 1970; only of what was held")
+    price: int | None = Field(None, description="of a unit, in the minor unit of the currency")
+    currency: str | None = None
+    to_pay: int | None = Field(None, description="price times quantity")
+    payment_ref: str | None = Field(None, description="the payment that counts")
+    refunds_due: list[str] = Field(default_factory=list, description="payments that have to be given back")
+    request_id: str | None = None
+    attention: bool = Field(False, description="a payment is to be given back, or was wrong")
+
+    @classmethod
+    def of(cls, order: Order) -> "OperatorOrderView":
+        """The view of an order."""
+        record = order.record
+        standing: dict[str, Any] = {}
+        if record is not None:
+            names = ("ref", "price", "currency", "to_pay", "payment_ref", "request_id")
+            standing = {name: getattr(record, name) for name in names}
+            standing |= {"pay_by": record.pay_by_ms / 1000 or None, "refunds_due": list(record.refunds_due)}
+            standing["attention"] = needs_attention(order)
+        own = {"key": order.key, "instance": order.instance, "token": order.token, "batch": order.batch_id}
+        return cls(**OrderView.of(order).model_dump(), **own, **standing)
+
+
+class OrdersView(BaseModel):
+    """A page of orders, oldest first; it may be short, or empty, although there are more."""
+
+    orders: list[OperatorOrderView]
+    next: str | None = Field(description="give this as `after` to look on; null: that was all")
+    looked: int = Field(description="how many orders were looked at")
+    until: float | None = Field(description="when the last of these began, in seconds since 1970")
+
+    @classmethod
+    def of(cls, found: Found) -> "OrdersView":
+        """The view of what was found."""
+        orders = [OperatorOrderView.of(order) for order in found.orders]
+        return cls(orders=orders, next=found.next, looked=found.looked, until=found.until)
+
+
+class StepView(BaseModel):
+    """An event in the life of an order."""
+
+    kind: EventKind
+    at: float = Field(description="in seconds since 1970, by the store's clock")
+    token: str = Field(description="fencing token of the grant under which it was written")
+    batch: str
+    facts: dict[str, Any]
+
+
+class LifeView(BaseModel):
+    """An order, and all that has happened to it, oldest first."""
+
+    order: OperatorOrderView
+    steps: list[StepView]
+
+    @classmethod
+    def of(cls, order: Order) -> "LifeView":
+        """The life of an order; one that is just sold has its sale."""
+        began = Step(EventKind.SOLD, round(order.sold_at * 1000), order.token, order.batch_id)
+        steps = order.record.steps if order.record is not None else (began,)
+        return cls(
+            order=OperatorOrderView.of(order),
+            steps=[
+                StepView(
+                    kind=step.kind,
+                    at=step.at_ms / 1000,
+                    token=str(step.token),
+                    batch=step.batch_id,
+                    facts=dict(step.facts),
+                )
+                for step in steps
+            ],
+        )
+
+
+State = Annotated[WantedState | None, Query(description="`attention`: a payment is to be given back, or was wrong")]
+Number = Annotated[
+    str | None, Query(max_length=200, description="the order's number: its id, or that up to the secret")
+]
+OrderId = Annotated[str, Path(max_length=200, description="the order's id, or its number: the id without the secret")]
+
+
+@router.get("/orders", responses=responses(400, 422))
+async def orders(
+    request: Request,
+    sku: Sku = DEFAULT_SKU,
+    state: State = None,
+    buyer: Text = None,
+    ref: Text = None,
+    number: Number = None,
+    after: Annotated[str | None, Query(max_length=200, description="an order's id")] = None,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+) -> OrdersView:
+    """The orders of an item. A request looks at some thousand at most: look on from `next`."""
+    try:
+        found = await state_of(request).admin.find(sku, Wanted(state, buyer, ref, number), after=after, limit=limit)
+    except ValueError as error:
+        raise invalid_field("after", str(error)) from None
+    return OrdersView.of(found)
+
+
+@router.get(
+    "/orders/export",
+    response_class=Response,
+    responses={200: {"content": {"text/csv": {}, "application/jsonl": {}}}, **responses(422)},
+)
+async def export_orders(
+    request: Request,
+    as_: Annotated[Format, Query(alias="format")] = "csv",
+    sku: Sku = DEFAULT_SKU,
+    state: State = None,
+    buyer: Text = None,
+    ref: Text = None,
+) -> Response:
+    """The orders of an item as a file, sent while they are read. A text that begins as a formula gets an apostrophe."""
+    found = state_of(request).admin.pages(sku, Wanted(state, buyer, ref))
+    first = await anext(found)  # so that what goes wrong at once has a status of its own
+
+    async def parts() -> AsyncIterator[str]:
+        yield head(as_) + lines(first.orders, as_)
+        async for some in found:
+            if some.orders:
+                yield lines(some.orders, as_)
+
+    name = f'attachment; filename="orders-{sku}.{as_}"'
+    headers = {"Content-Disposition": name, **_KEPT_OUT}
+    return StreamingResponse(parts(), media_type=_TYPES[as_], headers=headers)
+
+
+@router.get("/orders/{order_id}/history", responses=responses(404, 422))
+async def order_history(request: Request, order_id: OrderId) -> LifeView:
+    """The life of an order."""
+    found = await state_of(request).admin.numbered(order_id)
+    if found is None:
+        raise HTTPException(404, "no such order")
+    return LifeView.of(found)
+
+
+class RefundRequest(BaseModel):
+    """Money that was given back."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    restock: bool = Field(strict=True, description="the units are sold again; else they are gone")
+    payment_ref: str | None = Field(
+        None,
+        strict=True,
+        min_length=1,
+        max_length=200,
+        description="which payment; left out: the order's own, or all that are to be given back",
+    )
+
+
+class RefundView(BaseModel):
+    """What became of a refund, and how the order stands."""
+
+    outcome: RefundOutcome
+    order: str | None = Field(None, description="the order's id")
+    state: OrderState | None = None
+    refunds_due: list[str] = Field(default_factory=list, description="payments that are still to be given back")
+
+
+@router.post("/orders/{order_id}/refund", responses=responses(408, 413, 422))
+async def refund(request: Request, given: RefundRequest, by: Operator, order_id: OrderId) -> RefundView:
+    """Note that money was given back: that of an order, which ends it, or a payment that was one too many."""
+    admin = state_of(request).admin
+    order = await admin.numbered(order_id)
+    if order is None:
+        return RefundView(outcome=RefundOutcome.NOT_FOUND)
+    answer = await admin.refund(order, restock=given.restock, payment_ref=given.payment_ref, by=by)
+    record = answer.record
+    return RefundView(
+        outcome=cast(RefundOutcome, answer.outcome),
+        order=answer.order_id,
+        state=record.state if record else None,
+        refunds_due=list(record.refunds_due) if record else [],
+    )
+
+
+class CancelView(BaseModel):
+    """What became of a cancellation, and how the order stands."""
+
+    outcome: CancelOutcome
+    order: str | None = Field(None, description="the order's id")
+    state: OrderState | None = None
+
+
+@router.post("/orders/{order_id}/cancel", responses=responses(408, 422))
+async def cancel_order(request: Request, by: Operator, order_id: OrderId) -> CancelView:
+    """Give back what an order holds. One that is paid stays as it is: that would be a refund."""
+    admin = state_of(request).admin
+    order = await admin.numbered(order_id)
+    if order is None:
+        return CancelView(outcome=CancelOutcome.NOT_FOUND)
+    answer = await admin.cancel(order, by=by)
+    state = answer.record.state if answer.record else order.state
+    return CancelView(outcome=cast(CancelOutcome, answer.outcome), order=order.id, state=state)
+
+
+@pages.api_route("/control/orders", methods=READING)
+async def orders_page(request: Request) -> Response:
+    """The page beside the control room; whoever is not logged in is led to its door."""
+    if state_of(request).auth.session(request) is None:
+        return RedirectResponse(f"/control/login?{request.url.query}", 303)
+    return await page(request, "ledger.html")

@@ -1,0 +1,472 @@
+"""The judge's demands on units that are held and paid: where each unit and each payment is, from entry to entry.
+
+The journal of an item is taken as the order of all events, and everything else is held against it: what buyers and
+payers were told, how the store says that orders stand, what was seen at any time. Moments of the run and entries are
+compared by what caused what alone: an event is behind all that were answered before it was asked for.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import accumulate
+from typing import Final
+
+from lab.torture.history import Call, End, Entry, Flow, History
+from lab.torture.judge_sale import MEMORY_S
+from lab.torture.judge_service import peace
+
+CONFIRMED: Final = "confirmed"
+REFUND_DUE: Final = "refund_due"
+# From how an order stands to how it stands after an event; an event that is not here may not come then.
+_STEPS: Final[Mapping[tuple[str, str], str]] = {
+    ("", "sold"): "sold",
+    ("", "held"): "held",
+    ("held", "extended"): "held",
+    ("held", "confirmed"): "confirmed",
+    ("held", "expired"): "expired",
+    ("held", "cancelled"): "cancelled",
+    ("expired", "confirmed"): "confirmed",  # a late payment
+    ("sold", "refunded"): "refunded",
+    ("confirmed", "refunded"): "refunded",
+    **{(state, "amount_mismatch"): state for state in ("held", "expired")},
+    **{(state, "refund_due"): state for state in ("confirmed", "expired", "cancelled", "refunded")},
+    **{(state, "refunded"): state for state in ("expired", "cancelled", "refunded")},  # of what was owed
+}
+# What an event adds to the units left, held and sold, for each unit of its order.
+_UNITS: Final[Mapping[tuple[str, str], tuple[int, int, int]]] = {
+    ("", "sold"): (-1, 0, 1),
+    ("", "held"): (-1, 1, 0),
+    ("held", "confirmed"): (0, -1, 1),
+    ("expired", "confirmed"): (-1, 0, 1),
+    ("held", "expired"): (1, -1, 0),
+    ("held", "cancelled"): (1, -1, 0),
+}
+# The events of which an answer speaks: one of them must be there.
+_SPEAKS_OF: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
+    ("buy", "sold"): ("sold",),
+    ("hold", "held"): ("held",),
+    ("confirm", "confirmed"): ("confirmed",),
+    ("confirm", "already_confirmed"): ("confirmed",),
+    ("confirm", "refund_due"): ("refund_due",),
+    ("confirm", "duplicate_payment"): ("refund_due",),
+    ("confirm", "amount_mismatch"): ("amount_mismatch",),
+    ("extend", "extended"): ("extended",),
+    ("extend", "already_extended"): ("extended",),
+    ("extend", "confirmed"): ("confirmed",),
+    ("extend", "expired"): ("expired", "confirmed"),  # time was up, and a payment was in the same batch
+    ("extend", "cancelled"): ("cancelled",),
+    ("cancel", "cancelled"): ("cancelled",),
+    ("cancel", "already_cancelled"): ("cancelled",),
+    ("cancel", "confirmed"): ("confirmed",),
+    ("cancel", "expired"): ("expired",),
+}
+_NOTHING: Final = {(verb, one) for verb in ("hold", "buy") for one in ("sold_out", "limit_reached")}
+_NOT_TAKEN: Final = {"not_found", "payment_ref_in_use", "amount_mismatch"}
+_ABOUT_A_PAYMENT: Final = ("confirmed", "refund_due", "amount_mismatch")
+
+
+class Money:
+    """The history of the flow, sorted for the checks.
+
+    `journal`: the entries of each item; `of`: those of each order; `places`: the orders and the ways in which they have
+    each payment.
+    """
+
+    def __init__(self, history: History, end: End) -> None:
+        self.history, self.end = history, end
+        self.flows = history.setup.flows
+        self.journal: dict[str, list[Entry]] = {flow.item.sku: [] for flow in self.flows}
+        self.of: dict[str, list[Entry]] = defaultdict(list)
+        self.places: dict[str, list[tuple[str, str]]] = defaultdict(list)
+        for entry in end.journal:
+            self.journal[entry.sku].append(entry)
+            self.of[entry.order].append(entry)
+            if entry.kind in (CONFIRMED, REFUND_DUE):
+                self.places[entry.facts.get("payment_ref", "")].append((entry.order, entry.kind))
+        self.told = [call for call in history.calls if call.status == 200]
+        self.asked: dict[tuple[str, str, str | None, str | None], float] = {}  # when each thing was first asked for
+        for call in history.calls:
+            self.asked[_what(call)] = min(call.sent_at, self.asked.get(_what(call), call.sent_at))
+
+
+def _what(call: Call) -> tuple[str, str, str | None, str | None]:
+    return call.verb, call.wish if call.verb in ("hold", "buy") else "", call.order, call.payment
+
+
+def _name(call: Call) -> str:
+    return f"{call.verb} of {call.payment or call.wish} at {call.done_at:.2f} s"
+
+
+# -- the journal -------------------------------------------------------------------------------------------------------
+
+
+def units_in_one_place(money: Money) -> Iterator[str]:
+    """No unit is in two places: after each entry as many are left, held and sold as there are, and none is less than 0.
+
+    So it was in each look, too: what was seen is what the journal says of some moment.
+    """
+    for flow in money.flows:
+        sku, levels = flow.item.sku, [(flow.item.initial, 0, 0)]
+        for one in money.journal[sku]:
+            stock, held, lucky = levels[-1]
+            levels.append((stock + one.stock, held + one.held, lucky + one.lucky))
+            gone = -one.stock - one.held - one.lucky
+            if gone and not (one.kind == "refunded" and not one.facts.get("restock")):
+                yield f"{sku}, entry {one.entry}: {one.kind} of {one.order} makes {gone} units disappear"
+            if min(levels[-1]) < 0:
+                yield f"{sku}, entry {one.entry}: after {one.kind} of {one.order} the units are {levels[-1]}"
+        were = set(levels)
+        for look in money.history.glances:
+            if look.sku == sku and (seen := (look.stock, look.held, look.lucky)) not in were:
+                yield f"{sku} at {look.at:.2f} s: {seen} were left, held and sold, as never by the journal"
+
+
+def orders_live_once(money: Money) -> Iterator[str]:
+    """Each order's events are a path from held to its end, numbered without a gap, and move the right units."""
+    for order, entries in money.of.items():
+        state = ""
+        for number, one in enumerate(entries, 1):
+            if one.number != number:
+                yield f"{order}: event {one.kind} has number {one.number}, and is its event {number}"
+            following = _STEPS.get((state, one.kind))
+            if following is None:
+                yield f"{order}: {one.kind} after it was {state or 'nothing'}"
+                break
+            should = tuple(one.quantity * each for each in _UNITS.get((state, one.kind), (0, 0, 0)))
+            if one.kind != "refunded" and (one.stock, one.held, one.lucky) != should:
+                yield f"{order}: {one.kind} moves {(one.stock, one.held, one.lucky)} units, not {should}"
+            if one.kind == "refunded" and "restock" not in one.facts:
+                following = state  # what was owed was given back; the order stays as it is
+            state = following
+
+
+def records_agree(money: Money) -> Iterator[str]:
+    """How an order stands is what its events say."""
+    kept = {one.order: one for one in money.end.kept}
+    for order in kept.keys() - money.of.keys():
+        yield f"{order} is there, and has no event"
+    for order, entries in money.of.items():
+        one = kept.get(order)
+        if one is None:
+            yield f"{order} has events, and is not there"
+            continue
+        state = ""
+        for entry in entries:
+            whole = entry.kind != "refunded" or "restock" in entry.facts
+            state = _STEPS.get((state, entry.kind), state) if whole else state
+        if one.state != state:
+            yield f"{order} is {one.state}, and {state} by its events"
+        paid = [entry.facts.get("payment_ref") for entry in entries if entry.kind == CONFIRMED]
+        if one.payment != (paid[-1] if paid else None):
+            yield f"{order} counts payment {one.payment}, and {paid} by its events"
+        back = [ref for entry in entries if entry.kind == "refunded" for ref in entry.facts.get("payment_refs", ())]
+        owed = [entry.facts.get("payment_ref") for entry in entries if entry.kind == REFUND_DUE]
+        if Counter(one.refunds_due) != Counter(ref for ref in owed if ref not in back):
+            yield f"{order} owes {one.refunds_due}, and {owed} without {back} by its events"
+        if Counter(one.refunded) != Counter(back):
+            yield f"{order} has given back {one.refunded}, and {back} by its events"
+        if one.steps and [(kind, token, batch) for kind, _, token, batch in one.steps] != [
+            (entry.kind, entry.token, entry.batch) for entry in entries
+        ]:
+            yield f"{order} has the steps {[step[0] for step in one.steps]}, and other events"
+
+
+def limits_kept(money: Money) -> Iterator[str]:
+    """Nobody has more than the limit after any entry, held units included."""
+    for flow in money.flows:
+        if not flow.item.limit:
+            continue
+        units: Counter[str] = Counter()
+        for one in money.journal[flow.item.sku]:
+            if one.buyer is not None:
+                units[one.buyer] += _bought(one)
+                if _bought(one) > 0 and units[one.buyer] > flow.item.limit:
+                    yield f"{one.buyer} has {units[one.buyer]} of {one.sku} after entry {one.entry}"
+
+
+def _bought(one: Entry) -> int:
+    if one.kind == "refunded":
+        return -one.quantity if "restock" in one.facts else 0
+    return one.held + one.lucky
+
+
+# -- the ends of holds -------------------------------------------------------------------------------------------------
+
+
+def nobody_is_cut_short(money: Money) -> Iterator[str]:
+    """A hold runs out only after its deadline and the grace, as they were at that time, by the store's clock."""
+    flows = {flow.item.sku: flow for flow in money.flows}
+    for one in money.end.kept:
+        entries = money.of.get(one.order)
+        if not entries:
+            continue
+        flow, due = flows[entries[0].sku], 0.0
+        for (kind, at_ms, *_), entry in zip(one.steps, entries, strict=False):
+            if kind == "held":
+                due = entry.facts.get("pay_by", 0.0) + flow.grace_s
+                if due - flow.grace_s < at_ms / 1000 + flow.hold_s - 0.001:
+                    yield f"{one.order} is held for less than {flow.hold_s:g} s"
+            elif kind == "extended":
+                due = max(due, at_ms / 1000 + flow.pay_s + flow.grace_s)
+            elif kind == "expired" and at_ms / 1000 < due - 0.001:
+                yield f"{one.order} has run out {due - at_ms / 1000:.3f} s before its end"
+
+
+def every_hold_ends(money: Money) -> Iterator[str]:
+    """What has run out is given back soon, in peace, and in the end nothing of it is left."""
+    calm, limit_s = peace(money.history), money.history.setup.recovery_s
+    last = {look.sku: look for look in money.history.glances}
+    for look in money.history.glances:
+        late_s = -(look.due_in_s or 0.0)
+        in_peace = any(begin <= look.asked_at - late_s and look.at <= end for begin, end in calm)
+        if late_s > limit_s and (in_peace or look is last[look.sku]):
+            yield f"{look.sku} at {look.at:.2f} s: a hold has run out {late_s:.1f} s ago, and is still there"
+
+
+# -- what was told -----------------------------------------------------------------------------------------------------
+
+
+def answers_true(money: Money) -> Iterator[str]:
+    """Each answer has its event; nobody is told of an order, or changes one, without its whole id."""
+    for call in money.told:
+        key, about = (call.verb, call.outcome or ""), call.told if call.verb in ("hold", "buy") else call.order
+        entries = money.of.get(about or "", [])
+        if key in _NOTHING:
+            continue
+        if call.outcome == "not_found":
+            if entries:
+                yield f"{_name(call)}: told that there is no {about}, which is there"
+            continue
+        if not entries:
+            yield f"{_name(call)}: told {call.outcome!r} about {about}, which is not there"
+            continue
+        if call.verb in ("hold", "buy") and (call.buyer, call.units) != (entries[0].buyer, entries[0].quantity):
+            yield f"{_name(call)}: {call.units} for {call.buyer}: but {about} is {entries[0].quantity}, and another's"
+        if call.verb not in ("hold", "buy") and call.told not in (None, about):
+            yield f"{_name(call)}: about {about}, and was told of {call.told}"
+        if call.outcome == "payment_ref_in_use":
+            if not any(order != about for order, _ in money.places.get(call.payment or "", ())):
+                yield f"{_name(call)}: told that the payment is another order's, and it is none's"
+            continue
+        kinds = _SPEAKS_OF.get(key)
+        if kinds is None:
+            yield f"{_name(call)}: told {call.outcome!r}"
+        elif not any(_fits(call, entry) for entry in entries if entry.kind in kinds):
+            yield f"{_name(call)}: told {call.outcome!r} about {about}, which has {[one.kind for one in entries]}"
+
+
+def _fits(call: Call, entry: Entry) -> bool:
+    return call.verb != "confirm" or entry.facts.get("payment_ref") == call.payment
+
+
+def payments_kept(money: Money) -> Iterator[str]:
+    """Each payment that was announced and answered counts for one order, or is owed by one, or was not taken."""
+    prices = {flow.item.sku: flow.price for flow in money.flows}
+    announced = {(call.payment, call.order): call for call in money.history.calls if call.verb == "confirm"}
+    for payment, places in money.places.items():
+        if len(places) > 1:
+            yield f"payment {payment} is in {len(places)} places: {places}"
+        for order, kind in places:
+            if (payment, order) not in announced:
+                yield f"payment {payment} is {kind} of {order}, for which it was never announced"
+    for call in money.told:
+        if call.verb == "confirm" and call.outcome not in _NOT_TAKEN and call.payment not in money.places:
+            yield f"{_name(call)}: told {call.outcome!r}, and the payment is nowhere: no unit, and nothing to give back"
+        if call.verb == "confirm" and call.outcome == "duplicate_payment" and call.keeps in (None, call.payment):
+            yield f"{_name(call)}: told to give it back for {call.keeps}"
+    for entry in money.end.journal:
+        paid, price = entry.facts.get("amount"), prices[entry.sku] * entry.quantity
+        if entry.kind == CONFIRMED and paid is not None and paid != price:
+            yield f"{entry.order} is paid with {paid}, and costs {price}"
+        if entry.kind == "amount_mismatch" and paid == price:
+            yield f"{entry.order} costs {price}, and {paid} was refused"
+
+
+def first_come(money: Money) -> Iterator[str]:
+    """Nobody was refused units that were there, or for a limit that they had not reached; an event follows its cause.
+
+    A refusal is true if it was at some moment between all that was answered before it was asked for, and all that was
+    asked for after it was told. Within a batch the order is another, so its lowest possible stock is what counts.
+    """
+    for flow in money.flows:
+        yield from _First(money, flow).refusals()
+
+
+class _First:
+    def __init__(self, money: Money, flow: Flow) -> None:
+        self._money, self._flow = money, flow
+        self._entries = entries = money.journal[flow.item.sku]
+        self._stock = list(accumulate((one.stock for one in entries), initial=flow.item.initial))
+        self._low = _lowest(entries, self._stock)
+        done, begun = list[tuple[float, int]](), list[tuple[float, int]]()
+        at: dict[tuple[str, str, str | None], int] = {}
+        for n, one in enumerate(entries, 1):  # the first, if a wrong amount was noted twice
+            at.setdefault((one.order, one.kind, one.facts.get("payment_ref")), n)
+        for call in money.told:
+            for kind in _SPEAKS_OF.get((call.verb, call.outcome or ""), ()):
+                order = call.told if call.verb in ("hold", "buy") else call.order
+                ref = call.payment if kind in _ABOUT_A_PAYMENT else None
+                if (order or "", kind, ref) in at:
+                    done.append((call.done_at, at[order or "", kind, ref]))
+                    break
+        for n, one in enumerate(entries, 1):
+            if (what := _asked_for(one)) is not None and what in money.asked:
+                begun.append((money.asked[what], n))
+        self._done = _running(sorted(done), max)
+        self._begun = _running(sorted(begun, reverse=True), min)[::-1]
+        self._first_done, self._first_begun = [t for t, _ in self._done], [t for t, _ in self._begun]
+        self._begun_of = {n: t for t, n in begun}
+
+    def refusals(self) -> Iterator[str]:
+        flow, money = self._flow, self._money
+        for n, since in sorted(self._begun_of.items()):
+            if (least := self._after(since)) >= n:
+                yield (
+                    f"{flow.item.sku}: entry {n} ({self._entries[n - 1].kind}) is before entry {least}, which was "
+                    "answered before it was asked for"
+                )
+        for call in money.told:
+            if call.sku != flow.item.sku or (call.verb, call.outcome or "") not in _NOTHING:
+                continue
+            since = money.asked[_what(call)] if call.replayed else call.sent_at
+            first = self._after(since - (MEMORY_S if call.key is None else 0))
+            last = max(first, self._before(call.done_at))
+            if call.outcome == "sold_out":
+                if min(self._low[first : last + 1]) >= call.quantity:
+                    yield f"{_name(call)}: refused {call.quantity}, and {min(self._low[first : last + 1])} were left"
+            elif self._most(call.buyer, first, last) + call.quantity <= flow.item.limit or not flow.item.limit:
+                yield f"{_name(call)}: refused for the limit, and had {self._most(call.buyer, first, last)}"
+        yield from self._owed_for_nothing()
+
+    def _owed_for_nothing(self) -> Iterator[str]:
+        """A late payment is given back only if there was no unit for it."""
+        states: dict[str, str] = {}
+        for n, one in enumerate(self._entries, 1):
+            state = states.get(one.order, "")
+            if one.kind == REFUND_DUE and state == "expired" and self._low[n] >= one.quantity:
+                had = self._most(one.buyer or "", n - 1, n)
+                if not self._flow.item.limit or had + one.quantity <= self._flow.item.limit:
+                    yield f"{one.order}: a late payment is given back, and {self._low[n]} units were left"
+            states[one.order] = _STEPS.get((state, one.kind), state)
+
+    def _after(self, moment: float) -> int:
+        """How many entries there were at least at a moment."""
+        found = bisect_left(self._first_done, moment)
+        return self._done[found - 1][1] if found else 0
+
+    def _before(self, moment: float) -> int:
+        """How many entries there can have been at most."""
+        found = bisect_right(self._first_begun, moment)
+        return self._begun[found][1] - 1 if found < len(self._begun) else len(self._entries)
+
+    def _most(self, buyer: str, first: int, last: int) -> int:
+        """The units that a buyer may have had at most between two entries, and in the batch of the second one."""
+        units = most = 0
+        batch = ""
+        for n, one in enumerate(self._entries, 1):
+            if n > last and one.batch != batch:
+                break
+            if n == last:
+                batch = one.batch
+            if one.buyer == buyer:
+                # In its batch what a buyer gives up may come after what they were refused.
+                most = max(most, units + max(0, _bought(one))) if n > first else most
+                units += _bought(one)
+            if n <= first:
+                most = units
+        return max(most, units)
+
+
+def _lowest(entries: Sequence[Entry], stock: Sequence[int]) -> list[int]:
+    """The units that may have been left at least at each entry: within a batch all that takes may have come first."""
+    found, begin = list(stock), 0
+    while begin < len(entries):
+        end = begin
+        while end < len(entries) and entries[end].batch == entries[begin].batch:
+            end += 1
+        low = stock[begin] + sum(min(0, one.stock) for one in entries[begin:end])
+        for n in range(begin, end + 1):
+            found[n] = min(found[n], low)
+        begin = end
+    return found
+
+
+def _running(pairs: Sequence[tuple[float, int]], choose: Callable[[int, int], int]) -> list[tuple[float, int]]:
+    found: list[tuple[float, int]] = []
+    for moment, n in pairs:
+        found.append((moment, choose(found[-1][1], n) if found else n))
+    return found
+
+
+def _asked_for(one: Entry) -> tuple[str, str, str | None, str | None] | None:
+    """What a request must have asked for before this could happen; None if nobody needs to."""
+    match one.kind:
+        case "held":
+            return "hold", one.facts.get("ref", ""), None, None
+        case "sold":
+            return "buy", one.key or "", None, None
+        case "confirmed" | "refund_due" | "amount_mismatch":
+            return "confirm", "", one.order, one.facts.get("payment_ref")
+        case "extended" | "cancelled":
+            return {"extended": "extend", "cancelled": "cancel"}[one.kind], "", one.order, None
+    return None
+
+
+def wanted(money: Money) -> Iterator[str]:
+    """Nothing happens to an order that nobody has asked for, and of a visit there is one."""
+    visits: Counter[str] = Counter()
+    for one in money.end.journal:
+        if (what := _asked_for(one)) is not None and what not in money.asked:
+            yield f"{one.order}: {one.kind}, and nobody has asked for that"
+        if one.kind in ("held", "sold"):
+            visits[(one.facts.get("ref") or one.key or "")] += 1
+    for wish, count in visits.items():
+        if count > 1:
+            yield f"visit {wish} has {count} orders"
+
+
+def decided(money: Money) -> Iterator[str]:
+    """Answers are 200, or 503 with Retry-After; who can ask again, and each payment, has an answer in the end."""
+    answered = {_what(call) for call in money.told}
+    for call in money.history.calls:
+        if call.status == 503 and call.retry_after is None:
+            yield f"{_name(call)}: a 503 without Retry-After from {call.instance}"
+        elif call.status not in (0, 200, 503):
+            yield f"{_name(call)}: status {call.status} ({call.error}) from {call.instance}"
+        if _what(call) not in answered and (call.key is not None or call.verb not in ("hold", "buy")):
+            answered.add(_what(call))
+            yield f"{_name(call)} was never decided"
+
+
+def tested(money: Money) -> Iterator[str]:
+    """The run has had what it is about."""
+    seen = {(one.kind, bool(one.facts.get("late"))) for one in money.end.journal}
+    for what, name in (
+        (("confirmed", False), "nobody paid"),
+        (("expired", False), "no hold has run out"),
+        (("cancelled", False), "nobody cancelled"),
+        (("extended", False), "nobody extended"),
+        (("refund_due", False), "no payment had to be given back"),
+    ):
+        if money.flows and what not in seen:
+            yield name
+
+
+def ways(money: Money) -> dict[str, int]:
+    """Count what has happened."""
+    if not money.flows:
+        return {}
+    kinds = Counter(one.kind for one in money.end.journal)
+    outcomes = Counter(call.outcome for call in money.told if call.verb == "confirm")
+    return {
+        "held": kinds["held"],
+        "paid": kinds["confirmed"],
+        "paid late": sum(bool(one.facts.get("late")) for one in money.end.journal if one.kind == CONFIRMED),
+        "run out": kinds["expired"],
+        "cancelled": kinds["cancelled"],
+        "extended": kinds["extended"],
+        "to be given back": kinds["refund_due"],
+        "paid again": outcomes["already_confirmed"],
+        "another's payment": outcomes["payment_ref_in_use"],
+        "paid for nothing": outcomes["not_found"],
+    }

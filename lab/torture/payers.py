@@ -1,0 +1,244 @@
+"""Buyers who hold and then pay, or don't; and the payments' callbacks, which come late, twice, or are not answered.
+
+Each visit begins with a hold, of which the buyer's way (`WAYS`) decides what follows. A callback that gets no answer is
+repeated, elsewhere, until it gets one or the run is over.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import httpx
+
+from lab.torture.buyers import Visitors
+from lab.torture.history import UNKNOWN, Call, Flow
+from lab.torture.stage import Actor
+
+# What becomes of a hold, and how often.
+WAYS: Final = {
+    "pays": 30,
+    "declines": 10,
+    "buys at once": 10,
+    "cancels": 7,
+    "cancels and pays": 4,
+    "extends and pays": 10,
+    "extends": 4,
+    "pays late": 14,
+    "pays twice": 8,
+    "has two payments": 8,
+    "pays a wrong amount": 4,
+    "pays for a stranger": 6,
+    "pays with another's payment": 5,
+    "cancels while paying": 4,
+}
+_LATE_S: Final = (0.1, 1.5)  # after the end of the hold
+_HURRY_S: Final = 0.02  # the patience of a callback whose answer is to be lost
+_LOST: Final = 0.15  # share of the callbacks
+_REPEATED: Final = 0.3  # share of the answered callbacks that come once more
+_KEYED: Final = 30  # percent of the callbacks
+_KEYLESS: Final = 0.15  # share of the holds
+_AGAIN: Final = 0.2  # share of the buyers who come a second time while they hold
+_REGULARS: Final = 6
+_VISITS_OF_A_REGULAR: Final = 5
+_OTHERS: Final = 50  # payments that are remembered
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """What to ask. See `Call`."""
+
+    verb: str
+    wish: str
+    sku: str
+    buyer: str
+    quantity: int
+    key: str | None = None
+    order: str | None = None
+    payment: str | None = None
+    amount: int | None = None
+
+
+class Payers(Visitors):
+    """Visitors of the items of the flow. `token`: the shop's, with which payments are confirmed."""
+
+    def __init__(
+        self,
+        actors: Sequence[Actor],
+        flows: Sequence[Flow],
+        seed: int,
+        clock: Callable[[], float],
+        told: Callable[[Call], None],
+        *,
+        patience_s: tuple[float, ...],
+        token: str,
+    ) -> None:
+        super().__init__(actors, seed, clock, patience_s=patience_s)
+        self._flows = flows
+        self._told = told
+        self._token = token
+        self._payments: dict[str, list[str]] = defaultdict(list)  # of each item, as they are unique there
+
+    async def come(self, per_s: float) -> None:
+        """Come at random moments, `per_s` a second on average, until cancelled."""
+        ways, weights = list(WAYS), list(WAYS.values())
+        while True:
+            self._count += 1
+            flow, wish = self._wishes.choice(self._flows), f"pays-{self._name}-{self._count}"
+            buyer, quantity = f"buyer-{wish}", self._wishes.choice((1, 1, 2))
+            if flow.item.limit:
+                newest = self._count // (_VISITS_OF_A_REGULAR * _REGULARS)
+                buyer = f"payer-{self._name}-{newest * _REGULARS + self._wishes.randrange(_REGULARS)}"
+            (way,) = self._wishes.choices(ways, weights)
+            self._begin(self._visit(flow, way, wish, buyer, quantity))
+            await asyncio.sleep(self._wishes.expovariate(per_s))
+
+    async def _visit(  # noqa: PLR0912 - a case each
+        self, flow: Flow, way: str, wish: str, buyer: str, quantity: int
+    ) -> None:
+        sku = flow.item.sku
+        key = None if self._ways.random() < _KEYLESS else wish
+        if way == "buys at once":
+            await self._until_told(Act("buy", wish, sku, buyer, quantity, wish))
+            return
+        held = await self._until_told(Act("hold", wish, sku, buyer, quantity, key))
+        if held is None or held.outcome != "held" or held.told is None:
+            return
+        began, units = self._clock(), held.units or quantity
+        if self._ways.random() < _AGAIN:
+            again = f"{wish}-again"
+            self._begin(self._nothing(self._until_told(Act("hold", again, sku, buyer, quantity, again))))
+        payment = f"payment-{wish}"
+
+        def do(verb: str, order: str = held.told, **more: Any) -> Act:
+            return Act(verb, wish, sku, buyer, units, order=order, **more)
+
+        def pay(ref: str = payment, amount: int = flow.price * units, order: str = held.told) -> Act:
+            return do("confirm", order, payment=ref, amount=amount, key=_key_of(ref, order))
+
+        await asyncio.sleep(self._ways.uniform(0, 0.5 * flow.hold_s))
+        match way:
+            case "pays":
+                await self._confirm(pay())
+            case "cancels" | "cancels and pays":
+                await self._until_told(do("cancel"))
+                if way != "cancels":
+                    await self._confirm(pay())
+            case "cancels while paying":
+                await asyncio.gather(self._until_told(do("cancel")), self._confirm(pay()))
+            case "extends" | "extends and pays":
+                await self._until_told(do("extend"))
+                if way != "extends":
+                    await asyncio.sleep(max(0.0, began + flow.hold_s + flow.grace_s + 0.2 - self._clock()))
+                    await self._confirm(pay())
+            case "pays late":
+                ended_s = began + flow.hold_s + flow.grace_s + self._ways.uniform(*_LATE_S)
+                await asyncio.sleep(max(0.0, ended_s - self._clock()))
+                await self._confirm(pay())
+            case "pays twice":
+                await asyncio.gather(self._confirm(pay()), self._confirm(pay()))
+            case "has two payments":
+                await asyncio.gather(self._confirm(pay()), self._confirm(pay(f"{payment}-b")))
+            case "pays a wrong amount":
+                await self._confirm(pay(f"{payment}-wrong", amount=flow.price * units + 1))
+                await self._confirm(pay())
+            case "pays for a stranger":  # who knows the number, and not the secret; or an order that is not there yet
+                number, _, secret = held.told.rpartition("~")
+                for unknown in (f"{number}~{secret[::-1]}", f"{sku}~1-1~{secret}"):
+                    await self._confirm(pay(f"{payment}-stray", order=unknown))
+                await self._confirm(pay())
+            case "pays with another's payment" if self._payments[sku]:
+                await self._confirm(pay(self._ways.choice(self._payments[sku])))
+                await self._confirm(pay())
+
+    async def _nothing(self, asked: Any) -> None:
+        await asked
+
+    async def _confirm(self, act: Act) -> None:
+        """Call back: now and then the answer is lost, or the callback comes once more, later, to another instance."""
+        actor = self._ways.choice(self._actors)
+        if self._ways.random() < _LOST:
+            await self._ask(actor, act, _HURRY_S)
+        told = await self._until_told(act, actor)
+        if told is None:
+            return
+        if act.payment is not None:
+            self._payments[act.sku] = [*self._payments[act.sku][-_OTHERS:], act.payment]
+        if self._ways.random() < _REPEATED:
+            await asyncio.sleep(0 if self._over else self._ways.uniform(0, 2.0))
+            await self._until_told(act, self._another(actor))
+
+    async def _until_told(self, act: Act, actor: Actor | None = None) -> Call | None:
+        actor = actor or self._ways.choice(self._actors)
+        while True:
+            call = await self._ask(actor, act, self._ways.choice(self._patience_s))
+            if call.status not in (0, 503):
+                return call
+            once = act.verb in ("hold", "buy") and act.key is None
+            if once and (call.status == 0 or call.error == UNKNOWN):
+                return None  # it may be held: asking again could hold twice
+            await self._pause(call.retry_after)
+            actor = self._another(actor)
+
+    async def _ask(self, actor: Actor, act: Act, patience_s: float) -> Call:
+        sent_at = self._clock()
+
+        def told(status: int, **fields: Any) -> Call:
+            about = {name: getattr(act, name) for name in Act.__slots__}
+            at = {"sent_at": round(sent_at, 4), "done_at": round(self._clock(), 4)}
+            call = Call(**about | at | fields, instance=actor.name, status=status)
+            self._told(call)
+            return call
+
+        try:
+            answer = await self._http.post(actor.url + _path(act), **self._request(act, patience_s))
+        except httpx.HTTPError as error:
+            return told(0, error=type(error).__name__)
+        except asyncio.CancelledError:
+            told(0, error="the run was over")
+            raise
+        try:
+            body = answer.json()
+            if answer.status_code != 200:
+                return told(answer.status_code, retry_after=answer.headers.get("retry-after"), error=body["type"])
+            return told(
+                200,
+                outcome=body["outcome"],
+                told=body.get("order") if act.verb == "buy" else body.get("id"),
+                units=body["quantity"],
+                keeps=body.get("payment_ref"),
+                refund=body.get("refund"),
+                pay_by=body.get("pay_by"),
+                replayed=body["replayed"],
+            )
+        except (ValueError, KeyError, TypeError):
+            return told(answer.status_code, error="not an answer of ours")
+
+    def _request(self, act: Act, patience_s: float) -> dict[str, Any]:
+        body: dict[str, Any] = {}
+        headers = {"Accept": "application/json"} | ({"Idempotency-Key": act.key} if act.key else {})
+        about: dict[str, Any] = {"headers": headers, "timeout": httpx.Timeout(patience_s, connect=1.0)}
+        if act.verb == "buy":
+            return about | {"params": {"sku": act.sku, "quantity": act.quantity, "buyer": act.buyer}}
+        if act.verb == "hold":
+            body = {"sku": act.sku, "quantity": act.quantity, "buyer": act.buyer, "ref": act.wish}
+        if act.verb == "confirm":
+            body = {"payment_ref": act.payment, "amount": act.amount, "currency": "EUR"}
+            headers["Authorization"] = f"Bearer {self._token}"
+        return about | {"json": body}
+
+
+def _key_of(ref: str, order: str) -> str | None:
+    """The idempotency key of a callback, which has one always or never: a payment may be announced for two orders."""
+    return f"{ref}/{order[-8:]}" if sum(f"{ref}{order}".encode()) % 100 < _KEYED else None
+
+
+def _path(act: Act) -> str:
+    match act.verb:
+        case "buy":
+            return "/stock/reduce"
+        case "hold":
+            return "/holds"
+        case verb:
+            return f"/holds/{act.order}/{verb}"

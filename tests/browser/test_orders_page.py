@@ -1,0 +1,183 @@
+"""The orders page as operators use it in a browser: they filter, open, refund, export, without a mouse, too."""
+
+import re
+from typing import Any, Final
+
+import httpx
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser.conftest import OPERATOR, Item, Start
+from tests.harness.browser import Visitors, contrasts, fits
+from tests.harness.shop import TOKEN, Instance
+
+pytestmark = pytest.mark.slow
+
+SIZES: Final = ((1440, 900), (1024, 768), (390, 844))
+LOWEST: Final = 4.5  # WCAG AA
+
+
+@pytest.fixture(scope="module")
+def instance(start: Start) -> Instance:
+    return start(rehearsal=True)
+
+
+@pytest.fixture
+def item(instance: Instance) -> Item:
+    """An item at 4.99 EUR."""
+    item = Item(instance, 300)
+    item.terms(price=499, currency="EUR")
+    return item
+
+
+def hold(instance: Instance, item: Item, buyer: str, **wish: Any) -> str:
+    answer = httpx.post(f"{instance.url}/holds", json={"sku": item.sku, "buyer": buyer, **wish}, timeout=30)
+    return str(answer.raise_for_status().json()["id"])
+
+
+def pay(instance: Instance, order: str, ref: str, amount: int) -> None:
+    paid = {"payment_ref": ref, "amount": amount, "currency": "EUR"}
+    httpx.post(f"{instance.url}/holds/{order}/confirm", json=paid, timeout=30).raise_for_status()
+
+
+@pytest.fixture
+def orders(instance: Instance, item: Item) -> dict[str, str]:
+    """One that is held, one that is paid, one that was paid a wrong amount, one that was paid twice."""
+    found = {name: hold(instance, item, name, ref=f"R-{name}") for name in ("ann", "bob", "cy", "dan")}
+    pay(instance, found["bob"], "p-bob", 499)
+    pay(instance, found["cy"], "p-cy", 1)
+    pay(instance, found["dan"], "p-dan", 499)
+    pay(instance, found["dan"], "p-dan-2", 499)
+    return found
+
+
+def opened(visitors: Visitors, instance: Instance, item: Item, **options: Any) -> Page:
+    """The page, from the control room."""
+    page = visitors.visit(item.room(instance), **options)
+    page.get_by_role("link", name="Orders").click()
+    expect(page).to_have_url(re.compile("/control/orders"))
+    return page
+
+
+def has(page: Page, *buyers: str) -> None:
+    expect(page.locator("#rows tr td:nth-child(4)")).to_have_text(list(buyers))
+
+
+def test_filters(visitors: Visitors, instance: Instance, item: Item, orders: dict[str, str]) -> None:
+    """By state, number with and without the item, buyer, the shop's number, what needs attention; kept at a reload."""
+    page = opened(visitors, instance, item)
+    has(page, "ann", "bob", "cy", "dan")
+    page.get_by_role("combobox", name="State").select_option("confirmed")
+    has(page, "bob", "dan")
+    page.get_by_role("button", name="Show all").click()
+    number = orders["bob"].split("~")[1]
+    for field, value in (("Number", number), ("Number", f"{item.sku}~{number}"), ("Number", orders["bob"])):
+        page.get_by_role("textbox", name=field, exact=True).fill(value)
+        page.get_by_role("button", name="Find", exact=True).click()
+        has(page, "bob")
+    page.get_by_role("button", name="Show all").click()
+    page.get_by_role("textbox", name="Shop's number").fill("R-ann")
+    page.keyboard.press("Enter")
+    has(page, "ann")
+    page.reload()
+    has(page, "ann")
+    page.get_by_role("button", name="Needs attention").click()
+    has(page, "cy", "dan")
+    expect(page.locator("#rows .state")).to_have_text(["held, needs attention", "paid, needs attention"])
+    page.get_by_role("link", name="Control room").click()
+    expect(page).to_have_url(re.compile(r"/control\?"))
+
+
+def test_an_order_is_refunded(visitors: Visitors, instance: Instance, item: Item, orders: dict[str, str]) -> None:
+    """Its life is a line of time with tokens; a button asks, and says what became of it; without a mouse, too."""
+    page = opened(visitors, instance, item)
+    page.get_by_role("button", name=orders["bob"].rpartition("~")[0]).press("Enter")
+    life = page.get_by_role("region", name=re.compile("Order .*paid"))
+    expect(life.get_by_role("heading")).to_be_focused()
+    expect(life.locator("#steps li strong")).to_have_text(["Held", "Paid"])
+    expect(life.locator("#steps li").last).to_contain_text(re.compile(r"token \d+, batch \w+"))
+    page.get_by_role("button", name="Refund", exact=True).click()
+    dialog = page.get_by_role("dialog", name="Was the money given back?")
+    dialog.get_by_role("button", name="Leave it").click()
+    expect(page.locator("#done")).to_have_text("Nothing was changed.")
+    page.get_by_role("button", name="Refund", exact=True).click()
+    dialog.get_by_role("checkbox", name="sell the units again").check()
+    dialog.get_by_role("button", name="Note the refund").click()
+    expect(page.locator("#done")).to_have_text("The refund is noted.")
+    expect(page.locator("#steps li strong")).to_have_text(["Held", "Paid", "Given back"])
+    assert httpx.get(f"{instance.url}/stock", params={"sku": item.sku}).json()["stock"] == 297
+    page.get_by_role("button", name="Close").click()
+    expect(page.locator("#life")).to_be_hidden()
+
+
+def test_a_double_payment_and_a_cancellation(
+    visitors: Visitors, instance: Instance, item: Item, orders: dict[str, str]
+) -> None:
+    """The payment that was one too many is given back by its name; a held order is cancelled."""
+    page = opened(visitors, instance, item)
+    page.get_by_role("button", name=orders["dan"].rpartition("~")[0]).click()
+    page.get_by_role("button", name="Refund p-dan-2").click()
+    page.get_by_role("button", name="Note the refund").click()
+    expect(page.locator("#done")).to_have_text("The refund is noted.")
+    page.get_by_role("button", name=orders["ann"].rpartition("~")[0]).click()
+    page.get_by_role("button", name="Cancel the order").click()
+    page.get_by_role("dialog").get_by_role("button", name="Cancel the order").click()
+    expect(page.locator("#done")).to_have_text("Cancelled.")
+    has(page, "ann", "bob", "cy", "dan")
+    expect(page.locator("#rows tr").first).to_contain_text("cancelled")
+
+
+def test_the_export_is_a_link(visitors: Visitors, instance: Instance, item: Item, orders: dict[str, str]) -> None:
+    """The file has what the filter shows."""
+    assert orders
+    page = opened(visitors, instance, item)
+    has(page, "ann", "bob", "cy", "dan")
+    page.get_by_role("combobox", name="State").select_option("held")
+    has(page, "ann", "cy")
+    with page.expect_download() as download:
+        page.get_by_role("link", name="CSV").click()
+    assert download.value.suggested_filename == f"orders-{item.sku}.csv"
+    assert len(download.value.path().read_text().splitlines()) == 3
+
+
+def test_it_turns_pages(visitors: Visitors, instance: Instance, item: Item) -> None:
+    """Fifty on a page, forth and back."""
+    for number in range(51):
+        hold(instance, item, f"b{number}")
+    page = opened(visitors, instance, item)
+    expect(page.locator("#rows tr")).to_have_count(50)
+    page.get_by_role("button", name="Next page").click()
+    has(page, "b50")
+    page.get_by_role("button", name="Previous page").click()
+    expect(page.locator("#rows tr")).to_have_count(50)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("width", "height"), SIZES)
+def test_it_can_be_read(
+    visitors: Visitors,
+    instance: Instance,
+    item: Item,
+    orders: dict[str, str],
+    scheme: str,
+    width: int,
+    height: int,
+) -> None:
+    """It fits each screen, and every text has contrast, in light and dark, and in Chinese."""
+    options = {"viewport": {"width": width, "height": height}, "color_scheme": scheme}
+    page = opened(visitors, instance, item, **options)
+    page.get_by_role("button", name=orders["dan"].rpartition("~")[0]).click()
+    expect(page.locator("#life")).to_be_visible()
+    assert fits(page)
+    assert min(contrasts(page), key=lambda one: one[1])[1] >= LOWEST
+    page.goto(f"{instance.url}/control/orders?sku={item.sku}&lang=zh")
+    expect(page.locator("#rows tr")).to_have_count(4)
+    assert fits(page)
+
+
+def test_a_stranger_is_led_to_the_door(visitors: Visitors, instance: Instance) -> None:
+    """Nobody sees orders without the token."""
+    page = visitors.visit(f"{instance.url}/control/orders?sku=x")
+    expect(page).to_have_url(re.compile("/control/login"))
+    assert httpx.get(f"{instance.url}/orders", headers={"Authorization": f"Bearer {TOKEN}x"}).status_code == 401
+    assert httpx.get(f"{instance.url}/orders", headers=OPERATOR).status_code == 200

@@ -1,0 +1,184 @@
+"""The shop where units are held and paid, with a pretended payment provider, in a real browser."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from lab.demo.provider import PRICE, ProviderProcess
+from lab.servers.process import free_port
+from tests.browser.conftest import Item, Start
+from tests.harness.browser import Visitors, contrasts, fits, shows
+from tests.harness.shop import Instance
+from tests.harness.waiting import eventually
+
+pytestmark = pytest.mark.slow
+
+SIZES: tuple[dict[str, Any], ...] = (
+    {"viewport": {"width": 1440, "height": 900}},
+    {"viewport": {"width": 390, "height": 844}, "color_scheme": "dark"},
+)
+
+
+@pytest.fixture(scope="module")
+def till(start: Start) -> Iterator[tuple[Instance, ProviderProcess]]:
+    """An instance whose page sends buyers to a provider, and the provider."""
+    provider = ProviderProcess(port=free_port())
+    variables = {name.lower(): value for name, value in provider.variables.items()}
+    shop = start(rehearsal=True, grace_s=0.5, audit_interval_s=1, **variables)
+    with provider.of([shop.url]):
+        yield shop, provider
+
+
+@pytest.fixture
+def shop(till: tuple[Instance, ProviderProcess]) -> Instance:
+    return till[0]
+
+
+def priced(shop: Instance, stock: int = 3, **terms: float) -> Item:
+    item = Item(shop, stock)
+    item.terms(**PRICE, **terms)  # type: ignore[arg-type]
+    return item
+
+
+def outcome(page: Page) -> Locator:
+    return page.locator(".outcome").get_by_role("status")
+
+
+def press(page: Page, text: str | re.Pattern[str]) -> None:
+    """Press the main button once it says so."""
+    expect(page.locator("#buy")).to_have_text(text)
+    expect(page.locator("#buy")).to_be_enabled()
+    page.locator("#buy").click()
+
+
+def holds(page: Page) -> None:
+    press(page, re.compile("^Buy one"))
+    expect(outcome(page)).to_contain_text("It's held for you")
+
+
+def goes_to_pay(page: Page, how: str) -> None:
+    press(page, "Pay ¥199.00")
+    page.locator(f"button[value={how}]").click()
+
+
+def levels(shop: Instance, item: Item) -> tuple[int, int, int]:
+    found = httpx.get(f"{shop.url}/stock", params={"sku": item.sku}).json()
+    return found["stock"], found["held"], found["lucky"]
+
+
+@pytest.mark.parametrize("size", SIZES, ids=["wide", "phone"])
+def test_hold_and_pay_with_a_reload_at_each_step(shop: Instance, visitors: Visitors, size: dict[str, Any]) -> None:
+    """What was said before a reload is said after it: held, waiting, paid with the order's number."""
+    item = priced(shop)
+    page = visitors.visit(item.at(shop), **size)
+    holds(page)
+    for reloaded in (False, True):
+        if reloaded:
+            page.reload()
+        expect(outcome(page)).to_contain_text("It's held for you")
+        shows(page, phase="Held for you: pay within", countdown=re.compile("^00:"), buy="Pay ¥199.00")
+        assert [(text, ratio) for text, ratio in contrasts(page) if ratio < 4.5] == []
+        assert fits(page)
+    press(page, "Pay ¥199.00")
+    expect(page.get_by_role("heading", name="Payment")).to_be_visible()
+    assert fits(page)
+    page.goto(item.at(shop))  # without having paid: by hand, or in another window
+    shows(page, headline="Waiting for your payment")
+    page.reload()
+    shows(page, headline="Waiting for your payment")
+    goes_to_pay(page, "pay")
+    shows(page, headline="Paid. It's yours!")
+    for _ in range(2):
+        shows(page, headline="Paid. It's yours!", left="2", buy="Buy one more for ¥199.00")
+        expect(page.locator("#order a")).to_have_text(re.compile("^[0-9A-F]{4}-[0-9A-F]{4}$"))
+        expect(page.get_by_role("region", name="Your orders").get_by_role("listitem")).to_have_count(1)
+        page.reload()
+    assert levels(shop, item) == (2, 0, 1)
+
+
+def test_the_time_runs_out_and_the_buyer_tries_again(shop: Instance, visitors: Visitors) -> None:
+    """The page asks the service what became of the hold, and then the button holds another unit."""
+    item = priced(shop, 1, hold_s=1, pay_s=1)
+    page = visitors.visit(item.at(shop))
+    press(page, re.compile("^Buy one"))
+    shows(page, headline="The time to pay has run out", left="1")
+    page.reload()
+    shows(page, headline="The time to pay has run out")
+    item.terms(hold_s=600, pay_s=600)
+    press(page, "Try again")
+    shows(page, headline="It's held for you")
+    page.locator("#cancel").click()
+    shows(page, headline="Given back", left="1", buy=re.compile("^Buy one"))
+    assert levels(shop, item) == (1, 0, 0)
+
+
+def test_a_card_is_declined_and_another_one_pays(shop: Instance, visitors: Visitors) -> None:
+    """A failed payment releases nothing, even if it is told after the one that succeeded."""
+    item = priced(shop)
+    page = visitors.visit(item.at(shop))
+    holds(page)
+    goes_to_pay(page, "decline")
+    expect(page.get_by_role("status")).to_have_text("The card was declined. Try another one.")
+    page.locator("button[value=pay]").click()
+    shows(page, headline="Paid. It's yours!")
+    assert levels(shop, item) == (2, 0, 1)
+
+
+def test_two_tabs_show_one_hold(shop: Instance, visitors: Visitors) -> None:
+    """What one tab does to it, the other one shows."""
+    item = priced(shop)
+    one = visitors.visit(item.at(shop))
+    two = one.context.new_page()
+    two.goto(item.at(shop))
+    holds(one)
+    shows(two, headline="It's held for you", buy="Pay ¥199.00")
+    assert levels(shop, item) == (2, 1, 0)
+    two.locator("#cancel").click()
+    shows(one, headline="Given back")
+    assert levels(shop, item) == (3, 0, 0)
+
+
+def test_money_that_is_too_much_or_too_late_comes_back(shop: Instance, visitors: Visitors) -> None:
+    """Who pays twice has one order; who pays when the unit is gone has none; both read that money comes back."""
+    item = priced(shop, 2)
+    page = visitors.visit(item.at(shop))
+    holds(page)
+    goes_to_pay(page, "twice")
+    expect(outcome(page)).to_contain_text("You paid more than once")
+    item.terms(hold_s=2, pay_s=2)
+    late = visitors.visit(item.at(shop))
+    press(late, re.compile("^Buy one"))
+    goes_to_pay(late, "late")
+    wish = {"sku": item.sku, "buyer": "zoe"}  # who presses all the time, and is faster than the payment
+    eventually(
+        lambda: (
+            late.wait_for_timeout(50)
+            or httpx.post(f"{shop.url}/stock/reduce", params=wish).headers["X-Seckill-Outcome"] == "sold"
+        ),
+        "the unit is sold to somebody else",
+    )
+    shows(late, headline="Your money comes back")
+    assert levels(shop, item) == (0, 0, 2)
+
+
+def test_all_units_are_held(shop: Instance, visitors: Visitors) -> None:
+    """It is not sold out while others have not paid; the button opens when one gives back."""
+    item = priced(shop, 1)
+    first, second = (visitors.visit(item.at(shop)) for _ in range(2))
+    holds(first)
+    shows(second, phase="All units are held", buy="All units are held")
+    first.locator("#cancel").click()
+    shows(second, buy="Buy one for ¥199.00")
+
+
+def test_without_a_price_the_page_sells_at_once(shop: Instance, visitors: Visitors) -> None:
+    """As ever: one press, one order."""
+    item = Item(shop, 1)
+    page = visitors.visit(item.at(shop))
+    press(page, "Buy one")
+    expect(outcome(page)).to_contain_text("It's yours!")
+    assert levels(shop, item) == (0, 0, 1)

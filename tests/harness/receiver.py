@@ -1,0 +1,105 @@
+"""A shop that receives events: a real HTTP server, which verifies each one, and fails as it is told."""
+
+import asyncio
+import base64
+import socket
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import standardwebhooks
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from lab.servers.process import free_port
+
+SECRET = "whsec_" + base64.b64encode(b"a shop's secret of 32 bytes: ok!").decode()
+Decide = Callable[[dict[str, Any]], Awaitable[Response | None]]
+
+
+async def accept(_: dict[str, Any]) -> Response | None:
+    return None
+
+
+class Receiver:
+    """`got`: the events that were accepted, oldest first; `tried`: all that came, with the time.
+
+    `decide` may answer otherwise than with 200.
+    """
+
+    def __init__(self) -> None:
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}/events"
+        self.decide: Decide = accept
+        self.got: list[dict[str, Any]] = []
+        self.ids: list[str] = []
+        self.tried: list[tuple[float, dict[str, Any]]] = []
+        self.now = self.most = 0
+        self._server: uvicorn.Server | None = None
+        self._serving: asyncio.Task[None] | None = None
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Return the settings of an instance that delivers here, quickly."""
+        return {"webhook_url": self.url, "webhook_secret": SECRET, "webhook_retry_s": 0.1}
+
+    async def _receive(self, request: Request) -> Response:
+        event = standardwebhooks.Webhook(SECRET).verify(await request.body(), dict(request.headers))
+        self.tried.append((time.time(), event))
+        self.now += 1
+        self.most = max(self.most, self.now)
+        try:
+            answer = await self.decide(event)
+        finally:
+            self.now -= 1
+        if answer is not None:
+            return answer
+        self.got.append(event)
+        self.ids.append(request.headers["webhook-id"])
+        return Response()
+
+    async def open(self) -> None:
+        """Listen."""
+        app = Starlette(routes=[Route("/events", self._receive, methods=["POST"])])
+        self._server = uvicorn.Server(uvicorn.Config(app, port=self.port, log_level="error", lifespan="off"))
+        listening = socket.socket()
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(("127.0.0.1", self.port))
+        self._serving = asyncio.create_task(self._server._serve([listening]))
+        while not self._server.started:
+            await asyncio.sleep(0.01)
+
+    async def close(self) -> None:
+        """Go away: connections are refused."""
+        assert self._server is not None
+        assert self._serving is not None
+        self._server.should_exit = True
+        await self._serving
+
+    def of(self, order_id: str) -> list[tuple[int, str]]:
+        """Return the numbers and types of an order's events in the order in which they were accepted first."""
+        found = [(one["data"]["number"], one["type"]) for one in self.got if one["data"]["order"] == order_id]
+        return list(dict.fromkeys(found))
+
+    def by_order(self) -> dict[str, list[int]]:
+        """Return the numbers of each order's events, as they were accepted, repetitions left out."""
+        found: defaultdict[str, dict[int, None]] = defaultdict(dict)
+        for one in self.got:
+            found[one["data"]["order"]][one["data"]["number"]] = None
+        return {order: list(numbers) for order, numbers in found.items()}
+
+
+@asynccontextmanager
+async def receiver() -> AsyncIterator[Receiver]:
+    """Run a receiver."""
+    one = Receiver()
+    await one.open()
+    try:
+        yield one
+    finally:
+        await one.close()

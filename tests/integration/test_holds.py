@@ -1,0 +1,415 @@
+"""Units are held, paid, given back and sold again, on real servers."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+
+from app.errors import BuyerRequired, HoldsNotPossible, KeyReused
+from app.sale import Answer, Cancel, Confirm, Extend, Hold, Purchase, Refund
+from app.stock import EventKind, OrderState
+from lab.servers import EtcdMember, MariaDB, Valkey
+from tests.harness.servers import ask, optional
+from tests.harness.shop import shop
+from tests.harness.waiting import eventually_async
+
+SHORT_S = 1.0  # the shortest hold that there is
+
+
+@pytest.fixture(scope="module")
+def mariadb_server() -> Iterator[MariaDB]:
+    with optional(MariaDB) as server:
+        yield server
+
+
+@pytest.fixture(params=["valkey", "mariadb"])
+def store(request: pytest.FixtureRequest) -> str:
+    """Return the URL of a real server of each kind, which is empty."""
+    if request.param == "valkey":
+        valkey: Valkey = request.getfixturevalue("valkey")
+        return valkey.url
+    server: MariaDB = request.getfixturevalue("mariadb_server")
+    ask(server, "DO 0", *(f"DELETE FROM {name}" for (name,) in ask(server, "SHOW TABLES")))
+    return server.url
+
+
+@pytest.fixture
+async def one(etcd: EtcdMember, store: str) -> AsyncIterator[Any]:
+    """A sale whose holds last."""
+    async with shop(etcd.endpoint, store, purchase_timeout_ms=60_000) as one:
+        yield one
+
+
+@pytest.fixture
+async def brief(etcd: EtcdMember, store: str) -> AsyncIterator[Any]:
+    """A sale whose holds run out at once, and nobody but buyers gives back."""
+    async with shop(etcd.endpoint, store, hold_s=SHORT_S, pay_s=SHORT_S, grace_s=0) as one:
+        yield one
+
+
+async def hold(one: Any, buyer: str, quantity: int = 1, **fields: Any) -> Answer:
+    answer: Answer = await one.buy(Hold(quantity, "default", buyer, **fields))
+    return answer
+
+
+def about(answer: Answer) -> tuple[str, str, str]:
+    assert answer.order_id is not None
+    sku, number, secret = answer.order_id.split("~")
+    return sku, number, secret
+
+
+async def confirm(one: Any, answer: Answer, ref: str, **fields: Any) -> Answer:
+    found: Answer = await one.buy(Confirm(*about(answer), ref, **fields))
+    return found
+
+
+async def units(one: Any) -> tuple[int, int, int]:
+    """Units left, held and sold; the audit agrees with them."""
+    audit = await one.audit("default")
+    assert audit.consistent, audit.violations
+    return audit.stock, audit.held, audit.lucky
+
+
+async def kinds(one: Any, answer: Answer) -> list[str]:
+    """What has happened to an order: as its record says, and as the journal does."""
+    order = await one.order(answer.order_id)
+    journal = await one.sale.store.journal("default", limit=1000)
+    own = [event for event in journal if event.order_id == answer.order_id]
+    assert [event.number for event in own] == list(range(1, len(own) + 1))
+    if order.record is not None:
+        assert [(step.kind, step.token, step.batch_id) for step in order.record.steps] == [
+            (event.kind, event.token, event.batch_id) for event in own
+        ]
+    return [str(event.kind) for event in own]
+
+
+async def ran_out(one: Any, answer: Answer) -> None:
+    """Wait until a hold has run out, by the store's clock, and was given back."""
+
+    async def is_over() -> bool:
+        await one.give_back("default")
+        order = await one.order(answer.order_id)
+        return order.state is OrderState.EXPIRED
+
+    await eventually_async(is_over, "the hold runs out")
+
+
+async def test_from_hold_to_payment(one: Any) -> None:
+    """A unit is held, then paid; each step moves it from one place to the next."""
+    await one.set_stock("default", 2)
+    held = await hold(one, "ann", ref="order 7")
+    assert (held.outcome, held.record.ref, held.record.state) == ("held", "order 7", "held")
+    assert await units(one) == (1, 1, 0)
+    paid = await confirm(one, held, "p1")
+    assert (paid.outcome, paid.record.payment_ref, paid.order_id) == ("confirmed", "p1", held.order_id)
+    assert await units(one) == (1, 0, 1)
+    assert await kinds(one, held) == ["held", "confirmed"]
+    again = await confirm(one, held, "p1")
+    assert again.outcome == "already_confirmed"
+    assert await units(one) == (1, 0, 1)
+    (order,) = await one.orders("default")
+    assert (order.state, order.buyer, order.record.payment_ref) == (OrderState.CONFIRMED, "ann", "p1")
+
+
+async def test_refusals_are_values(one: Any) -> None:
+    """A hold gets the same refusals as a purchase; purchases and holds take from the same units."""
+    await one.set_stock("default", 1, terms={"limit_per_buyer": 1})
+    assert (await one.buy(Purchase(1, "default", "ann"))).outcome == "sold"
+    assert (await hold(one, "ann")).outcome == "sold_out"
+    await one.set_stock("default", 5)
+    assert (await hold(one, "ann")).outcome == "limit_reached"
+    assert (await hold(one, "bob")).outcome == "held"
+    assert (await one.buy(Purchase(1, "default", "bob"))).outcome == "limit_reached"
+    with pytest.raises(BuyerRequired):
+        await one.buy(Hold())
+    await one.set_stock("default", 0, add=True, terms={"ends_at": 1.0})
+    assert (await hold(one, "cid")).outcome == "ended"
+    assert await units(one) == (4, 1, 1)
+
+
+async def test_own_hold_never_blocks(one: Any) -> None:
+    """A buyer who comes again, in a second tab, is shown their hold: at the limit, and when nothing is left."""
+    await one.set_stock("default", 1, terms={"limit_per_buyer": 1})
+    first, second = await hold(one, "ann"), await hold(one, "ann")
+    assert (second.outcome, second.order_id) == ("held", first.order_id)
+    assert (await hold(one, "bob")).outcome == "sold_out"
+    assert await units(one) == (0, 1, 0)
+    await one.buy(Cancel(*about(first)))
+    assert (await hold(one, "bob")).outcome == "held"
+    assert (await hold(one, "ann")).outcome == "sold_out"
+
+
+async def test_a_key_holds_once(one: Any) -> None:
+    """The same key gets the same hold, as it stands now; with other words it is refused. Each command has own keys."""
+    await one.set_stock("default", 5)
+    first = await hold(one, "ann", key="k")
+    assert not first.replayed
+    await one.buy(Extend(*about(first), key="k"))
+    second = await hold(one, "ann", key="k")
+    assert (second.order_id, second.replayed, second.record.extended) == (first.order_id, True, True)
+    with pytest.raises(KeyReused):
+        await hold(one, "ann", 2, key="k")
+    paid = await confirm(one, first, "p1", key="k")
+    repeated = await confirm(one, first, "p1", key="k")
+    assert (paid.outcome, paid.replayed, repeated.outcome, repeated.replayed) == ("confirmed", False, "confirmed", True)
+    with pytest.raises(KeyReused):
+        await confirm(one, first, "p2", key="k")
+    assert (await one.buy(Purchase(1, "default", "ann", "k"))).outcome == "sold"
+    assert await units(one) == (3, 0, 2)
+
+
+@pytest.mark.parametrize("rounds", [20])
+async def test_return_page_and_callback(etcd: EtcdMember, store: str, rounds: int) -> None:
+    """Two instances confirm at the same instant: one order, one event, and both are told which."""
+    async with shop(etcd.endpoint, store) as one, shop(etcd.endpoint, store, instance="two") as two:
+        await one.set_stock("default", rounds)
+        for number in range(rounds):
+            held = await hold(one, f"buyer {number}")
+            told = await asyncio.gather(confirm(one, held, f"p{number}"), confirm(two, held, f"p{number}"))
+            assert Counter(str(answer.outcome) for answer in told) == {"confirmed": 1, "already_confirmed": 1}
+            assert await kinds(one, held) == ["held", "confirmed"]
+        assert await units(one) == (0, 0, rounds)
+
+
+async def test_a_second_payment_is_given_back(one: Any) -> None:
+    """Of two payments for an order the first counts; the second is owed, each time that it is announced."""
+    await one.set_stock("default", 2)
+    held, other = await hold(one, "ann"), await hold(one, "bob")
+    await confirm(one, held, "p1")
+    for _ in range(2):
+        second = await confirm(one, held, "p2")
+        assert (second.outcome, second.refund, second.record.payment_ref) == ("duplicate_payment", "p2", "p1")
+    assert (await confirm(one, other, "p1")).outcome == "payment_ref_in_use"
+    assert (await confirm(one, other, "p2")).outcome == "payment_ref_in_use"
+    assert await kinds(one, held) == ["held", "confirmed", "refund_due"]
+    back = await one.buy(Refund(*about(held), restock=True, payment_ref="p2"))
+    assert (back.outcome, back.record.state, back.record.refunds_due) == ("refunded", OrderState.CONFIRMED, ())
+    assert await units(one) == (0, 1, 1)  # the order whose first payment counts is untouched
+    again = await one.buy(Refund(*about(held), restock=True, payment_ref="p2"))
+    assert again.outcome == "already_refunded"
+
+
+async def test_a_late_payment(brief: Any) -> None:
+    """A payment after the end takes a unit if there is one, and is owed if there is none."""
+    await brief.set_stock("default", 1)
+    held = await hold(brief, "ann")
+    await ran_out(brief, held)
+    assert await units(brief) == (1, 0, 0)
+    late = await confirm(brief, held, "p1")
+    assert late.outcome == "confirmed"
+    assert await units(brief) == (0, 0, 1)
+    assert await kinds(brief, held) == ["held", "expired", "confirmed"]
+
+    await brief.set_stock("default", 1)
+    lost = await hold(brief, "bob")
+    await ran_out(brief, lost)
+    assert (await brief.buy(Purchase(1, "default", "cid"))).outcome == "sold"
+    for _ in range(2):
+        owed = await confirm(brief, lost, "p2")
+        assert (owed.outcome, owed.refund) == ("refund_due", "p2")
+    assert await kinds(brief, lost) == ["held", "expired", "refund_due"]
+    assert (await brief.buy(Refund(*about(lost), restock=True))).outcome == "refunded"
+    assert await units(brief) == (0, 0, 2)
+
+
+async def test_a_late_payment_respects_the_limit(brief: Any) -> None:
+    """A buyer who has bought something else meanwhile doesn't get more than the limit by paying late."""
+    await brief.set_stock("default", 3, terms={"limit_per_buyer": 1})
+    held = await hold(brief, "ann")
+    await ran_out(brief, held)
+    assert (await brief.buy(Purchase(1, "default", "ann"))).outcome == "sold"
+    assert (await confirm(brief, held, "p1")).outcome == "refund_due"
+    assert await units(brief) == (2, 0, 1)
+
+
+async def test_what_runs_out_is_sold_to_the_next(brief: Any) -> None:
+    """A buyer who comes after the end of a hold gets its units, without anybody's help."""
+    await brief.set_stock("default", 1)
+    held = await hold(brief, "ann")
+
+    async def bought() -> bool:
+        return (await brief.buy(Purchase(1, "default", "bob"))).outcome == "sold"
+
+    await eventually_async(bought, "the unit comes back")
+    assert (await brief.order(held.order_id)).state is OrderState.EXPIRED
+    assert await units(brief) == (0, 0, 1)
+
+
+async def test_units_come_back_without_buyers(etcd: EtcdMember, store: str) -> None:
+    """With nobody there, the auditor's instance gives back what has run out, however much it is."""
+    brief = {"hold_s": SHORT_S, "pay_s": SHORT_S, "grace_s": 0, "audit_interval_s": 0.2}
+    async with shop(etcd.endpoint, store, with_auditor=True, **brief) as one:
+        await one.set_stock("default", 700)
+        await asyncio.gather(*(hold(one, f"buyer {number}") for number in range(700)))
+        assert (await one.level("default")).held == 700
+
+        async def are_back() -> bool:
+            return (await one.level("default")).stock == 700
+
+        await eventually_async(are_back, "all units come back")
+        assert await units(one) == (700, 0, 0)
+
+
+async def test_grace(etcd: EtcdMember, store: str) -> None:
+    """After the deadline that the buyer sees, the unit is still theirs for the grace."""
+    async with shop(etcd.endpoint, store, hold_s=SHORT_S, pay_s=SHORT_S, grace_s=3600) as one:
+        await one.set_stock("default", 1)
+        held = await hold(one, "ann")
+        assert held.record.due_ms == held.record.pay_by_ms + 3_600_000
+
+        async def later() -> bool:
+            await one.give_back("default")
+            level = await one.level("default")
+            return level.due_in_s is not None and level.due_in_s < 3600 - 0.1
+
+        await eventually_async(later, "the deadline that the buyer sees passes")
+        assert (await hold(one, "bob")).outcome == "sold_out"
+        assert (await confirm(one, held, "p1")).outcome == "confirmed"
+        assert await units(one) == (0, 0, 1)
+
+
+async def test_extension(one: Any) -> None:
+    """The second window begins when the buyer goes to pay: once, and never shorter than the first."""
+    await one.set_stock("default", 1, terms={"hold_s": 100, "pay_s": 50})
+    held = await hold(one, "ann")
+    first = await one.buy(Extend(*about(held)))
+    assert (first.outcome, first.record.extended) == ("extended", True)
+    assert first.record.pay_by_ms >= held.record.pay_by_ms
+    second = await one.buy(Extend(*about(held)))
+    assert (second.outcome, second.record.pay_by_ms) == ("already_extended", first.record.pay_by_ms)
+    await confirm(one, held, "p1")
+    assert (await one.buy(Extend(*about(held)))).outcome == "confirmed"
+    assert await units(one) == (0, 0, 1)
+
+
+async def test_an_extended_hold_does_not_expire(etcd: EtcdMember, store: str) -> None:
+    """Whoever gives back looks at the deadline of now, and not at that of before."""
+    async with shop(etcd.endpoint, store, hold_s=SHORT_S, pay_s=3600, grace_s=0) as one:
+        await one.set_stock("default", 2)
+        kept, lost = await hold(one, "ann"), await hold(one, "bob")
+        assert (await one.buy(Extend(*about(kept)))).outcome == "extended"
+        await ran_out(one, lost)
+        assert (await one.order(kept.order_id)).state is OrderState.HELD
+        assert await units(one) == (1, 1, 0)
+
+
+async def test_cancellation(one: Any) -> None:
+    """A cancellation gives the units back at once; a payment after it is owed; after a payment it changes nothing."""
+    await one.set_stock("default", 3)
+    held = await hold(one, "ann", 2)
+    assert (await one.buy(Cancel(*about(held)))).outcome == "cancelled"
+    assert await units(one) == (3, 0, 0)
+    assert (await one.buy(Cancel(*about(held)))).outcome == "already_cancelled"
+    assert (await confirm(one, held, "p1")).outcome == "refund_due"
+    paid = await hold(one, "bob", 2)
+    await confirm(one, paid, "p2")
+    assert (await one.buy(Cancel(*about(paid)))).outcome == "confirmed"
+    assert await units(one) == (1, 0, 2)
+
+
+@pytest.mark.parametrize("restock", [True, False])
+async def test_refund(one: Any, restock: bool) -> None:
+    """A refund gives a unit back to the stock if it is to be sold again; the buyer may buy again in any case."""
+    await one.set_stock("default", 3, terms={"limit_per_buyer": 1})
+    held = await hold(one, "ann")
+    await confirm(one, held, "p1")
+    sold = await one.buy(Purchase(1, "default", "bob"))
+    for order in (held, sold):
+        back = await one.buy(Refund(*about(order), restock=restock, by="kim"))
+        assert (back.outcome, back.record.state) == ("refunded", OrderState.REFUNDED)
+        assert (await one.buy(Refund(*about(order), restock=restock))).outcome == "already_refunded"
+        assert (await one.order(order.order_id)).state is OrderState.REFUNDED
+    assert await units(one) == ((3, 0, 0) if restock else (1, 0, 2))
+    assert await kinds(one, held) == ["held", "confirmed", "refunded"]
+    assert await kinds(one, sold) == ["sold", "refunded"]
+    assert (await hold(one, "ann")).outcome == "held"
+
+
+async def test_the_amount(one: Any) -> None:
+    """A payment of another amount than the price confirms nothing, and is noted once for the operator."""
+    await one.set_stock("default", 5, terms={"price": 499, "currency": "EUR"})
+    held = await hold(one, "ann", 2)
+    assert (held.record.price, held.record.currency, held.record.to_pay) == (499, "EUR", 998)
+    for _ in range(2):
+        assert (await confirm(one, held, "p1", amount=499)).outcome == "amount_mismatch"
+    assert (await confirm(one, held, "p1", amount=998, currency="USD")).outcome == "amount_mismatch"
+    assert await kinds(one, held) == ["held", "amount_mismatch", "amount_mismatch"]
+    assert (await confirm(one, held, "p1", amount=998, currency="EUR")).outcome == "confirmed"
+    assert await units(one) == (3, 0, 2)
+
+
+async def test_orders_of_nobody(one: Any) -> None:
+    """An order's number without its secret is no order; an order that was sold at once waits for no payment."""
+    await one.set_stock("default", 2)
+    held = await hold(one, "ann")
+    sku, number, _ = about(held)
+    for command in (
+        Confirm(sku, number, 32 * "0", "p1"),
+        Extend(sku, number, 32 * "0"),
+        Cancel(sku, number, 32 * "0"),
+        Refund(sku, number, 32 * "0", restock=True),
+        Confirm(sku, "1-1", 32 * "0", "p1"),
+    ):
+        assert (await one.buy(command)).outcome == "not_found"
+    sold = await one.buy(Purchase(1, "default", "bob"))
+    assert (await confirm(one, sold, "p1")).outcome == "not_found"
+    assert await units(one) == (0, 1, 1)
+
+
+async def test_all_in_one_batch(one: Any) -> None:
+    """Purchases, holds, payments, cancellations of many buyers at once: each unit is in one place."""
+    await one.set_stock("default", 300)
+    first = await asyncio.gather(*(hold(one, f"buyer {number}") for number in range(300)))
+    assert {str(answer.outcome) for answer in first} == {"held"}
+    commands: list[Any] = []
+    for number, answer in enumerate(first):
+        commands += [
+            [Confirm(*about(answer), f"p{number}")],
+            [Cancel(*about(answer))],
+            [Extend(*about(answer)), Confirm(*about(answer), f"p{number}"), Confirm(*about(answer), f"q{number}")],
+        ][number % 3]
+        commands.append(Purchase(1, "default", f"other {number}"))
+    answers = await asyncio.gather(*(one.buy(command) for command in commands))
+    told = Counter(
+        f"{type(command).__name__} {answer.outcome}" for command, answer in zip(commands, answers, strict=True)
+    )
+    assert told["Confirm confirmed"] == 200
+    assert told["Confirm duplicate_payment"] == 100
+    assert told["Cancel cancelled"] == 100
+    assert told["Purchase sold"] + told["Purchase sold_out"] == 300
+    assert await units(one) == (100 - told["Purchase sold"], 0, 200 + told["Purchase sold"])
+    level = await one.level("default")
+    events = Counter(str(event.kind) for event in await one.sale.store.journal("default", limit=5000))
+    assert events[EventKind.CONFIRMED] == 200
+    assert level.stock + level.held + level.lucky == 300
+
+
+async def test_a_new_sale_forgets_holds(one: Any) -> None:
+    """A new sale begins with all of its units; a payment for an order of before finds none."""
+    await one.set_stock("default", 5)
+    held = await hold(one, "ann")
+    await one.set_stock("default", 5, new_sale=True)
+    assert await units(one) == (5, 0, 0)
+    assert (await confirm(one, held, "p1")).outcome == "not_found"
+    await one.give_back("default")
+    assert await units(one) == (5, 0, 0)
+
+
+async def test_a_restock_keeps_holds(one: Any) -> None:
+    """Units that are held stay held when the stock is set, and count in the sum."""
+    await one.set_stock("default", 5)
+    held = await hold(one, "ann", 2)
+    await one.set_stock("default", 10)
+    assert await units(one) == (10, 2, 0)
+    await confirm(one, held, "p1")
+    assert await units(one) == (10, 0, 2)
+
+
+async def test_no_holds_without_a_guard(etcd: EtcdMember, valkey: Valkey) -> None:
+    """The articles' store, which checks nothing, sells and doesn't hold."""
+    async with shop(etcd.endpoint, valkey.url, guard="none") as one:
+        await one.set_stock("default", 5)
+        with pytest.raises(HoldsNotPossible):
+            await hold(one, "ann")

@@ -1,0 +1,142 @@
+"""Holds over HTTP: outcomes with 200, problem documents for all else, and rights."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+
+from lab.servers import EtcdMember, Valkey
+from tests.harness.shop import TOKEN, client
+
+SHOP = "shops-secret-token"
+OPERATOR = {"Authorization": f"Bearer {TOKEN}"}
+BACK_END = {"Authorization": f"Bearer {SHOP}"}
+
+
+@pytest.fixture
+async def http(etcd: EtcdMember, valkey: Valkey) -> AsyncIterator[httpx.AsyncClient]:
+    """An instance with a shop's token, and 5 units."""
+    async with client(etcd.endpoint, valkey.url, shop_token=SHOP) as http:
+        await http.put("/stock", json={"stock": 5, "new_sale": True, "forget_orders": "all"}, headers=OPERATOR)
+        yield http
+
+
+async def hold(http: httpx.AsyncClient, **wish: Any) -> dict[str, Any]:
+    answer = await http.post("/holds", json={"buyer": "ann"} | wish)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+async def test_the_flow(http: httpx.AsyncClient) -> None:
+    """Hold, extend, confirm, look, refund."""
+    held = await hold(http, quantity=2, ref="order 7")
+    assert (held["outcome"], held["state"], held["ref"], held["quantity"]) == ("held", "held", "order 7", 2)
+    assert held["pay_by"] > held["now"]
+    path = f"/holds/{held['id']}"
+    assert (await http.post(f"{path}/extend")).json()["outcome"] == "extended"
+    paid = await http.post(f"{path}/confirm", json={"payment_ref": "p1"}, headers=BACK_END)
+    assert (paid.status_code, paid.json()["outcome"], paid.json()["payment_ref"]) == (200, "confirmed", "p1")
+    assert (await http.get(path)).json()["state"] == "confirmed"
+    assert (await http.get(f"/orders/{held['id']}")).json()["state"] == "confirmed"
+    stock = (await http.get("/stock")).json()
+    assert (stock["stock"], stock["held"], stock["lucky"]) == (3, 0, 2)
+    back = await http.post(f"/orders/{held['id']}/refund", json={"restock": True}, headers=OPERATOR)
+    assert (back.json()["outcome"], back.json()["state"]) == ("refunded", "refunded")
+    assert (await http.get("/stock")).json()["stock"] == 5
+
+
+async def test_rights(http: httpx.AsyncClient) -> None:
+    """The shop's back end and operators confirm, nobody else; operators alone refund."""
+    held = await hold(http)
+    path = f"/holds/{held['id']}/confirm"
+    for headers in ({}, {"Authorization": "Bearer wrong-token"}):
+        answer = await http.post(path, json={"payment_ref": "p1"}, headers=headers)
+        assert (answer.status_code, answer.headers["WWW-Authenticate"]) == (401, "Bearer")
+    assert (await http.post(path, json={"payment_ref": "p1"}, headers=OPERATOR)).json()["outcome"] == "confirmed"
+    for headers in ({}, BACK_END):
+        answer = await http.post(f"/orders/{held['id']}/refund", json={"restock": True}, headers=headers)
+        assert answer.status_code == 401
+
+
+async def test_without_a_token_nobody_confirms(etcd: EtcdMember, valkey: Valkey) -> None:
+    """No token: switched off, and the answer says by which setting; in a rehearsal anybody may."""
+    for rehearsal, status in ((False, 403), (True, 200)):
+        async with client(etcd.endpoint, valkey.url, admin_token=None, rehearsal=rehearsal) as http:
+            answer = await http.post("/holds/x/confirm", json={"payment_ref": "p1"})
+            assert answer.status_code == status
+            told = answer.json()
+            assert "SECKILL_SHOP_TOKEN" in told["detail"] if status == 403 else told["outcome"] == "not_found"
+
+
+@pytest.mark.parametrize(
+    ("wish", "field"),
+    [
+        ({"quantity": 0, "buyer": "ann"}, "quantity"),
+        ({"quantity": "1", "buyer": "ann"}, "quantity"),
+        ({"quantity": 101, "buyer": "ann"}, "quantity"),
+        ({"buyer": ""}, "buyer"),
+        ({"buyer": "a\nb"}, "buyer"),
+        ({}, "buyer"),
+        ({"buyer": "ann", "sku": "a b"}, "sku"),
+        ({"buyer": "ann", "ref": 101 * "x"}, "ref"),
+        ({"buyer": "ann", "qantity": 2}, "qantity"),
+        ([], "body"),
+    ],
+)
+async def test_a_wish_that_is_none(http: httpx.AsyncClient, wish: Any, field: str) -> None:
+    """The field is named, and nothing is held."""
+    answer = await http.post("/holds", json=wish)
+    assert (answer.status_code, answer.headers["Content-Type"]) == (422, "application/problem+json")
+    assert [error["field"] for error in answer.json()["errors"]] == [field]
+    assert (await http.get("/stock")).json()["held"] == 0
+
+
+async def test_requests_that_are_none(http: httpx.AsyncClient) -> None:
+    """No JSON, parameters, a page of another site, a body that is too large, an unknown item: each is named."""
+    assert (await http.post("/holds", content=b"{")).status_code == 422
+    assert (await http.post("/holds?buyer=ann", json={"buyer": "ann"})).status_code == 422
+    foreign = await http.post("/holds", json={"buyer": "ann"}, headers={"Origin": "http://evil.example"})
+    assert foreign.status_code == 403
+    assert (await http.post("/holds", json={"buyer": 9000 * "x"})).status_code == 413
+    assert (await http.post("/holds", json={"buyer": "ann", "sku": "nothing"})).status_code == 404
+    assert (await http.get("/holds/nothing")).status_code == 404
+    held = await hold(http)
+    for wrong in ({}, {"payment_ref": ""}, {"payment_ref": "p", "amount": -1}, {"payment_ref": "p", "currency": "eur"}):
+        answer = await http.post(f"/holds/{held['id']}/confirm", json=wrong, headers=BACK_END)
+        assert answer.status_code == 422
+    assert (await http.post(f"/holds/{held['id']}/cancel", json={"now": True})).status_code == 422
+    assert (await http.get("/stock")).json()["held"] == 1
+
+
+async def test_keys(http: httpx.AsyncClient) -> None:
+    """The draft's quoted key and the bare one are the same; other words with it are refused."""
+    wish = {"buyer": "ann"}
+    first = (await http.post("/holds", json=wish, headers={"Idempotency-Key": "k"})).json()
+    again = (await http.post("/holds", json=wish, headers={"Idempotency-Key": '"k"'})).json()
+    assert (again["id"], again["replayed"]) == (first["id"], True)
+    other = await http.post("/holds", json=wish | {"quantity": 2}, headers={"Idempotency-Key": "k"})
+    assert (other.status_code, other.json()["errors"][0]["field"]) == (422, "Idempotency-Key")
+
+
+async def test_request_ids(http: httpx.AsyncClient) -> None:
+    """A request's id is taken or made, given back, and kept with the order."""
+    answer = await http.post("/holds", json={"buyer": "ann"}, headers={"X-Request-Id": "r-1"})
+    assert (answer.headers["X-Request-Id"], answer.json()["request_id"]) == ("r-1", "r-1")
+    made = (await http.post("/holds", json={"buyer": "bob"})).headers["X-Request-Id"]
+    assert len(made) == 16
+    wrong = await http.post("/holds", json={"buyer": "ann"}, headers={"X-Request-Id": "a b"})
+    assert wrong.status_code == 422
+
+
+async def test_terms_of_an_item(http: httpx.AsyncClient) -> None:
+    """Windows and price are terms of the item; the hold carries its price."""
+    terms = {"hold_s": 30, "pay_s": 40, "price": 250, "currency": "EUR"}
+    set_ = await http.put("/stock", json=terms, headers=OPERATOR)
+    assert (set_.status_code, set_.json()["price"]) == (200, 250)
+    held = await hold(http, quantity=2)
+    assert (held["to_pay"], held["currency"]) == (500, "EUR")
+    assert held["pay_by"] - held["now"] < 31
+    wrong = await http.post(f"/holds/{held['id']}/confirm", json={"payment_ref": "p1", "amount": 1}, headers=BACK_END)
+    assert (wrong.status_code, wrong.json()["outcome"], wrong.json()["state"]) == (200, "amount_mismatch", "held")

@@ -1,0 +1,302 @@
+"""Operators find orders, see their life, cancel, refund, export, and remove a buyer's name."""
+
+import asyncio
+import csv
+import io
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+import redis
+from click.testing import Result
+from typer.testing import CliRunner
+
+from app.cli import app
+from lab.servers import EtcdMember, Valkey
+from tests.harness.shop import TOKEN, client, lock_url
+
+OPERATOR = {"Authorization": f"Bearer {TOKEN}"}
+
+
+@pytest.fixture
+async def http(etcd: EtcdMember, valkey: Valkey) -> AsyncIterator[httpx.AsyncClient]:
+    """An instance with 9 units at 499 cents."""
+    async with client(etcd.endpoint, valkey.url) as http:
+        http.headers.update(OPERATOR)
+        terms = {"price": 499, "currency": "EUR"}
+        await http.put("/stock", json={"stock": 9, "new_sale": True, "forget_orders": "all", **terms})
+        yield http
+
+
+@pytest.fixture
+def env(etcd: EtcdMember, valkey: Valkey) -> dict[str, str]:
+    return {"SECKILL_LOCK": lock_url(etcd.endpoint), "SECKILL_STORE": valkey.url}
+
+
+async def hold(http: httpx.AsyncClient, buyer: str, **wish: Any) -> str:
+    answer = await http.post("/holds", json={"buyer": buyer, **wish})
+    return str(answer.json()["id"])
+
+
+async def pay(http: httpx.AsyncClient, order: str, ref: str, amount: int = 499) -> str:
+    paid = {"payment_ref": ref, "amount": amount, "currency": "EUR"}
+    return str((await http.post(f"/holds/{order}/confirm", json=paid)).json()["outcome"])
+
+
+async def find(http: httpx.AsyncClient, **query: Any) -> list[dict[str, Any]]:
+    answer = await http.get("/orders", params=query)
+    assert answer.status_code == 200, answer.text
+    found: list[dict[str, Any]] = answer.json()["orders"]
+    return found
+
+
+async def seckill(*arguments: str, env: dict[str, str]) -> Result:
+    """Run the command beside this test's instance."""
+    return await asyncio.to_thread(CliRunner().invoke, app, arguments, env={"COLUMNS": "160", **env})
+
+
+def number_of(order: str) -> str:
+    return order.rpartition("~")[0]
+
+
+async def test_an_order_is_found(http: httpx.AsyncClient) -> None:
+    """By state, buyer, the shop's number, or its own with and without the secret; a wrong secret finds none."""
+    ann = await hold(http, "ann", ref="A-7", quantity=2)
+    bob = await hold(http, "bob", ref="B-1")
+    assert await pay(http, bob, "p1") == "confirmed"
+    await http.post("/stock/reduce", params={"buyer": "cy"})
+    cy = (await find(http))[2]["id"]
+    assert [one["id"] for one in await find(http)] == [ann, bob, cy]
+    for query, wanted in (
+        ({"state": "held"}, [ann]),
+        ({"state": "confirmed"}, [bob]),
+        ({"state": "sold"}, [cy]),
+        ({"buyer": "ann"}, [ann]),
+        ({"ref": "B-1"}, [bob]),
+        ({"number": ann}, [ann]),
+        ({"number": number_of(bob)}, [bob]),
+        ({"number": number_of(cy)}, [cy]),
+        ({"number": number_of(cy) + "~" + "0" * 32}, []),
+        ({"number": number_of(bob), "buyer": "ann"}, []),
+        ({"number": "default~1-0"}, []),
+        ({"number": "nonsense"}, []),
+        ({"buyer": "nobody"}, []),
+    ):
+        assert [one["id"] for one in await find(http, **query)] == wanted, query
+    (seen,) = await find(http, ref="A-7")
+    assert (seen["to_pay"], seen["currency"], seen["price"], seen["state"]) == (998, "EUR", 499, "held")
+    assert seen["pay_by"] > seen["sold_at"]
+    assert seen["token"] > 0
+    assert seen["request_id"]
+    assert (await http.get("/orders", params={"state": "odd"})).status_code == 422
+    assert (await http.get("/orders/export", headers={"Authorization": "none"})).status_code == 401
+
+
+async def test_pages_go_on_where_they_stopped(http: httpx.AsyncClient) -> None:
+    """A filter that matches little looks on from `next`, and says how far it looked."""
+    for buyer in ("ann", "bob", "ann", "bob"):
+        await http.post("/stock/reduce", params={"buyer": buyer})
+    first = (await http.get("/orders", params={"buyer": "bob", "limit": 1})).json()
+    assert (len(first["orders"]), first["looked"]) == (1, 2)
+    assert first["until"] == first["orders"][0]["sold_at"]
+    rest = (await http.get("/orders", params={"buyer": "bob", "after": first["next"]})).json()
+    assert (len(rest["orders"]), rest["looked"], rest["next"]) == (1, 2, None)
+
+
+async def test_what_needs_an_operator(http: httpx.AsyncClient) -> None:
+    """A wrong amount, and a payment to give back; the operator settles both, and is named in the life."""
+    wrong, twice = await hold(http, "ann"), await hold(http, "bob")
+    assert await pay(http, wrong, "p1", 1) == "amount_mismatch"
+    assert await pay(http, twice, "p2") == "confirmed"
+    assert await pay(http, twice, "p3") == "duplicate_payment"
+    assert [one["id"] for one in await find(http, state="attention")] == [wrong, twice]
+    answer = (await http.post(f"/orders/{number_of(wrong)}/cancel")).json()
+    assert answer == {"outcome": "cancelled", "order": wrong, "state": "cancelled"}
+    back = await http.post(f"/orders/{number_of(twice)}/refund", json={"restock": False, "payment_ref": "p3"})
+    assert (back.json()["outcome"], back.json()["state"]) == ("refunded", "confirmed")
+    assert await find(http, state="attention") == []
+    life = (await http.get(f"/orders/{number_of(wrong)}/history")).json()
+    assert [step["kind"] for step in life["steps"]] == ["held", "amount_mismatch", "cancelled"]
+    assert life["steps"][-1]["facts"] == {"by": "operator"}
+    assert all(step["token"].isdigit() and step["batch"] for step in life["steps"])
+    assert (await http.post("/orders/default~1-1/cancel")).json()["outcome"] == "not_found"
+    assert (await http.get("/orders/default~1-1/history")).status_code == 404
+    await http.post("/stock/reduce", params={"buyer": "cy"})
+    (sold,) = await find(http, state="sold")
+    life = (await http.get(f"/orders/{sold['id']}/history")).json()
+    assert [step["kind"] for step in life["steps"]] == ["sold"]
+
+
+async def test_the_export(http: httpx.AsyncClient) -> None:
+    """CSV that no spreadsheet computes, and JSON Lines; filtered as the list is, and without secrets."""
+    names = ("=1+1", "+ann", "-bob", "@cy", 'déjà, "vu"')
+    for name in names:
+        await hold(http, name, ref="R")
+    text = await http.get("/orders/export", params={"format": "csv"})
+    assert text.headers["Content-Type"] == "text/csv; charset=utf-8"
+    assert 'filename="orders-default.csv"' in text.headers["Content-Disposition"]
+    rows = list(csv.DictReader(io.StringIO(text.text)))
+    assert [one["buyer"] for one in rows] == ["'=1+1", "'+ann", "'-bob", "'@cy", names[4]]
+    lines = (await http.get("/orders/export", params={"format": "jsonl"})).text.splitlines()
+    assert [json.loads(line)["buyer"] for line in lines] == list(names)
+    orders = await find(http)
+    assert [one["order"] for one in rows] == [number_of(one["id"]) for one in orders]
+    assert not any(one["id"].rpartition("~")[2] in text.text for one in orders)
+    assert len((await http.get("/orders/export", params={"buyer": "+ann"})).text.splitlines()) == 2
+
+
+async def test_the_commands(http: httpx.AsyncClient, env: dict[str, str], tmp_path: Any) -> None:
+    """`seckill orders` finds, shows, cancels and refunds, and asks before it changes anything."""
+
+    async def run(*arguments: str) -> Result:
+        return await seckill("orders", *arguments, env=env)
+
+    ann, bob = await hold(http, "ann", ref="A-7"), await hold(http, "bob")
+    await pay(http, ann, "p1")
+    assert "A-7" in (await run("list", "--state", "confirmed")).stdout
+    for query in (("--ref", "A-7"), ("--buyer", "ann"), ("--number", ann), ("--number", number_of(ann))):
+        done = await run("find", *query, "--json")
+        assert [one["order"] for one in json.loads(done.stdout)] == [number_of(ann)], done.stderr
+    assert (await run("find", "--buyer", "nobody")).exit_code == 1
+    assert "confirmed" in (await run("show", number_of(ann))).stdout
+    assert "there is no order" in str((await run("show", "1-1")).exception)
+    assert (await run("refund", number_of(ann), "--restock")).exit_code == 1  # it asks
+    assert (await run("refund", number_of(ann), "--yes")).exit_code == 2
+    done = await run("refund", number_of(ann), "--restock", "--yes", "--by", "olga")
+    assert (done.exit_code, "refunded" in done.stdout) == (0, True), done.stderr
+    shown = json.loads((await run("show", ann, "--json")).stdout)
+    assert [step["kind"] for step in shown["steps"]] == ["held", "confirmed", "refunded"]
+    assert shown["steps"][-1]["facts"]["by"] == "olga"
+    assert (await run("cancel", number_of(bob), "--yes")).exit_code == 0
+    assert (await run("refund", number_of(bob), "--restock", "--yes")).exit_code == 1
+    file = tmp_path / "all.jsonl"
+    assert (await run("export", "--format", "jsonl", "--out", str(file))).exit_code == 0
+    assert len(file.read_text().splitlines()) == 2
+    assert (await run("export", "--state", "refunded")).stdout.count("\n") == 2
+
+
+def everything(port: int) -> str:
+    """All keys and values of a store."""
+    found: list[Any] = []
+    with redis.Redis(port=port, decode_responses=True) as store:
+        for key in store.scan_iter(count=1000):
+            read: Any = {
+                "string": store.get,
+                "hash": store.hgetall,
+                "stream": store.xrange,
+                "zset": lambda key: store.zrange(key, 0, -1),
+            }[store.type(key)]
+            found.append((key, read(key)))
+    return json.dumps(found, ensure_ascii=False)
+
+
+async def test_a_name_is_erased_while_a_sale_goes_on(
+    http: httpx.AsyncClient, env: dict[str, str], valkey: Valkey
+) -> None:
+    """The name is nowhere any more, orders and numbers are as they were, and nobody's purchase is lost."""
+    name = 'Änne "the/buyer" \\ 1'
+    held = await hold(http, name, ref="R-1", quantity=2)
+    await http.post("/stock/reduce", params={"buyer": name}, headers={"Idempotency-Key": "k-1"})
+    await http.post("/stock/reduce", params={"buyer": name, "quantity": 100}, headers={"Idempotency-Key": "k-2"})
+    paid = (await http.post("/holds", json={"buyer": name}, headers={"Idempotency-Key": "k-3"})).json()["id"]
+    await pay(http, paid, "p1")
+    await http.put("/stock", json={"stock": 900})
+    before = await find(http)
+    sold, stop = 0, asyncio.Event()
+
+    async def go_on() -> None:
+        nonlocal sold
+        while not stop.is_set():
+            answer = await http.post("/stock/reduce", params={"buyer": f"b{sold}"})
+            sold += answer.headers["X-Seckill-Outcome"] == "sold"
+
+    assert "nne" in everything(valkey.port)
+    selling = asyncio.create_task(go_on())
+    done = await seckill("buyers", "erase", name, "--yes", "--by", "olga", "--json", env=env)
+    stop.set()
+    await selling
+    assert json.loads(done.stdout) == {"default": 4}, done.stderr
+    left = everything(valkey.port)
+    assert "nne" not in left
+    assert "the/buyer" not in left
+    assert ":orders-copy" not in left
+    after = await find(http, limit=1000)
+    assert [one["id"] for one in after[:3]] == [one["id"] for one in before]
+    assert [(one["buyer"], one["state"]) for one in after[:3]] == [
+        ("erased", "held"),
+        ("erased", "sold"),
+        ("erased", "confirmed"),
+    ]
+    assert len(after) == 3 + sold
+    check = await seckill("check", env=env)
+    assert (check.exit_code, "consistent" in check.stdout) == (0, True), check.stdout
+    log = (await http.get("/log")).json()[0]
+    assert (log["by"], log["what"], log["after"]) == ("olga", "erase a buyer", {"erased": 4})
+    assert await pay(http, held, "p2", 998) == "confirmed"
+    assert json.loads((await seckill("buyers", "erase", name, "--yes", "--json", env=env)).stdout) == {}
+
+
+MANY = 100_000
+
+
+WRITE_MANY = """
+for number = tonumber(ARGV[1]), tonumber(ARGV[2]) do
+  local entry, secret, buyer = "1700000000000-" .. number, string.format("%032x", number), "b" .. number
+  local fields = {"quantity", "1", "buyer", buyer, "key", "", "secret", secret, "instance", "i", "token", "1",
+    "batch", "x", "epoch", "0"}
+  if number % 4 == 0 then
+    for _, one in ipairs({"kind", "held", "units", "-1 1 0", "facts", ""}) do fields[#fields + 1] = one end
+    redis.call("HSET", "seckill:{default}:records", entry, '{"secret":"' .. secret .. '","state":"held","quantity":1,'
+      .. '"buyer":"' .. buyer .. '","ref":"R' .. number .. '","pay_by_ms":4102444800000,"due_ms":4102444800000,'
+      .. '"steps":[["held",1700000000000,1,"x",{}]]}')
+  end
+  redis.call("XADD", "seckill:{default}:orders", entry, unpack(fields))
+  redis.call("HSET", "seckill:{default}:buyers", buyer, "1")
+end
+"""
+
+
+@pytest.fixture
+def many(valkey: Valkey) -> None:
+    """The default item with 100,000 orders, written as the scripts write them; a quarter of them held."""
+    with redis.Redis(port=valkey.port) as store:
+        store.flushall()
+        for first in range(1, MANY, 10_000):
+            store.eval(WRITE_MANY, 0, first, first + 9_999)
+        store.mset({"stock": 0, "lucky": MANY * 3 // 4})
+        initial = {"initial": MANY, "held": MANY // 4, "generation": 1, "last": f"1700000000000-{MANY}"}
+        store.hset("seckill:{default}:fence", mapping=initial)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("many")
+async def test_one_among_very_many(etcd: EtcdMember, valkey: Valkey, env: dict[str, str], tmp_path: Any) -> None:
+    """One of 100,000 orders is found by number, buyer and ref; all are exported, in pages; one buyer is erased."""
+    last = MANY - 4
+    number = f"default~1700000000000-{last}"
+    async with client(etcd.endpoint, valkey.url) as http:
+        http.headers.update(OPERATOR)
+        assert [one["buyer"] for one in await find(http, number=number)] == [f"b{last}"]
+        for query in ({"buyer": f"b{last}"}, {"ref": f"R{last}"}):
+            found, after, requests = [], None, 0
+            while True:
+                page = (await http.get("/orders", params=query | ({"after": after} if after else {}))).json()
+                assert page["looked"] <= 5000
+                found, after, requests = found + page["orders"], page["next"], requests + 1
+                if after is None:
+                    break
+            assert [number_of(one["id"]) for one in found] == [number]
+            assert requests <= MANY // 5000 + 1
+    file = tmp_path / "all.csv"
+    done = await seckill("orders", "export", "--out", str(file), env=env)
+    assert (done.exit_code, "100,000 orders" in done.stderr) == (0, True), done.stderr
+    with file.open(newline="") as text:
+        assert sum(1 for _ in csv.DictReader(text)) == MANY
+    assert file.stat().st_mode & 0o777 == 0o600
+    done = await seckill("buyers", "erase", f"b{last}", "--yes", "--json", env=env)
+    assert json.loads(done.stdout) == {"default": 1}, done.stderr
+    with redis.Redis(port=valkey.port, decode_responses=True) as store:
+        assert store.xlen("seckill:{default}:orders") == MANY
+        assert not store.hexists("seckill:{default}:buyers", f"b{last}")

@@ -1,0 +1,357 @@
+"""Events leave: at least once, in order per order, whatever the receiver does."""
+
+import asyncio
+import itertools
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import httpx
+import pytest
+from starlette.responses import Response
+
+from app.errors import FenceRefused, ForeignFence, StockChanged
+from app.main import open_sale
+from app.outbox import State, Wish
+from app.sale import Cancel, Confirm, Hold, Purchase
+from app.stock import Fence, Outbox
+from lab.servers import EtcdMember, Valkey
+from tests.harness.receiver import Receiver, receiver
+from tests.harness.shop import Counter, Instance, lock_url, settings
+from tests.harness.waiting import eventually_async
+
+
+@pytest.fixture
+async def shop_end() -> AsyncIterator[Receiver]:
+    async with receiver() as one:
+        yield one
+
+
+@asynccontextmanager
+async def selling(etcd: EtcdMember, valkey: Valkey, to: Receiver, **others: Any) -> AsyncIterator[Counter]:
+    """Open a sale of 1,000 units that delivers its events."""
+    given = {"audit_interval_s": 0, **to.settings, **others}
+    async with open_sale(settings(etcd.endpoint, valkey.url, **given), with_auditor=True) as sale:
+        counter = Counter(sale)
+        await sale.admin.set_stock("default", 1000)
+        yield counter
+
+
+async def held(shop: Any, buyer: str, **wish: Any) -> Any:
+    """Hold a unit and return the answer."""
+    return await shop.buy(Hold(buyer=buyer, **wish))
+
+
+def parts(answer: Any) -> list[str]:
+    found: list[str] = answer.order_id.split("~")
+    return found
+
+
+async def test_each_event_arrives(etcd: EtcdMember, valkey: Valkey, shop_end: Receiver) -> None:
+    """All kinds, signed, numbered, with the shop's own number; in order per order."""
+    async with selling(etcd, valkey, shop_end) as shop:
+        one = await held(shop, "ann", quantity=2, ref="order 7")
+        await shop.buy(Confirm(*parts(one), "p1", 10))
+        two = await held(shop, "bob")
+        await shop.buy(Cancel(*parts(two)))
+        three = await shop.buy(Purchase(buyer="cyd"))
+        await eventually_async(lambda: len(shop_end.got) >= 5, "five events")
+        assert shop_end.of(one.order_id) == [(1, "order.held"), (2, "order.confirmed")]
+        assert shop_end.of(two.order_id) == [(1, "order.held"), (2, "order.cancelled")]
+        assert shop_end.of(three.order_id) == [(1, "order.sold")]
+        paid = next(event for event in shop_end.got if event["type"] == "order.confirmed")
+        about = {"sku": "default", "quantity": 2, "buyer": "ann", "ref": "order 7", "payment_ref": "p1", "amount": 10}
+        assert about.items() <= paid["data"].items()
+        assert paid["timestamp"].endswith("Z")
+        assert all(name.startswith("default~") for name in shop_end.ids)
+        view = await eventually_async(lambda: shop.sender.view, "noted", until=lambda view: view.waiting == 0)
+        assert (view.parked, view.dead, view.sends) == (0, 0, True)
+
+
+async def test_a_later_sender_goes_on(etcd: EtcdMember, valkey: Valkey, shop_end: Receiver) -> None:
+    """The cursor is in the store: what was delivered is not sent again, what was not is."""
+    async with selling(etcd, valkey, shop_end) as shop:
+        await held(shop, "ann")
+        await eventually_async(lambda: shop_end.got and shop.sender.view.oldest_s == 0, "the first event")
+    async with selling(etcd, valkey, shop_end, webhook_url=None, webhook_secret=None) as shop:
+        await held(shop, "bob")
+    async with selling(etcd, valkey, shop_end) as shop:
+        await eventually_async(lambda: len(shop_end.got) >= 2, "the second one")
+        assert [event["data"]["buyer"] for event in shop_end.got] == ["ann", "bob"]
+
+
+async def test_the_first_webhook_gets_all(etcd: EtcdMember, valkey: Valkey, shop_end: Receiver) -> None:
+    """A webhook that is set later is told everything from the first entry on, some 20 at a time, in order."""
+    async with selling(etcd, valkey, shop_end, webhook_url=None, webhook_secret=None) as shop:
+        holds = await asyncio.gather(*(held(shop, f"b{number}") for number in range(300)))
+        await asyncio.gather(*(shop.buy(Cancel(*parts(one))) for one in holds))
+
+    async def slowly(_: dict[str, Any]) -> None:
+        await asyncio.sleep(0.01)
+
+    shop_end.decide = slowly
+    async with selling(etcd, valkey, shop_end):
+        await eventually_async(lambda: len(shop_end.got) >= 600, "all events", within_s=30)
+        assert len(shop_end.got) == 600
+        assert set(map(tuple, shop_end.by_order().values())) == {(1, 2)}
+        assert 10 < shop_end.most <= 20
+
+
+async def test_one_order_is_refused(etcd: EtcdMember, valkey: Valkey, shop_end: Receiver) -> None:
+    """500 for one order: it is parked with what comes behind it, and the others go on; later all of it arrives."""
+    refusing = True
+
+    async def decide(event: dict[str, Any]) -> Response | None:
+        return Response(status_code=500) if refusing and event["data"]["buyer"] == "odd" else None
+
+    shop_end.decide = decide
+    async with selling(etcd, valkey, shop_end) as shop:
+        odd = await held(shop, "odd")
+        for number in range(20):
+            one = await held(shop, f"b{number}")
+            await shop.buy(Cancel(*parts(one)))
+        await shop.buy(Cancel(*parts(odd)))
+        await eventually_async(lambda: len(shop_end.got) >= 40, "the others")
+        assert shop_end.of(odd.order_id) == []
+        await eventually_async(lambda: shop.sender.view.parked == 1, "it is parked")
+        await eventually_async(lambda: shop.sender.view.waiting == 0, "nothing else waits")
+        refusing = False
+        await eventually_async(lambda: len(shop_end.of(odd.order_id)) == 2, "both events of it")
+        assert shop_end.of(odd.order_id) == [(1, "order.held"), (2, "order.cancelled")]
+        await eventually_async(lambda: shop.sender.view.parked == 0, "it is not parked any more")
+
+
+async def test_a_parked_order_survives_its_sender(etcd: EtcdMember, valkey: Valkey, shop_end: Receiver) -> None:
+    """Parked orders are in the store with the cursor."""
+    refusing = True
+
+    async def decide(event: dict[str, Any]) -> Response | None:
+        return Response(status_code=400) if refusing and event["data"]["buyer"] == "odd" else None
+
+    shop_end.decide = decide
+    async with selling(etcd, valkey, shop_end) as shop:
+        odd = await held(shop, "odd")
+        await held(shop, "ann")
+        await eventually_async(lambda: shop.sender.view.parked == 1 and shop_end.got, "it is parked")
+        await eventually_async(lambda: noted(shop), "both are noted", until=lambda state: state.count == 2)
+    refusing = False
+    async with selling(etcd, valkey, shop_end):
+        await eventually_async(lambda: shop_end.of(odd.order_id), "it arrives")
+        assert len(shop_end.got) == 2
+
+
+async def test_the_receiver_is_away(etcd: EtcdMember, valkey: Valkey, shop_end: Receiver) -> None:
+    """Nobody listens: the cursor stands, few events are tried; when it is back, all arrive, in order."""
+    await shop_end.close()
+    async with selling(etcd, valkey, shop_end) as shop:
+        holds = await asyncio.gather(*(held(shop, f"b{number}") for number in range(200)))
+        await asyncio.gather(*(shop.buy(Cancel(*parts(one))) for one in holds))
+        view = await eventually_async(lambda: shop.sender.view, "away", until=lambda view: view.away_s > 1)
+        assert 0 < view.parked < 60
+        assert view.waiting > 300
+        await shop_end.open()
+        await eventually_async(lambda: len(set(shop_end.ids)) == 400, "all events", within_s=30)
+        assert set(map(tuple, shop_end.by_order().values())) == {(1, 2)}
+        await eventually_async(lambda: shop.sender.view.parked == 0, "none is parked")
+        assert shop.sender.warnings == []
+
+
+@pytest.mark.parametrize("how", ["slow", "redirect", "gone", "retry-after"])
+async def test_answers_that_are_failures(etcd: EtcdMember, valkey: Valkey, shop_end: Receiver, how: str) -> None:
+    """No answer in time, a redirect, 410 and 503 fail, and are tried again; Retry-After is respected."""
+    tries = itertools.count()
+
+    async def decide(_: dict[str, Any]) -> Response | None:
+        if next(tries):
+            return None
+        if how == "slow":
+            await asyncio.sleep(2)
+        status = {"redirect": 307, "gone": 410}.get(how, 503)
+        more = {"redirect": {"Location": "/events"}, "retry-after": {"Retry-After": "1"}}.get(how, {})
+        return Response(status_code=status, headers=more)
+
+    shop_end.decide = decide
+    async with selling(etcd, valkey, shop_end, webhook_timeout_ms=300) as shop:
+        await held(shop, "ann")
+        await eventually_async(lambda: shop_end.got, "it arrives")
+        (first, _), (second, _) = shop_end.tried
+        if how == "retry-after":
+            assert second - first > 0.9
+
+
+async def test_dead_letters_and_replay(etcd: EtcdMember, valkey: Valkey, shop_end: Receiver) -> None:
+    """What is refused for too long is tried no more, the events behind it are; replay brings it back."""
+    refusing = True
+
+    async def decide(event: dict[str, Any]) -> Response | None:
+        odd = (event["type"], event["data"]["buyer"]) == ("order.held", "odd")
+        return Response(status_code=422) if refusing and odd else None
+
+    shop_end.decide = decide
+    async with selling(etcd, valkey, shop_end, webhook_give_up_s=1) as shop:
+        odd = await held(shop, "odd")
+        await shop.buy(Cancel(*parts(odd)))
+        await eventually_async(lambda: shop.sender.view.dead == 1, "a dead letter")
+        await eventually_async(lambda: shop_end.of(odd.order_id), "the next event of the order")
+        assert shop_end.of(odd.order_id) == [(2, "order.cancelled")]
+        assert "1 events are tried no more" in shop.sender.warnings[0]
+        refusing = False
+        await shop.store.ask_sender("default", Wish(dead=True).to_text())
+        await eventually_async(lambda: len(shop_end.of(odd.order_id)) == 2, "the dead letter")
+        await eventually_async(lambda: shop.sender.view.dead == 0, "none is dead")
+
+
+async def test_replay_from_an_entry(etcd: EtcdMember, valkey: Valkey, shop_end: Receiver) -> None:
+    """All events behind an entry are sent again, once."""
+    async with selling(etcd, valkey, shop_end) as shop:
+        for number in range(10):
+            await held(shop, f"b{number}")
+        await eventually_async(lambda: len(shop_end.got) == 10, "all events")
+        entry = (await shop.store.journal("default"))[3].entry
+        await shop.store.ask_sender("default", Wish(since=entry).to_text())
+        await eventually_async(lambda: len(shop_end.got) >= 16, "six of them again")
+        await held(shop, "last")
+        await eventually_async(lambda: shop_end.got[-1]["data"]["buyer"] == "last", "another one")
+        assert [shop_end.ids.count(name) for name in dict.fromkeys(shop_end.ids)] == [1] * 4 + [2] * 6 + [1]
+        state = await eventually_async(
+            lambda: noted(shop), "the cursor is noted", until=lambda state: state.count == 11
+        )
+        assert state.cursor == (await shop.store.level("default")).last_entry
+        assert (await shop.store.outbox(["default"]))["default"].wish == ""
+
+
+async def noted(shop: Any) -> State:
+    outbox = (await shop.store.outbox(["default"]))["default"]
+    return State.from_text(outbox.text)
+
+
+async def test_a_new_sale(etcd: EtcdMember, valkey: Valkey, shop_end: Receiver) -> None:
+    """A new sale begins with its first event, whatever was noted of the one before."""
+    async with selling(etcd, valkey, shop_end) as shop:
+        await held(shop, "ann")
+        await eventually_async(lambda: shop_end.got, "an event")
+        await shop.set_stock("default", 5, new_sale=True)
+        await held(shop, "bob")
+        await eventually_async(lambda: shop_end.got[-1]["data"]["buyer"] == "bob", "the new sale's event")
+        assert [event["data"]["buyer"] for event in shop_end.got] == ["ann", "bob"]
+
+
+async def test_two_instances(etcd: EtcdMember, valkey: Valkey, shop_end: Receiver) -> None:
+    """One of two sends; when it closes, the other one does."""
+    async with selling(etcd, valkey, shop_end) as one:
+        await eventually_async(lambda: one.sender.view.sends, "it sends")
+        async with selling(etcd, valkey, shop_end, instance="other") as two:
+            for number in range(30):
+                await held(two, f"b{number}")
+            await eventually_async(lambda: len(shop_end.got) >= 30, "all events")
+            assert len(shop_end.got) == 30
+            assert not two.sender.view.sends
+            await one.sender.close()
+            await held(two, "last")
+            await eventually_async(lambda: shop_end.got[-1]["data"]["buyer"] == "last", "the other one sends")
+            assert two.sender.view.sends
+
+
+async def test_an_earlier_sender_is_refused(etcd: EtcdMember, valkey: Valkey, shop_end: Receiver) -> None:
+    """A save under an older token, another lock system's, or of another sale changes nothing."""
+    async with selling(etcd, valkey, shop_end, webhook_url=None, webhook_secret=None) as shop:
+        sale = (await shop.store.outbox(["default"]))["default"].sale
+        await shop.store.save_outbox("default", Fence(7, "locks"), Outbox(sale, "seven"))
+        for fence, error in ((Fence(6, "locks"), FenceRefused), (Fence(8, "others"), ForeignFence)):
+            with pytest.raises(error):
+                await shop.store.save_outbox("default", fence, Outbox(sale, "six"))
+        with pytest.raises(StockChanged):
+            await shop.store.save_outbox("default", Fence(8, "locks"), Outbox("1", "eight"))
+        assert (await shop.store.outbox(["default"]))["default"].text == "seven"
+        await shop.unfence("default")
+        await shop.store.save_outbox("default", Fence(1, "others"), Outbox(sale, "one"))
+        assert (await shop.store.outbox(["default"]))["default"].text == "one"
+
+
+def sends(instance: Instance) -> bool:
+    return "seckill_outbox_sender 1.0" in instance.get("/metrics")[1]
+
+
+async def test_a_killed_sender_loses_nothing(etcd: EtcdMember, valkey: Valkey, shop_end: Receiver) -> None:
+    """The sender is killed when an event has come, and has not been noted: another instance sends it again."""
+    given = {**shop_end.settings, "lock_ttl_s": 1, "audit_interval_s": 0}
+    async with AsyncExitStack() as stack:
+
+        async def start() -> Instance:
+            instance = Instance(etcd.endpoint, valkey.url, **given)
+            stack.callback(instance.stop)
+            return await asyncio.to_thread(instance.start)
+
+        async with open_sale(settings(etcd.endpoint, valkey.url)) as sale:
+            await sale.admin.set_stock("default", 1000)
+        first = await start()
+        await eventually_async(lambda: asyncio.to_thread(sends, first), "the first one sends")
+        second = await start()
+        arrived = 0
+
+        async def decide(_: dict[str, Any]) -> None:
+            nonlocal arrived
+            arrived += 1
+            if arrived == 70:
+                first.kill()
+
+        shop_end.decide = decide
+        async with httpx.AsyncClient(base_url=second.url, trust_env=False, timeout=30) as http:
+            answers = await asyncio.gather(*(http.post("/holds", json={"buyer": f"b{n}"}) for n in range(100)))
+            ids = [answer.json()["id"] for answer in answers]
+            cancelled = await asyncio.gather(*(http.post(f"/holds/{one}/cancel") for one in ids))
+            assert {answer.status_code for answer in cancelled} == {200}
+        await eventually_async(lambda: asyncio.to_thread(sends, second), "the second one sends", within_s=30)
+        await eventually_async(lambda: len(set(shop_end.ids)) == 200, "all events", within_s=30)
+        assert arrived > 70
+        assert shop_end.by_order() == {one: [1, 2] for one in ids}
+
+
+async def test_the_command(etcd: EtcdMember, valkey: Valkey, shop_end: Receiver) -> None:
+    """`seckill orders events` lists what is parked or dead, and the life of an order; `replay` has it sent again."""
+    refusing = True
+
+    async def decide(event: dict[str, Any]) -> Response | None:
+        return Response(status_code=422) if refusing and event["data"]["buyer"] == "odd" else None
+
+    shop_end.decide = decide
+    env = {"SECKILL_LOCK": lock_url(etcd.endpoint), "SECKILL_STORE": valkey.url}
+
+    async def seckill(*arguments: str) -> str:
+        done = await asyncio.to_thread(
+            subprocess.run,
+            [sys.executable, "-m", "app", "orders", *arguments],
+            env=os.environ | {"COLUMNS": "200"} | env,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    async with selling(etcd, valkey, shop_end, webhook_give_up_s=1) as shop:
+        assert await seckill("events") == "no event is parked or dead\n"
+        odd = await held(shop, "odd")
+        await held(shop, "ann")
+        await eventually_async(lambda: shop.sender.view.dead == 1, "a dead letter")
+        rows = await eventually_async(
+            lambda: seckill("events", "--json"), "it is noted", until=lambda text: "dead" in text
+        )
+        (row,) = json.loads(rows)
+        number = odd.order_id.rpartition("~")[0]
+        assert (row["state"], row["order"], row["why"][:12]) == ("dead", number, "answered 422")
+        (event,) = json.loads(await seckill("events", number, "--json"))
+        assert (event["kind"], event["delivery"]) == ("held", "dead")
+        assert number in await seckill("events")
+        assert odd.order_id not in await seckill("events")
+        refusing = False
+        assert await seckill("replay", "--dead") == "the sender is asked: default\n"
+        await eventually_async(lambda: shop_end.of(odd.order_id), "the dead letter")
+        await seckill("replay", "--since", "0")
+        await eventually_async(lambda: len(shop_end.got) >= 4, "all events again")
+        (event,) = json.loads(await seckill("events", odd.order_id, "--json"))
+        assert event["delivery"] == "delivered"

@@ -1,0 +1,244 @@
+"""Callbacks of payment providers: twice, late and out of order they have one result, and none is a 5xx."""
+
+import base64
+import importlib.util
+import json
+import os
+import time
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import httpx
+import pytest
+import standardwebhooks
+
+from lab.servers import EtcdMember, Valkey
+from tests.harness.shop import TOKEN, client
+
+SECRET = "whsec_" + base64.b64encode(b"a provider's secret of 32 bytes.").decode()
+OPERATOR = {"Authorization": f"Bearer {TOKEN}"}
+STRIPE = "whsec_of_stripe"
+HAS_STRIPE = importlib.util.find_spec("stripe") is not None
+
+
+@pytest.fixture
+async def http(etcd: EtcdMember, valkey: Valkey) -> AsyncIterator[httpx.AsyncClient]:
+    """An instance that knows the provider's secret, and 2 units at 499 cents."""
+    stripe = {"stripe_secret": STRIPE} if HAS_STRIPE else {}
+    async with client(etcd.endpoint, valkey.url, payments_secret=SECRET, **stripe) as http:
+        terms = {"price": 499, "currency": "EUR"}
+        stock = {"stock": 2, "new_sale": True, "forget_orders": "all"}
+        assert (await http.put("/stock", json=stock | terms, headers=OPERATOR)).status_code == 200
+        yield http
+
+
+async def hold(http: httpx.AsyncClient, buyer: str = "ann") -> str:
+    found: str = (await http.post("/holds", json={"buyer": buyer})).json()["id"]
+    return found
+
+
+async def call_back(
+    http: httpx.AsyncClient,
+    kind: str,
+    hold: str,
+    ref: str = "p1",
+    *,
+    secret: str = SECRET,
+    ago_s: float = 0,
+    **more: Any,
+) -> httpx.Response:
+    """Call back as a provider does."""
+    about = {"hold": hold, "payment_ref": ref} | more
+    body = json.dumps({"type": f"payment.{kind}", "timestamp": "2026-11-11T12:00:00Z", "data": about})
+    at = datetime.now(UTC) - timedelta(seconds=ago_s)
+    headers = {
+        "webhook-id": f"{kind} {ref}",
+        "webhook-timestamp": str(int(at.timestamp())),
+        "webhook-signature": standardwebhooks.Webhook(secret).sign(f"{kind} {ref}", at, body),
+    }
+    return await http.post("/payments/webhook", content=body, headers=headers)
+
+
+async def outcome(http: httpx.AsyncClient, kind: str, hold: str, ref: str = "p1", **more: Any) -> str:
+    """Call back, and return the outcome."""
+    answer = await call_back(http, kind, hold, ref, **more)
+    assert answer.status_code == 200, answer.text
+    found: str = answer.json()["outcome"]
+    return found
+
+
+async def stands(http: httpx.AsyncClient, hold: str) -> dict[str, Any]:
+    found: dict[str, Any] = (await http.get(f"/holds/{hold}")).json()
+    return found
+
+
+async def stock(http: httpx.AsyncClient) -> tuple[int, int, int]:
+    found = (await http.get("/stock")).json()
+    return found["stock"], found["held"], found["lucky"]
+
+
+async def test_a_payment_and_its_repetitions(http: httpx.AsyncClient) -> None:
+    """A payment confirms; again it changes nothing; a second one is to be given back."""
+    held = await hold(http)
+    assert await outcome(http, "succeeded", held, amount=499, currency="EUR") == "confirmed"
+    assert await outcome(http, "succeeded", held, amount=499, currency="EUR") == "already_confirmed"
+    assert await outcome(http, "succeeded", held, "p2", amount=499) == "duplicate_payment"
+    found = await stands(http, held)
+    assert (found["state"], found["payment_ref"], found["refunds_due"]) == ("confirmed", "p1", ["p2"])
+    assert await outcome(http, "refunded", held, "p2") == "refunded"
+    assert await outcome(http, "refunded", held, "p2") == "already_refunded"
+    assert (await stands(http, held))["state"] == "confirmed"
+    assert await stock(http) == (1, 0, 1)
+
+
+async def test_a_failed_payment_releases_nothing(http: httpx.AsyncClient) -> None:
+    """The buyer may try another card until the deadline."""
+    held = await hold(http)
+    assert await outcome(http, "failed", held) == "ignored"
+    assert (await stands(http, held))["state"] == "held"
+    assert await outcome(http, "succeeded", held, "p2", amount=499) == "confirmed"
+    assert await outcome(http, "failed", held) == "ignored"
+    assert (await stands(http, held))["payment_ref"] == "p2"
+
+
+async def test_canceled_after_succeeded(http: httpx.AsyncClient) -> None:
+    """A confirmed order stays as it is."""
+    held = await hold(http)
+    assert await outcome(http, "succeeded", held) == "confirmed"
+    assert await outcome(http, "canceled", held) == "confirmed"
+    assert await stock(http) == (1, 0, 1)
+
+
+async def test_canceled_before_succeeded(http: httpx.AsyncClient) -> None:
+    """The hold has gone back at once, and the payment that overtook nobody is to be given back."""
+    held = await hold(http)
+    assert await outcome(http, "canceled", held) == "cancelled"
+    assert await outcome(http, "canceled", held) == "already_cancelled"
+    assert await outcome(http, "succeeded", held) == "refund_due"
+    assert await stock(http) == (2, 0, 0)
+    assert (await stands(http, held))["refunds_due"] == ["p1"]
+
+
+async def test_refunded_before_succeeded(http: httpx.AsyncClient) -> None:
+    """A refund of a payment that has not come is to come again: else the order would stay paid that is not."""
+    held = await hold(http)
+    early = await call_back(http, "refunded", held)
+    assert (early.status_code, early.headers["Retry-After"]) == (409, "5")
+    assert await outcome(http, "succeeded", held) == "confirmed"
+    assert await outcome(http, "refunded", held) == "refunded"
+    assert await outcome(http, "succeeded", held) == "already_confirmed"
+    assert (await stands(http, held))["state"] == "refunded"
+
+
+async def test_a_late_payment(etcd: EtcdMember, valkey: Valkey) -> None:
+    """After the end of the hold it takes a unit if one is left; else it is to be given back."""
+    async with client(etcd.endpoint, valkey.url, payments_secret=SECRET, hold_s=1, pay_s=1, grace_s=0) as http:
+        await http.put("/stock", json={"stock": 1, "new_sale": True, "forget_orders": "all"}, headers=OPERATOR)
+        late, other = await hold(http), ""
+        until = time.monotonic() + 20
+        while not other and time.monotonic() < until:
+            other = (await http.post("/holds", json={"buyer": "bob"})).json().get("id", "")
+        assert await outcome(http, "succeeded", late) == "refund_due"
+        assert await outcome(http, "canceled", other) == "cancelled"
+        assert await outcome(http, "succeeded", late) == "refund_due"  # as it was told before
+
+
+async def test_orders_that_are_not_there(http: httpx.AsyncClient) -> None:
+    """They may come, as a callback may be faster: 409 with Retry-After, whatever has happened."""
+    held = await hold(http)
+    number = held.rpartition("~")[0]
+    for unknown in ("nothing", f"{number}~{32 * '0'}", f"default~1-1~{32 * '0'}"):
+        for kind in ("succeeded", "failed", "canceled", "refunded"):
+            answer = await call_back(http, kind, unknown)
+            assert (answer.status_code, answer.headers["Retry-After"]) == (409, "5")
+            assert answer.headers["Content-Type"] == "application/problem+json"
+    assert (await stands(http, held))["state"] == "held"
+
+
+async def test_signatures(http: httpx.AsyncClient, caplog: pytest.LogCaptureFixture) -> None:
+    """A wrong or an old signature, or none, is 400, changes nothing, and leaves no secret in the log."""
+    held = await hold(http)
+    other = "whsec_" + base64.b64encode(b"another secret of 32 bytes......").decode()
+    for wrong in ({"secret": other}, {"ago_s": 600}, {"ago_s": -600}):
+        assert (await call_back(http, "succeeded", held, **wrong)).status_code == 400
+    for headers in ({}, {"webhook-id": "a", "webhook-timestamp": str(int(time.time())), "webhook-signature": "v1"}):
+        assert (await http.post("/payments/webhook", content=b"{}", headers=headers)).status_code == 400
+    assert (await stands(http, held))["state"] == "held"
+    assert held.rpartition("~")[2] not in caplog.text
+    assert SECRET not in caplog.text
+
+
+async def test_callbacks_that_say_nothing(http: httpx.AsyncClient) -> None:
+    """Other types are ignored; what is signed and not understood is 422, with the field."""
+    held = await hold(http)
+    assert await outcome(http, "pending", held) == "ignored"
+    answer = await call_back(http, "succeeded", held, amount="much")
+    assert (answer.status_code, answer.json()["errors"][0]["field"]) == (422, "amount")
+    assert await outcome(http, "succeeded", held, amount=1) == "amount_mismatch"
+
+
+async def test_switched_off(etcd: EtcdMember, valkey: Valkey) -> None:
+    """Without a secret there is none who could call back, and the answer says by which setting."""
+    async with client(etcd.endpoint, valkey.url) as http:
+        for path, name in (("webhook", "SECKILL_PAYMENTS_SECRET"), ("stripe", "SECKILL_STRIPE_SECRET")):
+            answer = await http.post(f"/payments/{path}", content=b"{}")
+            assert answer.status_code == 403
+            assert name in answer.json()["detail"]
+
+
+# -- Stripe ------------------------------------------------------------------------------------------------------------
+
+
+async def of_stripe(http: httpx.AsyncClient, kind: str, about: dict[str, Any], **more: Any) -> httpx.Response:
+    """Call back as Stripe does, signed by its own library."""
+    if not HAS_STRIPE:
+        if os.environ.get("CI"):
+            pytest.fail("stripe is not installed")
+        pytest.skip("stripe is not installed: pip install '.[stripe]'")
+    import stripe
+
+    body = json.dumps({"id": "evt_1", "object": "event", "type": kind, "data": {"object": about}})
+    signature = stripe.WebhookSignature.generate_signature_header(body, more.get("secret", STRIPE), more.get("at"))
+    return await http.post("/payments/stripe", content=body, headers={"Stripe-Signature": signature})
+
+
+async def test_stripe(http: httpx.AsyncClient) -> None:
+    """Session and payment intent tell of one payment; the charge's refund is of it, too."""
+    held = await hold(http)
+    session = {
+        "id": "cs_1",
+        "client_reference_id": held,
+        "payment_intent": "pi_1",
+        "amount_total": 499,
+        "currency": "eur",
+    }
+    for status, told in (("unpaid", "ignored"), ("paid", "confirmed")):
+        answer = await of_stripe(http, "checkout.session.completed", session | {"payment_status": status})
+        assert (answer.status_code, answer.json()) == (200, {"outcome": told})
+    intent = {"id": "pi_1", "metadata": {"hold": held}, "amount": 499, "amount_received": 499, "currency": "eur"}
+    charge = {"id": "ch_1", "metadata": {"hold": held}, "payment_intent": "pi_1", "amount": 499, "currency": "eur"}
+    for kind, about, told in (
+        ("payment_intent.succeeded", intent, "already_confirmed"),
+        ("payment_intent.payment_failed", intent, "ignored"),
+        ("payment_intent.canceled", intent, "confirmed"),
+        ("customer.created", {"id": "cus_1"}, "ignored"),
+        ("charge.refunded", charge | {"refunded": False, "amount_refunded": 1}, "ignored"),
+        ("charge.refunded", charge | {"refunded": True}, "refunded"),
+        ("charge.refunded", charge | {"refunded": True}, "already_refunded"),
+    ):
+        answer = await of_stripe(http, kind, about)
+        assert (answer.status_code, answer.json()) == (200, {"outcome": told}), kind
+    assert (await stands(http, held))["state"] == "refunded"
+
+
+async def test_stripes_signatures(http: httpx.AsyncClient) -> None:
+    """Another secret, an old signature or none is 400; an order that is not there 409."""
+    held = await hold(http)
+    intent = {"id": "pi_1", "metadata": {"hold": held}, "amount_received": 499, "currency": "eur"}
+    for wrong in ({"secret": "whsec_other"}, {"at": int(time.time()) - 3600}):
+        assert (await of_stripe(http, "payment_intent.succeeded", intent, **wrong)).status_code == 400
+    assert (await http.post("/payments/stripe", content=b"{}")).status_code == 400
+    lost = await of_stripe(http, "payment_intent.succeeded", intent | {"metadata": {"hold": "nothing"}})
+    assert (lost.status_code, lost.headers["Retry-After"]) == (409, "5")
+    assert (await stands(http, held))["state"] == "held"

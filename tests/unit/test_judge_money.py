@@ -1,0 +1,294 @@
+"""The judge of holds and payments accepts a correct history, and finds each violation in forged ones."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lab.torture.history import Call, End, Entry, Flow, Glance, History, Item, Kept, Recorder, Setup, load
+from lab.torture.judge import Finding, judge
+
+Forgery = Callable[[History], object]
+HOLD_S, PAY_S, PRICE = 1.0, 2.0, 499
+BEGIN_S = 1000.0
+
+
+def entry(order: str, kind: str, at: float, *units: int, quantity: int = 1, **facts: Any) -> Entry:
+    """Return an event of an order, such as `ticket~a`, of the buyer with that name; `at` names its batch as well."""
+    sku, _, name = order.partition("~")
+    if kind == "held":
+        facts = {"ref": f"visit of {name}", "pay_by": BEGIN_S + at + HOLD_S} | facts
+    buyer, key = facts.pop("buyer", name), f"visit of {name}" if kind in ("sold", "held") else None
+    moves = (*units, 0, 0, 0)[:3]
+    return Entry(sku, f"{at:g}", kind, order, 0, quantity, buyer, key, 1, f"batch {at:g}", 0, *moves, facts)
+
+
+def paid(order: str, kind: str, at: float, ref: str, *units: int, quantity: int = 1, **facts: Any) -> Entry:
+    return entry(order, kind, at, *units, quantity=quantity, payment_ref=ref, amount=PRICE * quantity, **facts)
+
+
+def call(
+    verb: str, order: str, at: float, outcome: str, *, ref: str | None = None, units: int = 1, **more: Any
+) -> Call:
+    """Return a request about an order and its answer, which came at that time."""
+    sku, _, name = order.partition("~")
+    new = verb in ("hold", "buy")
+    given: dict[str, Any] = {"verb": verb, "wish": f"visit of {name}", "sku": sku, "buyer": name, "quantity": units}
+    given |= {"instance": "one", "sent_at": at - 0.1, "done_at": at, "status": 200, "outcome": outcome, "units": units}
+    given |= {"key": f"visit of {name}" if new else None, "order": None if new else order, "payment": ref}
+    given |= {"told": order if outcome not in ("sold_out", "limit_reached", "not_found") else None}
+    return Call(**given | more)
+
+
+def history() -> History:
+    """Return a history: three tickets and three seats, of which each buyer may have two.
+
+    Ticket a is extended and paid, with a second payment to give back; b's two run out, go to s, and are paid too late.
+    d was refused in between. Of the seats c's are cancelled; e's run out, and are paid late; f was refused a third.
+    """
+    flows = tuple(Flow(item, HOLD_S, PAY_S, 0.0, PRICE) for item in (Item("ticket", 3), Item("seat", 3, limit=2)))
+    made = History(Setup((), 2, 2.0, 4.0, "etcd", "redis", "fence", 1, (), flows=flows))
+    journal = [
+        entry("ticket~a", "held", 1, -1, 1),
+        entry("ticket~b", "held", 2, -2, 2, quantity=2),
+        entry("ticket~a", "extended", 2.5),
+        paid("ticket~a", "confirmed", 3.5, "p-a", 0, -1, 1),
+        entry("ticket~b", "expired", 4, 2, -2, quantity=2),
+        paid("ticket~a", "refund_due", 5, "p-a2", why="duplicate_payment"),
+        entry("ticket~s", "sold", 6, -2, 0, 2, quantity=2),
+        paid("ticket~b", "refund_due", 7, "p-b", quantity=2, why="refund_due"),
+        entry("seat~c", "held", 1, -2, 2, quantity=2),
+        entry("seat~c", "cancelled", 3, 2, -2, quantity=2),
+        entry("seat~e", "held", 4, -2, 2, quantity=2),
+        entry("seat~e", "expired", 5.5, 2, -2, quantity=2),
+        paid("seat~e", "confirmed", 6, "p-e", -2, 0, 2, quantity=2, late=True),
+    ]
+    kept = {
+        "ticket~a": {"state": "confirmed", "payment": "p-a", "refunds_due": ("p-a2",)},
+        "ticket~b": {"state": "expired", "refunds_due": ("p-b",)},
+        "ticket~s": {"state": "sold"},
+        "seat~c": {"state": "cancelled"},
+        "seat~e": {"state": "confirmed", "payment": "p-e"},
+    }
+    made.calls = [
+        call("hold", "ticket~a", 1.1, "held"),
+        call("hold", "ticket~b", 2.1, "held", units=2),
+        call("extend", "ticket~a", 2.6, "extended"),
+        call("hold", "ticket~d", 3, "sold_out"),
+        call("confirm", "ticket~a", 3.6, "confirmed", ref="p-a", keeps="p-a"),
+        call("confirm", "ticket~a", 3.8, "already_confirmed", ref="p-a", keeps="p-a"),
+        call("confirm", "seat~c", 3.9, "payment_ref_in_use", ref="p-a"),
+        call("confirm", "ticket~a", 5.1, "duplicate_payment", ref="p-a2", keeps="p-a"),
+        call("buy", "ticket~s", 6.1, "sold", units=2),
+        call("confirm", "ticket~b", 7.1, "refund_due", ref="p-b", units=2),
+        call("confirm", "ticket~nobody", 7.2, "not_found", ref="p-x"),
+        call("hold", "seat~c", 1.1, "held", units=2),
+        call("hold", "seat~f", 2, "limit_reached", buyer="c"),
+        call("cancel", "seat~c", 3.1, "cancelled", units=2),
+        call("hold", "seat~e", 4.1, "held", units=2),
+        call("confirm", "seat~e", 6.1, "confirmed", ref="p-e", keeps="p-e", units=2),
+    ]
+    made.glances = [
+        Glance(0.1, 0.2, "ticket", 3, 0, 0),
+        Glance(2.9, 3.0, "ticket", 0, 3, 0, 0.2),
+        Glance(8.0, 8.1, "ticket", 0, 0, 3),
+        Glance(8.0, 8.1, "seat", 1, 0, 2),
+    ]
+    made.end = End((), ())
+    written(made, journal, kept)
+    return made
+
+
+def written(made: History, journal: list[Entry], kept: dict[str, Any]) -> None:
+    """Number the events, and let the orders have those as steps."""
+    steps: dict[str, list[tuple[str, int, int, str]]] = {}
+    for place, one in enumerate(journal):
+        own = steps.setdefault(one.order, [])
+        own.append((one.kind, round((BEGIN_S + float(one.entry)) * 1000), one.token, one.batch))
+        journal[place] = replace(one, number=len(own))
+    began = {one.order: one for one in reversed(journal)}
+    orders = tuple(
+        Kept(name, quantity=began[name].quantity, buyer=began[name].buyer, steps=tuple(steps[name]), **fields)
+        for name, fields in kept.items()
+    )
+    assert made.end is not None
+    made.end = replace(made.end, journal=tuple(journal), kept=orders)
+
+
+def verdicts(made: History) -> list[Finding]:
+    """Return the broken promises of the flow; what a sale has to have is not there."""
+    return [one for one in judge(made) if not one.holds and (one.invariant.startswith("M") or "payment" in one.promise)]
+
+
+def test_a_good_history_is_let_pass() -> None:
+    """A correct history keeps all promises."""
+    assert verdicts(history()) == []
+
+
+def event(made: History, at: int, **changes: Any) -> Any:
+    """Change an event, and the facts in it."""
+    assert made.end is not None
+    journal = list(made.end.journal)
+    journal[at] = replace(journal[at], **changes | {"facts": journal[at].facts | changes.get("facts", {})})
+    made.end = replace(made.end, journal=tuple(journal))
+
+
+def lost(made: History, at: int) -> Any:
+    """Take an event out of the journal."""
+    assert made.end is not None
+    made.end = replace(made.end, journal=(*made.end.journal[:at], *made.end.journal[at + 1 :]))
+
+
+def order(made: History, at: int, **changes: Any) -> Any:
+    assert made.end is not None
+    kept = list(made.end.kept)
+    kept[at] = replace(kept[at], **changes)
+    made.end = replace(made.end, kept=tuple(kept))
+
+
+def more(made: History, *entries: Entry, at: int | None = None, **kept: Any) -> Any:
+    """Add events, and change how orders stand, so that both agree."""
+    assert made.end is not None
+    journal = list(made.end.journal)
+    journal[len(journal) if at is None else at :] = [*entries, *(journal[at:] if at is not None else ())]
+    names = ("state", "payment", "refunds_due", "refunded")
+    had = {one.order: {name: getattr(one, name) for name in names} for one in made.end.kept}
+    for name, fields in kept.items():
+        had.setdefault(name.replace("_", "~"), {}).update(fields)
+    written(made, journal, had)
+
+
+def told(made: History, *calls: Call) -> Any:
+    made.calls += calls
+
+
+def answered(made: History, at: int, **changes: Any) -> Any:
+    made.calls[at] = replace(made.calls[at], **changes)
+
+
+def seen(made: History, *looks: Glance) -> Any:
+    made.glances += looks
+
+
+def early(made: History) -> Any:
+    """Let b's hold run out a moment before its end."""
+    assert made.end is not None
+    (held, expired, *rest) = made.end.kept[1].steps
+    order(made, 1, steps=(held, (expired[0], round((BEGIN_S + 2.9) * 1000), *expired[2:]), *rest))
+
+
+def early_though_extended(made: History) -> Any:
+    """Let a's hold run out after its first window, and within the second."""
+    more(made, entry("ticket~a", "expired", 3.4, 1, -1), at=3)
+    event(made, 4, stock=-1, held=0, lucky=1, facts={"late": True})
+
+
+FORGED: dict[str, dict[str, Forgery]] = {
+    "no unit is in two places": {
+        "a cancellation that gives nothing back": lambda made: event(made, 9, stock=0),
+        "a late payment of a unit that isn't there": lambda made: more(
+            made, paid("ticket~b", "confirmed", 8, "p-b2", -2, 0, 2, quantity=2), at=8
+        ),
+        "a look that was never": lambda made: seen(made, Glance(4.1, 4.2, "ticket", 1, 2, 0)),
+    },
+    "a path to its end": {
+        "expired after it was paid": lambda made: more(made, entry("seat~e", "expired", 7, 2, -2, quantity=2)),
+        "confirmed twice": lambda made: more(made, paid("seat~e", "confirmed", 7, "p-e", quantity=2)),
+        "a gap": lambda made: event(made, 3, number=4),
+        "extended after the end": lambda made: more(made, entry("seat~c", "extended", 3.5)),
+        "other units than its own": lambda made: event(made, 3, held=-2, lucky=2),
+    },
+    "is what its events say": {
+        "an event outside of the journal": lambda made: lost(made, 9),
+        "another state": lambda made: order(made, 1, state="held"),
+        "another payment": lambda made: order(made, 0, payment="p-a2"),
+        "a refund that was forgotten": lambda made: order(made, 0, refunds_due=()),
+        "another batch": lambda made: event(made, 9, batch="batch 8"),
+        "an order without events": lambda made: order(made, 3, order="seat~z"),
+    },
+    "count for a buyer's limit": {
+        "two holds and one more": lambda made: more(made, entry("seat~g", "held", 2, -1, 1, buyer="c"), at=9),
+    },
+    "runs out before its end": {
+        "too early": early,
+        "an extension that was ignored": early_though_extended,
+        "a short window": lambda made: event(made, 0, facts={"pay_by": BEGIN_S + 1.5}),
+    },
+    "every hold ends": {
+        "one that stays": lambda made: seen(made, Glance(9, 9.1, "seat", 1, 0, 2, -4.5)),
+        "one that stays for long": lambda made: seen(
+            made, Glance(9, 9.1, "seat", 1, 0, 2, -4.5), Glance(10, 10.1, "seat", 1, 0, 2)
+        ),
+    },
+    "are told is true": {
+        "told held without a hold": lambda made: told(made, call("hold", "ticket~z", 8, "held")),
+        "told of another's hold": lambda made: told(made, call("hold", "ticket~a", 1.2, "held", buyer="mallory")),
+        "told confirmed without a payment": lambda made: answered(made, 4, payment="p-z"),
+        "told cancelled, and it has run out": lambda made: told(made, call("cancel", "ticket~b", 8, "cancelled")),
+        "told not found, and it is there": lambda made: answered(made, 9, outcome="not_found"),
+        "an order without its secret": lambda made: answered(made, 10, outcome="confirmed", told="ticket~a"),
+        "in use, and it isn't": lambda made: answered(made, 6, payment="p-y"),
+        "a word that isn't one": lambda made: answered(made, 2, outcome="perhaps"),
+    },
+    "charged without a unit or a refund": {
+        "owed, and not noted": lambda made: told(made, call("confirm", "seat~c", 8, "refund_due", ref="p-c")),
+        "a payment of two orders": lambda made: more(
+            made, paid("seat~c", "refund_due", 8, "p-a", quantity=2), seat_c={"refunds_due": ("p-a",)}
+        ),
+        "a payment that counts and is owed": lambda made: event(made, 5, facts={"payment_ref": "p-a"}),
+        "a payment of nobody": lambda made: event(made, 3, facts={"payment_ref": "p-z"}),
+        "a wrong amount": lambda made: event(made, 3, facts={"amount": 1}),
+    },
+    "first come, first held": {
+        "refused what was there": lambda made: told(made, call("hold", "seat~g", 3.9, "sold_out")),
+        "refused for a limit of others": lambda made: told(made, call("hold", "seat~g", 3.9, "limit_reached")),
+        "a late payment given back for nothing": lambda made: lost(made, 6),
+        "held before its turn": lambda made: answered(made, 0, sent_at=2.2, done_at=2.3),
+    },
+    "asked": {
+        "a hold for nobody": lambda made: event(made, 0, facts={"ref": "visit of z"}),
+        "a cancellation of nobody": lambda made: made.calls.pop(13),
+        "held twice for one visit": lambda made: more(
+            made, entry("ticket~z", "held", 8, ref="visit of a"), ticket_z={"state": "held"}
+        ),
+    },
+    "an answer in the end": {
+        "a payment that nobody answers": lambda made: answered(made, 9, status=503, retry_after="1"),
+        "a 503 without Retry-After": lambda made: told(made, call("hold", "ticket~d", 3.2, "", status=503)),
+        "an error": lambda made: told(made, call("hold", "ticket~d", 3.2, "", status=500)),
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("promise", "forgery"),
+    [pytest.param(promise, forge, id=name) for promise, forged in FORGED.items() for name, forge in forged.items()],
+)
+def test_a_forged_history_is_rejected(promise: str, forgery: Forgery) -> None:
+    """The judge reports that each forgery breaks its promise."""
+    made = history()
+    forgery(made)
+    found = verdicts(made)
+    assert [one for one in found if promise in one.promise], found
+
+
+def test_a_batch_has_no_order_within() -> None:
+    """A refusal is true if the units were given back in the same batch, after it was decided."""
+    made = history()
+    more(made, entry("ticket~g", "held", 4, -2, 2, quantity=2), at=5, ticket_g={"state": "held"})
+    made.calls += [call("hold", "ticket~g", 4.2, "held", units=2), call("hold", "ticket~h", 4.2, "sold_out")]
+    assert "first come, first held" not in [one.promise for one in verdicts(made)]
+
+
+def test_a_history_survives_being_written_down(tmp_path: Path) -> None:
+    """A history that was written and read line by line is the same."""
+    made = history()
+    file = tmp_path / "history.jsonl"
+    assert made.end is not None
+    with file.open("w") as out:
+        recorder = Recorder(History(made.setup), out)
+        for one in (*made.calls, *made.glances, made.end):
+            recorder.note(one)
+    assert load(file) == made == recorder.history
