@@ -17,9 +17,9 @@ from app.cli import events, orders, questions, tables, terms
 from app.cli.common import By, Json, Yes, lab, print_json, say, with_sale
 from app.cli.questions import name_of
 from app.errors import EXPECTED, SeckillError, StockError
-from app.main import Sale
 from app.settings import load
 from app.stock import DEFAULT_SKU, PAUSED_MAX, PAUSED_PATTERN, Level, TermsChange
+from app.wiring import Sale
 from fencelock import LockError, LockTimeout
 
 app = typer.Typer(

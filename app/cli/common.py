@@ -11,8 +11,8 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from app.errors import SeckillError, StockUnavailable
-from app.main import Sale, open_sale
 from app.settings import PREFIX, Settings, load, unknown_variables
+from app.wiring import Sale, open_sale
 from fencelock import LockUnavailable
 
 # Looked up by name, as the service never needs its lab: the container and the wheel have none.

@@ -10,10 +10,10 @@ from rich.console import Console
 from rich.table import Table
 
 from app.errors import ConfigurationError, StockError
-from app.main import Sale
 from app.outbox import State, Wish
 from app.outbox.state import rank
 from app.stock import DEFAULT_SKU, StockStore
+from app.wiring import Sale
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 

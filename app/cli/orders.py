@@ -14,10 +14,10 @@ from app.cli import tables
 from app.cli.common import By, Json, Yes, print_json, with_sale
 from app.cli.questions import name_of, whole_file
 from app.errors import SeckillError
-from app.main import Sale
 from app.sale import Answer, Found, Wanted, WantedState
 from app.sale.export import Format, head, lines, row
 from app.stock import DEFAULT_SKU, Order, OrderState
+from app.wiring import Sale
 
 orders = typer.Typer(help="Find orders, look at one's life, cancel, refund and export them.", no_args_is_help=True)
 buyers = typer.Typer(help="What is kept of buyers.", no_args_is_help=True)

@@ -11,9 +11,9 @@ from typing import Final, TextIO
 import typer
 
 from app.errors import ConfigurationError, SeckillError, UnknownItem
-from app.main import Sale
 from app.sale import EVERYTHING
 from app.sale.export import Format, head, lines
+from app.wiring import Sale
 
 _NAME_MAX: Final = 64
 

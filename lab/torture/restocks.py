@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from app.errors import EXPECTED, StockError, StockUnavailable
-from app.main import Sale
+from app.wiring import Sale
 from lab.torture.history import Item, Restock
 
 _EACH_S: Final = 4.0  # on average

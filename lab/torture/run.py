@@ -16,10 +16,10 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 
 from app.errors import EXPECTED, ConfigurationError, StockError, StockUnavailable
-from app.main import Sale, open_sale
 from app.settings import Guard, load
 from app.stock import DEFAULT_SKU, Level, TermsChange
 from app.stock.registry import MYSQL, REDIS
+from app.wiring import Sale, open_sale
 from fencelock.backend import Scope
 from fencelock.clock import now
 from fencelock.registry import backend_class

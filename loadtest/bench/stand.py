@@ -13,9 +13,9 @@ from typing import Final, Self
 import psutil
 import redis
 
-from app.main import Sale, open_sale
 from app.settings import PREFIX, load
 from app.stock import DEFAULT_SKU, Fence, TermsChange
+from app.wiring import Sale, open_sale
 from fencelock import aio, connect
 from lab.servers import EtcdMember, Valkey
 from lab.servers.process import Process, ProcessFailed, free_port

@@ -165,8 +165,10 @@ async def test_many_tasks_ask_each_of_redlocks_servers_a_few_at_a_time(three_ser
             waiting = [asyncio.create_task(lock.acquire(wait_s=1)) for _ in range(60)]
             ended = await asyncio.gather(*waiting, return_exceptions=True)
             assert {type(one) for one in ended} <= {LockTimeout, LockUnavailable}  # an answer came too late
-            after = [server.ask("CLIENT", "LIST").count("\n") for server in three_servers]
-        assert all(now - was <= 16 for was, now in zip(before, after, strict=True)), (before, after)
+            for server, was in zip(three_servers, before, strict=True):
+                # A server needs a moment to see that a connection was given up, as one is whose answer came too late.
+                kept = partial(lambda one: one.ask("CLIENT", "LIST").count("\n"), server)
+                await eventually_async(kept, "a few are left", until=partial(int.__ge__, was + 16))
 
 
 # -- Redisson's layout -------------------------------------------------------------------------------------------------

@@ -17,10 +17,10 @@ import redis
 
 from app.audit import Auditor, AuditVerdict
 from app.audit import auditor as auditor_module
-from app.main import open_sale
 from app.stock.redis.keys import Keys
 from app.stock.watermark import tag_of
 from app.telemetry.metrics import Metrics
+from app.wiring import open_sale
 from fencelock import LockUnavailable
 from fencelock.election import AsyncLeadership
 from lab.servers import EtcdMember, Valkey

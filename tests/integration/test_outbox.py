@@ -15,10 +15,10 @@ import pytest
 from starlette.responses import Response
 
 from app.errors import FenceRefused, ForeignFence, StockChanged
-from app.main import open_sale
 from app.outbox import State, Wish
 from app.sale import Cancel, Confirm, Hold, Purchase
 from app.stock import Fence, Outbox
+from app.wiring import open_sale
 from lab.servers import EtcdMember, Valkey
 from tests.harness.receiver import Receiver, receiver
 from tests.harness.shop import Counter, Instance, lock_url, settings

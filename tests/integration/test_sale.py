@@ -17,7 +17,7 @@ from app.errors import BuyerRequired, Closing, ItemBlocked, KeyReused, NotDecide
 from app.sale import Answer, Outcome, Purchase, Rules
 from app.sale import queue as queue_module
 from app.sale.worker import Worker
-from app.stock import Fence
+from app.stock import Fence, TermsChange
 from app.stock.redis.bare import BareStockStore
 from app.telemetry.observer import Observer
 from fencelock import AsyncLock, Grant
@@ -260,10 +260,11 @@ async def test_instances_know_what_the_others_sold(etcd: EtcdMember, valkey: Val
 
 async def test_before_the_sale_starts(etcd: EtcdMember, valkey: Valkey) -> None:
     """Nothing is sold before the start, with or without a key; afterwards the same key buys."""
-    async with shop(etcd.endpoint, valkey.url, sale_starts_at=at(0.5)) as one:
-        await one.set_stock("default", 2)
+    async with shop(etcd.endpoint, valkey.url) as one:
+        await one.set_stock("default", 2, terms=TermsChange(starts_at=at(3600).timestamp()))
         for purchase in (Purchase(), Purchase(key="early")):
             assert await one.buy(purchase) == Answer(Outcome.NOT_STARTED, 1)
+        await one.set_stock("default", 0, add=True, terms=TermsChange(starts_at=at(0.5).timestamp()))
         early = partial(one.buy, Purchase(key="early"))
         await eventually_async(early, "the sale starts", until=lambda told: told.outcome is Outcome.SOLD)
         assert (await one.level("default")).lucky == 1
@@ -285,8 +286,8 @@ async def test_after_the_sale_has_ended(etcd: EtcdMember, valkey: Valkey) -> Non
 
 async def test_a_buyer_who_came_before_the_end_is_served(etcd: EtcdMember, valkey: Valkey) -> None:
     """A buyer who came in time is served after the end, too."""
-    end = at(0.5)
-    async with shop(etcd.endpoint, valkey.url, sale_ends_at=end) as one:
+    end = at(10)  # for a slow machine: the buyer must be there before
+    async with shop(etcd.endpoint, valkey.url, sale_ends_at=end, purchase_timeout_ms=60_000) as one:
         await one.set_stock("default", 2)
         async with held(etcd):
             waiting = await waiting_buyers(one, 1)

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from app.errors import ConfigurationError
-from app.main import catalogue_of
 from app.settings import Settings
 from app.web import catalogue
+from app.wiring import catalogue_of
 
 SVG = b'<svg xmlns="http://www.w3.org/2000/svg"/>'
 PNG = b"\x89PNG\r\n\x1a\n and so on"

@@ -7,8 +7,8 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from app.main import check_together
 from app.settings import PREFIX, Settings
+from app.wiring import check_together
 from fencelock.url import LockUrl
 
 ROOT = Path(__file__).parents[2]

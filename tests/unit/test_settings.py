@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from app.errors import ConfigurationError
-from app.main import check_together
 from app.settings import _REPLACED, PREFIX, Guard, Settings, doubtful, load, unknown_variables
 from app.stock.registry import system_of
+from app.wiring import check_together
 from fencelock.registry import CLASSES, name_of
 from lab.demo.stage import LockName, StageOptions, StoreName
 from tests.unit.test_lock_urls import URLS

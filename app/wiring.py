@@ -1,0 +1,241 @@
+"""Builds a sale, and all that it stands on, from the settings. The web service on top is app.main's."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+
+import fencelock
+from app import combination
+from app.audit import Audit, Auditor, audit, audit_items
+from app.audit.record import read_record
+from app.dashboard import DelayingStore, Journal
+from app.errors import ConfigurationError
+from app.outbox import Sender, Webhook
+from app.outbox.sender import AT_ONCE
+from app.sale import Admin, Rules, Shop
+from app.sale.expiry import Expiry
+from app.settings import Settings
+from app.stock import StockStore, Terms, registry
+from app.telemetry.metrics import Metrics
+from app.telemetry.observer import Observer, Observers
+from app.web import catalogue
+from app.web.catalogue import Catalogue
+from fencelock import Guarantees, LockBackend
+from fencelock.fallback import FallbackBackend
+
+
+@dataclass(frozen=True, slots=True)
+class Sale:
+    """A sale and all that it stands on. `auditor` and `sender`: the candidates for these offices, if we are one."""
+
+    shop: Shop
+    admin: Admin
+    store: StockStore
+    journal: Journal
+    delaying: DelayingStore | None
+    auditor: Auditor | None
+    sender: Sender | None = None
+
+    async def audit(self, sku: str) -> Audit:
+        """Check that the numbers and the orders of an item agree, as of one moment, even while it is being sold."""
+        return await audit(await self.store.level(sku), self.store)
+
+    def audits(self, skus: Sequence[str]) -> AsyncIterator[list[Audit]]:
+        """Audit many items, in pages; items that are gone are left out."""
+        return audit_items(self.store, skus)
+
+
+class _Renewals(fencelock.Hook):
+    def __init__(self, observer: Observer) -> None:
+        self.renewal = observer.renewal  # type: ignore[method-assign]
+
+
+def open_backend(settings: Settings, observer: Observer) -> LockBackend:
+    """The lock backend that the settings name. Doesn't connect yet."""
+    with about("SECKILL_LOCK"):
+        backend = fencelock.connect(
+            settings.lock.get_secret_value(),
+            ttl_s=settings.lock_ttl_s,
+            renew_ratio=settings.lock_renew_ratio,
+            timeout_s=settings.lock_timeout_ms / 1000,
+            instance=settings.instance_name,
+            hook=_Renewals(observer),
+        )
+    if settings.lock_fallback:
+        if backend.guarantees.scope is not fencelock.Scope.EVERYBODY:
+            raise ConfigurationError(f"SECKILL_LOCK_FALLBACK: the lock {backend.name} is never away")
+        return FallbackBackend(backend, most=settings.lock_fallback_max, on_change=observer.fallback)
+    return backend
+
+
+def open_store(settings: Settings) -> StockStore:
+    """The stock store that the settings name. Doesn't connect yet."""
+    with about("SECKILL_STORE"):
+        return registry.connect(
+            settings.store.get_secret_value(),
+            settings.guard,
+            timeout_s=settings.store_timeout_ms / 1000,
+            connections=settings.store_connections,
+            wait_replicas=settings.store_wait_replicas,
+            instance=settings.instance_name,
+            refusal_ttl_s=settings.refusal_ttl_s,
+        )
+
+
+def check_together(settings: Settings) -> Guarantees:
+    """Return what the lock promises. Raises `ConfigurationError` if lock, store and guard don't fit."""
+    backend = open_backend(settings, Observer())
+    promised = backend.guarantees
+    backend.close()
+    open_store(settings)
+    combination.check(promised, settings)
+    return promised
+
+
+def catalogue_of(settings: Settings) -> Catalogue:
+    """The catalogue that the settings name, or the built-in one."""
+    if settings.catalogue is None:
+        return catalogue.built_in()
+    with about("SECKILL_CATALOGUE"):
+        return catalogue.read(settings.catalogue)
+
+
+def webhook_of(settings: Settings) -> Webhook | None:
+    """Where events are delivered, if the settings name it."""
+    if settings.webhook_url is None or settings.webhook_secret is None:
+        return None
+    url, secret = settings.webhook_url.get_secret_value(), settings.webhook_secret.get_secret_value()
+    return Webhook(url, secret, timeout_s=settings.webhook_timeout_ms / 1000, at_once=AT_ONCE)
+
+
+@contextmanager
+def about(variable: str) -> Iterator[None]:
+    """Name the setting that is wrong; the parts know nothing of settings."""
+    try:
+        yield
+    except (ConfigurationError, fencelock.ConfigurationError) as error:
+        raise ConfigurationError(f"{variable}: {error}") from None
+
+
+def traces_of(settings: Settings) -> list[Observer]:
+    """The observer that sends traces, if the settings want them."""
+    if not settings.traces:
+        return []
+    try:
+        from app.telemetry.traces import Traces
+    except ImportError:
+        raise ConfigurationError(
+            "SECKILL_TRACES needs OpenTelemetry; in the checkout: pip install '.[traces]'"
+        ) from None
+    return [Traces(instance=settings.instance_name)]
+
+
+@asynccontextmanager
+async def open_sale(
+    settings: Settings, metrics: Metrics | None = None, *, with_auditor: bool = False
+) -> AsyncIterator[Sale]:
+    """A sale and all that it stands on; closed in order: buyers first, then locks, then the store."""
+    metrics, journal = metrics or Metrics(), Journal()
+    observer = Observers([metrics, journal, *traces_of(settings)])
+    rules = Rules(
+        batch_max=settings.batch_max,
+        max_hold_s=settings.max_hold_ms / 1000,
+        queue_max=settings.queue_max,
+        purchase_timeout_s=settings.purchase_timeout_ms / 1000,
+        sold_out_ttl_s=settings.sold_out_ttl_ms / 1000,
+        terms=Terms(
+            settings.limit_per_buyer,
+            settings.sale_starts_at.timestamp() if settings.sale_starts_at else 0,
+            settings.sale_ends_at.timestamp() if settings.sale_ends_at else 0,
+            hold_s=settings.hold_s,
+            pay_s=settings.pay_s,
+        ),
+        grace_s=settings.grace_s,
+    )
+    backend = open_backend(settings, observer)
+    try:
+        store = open_store(settings)
+        delaying = DelayingStore(store) if settings.rehearsal else None
+        store = delaying.as_store if delaying else store
+        try:
+            learn, auditor = _auditing(settings, backend, store, observer, lambda: shop.buyers_waiting > 0)
+            shop = Shop(
+                backend.aio,
+                store,
+                rules,
+                observer,
+                lock_prefix=settings.lock_prefix,
+                lock_groups=settings.lock_groups,
+                **({"halted": auditor.halted} if auditor else {}),
+            )
+            listed = catalogue_of(settings).told.keys() if settings.catalogue else None
+            operator = Admin(shop, backend.aio, store, learn=learn, catalogue=listed)
+            metrics.watch_queues(lambda: shop.waiting_by_item)
+            metrics.watch_blocked(lambda: shop.errors)
+            metrics.watch_mode(lambda: operator.mode)
+            metrics.watch_renewal(lambda: operator.renewing)
+            if auditor is not None and with_auditor:
+                metrics.watch_auditor(lambda: auditor.leads, lambda: auditor.violations, lambda: auditor.units)
+                auditor.start()
+            expiry = Expiry(shop, store, lambda: auditor is None or auditor.leads)
+            if with_auditor and store.holds:
+                expiry.start()
+            sender = (
+                _sending(settings, backend, store, observer, lambda: shop.buyers_waiting > 0) if with_auditor else None
+            )
+            if sender is not None:
+                metrics.watch_outbox(lambda: sender.figures)
+                sender.start()
+            try:
+                yield Sale(shop, operator, store, journal, delaying, auditor if with_auditor else None, sender)
+            finally:
+                if sender is not None:
+                    await sender.close()
+                await expiry.close()
+                await shop.close(within_s=settings.drain_timeout_s)
+                if auditor is not None and with_auditor:
+                    await auditor.close()
+        finally:
+            await store.close()
+    finally:
+        await backend.aio.close()
+
+
+def _sending(
+    settings: Settings, backend: LockBackend, store: StockStore, observer: Observer, busy: Callable[[], bool]
+) -> Sender | None:
+    """Make a candidate for sender, if there is somebody to send to."""
+    webhook = webhook_of(settings)
+    if webhook is None:
+        return None
+    return Sender(
+        backend.aio,
+        f"{settings.lock_prefix}/!sender",
+        store,
+        observer,
+        webhook,
+        retry_s=settings.webhook_retry_s,
+        give_up_s=settings.webhook_give_up_s,
+        busy=busy,
+    )
+
+
+def _auditing(
+    settings: Settings, backend: LockBackend, store: StockStore, observer: Observer, busy: Callable[[], bool]
+) -> tuple[Callable[[], Awaitable[None]], Auditor | None]:
+    """Make the reader of the auditor's record, and a candidate for auditor, if the lock system has elections."""
+    if not backend.guarantees.elects:
+        return _nothing_to_learn, None
+    election = backend.aio.election(f"{settings.lock_prefix}/!auditor")
+
+    async def learn() -> None:
+        await read_record(election, store)
+
+    if not settings.audit_interval_s:
+        return learn, None
+    name, every_s = settings.instance_name, settings.audit_interval_s
+    return learn, Auditor(election, store, observer, instance=name, every_s=every_s, busy=busy)
+
+
+async def _nothing_to_learn() -> None:
+    pass
