@@ -76,10 +76,6 @@ class RedlockConnection(Connection):
         if not task.cancelled():
             task.exception()  # asyncio would complain of one that was never looked at
 
-    async def ask_majority(self, question: Question) -> None:
-        """Have a majority answer. The others are asked once, and not waited for. Raises `LockUnavailable`."""
-        await self.ask(question, lambda answers: len(answers) >= self.majority)
-
     async def ask_for_majority(self, question: Question) -> bool:
         """Whether a majority says yes; then nobody waits for the others. Raises `LockUnavailable`."""
 
@@ -163,6 +159,7 @@ class _Hold:
         self._name = name
         self._ttl_ms = ttl_ms
         self._value = value
+        self._all = False  # whether all servers must have been told of the end
 
     async def renew(self, timeout_s: float) -> bool:
         return await self._servers.ask_for_majority(
@@ -170,8 +167,15 @@ class _Hold:
         )
 
     async def end(self, timeout_s: float) -> None:
-        # Where a majority has given it back others can have it; what is left on the rest runs out there.
-        await self._servers.ask_majority(lambda client: client.run(_RELEASE, [self._name], [self._value]))
+        # Where a majority has given it back others can have it; what is left on the rest runs out there. After a
+        # failure all are asked until they answer: servers come back one after the other.
+        servers, least = self._servers, len(self._servers.clients) if self._all else self._servers.majority
+        self._all = True
+        told = await servers.ask(
+            lambda client: client.run(_RELEASE, [self._name], [self._value]), lambda answers: len(answers) >= least
+        )
+        if len(told) < least:
+            raise LockUnavailable("not all servers have been told that it is free")
 
 
 async def _look(client: RedisClient, names: Sequence[str]) -> list[tuple[str, str, int]]:

@@ -161,7 +161,7 @@ class Together:
     @either
     def test_a_wait_that_was_too_long_leaves_nothing(self, crowd: Crowd, kind: str, other: str) -> None:
         """A waiter that timed out leaves nothing: those behind it get the lock in time, and it may come back."""
-        holder, impatient, behind = crowd.start(other, kind, other)
+        holder, impatient, behind = crowd.start(other, kind, other, ttl_s=LONG_TTL_S)
         assert holder.ask("acquire", -1)[0] == "granted"
         began = time.monotonic()
         crowd.arrive(impatient, "acquire", 3000)
@@ -223,7 +223,7 @@ class InLine(Shown):
         """Contenders of both clients, which come one by one, are served in the order of arrival."""
         journal = Journal(tmp_path)
         kinds = ["theirs", "ours", "ours", "theirs", "theirs", "ours"]
-        holder, *line = crowd.start(first, *kinds)
+        holder, *line = crowd.start(first, *kinds, ttl_s=LONG_TTL_S)
         names = [f"{kind}-{place}" for place, kind in enumerate(kinds)]
         assert holder.ask("acquire", -1)[0] == "granted"
         for who, contender in zip(names, line, strict=True):

@@ -59,7 +59,6 @@ public final class Interop {
             client = Client.builder().endpoints(servers.split(",")).build();
             this.name = ByteSequence.from(name.getBytes());
             ttlS = ttlMs / 1000;
-            begin();
         }
 
         private void begin() throws Exception {
@@ -70,6 +69,9 @@ public final class Interop {
 
         @Override
         public boolean acquire(long waitMs) throws Exception {
+            if (renewal == null) {
+                begin(); // not before: other programs may take a TTL to start
+            }
             CompletableFuture<io.etcd.jetcd.lock.LockResponse> locking = client.getLockClient().lock(name, lease);
             try {
                 key = (waitMs < 0 ? locking.get() : locking.get(waitMs, TimeUnit.MILLISECONDS)).getKey();
@@ -79,7 +81,7 @@ public final class Interop {
                 locking.cancel(true);
                 renewal.close();
                 client.getLeaseClient().revoke(lease).get();
-                begin();
+                renewal = null;
                 return false;
             } catch (InterruptedException interrupted) {
                 locking.cancel(true);
