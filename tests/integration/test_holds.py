@@ -242,7 +242,8 @@ async def test_units_come_back_without_buyers(etcd: EtcdMember, store: str) -> N
     brief = {"hold_s": SHORT_S, "pay_s": SHORT_S, "grace_s": 0, "audit_interval_s": 0.2}
     async with shop(etcd.endpoint, store, with_auditor=True, **brief) as one:
         await one.set_stock("default", 700)
-        await asyncio.gather(*(hold(one, f"buyer {number}") for number in range(700)))
+        held = await asyncio.gather(*(hold(one, f"buyer {number}") for number in range(700)))
+        assert {answer.outcome for answer in held} == {HoldOutcome.HELD}
 
         async def are_back() -> bool:
             return (await one.level("default")).stock == 700
