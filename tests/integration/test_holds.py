@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from app.errors import BuyerRequired, HoldsNotPossible, KeyReused
-from app.sale import Answer, Cancel, Confirm, Extend, Hold, Purchase, Refund
+from app.sale import Answer, Cancel, Confirm, Extend, Hold, HoldOutcome, Purchase, Refund
 from app.stock import EventKind, OrderState
 from lab.servers import EtcdMember, MariaDB, Valkey
 from tests.harness.servers import ask, optional
