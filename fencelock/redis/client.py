@@ -111,7 +111,7 @@ class RedisClient:
                 raise LockUnavailable("the connection to Redis is closed") from error
             if "WRONGTYPE" in str(error):
                 raise NoLock("something else uses that name in Redis: its key is no lock of this kind") from error
-            raise LockUnavailable(f"Redis can't be asked: {error or 'it does not answer'}") from error
+            raise LockUnavailable(f"Redis can't be asked: {str(error) or 'it does not answer'}") from error
 
     async def ping(self, timeout_s: float) -> None:
         """Raise `LockUnavailable` unless the server answers within `timeout_s` seconds."""

@@ -10,7 +10,7 @@ from lab.servers import EtcdMember, Valkey, ZooKeeper, etcd_binary
 from tests.harness.servers import QUICK_ETCD, optional, optional_server, where_installed
 from tests.interop import builds, pairs
 from tests.interop.pairs import Pair
-from tests.interop.together import Crowd, Journal, marks, run_side_by_side
+from tests.interop.together import LONG_TTL_S, Crowd, Journal, marks, run_side_by_side
 
 pytestmark = marks
 
@@ -93,7 +93,7 @@ def test_they_share_a_lock(version: str, tmp_path: Path) -> None:
     with ExitStack() as servers:
         pair = VERSIONS[version](servers)
         with Crowd(pair) as crowd:
-            ours, theirs = crowd.start("ours", "theirs")
+            ours, theirs = crowd.start("ours", "theirs", ttl_s=LONG_TTL_S)
             run_side_by_side({"ours": ours, "theirs": theirs}, Journal(tmp_path), pair.rest_ms)
             assert ours.ask("acquire", -1)[0] == "granted"
             assert crowd.hand_over(ours, theirs, waits_s=WAITS_S) < HAND_OVER_S

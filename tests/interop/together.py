@@ -119,7 +119,7 @@ class Together:
 
     def test_never_two_at_once(self, crowd: Crowd, tmp_path: Path) -> None:
         """Two of ours and two of theirs, each in a process of its own, lose no update and are never in together."""
-        clients = crowd.start("ours", "theirs", "ours", "theirs")
+        clients = crowd.start("ours", "theirs", "ours", "theirs", ttl_s=LONG_TTL_S)
         who = ("ours-1", "theirs-1", "ours-2", "theirs-2")
         run_side_by_side(dict(zip(who, clients, strict=True)), Journal(tmp_path), crowd.pair.rest_ms)
 

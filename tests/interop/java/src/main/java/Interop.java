@@ -2,6 +2,7 @@ import io.etcd.jetcd.ByteSequence;
 import io.etcd.jetcd.Client;
 import io.etcd.jetcd.Lease;
 import io.etcd.jetcd.lease.LeaseKeepAliveResponse;
+import io.etcd.jetcd.options.LeaseOption;
 import io.etcd.jetcd.support.CloseableClient;
 import io.etcd.jetcd.support.Observers;
 import java.io.BufferedReader;
@@ -59,6 +60,7 @@ public final class Interop {
             client = Client.builder().endpoints(servers.split(",")).build();
             this.name = ByteSequence.from(name.getBytes());
             ttlS = ttlMs / 1000;
+            begin();
         }
 
         private void begin() throws Exception {
@@ -69,8 +71,8 @@ public final class Interop {
 
         @Override
         public boolean acquire(long waitMs) throws Exception {
-            if (renewal == null) {
-                begin(); // not before: other programs may take a TTL to start
+            if (client.getLeaseClient().timeToLive(lease, LeaseOption.DEFAULT).get().getTTL() <= 0) {
+                begin(); // other programs may have taken a TTL to start
             }
             CompletableFuture<io.etcd.jetcd.lock.LockResponse> locking = client.getLockClient().lock(name, lease);
             try {
@@ -81,7 +83,7 @@ public final class Interop {
                 locking.cancel(true);
                 renewal.close();
                 client.getLeaseClient().revoke(lease).get();
-                renewal = null;
+                begin();
                 return false;
             } catch (InterruptedException interrupted) {
                 locking.cancel(true);
