@@ -86,7 +86,7 @@ class Instance(Process):
             lambda _: argv,
             env=os.environ | {PREFIX + name: value for name, value in variables.items()},
             ready=lambda: self.get(path)[0] == 200,
-            ready_within_s=30,
+            ready_within_s=60,
         )
 
     def get(self, path: str) -> tuple[int, Any]:

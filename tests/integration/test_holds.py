@@ -327,6 +327,30 @@ async def test_refund(one: Any, restock: bool) -> None:
     assert (await hold(one, "ann")).outcome == "held"
 
 
+async def test_a_purchase_with_a_request_id(one: Any) -> None:
+    """It is sold like any other, beside others; its order and its events keep the id and the trace."""
+    await one.set_stock("default", 5, terms={"limit_per_buyer": 2})
+    trace = f"00-{'a' * 32}-{'b' * 16}-01"
+    known = Purchase(2, buyer="ann", key="k", request_id="r 1", traceparent=trace)
+    first, plain, held = await asyncio.gather(one.buy(known), one.buy(Purchase(buyer="bob")), hold(one, "cid"))
+    assert (first.outcome, plain.outcome, held.outcome) == ("sold", "sold", "held")
+    assert await units(one) == (1, 1, 3)
+    again = await one.buy(known._replace(request_id="r 2"))
+    assert (again.order_id, again.quantity, again.replayed) == (first.order_id, 2, True)
+    assert (await one.buy(known._replace(key=None))).outcome == "limit_reached"
+    order, other = await one.order(first.order_id), await one.order(plain.order_id)
+    assert (order.state, order.key, order.record.request_id) == (OrderState.SOLD, "k", "r 1")
+    assert (other.state, other.record) == (OrderState.SOLD, None)
+    assert (await confirm(one, first, "p1")).outcome == "not_found"  # it waits for no payment
+    assert (await one.buy(Refund(*about(first), restock=True, by="kim"))).outcome == "refunded"
+    assert await kinds(one, first) == ["sold", "refunded"]
+    own = [event for event in await one.sale.store.journal("default") if event.order_id == first.order_id]
+    assert [event.facts["request_id"] for event in own] == ["r 1"] * 2
+    assert own[0].facts["traceparent"] == trace
+    assert await units(one) == (3, 1, 1)
+    assert (await one.buy(known._replace(key=None))).outcome == "sold"
+
+
 async def test_the_amount(one: Any) -> None:
     """A payment of another amount than the price confirms nothing, and is noted once for the operator."""
     await one.set_stock("default", 5, terms={"price": 499, "currency": "EUR"})

@@ -58,11 +58,15 @@ async def test_each_event_arrives(etcd: EtcdMember, valkey: Valkey, shop_end: Re
         await shop.buy(Confirm(*parts(one), "p1", 10))
         two = await held(shop, "bob")
         await shop.buy(Cancel(*parts(two)))
-        three = await shop.buy(Purchase(buyer="cyd"))
+        trace = f"00-{'a' * 32}-{'b' * 16}-01"
+        three = await shop.buy(Purchase(buyer="cyd", request_id="r", traceparent=trace))
         await eventually_async(lambda: len(shop_end.got) >= 5, "five events")
         assert shop_end.of(one.order_id) == [(1, "order.held"), (2, "order.confirmed")]
         assert shop_end.of(two.order_id) == [(1, "order.held"), (2, "order.cancelled")]
         assert shop_end.of(three.order_id) == [(1, "order.sold")]
+        assert [
+            (head.get("traceparent"), event["data"].get("request_id")) for head, event in shop_end.heads_of("cyd")
+        ] == [(trace, "r")]
         paid = next(event for event in shop_end.got if event["type"] == "order.confirmed")
         about = {"sku": "default", "quantity": 2, "buyer": "ann", "ref": "order 7", "payment_ref": "p1", "amount": 10}
         assert about.items() <= paid["data"].items()
