@@ -27,15 +27,18 @@ def read(headers: Iterable[tuple[bytes, bytes]]) -> tuple[str, str | None]:
 
     Raises `RequestValidationError` for an id that is none.
     """
-    given, trace = b"", None
+    given: bytes | None = None
+    trace: str | None = None
     for name, value in headers:
         if name == HEADER:
-            given = given + b", " + value if given else value
+            given = value if given is None else given + b", " + value
         elif name == b"traceparent" and _TRACEPARENT.fullmatch(value):
             trace = value.decode()
-    if given and _ID.fullmatch(given) is None:
+    if given is None:
+        return secrets.token_hex(8), trace
+    if _ID.fullmatch(given) is None:
         raise invalid_field("X-Request-Id", "1 to 100 visible ASCII characters", where="header")
-    return given.decode() or secrets.token_hex(8), trace
+    return given.decode(), trace
 
 
 def note(request_id: str, path: str, answer: Answer) -> None:

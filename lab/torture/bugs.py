@@ -380,8 +380,8 @@ def _holds_dont_count() -> None:
     _in_lua(
         "commit.lua",
         (
-            'redis.call("HINCRBY", key.buyers, buyer, quantity)\n    redis.call("HSET", key.holders',
-            'redis.call("HSET", key.holders',
+            'redis.call("HINCRBY", key.buyers, buyer, quantity)\n    if is_held',
+            "if is_held",
         ),
     )()
 
