@@ -364,6 +364,7 @@ def test_a_buyer_who_has_hung_up(etcd: EtcdMember, valkey: Valkey, end: str) -> 
                 "the instance has noticed",
             )
         eventually(lambda: waiting(0), "they were served, or not")
+        eventually(lambda: instance.get("/stock")[1]["lucky"] >= 3, "the stock is told")
         level = instance.get("/stock")[1]
         assert (level["stock"], level["lucky"]) == (2, 3)
         again = httpx.post(
