@@ -342,7 +342,7 @@ def test_a_paused_auditor_can_not_write_the_record(
     etcd: EtcdMember, valkey: Valkey, prefix: str, record: Record
 ) -> None:
     """A paused auditor's write arrives after its successor recorded a later order: the later one stands."""
-    others = {"lock_ttl_s": TTL_S, "audit_interval_s": 0.2, "lock_prefix": prefix}
+    others = {"lock_ttl_s": TTL_S, "audit_interval_s": 1, "lock_prefix": prefix}
 
     def auditor(of: Instance) -> str | None:
         status, body = of.get("/stock?sku=phone")

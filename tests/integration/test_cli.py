@@ -570,7 +570,7 @@ def standing(tmp_path: Path, *arguments: str) -> Iterator[Standing]:
     mark, folder = uuid.uuid4().hex, tmp_path / "temporary"
     output = tmp_path / f"output-{mark}"
     folder.mkdir(exist_ok=True)
-    env = {"COLUMNS": "80", "TMPDIR": str(folder), "TEST_MARK": mark, "SECKILL_AUDIT_INTERVAL_S": "0.2"}
+    env = {"COLUMNS": "80", "TMPDIR": str(folder), "TEST_MARK": mark, "SECKILL_AUDIT_INTERVAL_S": "1"}
     with output.open("wb") as file:
         command = subprocess.Popen(
             [sys.executable, "-m", "app", *arguments], env=os.environ | env, stdout=file, stderr=file

@@ -326,7 +326,7 @@ async def test_an_item_that_is_not_there(open_clients: OpenClients) -> None:
 
 async def test_the_auditors_verdict(open_clients: OpenClients) -> None:
     """All instances show what the auditor found, with the number of violations."""
-    a, b = await open_clients(2, audit_interval_s=0.2)
+    a, b = await open_clients(2, audit_interval_s=5)
 
     async def verdict(http: httpx.AsyncClient) -> Any:
         return (await look(http))["audit"]
