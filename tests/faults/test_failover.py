@@ -92,7 +92,7 @@ async def test_a_failover_to_the_one_that_has_it_not(etcd: EtcdMember, trio: Sen
 
     One replica's link stalls; then the primary and the other replica are gone, and the late one is promoted.
     """
-    options = {"store_wait_replicas": 2, "store_timeout_ms": 1000, "lock_ttl_s": 2, "purchase_timeout_ms": 4000}
+    options = {"store_wait_replicas": 2, "store_timeout_ms": 500, "lock_ttl_s": 2, "purchase_timeout_ms": 2000}
     async with shop(etcd.endpoint, trio.url, **options) as one:
         await one.set_stock("phone", 100)
         told = [await one.buy(Purchase(sku="phone", key=f"k{number}")) for number in range(3)]
