@@ -239,17 +239,19 @@ async def test_what_runs_out_is_sold_to_the_next(brief: Any) -> None:
 
 async def test_units_come_back_without_buyers(etcd: EtcdMember, store: str) -> None:
     """With nobody there, the auditor's instance gives back what has run out, however much it is."""
-    brief = {"hold_s": SHORT_S, "pay_s": SHORT_S, "grace_s": 0, "audit_interval_s": 0.2}
+    brief = {"hold_s": SHORT_S, "pay_s": SHORT_S, "grace_s": 0, "audit_interval_s": 0.2, "purchase_timeout_ms": 60_000}
     async with shop(etcd.endpoint, store, with_auditor=True, **brief) as one:
         await one.set_stock("default", 700)
-        await asyncio.gather(*(hold(one, f"buyer {number}") for number in range(700)))
-        assert (await one.level("default")).held == 700
+        held = await asyncio.gather(*(hold(one, f"buyer {number}") for number in range(700)))
+        assert {str(answer.outcome) for answer in held} == {"held"}
 
         async def are_back() -> bool:
             return (await one.level("default")).stock == 700
 
         await eventually_async(are_back, "all units come back")
         assert await units(one) == (700, 0, 0)
+        events = Counter(str(event.kind) for event in await one.sale.store.journal("default", limit=5000))
+        assert events == {"held": 700, "expired": 700}
 
 
 async def test_grace(etcd: EtcdMember, store: str) -> None:
@@ -287,12 +289,16 @@ async def test_extension(one: Any) -> None:
 async def test_an_extended_hold_does_not_expire(etcd: EtcdMember, store: str) -> None:
     """Whoever gives back looks at the deadline of now, and not at that of before."""
     async with shop(etcd.endpoint, store, hold_s=SHORT_S, pay_s=3600, grace_s=0) as one:
-        await one.set_stock("default", 2)
-        kept, lost = await hold(one, "ann"), await hold(one, "bob")
-        assert (await one.buy(Extend(*about(kept)))).outcome == "extended"
-        await ran_out(one, lost)
+        await one.set_stock("default", 100)
+
+        async def in_time() -> Answer | None:
+            held = await hold(one, "ann")
+            return held if (await one.buy(Extend(*about(held)))).outcome == "extended" else None
+
+        kept = await eventually_async(in_time, "it is extended before it runs out")
+        await ran_out(one, await hold(one, "bob"))
         assert (await one.order(kept.order_id)).state is OrderState.HELD
-        assert await units(one) == (1, 1, 0)
+        assert await units(one) == (99, 1, 0)
 
 
 async def test_cancellation(one: Any) -> None:
