@@ -132,7 +132,7 @@ class Call:
 class Delivery:
     """An event that an instance has sent, and how it was answered: `status` 0 if the connection was cut instead.
 
-    `id`: the webhook's; `kind`, `order`, `number` and what follows are what it says; `body`: its digest; `wrong`: why
+    `id`: the webhook's; `event`, `order`, `number` and what follows are what it says; `body`: its digest; `wrong`: why
     it was not believed.
     """
 
@@ -141,7 +141,7 @@ class Delivery:
     done_at: float
     status: int
     id: str
-    kind: str = ""
+    event: str = ""
     order: str = ""
     number: int = 0
     quantity: int = 0

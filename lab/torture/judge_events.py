@@ -23,9 +23,9 @@ def all_delivered(history: History, end: End) -> Iterator[str]:
             if not _clock_was_wrong(history, one):
                 yield f"event {one.id} at {one.at:.2f} s can't be believed: {one.wrong}"
             continue
-        told = (one.order, one.number, one.kind, one.quantity, one.buyer, one.payment)
+        told = (one.order, one.number, one.event, one.quantity, one.buyer, one.payment)
         if one.id not in written:
-            yield f"event {one.id} at {one.at:.2f} s, {one.kind} of {one.order}, is in no journal"
+            yield f"event {one.id} at {one.at:.2f} s, {one.event} of {one.order}, is in no journal"
         elif told != written[one.id]:
             yield f"event {one.id} at {one.at:.2f} s says {told}, and the journal {written[one.id]}"
         if bodies.setdefault(one.id, one.body) != one.body:
@@ -40,7 +40,7 @@ def in_order(history: History) -> Iterator[str]:
             taken_at.setdefault((one.order, one.number), one.done_at)
     for one in history.deliveries:
         if not one.wrong and one.number > 1 and taken_at.get((one.order, one.number - 1), float("inf")) > one.at:
-            yield f"{one.order}: {one.kind}, its event {one.number}, came at {one.at:.2f} s, before the one before it"
+            yield f"{one.order}: {one.event}, its event {one.number}, came at {one.at:.2f} s, before the one before it"
 
 
 def ways(history: History) -> dict[str, int]:

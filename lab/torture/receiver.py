@@ -126,7 +126,7 @@ class Receiver:
         own = {name: data.get(name) for name in ("order", "number", "quantity", "buyer")}
         return 200, own | {
             "body": digest,
-            "kind": event["type"].removeprefix("order."),
+            "event": event["type"].removeprefix("order."),
             "payment": data.get("payment_ref"),
         }
 

@@ -16,7 +16,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 
 from app.errors import EXPECTED, ConfigurationError, StockError, StockUnavailable
-from app.outbox.state import State
+from app.outbox import State
 from app.settings import Guard, load
 from app.stock import DEFAULT_SKU, Level, TermsChange
 from app.stock.registry import MYSQL, REDIS
