@@ -57,10 +57,12 @@ _SPEAKS_OF: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
     ("extend", "confirmed"): ("confirmed",),
     ("extend", "expired"): ("expired", "confirmed"),  # time was up, and a payment was in the same batch
     ("extend", "cancelled"): ("cancelled",),
+    ("extend", "refunded"): ("refunded",),
     ("cancel", "cancelled"): ("cancelled",),
     ("cancel", "already_cancelled"): ("cancelled",),
     ("cancel", "confirmed"): ("confirmed",),
     ("cancel", "expired"): ("expired",),
+    ("cancel", "refunded"): ("refunded",),
     ("refund", "refunded"): ("refunded",),
     ("refund", "already_refunded"): ("refunded",),
 }
