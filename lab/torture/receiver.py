@@ -37,7 +37,7 @@ class Receiver:
         self._told = told
         self._verifier = standardwebhooks.Webhook(SECRET)
         self._good = self._away = False
-        self._trap: asyncio.Future[Actor] | None = None
+        self._trap: tuple[asyncio.Future[Actor], asyncio.Event] | None = None  # who is caught, and that it is over
         self._server: asyncio.Server | None = None
         self._roaming: asyncio.Task[None] | None = None
         self._busy: set[asyncio.Task[Any]] = set()
@@ -65,11 +65,16 @@ class Receiver:
 
         The answer is held until the sender has had the time to note what it is sure of. Raises `TimeoutError`.
         """
-        self._trap = asyncio.get_running_loop().create_future()
+        caught: asyncio.Future[Actor] = asyncio.get_running_loop().create_future()
+        over = asyncio.Event()
+        self._trap = caught, over
         try:
-            return await asyncio.wait_for(asyncio.shield(self._trap), within_s)
+            actor = await asyncio.wait_for(caught, within_s)
+            await asyncio.to_thread(actor.kill)
+            return actor
         finally:
             self._trap = None
+            over.set()
 
     async def _roam(self) -> None:
         while True:
@@ -102,7 +107,11 @@ class Receiver:
         status, about = self._read(headers, body)
         if self._trap is not None:
             status = 0
-            await self._spring(actor, self._trap)
+            caught, over = self._trap
+            await asyncio.sleep(_HELD_S)
+            if not caught.done():
+                caught.set_result(actor)  # once: of several instances that send, the others go on
+            await over.wait()
         elif status == 200 and not self._good:
             (status,) = self._dice.choices(list(_ANSWERS), list(_ANSWERS.values()))
             if self._dice.random() < _LATE:
@@ -129,9 +138,3 @@ class Receiver:
             "event": event["type"].removeprefix("order."),
             "payment": data.get("payment_ref"),
         }
-
-    async def _spring(self, actor: Actor, trap: "asyncio.Future[Actor]") -> None:
-        await asyncio.sleep(_HELD_S)
-        if not trap.done():
-            trap.set_result(actor)  # once: of several instances that send, the others go on
-            await asyncio.to_thread(actor.kill)
