@@ -15,11 +15,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from app.errors import QueueFull, StockError, StockUnavailable
-from app.sale import Answer, ConfirmOutcome, HoldOutcome, Outcome, Purchase, batch, decision, worker
+from app.outbox import Webhook, sender
+from app.outbox.webhook import Result
+from app.sale import Answer, ConfirmOutcome, HoldOutcome, Outcome, Purchase, RefundOutcome, batch, decision, worker
 from app.sale.decision import Decided, Decision
 from app.sale.queue import EntryState, Item
 from app.sale.shop import Shop
-from app.stock import Batch, EventKind, Fence, OrderState, Snapshot, Units
+from app.stock import Batch, Event, EventKind, Fence, OrderState, Snapshot, Units
 from app.stock.redis.client import Script
 from app.stock.redis.store import RedisStockStore
 from app.web.connection import Connection
@@ -504,6 +506,68 @@ def _nothing_runs_out() -> None:
     decision._Now.give_back = lambda self, being_paid: None  # type: ignore[method-assign]
 
 
+def _restocks_again() -> None:
+    """A refund that is asked for once more gives the units back once more."""
+    refund = decision._Now._refund
+
+    def patched(self: decision._Now, order: Any, given: Any) -> Decision:
+        if order.state is OrderState.REFUNDED and given.restock:
+            self.left += order.quantity
+            units = Units(stock=order.quantity, lucky=-order.quantity)
+            again = self._write(order, EventKind.REFUNDED, units, bought=-order.quantity, facts={"restock": True})
+            return Decision(RefundOutcome.REFUNDED, record=again)
+        return refund(self, order, given)
+
+    decision._Now._refund = patched  # type: ignore[method-assign]
+
+
+# -- of the events -----------------------------------------------------------------------------------------------------
+
+
+def _notes_before_it_sends() -> None:
+    """The sender notes that an event has left when it has read it."""
+    take = sender._Office._take
+
+    def patched(self: sender._Office, feed: Any, event: Event) -> None:
+        take(self, feed, event)
+        for slot in feed.window:
+            slot.done = True
+        feed.advance()
+
+    sender._Office._take = patched  # type: ignore[method-assign]
+
+
+def _sends_side_by_side() -> None:
+    """The events of one order don't wait for each other."""
+    sender._number = lambda event: event.entry
+
+
+def _forgets_what_is_refused() -> None:
+    """An event that was answered has left, whatever the answer is."""
+    post = Webhook.post
+
+    async def patched(self: Webhook, event: Event, ref: str | None) -> Result:
+        result = await post(self, event, ref)
+        return Result(result.status) if result.status else result
+
+    Webhook.post = patched  # type: ignore[method-assign]
+
+
+def _tells_how_it_stands() -> None:
+    """An event says what has last happened to its order."""
+    take, post, newest = sender._Office._take, Webhook.post, dict[str, Event]()
+
+    def taken(self: sender._Office, feed: Any, event: Event) -> None:
+        newest[event.order_id] = event
+        take(self, feed, event)
+
+    async def patched(self: Webhook, event: Event, ref: str | None) -> Result:
+        last = newest.get(event.order_id, event)
+        return await post(self, replace(event, kind=last.kind, facts=last.facts), ref)
+
+    sender._Office._take, Webhook.post = taken, patched  # type: ignore[method-assign]
+
+
 # -- of the service ----------------------------------------------------------------------------------------------------
 
 
@@ -591,6 +655,11 @@ BUGS: Final[dict[str, Bug]] = {
     "shows-anothers-hold": _bug(_shows_anothers_hold, "lost-commit"),
     "no-mercy": _bug(_no_mercy, "lost-commit"),
     "nothing-runs-out": _bug(_nothing_runs_out, "lost-commit"),
+    "restocks-again": _bug(_restocks_again, "lost-commit"),
+    "notes-before-it-sends": _bug(_notes_before_it_sends, "kill-sender"),
+    "sends-side-by-side": _bug(_sends_side_by_side, "lost-commit"),
+    "forgets-what-is-refused": _bug(_forgets_what_is_refused, "lost-commit"),
+    "tells-how-it-stands": _bug(_tells_how_it_stands, "lost-commit"),
     "drops-connections": _bug(_drops_connections, "lost-commit"),
     "some-wait-45s": Bug(
         "One buyer in ten is refused for 45 s of each minute.", ("lost-commit",), _refuses(_is_unlucky)

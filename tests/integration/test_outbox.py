@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
@@ -163,6 +164,26 @@ async def test_the_receiver_is_away(etcd: EtcdMember, valkey: Valkey, shop_end: 
         assert set(map(tuple, shop_end.by_order().values())) == {(1, 2)}
         await eventually_async(lambda: shop.sender.view.parked == 0, "none is parked")
         assert shop.sender.warnings == []
+
+
+async def test_a_clock_that_was_ahead(
+    etcd: EtcdMember, valkey: Valkey, shop_end: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sender's clock is an hour ahead while all is refused, and then right again: nothing waits for an hour."""
+    ahead_s, real = 3600.0, time.time
+    monkeypatch.setattr(time, "time", lambda: real() + ahead_s)
+
+    async def decide(event: dict[str, Any]) -> Response | None:
+        return Response(status_code=400) if ahead_s else None
+
+    shop_end.decide = decide
+    async with selling(etcd, valkey, shop_end) as shop:
+        holds = await asyncio.gather(*(held(shop, f"b{number}") for number in range(20)))
+        await eventually_async(lambda: shop.sender.view.parked >= 5, "the receiver seems to be away")
+        await asyncio.gather(*(shop.buy(Cancel(*parts(one))) for one in holds))
+        ahead_s = 0.0
+        await eventually_async(lambda: len(shop_end.got) == 40, "all events")
+        assert set(map(tuple, shop_end.by_order().values())) == {(1, 2)}
 
 
 @pytest.mark.parametrize("how", ["slow", "redirect", "gone", "retry-after"])
