@@ -209,7 +209,7 @@ class _Office:
         self._looked_at_all = 0.0
         self._refs: OrderedDict[str, str | None] = OrderedDict()
         # The gate is closed while the receiver is away; then one at a time gets through, to try.
-        self._closed_until: float | None = None
+        self._closed_until: float | None = None  # by the monotonic clock, as the wall clock may be wrong for a while
         self._probing = False
         self._probes = 0
         self._moved = asyncio.Event()
@@ -449,7 +449,7 @@ class _Office:
     async def _admitted(self) -> bool:
         """Wait until the gate is open, or for our turn to try whether the receiver is back: True."""
         while self._closed_until is not None:
-            left_s = self._closed_until - time.time()
+            left_s = self._closed_until - time.monotonic()
             if left_s <= 0 and not self._probing:
                 self._probing = True
                 return True
@@ -483,10 +483,11 @@ class _Office:
             self._said_gone = now
             where = self._sender.webhook.where
             _log.error("%s says 410 Gone: it wants no events; without SECKILL_WEBHOOK_URL none are sent", where)
+        wait_s = self._wait_s(parked.tries + 1 if parked else 1, result)
         if parked is None:
             places = [pending.place for pending in chain.waiting]
             at = chain.waiting[0].event.at
-            parked = Parked(chain.order, places, at, 1, now, now + self._wait_s(1, result), result.why)
+            parked = Parked(chain.order, places, at, 1, now, now + wait_s, result.why, wait_s=wait_s)
             feed.state.parked[chain.order] = parked
             for pending in chain.waiting:
                 assert pending.slot is not None  # noqa: S101 - only those of a parked order have none
@@ -494,7 +495,7 @@ class _Office:
             self._failed_orders.add((feed.sku, chain.order))
         else:
             parked.tries, parked.why = parked.tries + 1, result.why
-            parked.due = now + self._wait_s(parked.tries, result)
+            parked.due, parked.wait_s, parked.since = now + wait_s, wait_s, min(parked.since, now)
             if now - parked.since > self._sender.give_up_s and not probe:
                 place = parked.places[0]
                 feed.state.give_up(parked, now)
@@ -509,7 +510,7 @@ class _Office:
                 where = self._sender.webhook.where
                 _log.warning("the receiver of events is away, and they wait: %s %s", where, result.why)
             self._probes += 1
-            self._closed_until = now + self._wait_s(self._probes, result)
+            self._closed_until = time.monotonic() + self._wait_s(self._probes, result)
 
     def _wait_s(self, tries: int, result: Result) -> float:
         longest_s = min(_LONGEST_S, self._sender.retry_s * 2.0 ** min(tries - 1, 30))
@@ -521,7 +522,7 @@ class _Office:
         now = time.time()
         for feed in list(self._feeds.values()):
             for parked in list(feed.state.parked.values()):
-                if parked.due > now or parked.order in feed.chains:
+                if not parked.is_due(now) or parked.order in feed.chains:
                     continue
                 chain = feed.chains[parked.order] = _Chain(feed, parked.order, parked=parked)
                 try:

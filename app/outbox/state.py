@@ -19,8 +19,8 @@ class Parked:
     """An order whose event the receiver refuses while others get through.
 
     `places`: of the events that wait, the refused one first; `at`: when that one happened; `since`: when it was
-    refused first, and `due`: when it is tried again, in seconds since 1970; `again`: whether it was given another
-    chance after the receiver had been away.
+    refused first, and `due`: when it is tried again, in seconds since 1970, `wait_s` after it was refused last;
+    `again`: whether it was given another chance after the receiver had been away.
     """
 
     order: str
@@ -31,6 +31,11 @@ class Parked:
     due: float
     why: str
     again: bool = False
+    wait_s: float = 0.0
+
+    def is_due(self, now: float) -> bool:
+        """Whether it is to be tried: its time has come, or was set by a clock that was ahead."""
+        return not now < self.due <= now + self.wait_s
 
 
 class Dead(NamedTuple):

@@ -15,11 +15,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from app.errors import QueueFull, StockError, StockUnavailable
-from app.sale import Answer, ConfirmOutcome, HoldOutcome, Outcome, Purchase, batch, decision, worker
+from app.outbox import Webhook, sender
+from app.outbox.webhook import Result
+from app.sale import Answer, ConfirmOutcome, HoldOutcome, Outcome, Purchase, RefundOutcome, batch, decision, worker
 from app.sale.decision import Decided, Decision
 from app.sale.queue import EntryState, Item
 from app.sale.shop import Shop
-from app.stock import Batch, EventKind, Fence, OrderState, Snapshot, Units
+from app.stock import Batch, Event, EventKind, Fence, OrderState, Snapshot, Units
 from app.stock.redis.client import Script
 from app.stock.redis.store import RedisStockStore
 from app.web.connection import Connection
@@ -380,8 +382,8 @@ def _holds_dont_count() -> None:
     _in_lua(
         "commit.lua",
         (
-            'redis.call("HINCRBY", key.buyers, buyer, quantity)\n    redis.call("HSET", key.holders',
-            'redis.call("HSET", key.holders',
+            'redis.call("HINCRBY", key.buyers, buyer, quantity)\n    if is_held',
+            "if is_held",
         ),
     )()
 
@@ -481,7 +483,7 @@ def _shows_anothers_hold() -> None:
     def patched(self: decision._Now, wish: Any, closed: Any) -> Decision:
         found = hold(self, wish, closed)
         other = next((one for one in self.records.values() if one.state is OrderState.HELD), None)
-        refused = found.holds is None and found.record is None and found.error is None
+        refused = found.begins is None and found.record is None and found.error is None
         return Decision(HoldOutcome.HELD, record=other) if refused and other is not None else found
 
     decision._Now.hold = patched  # type: ignore[method-assign]
@@ -493,8 +495,8 @@ def _no_mercy() -> None:
 
     def patched(self: decision._Now, wish: Any, closed: Any) -> Decision:
         found = hold(self, wish, closed)
-        early = found.holds and replace(found.holds, due_ms=found.holds.pay_by_ms - 500)
-        return replace(found, holds=early) if early else found
+        early = found.begins and replace(found.begins, due_ms=found.begins.pay_by_ms - 500)
+        return replace(found, begins=early) if early else found
 
     decision._Now.hold = patched  # type: ignore[method-assign]
 
@@ -502,6 +504,68 @@ def _no_mercy() -> None:
 def _nothing_runs_out() -> None:
     """What has run out stays held."""
     decision._Now.give_back = lambda self, being_paid: None  # type: ignore[method-assign]
+
+
+def _restocks_again() -> None:
+    """A refund that is asked for once more gives the units back once more."""
+    refund = decision._Now._refund
+
+    def patched(self: decision._Now, order: Any, given: Any) -> Decision:
+        if order.state is OrderState.REFUNDED and given.restock:
+            self.left += order.quantity
+            units = Units(stock=order.quantity, lucky=-order.quantity)
+            again = self._write(order, EventKind.REFUNDED, units, bought=-order.quantity, facts={"restock": True})
+            return Decision(RefundOutcome.REFUNDED, record=again)
+        return refund(self, order, given)
+
+    decision._Now._refund = patched  # type: ignore[method-assign]
+
+
+# -- of the events -----------------------------------------------------------------------------------------------------
+
+
+def _notes_before_it_sends() -> None:
+    """The sender notes that an event has left when it has read it."""
+    take = sender._Office._take
+
+    def patched(self: sender._Office, feed: Any, event: Event) -> None:
+        take(self, feed, event)
+        for slot in feed.window:
+            slot.done = True
+        feed.advance()
+
+    sender._Office._take = patched  # type: ignore[method-assign]
+
+
+def _sends_side_by_side() -> None:
+    """The events of one order don't wait for each other."""
+    sender._number = lambda event: event.entry
+
+
+def _forgets_what_is_refused() -> None:
+    """An event that was answered has left, whatever the answer is."""
+    post = Webhook.post
+
+    async def patched(self: Webhook, event: Event, ref: str | None) -> Result:
+        result = await post(self, event, ref)
+        return Result(result.status) if result.status else result
+
+    Webhook.post = patched  # type: ignore[method-assign]
+
+
+def _tells_how_it_stands() -> None:
+    """An event says what has last happened to its order."""
+    take, post, newest = sender._Office._take, Webhook.post, dict[str, Event]()
+
+    def taken(self: sender._Office, feed: Any, event: Event) -> None:
+        newest[event.order_id] = event
+        take(self, feed, event)
+
+    async def patched(self: Webhook, event: Event, ref: str | None) -> Result:
+        last = newest.get(event.order_id, event)
+        return await post(self, replace(event, kind=last.kind, facts=last.facts), ref)
+
+    sender._Office._take, Webhook.post = taken, patched  # type: ignore[method-assign]
 
 
 # -- of the service ----------------------------------------------------------------------------------------------------
@@ -591,6 +655,11 @@ BUGS: Final[dict[str, Bug]] = {
     "shows-anothers-hold": _bug(_shows_anothers_hold, "lost-commit"),
     "no-mercy": _bug(_no_mercy, "lost-commit"),
     "nothing-runs-out": _bug(_nothing_runs_out, "lost-commit"),
+    "restocks-again": _bug(_restocks_again, "lost-commit"),
+    "notes-before-it-sends": _bug(_notes_before_it_sends, "kill-sender"),
+    "sends-side-by-side": _bug(_sends_side_by_side, "lost-commit"),
+    "forgets-what-is-refused": _bug(_forgets_what_is_refused, "lost-commit"),
+    "tells-how-it-stands": _bug(_tells_how_it_stands, "lost-commit"),
     "drops-connections": _bug(_drops_connections, "lost-commit"),
     "some-wait-45s": Bug(
         "One buyer in ten is refused for 45 s of each minute.", ("lost-commit",), _refuses(_is_unlucky)

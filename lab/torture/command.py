@@ -142,7 +142,8 @@ def _options(arguments: TortureArguments) -> torturing.TortureOptions:
         raise WrongOption("--guard", str(error)) from None
     every_s = arguments.ttl_s + _CALM_S if arguments.every_s is None else arguments.every_s
     seed = secrets.randbelow(10**6) if arguments.seed is None else arguments.seed
-    possible = names_for(lock, store, guard, promised, upgraded=arguments.upgrade_from is not None)
+    sends = arguments.payers and torturing.can_hold(store, guard, arguments.upgrade_from)
+    possible = names_for(lock, store, guard, promised, sends=sends, upgraded=arguments.upgrade_from is not None)
     return torturing.TortureOptions(
         duration_s=arguments.duration_s,
         instances=arguments.instances,

@@ -98,9 +98,9 @@ class Theft:
 class Call:
     """A request of the flow from hold to payment, and its answer. `status` is 0 when no answer came: `error` says why.
 
-    `verb`: buy, hold, confirm, extend or cancel; `wish`: the buyer's visit, which is the shop's own number of a hold;
-    `order`: the order that the request is about; `told`: the order in the answer; `units` of that, and `keeps`: the
-    payment that counts; `refund`: the one to give back; `pay_by`: until when, by the store's clock.
+    `verb`: buy, hold, confirm, extend, cancel or refund; `wish`: the buyer's visit, which is the shop's own number of a
+    hold; `order`: the order that the request is about; `told`: the order in the answer; `units` of that, and `keeps`:
+    the payment that counts; `refund`: the one to give back; `pay_by`: until when, by the store's clock.
     """
 
     verb: str
@@ -116,6 +116,7 @@ class Call:
     order: str | None = None
     payment: str | None = None
     amount: int | None = None
+    restock: bool | None = None
     outcome: str | None = None
     told: str | None = None
     units: int | None = None
@@ -125,6 +126,29 @@ class Call:
     replayed: bool = False
     retry_after: str | None = None
     error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """An event that an instance has sent, and how it was answered: `status` 0 if the connection was cut instead.
+
+    `id`: the webhook's; `event`, `order`, `number` and what follows are what it says; `body`: its digest; `wrong`: why
+    it was not believed.
+    """
+
+    instance: str
+    at: float
+    done_at: float
+    status: int
+    id: str
+    event: str = ""
+    order: str = ""
+    number: int = 0
+    quantity: int = 0
+    buyer: str | None = None
+    payment: str | None = None
+    body: str = ""
+    wrong: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,6 +328,7 @@ class History:
     counts: list[Count] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
     glances: list[Glance] = field(default_factory=list)
+    deliveries: list[Delivery] = field(default_factory=list)
     end: End | None = None
 
     def add(self, event: "Event") -> None:
@@ -327,11 +352,13 @@ class History:
                 self.calls.append(event)
             case Glance():
                 self.glances.append(event)
+            case Delivery():
+                self.deliveries.append(event)
             case End():
                 self.end = event
 
 
-Event = Attempt | Theft | Look | Restock | Belief | Fault | Count | Call | Glance | End
+Event = Attempt | Theft | Look | Restock | Belief | Fault | Count | Call | Glance | Delivery | End
 
 _KINDS: dict[str, type[Any]] = {
     "setup": Setup,
@@ -344,6 +371,7 @@ _KINDS: dict[str, type[Any]] = {
     "count": Count,
     "call": Call,
     "glance": Glance,
+    "delivery": Delivery,
     "end": End,
 }
 

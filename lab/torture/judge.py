@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from lab.torture import judge_locks, judge_money, judge_sale, judge_service
+from lab.torture import judge_events, judge_locks, judge_money, judge_sale, judge_service
 from lab.torture.history import UNKNOWN, History
 from lab.torture.judge_money import Money
 from lab.torture.judge_sale import Evidence
@@ -95,6 +95,7 @@ def _of_money(history: History) -> Iterator[Finding]:
     money = Money(history, history.end)
     events, calls = f"{len(history.end.journal)} events", f"{len(money.told)} answers"
     looks, payments = f"{len(history.glances)} looks", f"{len(money.places)} payments"
+    told = f"{len(history.deliveries)} deliveries"
     for invariant, promise, looked_at, violations in (
         (
             "M1",
@@ -111,6 +112,8 @@ def _of_money(history: History) -> Iterator[Finding]:
         ("M4", "nobody is charged without a unit or a refund", payments, judge_money.payments_kept(money)),
         ("M5", "first come, first held", calls, judge_money.first_come(money)),
         ("M5", "nothing happens to an order unasked", events, judge_money.wanted(money)),
+        ("M6", "the shop is told each event, and nothing else", told, judge_events.all_delivered(history, history.end)),
+        ("M6", "an order's events come in order", told, judge_events.in_order(history)),
         ("", "each payment has an answer in the end", calls, judge_money.decided(money)),
         ("", "the run was a test of holds", payments, judge_money.tested(money)),
     ):
@@ -123,7 +126,8 @@ def branches(history: History) -> dict[str, int]:
     for one in history.counts:
         counted[one.name] += one.count
     attempts = history.attempts
-    lost = sum(one.lost or not one.ended for one in history.beliefs)
+    # The sender of events has its lock at the end.
+    lost = sum((one.lost or not one.ended) and "/!" not in one.lock for one in history.beliefs)
     of_money = judge_money.ways(Money(history, history.end)) if history.end else {}
     return {
         "taken over": lost,

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Final
 
+from lab.torture import judge_events
 from lab.torture.history import Call, End, Entry, Flow, History
 from lab.torture.judge_sale import MEMORY_S
 from lab.torture.judge_service import peace
@@ -41,6 +42,7 @@ _UNITS: Final[Mapping[tuple[str, str], tuple[int, int, int]]] = {
     ("held", "expired"): (1, -1, 0),
     ("held", "cancelled"): (1, -1, 0),
 }
+_RESTOCKED: Final = (1, 0, -1)
 # The events of which an answer speaks: one of them must be there.
 _SPEAKS_OF: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
     ("buy", "sold"): ("sold",),
@@ -55,10 +57,14 @@ _SPEAKS_OF: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
     ("extend", "confirmed"): ("confirmed",),
     ("extend", "expired"): ("expired", "confirmed"),  # time was up, and a payment was in the same batch
     ("extend", "cancelled"): ("cancelled",),
+    ("extend", "refunded"): ("refunded",),
     ("cancel", "cancelled"): ("cancelled",),
     ("cancel", "already_cancelled"): ("cancelled",),
     ("cancel", "confirmed"): ("confirmed",),
     ("cancel", "expired"): ("expired",),
+    ("cancel", "refunded"): ("refunded",),
+    ("refund", "refunded"): ("refunded",),
+    ("refund", "already_refunded"): ("refunded",),
 }
 _NOTHING: Final = {(verb, one) for verb in ("hold", "buy") for one in ("sold_out", "limit_reached")}
 _NOT_TAKEN: Final = {"not_found", "payment_ref_in_use", "amount_mismatch"}
@@ -90,7 +96,8 @@ class Money:
 
 
 def _what(call: Call) -> tuple[str, str, str | None, str | None]:
-    return call.verb, call.wish if call.verb in ("hold", "buy") else "", call.order, call.payment
+    payment = call.payment if call.verb == "confirm" else None
+    return call.verb, call.wish if call.verb in ("hold", "buy") else "", call.order, payment
 
 
 def _name(call: Call) -> str:
@@ -111,7 +118,7 @@ def units_in_one_place(money: Money) -> Iterator[str]:
             stock, held, lucky = levels[-1]
             levels.append((stock + one.stock, held + one.held, lucky + one.lucky))
             gone = -one.stock - one.held - one.lucky
-            if gone and not (one.kind == "refunded" and not one.facts.get("restock")):
+            if gone:
                 yield f"{sku}, entry {one.entry}: {one.kind} of {one.order} makes {gone} units disappear"
             if min(levels[-1]) < 0:
                 yield f"{sku}, entry {one.entry}: after {one.kind} of {one.order} the units are {levels[-1]}"
@@ -128,15 +135,18 @@ def orders_live_once(money: Money) -> Iterator[str]:
         for number, one in enumerate(entries, 1):
             if one.number != number:
                 yield f"{order}: event {one.kind} has number {one.number}, and is its event {number}"
-            following = _STEPS.get((state, one.kind))
+            following, each = _STEPS.get((state, one.kind)), _UNITS.get((state, one.kind), (0, 0, 0))
+            if one.kind == "refunded" and "restock" in one.facts:
+                following = following if state in ("sold", "confirmed") else None
+                each = _RESTOCKED if one.facts["restock"] else each
+            elif one.kind == "refunded":
+                following = following and state  # what was owed was given back; the order stays as it is
             if following is None:
                 yield f"{order}: {one.kind} after it was {state or 'nothing'}"
                 break
-            should = tuple(one.quantity * each for each in _UNITS.get((state, one.kind), (0, 0, 0)))
-            if one.kind != "refunded" and (one.stock, one.held, one.lucky) != should:
+            should = tuple(one.quantity * units for units in each)
+            if (one.stock, one.held, one.lucky) != should:
                 yield f"{order}: {one.kind} moves {(one.stock, one.held, one.lucky)} units, not {should}"
-            if one.kind == "refunded" and "restock" not in one.facts:
-                following = state  # what was owed was given back; the order stays as it is
             state = following
 
 
@@ -256,6 +266,8 @@ def answers_true(money: Money) -> Iterator[str]:
 
 
 def _fits(call: Call, entry: Entry) -> bool:
+    if call.verb == "refund":
+        return call.payment is None or call.payment in entry.facts.get("payment_refs", ())
     return call.verb != "confirm" or entry.facts.get("payment_ref") == call.payment
 
 
@@ -274,12 +286,28 @@ def payments_kept(money: Money) -> Iterator[str]:
             yield f"{_name(call)}: told {call.outcome!r}, and the payment is nowhere: no unit, and nothing to give back"
         if call.verb == "confirm" and call.outcome == "duplicate_payment" and call.keeps in (None, call.payment):
             yield f"{_name(call)}: told to give it back for {call.keeps}"
+    yield from _given_back(money)
     for entry in money.end.journal:
         paid, price = entry.facts.get("amount"), prices[entry.sku] * entry.quantity
         if entry.kind == CONFIRMED and paid is not None and paid != price:
             yield f"{entry.order} is paid with {paid}, and costs {price}"
         if entry.kind == "amount_mismatch" and paid == price:
             yield f"{entry.order} costs {price}, and {paid} was refused"
+
+
+def _given_back(money: Money) -> Iterator[str]:
+    """Each payment is given back once, by the order that has it."""
+    back = Counter((one.order, ref) for one in money.end.journal for ref in one.facts.get("payment_refs", ()))
+    for (order, ref), times in back.items():
+        if times > 1:
+            yield f"payment {ref} of {order} is given back {times} times"
+        if all(place != order for place, _ in money.places.get(ref, ())):
+            yield f"payment {ref} is given back by {order}, which never had it"
+    for order, times in Counter(
+        call.order or "" for call in money.told if (call.verb, call.outcome) == ("refund", "refunded")
+    ).items():
+        if times > (events := sum(one.kind == "refunded" for one in money.of.get(order, ()))):
+            yield f"{order}: {times} were told that they have refunded it, and {events} have"
 
 
 def first_come(money: Money) -> Iterator[str]:
@@ -407,8 +435,8 @@ def _asked_for(one: Entry) -> tuple[str, str, str | None, str | None] | None:
             return "buy", one.key or "", None, None
         case "confirmed" | "refund_due" | "amount_mismatch":
             return "confirm", "", one.order, one.facts.get("payment_ref")
-        case "extended" | "cancelled":
-            return {"extended": "extend", "cancelled": "cancel"}[one.kind], "", one.order, None
+        case "extended" | "cancelled" | "refunded":
+            return {"extended": "extend", "cancelled": "cancel", "refunded": "refund"}[one.kind], "", one.order, None
     return None
 
 
@@ -447,9 +475,12 @@ def tested(money: Money) -> Iterator[str]:
         (("cancelled", False), "nobody cancelled"),
         (("extended", False), "nobody extended"),
         (("refund_due", False), "no payment had to be given back"),
+        (("refunded", False), "nothing was refunded"),
     ):
         if money.flows and what not in seen:
             yield name
+    if money.flows and not judge_events.ways(money.history)["events sent again"]:
+        yield "no event was sent again"
 
 
 def ways(money: Money) -> dict[str, int]:
@@ -466,7 +497,9 @@ def ways(money: Money) -> dict[str, int]:
         "cancelled": kinds["cancelled"],
         "extended": kinds["extended"],
         "to be given back": kinds["refund_due"],
+        "refunded": kinds["refunded"],
         "paid again": outcomes["already_confirmed"],
         "another's payment": outcomes["payment_ref_in_use"],
         "paid for nothing": outcomes["not_found"],
+        **judge_events.ways(money.history),
     }

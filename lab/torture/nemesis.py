@@ -23,6 +23,7 @@ from lab.servers import RedisCluster, SentinelSet
 from lab.torture import cable, shim
 from lab.torture.history import Fault
 from lab.torture.proxy import Proxy
+from lab.torture.receiver import Receiver
 from lab.torture.restocks import Restocks
 from lab.torture.stage import CLUSTER, SENTINEL, Actor, Stage
 
@@ -44,13 +45,14 @@ class Missed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """The parts that a fault may touch: the stage, the operator's view and actions, and the restocks."""
+    """The parts that a fault may touch: the stage, the operator's view and actions, and who takes the events."""
 
     stage: Stage
     dice: random.Random
     admin: Admin
     restocks: Restocks
     ttl_s: float
+    receiver: Receiver
 
     def any_instance(self) -> Actor:
         """Return one of the instances."""
@@ -134,6 +136,18 @@ async def _pause_holder(world: World) -> AsyncIterator[str]:
 async def _kill(world: World) -> AsyncIterator[str]:
     actor = await world.holder()
     await asyncio.to_thread(actor.kill)
+    try:
+        yield actor.name
+    finally:
+        await asyncio.to_thread(actor.start)
+
+
+@asynccontextmanager
+async def _kill_sender(world: World) -> AsyncIterator[str]:
+    try:
+        actor = await world.receiver.kill_sender(world.ttl_s + _AIM_WITHIN_S)
+    except TimeoutError:
+        raise Missed("no event has come") from None
     try:
         yield actor.name
     finally:
@@ -485,6 +499,13 @@ KINDS: Final[dict[str, Kind]] = {
     ),
     "pause-holder": Kind(_pause_holder, "the holder stands still anywhere while it owns the lock", "instance", 1, 1.5),
     "kill": Kind(_kill, "an instance is killed, and started again", "instance", 0, 1.0),
+    "kill-sender": Kind(
+        _kill_sender,
+        "the instance that sends the events is killed when some are taken and not answered, and started again",
+        "instance",
+        0,
+        1.0,
+    ),
     "restart": Kind(_restart, "all instances are ended in order, one after the other, and started again", "instance"),
     "upgrade": Kind(
         _upgrade,
@@ -608,9 +629,16 @@ CABLE: Final = "cable"
 NAMES: Final = (*KINDS, SEVERAL)
 
 
-def names_for(lock: str, store: str, guard: str, promised: Guarantees, *, upgraded: bool = False) -> tuple[str, ...]:
-    """Return the names of the possible faults for such a sale on this machine. `upgraded`: from an earlier release."""
+def names_for(
+    lock: str, store: str, guard: str, promised: Guarantees, *, sends: bool, upgraded: bool = False
+) -> tuple[str, ...]:
+    """Return the names of the possible faults for such a sale on this machine.
+
+    `sends`: whether it sends events; `upgraded`: from an earlier release.
+    """
     never = {CABLE} if cable.why_not() else set()
+    if not sends:
+        never |= {"kill-sender"}
     if not upgraded:
         never |= {"upgrade"}
     if lock == "none":

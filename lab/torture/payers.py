@@ -32,6 +32,7 @@ WAYS: Final = {
     "pays for a stranger": 6,
     "pays with another's payment": 5,
     "cancels while paying": 4,
+    "is refunded": 10,
 }
 _LATE_S: Final = (0.1, 1.5)  # after the end of the hold
 _HURRY_S: Final = 0.02  # the patience of a callback whose answer is to be lost
@@ -58,10 +59,11 @@ class Act:
     order: str | None = None
     payment: str | None = None
     amount: int | None = None
+    restock: bool | None = None
 
 
 class Payers(Visitors):
-    """Visitors of the items of the flow. `token`: the shop's, with which payments are confirmed."""
+    """Visitors of the items of the flow, and the operator who refunds. `token`: with which payments are confirmed."""
 
     def __init__(
         self,
@@ -94,7 +96,7 @@ class Payers(Visitors):
             self._begin(self._visit(flow, way, wish, buyer, quantity))
             await asyncio.sleep(self._wishes.expovariate(per_s))
 
-    async def _visit(  # noqa: PLR0912 - a case each
+    async def _visit(  # noqa: PLR0912, PLR0915 - a case each
         self, flow: Flow, way: str, wish: str, buyer: str, quantity: int
     ) -> None:
         sku = flow.item.sku
@@ -125,6 +127,7 @@ class Payers(Visitors):
                 await self._until_told(do("cancel"))
                 if way != "cancels":
                     await self._confirm(pay())
+                    await self._refund(do("refund", restock=True))
             case "cancels while paying":
                 await asyncio.gather(self._until_told(do("cancel")), self._confirm(pay()))
             case "extends" | "extends and pays":
@@ -136,10 +139,15 @@ class Payers(Visitors):
                 ended_s = began + flow.hold_s + flow.grace_s + self._ways.uniform(*_LATE_S)
                 await asyncio.sleep(max(0.0, ended_s - self._clock()))
                 await self._confirm(pay())
+            case "is refunded":
+                await self._confirm(pay())
+                await self._refund(do("refund", restock=self._ways.random() < 0.5))
             case "pays twice":
                 await asyncio.gather(self._confirm(pay()), self._confirm(pay()))
             case "has two payments":
-                await asyncio.gather(self._confirm(pay()), self._confirm(pay(f"{payment}-b")))
+                both = await asyncio.gather(self._confirm(pay()), self._confirm(pay(f"{payment}-b")))
+                for owed in [told.refund for told in both if told and told.refund]:
+                    await self._refund(do("refund", payment=owed, restock=True))
             case "pays a wrong amount":
                 await self._confirm(pay(f"{payment}-wrong", amount=flow.price * units + 1))
                 await self._confirm(pay())
@@ -155,19 +163,28 @@ class Payers(Visitors):
     async def _nothing(self, asked: Any) -> None:
         await asked
 
-    async def _confirm(self, act: Act) -> None:
-        """Call back: now and then the answer is lost, or the callback comes once more, later, to another instance."""
+    async def _refund(self, act: Act) -> None:
+        """Refund, twice, at two instances at once: the operator has two windows open."""
+        actor = self._ways.choice(self._actors)
+        await asyncio.gather(self._until_told(act, actor), self._until_told(act, self._another(actor)))
+
+    async def _confirm(self, act: Act) -> Call | None:
+        """Call back: now and then the answer is lost, or the callback comes once more, later, to another instance.
+
+        Returns the first answer that was read.
+        """
         actor = self._ways.choice(self._actors)
         if self._ways.random() < _LOST:
             await self._ask(actor, act, _HURRY_S)
         told = await self._until_told(act, actor)
         if told is None:
-            return
+            return None
         if act.payment is not None:
             self._payments[act.sku] = [*self._payments[act.sku][-_OTHERS:], act.payment]
         if self._ways.random() < _REPEATED:
             await asyncio.sleep(0 if self._over else self._ways.uniform(0, 2.0))
             await self._until_told(act, self._another(actor))
+        return told
 
     async def _until_told(self, act: Act, actor: Actor | None = None) -> Call | None:
         actor = actor or self._ways.choice(self._actors)
@@ -205,12 +222,12 @@ class Payers(Visitors):
             return told(
                 200,
                 outcome=body["outcome"],
-                told=body.get("order") if act.verb == "buy" else body.get("id"),
-                units=body["quantity"],
+                told=body.get("order") if act.verb in ("buy", "refund") else body.get("id"),
+                units=None if act.verb == "refund" else body["quantity"],
                 keeps=body.get("payment_ref"),
                 refund=body.get("refund"),
                 pay_by=body.get("pay_by"),
-                replayed=body["replayed"],
+                replayed=False if act.verb == "refund" else body["replayed"],
             )
         except (ValueError, KeyError, TypeError):
             return told(answer.status_code, error="not an answer of ours")
@@ -225,6 +242,9 @@ class Payers(Visitors):
             body = {"sku": act.sku, "quantity": act.quantity, "buyer": act.buyer, "ref": act.wish}
         if act.verb == "confirm":
             body = {"payment_ref": act.payment, "amount": act.amount, "currency": "EUR"}
+        if act.verb == "refund":
+            body = {"restock": act.restock} | ({"payment_ref": act.payment} if act.payment else {})
+        if act.verb in ("confirm", "refund"):
             headers["Authorization"] = f"Bearer {self._token}"
         return about | {"json": body}
 
@@ -240,5 +260,7 @@ def _path(act: Act) -> str:
             return "/stock/reduce"
         case "hold":
             return "/holds"
+        case "refund":
+            return f"/orders/{act.order}/refund"
         case verb:
             return f"/holds/{act.order}/{verb}"

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import random
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -16,6 +16,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 
 from app.errors import EXPECTED, ConfigurationError, StockError, StockUnavailable
+from app.outbox import State
 from app.settings import Guard, load
 from app.stock import DEFAULT_SKU, Level, TermsChange
 from app.stock.registry import MYSQL, REDIS
@@ -48,8 +49,9 @@ from lab.torture.judge_service import recovery_s
 from lab.torture.nemesis import CABLE, Nemesis, World
 from lab.torture.payers import Payers
 from lab.torture.picture import draw
+from lab.torture.receiver import SECRET, Receiver
 from lab.torture.restocks import Restocks
-from lab.torture.stage import CLUSTER, REPLICAS, SENTINEL, Actor, Stage
+from lab.torture.stage import CLUSTER, REPLICAS, SENTINEL, WEBHOOK_TIMEOUT_S, Actor, Stage
 
 RECOVERY_S: Final = 2.0  # beyond the TTL
 PICTURE: Final = "timeline.html"
@@ -71,7 +73,8 @@ _PAGE: Final = 1000
 _HOLDING: Final = (REDIS, SENTINEL, CLUSTER, MYSQL)  # the stores that can hold units
 _PAYERS: Final = 0.25  # so many payers come for each buyer
 _PRICE: Final = 499
-_SHOP_TOKEN: Final = "of-the-torture"  # noqa: S105 - no secret
+_TOKEN: Final = "of-the-torture"  # noqa: S105 - no secret
+_SENT_WITHIN_S: Final = 30.0
 # The embedded etcd is 3.5.1: a leader that was frozen ends live leases as it wakes up (etcd issue 15247).
 _KNOWN: Final = {"etcd": ("lock-pause",), "etcd-txn": ("lock-pause",)}
 
@@ -229,11 +232,15 @@ def _setup(options: TortureOptions) -> Setup:
     )
 
 
+def can_hold(store: str, guard: Guard, release: Path | None) -> bool:
+    """Whether units can be held and paid, and events sent, by the earliest of the instances, too."""
+    able = guard is not Guard.NONE and store in _HOLDING
+    return able and (release is None or (release / "app" / "outbox").exists())
+
+
 def _flows(options: TortureOptions) -> tuple[Flow, ...]:
     """Items whose units are held and paid: one is too scarce for all who come, one has a limit."""
-    release = options.upgrade_from
-    able = options.guard is not Guard.NONE and options.store in _HOLDING
-    if not (options.payers and able) or (release and not (release / "app" / "web" / "holds.py").exists()):
+    if not (options.payers and can_hold(options.store, options.guard, options.upgrade_from)):
         return ()
     visits = options.rate * _PAYERS * options.duration_s / 2
     grace_s = float(options.seed % 2)
@@ -245,7 +252,12 @@ def _flows(options: TortureOptions) -> tuple[Flow, ...]:
 
 def _variables(options: TortureOptions) -> dict[str, str]:
     timeout_ms = str(options.ttl_s * 500)  # below the TTL: an instance that is cut off must notice in time
-    return {
+    sends = {
+        "WEBHOOK_SECRET": SECRET,
+        "WEBHOOK_TIMEOUT_MS": str(int(WEBHOOK_TIMEOUT_S * 1000)),
+        "WEBHOOK_RETRY_S": "0.1",
+    }
+    return (sends if _flows(options) else {}) | {
         "GUARD": options.guard.value,
         "LOCK_TTL_S": str(options.ttl_s),
         "LOCK_GROUPS": str(_LOCK_GROUPS),
@@ -255,7 +267,8 @@ def _variables(options: TortureOptions) -> dict[str, str]:
         "STORE_TIMEOUT_MS": timeout_ms,
         "STORE_WAIT_REPLICAS": str(_wait_replicas(options)),
         "REFUSAL_TTL_S": str(_REFUSAL_TTL_S),
-        "SHOP_TOKEN": _SHOP_TOKEN,
+        "SHOP_TOKEN": _TOKEN,
+        "ADMIN_TOKEN": _TOKEN,
         "GRACE_S": str(options.seed % 2),
     }
 
@@ -300,20 +313,29 @@ async def _sell(options: TortureOptions, stage: Stage, recorder: Recorder, progr
                 clock,
                 recorder.note,
                 patience_s=patience_s,
-                token=_SHOP_TOKEN,
+                token=_TOKEN,
             )
             restocks = Restocks(sale, setup.items, clock, recorder.note)
+            receiver = Receiver(stage.instances, options.seed, clock, recorder.note)
+            if setup.flows:
+                await receiver.open(sorted(stage.hosts), stage.receiver_port)
             watching = [
                 asyncio.create_task(_look_on(sale, clock, recorder)),
                 *(asyncio.create_task(_count(actor, clock, recorder)) for actor in stage.instances),
             ]
             try:
-                await _let_loose(options, stage, sale, crowd, payers, restocks, clock, recorder, progress)
+                # Dice of their own, as the number of throws for targets depends on circumstances.
+                targets = random.Random(options.seed)  # noqa: S311 - no secret
+                world = World(stage, targets, sale.admin, restocks, options.ttl_s, receiver)
+                await _let_loose(options, world, crowd, payers, clock, recorder, progress)
                 for actor in stage.instances:
                     actor.be_quiet()
+                receiver.behave()
                 await _finish(sale, crowd, options, setup, progress)
                 await payers.all_told(_PAID_WITHIN_S)
                 await _all_over(sale, setup)
+                if setup.flows:
+                    await _all_sent(sale, stage.skus)
                 await _calm_down(stage, sale, options.ttl_s * (1 + long_hold.HOLD_TTLS) + RECOVERY_S)
             finally:
                 for task in watching:
@@ -321,6 +343,7 @@ async def _sell(options: TortureOptions, stage: Stage, recorder: Recorder, progr
                 ends = await asyncio.gather(*watching, return_exceptions=True)
                 await crowd.close()
                 await payers.close()
+                await receiver.close()
             # A watcher that has stopped would see nothing wrong.
             for end in ends:
                 if isinstance(end, Exception):
@@ -340,11 +363,9 @@ async def _sell(options: TortureOptions, stage: Stage, recorder: Recorder, progr
 
 async def _let_loose(
     options: TortureOptions,
-    stage: Stage,
-    sale: Sale,
+    world: World,
     crowd: Crowd,
     payers: Payers,
-    restocks: Restocks,
     clock: Callable[[], float],
     recorder: Recorder,
     progress: Progress,
@@ -362,15 +383,13 @@ async def _let_loose(
             soft_wrap=True,
         )
 
-    # Dice of their own, as the number of throws for targets depends on circumstances.
-    schedule, targets = random.Random(options.seed), random.Random(options.seed)  # noqa: S311 - no secrets
-    world = World(stage, targets, sale.admin, restocks, options.ttl_s)
+    schedule = random.Random(options.seed)  # noqa: S311 - no secret
     nemesis = Nemesis(world, options.nemeses, schedule, ttl_s=options.ttl_s, calm_s=options.every_s)
     striking = asyncio.create_task(nemesis.run(clock, options.duration_s, told))
     at_once = int(options.rate * UNITS_PER_PURCHASE)
     others = [
         asyncio.create_task(crowd.come(options.rate)),
-        asyncio.create_task(restocks.run(options.seed, at_once)),
+        asyncio.create_task(world.restocks.run(options.seed, at_once)),
     ]
     if recorder.history.setup.flows:
         others.append(asyncio.create_task(payers.come(options.rate * _PAYERS)))
@@ -418,6 +437,26 @@ async def _all_over(sale: Sale, setup: Setup) -> None:
 def _is_over(level: Level, within_s: float) -> bool:
     # What was held while the store's clock was an hour ahead stays for so long.
     return not level.held or (level.due_in_s is not None and level.due_in_s > within_s)
+
+
+async def _all_sent(sale: Sale, skus: Sequence[str]) -> None:
+    """Wait until all events were delivered; if some never are, the judge will say so."""
+    with contextlib.suppress(TimeoutError, StockError):
+        async with asyncio.timeout(_SENT_WITHIN_S):
+            while not await _is_sent(sale, skus):  # noqa: ASYNC110 - of other processes
+                await asyncio.sleep(_LOOK_EVERY_S)
+
+
+async def _is_sent(sale: Sale, skus: Sequence[str]) -> bool:
+    levels, outboxes = await sale.admin.levels(list(skus)), await sale.store.outbox(skus)
+    for sku, level in levels.items():
+        outbox = outboxes[sku]
+        if isinstance(level, StockError) or isinstance(outbox, StockError):
+            continue  # it can't be read any more
+        state = State.from_text(outbox.text)
+        if state.parked or state.cursor != (level.last_entry or ""):
+            return False
+    return True
 
 
 async def _units_left(sale: Sale, item: Item) -> int:

@@ -34,6 +34,7 @@ SENTINEL: Final = "redis-sentinel"
 CLUSTER: Final = "redis-cluster"
 STORES: Final = (REDIS, MYSQL, SENTINEL, CLUSTER)
 REPLICAS: Final = 2  # in a Sentinel set
+WEBHOOK_TIMEOUT_S: Final = 2.0
 
 
 def system_of(store: str) -> str:
@@ -70,6 +71,8 @@ class Actor(Process):
             "LOCK": stage.locks.url_by([path.port for path in self.to_lock], host),
             "STORE": store,
         }
+        if "WEBHOOK_SECRET" in variables:
+            own["WEBHOOK_URL"] = f"http://{host}:{stage.receiver_port}/{name}"
         # Without the user's settings for their own instances.
         env = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
         env |= {PREFIX + name: value for name, value in (variables | own).items()}
@@ -162,6 +165,7 @@ class Stage:
             self.store = Valkey(durable=True, options=store_options, env=env)
         self.read_mark, self.commit_mark = _MARKS[system_of(store)]
         self.skus: tuple[str, ...] = ()  # the items on sale
+        self.receiver_port = free_port()
         self._count = instances
         self._variables = variables
         self._bug = bug
@@ -194,6 +198,11 @@ class Stage:
     def stop(self) -> None:
         """End everything and remove its data."""
         self._servers.close()
+
+    @property
+    def hosts(self) -> set[str]:
+        """Return the addresses by which the instances reach us."""
+        return {actor.cable.host if actor.cable else "127.0.0.1" for actor in self.instances}
 
     @property
     def store_server(self) -> Valkey | MariaDB | None:
@@ -268,7 +277,7 @@ class Stage:
         return False
 
     async def leases(self) -> list[str]:
-        """Return the leases in etcd, except those of auditor candidates. Raises `OSError` if no member answers."""
+        """Return the leases in etcd, except of candidates for an office. Raises `OSError` if no member answers."""
         if not self._members:
             return []
         for member in self._members[:-1]:
@@ -278,7 +287,8 @@ class Stage:
 
 
 def _leases(member: EtcdMember) -> list[str]:
-    prefix = f"{Settings.model_fields['lock_prefix'].default}/!auditor"
-    first, end = (base64.b64encode(f"{prefix}{one}".encode()).decode() for one in "/0")  # "0" comes after "/"
-    kept = {f"{int(kv['lease']):x}" for kv in member.ask("kv/range", key=first, range_end=end).get("kvs", [])}
+    prefix = f"{Settings.model_fields['lock_prefix'].default}/"
+    first, end = (base64.b64encode(f"{prefix}{one}".encode()).decode() for one in '!"')  # '"' comes after "!"
+    kvs = member.ask("kv/range", key=first, range_end=end).get("kvs", [])
+    kept = {f"{int(kv['lease']):x}" for kv in kvs if "lease" in kv}
     return [lease for lease in member.leases() if lease not in kept]

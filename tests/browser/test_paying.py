@@ -149,7 +149,7 @@ def test_money_that_is_too_much_or_too_late_comes_back(shop: Instance, visitors:
     holds(page)
     goes_to_pay(page, "twice")
     expect(outcome(page)).to_contain_text("You paid more than once")
-    item.terms(hold_s=2, pay_s=2)
+    item.terms(hold_s=8, pay_s=8)
     late = visitors.visit(item.at(shop))
     press(late, re.compile("^Buy one"))
     goes_to_pay(late, "late")

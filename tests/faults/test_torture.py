@@ -24,11 +24,11 @@ pytestmark = pytest.mark.slow
 @pytest.mark.parametrize(
     "nemeses",
     [
-        "kill,lost-reply,late-between",
+        "kill-sender,lost-reply,late-between",
         pytest.param("pause,late-commit,late-restocked", marks=pytest.mark.exhaustive),
-        pytest.param("lock-kill,store-power", marks=pytest.mark.exhaustive),
+        pytest.param("kill,lock-kill,store-power", marks=pytest.mark.exhaustive),
         pytest.param("several,waiter-key,renewal", marks=pytest.mark.exhaustive),
-        pytest.param("hang,restart,store-clock", marks=pytest.mark.exhaustive),
+        pytest.param("hang,restart,instance-clock,store-clock", marks=pytest.mark.exhaustive),
         pytest.param("lock-older,holder-key", marks=pytest.mark.exhaustive),
     ],
 )
@@ -81,6 +81,7 @@ def test_instances_are_upgraded_in_mid_sale(tmp_path: Path) -> None:
         (["--lock", "padlock"], "there is no lock 'padlock'"),
         (["--store", "drawer"], "there is no store 'drawer'"),
         (["--nemesis", "lost-reply", "--store", "redis-cluster"], "lost-reply strikes what this sale doesn't have"),
+        (["--nemesis", "kill-sender", "--no-payers"], "kill-sender strikes what this sale doesn't have"),
         (["--nemesis", "upgrade"], "upgrade strikes what this sale doesn't have"),
         (["--upgrade-from", str(Path(__file__).parent)], "no checkout of a release"),
         (["--with-bug", "bed"], "there is no bug 'bed'"),

@@ -7,7 +7,22 @@ from typing import Any
 
 import pytest
 
-from lab.torture.history import Call, End, Entry, Flow, Glance, History, Item, Kept, Recorder, Setup, load
+from lab.torture.history import (
+    Call,
+    Delivery,
+    End,
+    Entry,
+    Fault,
+    Flow,
+    Glance,
+    History,
+    Item,
+    Kept,
+    Recorder,
+    Setup,
+    SoldOrder,
+    load,
+)
 from lab.torture.judge import Finding, judge
 
 Forgery = Callable[[History], object]
@@ -46,7 +61,8 @@ def history() -> History:
     """Return a history: three tickets and three seats, of which each buyer may have two.
 
     Ticket a is extended and paid, with a second payment to give back; b's two run out, go to s, and are paid too late.
-    d was refused in between. Of the seats c's are cancelled; e's run out, and are paid late; f was refused a third.
+    d was refused in between. Of the seats c's are cancelled; e's run out, and are paid late; f was refused a third. At
+    the end s and e are refunded, and b's payment is given back. The shop is told of all; it drops the first event.
     """
     flows = tuple(Flow(item, HOLD_S, PAY_S, 0.0, PRICE) for item in (Item("ticket", 3), Item("seat", 3, limit=2)))
     made = History(Setup((), 2, 2.0, 4.0, "etcd", "redis", "fence", 1, (), flows=flows))
@@ -64,13 +80,16 @@ def history() -> History:
         entry("seat~e", "held", 4, -2, 2, quantity=2),
         entry("seat~e", "expired", 5.5, 2, -2, quantity=2),
         paid("seat~e", "confirmed", 6, "p-e", -2, 0, 2, quantity=2, late=True),
+        entry("ticket~s", "refunded", 9, 2, 0, -2, quantity=2, restock=True),
+        entry("ticket~b", "refunded", 9.5, quantity=2, payment_refs=["p-b"]),
+        entry("seat~e", "refunded", 9, quantity=2, restock=False, payment_refs=["p-e"]),
     ]
     kept = {
         "ticket~a": {"state": "confirmed", "payment": "p-a", "refunds_due": ("p-a2",)},
-        "ticket~b": {"state": "expired", "refunds_due": ("p-b",)},
-        "ticket~s": {"state": "sold"},
+        "ticket~b": {"state": "expired", "refunded": ("p-b",)},
+        "ticket~s": {"state": "refunded"},
         "seat~c": {"state": "cancelled"},
-        "seat~e": {"state": "confirmed", "payment": "p-e"},
+        "seat~e": {"state": "refunded", "payment": "p-e", "refunded": ("p-e",)},
     }
     made.calls = [
         call("hold", "ticket~a", 1.1, "held"),
@@ -89,6 +108,10 @@ def history() -> History:
         call("cancel", "seat~c", 3.1, "cancelled", units=2),
         call("hold", "seat~e", 4.1, "held", units=2),
         call("confirm", "seat~e", 6.1, "confirmed", ref="p-e", keeps="p-e", units=2),
+        call("refund", "ticket~s", 9.1, "refunded", restock=True),
+        call("refund", "ticket~s", 9.2, "already_refunded", restock=True),
+        call("refund", "ticket~b", 9.6, "refunded", ref="p-b", restock=True),
+        call("refund", "seat~e", 9.1, "refunded", restock=False),
     ]
     made.glances = [
         Glance(0.1, 0.2, "ticket", 3, 0, 0),
@@ -98,7 +121,16 @@ def history() -> History:
     ]
     made.end = End((), ())
     written(made, journal, kept)
+    made.deliveries = [delivery(one) for one in made.end.journal]
+    made.deliveries.insert(0, replace(made.deliveries[0], at=1.1, done_at=1.2, status=0))
     return made
+
+
+def delivery(one: Entry) -> Delivery:
+    """Return a delivery of an event, soon after it has happened."""
+    at, name = float(one.entry) + 0.3, f"{one.sku}~{one.entry}"
+    what = (one.kind, one.order, one.number, one.quantity, one.buyer, one.facts.get("payment_ref"))
+    return Delivery("one", at, at + 0.1, 200, name, *what, body=f"body of {name}")
 
 
 def written(made: History, journal: list[Entry], kept: dict[str, Any]) -> None:
@@ -168,6 +200,19 @@ def answered(made: History, at: int, **changes: Any) -> Any:
     made.calls[at] = replace(made.calls[at], **changes)
 
 
+def sent(made: History, place: int, **changes: Any) -> Any:
+    made.deliveries[place] = replace(made.deliveries[place], **changes)
+
+
+def sent_too(made: History, place: int, **changes: Any) -> Any:
+    made.deliveries.append(replace(made.deliveries[place], **changes))
+
+
+def sold_too(made: History) -> Any:
+    assert made.end is not None
+    made.end = replace(made.end, orders=(SoldOrder("mug~7~secret", 1, "g", None, "one", 1, "batch", "mug"),))
+
+
 def seen(made: History, *looks: Glance) -> Any:
     made.glances += looks
 
@@ -199,6 +244,12 @@ FORGED: dict[str, dict[str, Forgery]] = {
         "a gap": lambda made: event(made, 3, number=4),
         "extended after the end": lambda made: more(made, entry("seat~c", "extended", 3.5)),
         "other units than its own": lambda made: event(made, 3, held=-2, lucky=2),
+        "refunded twice": lambda made: more(
+            made, entry("ticket~s", "refunded", 10, 2, 0, -2, quantity=2, restock=True)
+        ),
+        "sold again, and the units should be gone": lambda made: event(made, 15, stock=2, lucky=-2),
+        "gone, and the units should be sold again": lambda made: event(made, 13, stock=0, lucky=0),
+        "restocked for a payment too many": lambda made: event(made, 14, stock=2, held=-2),
     },
     "is what its events say": {
         "an event outside of the journal": lambda made: lost(made, 9),
@@ -231,6 +282,9 @@ FORGED: dict[str, dict[str, Forgery]] = {
         "an order without its secret": lambda made: answered(made, 10, outcome="confirmed", told="ticket~a"),
         "in use, and it isn't": lambda made: answered(made, 6, payment="p-y"),
         "a word that isn't one": lambda made: answered(made, 2, outcome="perhaps"),
+        "told refunded, and it isn't": lambda made: told(made, call("refund", "ticket~a", 10, "refunded")),
+        "another payment refunded": lambda made: answered(made, 18, payment="p-z"),
+        "nothing to give back, and it was paid": lambda made: told(made, call("refund", "seat~e", 9, "nothing_due")),
     },
     "charged without a unit or a refund": {
         "owed, and not noted": lambda made: told(made, call("confirm", "seat~c", 8, "refund_due", ref="p-c")),
@@ -240,6 +294,11 @@ FORGED: dict[str, dict[str, Forgery]] = {
         "a payment that counts and is owed": lambda made: event(made, 5, facts={"payment_ref": "p-a"}),
         "a payment of nobody": lambda made: event(made, 3, facts={"payment_ref": "p-z"}),
         "a wrong amount": lambda made: event(made, 3, facts={"amount": 1}),
+        "given back twice": lambda made: more(
+            made, entry("ticket~b", "refunded", 10, quantity=2, payment_refs=["p-b"])
+        ),
+        "given back by another": lambda made: event(made, 14, facts={"payment_refs": ["p-e"]}),
+        "two refunds told, and one made": lambda made: told(made, call("refund", "ticket~s", 9.3, "refunded")),
     },
     "first come, first held": {
         "refused what was there": lambda made: told(made, call("hold", "seat~g", 3.9, "sold_out")),
@@ -250,6 +309,7 @@ FORGED: dict[str, dict[str, Forgery]] = {
     "asked": {
         "a hold for nobody": lambda made: event(made, 0, facts={"ref": "visit of z"}),
         "a cancellation of nobody": lambda made: made.calls.pop(13),
+        "a refund of nobody": lambda made: made.calls.pop(),
         "held twice for one visit": lambda made: more(
             made, entry("ticket~z", "held", 8, ref="visit of a"), ticket_z={"state": "held"}
         ),
@@ -258,6 +318,27 @@ FORGED: dict[str, dict[str, Forgery]] = {
         "a payment that nobody answers": lambda made: answered(made, 9, status=503, retry_after="1"),
         "a 503 without Retry-After": lambda made: told(made, call("hold", "ticket~d", 3.2, "", status=503)),
         "an error": lambda made: told(made, call("hold", "ticket~d", 3.2, "", status=500)),
+        "a refund that nobody answers": lambda made: answered(made, 18, status=503, retry_after="1"),
+    },
+    "told each event": {
+        "one that never comes": lambda made: made.deliveries.pop(3),
+        "one that is not taken": lambda made: sent(made, 3, status=500),
+        "a sale that is not told": sold_too,
+        "one that never happened": lambda made: sent_too(made, 3, id="ticket~2.6"),
+        "another kind": lambda made: sent(made, 4, event="expired"),
+        "another order": lambda made: sent(made, 4, order="ticket~b"),
+        "another payment": lambda made: sent(made, 4, payment="p-z"),
+        "two contents of an event": lambda made: sent_too(made, 4, body="something else"),
+        "a signature that is wrong": lambda made: sent_too(made, 4, status=400, wrong="No matching signature found"),
+        "a clock that is wrong": lambda made: sent_too(made, 4, status=400, wrong="Message timestamp too new"),
+    },
+    "events come in order": {
+        "one before another": lambda made: sent(made, 4, at=2.6),
+        "one before another is taken": lambda made: sent(made, 3, done_at=3.85),
+        "one before another is taken at the second try": lambda made: (
+            sent_too(made, 3, at=3.9, done_at=4.0),
+            sent(made, 3, status=429),
+        ),
     },
 }
 
@@ -272,6 +353,14 @@ def test_a_forged_history_is_rejected(promise: str, forgery: Forgery) -> None:
     forgery(made)
     found = verdicts(made)
     assert [one for one in found if promise in one.promise], found
+
+
+def test_a_wrong_clock_makes_events_unbelievable() -> None:
+    """An instance whose clock is an hour ahead signs for another hour, which is not the sender's fault."""
+    made = history()
+    sent_too(made, 4, status=400, wrong="Message timestamp too new")
+    made.faults.append(Fault("several", "kill, one; instance-clock, two", True, 3.5, 4.5, 4.5, 6.0))
+    assert "M6" not in [one.invariant for one in verdicts(made)]
 
 
 def test_a_batch_has_no_order_within() -> None:
@@ -289,6 +378,6 @@ def test_a_history_survives_being_written_down(tmp_path: Path) -> None:
     assert made.end is not None
     with file.open("w") as out:
         recorder = Recorder(History(made.setup), out)
-        for one in (*made.calls, *made.glances, made.end):
+        for one in (*made.calls, *made.glances, *made.deliveries, made.end):
             recorder.note(one)
     assert load(file) == made == recorder.history

@@ -1,0 +1,82 @@
+"""The judge's demands on the events that the shop is sent: all of the journals, as they are there, in order."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any, Final
+
+from lab.torture.history import Delivery, End, History
+
+_WRONG_CLOCK: Final = "instance-clock"  # its signatures are of another hour
+_TOO_LATE_S: Final = 3.0  # beyond the fault: they were on their way
+
+
+def all_delivered(history: History, end: End) -> Iterator[str]:
+    """Each event of the journals was taken at least once, as the journal has it, and nothing else ever came."""
+    written = _written(end)
+    taken = {one.id for one in history.deliveries if one.status == 200}
+    for name, (order, number, kind, *_) in written.items():
+        if name not in taken:
+            yield f"event {name}, number {number} of {order} ({kind}), was never taken"
+    bodies: dict[str, str] = {}
+    for one in history.deliveries:
+        if one.wrong:
+            if not _clock_was_wrong(history, one):
+                yield f"event {one.id} at {one.at:.2f} s can't be believed: {one.wrong}"
+            continue
+        told = (one.order, one.number, one.event, one.quantity, one.buyer, one.payment)
+        if one.id not in written:
+            yield f"event {one.id} at {one.at:.2f} s, {one.event} of {one.order}, is in no journal"
+        elif told != written[one.id]:
+            yield f"event {one.id} at {one.at:.2f} s says {told}, and the journal {written[one.id]}"
+        if bodies.setdefault(one.id, one.body) != one.body:
+            yield f"event {one.id} has come with another body at {one.at:.2f} s"
+
+
+def in_order(history: History) -> Iterator[str]:
+    """No event comes before the one before it, of the same order, was taken."""
+    taken_at: dict[tuple[str, int], float] = {}
+    for one in sorted(history.deliveries, key=lambda delivery: delivery.done_at):
+        if one.status == 200:
+            taken_at.setdefault((one.order, one.number), one.done_at)
+    for one in history.deliveries:
+        if not one.wrong and one.number > 1 and taken_at.get((one.order, one.number - 1), float("inf")) > one.at:
+            yield f"{one.order}: {one.event}, its event {one.number}, came at {one.at:.2f} s, before the one before it"
+
+
+def ways(history: History) -> dict[str, int]:
+    """Count what has happened on the way."""
+    tries: dict[str, int] = defaultdict(int)
+    for one in history.deliveries:
+        tries[one.id] += 1
+    taken = sum(one.status == 200 for one in history.deliveries)
+    return {
+        "events taken": taken,
+        "events not answered": sum(not one.status for one in history.deliveries),
+        "events refused": sum(one.status not in (0, 200) for one in history.deliveries),
+        "events sent again": sum(number > 1 for number in tries.values()),
+    }
+
+
+def _written(end: End) -> dict[str, tuple[Any, ...]]:
+    """What the events have to say, by their ids; of an item that is only sold each order is an event."""
+    sold = {one.id.rpartition("~")[0]: (one.id, 1, "sold", one.quantity, one.buyer, None) for one in end.orders}
+    return sold | {
+        f"{one.sku}~{one.entry}": (
+            one.order,
+            one.number,
+            one.kind,
+            one.quantity,
+            one.buyer,
+            one.facts.get("payment_ref"),
+        )
+        for one in end.journal
+    }
+
+
+def _clock_was_wrong(history: History, one: Delivery) -> bool:
+    return "timestamp" in one.wrong and any(
+        fault.struck
+        and _WRONG_CLOCK in fault.name + fault.target
+        and fault.began_at <= one.at <= fault.ended_at + _TOO_LATE_S
+        for fault in history.faults
+    )
