@@ -31,7 +31,7 @@ from app.sale import (
     HoldOutcome,
     OrderCommand,
 )
-from app.stock import CURRENCY_PATTERN, DEFAULT_SKU, SKU_PATTERN, Order, OrderState, Record
+from app.stock import CURRENCY_PATTERN, DEFAULT_SKU, SKU_PATTERN, EventKind, Order, OrderState, Record
 from app.web import problems, purchase, request_ids
 from app.web.identity import BUYER_MAX, BUYER_PATTERN, is_buyer
 from app.web.problems import invalid_field, responses
@@ -101,6 +101,7 @@ class HoldView(BaseModel):
     currency: str | None = None
     to_pay: int | None = Field(None, description="price times quantity")
     payment_ref: str | None = Field(None, description="the payment that counts")
+    amount_mismatch: bool = Field(False, description="a payment of another amount has come, and waits for an operator")
     refund: str | None = Field(None, description="the payment that was announced just now, and is to be given back")
     refunds_due: list[str] = Field(default_factory=list, description="all payments that are to be given back")
     replayed: bool = Field(False, description="the same idempotency key got this answer before")
@@ -131,6 +132,7 @@ def view(
         currency=record.currency,
         to_pay=record.to_pay,
         payment_ref=record.payment_ref,
+        amount_mismatch=any(step.kind is EventKind.AMOUNT_MISMATCH for step in record.steps),
         refunds_due=list(record.refunds_due),
         request_id=record.request_id,
     )
