@@ -143,6 +143,11 @@ class Order(NamedTuple):
     owed: tuple[int, ...] = ()
     events: int = 1
 
+    @property
+    def word(self) -> str:
+        """How it stands, in words."""
+        return ("extended" if self.extended else self.life) + ", and has a payment to be refunded" * bool(self.owed)
+
 
 class Store(NamedTuple):
     """`journal`: the order of each event; `noted`: how many were sent; `registered`: the instance that read last."""
@@ -431,9 +436,9 @@ class Money(Model[State]):
         else:
             state = _with_work(state, number, work._replace(events=tuple(events)))
         older = store if state.faults == self.scope.faults > 0 else None
-        what = ", ".join(f"{_name(place, orders[place])} is {orders[place].life}" for place in dict.fromkeys(events))
-        text = f"writes: {what}; {written.stock} left"
-        return Note(text, at(number), STORE), self._answer(state._replace(store=written, older=older), work)
+        done = [f"{_name(place, orders[place])} is {orders[place].word}" for place in dict.fromkeys(events)]
+        note = Note(f"writes: {', '.join(done)}; {written.stock} left", at(number), STORE)
+        return note, self._answer(state._replace(store=written, older=older), work)
 
     def _refusal(self, store: Store, number: int, work: Work) -> str:
         if self._fenced and store.registered != number:
