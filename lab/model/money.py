@@ -101,7 +101,8 @@ SCOPES: Final = (
     Scope(buyers=2, asks=2, payments=2),
     Scope(buyers=2, asks=2, units=2),
     Scope(payments=2, faults=1, sends=True),
-    Scope(buyers=2, asks=2, faults=1, sends=True),
+    Scope(buyers=2, asks=2, faults=1),
+    Scope(buyers=2, asks=2, sends=True),
 )
 SMALLEST: Final[dict[Mechanism, Scope]] = {one: Scope() for one in Mechanism} | {
     Mechanism.FENCE: Scope(buyers=2, units=2, asks=3, payments=0),
@@ -349,7 +350,7 @@ class Money(Model[State]):
         if work.changes:
             yield Note(f"reads: {text}", at(number), STORE), _with_work(registered, number, work)
         else:
-            yield Note(f"reads: {text}, which is known", at(number), STORE), self._answer(registered, work)
+            yield Note(f"reads: {text}; nothing is to be written", at(number), STORE), self._answer(registered, work)
 
     def _run_out(self, store: Store) -> set[int]:
         """The orders that an expiry gives back."""
