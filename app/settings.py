@@ -110,6 +110,11 @@ class Settings(BaseSettings):
     )
     log_level: str = Field("info", pattern="^(debug|info|warning|error)$", description="debug, info, warning or error")
     log_format: LogFormat = Field(LogFormat.HUMAN, description="human (a line of text) or json (an object per line)")
+    request_ids: bool = Field(
+        False,
+        description="give each purchase an `X-Request-Id`, as holds have one, and keep it with the order; log a line "
+        "for each purchase and hold",
+    )
     traces: bool = Field(
         False,
         description="record a span for each grant; `opentelemetry-instrument seckill serve` sends them (extra "

@@ -79,10 +79,10 @@ def metrics() -> str:
         if not family.name.startswith("seckill_") or family.name.endswith("_created"):
             continue
         suffix = "_total" if family.type == "counter" else ""
-        labels: dict[str, list[str]] = {}
+        labels: dict[str, dict[str, None]] = {}
         for sample in family.samples:
             for label, value in sample.labels.items():
-                labels.setdefault(label, []).append(value)
+                labels.setdefault(label, {})[value] = None
         labels.pop("le", None)
         told = [
             f"`{label}`" + (f": {', '.join(values)}" if family.type == "counter" else "")

@@ -6,11 +6,13 @@ import tempfile
 import threading
 from collections.abc import Iterator
 
+import httpx
 import pytest
 from hypothesis.configuration import set_hypothesis_home_dir
 
 from fencelock import Scope
 from lab.servers import EtcdMember, Valkey
+from lab.servers.process import Process
 from tests.harness.servers import QUICK_ETCD
 from tests.harness.waiting import eventually
 
@@ -24,6 +26,10 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # A script's shell makes its background jobs ignore SIGINT, and children inherit that.
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    # On a busy machine a server starts, and answers, later than a user would wait: not within 20 s, or httpx's 5 s.
+    Process.__init__.__kwdefaults__["ready_within_s"] = 90.0
+    for part in ("connect", "read", "write", "pool"):
+        setattr(httpx._config.DEFAULT_TIMEOUT_CONFIG, part, 60.0)
     directory = tempfile.TemporaryDirectory(prefix="seckill-hypothesis-")
     config.add_cleanup(directory.cleanup)
     set_hypothesis_home_dir(directory.name)

@@ -69,6 +69,8 @@ class Webhook:
             "webhook-timestamp": str(int(now.timestamp())),
             "webhook-signature": self._signer.sign(name, now, body),
         }
+        if "traceparent" in event.facts:  # of the request by which the order began
+            headers["traceparent"] = event.facts["traceparent"]
         try:
             async with (
                 asyncio.timeout(self._timeout_s),

@@ -7,7 +7,7 @@ from typing import Final
 from app.sale.commands import Answer, Confirm, Expire, Hold, HoldOutcome, Outcome, Purchase, fingerprint, key_of
 from app.sale.decision import OUTCOMES, Decision, Windows, decide, outside
 from app.sale.queue import Entry, EntryState, Item
-from app.stock import Ask, Batch, Held, Refused, Settled, Snapshot, Sold, Terms, new_secrets
+from app.stock import Ask, Batch, Begun, OrderState, Refused, Settled, Snapshot, Sold, Terms, new_secrets
 
 _ABOUT_NOBODY: Final = Ask()
 
@@ -35,7 +35,8 @@ class Part:
     def units_sold(self) -> int:
         """How many are sold for good: at once, or as they are paid."""
         paid = sum(change.units.lucky for change in self.write.changes if change.units.lucky > 0)
-        return paid + sum(one.quantity for one in self.write.sold)
+        at_once = [one.record.quantity for one in self.write.begun if one.record.state is OrderState.SOLD]
+        return paid + sum(one.quantity for one in self.write.sold) + sum(at_once)
 
     @property
     def sells_the_last(self) -> bool:
@@ -53,9 +54,9 @@ class Part:
             entry.state = state
 
     def answers(self, order_ids: Sequence[str]) -> Iterator[tuple[Entry, Answer | Exception]]:
-        """The answer for each buyer once the batch is written, given the ids of its new orders: the held ones first."""
-        held = len(self.write.held)
-        ids = iter(order_ids[held:]), iter(order_ids[:held])
+        """The answer for each buyer once the batch is written, given the ids of its new orders."""
+        begun = len(self.write.begun)
+        ids = iter(order_ids[begun:]), iter(order_ids[:begun])
         told: list[Answer | Exception] = []
         for entry, decision in zip(self.entries, self.decisions, strict=True):
             told.append(_answer(entry, decision, *ids, told))
@@ -66,7 +67,7 @@ def _answer(
     entry: Entry,
     decision: Decision,
     sold: Iterator[str],
-    held: Iterator[str],
+    begun: Iterator[str],
     earlier: Sequence[Answer | Exception],
 ) -> Answer | Exception:
     if decision.settled is not None:
@@ -82,10 +83,10 @@ def _answer(
     assert decision.outcome is not None  # noqa: S101 - for the type checker
     quantity = entry.command.quantity if isinstance(entry.command, Purchase | Hold) else 0
     if decision.outcome is Outcome.SOLD:
-        return Answer(decision.outcome, quantity, next(sold))
-    if decision.holds is not None:
-        new_id = next(held)
-        record = replace(decision.holds, number=new_id.split("~")[1], secret=new_id.rpartition("~")[2])
+        return Answer(decision.outcome, quantity, next(sold if decision.begins is None else begun))
+    if decision.begins is not None:
+        new_id = next(begun)
+        record = replace(decision.begins, number=new_id.split("~")[1], secret=new_id.rpartition("~")[2])
         return Answer(decision.outcome, record.quantity, new_id, record=record)
     found = decision.record
     order_id = f"{entry.item.sku}~{found.number}~{found.secret}" if found is not None else None
@@ -119,19 +120,23 @@ def decide_part(
         batch_id=batch_id,
     )
     decided = list(zip(commands, decisions, strict=True))
-    served = [one for one, decision in decided if isinstance(one, Purchase) and decision.outcome is Outcome.SOLD]
-    holding = [(command, decision.holds) for command, decision in decided if decision.holds is not None]
-    secrets = new_secrets(len(served) + len(holding))
-    sold = [Sold(one.quantity, one.buyer, one.key, secret) for one, secret in zip(served, secrets, strict=False)]
-    held = [
-        Held(replace(record, secret=secret), key_of(command))
-        for (command, record), secret in zip(holding, secrets[len(served) :], strict=True)
+    served = [
+        one
+        for one, decision in decided
+        if isinstance(one, Purchase) and decision.outcome is Outcome.SOLD and decision.begins is None
     ]
-    units = sum(one.quantity for one in sold) + sum(one.record.quantity for one in held)
+    beginning = [(command, decision.begins) for command, decision in decided if decision.begins is not None]
+    secrets = new_secrets(len(served) + len(beginning))
+    sold = [Sold(one.quantity, one.buyer, one.key, secret) for one, secret in zip(served, secrets, strict=False)]
+    begun = [
+        Begun(replace(record, secret=secret), key_of(command))
+        for (command, record), secret in zip(beginning, secrets[len(served) :], strict=True)
+    ]
+    units = sum(one.quantity for one in sold) + sum(one.record.quantity for one in begun)
     units -= sum(change.units.stock for change in changes)
     # "Sold out" needs no record in the store while it stays the same: while nothing is left, and nothing can come back.
     # "Not started" and "paused" are not final; "ended" is, as the same purchase may still wait at another instance.
-    may_return = snapshot.held or held
+    may_return = snapshot.held or any(one.record.state is OrderState.HELD for one in begun)
     lasting = {Outcome.LIMIT_REACHED, Outcome.ENDED, HoldOutcome.LIMIT_REACHED, HoldOutcome.ENDED}
     if units < snapshot.stock or may_return:
         lasting |= {Outcome.SOLD_OUT, HoldOutcome.SOLD_OUT}
@@ -139,14 +144,14 @@ def decide_part(
     for command, decision in decided:
         if decision.outcome is Outcome.SOLD:  # most of them
             continue
-        if (key := key_of(command)) is None or decision.outcome is None or decision.holds is not None:
+        if (key := key_of(command)) is None or decision.outcome is None or decision.begins is not None:
             continue
         if isinstance(command, Purchase | Hold) and decision.outcome not in lasting and decision.record is None:
             continue
         quantity, buyer = fingerprint(command)
         order_id = f"{item.sku}~{decision.record.number}~{decision.record.secret}" if decision.record else None
         refused.append(Refused(key, Settled(decision.outcome, quantity, buyer, order_id)))
-    write = Batch(batch_id, snapshot.stock, sold, refused, snapshot.last_entry, snapshot.version, held, changes)
+    write = Batch(batch_id, snapshot.stock, sold, refused, snapshot.last_entry, snapshot.version, begun, changes)
     return Part(item, write, units, entries, decisions, terms)
 
 
@@ -168,7 +173,7 @@ def ask(entries: Sequence[Entry]) -> Ask:
         if isinstance(command, Purchase | Hold):
             if command.buyer is not None:
                 names.append(command.buyer)
-            holds = holds or type(command) is Hold
+            holds = holds or type(command) is Hold or command.request_id is not None
         else:
             holds = True
             if not isinstance(command, Expire):

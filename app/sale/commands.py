@@ -91,12 +91,17 @@ AnyOutcome: TypeAlias = (
 
 # Each buyer has one of these: named tuples, as they are made in half the time.
 class Purchase(NamedTuple):
-    """A buyer's request. Two purchases of one item with the same `key` are one."""
+    """A buyer's request. Two purchases of one item with the same `key` are one.
+
+    With a `request_id` more is kept of its order than the sale: the id, and the `traceparent` if there is one.
+    """
 
     quantity: int = 1
     sku: str = DEFAULT_SKU
     buyer: str | None = None
     key: str | None = None
+    request_id: str | None = None
+    traceparent: str | None = None
 
 
 class Hold(NamedTuple):
@@ -108,6 +113,7 @@ class Hold(NamedTuple):
     key: str | None = None
     ref: str | None = None
     request_id: str | None = None
+    traceparent: str | None = None
 
 
 class Confirm(NamedTuple):

@@ -48,7 +48,7 @@ class Decision:
 
     It is one of these: a new decision (`outcome`); the repeat of a command that was settled before (`settled`);
     the repeat of an earlier one of the same batch (`repeats`, its index); `error` if no decision is possible.
-    `holds`: the new order, if it is a hold that gets its units; `record`: the order that it is about, as it stands
+    `begins`: the new order, if it begins with a record; `record`: the order that it is about, as it stands
     then; `refund`: the payment to give back.
     """
 
@@ -56,7 +56,7 @@ class Decision:
     settled: Settled | None = None
     repeats: int | None = None
     error: SeckillError | None = None
-    holds: Record | None = None
+    begins: Record | None = None
     record: Record | None = None
     refund: str | None = None
 
@@ -196,7 +196,7 @@ class _Now:
         self.left -= wish.quantity
         if wish.buyer:
             self.bought[wish.buyer] = had + wish.quantity
-        return _SELL
+        return _SELL if wish.request_id is None else Decision(Outcome.SOLD, begins=self._begin(wish, OrderState.SOLD))
 
     def hold(self, wish: Hold, closed: Outcome | None) -> Decision:
         """Hold units; a buyer who can't have them and has a hold already is shown that."""
@@ -207,21 +207,21 @@ class _Now:
                 return Decision(HoldOutcome.HELD, record=own)
             return found if found.outcome is None else Decision(HoldOutcome(found.outcome))
         windows, pay_by_ms = self._windows, self.at_ms + self._windows.hold_ms
-        record = Record(
-            "",
-            "",
+        record = self._begin(
+            wish,
             OrderState.HELD,
-            wish.quantity,
-            wish.buyer,
-            wish.ref,
-            pay_by_ms,
-            pay_by_ms + windows.grace_ms,
+            ref=wish.ref,
+            pay_by_ms=pay_by_ms,
+            due_ms=pay_by_ms + windows.grace_ms,
             price=windows.price,
             currency=windows.currency,
-            request_id=wish.request_id,
-            steps=(Step(EventKind.HELD, self.at_ms, self._token, self._batch_id),),
         )
-        return Decision(HoldOutcome.HELD, holds=record)
+        return Decision(HoldOutcome.HELD, begins=record)
+
+    def _begin(self, wish: Purchase | Hold, state: OrderState, **more: Any) -> Record:
+        more |= {"request_id": wish.request_id, "traceparent": wish.traceparent}
+        step = Step(EventKind(state), self.at_ms, self._token, self._batch_id)
+        return Record("", "", state, wish.quantity, wish.buyer, **more, steps=(step,))
 
     # -- orders that are there ---------------------------------------------------------------------------------------
 

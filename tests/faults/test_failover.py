@@ -30,7 +30,7 @@ def trio() -> Iterator[SentinelSet]:
 
 async def test_sold_means_that_a_replica_has_it(etcd: EtcdMember, pair: SentinelSet) -> None:
     """While the replica is frozen nobody hears "sold"; when it is back the same key gets its answer, with one order."""
-    options = {"store_wait_replicas": 1, "purchase_timeout_ms": 1500, "store_timeout_ms": 400}
+    options = {"store_wait_replicas": 1, "purchase_timeout_ms": 4000, "store_timeout_ms": 1000}
     async with shop(etcd.endpoint, pair.url, **options) as one:
         await one.set_stock("phone", 10)
         assert (await one.buy(Purchase(sku="phone"))).outcome is Outcome.SOLD
@@ -46,7 +46,7 @@ async def test_sold_means_that_a_replica_has_it(etcd: EtcdMember, pair: Sentinel
 
 async def test_a_failover_in_mid_sale_loses_nothing(etcd: EtcdMember, trio: SentinelSet) -> None:
     """The primary is killed while two instances sell: every order that a buyer heard of is in the new one."""
-    options = {"store_wait_replicas": 1, "store_timeout_ms": 500, "lock_ttl_s": 2, "purchase_timeout_ms": 3000}
+    options = {"store_wait_replicas": 1, "store_timeout_ms": 1000, "lock_ttl_s": 2, "purchase_timeout_ms": 6000}
     async with (
         shop(etcd.endpoint, trio.url, instance="one", **options) as one,
         shop(etcd.endpoint, trio.url, instance="two", **options) as two,
@@ -72,7 +72,7 @@ async def test_a_failover_in_mid_sale_loses_nothing(etcd: EtcdMember, trio: Sent
                         task.result()
                 return len(told) > than + 40
 
-            await eventually_async(sold, "sales go on", 30)
+            await eventually_async(sold, "sales go on", 120)
 
         await many_more(0)
         before = len(told)
@@ -107,7 +107,7 @@ async def test_a_failover_to_the_one_that_has_it_not(etcd: EtcdMember, trio: Sen
             async with shop(etcd.endpoint, trio.replicas[1].url, store_wait_replicas=0) as of_promoted:
                 return (await of_promoted.ready(1))["store"] == "ok"
 
-        await eventually_async(promoted, "the late one is the primary", 30)
+        await eventually_async(promoted, "the late one is the primary", 120)
         async with shop(etcd.endpoint, trio.replicas[1].url) as of_promoted:
             for answer in told:
                 assert answer.order_id is not None
@@ -125,7 +125,7 @@ async def test_one_of_two_is_not_enough(etcd: EtcdMember, trio: SentinelSet) -> 
 
 async def test_without_it_a_late_replica_is_noticed(etcd: EtcdMember, pair: SentinelSet) -> None:
     """An instance that waits for no replica loses a sale with the primary; it reports that, and stops selling."""
-    options = {"purchase_timeout_ms": 1000, "store_timeout_ms": 400}
+    options = {"purchase_timeout_ms": 4000, "store_timeout_ms": 1000}
     async with shop(etcd.endpoint, pair.url, **options) as one:
         await one.set_stock("phone", 10)
         assert (await one.buy(Purchase(sku="phone"))).outcome is Outcome.SOLD
@@ -146,7 +146,7 @@ async def test_without_it_a_late_replica_is_noticed(etcd: EtcdMember, pair: Sent
             ready = await one.ready(1)
             return (ready["store"], ready["stock"]) == ("ok", "not available")
 
-        await eventually_async(refused, "the new primary is found, and found wanting", 30)
+        await eventually_async(refused, "the new primary is found, and found wanting", 120)
         async with shop(etcd.endpoint, pair.replicas[0].url) as of_promoted:
             assert lost.order_id is not None
             assert await of_promoted.order(lost.order_id) is None
@@ -154,5 +154,5 @@ async def test_without_it_a_late_replica_is_noticed(etcd: EtcdMember, pair: Sent
 
 async def until_told(one: Counter, purchase: Purchase) -> Answer:
     """Send the same key again, as a client would, until there is an answer."""
-    answer: Answer = await eventually_async(lambda: one.buy(purchase), "the buyer is told", 30, despite=Exception)
+    answer: Answer = await eventually_async(lambda: one.buy(purchase), "the buyer is told", 120, despite=Exception)
     return answer

@@ -220,21 +220,20 @@ async def test_a_path_that_is_reset_again_and_again(etcd: EtcdMember, valkey: Va
     async def rush_after_rush(instance: Instance) -> list[httpx.Response | BaseException]:
         answers = []
         until = asyncio.get_running_loop().time() + 4
-        while asyncio.get_running_loop().time() < until:
+        while asyncio.get_running_loop().time() < until or resets <= 20:
             answers += await rush([instance.url], 20)
         return answers
 
     with Proxy(valkey.port) as path, Instance(etcd.endpoint, f"redis://127.0.0.1:{path.port}/0") as instance:
         async with shop(etcd.endpoint, valkey.url) as one:
             await one.set_stock("default", 10_000)
-            buying = asyncio.create_task(rush_after_rush(instance))
             resets = 0
+            buying = asyncio.create_task(rush_after_rush(instance))
             while not buying.done():
                 path.reset()
                 resets += 1
                 await asyncio.sleep(random.uniform(0.0, 0.1))
             answers = await buying
-            assert resets > 20
             assert set(told(answers)) <= {"sold", "503"}
             audit = await one.audit("default")
             assert (audit.lucky >= told(answers)["sold"], audit.violations) == (True, [])
@@ -262,7 +261,7 @@ def test_uvicorn_can_run_it_too(etcd: EtcdMember, valkey: Valkey) -> None:
             await one.set_stock("default", 1)
 
     asyncio.run(fill())
-    with Process("uvicorn", lambda _: argv, env=env, ready=healthy):
+    with Process("uvicorn", lambda _: argv, env=env, ready=healthy, ready_within_s=90):
         assert httpx.get(f"{url}/stock/reduce").text == f"{port} reduce stock end!"
     wrong = Process("uvicorn", lambda _: argv, env=env | {"SECKILL_BATCH_MAX": "0"}, ready=healthy)
     wrong.start(wait=False)

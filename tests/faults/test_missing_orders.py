@@ -34,7 +34,7 @@ from tests.harness.waiting import eventually, eventually_async
 TTL_S = 2
 ETERNITY_MS = 60_000  # longer than any test lasts
 AGES_S = 3600
-AT_ONCE_S = 5  # of the ten seconds that a purchase may take
+AT_ONCE_S = 30  # of the minute that a purchase may take
 
 
 class Open(Protocol):
@@ -170,7 +170,7 @@ async def sold_again(*instances: Counter, sku: str = "phone") -> None:
 
 async def test_the_process_that_sold_them_notices_by_itself(open_one: Open, valkey: Valkey) -> None:
     """The seller needs no auditor: its next batch of that item is refused, and its other items are sold."""
-    async with open_one(alone=True, purchase_timeout_ms=1000) as one:
+    async with open_one(alone=True) as one:
         await put_on_sale(one, "phone", "case")
         await sold(one, "phone")
         put_back = copy_of(valkey, "phone")
@@ -258,7 +258,7 @@ async def test_a_newcomer_misses_them_while_nobody_is_the_auditor(
             await eventually_async(operator.contenders, "nobody has the lock", until=lambda queue: not queue)
             await asyncio.to_thread(seller.kill)
             put_back()
-            async with open_one(purchase_timeout_ms=1000) as newcomer:
+            async with open_one() as newcomer:
                 await eventually_async(lambda: "phone" in newcomer.store.marks(), "it has read the record")
                 with pytest.raises(ItemBlocked):
                     await newcomer.buy(Purchase(sku="phone"))
@@ -342,7 +342,7 @@ def test_a_paused_auditor_can_not_write_the_record(
     etcd: EtcdMember, valkey: Valkey, prefix: str, record: Record
 ) -> None:
     """A paused auditor's write arrives after its successor recorded a later order: the later one stands."""
-    others = {"lock_ttl_s": TTL_S, "audit_interval_s": 0.2, "lock_prefix": prefix}
+    others = {"lock_ttl_s": TTL_S, "audit_interval_s": 1, "lock_prefix": prefix}
 
     def auditor(of: Instance) -> str | None:
         status, body = of.get("/stock?sku=phone")

@@ -82,7 +82,8 @@ def test_a_crowd_at_a_cold_instance(etcd: EtcdMember, valkey: Valkey) -> None:
             await one.set_stock("default", 100_000)
 
     asyncio.run(fill())
-    with Instance(etcd.endpoint, valkey.url, wait_ready=False) as instance:
+    patient = {"purchase_timeout_ms": 60_000, "request_timeout_ms": 60_000}
+    with Instance(etcd.endpoint, valkey.url, wait_ready=False, **patient) as instance:
         assert Crowd(instance.port, 3000).answers() == {"200": 3000}
 
 
@@ -144,17 +145,21 @@ def test_a_head_that_is_too_long(guarded: Instance, ended: bool) -> None:
         assert one.recv(100).startswith(b"HTTP/1.1 200 ")
 
 
-def test_a_body_is_no_part_of_the_next_head(guarded: Instance) -> None:
+def test_a_body_is_no_part_of_the_next_head(etcd: EtcdMember, valkey: Valkey) -> None:
     """A large body does not count against the request after it."""
     body = b"[" * (2 * HEAD_MAX_BYTES)
-    with closing(connect(guarded)) as one, one.makefile("rb") as answers:
+    with (
+        Instance(etcd.endpoint, valkey.url, request_timeout_ms=60_000) as patient,
+        closing(connect(patient)) as one,
+        one.makefile("rb") as answers,
+    ):
         head = f"PUT /stock HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\nExpect: 100-continue\r\n"
         one.sendall(f"{head}Authorization: Bearer {TOKEN}\r\n\r\n".encode())
         assert answers.readline() + answers.readline() == b"HTTP/1.1 100 Continue\r\n\r\n"
         one.sendall(body)
         assert read_answer(answers)[0] == 422
         one.sendall(HEALTHZ[:10])
-        assert guarded.get("/healthz") == (200, "ok")
+        assert patient.get("/healthz") == (200, "ok")
         one.sendall(HEALTHZ[10:])
         assert read_answer(answers) == (200, b"ok")
 
@@ -235,8 +240,8 @@ def test_a_body_that_is_too_large(guarded: Instance, method: str, path: str, sta
 def test_too_many_connections(guarded: Instance) -> None:
     """A connection above the limit gets an immediate 503; when some are closed there is room."""
     with ExitStack() as stack:
-        held = [stack.enter_context(connect(guarded)) for _ in range(60)]
-        for one in held:
+        for _ in range(60):
+            one = stack.enter_context(connect(guarded))
             one.sendall(HEALTHZ)
             assert one.recv(1000).startswith(b"HTTP/1.1 200 ")
         with closing(connect(guarded)) as refused:
@@ -291,16 +296,17 @@ def test_who_reads_nothing_loses_the_connection(etcd: EtcdMember, valkey: Valkey
     That holds for answers that fit into the socket's buffers, and for one that is stuck half-way.
     """
     big = b"GET /static/uplot-1.6.32.js HTTP/1.1\r\nHost: x\r\n\r\n"
-    with Instance(etcd.endpoint, valkey.url, connections_max=40) as instance, ExitStack() as stack:
+    with Instance(etcd.endpoint, valkey.url, connections_max=40, drain_timeout_s=600) as instance, ExitStack() as stack:
 
-        def deaf(times: int, request: bytes = big) -> socket.socket:
-            one = stack.enter_context(closing(socket.socket()))
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
-            one.connect(("127.0.0.1", instance.port))
+        def deaf(count: int, times: int) -> None:
+            ones = [stack.enter_context(closing(socket.socket())) for _ in range(count)]
+            for one in ones:
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+                one.connect(("127.0.0.1", instance.port))
             for _ in range(times):
-                one.sendall(request)
+                for one in ones:
+                    one.sendall(big)
                 time.sleep(0.2)  # a request that is sent before the answer to the previous one would be dropped
-            return one
 
         process = psutil.Process(instance.pid)
 
@@ -311,26 +317,24 @@ def test_who_reads_nothing_loses_the_connection(etcd: EtcdMember, valkey: Valkey
                 if one.laddr.port == instance.port
             )
 
-        for _ in range(20):
-            deaf(1)
-        for _ in range(10):
-            deaf(3)
+        deaf(20, 1)
+        deaf(10, 3)
         assert open_connections() >= 25
-        eventually(lambda: open_connections() <= 2, "they have lost their connections", 2 * WITHIN_S)
+        eventually(lambda: open_connections() <= 2, "they have lost their connections")
         assert instance.get("/healthz") == (200, "ok")
-        for _ in range(20):
-            deaf(2)
-        began = time.monotonic()
+        deaf(20, 2)
         instance.signal(signal.SIGTERM)
-        eventually(lambda: not instance.running, "it has left")
-        assert time.monotonic() - began < WITHIN_S / 2
+        eventually(lambda: not instance.running, "it has left, long before its drain would be over")
 
 
 @pytest.mark.parametrize("end", ["reset", "closed"])
 @pytest.mark.slow
 def test_a_buyer_who_has_hung_up(etcd: EtcdMember, valkey: Valkey, end: str) -> None:
     """A buyer who hung up is not sold to without a key, as nobody could learn of the order; with one they may retry."""
-    with Instance(etcd.endpoint, valkey.url) as instance, closing(EtcdBackend([etcd.endpoint], ttl_s=30)) as backend:
+    with (
+        Instance(etcd.endpoint, valkey.url, purchase_timeout_ms=60_000) as instance,
+        closing(EtcdBackend([etcd.endpoint], ttl_s=30)) as backend,
+    ):
         httpx.put(
             f"{instance.url}/stock", json={"stock": 5, "new_sale": True, "forget_orders": "all"}, headers=OPERATOR
         ).raise_for_status()
@@ -360,6 +364,7 @@ def test_a_buyer_who_has_hung_up(etcd: EtcdMember, valkey: Valkey, end: str) -> 
                 "the instance has noticed",
             )
         eventually(lambda: waiting(0), "they were served, or not")
+        eventually(lambda: instance.get("/stock")[1]["lucky"] >= 3, "the stock is told")
         level = instance.get("/stock")[1]
         assert (level["stock"], level["lucky"]) == (2, 3)
         again = httpx.post(

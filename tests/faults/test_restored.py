@@ -103,7 +103,7 @@ async def until_sold(one: Counter) -> None:
 async def test_a_store_that_lost_its_last_second(own_etcd: EtcdMember, own_valkey: Valkey, tmp_path: Path) -> None:
     """A store that lacks acknowledged orders sells nothing; /readyz and `check` report it, and the operator decides."""
     etcd, valkey = own_etcd, own_valkey
-    options = {"purchase_timeout_ms": 1000, "audit_interval_s": 0.2}
+    options = {"purchase_timeout_ms": 10_000, "audit_interval_s": 0.2}
     async with shop(etcd.endpoint, valkey.url, with_auditor=True, **options) as one:
         await one.set_stock("default", 10)
         await sold(one, 3)
@@ -143,7 +143,7 @@ async def test_a_store_that_lost_its_last_second(own_etcd: EtcdMember, own_valke
 async def test_a_store_without_its_whole_history(own_etcd: EtcdMember, own_valkey: Valkey) -> None:
     """A store that was emptied and whose stock was set by hand sells nothing until a new sale begins."""
     etcd, valkey = own_etcd, own_valkey
-    async with shop(etcd.endpoint, valkey.url, purchase_timeout_ms=1000) as one:
+    async with shop(etcd.endpoint, valkey.url, purchase_timeout_ms=10_000) as one:
         await one.set_stock("default", 10)
         await sold(one, 3)
         with_hand = _cli(valkey, "FLUSHALL") + _cli(valkey, "SET stock 300")
@@ -160,7 +160,7 @@ async def test_a_store_without_its_whole_history(own_etcd: EtcdMember, own_valke
 async def test_an_etcd_restored_from_a_backup(own_etcd: EtcdMember, own_valkey: Valkey, tmp_path: Path) -> None:
     """The same cluster has a lower revision: its tokens are refused, with the reason, until `unfence` ends it."""
     etcd, valkey = own_etcd, own_valkey
-    async with shop(etcd.endpoint, valkey.url, purchase_timeout_ms=1000) as one:
+    async with shop(etcd.endpoint, valkey.url, purchase_timeout_ms=10_000) as one:
         await one.set_stock("default", 100)
         await sold(one, 1)
         await eventually_async(nobody_queues(one))  # the last release comes after the answer
@@ -195,7 +195,7 @@ async def test_an_etcd_that_was_replaced(own_valkey: Valkey) -> None:
         status, audits, _ = await asyncio.to_thread(check, new, valkey)
         assert status == 1
         assert "tokens of two lock systems" in audits[0]["violations"][0]
-        async with shop(new.endpoint, valkey.url, purchase_timeout_ms=1000) as one:
+        async with shop(new.endpoint, valkey.url, purchase_timeout_ms=10_000) as one:
             with pytest.raises(ItemBlocked):
                 await one.buy(Purchase())
             await until_ready(one, stock="not available")

@@ -29,7 +29,8 @@ Balancer = Callable[[list[Instance]], Any]
 _HAPROXY = """\
 defaults
     mode http
-    timeout connect 1s
+    timeout connect 10s
+    timeout check 10s
     timeout client 30s
     timeout server 30s
     retries 0
@@ -120,7 +121,7 @@ async def test_a_rolling_restart_behind_a_balancer_refuses_nobody(
     etcd: EtcdMember, valkey: Valkey, balancer: Balancer
 ) -> None:
     """Although the balancer's checks lag, every buyer gets an answer at the first try."""
-    others = {"drain_delay_s": 5}
+    others = {"drain_delay_s": 8}
     instances = [Instance(etcd.endpoint, valkey.url, **others) for _ in range(2)]
     told: Counter[str] = Counter()
     over = False
@@ -151,7 +152,12 @@ async def test_a_rolling_restart_behind_a_balancer_refuses_nobody(
             await eventually_async(partial(asyncio.to_thread, instance.get, "/readyz"), until=lambda it: it[0] == 503)
             await eventually_async(lambda: not instance.running, "it has ended", 60)  # noqa: B023
             await asyncio.to_thread(instance.start)
-            await asyncio.sleep(3)  # the balancer's own time to take it back
+            async with httpx.AsyncClient(trust_env=False, timeout=30) as http:
+                await eventually_async(
+                    partial(http.get, f"{url}/readyz"),
+                    "the balancer takes it back",
+                    until=lambda it: it.status_code == 200 and it.json()["instance"] == str(instance.port),  # noqa: B023
+                )
         over = True
         await asyncio.gather(*buyers)
     assert told.pop("idle connection closed", 0) <= 2 * len(buyers)
@@ -214,7 +220,7 @@ def test_as_pid_1_it_ends_from_the_first_moment(after_s: float) -> None:
         eventually(lambda: b"serve" in status.read_bytes() and b"unshare" not in status.read_bytes(), "it runs")
         threading.Event().wait(after_s)
         os.kill(init, signal.SIGTERM)
-        child.wait(15)
+        child.wait(60)
     finally:
         child.kill()
         child.wait()
@@ -229,10 +235,10 @@ def test_closed_standard_streams_are_no_abort(etcd: EtcdMember, valkey: Valkey, 
     command = f'exec "$0" -m app serve --port {port} {closed}'
     child = subprocess.Popen(["/bin/sh", "-c", command, sys.executable], env=env)
     try:
-        eventually(lambda: _answers(port), "it answers", 30)
+        eventually(lambda: _answers(port), "it answers")
         assert httpx.post(f"http://127.0.0.1:{port}/stock/reduce?sku=nope", trust_env=False).status_code == 404
         child.send_signal(signal.SIGTERM)
-        assert child.wait(15) == 0
+        assert child.wait(60) == 0
     finally:
         child.kill()
         child.wait()

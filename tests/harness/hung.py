@@ -1,7 +1,8 @@
 """Run an instance whose event loop can hang while it has the lock: `python -m tests.harness.hung ... serve`.
 
 At its next decision after the file that `HANG_AT` names exists, it hangs: "blocks", "spins", or "writes" into a pipe
-without a reader. With "log" it never hangs; but its standard error is such a pipe from the start.
+without a reader. With "log" it never hangs; but its standard error is such a pipe from the start. With "listeners" it
+never hangs; but it has patience with listeners who read nothing.
 """
 
 import os
@@ -12,6 +13,7 @@ from typing import Any
 
 from app import cli
 from app.sale import worker
+from app.web import sse
 
 
 def main() -> None:
@@ -35,6 +37,8 @@ def main() -> None:
     worker.decide_part = decide  # type: ignore[attr-defined]
     if how == "log":
         os.dup2(pipe, 2)
+    if how == "listeners":
+        sse._SEND_S = 600  # type: ignore[misc]
     sys.argv = sys.argv[3:]  # behind: python -m app
     cli.main()
 

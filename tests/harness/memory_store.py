@@ -181,12 +181,13 @@ class MemoryStockStore(StockStore):
         by = (self._instance, fence.token, batch.batch_id)
 
         def note(record: Record, key: str | None, units: Units, bought: int) -> None:
-            entry, kind, facts = str(self._server.next_number()), record.steps[-1].kind, record.steps[-1].facts
+            entry, kind = str(self._server.next_number()), record.steps[-1].kind
+            facts = record.facts if len(record.steps) == 1 else {**record.steps[-1].facts, **record.origin}
             record = replace(record, number=record.number or entry)
             order_id = f"{sku}~{record.number}~{record.secret}"
             own = (record.quantity, record.buyer, key)
             about = (entry, kind, sku, order_id, len(record.steps), *own, now, *by, item.epoch, units)
-            item.journal.append(Event(*about, facts or (record.facts if kind is EventKind.HELD else {})))
+            item.journal.append(Event(*about, facts))
             item.records[record.number] = record
             item.stock, item.held = (item.stock or 0) + units.stock, item.held + units.held
             item.lucky += units.lucky
@@ -202,9 +203,8 @@ class MemoryStockStore(StockStore):
             note(change.after, None, change.units, change.bought)
             if change.payment is not None:
                 item.payments[change.payment] = change.after.number
-        for held in batch.held:
-            quantity = held.record.quantity
-            note(held.record, held.key, Units(-quantity, quantity), quantity)
+        for begun in batch.begun:
+            note(begun.record, begun.key, begun.record.units, begun.record.quantity)
         for sold in batch.sold:
             began = (Step(EventKind.SOLD, int(now * 1000), fence.token, batch.batch_id),)
             record = Record("", sold.secret, OrderState.SOLD, sold.quantity, sold.buyer, steps=began)

@@ -5,7 +5,7 @@ import base64
 import socket
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -37,7 +37,7 @@ class Receiver:
         self.url = f"http://127.0.0.1:{self.port}/events"
         self.decide: Decide = accept
         self.got: list[dict[str, Any]] = []
-        self.ids: list[str] = []
+        self.heads: list[Mapping[str, str]] = []
         self.tried: list[tuple[float, dict[str, Any]]] = []
         self.now = self.most = 0
         self._server: uvicorn.Server | None = None
@@ -47,6 +47,17 @@ class Receiver:
     def settings(self) -> dict[str, Any]:
         """Return the settings of an instance that delivers here, quickly."""
         return {"webhook_url": self.url, "webhook_secret": SECRET, "webhook_retry_s": 0.1}
+
+    @property
+    def ids(self) -> list[str]:
+        """Return the ids of the events that were accepted."""
+        return [head["webhook-id"] for head in self.heads]
+
+    def heads_of(self, buyer: str) -> list[tuple[Mapping[str, str], dict[str, Any]]]:
+        """Return the headers of a buyer's events, and these."""
+        return [
+            (head, event) for head, event in zip(self.heads, self.got, strict=True) if event["data"]["buyer"] == buyer
+        ]
 
     async def _receive(self, request: Request) -> Response:
         event = standardwebhooks.Webhook(SECRET).verify(await request.body(), dict(request.headers))
@@ -60,7 +71,7 @@ class Receiver:
         if answer is not None:
             return answer
         self.got.append(event)
-        self.ids.append(request.headers["webhook-id"])
+        self.heads.append(request.headers)
         return Response()
 
     async def open(self) -> None:

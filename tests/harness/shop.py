@@ -86,13 +86,13 @@ class Instance(Process):
             lambda _: argv,
             env=os.environ | {PREFIX + name: value for name, value in variables.items()},
             ready=lambda: self.get(path)[0] == 200,
-            ready_within_s=30,
+            ready_within_s=90,
         )
 
     def get(self, path: str) -> tuple[int, Any]:
         """GET a path; return status and body, or status 0 without an answer."""
         try:
-            with urllib.request.urlopen(self.url + path, timeout=10) as answer:
+            with urllib.request.urlopen(self.url + path, timeout=30) as answer:
                 return answer.status, _body(answer.read())
         except urllib.error.HTTPError as error:
             with error:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import re
 import socket
 from collections.abc import AsyncIterator, Iterator
@@ -29,6 +30,8 @@ REQUESTS = {
     "get": "GET /stock/reduce HTTP/1.1\nHost: x\n",
     "old": "GET /stock/reduce HTTP/1.0\n",
     "close": "POST /stock/reduce HTTP/1.1\nHost: x\nConnection: close\n",
+    "known": "POST /stock/reduce HTTP/1.1\nHost: x\nX-Request-Id: r-1\n",
+    "not known": "POST /stock/reduce HTTP/1.1\nHost: x\nX-Request-Id: r 1\n",
     "json": "GET /stock/reduce?quantity=2&buyer=%E7%8E%8B HTTP/1.1\nHost: x\nAccept: application/json\n",
     "too many": "GET /stock/reduce?quantity=100 HTTP/1.1\nHost: x\nIdempotency-Key: too-many\n",
     "no item": "GET /stock/reduce?sku=none HTTP/1.1\nHost: x\n",
@@ -83,6 +86,8 @@ class Served:
             assert await reader.read() == b""
         writer.close()
         lines = sorted(line for line in head.split(b"\r\n") if not line.startswith((b"date", b"x-seckill-order")))
+        own = b"x-request-id: r-1"
+        lines = [b"x-request-id" if line.startswith(b"x-request-id") and line != own else line for line in lines]
         order = [line for line in head.split(b"\r\n") if line.startswith(b"x-seckill-order")]
         if order:
             lines.append(b"an order")
@@ -217,8 +222,9 @@ async def test_a_hold_whose_body_never_comes(etcd: EtcdMember, valkey: Valkey) -
         ({"limit_per_buyer": 1}, {"get": 400, "json": 200, "requests": 400}),
         ({"buyer_key": SECRET}, {"get": 400, "json": 403, "signed": 200}),
         ({"sale_ends_at": "2020-01-01T00:00:00Z"}, {"get": 200, "requests": 200}),
+        ({"request_ids": True}, {"known": 200, "not known": 422, "no item": 404}),
     ],
-    ids=["default", "no GET", "a limit", "signed buyers", "ended"],
+    ids=["default", "no GET", "a limit", "signed buyers", "ended", "request ids"],
 )
 async def test_both_ways_answer_alike(
     etcd: EtcdMember, valkey: Valkey, others: dict[str, Any], statuses: dict[str, int]
@@ -240,6 +246,24 @@ async def test_both_ways_answer_alike(
     if not others:
         assert {said[name] for name in BUYERS} == {200}
         assert {said[name] for name in FOREIGN_PAGES} == {403}
+
+
+async def test_request_ids(etcd: EtcdMember, valkey: Valkey, caplog: pytest.LogCaptureFixture) -> None:
+    """With the setting each purchase has one, its own or a new one, in its answer, its order and the log; else none."""
+    known = REQUESTS["known"]
+    async with served(etcd, valkey, Connection) as one:
+        await fill(one)
+        assert not [line for line in await one.ask(known) if line.startswith(b"x-request-id")]
+    async with served(etcd, valkey, Connection, request_ids=True, log_format="json") as one:
+        await fill(one)
+        caplog.set_level(logging.INFO, "app.web.request_ids")
+        for head in (known, REQUESTS["get"], known.replace("reduce", "reduce?sku=none")):
+            assert len([line for line in await one.ask(head) if line.startswith(b"x-request-id")]) == 1
+    said = [record.getMessage() for record in caplog.records if record.name == "app.web.request_ids"]
+    assert [line.rstrip("0123456789-") for line in said] == [
+        *["/stock/reduce: sold, default~"] * 2,
+        "/stock/reduce: ",
+    ]
 
 
 @pytest.fixture

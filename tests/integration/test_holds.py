@@ -239,17 +239,19 @@ async def test_what_runs_out_is_sold_to_the_next(brief: Any) -> None:
 
 async def test_units_come_back_without_buyers(etcd: EtcdMember, store: str) -> None:
     """With nobody there, the auditor's instance gives back what has run out, however much it is."""
-    brief = {"hold_s": SHORT_S, "pay_s": SHORT_S, "grace_s": 0, "audit_interval_s": 0.2}
+    brief = {"hold_s": SHORT_S, "pay_s": SHORT_S, "grace_s": 0, "audit_interval_s": 0.2, "purchase_timeout_ms": 60_000}
     async with shop(etcd.endpoint, store, with_auditor=True, **brief) as one:
         await one.set_stock("default", 700)
-        await asyncio.gather(*(hold(one, f"buyer {number}") for number in range(700)))
-        assert (await one.level("default")).held == 700
+        held = await asyncio.gather(*(hold(one, f"buyer {number}") for number in range(700)))
+        assert {str(answer.outcome) for answer in held} == {"held"}
 
         async def are_back() -> bool:
             return (await one.level("default")).stock == 700
 
         await eventually_async(are_back, "all units come back")
         assert await units(one) == (700, 0, 0)
+        events = Counter(str(event.kind) for event in await one.sale.store.journal("default", limit=5000))
+        assert events == {"held": 700, "expired": 700}
 
 
 async def test_grace(etcd: EtcdMember, store: str) -> None:
@@ -287,12 +289,16 @@ async def test_extension(one: Any) -> None:
 async def test_an_extended_hold_does_not_expire(etcd: EtcdMember, store: str) -> None:
     """Whoever gives back looks at the deadline of now, and not at that of before."""
     async with shop(etcd.endpoint, store, hold_s=SHORT_S, pay_s=3600, grace_s=0) as one:
-        await one.set_stock("default", 2)
-        kept, lost = await hold(one, "ann"), await hold(one, "bob")
-        assert (await one.buy(Extend(*about(kept)))).outcome == "extended"
-        await ran_out(one, lost)
+        await one.set_stock("default", 100)
+
+        async def in_time() -> Answer | None:
+            held = await hold(one, "ann")
+            return held if (await one.buy(Extend(*about(held)))).outcome == "extended" else None
+
+        kept = await eventually_async(in_time, "it is extended before it runs out")
+        await ran_out(one, await hold(one, "bob"))
         assert (await one.order(kept.order_id)).state is OrderState.HELD
-        assert await units(one) == (1, 1, 0)
+        assert await units(one) == (99, 1, 0)
 
 
 async def test_cancellation(one: Any) -> None:
@@ -325,6 +331,30 @@ async def test_refund(one: Any, restock: bool) -> None:
     assert await kinds(one, held) == ["held", "confirmed", "refunded"]
     assert await kinds(one, sold) == ["sold", "refunded"]
     assert (await hold(one, "ann")).outcome == "held"
+
+
+async def test_a_purchase_with_a_request_id(one: Any) -> None:
+    """It is sold like any other, beside others; its order and its events keep the id and the trace."""
+    await one.set_stock("default", 5, terms={"limit_per_buyer": 2})
+    trace = f"00-{'a' * 32}-{'b' * 16}-01"
+    known = Purchase(2, buyer="ann", key="k", request_id="r 1", traceparent=trace)
+    first, plain, held = await asyncio.gather(one.buy(known), one.buy(Purchase(buyer="bob")), hold(one, "cid"))
+    assert (first.outcome, plain.outcome, held.outcome) == ("sold", "sold", "held")
+    assert await units(one) == (1, 1, 3)
+    again = await one.buy(known._replace(request_id="r 2"))
+    assert (again.order_id, again.quantity, again.replayed) == (first.order_id, 2, True)
+    assert (await one.buy(known._replace(key=None))).outcome == "limit_reached"
+    order, other = await one.order(first.order_id), await one.order(plain.order_id)
+    assert (order.state, order.key, order.record.request_id) == (OrderState.SOLD, "k", "r 1")
+    assert (other.state, other.record) == (OrderState.SOLD, None)
+    assert (await confirm(one, first, "p1")).outcome == "not_found"  # it waits for no payment
+    assert (await one.buy(Refund(*about(first), restock=True, by="kim"))).outcome == "refunded"
+    assert await kinds(one, first) == ["sold", "refunded"]
+    own = [event for event in await one.sale.store.journal("default") if event.order_id == first.order_id]
+    assert [event.facts["request_id"] for event in own] == ["r 1"] * 2
+    assert own[0].facts["traceparent"] == trace
+    assert await units(one) == (3, 1, 1)
+    assert (await one.buy(known._replace(key=None))).outcome == "sold"
 
 
 async def test_the_amount(one: Any) -> None:

@@ -6,6 +6,7 @@ import json
 import re
 import signal
 import socket
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -162,7 +163,9 @@ def test_they_end_when_the_instance_does(instance: Instance) -> None:
 
 
 @pytest.mark.slow
-def test_readers_of_nothing_keep_nothing(etcd: EtcdMember, valkey: Valkey) -> None:
+def test_readers_of_nothing_keep_nothing(
+    etcd: EtcdMember, valkey: Valkey, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Listeners that read nothing are cut off, and their buffers freed; a stop does not wait for that."""
     event = {"number": 1, "at": time(), "kind": "mode", "facts": {"mode": "x" * 300_000}, "times": 1}
     fat = {"instance": "fat", "number": 1, "units": 0, "waiting": 0, "mode": "lock", "held": [], "grants": []}
@@ -172,29 +175,32 @@ def test_readers_of_nothing_keep_nothing(etcd: EtcdMember, valkey: Valkey) -> No
         async with shop(etcd.endpoint, valkey.url) as opened:
             await opened.notices({"report/fat": json.dumps(fat)})
 
+    def files(instance: Instance) -> int:
+        return len(list(Path(f"/proc/{instance.pid}/fd").iterdir()))
+
+    def come(instance: Instance, stuck: ExitStack) -> None:
+        before = files(instance)
+        for _ in range(3):
+            one = stuck.enter_context(socket.socket())
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
+            one.connect(("127.0.0.1", instance.port))
+            head = f"GET /control/live HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n\r\n"
+            one.sendall(head.encode())
+        eventually(lambda: files(instance) >= before + 3, "they are there")
+
     with Instance(etcd.endpoint, valkey.url) as instance, ExitStack() as stuck:
-
-        def files() -> int:
-            return len(list(Path(f"/proc/{instance.pid}/fd").iterdir()))
-
-        def come() -> None:
-            for _ in range(3):
-                one = stuck.enter_context(socket.socket())
-                one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
-                one.connect(("127.0.0.1", instance.port))
-                head = f"GET /control/live HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n\r\n"
-                one.sendall(head.encode())
-
         restock(instance, 5)
         asyncio.run(report())
-        before = files()
-        come()
-        eventually(lambda: files() >= before + 3, "they are there")
-        eventually(lambda: files() < before + 3, "they are cut off", 45)
-        come()
-        eventually(lambda: files() >= before + 3, "others are there")
+        before = files(instance)
+        come(instance, stuck)
+        eventually(lambda: files(instance) < before + 3, "they are cut off")
+    monkeypatch.setenv("HANG_HOW", "listeners")
+    monkeypatch.setenv("HANG_AT", str(tmp_path / "never"))
+    patient = [sys.executable, "-m", "tests.harness.hung"]
+    with Instance(etcd.endpoint, valkey.url, drain_timeout_s=600, under=patient) as instance, ExitStack() as stuck:
+        come(instance, stuck)
         instance.signal(signal.SIGTERM)
-        eventually(lambda: not instance.running, "the instance ends", 8)
+        eventually(lambda: not instance.running, "the instance ends")
         assert "Traceback" not in instance.last_lines(1000)
 
 

@@ -45,7 +45,7 @@ def test_each_line_is_an_object_and_each_grant_a_line(etcd: EtcdMember) -> None:
     """In calm and in trouble an instance logs JSON with its name, and nothing about buyers or secrets."""
     with Valkey(options=["--requirepass", PASSWORD]) as valkey:
         store = f"redis://:{PASSWORD}@127.0.0.1:{valkey.port}/0"
-        options = {"log_format": "json", "log_level": "debug", "purchase_timeout_ms": 2000}
+        options = {"log_format": "json", "log_level": "debug", "purchase_timeout_ms": 5000}
         with Instance(etcd.endpoint, store, **options) as instance:
             put_stock(instance, 4)
             for bought in (1, 2, 3):
@@ -91,7 +91,7 @@ def test_a_line_says_what_it_is_about(lonely_etcd: EtcdMember, valkey: Valkey) -
     """A line about an item names it, its grant and its batch; a line without a grant names no older one."""
     with (
         ThreadPoolExecutor() as buyers,
-        Instance(lonely_etcd.endpoint, valkey.url, log_format="json", purchase_timeout_ms=6000) as instance,
+        Instance(lonely_etcd.endpoint, valkey.url, log_format="json", purchase_timeout_ms=15_000) as instance,
     ):
         put_stock(instance, 2)
         with redis.Redis.from_url(valkey.url) as raw:

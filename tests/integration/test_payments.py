@@ -15,6 +15,7 @@ import standardwebhooks
 
 from lab.servers import EtcdMember, Valkey
 from tests.harness.shop import TOKEN, client
+from tests.harness.waiting import eventually_async
 
 SECRET = "whsec_" + base64.b64encode(b"a provider's secret of 32 bytes.").decode()
 OPERATOR = {"Authorization": f"Bearer {TOKEN}"}
@@ -135,10 +136,13 @@ async def test_a_late_payment(etcd: EtcdMember, valkey: Valkey) -> None:
     """After the end of the hold it takes a unit if one is left; else it is to be given back."""
     async with client(etcd.endpoint, valkey.url, payments_secret=SECRET, hold_s=1, pay_s=1, grace_s=0) as http:
         await http.put("/stock", json={"stock": 1, "new_sale": True, "forget_orders": "all"}, headers=OPERATOR)
-        late, other = await hold(http), ""
-        until = time.monotonic() + 20
-        while not other and time.monotonic() < until:
-            other = (await http.post("/holds", json={"buyer": "bob"})).json().get("id", "")
+        late = await hold(http)
+        await http.put("/stock", json={"hold_s": 3600}, headers=OPERATOR)
+
+        async def next_one() -> str:
+            return str((await http.post("/holds", json={"buyer": "bob"})).json().get("id", ""))
+
+        other = await eventually_async(next_one, "the hold has run out")
         assert await outcome(http, "succeeded", late) == "refund_due"
         assert await outcome(http, "canceled", other) == "cancelled"
         assert await outcome(http, "succeeded", late) == "refund_due"  # as it was told before

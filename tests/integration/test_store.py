@@ -30,7 +30,7 @@ from tests.harness.sentinel import SentinelSet
 from tests.harness.servers import optional_server
 from tests.harness.waiting import WITHIN_S, eventually_async
 
-LONG_S = 2 * WITHIN_S
+LONG_S = 4 * WITHIN_S
 
 
 def batch(stock: int, *quantities: int) -> Batch:
@@ -478,11 +478,11 @@ async def test_a_replica_is_not_ready() -> None:
 async def test_an_answer_that_does_not_come_is_an_error_in_time(valkey: Valkey) -> None:
     """A frozen store ends a call at its deadline, a lost connection at once; afterwards calls succeed again."""
     with Proxy(valkey.port) as proxy:
-        async with opened(f"redis://127.0.0.1:{proxy.port}/0", timeout_s=0.3) as (store, _):
+        async with opened(f"redis://127.0.0.1:{proxy.port}/0", timeout_s=1.5) as (store, _):
             await store.set_stock("default", fence(1), 5)
             valkey.pause()
             try:
-                with pytest.raises(StockUnavailable, match="did not answer within 0.3 s"):
+                with pytest.raises(StockUnavailable, match="did not answer within 1.5 s"):
                     await store.level("default")
             finally:
                 valkey.resume()

@@ -80,7 +80,9 @@ async def test_each_grant_is_a_span(etcd: EtcdMember, valkey: Valkey, traced: Co
     """A grant's span has the orders' token, purchases and units that add up, and events of refused and lost writes."""
     with (
         Proxy(valkey.port) as proxy,
-        instrumented(etcd, f"redis://127.0.0.1:{proxy.port}/0", batch_max=4, sold_out_ttl_ms=0) as instance,
+        instrumented(
+            etcd, f"redis://127.0.0.1:{proxy.port}/0", batch_max=4, sold_out_ttl_ms=0, purchase_timeout_ms=60_000
+        ) as instance,
         redis.Redis.from_url(valkey.url) as store,
     ):
         set_stock(instance, 25)

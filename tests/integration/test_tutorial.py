@@ -156,7 +156,7 @@ def test_its_commands_show_what_it_says(tmp_path: Path) -> None:
                     told = standing[0].said if standing else ""
                     terminal.type(typed(line, told, terminal.said[began:]))
                     if line.endswith("&"):
-                        time.sleep(0.7)  # the command has begun before anybody could type the next one
+                        time.sleep(2)  # the command has begun before anybody could type the next one
                 said = standing[0].said if command.terminal == "1" else terminal.said[began:]
                 for shown in command.shown:
                     if shown != "...":

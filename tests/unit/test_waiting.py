@@ -14,7 +14,7 @@ from tests.harness.waiting import WITHIN_S
 
 def test_a_signal_handler_may_wake_its_own_thread() -> None:
     """At whatever moment of a wait it comes: neither of them blocks."""
-    subprocess.run([sys.executable, "-c", _INTERRUPTED], check=True, timeout=WITHIN_S)
+    subprocess.run([sys.executable, "-c", _INTERRUPTED], check=True, timeout=4 * WITHIN_S)
 
 
 # In a process of its own, as the timer of signals is pytest's.

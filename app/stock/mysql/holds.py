@@ -152,19 +152,20 @@ async def write_holds(call: Call, written: Written, instance: str, token: int) -
     for entry, change in enumerate(batch.changes, written.first_entry):
         after, number = change.after, int(change.after.number)
         what = (len(after.steps), str(change.step.kind), after.quantity, after.buyer, None, after.secret)
-        events.append((*of, entry, number, *what, *change.units, _json(change.step.facts), *common))
+        events.append((*of, entry, number, *what, *change.units, _json(change.facts), *common))
         records[number] = after
         if after.buyer is not None:
             bought[after.buyer] += change.bought
     closed = [(one.buyer, number) for number, one in records.items() if one.state is not OrderState.HELD and one.buyer]
-    for entry, held in enumerate(batch.held, written.first_order):
-        record = held.record
-        begun = (1, str(EventKind.HELD), record.quantity, record.buyer, held.key, record.secret)
-        events.append((*of, entry, entry, *begun, -record.quantity, record.quantity, 0, _json(record.facts), *common))
+    for entry, begun in enumerate(batch.begun, written.first_order):
+        record = begun.record
+        new = (1, str(record.steps[0].kind), record.quantity, record.buyer, begun.key, record.secret)
+        events.append((*of, entry, entry, *new, *record.units, _json(record.facts), *common))
         records[entry] = record
         if record.buyer is not None:
             bought[record.buyer] += record.quantity
-            holders[record.buyer] = entry
+            if record.state is OrderState.HELD:
+                holders[record.buyer] = entry
     await insert(call, "seckill_events", events)
     await insert(
         call,

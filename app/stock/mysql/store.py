@@ -207,7 +207,7 @@ class TransactionalStockStore(StockStore):
                 if first is None:
                     continue
                 one = Written((await tables.find_items(call, [sku]))[sku], batches[sku], first)
-                standing = bool(one.batch.changes or one.batch.held)
+                standing = bool(one.batch.changes or one.batch.begun)
                 if (not standing or await holds.write_holds(call, one, self._instance, token)) and (
                     await tables.write_keys(call, one, self._refusal_ttl_us)
                 ):

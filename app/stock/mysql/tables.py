@@ -282,7 +282,7 @@ async def take(call: Call, sku: str, batch: Batch, unless_changed: str, args: Se
     Returns its first entry in the journal.
     """
     new = [(-one.quantity, 0, one.quantity) for one in batch.sold]
-    new += [(-one.record.quantity, one.record.quantity, 0) for one in batch.held]
+    new += [one.record.units for one in batch.begun]
     moved = [(0, 0, 0), *new, *(tuple(change.units) for change in batch.changes)]
     stock, held, lucky = (sum(units) for units in zip(*moved, strict=True))
     at_least = [max(0, -units) for units in (stock, held, lucky)]
@@ -312,7 +312,7 @@ class Written(NamedTuple):
 
     @property
     def order_ids(self) -> list[str]:
-        """The ids of the new orders, in the order of the batch: the held ones first."""
+        """The ids of the new orders, in the order of the journal."""
         return [order_id(self.item.sku, *one) for one in enumerate(self.batch.secrets, self.first_order)]
 
 
@@ -320,7 +320,7 @@ async def write_keys(call: Call, written: Written, refusal_ttl_us: int) -> bool:
     """Write what a batch's idempotency keys stand for; False, with nothing written, if one is already taken."""
     (item, batch, _), new = written, list[tuple[str | None, str, int, str | None]]()
     sku, sale = item.sku, item.sale
-    new += [(one.key, "held", one.record.quantity, one.record.buyer) for one in batch.held]
+    new += [(one.key, str(one.record.state), one.record.quantity, one.record.buyer) for one in batch.begun]
     new += [(one.key, "sold", one.quantity, one.buyer) for one in batch.sold]
     ids = written.order_ids
     rows: list[tuple[Any, ...]] = [
@@ -347,7 +347,7 @@ async def write_orders(call: Call, written: Iterable[Written], instance: str, to
     bought: Counter[tuple[str, int, str]] = Counter()
     for one in written:
         item, batch, _ = one
-        for entry, sold in enumerate(batch.sold, one.first_order + len(batch.held)):
+        for entry, sold in enumerate(batch.sold, one.first_order + len(batch.begun)):
             own = (sold.quantity, sold.buyer, sold.key, sold.secret)
             orders.append((item.sku, item.sale, entry, *own, instance, token, item.epoch, batch.batch_id))
             if sold.buyer is not None:

@@ -4,9 +4,10 @@
 -- KEYS: of each item
 -- Request: source, token, batch, instance, refusal_ttl_ms; items: stock (as it was read), sold (of each order: quantity,
 -- buyer, key, secret; "" for none), refused (keys, and what each stands for), and, if there are any, changes of orders and
--- held (of each order what one that is sold has, its record, when it goes back, facts): see `keys.py`
+-- begun (of each order with a record what one that is just sold has, the record, when it goes back, "" for never, facts,
+-- and its state, "held" or "sold"): see `keys.py`
 -- Returns for each item {"ok", first entry, generation}, or {reason, ...}. The ids of the other entries follow the first
--- one: those of the changes, of what is held, of what is sold.
+-- one: those of the changes, of those that have begun, of what is just sold.
 
 -- The reason why an item's part can't be written, else nothing. A script that fails half-way is not rolled back, so
 -- check first everything that could make a write fail.
@@ -37,7 +38,7 @@ local function refuse_changes(key, item)
     if owner and owner ~= one.number then return {"changed", "payment of " .. one.number} end
     if one.buyer ~= "" and not whole(redis.call("HGET", key.buyers, one.buyer) or "0") then return {"corrupt", key.buyers} end
   end
-  for _, one in ipairs(item.held) do
+  for _, one in ipairs(item.begun) do
     if one[2] ~= "" and not whole(redis.call("HGET", key.buyers, one[2]) or "0") then return {"corrupt", key.buyers} end
   end
 end
@@ -110,19 +111,20 @@ local function write_change(key, at, fence, one)
   if one.payment ~= "" then redis.call("HSET", key.payments, one.payment, one.number) end
 end
 
-local function write_held(key, at, fence, one, settled)
-  local quantity, buyer, name, secret, record, due, facts = unpack(one)
-  local number = append(key, at, fence, quantity, buyer, name, secret, "kind", "held",
-    "units", "-" .. quantity .. " " .. quantity .. " 0", "facts", facts)
+local function write_begun(key, at, fence, one, settled)
+  local quantity, buyer, name, secret, record, due, facts, state = unpack(one)
+  local is_held = state == "held"
+  local number = append(key, at, fence, quantity, buyer, name, secret, "kind", state,
+    "units", "-" .. quantity .. (is_held and " " .. quantity .. " 0" or " 0 " .. quantity), "facts", facts)
   redis.call("HSET", key.records, number, record)
-  redis.call("ZADD", key.due, due, number)
+  if is_held then redis.call("ZADD", key.due, due, number) end
   if buyer ~= "" then
     redis.call("HINCRBY", key.buyers, buyer, quantity)
-    redis.call("HSET", key.holders, buyer, number)
+    if is_held then redis.call("HSET", key.holders, buyer, number) end
   end
   if name ~= "" then
     settled[#settled + 1] = name
-    settled[#settled + 1] = number .. " " .. stands_for(quantity, buyer, secret, "held")
+    settled[#settled + 1] = number .. " " .. stands_for(quantity, buyer, secret, state)
   end
 end
 
@@ -130,15 +132,17 @@ end
 local function write(key, item, fence)
   local stock, held, sold, changes = 0, 0, 0, item.changes or {}
   for _, one in ipairs(item.sold) do sold = sold + tonumber(one[1]) end
-  stock = -sold
-  for _, one in ipairs(item.held or {}) do stock, held = stock - one[1], held + one[1] end
+  for _, one in ipairs(item.begun or {}) do
+    if one[8] == "held" then stock, held = stock - one[1], held + one[1] else sold = sold + tonumber(one[1]) end
+  end
+  stock = stock - sold
   for _, one in ipairs(changes) do stock, held, sold = stock + one.units[1], held + one.units[2], sold + one.units[3] end
   local lucky
   if sold ~= 0 then lucky = redis.call("INCRBY", key.lucky, string.format("%.0f", sold)) end
   if stock ~= 0 then redis.call("INCRBY", key.stock, string.format("%.0f", stock)) end
   local at, settled = {}, {}
   for _, one in ipairs(changes) do write_change(key, at, fence, one) end
-  for _, one in ipairs(item.held or {}) do write_held(key, at, fence, one, settled) end
+  for _, one in ipairs(item.begun or {}) do write_begun(key, at, fence, one, settled) end
   for _, one in ipairs(item.sold) do
     local quantity, buyer, name, secret = unpack(one)
     local id = append(key, at, fence, quantity, buyer, name, secret)

@@ -25,9 +25,9 @@ from app.stock.store import (
     DEFAULT_SKU,
     SKU_PATTERN,
     Ask,
+    Begun,
     Change,
     Fence,
-    Held,
     Level,
     Order,
     Settled,
@@ -228,11 +228,11 @@ def pack_sold(sold: Sold) -> tuple[str, str, str, str]:
     return str(sold.quantity), sold.buyer or "", sold.key or "", sold.secret
 
 
-def pack_held(held: Held) -> tuple[str, ...]:
-    """Encode an order that is held for the scripts."""
-    record = held.record
-    own = str(record.quantity), record.buyer or "", held.key or "", record.secret
-    return *own, record.to_text(), str(record.due_ms), _json(record.facts)
+def pack_begun(begun: Begun) -> tuple[str, ...]:
+    """Encode an order that begins with a record for the scripts."""
+    record = begun.record
+    own = str(record.quantity), record.buyer or "", begun.key or "", record.secret
+    return *own, record.to_text(), _due(record), _json(record.facts), record.state
 
 
 def pack_change(change: OrderChange) -> dict[str, object]:
@@ -242,7 +242,7 @@ def pack_change(change: OrderChange) -> dict[str, object]:
         "number": after.number,
         "steps": str(len(change.before.steps)),
         "record": after.to_text(),
-        "due": str(after.due_ms) if after.state is OrderState.HELD else "",
+        "due": _due(after),
         "units": [str(units) for units in change.units],
         "bought": str(change.bought),
         "buyer": after.buyer or "",
@@ -250,8 +250,12 @@ def pack_change(change: OrderChange) -> dict[str, object]:
         "kind": change.step.kind,
         "quantity": str(after.quantity),
         "secret": after.secret,
-        "facts": _json(change.step.facts),
+        "facts": _json(change.facts),
     }
+
+
+def _due(record: Record) -> str:
+    return str(record.due_ms) if record.state is OrderState.HELD else ""
 
 
 def _json(facts: Mapping[str, Any]) -> str:

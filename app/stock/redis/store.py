@@ -14,8 +14,8 @@ from app.stock.redis.erase import Under
 from app.stock.redis.keys import (
     order_of,
     pack,
+    pack_begun,
     pack_change,
-    pack_held,
     pack_sold,
     position_of,
     snapshot_of,
@@ -83,9 +83,9 @@ class RedisStockStore(RedisOperations):
                 "sold": [pack_sold(sold) for sold in batch.sold],
                 "refused": [{"key": refused.key, "settled": pack(refused.settled)} for refused in batch.refused],
             }
-            if batch.changes or batch.held:
+            if batch.changes or batch.begun:
                 own["changes"] = [pack_change(change) for change in batch.changes]
-                own["held"] = [pack_held(held) for held in batch.held]
+                own["begun"] = [pack_begun(begun) for begun in batch.begun]
             parts[sku] = ItemRequest(keys.all, own)
 
         def ids(sku: str, answer: Sequence[Any]) -> list[str]:
