@@ -404,7 +404,7 @@ async def test_a_batch_in_doubt_with_holds_is_resolved(server: MariaDB, kind: ty
                 if lost == "answer":
                     assert found is not None
                     assert [one.id for one in await store.orders("default") if one.batch_id == batch_id] == found
-                    assert len(found) == len(batch.held) + len(batch.sold)
+                    assert len(found) == len(batch.begun) + len(batch.sold)
                     assert await commit(store, "default", fence(3), write) == found
                 else:
                     assert found is None

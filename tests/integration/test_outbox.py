@@ -63,7 +63,7 @@ def stands_on(request: pytest.FixtureRequest, etcd: EtcdMember, valkey: Valkey) 
         yield {"lock": valkey.url}
     elif request.param == "mysql":
         with optional(MariaDB) as mariadb:
-            yield {"lock": mariadb.url, "store": mariadb.url}
+            yield {"lock": mariadb.url.replace("mysql://", "mysql+row://"), "store": mariadb.url}
     else:
         with optional(ZooKeeper) as zookeeper:
             yield {"lock": f"zookeeper://{zookeeper.hosts}"}
