@@ -539,7 +539,7 @@ def test_redlock_tells_the_slowest_server_too_before_it_closes(three_servers: li
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("others", [8, 32])
+@pytest.mark.parametrize("others", [8, pytest.param(32, marks=pytest.mark.exhaustive)])
 def test_redlock_keeps_what_is_held_while_others_come_and_go(three_servers: list[Valkey], others: int) -> None:
     """One of three servers is frozen, and the process takes and gives back all the time: what it holds is renewed."""
     ttl_s, over = 2 * TTL_S, threading.Event()
