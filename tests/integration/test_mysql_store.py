@@ -130,7 +130,7 @@ async def test_within_a_tick_an_order_is_compared_all_the_same(server: MariaDB) 
         seen = await prepare(store, "default", fence(2), "b", holds=True)
         held = [held_for(seen, "ann", 2), held_for(seen, "bob", 3)]
         ids = await commit(store, "default", fence(2), decided(seen, held=held))
-        ann, bob = (replace(one.record, number=id_.split("~")[1]) for one, id_ in zip(held, ids, strict=True))
+        ann, bob = (one.record._replace(number=id_.split("~")[1]) for one, id_ in zip(held, ids, strict=True))
         seen = await prepare(store, "default", fence(3), "c")
         await commit(store, "default", fence(3), decided(seen, batch_id="c", changes=[paid(ann, "p")]))
         before, journal = await store.level("default"), await store.journal("default")
@@ -470,7 +470,7 @@ async def test_what_a_sweeper_left_the_next_one_sweeps(server: MariaDB) -> None:
         seen = await prepare(command, "default", fence(1), "a")
         held = held_for(seen, "ann")
         (order_id,) = await commit(command, "default", fence(1), decided(seen, batch_id="a", held=[held]))
-        record = replace(held.record, number=order_id.split("~")[1])
+        record = held.record._replace(number=order_id.split("~")[1])
         seen = await prepare(command, "default", fence(1), "b")
         await commit(
             command, "default", fence(1), decided(seen, held=[held_for(seen, "bob")], changes=[paid(record, "p")])
