@@ -115,32 +115,29 @@ def view(
     instance: str, sku: str, order_id: str | None, record: Record | None, answer: Answer | None = None
 ) -> dict[str, Any]:
     """An order, and an answer about it, as a `HoldView` has it: by hand, as each buyer has one."""
-    told: dict[str, Any] = {"instance": instance, "now": time.time(), "sku": sku, "replayed": False}
-    if answer is not None:
-        told |= {"outcome": answer.outcome, "quantity": answer.quantity, "replayed": answer.replayed}
-        if answer.refund is not None:
-            told["refund"] = answer.refund
-    if record is None:
-        return told | {"extended": False, "amount_mismatch": False, "refunds_due": []}
-    more = {
+    told = {
+        "outcome": answer and answer.outcome,
         "id": order_id,
-        "buyer": record.buyer,
-        "ref": record.ref,
-        "pay_by": record.pay_by_ms / 1000 or None,
-        "price": record.price,
-        "currency": record.currency,
-        "to_pay": record.to_pay,
-        "payment_ref": record.payment_ref,
-        "request_id": record.request_id,
+        "state": record and record.state,
+        "sku": sku,
+        "quantity": record.quantity if record is not None else answer and answer.quantity,
+        "buyer": record and record.buyer,
+        "ref": record and record.ref,
+        "pay_by": record and (record.pay_by_ms / 1000 or None),
+        "extended": record is not None and record.extended,
+        "price": record and record.price,
+        "currency": record and record.currency,
+        "to_pay": record and record.to_pay,
+        "payment_ref": record and record.payment_ref,
+        "amount_mismatch": record is not None and any(step.kind is EventKind.AMOUNT_MISMATCH for step in record.steps),
+        "refund": answer and answer.refund,
+        "refunds_due": record.refunds_due if record is not None else (),
+        "replayed": answer is not None and answer.replayed,
+        "request_id": record and record.request_id,
+        "instance": instance,
+        "now": time.time(),
     }
-    told |= {name: value for name, value in more.items() if value is not None}
-    return told | {
-        "state": record.state,
-        "quantity": record.quantity,
-        "extended": record.extended,
-        "amount_mismatch": any(step.kind is EventKind.AMOUNT_MISMATCH for step in record.steps),
-        "refunds_due": record.refunds_due,
-    }
+    return {name: value for name, value in told.items() if value is not None}
 
 
 def is_route(method: str, path: str) -> bool:
