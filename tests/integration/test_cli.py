@@ -518,7 +518,7 @@ def test_ending_it_leaves_nothing_behind(number: signal.Signals, after: str) -> 
     eventually(lambda: not running.running, "the demo has ended", 60)
     said = running.last_lines(100)
     # An interrupt while Python itself still starts is not ours to handle.
-    assert "Traceback" not in said or "Fatal Python error: init" in said
+    assert "Traceback" not in said or "Fatal Python error: init" in said or "Could not import runpy" in said
     eventually(lambda: not marked(mark), "no process is left")
     assert all(port_is_free(port) for port in ports)
     running.stop()
