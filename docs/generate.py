@@ -20,7 +20,9 @@ from app.errors import StockBehind
 from app.settings import PREFIX, Settings
 from app.telemetry.metrics import OUTBOX, Metrics
 from fencelock.registry import CLASSES, backend_class, scheme_of
-from lab.model.protocol import BREAKS, MEANING, Mechanism
+from lab.model.money import Money
+from lab.model.protocol import Protocol
+from lab.model.search import Model
 from lab.torture.bugs import BUGS
 from lab.torture.nemesis import KINDS, SEVERAL
 
@@ -79,10 +81,10 @@ def metrics() -> str:
         if not family.name.startswith("seckill_") or family.name.endswith("_created"):
             continue
         suffix = "_total" if family.type == "counter" else ""
-        labels: dict[str, list[str]] = {}
+        labels: dict[str, dict[str, None]] = {}
         for sample in family.samples:
             for label, value in sample.labels.items():
-                labels.setdefault(label, []).append(value)
+                labels.setdefault(label, {})[value] = None
         labels.pop("le", None)
         told = [
             f"`{label}`" + (f": {', '.join(values)}" if family.type == "counter" else "")
@@ -139,9 +141,9 @@ def bugs() -> str:
     return "\n".join(["| bug | what is switched off | under |", "|---|---|---|", *rows])
 
 
-def mechanisms() -> str:
-    """Return the mechanisms of the model, and what breaks without each, as a Markdown table."""
-    rows = [f"| `{mechanism}` | {MEANING[mechanism]} | {BREAKS[mechanism]} |" for mechanism in Mechanism]
+def mechanisms(model: type[Model[Any]]) -> str:
+    """Return the mechanisms of a model, and what breaks without each, as a Markdown table."""
+    rows = [f"| `{one}` | {model.meaning[one]} | {model.breaks[one]} |" for one in model.mechanisms]
     return "\n".join(["| mechanism | what it means | without it |", "|---|---|---|", *rows])
 
 
@@ -152,7 +154,7 @@ def documents() -> dict[Path, str]:
         "locks.md": {"guarantees": locks},
         "operations.md": {"metrics": metrics, "alerts": alerts},
         "torture.md": {"faults": faults, "bugs": bugs},
-        "model.md": {"mechanisms": mechanisms},
+        "model.md": {"mechanisms": lambda: mechanisms(Protocol), "mechanisms of money": lambda: mechanisms(Money)},
     }
     found = {ROOT / ".env.example": env_example(), ROOT / "docs" / "fencelock.md": reference()}
     for name, parts in tables.items():

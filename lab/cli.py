@@ -11,7 +11,7 @@ from app.errors import ConfigurationError
 from app.settings import PREFIX, Guard, Settings, load
 from lab.demo import state_file
 from lab.demo.stage import LockName, StageOptions, StoreName
-from lab.model.protocol import Mechanism
+from lab.model import money, protocol
 
 app = typer.Typer()
 
@@ -19,6 +19,8 @@ _ALL = "all"
 DemoLock = StrEnum("DemoLock", [(name.name, name.value) for name in LockName] + [("ALL", _ALL)])  # type: ignore[misc]
 _ETCD = DemoLock("etcd")
 _UP_LOCK = LockName("etcd")
+
+Mechanism = StrEnum("Mechanism", [(one.name, one) for kind in (protocol, money) for one in kind.Mechanism])  # type: ignore[misc]
 
 # Options that `demo` and `up` share, and `torture` in part.
 Units = Annotated[int, typer.Option(min=0, max=10**9, help="Units that exist.")]
@@ -252,10 +254,10 @@ def model(
         Mechanism | None, typer.Option(help="Leave out a mechanism, and see the shortest way to a broken promise.")
     ] = None,
     each: Annotated[bool, typer.Option("--each", help="Leave out one after the other.")] = False,
-    thorough: Annotated[bool, typer.Option("--thorough", help="Two faults in one history as well: minutes.")] = False,
+    thorough: Annotated[bool, typer.Option("--thorough", help="Larger scopes as well: minutes.")] = False,
     picture: Annotated[Path | None, typer.Option(help="File for a picture of it (SVG); a folder with --each.")] = None,
 ) -> None:
-    """Explore the protocol as a model: each state that a small sale can reach, whatever is late, lost, or dead.
+    """Explore the protocol and its orders as models: each state that a small sale can reach, whatever is late or lost.
 
     Exit status 0 if no state breaks a promise; with --each, if each mechanism is missed.
     """

@@ -98,6 +98,18 @@ async def _states(store: StockStore) -> dict[str, State]:
     return found
 
 
+async def undelivered(store: StockStore, sku: str) -> int:
+    """The number of an item's events that wait, are parked or dead; 0 if no sender has ever looked at the item."""
+    outbox = (await store.outbox([sku]))[sku]
+    if isinstance(outbox, StockError) or not outbox.text:
+        return 0
+    state = State.from_text(outbox.text)
+    found, after = sum(len(one.places) for one in state.parked.values()) + len(state.dead), state.cursor or None
+    while page := await store.journal(sku, after=after, limit=_PAGE):
+        found, after = found + len(page), page[-1].entry
+    return found
+
+
 async def _not_delivered(store: StockStore) -> list[dict[str, Any]]:
     found = []
     for sku, state in (await _states(store)).items():

@@ -10,6 +10,7 @@ from typing import Final, TextIO
 
 import typer
 
+from app.cli.events import undelivered
 from app.errors import ConfigurationError, SeckillError, UnknownItem
 from app.sale import EVERYTHING
 from app.sale.export import Format, head, lines
@@ -46,16 +47,23 @@ async def is_meant(sale: Sale, sku: str) -> None:
 
 async def may_forget(sale: Sale, sku: str, export: Path | None, *, yes: bool) -> int | None:
     """Export an item's orders, and ask whether they may be forgotten. Returns their number; None: any number."""
-    if export is not None:
-        count = await _export(sale, sku, export)
-    elif yes:
-        return None
-    else:
+    count = await _export(sale, sku, export) if export is not None else None
+    lost = _counted(await undelivered(sale.store, sku), "event")
+    lost = f"{lost} of {sku!r} that the webhook did not get" if lost else ""
+    if yes:
+        if lost:
+            typer.echo(f"forgotten: {lost}", err=True)
+        return count
+    if count is None:
         count = await sale.admin.count_orders(sku)
-    if count and not yes:
-        orders = f"{count} order{'s' * (count != 1)} of {sku!r} will be forgotten"
-        typer.confirm(f"{orders}. Begin a new sale?", abort=True, err=True)
+    if count:
+        orders = f"{_counted(count, 'order')} of {sku!r}" + (f", and {lost}," if lost else "")
+        typer.confirm(f"{orders} will be forgotten. Begin a new sale?", abort=True, err=True)
     return count
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'s' * (count != 1)}" if count else ""
 
 
 async def _export(sale: Sale, sku: str, file: Path) -> int:

@@ -1,15 +1,16 @@
 """The decisions of a batch, item by item: the orders for the store, and the answers for the buyers."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from app.sale.commands import Answer, Confirm, Expire, Hold, HoldOutcome, Outcome, Purchase, fingerprint, key_of
-from app.sale.decision import OUTCOMES, Decision, Windows, decide, outside
+from app.sale.decision import OUTCOMES, SELL, Decision, Windows, decide, outside
 from app.sale.queue import Entry, EntryState, Item
 from app.stock import Ask, Batch, Begun, OrderState, Refused, Settled, Snapshot, Sold, Terms, new_secrets
 
 _ABOUT_NOBODY: Final = Ask()
+_NEW: Final = (Purchase, Hold)
 
 
 @dataclass(slots=True, eq=False)
@@ -63,13 +64,16 @@ class Part:
             yield entry, told[-1]
 
 
-def _answer(
+def _answer(  # noqa: PLR0911 - a case each
     entry: Entry,
     decision: Decision,
     sold: Iterator[str],
     begun: Iterator[str],
     earlier: Sequence[Answer | Exception],
 ) -> Answer | Exception:
+    if decision is SELL:
+        assert isinstance(entry.command, Purchase)  # noqa: S101 - for the type checker
+        return Answer(Outcome.SOLD, entry.command.quantity, next(sold))
     if decision.settled is not None:
         settled, record = decision.settled, decision.record
         outcome = OUTCOMES[type(entry.command)](settled.outcome)
@@ -81,12 +85,13 @@ def _answer(
     if decision.error is not None:
         return decision.error
     assert decision.outcome is not None  # noqa: S101 - for the type checker
-    quantity = entry.command.quantity if isinstance(entry.command, Purchase | Hold) else 0
+    quantity = entry.command.quantity if isinstance(entry.command, _NEW) else 0
     if decision.outcome is Outcome.SOLD:
-        return Answer(decision.outcome, quantity, next(sold if decision.begins is None else begun))
+        return Answer(decision.outcome, quantity, next(begun))
     if decision.begins is not None:
         new_id = next(begun)
-        record = replace(decision.begins, number=new_id.split("~")[1], secret=new_id.rpartition("~")[2])
+        _, number, secret = new_id.split("~")
+        record = decision.begins._replace(number=number, secret=secret)
         return Answer(decision.outcome, record.quantity, new_id, record=record)
     found = decision.record
     order_id = f"{entry.item.sku}~{found.number}~{found.secret}" if found is not None else None
@@ -120,16 +125,12 @@ def decide_part(
         batch_id=batch_id,
     )
     decided = list(zip(commands, decisions, strict=True))
-    served = [
-        one
-        for one, decision in decided
-        if isinstance(one, Purchase) and decision.outcome is Outcome.SOLD and decision.begins is None
-    ]
+    served = [one for one, decision in decided if decision is SELL and isinstance(one, Purchase)]
     beginning = [(command, decision.begins) for command, decision in decided if decision.begins is not None]
     secrets = new_secrets(len(served) + len(beginning))
     sold = [Sold(one.quantity, one.buyer, one.key, secret) for one, secret in zip(served, secrets, strict=False)]
     begun = [
-        Begun(replace(record, secret=secret), key_of(command))
+        Begun(record._replace(secret=secret), key_of(command))
         for (command, record), secret in zip(beginning, secrets[len(served) :], strict=True)
     ]
     units = sum(one.quantity for one in sold) + sum(one.record.quantity for one in begun)
@@ -142,11 +143,11 @@ def decide_part(
         lasting |= {Outcome.SOLD_OUT, HoldOutcome.SOLD_OUT}
     refused = []
     for command, decision in decided:
-        if decision.outcome is Outcome.SOLD:  # most of them
+        if decision is SELL:
             continue
         if (key := key_of(command)) is None or decision.outcome is None or decision.begins is not None:
             continue
-        if isinstance(command, Purchase | Hold) and decision.outcome not in lasting and decision.record is None:
+        if isinstance(command, _NEW) and decision.outcome not in lasting and decision.record is None:
             continue
         quantity, buyer = fingerprint(command)
         order_id = f"{item.sku}~{decision.record.number}~{decision.record.secret}" if decision.record else None
@@ -170,7 +171,7 @@ def ask(entries: Sequence[Entry]) -> Ask:
         command = entry.command
         if (key := command.key if type(command) is Purchase else key_of(command)) is not None:
             keys.append(key)
-        if isinstance(command, Purchase | Hold):
+        if isinstance(command, _NEW):
             if command.buyer is not None:
                 names.append(command.buyer)
             holds = holds or type(command) is Hold or command.request_id is not None

@@ -92,7 +92,7 @@ class Decided(NamedTuple):
     changes: list[OrderChange]
 
 
-_SELL: Final = Decision(Outcome.SOLD)
+SELL: Final = Decision(Outcome.SOLD)  # the one of most buyers
 _BUYER_REQUIRED: Final = "each buyer may have a limited number of units: say who is buying"
 OUTCOMES: Final[dict[type[Any], type[Any]]] = {
     Purchase: Outcome,
@@ -196,12 +196,12 @@ class _Now:
         self.left -= wish.quantity
         if wish.buyer:
             self.bought[wish.buyer] = had + wish.quantity
-        return _SELL if wish.request_id is None else Decision(Outcome.SOLD, begins=self._begin(wish, OrderState.SOLD))
+        return SELL if wish.request_id is None else Decision(Outcome.SOLD, begins=self._begin(wish, OrderState.SOLD))
 
     def hold(self, wish: Hold, closed: Outcome | None) -> Decision:
         """Hold units; a buyer who can't have them and has a hold already is shown that."""
         found = self.buy(Purchase(wish.quantity, wish.sku, wish.buyer), closed)
-        if found is not _SELL:
+        if found is not SELL:
             own = self.records.get(self.open.get(wish.buyer, "")) if wish.buyer else None
             if own is not None and own.state is OrderState.HELD:
                 return Decision(HoldOutcome.HELD, record=own)

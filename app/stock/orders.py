@@ -7,9 +7,11 @@ of the item, and whoever has read the journal knows all that has happened.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
+
+to_json: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode  # `json.dumps` makes one a call
 
 
 class OrderState(StrEnum):
@@ -58,8 +60,7 @@ class Step(NamedTuple):
     facts: Mapping[str, Any] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """How an order stands, as the store keeps it beside the journal.
 
     `number`: the journal's entry with which it began; "" until it is written. `pay_by_ms`: until when the buyer is told
@@ -86,7 +87,7 @@ class Record:
     refunded: tuple[str, ...] = ()
     request_id: str | None = None
     traceparent: str | None = None
-    steps: tuple[Step, ...] = field(default=())
+    steps: tuple[Step, ...] = ()
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -114,8 +115,8 @@ class Record:
 
     def to_text(self) -> str:
         """The record as the stores keep it: JSON, without its number."""
-        own = {name: value for name in _NAMES if (value := getattr(self, name)) != _DEFAULTS.get(name, ...)}
-        return json.dumps(own, separators=(",", ":"), ensure_ascii=False)
+        own = {name: value for name, value, usual in zip(_NAMES, self[1:], _USUAL, strict=True) if value != usual}
+        return to_json(own)
 
     @classmethod
     def from_text(cls, number: str, text: str) -> "Record":
@@ -129,13 +130,11 @@ class Record:
         return cls(number, **found, steps=steps)
 
 
-_FIELDS: Final = Record.__dataclass_fields__
-_NAMES: Final = tuple(name for name in _FIELDS if name != "number")
-_DEFAULTS: Final[dict[str, Any]] = {name: getattr(Record("", "", OrderState.HELD, 0), name) for name in _NAMES[3:]}
+_NAMES: Final = Record._fields[1:]
+_USUAL: Final = tuple(Record._field_defaults.get(name, ...) for name in _NAMES)
 
 
-@dataclass(frozen=True, slots=True)
-class OrderChange:
+class OrderChange(NamedTuple):
     """A change of an order that is there, to be written with a batch: only if it is as it was `before`.
 
     `bought`: units that its buyer has more for their limit; `payment`: one that belongs to it from now on.
@@ -198,5 +197,5 @@ def changed(
 ) -> OrderChange:
     """Make the change of an order by an event."""
     step = Step(kind, at_ms, token, batch_id, facts or {})
-    after = replace(record, **fields, steps=(*record.steps, step))
+    after = record._replace(**fields, steps=(*record.steps, step))
     return OrderChange(record, after, units, bought, payment)

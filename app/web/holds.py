@@ -15,6 +15,7 @@ from fastapi import APIRouter, Path, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic_core import to_json
 from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
@@ -31,7 +32,7 @@ from app.sale import (
     HoldOutcome,
     OrderCommand,
 )
-from app.stock import CURRENCY_PATTERN, DEFAULT_SKU, SKU_PATTERN, Order, OrderState, Record
+from app.stock import CURRENCY_PATTERN, DEFAULT_SKU, SKU_PATTERN, EventKind, Order, OrderState, Record
 from app.web import problems, purchase, request_ids
 from app.web.identity import BUYER_MAX, BUYER_PATTERN, is_buyer
 from app.web.problems import invalid_field, responses
@@ -101,6 +102,7 @@ class HoldView(BaseModel):
     currency: str | None = None
     to_pay: int | None = Field(None, description="price times quantity")
     payment_ref: str | None = Field(None, description="the payment that counts")
+    amount_mismatch: bool = Field(False, description="a payment of another amount has come, and waits for an operator")
     refund: str | None = Field(None, description="the payment that was announced just now, and is to be given back")
     refunds_due: list[str] = Field(default_factory=list, description="all payments that are to be given back")
     replayed: bool = Field(False, description="the same idempotency key got this answer before")
@@ -111,29 +113,31 @@ class HoldView(BaseModel):
 
 def view(
     instance: str, sku: str, order_id: str | None, record: Record | None, answer: Answer | None = None
-) -> HoldView:
-    """The view of an order, and of an answer about it."""
-    told: dict[str, Any] = {"instance": instance, "now": time.time(), "sku": sku}
-    if answer is not None:
-        told |= {"outcome": answer.outcome, "quantity": answer.quantity, "refund": answer.refund}
-        told["replayed"] = answer.replayed
-    if record is None:
-        return HoldView.model_construct(**told)
-    return HoldView.model_construct(
-        **told | {"quantity": record.quantity},
-        id=order_id,
-        state=record.state,
-        buyer=record.buyer,
-        ref=record.ref,
-        pay_by=record.pay_by_ms / 1000 or None,
-        extended=record.extended,
-        price=record.price,
-        currency=record.currency,
-        to_pay=record.to_pay,
-        payment_ref=record.payment_ref,
-        refunds_due=list(record.refunds_due),
-        request_id=record.request_id,
-    )
+) -> dict[str, Any]:
+    """An order, and an answer about it, as a `HoldView` has it: by hand, as each buyer has one."""
+    told = {
+        "outcome": answer and answer.outcome,
+        "id": order_id,
+        "state": record and record.state,
+        "sku": sku,
+        "quantity": record.quantity if record is not None else answer and answer.quantity,
+        "buyer": record and record.buyer,
+        "ref": record and record.ref,
+        "pay_by": record and (record.pay_by_ms / 1000 or None),
+        "extended": record is not None and record.extended,
+        "price": record and record.price,
+        "currency": record and record.currency,
+        "to_pay": record and record.to_pay,
+        "payment_ref": record and record.payment_ref,
+        "amount_mismatch": record is not None and any(step.kind is EventKind.AMOUNT_MISMATCH for step in record.steps),
+        "refund": answer and answer.refund,
+        "refunds_due": record.refunds_due if record is not None else (),
+        "replayed": answer is not None and answer.replayed,
+        "request_id": record and record.request_id,
+        "instance": instance,
+        "now": time.time(),
+    }
+    return {name: value for name, value in told.items() if value is not None}
 
 
 def is_route(method: str, path: str) -> bool:
@@ -178,8 +182,7 @@ async def change(scope: Scope, receive: Receive, send: Send) -> None:
 
 def respond(state: State, wish: Wish, answer: Answer) -> tuple[list[tuple[bytes, bytes]], bytes]:
     """Headers and body of an answer."""
-    said = view(state.instance, wish.sku, answer.order_id, answer.record, answer)
-    body = said.model_dump_json(exclude_none=True).encode()
+    body = to_json(view(state.instance, wish.sku, answer.order_id, answer.record, answer))
     if state.request_ids:
         request_ids.note(wish.request_id, PATH, answer)
     headers = [
@@ -315,7 +318,7 @@ async def cancel(_: Request, hold_id: Id) -> Response:
     return RawEndpoint(change)
 
 
-async def look(request: Request, hold_id: Id) -> HoldView:
+async def look(request: Request, hold_id: Id) -> dict[str, Any]:
     """A hold as it stands, for anybody who knows its id."""
     state = state_of(request)
     found: Order | None = await state.shop.order(hold_id)
@@ -341,5 +344,5 @@ def router(*, quantity_max: int, buyer_max: int) -> APIRouter:
     add(f"{of_order}/confirm", confirm, ConfirmRequest.model_json_schema(), 401)
     add(f"{of_order}/extend", extend, None)
     add(f"{of_order}/cancel", cancel, None)
-    found.add_api_route(of_order, look, methods=["GET"], responses=responses(404, 422, 503))
+    found.add_api_route(of_order, look, methods=["GET"], response_model=HoldView, responses=responses(404, 422, 503))
     return found

@@ -4,8 +4,8 @@ A hold always has one. For purchases they are off unless set, as an order that h
 """
 
 import logging
+import random
 import re
-import secrets
 from collections.abc import Iterable
 from typing import Final
 
@@ -35,7 +35,7 @@ def read(headers: Iterable[tuple[bytes, bytes]]) -> tuple[str, str | None]:
         elif name == b"traceparent" and _TRACEPARENT.fullmatch(value):
             trace = value.decode()
     if given is None:
-        return secrets.token_hex(8), trace
+        return f"{random.getrandbits(64):016x}", trace
     if _ID.fullmatch(given) is None:
         raise invalid_field("X-Request-Id", "1 to 100 visible ASCII characters", where="header")
     return given.decode(), trace

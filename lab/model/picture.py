@@ -1,11 +1,12 @@
 """A history as a picture: each party has a lane, time runs downwards, and messages are arrows."""
 
 import textwrap
+from enum import StrEnum
 from html import escape
-from typing import Final
+from typing import Any, Final
 
-from lab.model.protocol import LOCK, STORE, Mechanism, Note, Protocol, at, name_of
-from lab.model.search import Found
+from lab.model.protocol import STORE
+from lab.model.search import Found, Model, Note
 
 _LANE: Final = 190
 _ROW: Final = 46
@@ -14,18 +15,11 @@ _LETTERS: Final = 34  # in a line of text beside a lane
 _FAULTS: Final = ("crashes", "the lease", "comes back older", "an operator", "hears nothing")
 
 
-def draw(protocol: Protocol, found: Found, without: Mechanism, meaning: str) -> str:
+def draw(model: Model[Any], found: Found[Any], without: StrEnum) -> str:
     """Return the picture, as SVG."""
-    start = protocol.start
-    lanes = [
-        *map(name_of, range(len(start.buyers))),
-        *map(at, range(len(start.instances))),
-        LOCK,
-        STORE,
-    ]
     notes = [note for note, _ in found.history]
     seen = {name for note in notes for name in (note.by, note.to)}
-    lanes = [lane for lane in lanes if lane in seen]
+    lanes = [lane for lane in model.lanes if lane in seen]
     x = {lane: 70 + number * _LANE for number, lane in enumerate(lanes)}
     width, bottom = 110 + len(lanes) * _LANE, _TOP + len(notes) * _ROW + 20
     parts = [
@@ -39,7 +33,7 @@ def draw(protocol: Protocol, found: Found, without: Mechanism, meaning: str) -> 
     ]
     parts += [
         f'<text x="20" y="{50 + 17 * number}" fill="#57606a">{escape(line)}</text>'
-        for number, line in enumerate(textwrap.wrap(meaning, width // 7))
+        for number, line in enumerate(textwrap.wrap(model.meaning[without], width // 7))
     ]
     for lane, at_x in x.items():
         parts.append(f'<text x="{at_x}" y="{_TOP - 18}" text-anchor="middle" font-weight="600">{escape(lane)}</text>')

@@ -8,9 +8,13 @@ and a history has only a few of them.
 Each mechanism can be switched off; the promise that then breaks is the reason for the mechanism (docs/model.md).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from enum import StrEnum
 from typing import Final, NamedTuple
+
+from typing_extensions import override
+
+from lab.model.search import Model, Note
 
 
 class Mechanism(StrEnum):
@@ -66,6 +70,12 @@ class Scope(NamedTuple):
     units: int = 1
     faults: int = 1
     asks: int = 2
+
+    @override
+    def __str__(self) -> str:
+        faults = f"{self.faults} fault{'s' * (self.faults != 1)}"
+        units = f"{self.units} unit{'s' * (self.units != 1)}"
+        return f"{self.instances} instances, {self.buyers} buyers who ask up to {self.asks} times, {units}, {faults}"
 
 
 # The scopes in which the whole protocol is explored, and the smallest one in which a mechanism is missed.
@@ -188,36 +198,27 @@ class State(NamedTuple):
     broken: str = ""
 
 
-class Note(NamedTuple):
-    """The event of a step: a party acts on another one. A message that arrives was sent earlier: `of` says which."""
-
-    text: str
-    by: str
-    to: str = ""
-    of: str = ""
-
-
 Step = tuple[Note, State]
 STORE: Final = "store"
 LOCK: Final = "lock"
 
 
-class Protocol:
+class Protocol(Model[State]):
     """The steps from a state. `without`: the mechanisms that are switched off."""
 
-    def __init__(self, scope: Scope, *, without: frozenset[Mechanism] = frozenset()) -> None:
+    mechanisms, meaning, breaks, scopes, smallest = Mechanism, MEANING, BREAKS, SCOPES, SMALLEST
+
+    def __init__(self, scope: Scope, *, without: Collection[StrEnum] = ()) -> None:
+        super().__init__(scope, without=without)
         self._asks = scope.asks
-        self._without = without
         store = Store(scope.units)
         instances, buyers = (Instance(),) * scope.instances, (Buyer(),) * scope.buyers
         self.start = State(store, instances, buyers, units=scope.units, faults=scope.faults, older=store)
-
-    def has(self, mechanism: Mechanism) -> bool:
-        """Whether the mechanism is on."""
-        return mechanism not in self._without
+        self.lanes = (*map(name_of, range(scope.buyers)), *map(at, range(scope.instances)), LOCK, STORE)
 
     # -- what must hold ----------------------------------------------------------------------------------------------
 
+    @override
     def violation(self, state: State) -> str:  # noqa: PLR0911 - one promise after the other
         """Return the promise that a state breaks; empty if it keeps all."""
         store = state.store
@@ -244,6 +245,7 @@ class Protocol:
                 return f"{name_of(number)} was told “sold out”, and has an order"
         return ""
 
+    @override
     def stuck(self, state: State) -> str:
         """Return the fault in a state from which nothing goes on."""
         for number, buyer in enumerate(state.buyers):
@@ -253,6 +255,7 @@ class Protocol:
 
     # -- the steps ---------------------------------------------------------------------------------------------------
 
+    @override
     def steps(self, state: State) -> Iterator[Step]:
         """Yield everything that can happen next except deadlines and faults."""
         for number in range(len(state.buyers)):
@@ -264,6 +267,7 @@ class Protocol:
         for answer in state.answers:
             yield from self._is_answered(state, answer)
 
+    @override
     def mishaps(self, state: State) -> Iterator[Step]:
         """Yield the faults."""
         if not state.faults:
@@ -334,7 +338,8 @@ class Protocol:
                 assert own.batch is not None  # noqa: S101 - for the type checker
                 yield from self._commits(state, number, own.batch)
 
-    def deadlines(self, state: State) -> Iterator[Step]:
+    @override
+    def options(self, state: State) -> Iterator[Step]:
         """Turn away buyers who are not served in time, which is no way for a sale to go on."""
         for number, own in enumerate(state.instances):
             for buyer, one in enumerate(state.buyers):
@@ -546,6 +551,11 @@ class Protocol:
     def _comes_back_older(self, state: State) -> State:
         assert state.older is not None  # noqa: S101 - for the type checker
         return state._replace(store=state.older, older=None, faults=0)
+
+    @override
+    def canonical(self, state: State) -> State:
+        """Return the same state with the smallest numbers."""
+        return canonical(state)
 
 
 def canonical(state: State) -> State:

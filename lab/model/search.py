@@ -1,38 +1,104 @@
 """Breadth-first search through all reachable states: the first violation that it finds has the shortest history."""
 
+from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
-from lab.model.protocol import Note, Protocol, State, Step, canonical
+State = TypeVar("State", bound=Hashable)
+
+
+class Note(NamedTuple):
+    """The event of a step: a party acts on another one. A message that arrives was sent earlier: `of` says which."""
+
+    text: str
+    by: str
+    to: str = ""
+    of: str = ""
+
+
+class Model(ABC, Generic[State]):
+    """The steps from a state, and what must hold in each.
+
+    `mechanisms` can be left out: `meaning` says what each is, `breaks` the promise that then breaks, and `smallest` the
+    scope in which that is seen, if not the first one. `scopes`: in which all of it is explored; `lanes`: all parties.
+    """
+
+    mechanisms: ClassVar[type[StrEnum]]
+    meaning: ClassVar[Mapping[Any, str]]
+    breaks: ClassVar[Mapping[Any, str]]
+    scopes: ClassVar[Sequence[Any]]
+    smallest: ClassVar[Mapping[Any, Any]]
+    start: State
+    lanes: Sequence[str]
+
+    def __init__(self, scope: Any, *, without: Collection[StrEnum] = ()) -> None:
+        self.scope = scope
+        self._without = without
+
+    @classmethod
+    def lacking(cls, mechanism: StrEnum) -> Self:
+        """The model without a mechanism, in the smallest scope."""
+        return cls(cls.smallest.get(mechanism, cls.scopes[0]), without={mechanism})
+
+    def has(self, mechanism: StrEnum) -> bool:
+        """Whether the mechanism is on."""
+        return mechanism not in self._without
+
+    @abstractmethod
+    def violation(self, state: State) -> str:
+        """Return the promise that a state breaks; empty if it keeps all."""
+
+    @abstractmethod
+    def stuck(self, state: State) -> str:
+        """Return the fault in a state from which nothing goes on."""
+
+    @abstractmethod
+    def steps(self, state: State) -> Iterable[tuple[Note, State]]:
+        """Yield everything that is sure to happen some time."""
+
+    @abstractmethod
+    def options(self, state: State) -> Iterable[tuple[Note, State]]:
+        """Yield what may happen and need not."""
+
+    @abstractmethod
+    def mishaps(self, state: State) -> Iterable[tuple[Note, State]]:
+        """Yield the faults."""
+
+    @abstractmethod
+    def canonical(self, state: State) -> State:
+        """Return the one state that stands for all that differ from this one in nothing that counts."""
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Found(Generic[State]):
     """The result of a search. `violation` and `history` are empty if no state breaks a promise."""
 
     states: int
     violation: str
-    history: tuple[Step, ...]
+    history: tuple[tuple[Note, State], ...]
 
 
 class TooManyStates(Exception):
     """There are more states than the search may explore."""
 
 
-def explore(protocol: Protocol, *, most: int = 5_000_000) -> Found:
+def explore(model: Model[State], *, most: int = 5_000_000) -> Found[State]:
     """Explore all states until one breaks a promise. Raises `TooManyStates`."""
-    came_from: dict[State, tuple[State | None, Note]] = {protocol.start: (None, Note("", ""))}
-    line = deque([protocol.start])
+    came_from: dict[State, tuple[State | None, Note]] = {model.start: (None, Note("", ""))}
+    line = deque([model.start])
     while line:
         state = line.popleft()
-        wrong = protocol.violation(state)
-        ahead = [] if wrong else list(protocol.steps(state))
+        wrong = model.violation(state)
+        ahead = [] if wrong else list(model.steps(state))
         if not wrong and not ahead:
-            wrong = protocol.stuck(state)
+            wrong = model.stuck(state)
         if wrong:
             return Found(len(came_from), wrong, _history(came_from, state))
-        for note, following in (*ahead, *protocol.deadlines(state), *protocol.mishaps(state)):
-            after = canonical(following)
+        for note, following in (*ahead, *model.options(state), *model.mishaps(state)):
+            after = model.canonical(following)
             if after not in came_from:
                 came_from[after] = (state, note)
                 line.append(after)
@@ -41,8 +107,8 @@ def explore(protocol: Protocol, *, most: int = 5_000_000) -> Found:
     return Found(len(came_from), "", ())
 
 
-def _history(came_from: dict[State, tuple[State | None, Note]], state: State) -> tuple[Step, ...]:
-    steps: list[Step] = []
+def _history(came_from: dict[State, tuple[State | None, Note]], state: State) -> tuple[tuple[Note, State], ...]:
+    steps: list[tuple[Note, State]] = []
     before, note = came_from[state]
     while before is not None:
         steps.append((note, state))

@@ -430,7 +430,7 @@ def _keeps_cancelled_units() -> None:
         found = release(self, order, kind, state, facts)
         if kind is EventKind.CANCELLED:
             self.left -= order.quantity
-            self.changes[-1] = replace(self.changes[-1], units=Units(held=-order.quantity))
+            self.changes[-1] = self.changes[-1]._replace(units=Units(held=-order.quantity))
         return found
 
     decision._Now._release = patched  # type: ignore[method-assign]
@@ -473,7 +473,6 @@ def _pays_for_many() -> None:
         return confirm(self, order, paid)
 
     decision._Now._confirm = patched  # type: ignore[method-assign]
-    _in_lua("commit.lua", ("if owner and owner ~= one.number then", "if false then"))()
 
 
 def _shows_anothers_hold() -> None:
@@ -495,7 +494,7 @@ def _no_mercy() -> None:
 
     def patched(self: decision._Now, wish: Any, closed: Any) -> Decision:
         found = hold(self, wish, closed)
-        early = found.begins and replace(found.begins, due_ms=found.begins.pay_by_ms - 500)
+        early = found.begins and found.begins._replace(due_ms=found.begins.pay_by_ms - 500)
         return replace(found, begins=early) if early else found
 
     decision._Now.hold = patched  # type: ignore[method-assign]

@@ -88,6 +88,8 @@ def goes_on(history: History) -> Iterator[str]:
         if moments[-1] < watched_until:
             moments.append(watched_until)
         for before, after in pairwise(moments):
+            if history.faults and before > watched_until:
+                break  # the rest is sold item by item
             broken = [fault for fault in history.faults if fault.began_at < after and fault.free_from > before]
             excused = sum(min(after, fault.free_from) - max(before, fault.began_at) for fault in broken)
             if after - before - excused > history.setup.recovery_s:

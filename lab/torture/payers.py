@@ -32,7 +32,7 @@ WAYS: Final = {
     "pays for a stranger": 6,
     "pays with another's payment": 5,
     "cancels while paying": 4,
-    "is refunded": 10,
+    "is refunded": 14,
 }
 _LATE_S: Final = (0.1, 1.5)  # after the end of the hold
 _HURRY_S: Final = 0.02  # the patience of a callback whose answer is to be lost
@@ -43,6 +43,7 @@ _KEYLESS: Final = 0.15  # share of the holds
 _AGAIN: Final = 0.2  # share of the buyers who come a second time while they hold
 _REGULARS: Final = 6
 _VISITS_OF_A_REGULAR: Final = 5
+_RESTOCKED: Final = 0.7  # share of the refunds of an order
 _OTHERS: Final = 50  # payments that are remembered
 
 
@@ -141,7 +142,7 @@ class Payers(Visitors):
                 await self._confirm(pay())
             case "is refunded":
                 await self._confirm(pay())
-                await self._refund(do("refund", restock=self._ways.random() < 0.5))
+                await self._refund(do("refund", restock=self._ways.random() < _RESTOCKED))
             case "pays twice":
                 await asyncio.gather(self._confirm(pay()), self._confirm(pay()))
             case "has two payments":

@@ -143,7 +143,8 @@ class Proxy:
         self._refusing = True
         self._flowing.set()
         self._let_go.set()
-        self._listener.shutdown(socket.SHUT_RDWR)  # a close alone doesn't wake the thread that accepts
+        with contextlib.suppress(OSError):  # it is closed already, as its instance did not start again
+            self._listener.shutdown(socket.SHUT_RDWR)  # a close alone doesn't wake the thread that accepts
         self._listener.close()
         self._end_all()
         self._thread.join(5)

@@ -29,6 +29,7 @@ _WARM_S: Final = 0.7
 _HOLDS_PER_S: Final = 700  # are made at least
 _RUNS_OUT_S: Final = 2.0  # of purchases, from when the first hold is given back
 _ANSWERED_WITHIN_S: Final = 120.0
+_READ: Final = (b"outcome", b"id")  # of an answer
 _HEAD: Final = (
     "POST {path} HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer {token}\r\nContent-Type: application/json\r\n"
 )
@@ -81,16 +82,16 @@ class _Payer(asyncio.Protocol):
         self._told(head[9:12].decode(), body)
 
     def _told(self, status: str, body: bytes) -> None:
-        found = json.loads(body)
-        well = status == "200" and found["outcome"] == ("held" if self._holding else "confirmed")
+        # Not parsed: the buyers share the cores with the instances.
+        outcome, own_id = (body.partition(b'"%s":"' % name)[2].partition(b'"')[0].decode() for name in _READ)
+        well = status == "200" and outcome == ("held" if self._holding else "confirmed")
         if well and self._holding and self._pays:
             self._holding = False
-            reference = f"{self._name}-{self._number}"
-            self._send(f"/holds/{found['id']}/confirm", f'{{"payment_ref":"{reference}"}}')
+            self._send(f"/holds/{own_id}/confirm", f'{{"payment_ref":"{self._name}-{self._number}"}}')
             return
         now = time.perf_counter()
         self._latencies_s.append(now - self._began)
-        self._wanted["200" if well else f"{status} {found.get('outcome')}"] += 1
+        self._wanted["200" if well else f"{status} {outcome}"] += 1
         if now < self.until:
             self.hold()
         else:

@@ -116,6 +116,21 @@ def test_the_time_runs_out_and_the_buyer_tries_again(shop: Instance, visitors: V
     assert levels(shop, item) == (1, 0, 0)
 
 
+def test_another_amount_is_paid(shop: Instance, visitors: Visitors) -> None:
+    """The page says so, the unit stays held, and the price can still be paid."""
+    item = priced(shop)
+    page = visitors.visit(item.at(shop))
+    holds(page)
+    hold_id = page.evaluate("sku => JSON.parse(localStorage.getItem(`seckill.hold.${sku}`)).id", item.sku)
+    paid = {"payment_ref": "half", "amount": 9950, "currency": "CNY"}
+    answer = httpx.post(f"{shop.url}/holds/{hold_id}/confirm", json=paid)
+    assert answer.json()["outcome"] == "amount_mismatch"
+    shows(page, headline="That was not the price", buy="Pay ¥199.00")
+    assert levels(shop, item) == (2, 1, 0)
+    goes_to_pay(page, "pay")
+    shows(page, headline="Paid. It's yours!")
+
+
 def test_a_card_is_declined_and_another_one_pays(shop: Instance, visitors: Visitors) -> None:
     """A failed payment releases nothing, even if it is told after the one that succeeded."""
     item = priced(shop)

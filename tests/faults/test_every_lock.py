@@ -24,7 +24,12 @@ COMMIT = Script("commit.lua").sha.encode()
 LOCKS = ["etcd", "etcd-txn", "redis", "redis-fair", "redlock", "zookeeper", "mysql-row", "mysql-for-update"]
 
 
-@pytest.mark.parametrize("lock", LOCKS)
+IN_CI = ("etcd", "redis", "mysql-row")
+
+
+@pytest.mark.parametrize(
+    "lock", [pytest.param(one, marks=[] if one in IN_CI else pytest.mark.exhaustive) for one in LOCKS]
+)
 async def test_a_paused_holder_is_overtaken_and_sells_nothing_twice(lock: str, valkey: Valkey) -> None:
     """A holder is paused between its last check and its write; its lease ends, others sell all; then it writes."""
     with optional(lambda: LockServers(lock)) as servers, Proxy(valkey.port) as path:
@@ -49,7 +54,11 @@ async def test_a_paused_holder_is_overtaken_and_sells_nothing_twice(lock: str, v
                 assert (audit.orders, audit.oversold, audit.violations) == (6, 0, [])
 
 
-HUNG = [*((lock, "blocks") for lock in LOCKS), ("etcd", "spins"), ("etcd", "writes")]
+HUNG = [
+    *(pytest.param(one, "blocks", marks=[] if one == "etcd" else pytest.mark.exhaustive) for one in LOCKS),
+    pytest.param("etcd", "spins", marks=pytest.mark.exhaustive),
+    ("etcd", "writes"),
+]
 
 
 @pytest.mark.parametrize(("lock", "how"), HUNG)

@@ -183,7 +183,7 @@ class MemoryStockStore(StockStore):
         def note(record: Record, key: str | None, units: Units, bought: int) -> None:
             entry, kind = str(self._server.next_number()), record.steps[-1].kind
             facts = record.facts if len(record.steps) == 1 else {**record.steps[-1].facts, **record.origin}
-            record = replace(record, number=record.number or entry)
+            record = record._replace(number=record.number or entry)
             order_id = f"{sku}~{record.number}~{record.secret}"
             own = (record.quantity, record.buyer, key)
             about = (entry, kind, sku, order_id, len(record.steps), *own, now, *by, item.epoch, units)

@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -341,6 +342,10 @@ async def test_a_purchase_with_a_request_id(one: Any) -> None:
     first, plain, held = await asyncio.gather(one.buy(known), one.buy(Purchase(buyer="bob")), hold(one, "cid"))
     assert (first.outcome, plain.outcome, held.outcome) == ("sold", "sold", "held")
     assert await units(one) == (1, 1, 3)
+    grants = one.sale.journal.grants
+    await eventually_async(
+        lambda: sum(grant.units for grant in grants), "all are counted", until=partial(int.__eq__, 3)
+    )
     again = await one.buy(known._replace(request_id="r 2"))
     assert (again.order_id, again.quantity, again.replayed) == (first.order_id, 2, True)
     assert (await one.buy(known._replace(key=None))).outcome == "limit_reached"

@@ -15,6 +15,7 @@ from time import time
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 
 from app.errors import StockUnavailable, TooManyListeners
@@ -175,25 +176,27 @@ def test_readers_of_nothing_keep_nothing(
         async with shop(etcd.endpoint, valkey.url) as opened:
             await opened.notices({"report/fat": json.dumps(fat)})
 
-    def files(instance: Instance) -> int:
-        return len(list(Path(f"/proc/{instance.pid}/fd").iterdir()))
+    def of(instance: Instance, ports: set[int]) -> set[int]:
+        clients = {one.raddr.port for one in psutil.Process(instance.pid).net_connections("tcp") if one.raddr}
+        return clients & ports
 
-    def come(instance: Instance, stuck: ExitStack) -> None:
-        before = files(instance)
+    def come(instance: Instance, stuck: ExitStack) -> set[int]:
+        ports = set()
         for _ in range(3):
             one = stuck.enter_context(socket.socket())
             one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
             one.connect(("127.0.0.1", instance.port))
             head = f"GET /control/live HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n\r\n"
             one.sendall(head.encode())
-        eventually(lambda: files(instance) >= before + 3, "they are there")
+            ports.add(one.getsockname()[1])
+        eventually(lambda: of(instance, ports) == ports, "they are there")
+        return ports
 
     with Instance(etcd.endpoint, valkey.url) as instance, ExitStack() as stuck:
         restock(instance, 5)
         asyncio.run(report())
-        before = files(instance)
-        come(instance, stuck)
-        eventually(lambda: files(instance) < before + 3, "they are cut off")
+        ports = come(instance, stuck)
+        eventually(lambda: not of(instance, ports), "they are cut off")
     monkeypatch.setenv("HANG_HOW", "listeners")
     monkeypatch.setenv("HANG_AT", str(tmp_path / "never"))
     patient = [sys.executable, "-m", "tests.harness.hung"]

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -15,13 +15,15 @@ import httpx
 import pytest
 from starlette.responses import Response
 
+from app.cli.events import undelivered
 from app.errors import FenceRefused, ForeignFence, StockChanged
 from app.outbox import State, Wish
 from app.sale import Cancel, Confirm, Hold, Purchase
 from app.stock import Fence, Outbox
 from app.wiring import open_sale
-from lab.servers import EtcdMember, Valkey
+from lab.servers import EtcdMember, MariaDB, Valkey, ZooKeeper
 from tests.harness.receiver import Receiver, receiver
+from tests.harness.servers import optional
 from tests.harness.shop import Counter, Instance, lock_url, settings
 from tests.harness.waiting import eventually_async
 
@@ -52,9 +54,26 @@ def parts(answer: Any) -> list[str]:
     return found
 
 
-async def test_each_event_arrives(etcd: EtcdMember, valkey: Valkey, shop_end: Receiver) -> None:
-    """All kinds, signed, numbered, with the shop's own number; in order per order."""
-    async with selling(etcd, valkey, shop_end) as shop:
+@pytest.fixture(params=["etcd", "redis", "mysql", "zookeeper"])
+def stands_on(request: pytest.FixtureRequest, etcd: EtcdMember, valkey: Valkey) -> Iterator[dict[str, Any]]:
+    """Return the settings of a sale on each lock system, and on both kinds of stores."""
+    if request.param == "etcd":
+        yield {}
+    elif request.param == "redis":
+        yield {"lock": valkey.url}
+    elif request.param == "mysql":
+        with optional(MariaDB) as mariadb:
+            yield {"lock": mariadb.url.replace("mysql://", "mysql+row://"), "store": mariadb.url}
+    else:
+        with optional(ZooKeeper) as zookeeper:
+            yield {"lock": f"zookeeper://{zookeeper.hosts}"}
+
+
+async def test_each_event_arrives(
+    etcd: EtcdMember, valkey: Valkey, shop_end: Receiver, stands_on: dict[str, Any]
+) -> None:
+    """All kinds, signed, numbered, with the shop's own number; in order per order; then a later sender goes on."""
+    async with selling(etcd, valkey, shop_end, **stands_on) as shop:
         one = await held(shop, "ann", quantity=2, ref="order 7")
         await shop.buy(Confirm(*parts(one), "p1", 10))
         two = await held(shop, "bob")
@@ -75,6 +94,10 @@ async def test_each_event_arrives(etcd: EtcdMember, valkey: Valkey, shop_end: Re
         assert all(name.startswith("default~") for name in shop_end.ids)
         view = await eventually_async(lambda: shop.sender.view, "noted", until=lambda view: view.waiting == 0)
         assert (view.parked, view.dead, view.sends) == (0, 0, True)
+    async with selling(etcd, valkey, shop_end, **stands_on) as shop:
+        await held(shop, "dan")
+        await eventually_async(lambda: len(shop_end.got) >= 6, "the next event")
+        assert [event["data"]["buyer"] for event in shop_end.got[5:]] == ["dan"]
 
 
 async def test_a_later_sender_goes_on(etcd: EtcdMember, valkey: Valkey, shop_end: Receiver) -> None:
@@ -374,6 +397,7 @@ async def test_the_command(etcd: EtcdMember, valkey: Valkey, shop_end: Receiver)
         assert (event["kind"], event["delivery"]) == ("held", "dead")
         assert number in await seckill("events")
         assert odd.order_id not in await seckill("events")
+        assert await undelivered(shop.sale.store, "default") == 1  # as a new sale says before it forgets them
         refusing = False
         assert await seckill("replay", "--dead") == "the sender is asked: default\n"
         await eventually_async(lambda: shop_end.of(odd.order_id), "the dead letter")

@@ -29,7 +29,7 @@ QUIET = {
 @pytest.fixture
 def instances(etcd: EtcdMember, valkey: Valkey) -> Iterator[list[Instance]]:
     """Start two instances that sell; one of them soon becomes the auditor, and has a lease to renew."""
-    others = {"lock_ttl_s": 2, "audit_interval_s": 0.2}
+    others = {"lock_ttl_s": 10, "audit_interval_s": 0.2}
     with (
         Instance(etcd.endpoint, valkey.url, **others) as one,
         Instance(etcd.endpoint, valkey.url, **others) as another,

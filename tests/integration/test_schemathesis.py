@@ -16,7 +16,7 @@ NOT_ASKED = "positive_data_acceptance"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [1, 101, 20261122])
+@pytest.mark.parametrize("seed", [*(pytest.param(one, marks=pytest.mark.exhaustive) for one in (1, 101)), 20261122])
 def test_nothing_is_found(etcd: EtcdMember, valkey: Valkey, tmp_path: Path, seed: int) -> None:
     """There is no 5xx, no undocumented answer, and no accepted invalid request, with or without rights."""
     with Instance(etcd.endpoint, valkey.url) as instance:

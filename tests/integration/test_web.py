@@ -356,7 +356,7 @@ def test_openapi_describes_what_happens(etcd: EtcdMember, valkey: Valkey) -> Non
         described = document["paths"]["/stock/reduce"][method]["responses"]
         assert set(described) == {"200", "400", "403", "404", "422", "429", "503"}
         assert set(described["200"]["content"]) == {"text/plain", "application/json"}
-        assert set(described["200"]["headers"]) == {"X-Seckill-Outcome", "X-Seckill-Order"}
+        assert set(described["200"]["headers"]) == {"X-Seckill-Outcome", "X-Seckill-Order", "X-Request-Id"}
         assert "Retry-After" in described["503"]["headers"]
     for path, operations in document["paths"].items():
         for method, operation in operations.items():

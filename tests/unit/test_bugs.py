@@ -41,7 +41,6 @@ def test_each_bug_can_be_planted() -> None:
         "unwritten-events",
         "holds-dont-count",
         "expires-what-is-paid",
-        "pays-for-many",
     ]
 
 

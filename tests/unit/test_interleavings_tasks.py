@@ -467,9 +467,11 @@ def tasks_go_on_in_any_order(schedule: Schedule) -> None:
         ),
         pytest.param(one_hangs_up, 2, 800, {"hung up", "committed"}, marks=pytest.mark.exhaustive),
         pytest.param(one_asks_again, 2, 1500, {"hung up", "unasked", "committed"}, marks=pytest.mark.exhaustive),
-        (one_has_no_patience, 2, 200, {"OutcomeUnknown", "NotDecided", "unasked"}),
+        pytest.param(
+            one_has_no_patience, 2, 200, {"OutcomeUnknown", "NotDecided", "unasked"}, marks=pytest.mark.exhaustive
+        ),
         pytest.param(the_lock_is_lost, 2, 1500, {"forgotten", "fenced"}, marks=pytest.mark.exhaustive),
-        (the_lock_is_seen_to_be_lost, 2, 500, {"forgotten", "lost"}),
+        pytest.param(the_lock_is_seen_to_be_lost, 2, 500, {"forgotten", "lost"}, marks=pytest.mark.exhaustive),
         pytest.param(one_is_stopped, 2, 1000, {"NotDecided", "OutcomeUnknown"}, marks=pytest.mark.exhaustive),
         (an_item_is_parked, 1, 30, {"NotDecided"}),
         pytest.param(it_is_stopped_with_an_item_parked, 2, 1000, {"NotDecided"}, marks=pytest.mark.exhaustive),

@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 import pytest
 
 from lab.model.picture import draw
-from lab.model.protocol import BREAKS, MEANING, SCOPES, SMALLEST, Mechanism, Protocol, Scope, canonical
+from lab.model.protocol import BREAKS, SCOPES, SMALLEST, Mechanism, Protocol, Scope, canonical
 from lab.model.search import Found, TooManyStates, explore
 
 # The least number of steps in which a promise breaks without the mechanism.
@@ -32,7 +32,9 @@ def without(mechanism: Mechanism) -> tuple[Protocol, Found]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scope", SCOPES[:3], ids=str)
+@pytest.mark.parametrize(
+    "scope", [SCOPES[0], *(pytest.param(one, marks=pytest.mark.exhaustive) for one in SCOPES[1:3])], ids=str
+)
 def test_the_whole_protocol_keeps_every_promise(scope: Scope) -> None:
     """Every promise holds in each state that can be reached with a fault of any kind."""
     found = explore(Protocol(scope))
@@ -61,14 +63,14 @@ def test_a_history_is_made_of_steps_that_there_are() -> None:
     protocol, found = without(Mechanism.DOUBT)
     states = [protocol.start, *(state for _, state in found.history)]
     for before, after in pairwise(states):
-        ways = (protocol.steps, protocol.deadlines, protocol.mishaps)
+        ways = (protocol.steps, protocol.options, protocol.mishaps)
         assert after in {canonical(state) for way in ways for _, state in way(before)}
 
 
 def test_a_picture_has_each_step_and_what_it_came_to() -> None:
     """The picture is an SVG that a browser can read."""
     protocol, found = without(Mechanism.LEASE)
-    picture = draw(protocol, found, Mechanism.LEASE, MEANING[Mechanism.LEASE])
+    picture = draw(protocol, found, Mechanism.LEASE)
     texts = [element.text or "" for element in ElementTree.fromstring(picture).iter("{http://www.w3.org/2000/svg}text")]
     assert "Without lease" in texts[0]
     assert [text for text in texts if text.startswith("5. crashes")]

@@ -2,7 +2,6 @@
 
 # ruff: noqa: S608 - they are made of constants; all else is an argument
 
-import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -21,7 +20,7 @@ from app.stock.mysql.tables import (
     rows_of,
     select,
 )
-from app.stock.orders import EventKind, OrderChange, OrderState, Record, Step
+from app.stock.orders import EventKind, OrderChange, OrderState, Record, Step, to_json
 from app.stock.store import Ask, Settled
 from fencelock.clients.mysql import Call
 
@@ -213,4 +212,4 @@ def _row_of(record: Record) -> tuple[object, ...]:
 
 
 def _json(facts: Mapping[str, Any]) -> str:
-    return json.dumps(facts, separators=(",", ":"), ensure_ascii=False)
+    return to_json(dict(facts))

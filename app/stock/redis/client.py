@@ -87,7 +87,7 @@ class RedisClient:
         self,
         script: Script,
         keys: Sequence[str],
-        argument: str,
+        argument: str | bytes,
         *,
         durable: bool = False,
         timeout_s: float | None = None,
@@ -103,7 +103,7 @@ class RedisClient:
             script.known = True
             return answer
 
-    async def _send(self, durable: bool, limit_s: float, *command: str | int) -> Any:
+    async def _send(self, durable: bool, limit_s: float, *command: str | bytes | int) -> Any:
         if not (durable and self._wait_replicas):
             return await self._redis.execute_command(*command)
         # WAIT is about the writes of its own connection, so both use the same one. 0 ms would mean: wait for ever.

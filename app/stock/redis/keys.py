@@ -19,7 +19,7 @@ from app.errors import (
     StockUnavailable,
     UnknownItem,
 )
-from app.stock.orders import Event, EventKind, OrderChange, OrderState, Record, Step, Units
+from app.stock.orders import Event, EventKind, OrderChange, OrderState, Record, Step, Units, to_json
 from app.stock.refusals import behind, changed, foreign, half, not_as_expected, superseded
 from app.stock.store import (
     DEFAULT_SKU,
@@ -259,7 +259,7 @@ def _due(record: Record) -> str:
 
 
 def _json(facts: Mapping[str, Any]) -> str:
-    return json.dumps(facts, separators=(",", ":"), ensure_ascii=False) if facts else ""
+    return to_json(facts) if facts else ""
 
 
 def event_of(sku: str, entry_id: str, fields: dict[str, str]) -> Event:

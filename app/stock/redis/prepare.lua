@@ -59,7 +59,8 @@ local function about_holds(key, item, fence, settled)
   local had = {}
   for _, number in ipairs(item.orders or {}) do
     local record = redis.call("HGET", key.records, number)
-    local buyer = record and cjson.decode(record).buyer
+    local expired = record and string.find(record, '"state":"expired"', 1, true)
+    local buyer = expired and cjson.decode(record).buyer
     if buyer then
       had[#had + 1] = buyer
       had[#had + 1] = redis.call("HGET", key.buyers, buyer) or "0"

@@ -10,8 +10,8 @@ const OLD_S = 3_600; // a hold that ended so long ago is no news
 /** How a hold stands for its buyer at a moment of the service's clock: "none", "held", "paying", "late", "paid", ... */
 export function kindOf(view, now) {
   if (!view || view.state === "gone") return "none";
-  const { state, extended, pay_by, refunds_due = [] } = view;
-  if (state === "held") return now >= pay_by ? "late" : extended ? "paying" : "held";
+  const { state, extended, pay_by, amount_mismatch, refunds_due = [] } = view;
+  if (state === "held") return now >= pay_by ? "late" : amount_mismatch ? "mismatch" : extended ? "paying" : "held";
   if (state === "confirmed") return refunds_due.length > 0 ? "paid_twice" : "paid";
   return refunds_due.length > 0 ? "refund_due" : state;
 }

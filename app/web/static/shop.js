@@ -10,7 +10,7 @@ import { texts } from "./texts.js";
 
 const REST_MS = 1_000; // after an outcome, before a press can be the next one
 const KNOWN_PHASES = ["before", "open", "sold_out", "all_held", "ended", "paused"];
-const TO_PAY = ["held", "paying", "late"]; // a hold's kinds while it is one
+const TO_PAY = ["held", "paying", "mismatch", "late"]; // a hold's kinds while it is one
 const OVER = ["not_started", "sold_out", "limit_reached", "paused"]; // outdated when the button opens again
 
 const sku = new URLSearchParams(location.search).get("sku") ?? "default";

@@ -27,7 +27,7 @@ const english = {
     sold_out: "Units may come back",
     all_held: "Some may come back: not everybody pays",
   },
-  payWithin: { held: "Held for you: pay within", paying: "To pay within", late: "The time to pay is over" },
+  payWithin: { held: "Held for you: pay within", paying: "To pay within", mismatch: "To pay within", late: "The time to pay is over" },
   buttons: {
     pay: (amount) => (amount === null ? "Pay" : `Pay ${amount}`),
     late: "One moment …",
@@ -64,6 +64,7 @@ const english = {
     paying: ["Waiting for your payment", "This page notices it by itself. You may go back to the payment and try another card."],
     late: ["The time to pay is over", "A payment that is on its way may still count: this page asks until that is known."],
     paid: ["Paid. It's yours!", "Your order number:"],
+    mismatch: ["That was not the price", "A payment of another amount has come. The shop looks into it; until the time is over you can pay the price."],
     paid_twice: ["Paid. It's yours!", "You paid more than once: what was too much is given back. Your order number:"],
     refund_due: ["Your money comes back", "The payment came when the unit was gone. It is given back. The number, if you ask us:"],
     refunded: ["Your money was given back", "This order is over."],
@@ -146,7 +147,7 @@ const chinese = {
     sold_out: "可能会补货",
     all_held: "未付款的会退回，请留意",
   },
-  payWithin: { held: "已为您预留，付款剩余", paying: "付款剩余", late: "付款时间已到" },
+  payWithin: { held: "已为您预留，付款剩余", paying: "付款剩余", mismatch: "付款剩余", late: "付款时间已到" },
   buttons: {
     pay: (amount) => (amount === null ? "去付款" : `去付款（${amount}）`),
     late: "请稍候……",
@@ -183,6 +184,7 @@ const chinese = {
     paying: ["等待付款结果", "付款成功后本页会自动显示。您也可以回到付款页换一张卡。"],
     late: ["付款时间已到", "已在途中的付款可能仍然有效，本页会一直查询，直到有结果。"],
     paid: ["付款成功，归您了！", "您的订单号："],
+    mismatch: ["付款金额与价格不符", "收到的金额与价格不一致，商家会处理。付款时间结束前，您仍可按原价付款。"],
     paid_twice: ["付款成功，归您了！", "您多付了一次，多付的款项将退还。您的订单号："],
     refund_due: ["款项将退还给您", "付款到达时已经无货，款项将原路退还。如需咨询，请提供此号码："],
     refunded: ["款项已退还", "这张订单已结束。"],

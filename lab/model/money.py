@@ -1,0 +1,525 @@
+"""The life of an order that ends with money: hold, payment, expiry, and the events that tell of it.
+
+It stands on the protocol of a sale (`protocol.py`): lock, lease and messages are not in it. An instance reads and
+registers in one step, and decides; it writes in a later step, with the answer. Any time may pass between the two. A
+batch is one command, and what has run out goes back with it. The provider takes money whenever a buyer pays, also when
+the hold has run out, and calls until it is told 200, at any instance, and perhaps once more. One sender brings the
+journal to a receiver. Faults: an instance or the sender crashes; the store comes back without its last write.
+"""
+
+from collections.abc import Callable, Collection, Iterator
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
+
+from typing_extensions import override
+
+from lab.model.protocol import STORE, at, name_of
+from lab.model.search import Model, Note
+
+
+class Mechanism(StrEnum):
+    """A mechanism on which money and units rest. The text is its name on the command line."""
+
+    FENCE = "fence"
+    EVENTS_COMPARED = "events-compared"
+    STILL_HELD = "still-held"
+    MOVED_DEADLINE = "moved-deadline"
+    EXPIRY_BY_ORDER = "expiry-by-order"
+    EXPIRY_LOOKS = "expiry-looks"
+    PAYMENT_BY_ORDER = "payment-by-order"
+    PAID_ONCE = "paid-once"
+    REFERENCE = "reference"
+    LATE_UNIT = "late-unit"
+    LATE_REFUND = "late-refund"
+    JOURNAL = "journal"
+    SENT_FIRST = "sent-first"
+    IN_ORDER = "in-order"
+    MARKS_OF_CHANGES = "marks-of-changes"
+
+
+MEANING: Final[dict[Mechanism, str]] = {
+    Mechanism.FENCE: "the store writes only the batch that was registered last; without: it compares what was read",
+    Mechanism.EVENTS_COMPARED: "where there is no fence, an order is changed only if it has the events that were read",
+    Mechanism.STILL_HELD: "an expiry looks whether the order is still held",
+    Mechanism.MOVED_DEADLINE: "an expiry looks whether the deadline was moved",
+    Mechanism.EXPIRY_BY_ORDER: "a deadline is that of an order; without: of its buyer's latest hold",
+    Mechanism.EXPIRY_LOOKS: "somebody looks for what has run out; without: it goes back when others come",
+    Mechanism.PAYMENT_BY_ORDER: "a payment names its order; without: it is for its buyer's latest hold",
+    Mechanism.PAID_ONCE: "a payment for an order that is paid is to be refunded; without: it counts, too",
+    Mechanism.REFERENCE: "a payment that is known changes nothing",
+    Mechanism.LATE_UNIT: "a payment that comes too late takes a unit only if one is left",
+    Mechanism.LATE_REFUND: "one that gets no unit is to be refunded, which is written; without: it is only answered",
+    Mechanism.JOURNAL: "the event is written with the change; without: in a step of its own",
+    Mechanism.SENT_FIRST: "the sender notes an event after it was sent; without: before",
+    Mechanism.IN_ORDER: "the sender sends the events of an order one after the other",
+    Mechanism.MARKS_OF_CHANGES: "the marks know of each change of an order; without: of new orders only",
+}
+# The promise that breaks without each of them, as the shortest history shows.
+BREAKS: Final[dict[Mechanism, str]] = {
+    Mechanism.FENCE: "Bob has two units, and may have one",
+    Mechanism.EVENTS_COMPARED: "Ann's hold is given back before its deadline",
+    Mechanism.STILL_HELD: "Ann was told “confirmed”, and has no unit",
+    Mechanism.MOVED_DEADLINE: "Ann's hold is given back before its deadline",
+    Mechanism.EXPIRY_BY_ORDER: "Ann's hold is given back before its deadline",
+    Mechanism.EXPIRY_LOOKS: "Ann's hold has run out, and nothing gives it back",
+    Mechanism.PAYMENT_BY_ORDER: "payment 1 counts for an order that it is not for",
+    Mechanism.PAID_ONCE: "two payments count for one order of Ann",
+    Mechanism.REFERENCE: "payment 1 counts and is to be refunded",
+    Mechanism.LATE_UNIT: "stock -1 + held 1 + sold 1 is not 1",
+    Mechanism.LATE_REFUND: "payment 1 was taken, counts for nothing, and nobody will refund it",
+    Mechanism.JOURNAL: "an event of Ann's order was never written",
+    Mechanism.SENT_FIRST: "an event of Ann's order never reaches the receiver",
+    Mechanism.IN_ORDER: "the receiver hears of event 2 of an order before event 1",
+    Mechanism.MARKS_OF_CHANGES: "Ann was told “confirmed”, and has no unit",
+}
+
+
+class Scope(NamedTuple):
+    """The size that is explored. `asks` for a hold, and `payments`: of all buyers; `faults`: of any kind.
+
+    `fenced`: whether the store has a fence, or only compares; `sends`: whether the events are looked at.
+    """
+
+    buyers: int = 1
+    units: int = 1
+    asks: int = 1
+    payments: int = 1
+    faults: int = 0
+    fenced: bool = True
+    sends: bool = False
+
+    @override
+    def __str__(self) -> str:
+        names = {"buyer": self.buyers, "unit": self.units, "hold": self.asks, "payment": self.payments}
+        names |= {"fault": self.faults}
+        sizes = ", ".join(f"{count} {name}{'s' * (count != 1)}" for name, count in names.items())
+        return sizes + ", no fence" * (not self.fenced) + ", and the events" * self.sends
+
+
+# The scopes in which all of it is explored, and the smallest one in which a mechanism is missed.
+SCOPES: Final = (
+    Scope(buyers=2, asks=2, payments=2),
+    Scope(buyers=2, asks=2, units=2),
+    Scope(payments=2, faults=1, sends=True),
+    Scope(buyers=2, asks=2, faults=1),
+    Scope(buyers=2, asks=2, sends=True),
+)
+SMALLEST: Final[dict[Mechanism, Scope]] = {one: Scope() for one in Mechanism} | {
+    Mechanism.FENCE: Scope(buyers=2, units=2, asks=3, payments=0),
+    Mechanism.EVENTS_COMPARED: Scope(fenced=False),
+    Mechanism.EXPIRY_BY_ORDER: Scope(asks=2),
+    Mechanism.PAYMENT_BY_ORDER: Scope(asks=2),
+    Mechanism.PAID_ONCE: Scope(payments=2),
+    Mechanism.LATE_UNIT: Scope(buyers=2, asks=2),
+    Mechanism.JOURNAL: Scope(faults=1, sends=True),
+    Mechanism.SENT_FIRST: Scope(faults=1, sends=True),
+    Mechanism.IN_ORDER: Scope(sends=True),
+    Mechanism.MARKS_OF_CHANGES: Scope(faults=1),
+}
+
+
+class Life(StrEnum):
+    """How an order stands."""
+
+    HELD = "held"
+    CONFIRMED = "confirmed"
+    EXPIRED = "expired"
+    CANCELLED = "cancelled"
+
+
+LIVE: Final = (Life.HELD, Life.CONFIRMED)
+
+
+class Order(NamedTuple):
+    """An order. `passed`: how many of its deadlines have passed; `paid`: the payments that count; `owed`: to refund.
+
+    `events`: how many it has.
+    """
+
+    buyer: int
+    life: Life = Life.HELD
+    extended: bool = False
+    passed: int = 0
+    paid: tuple[int, ...] = ()
+    owed: tuple[int, ...] = ()
+    events: int = 1
+
+    @property
+    def word(self) -> str:
+        """How it stands, in words."""
+        return ("extended" if self.extended else self.life) + ", and has a payment to be refunded" * bool(self.owed)
+
+
+class Store(NamedTuple):
+    """`journal`: the order of each event; `noted`: how many were sent; `registered`: the instance that read last."""
+
+    stock: int
+    orders: tuple[Order, ...] = ()
+    journal: tuple[int, ...] = ()
+    noted: int = 0
+    registered: int = -1
+
+
+class Change(NamedTuple):
+    """A change of an order that had so many events `before`; `order` is -1 for a new one."""
+
+    order: int
+    before: int
+    after: Order
+
+
+class Work(NamedTuple):
+    """A batch of an instance. `stock`: as it was read; `units`: how many go back to it.
+
+    `payment`: the one that it is about; `told`: the order whose buyer then hears "confirmed"; `events`: those that are
+    still to be written, if that is a step of its own.
+    """
+
+    stock: int
+    units: int
+    changes: tuple[Change, ...]
+    payment: int = -1
+    told: int = -1
+    events: tuple[int, ...] = ()
+
+
+class Payment(NamedTuple):
+    """Money that was taken, for an order. `heard`: how often the provider was told 200."""
+
+    order: int
+    heard: int = 0
+
+
+class State(NamedTuple):
+    """The whole state. `told`: orders whose buyers were told "confirmed"; `received`: events of each order.
+
+    `memory`: what the sender has sent and not noted; `older`: the state to which the store may go back; `halted`: it
+    went back, which was noticed; `broken`: a promise that a step has broken.
+    """
+
+    store: Store
+    works: tuple[Work | None, ...] = (None, None)
+    payments: tuple[Payment, ...] = ()
+    told: frozenset[int] = frozenset()
+    asks: int = 0
+    memory: frozenset[int] = frozenset()
+    received: tuple[int, ...] = ()
+    faults: int = 0
+    older: Store | None = None
+    halted: bool = False
+    broken: str = ""
+
+
+Step = tuple[Note, State]
+PROVIDER: Final = "provider"
+SENDER: Final = "sender"
+RECEIVER: Final = "receiver"
+
+
+class Money(Model[State]):
+    """The steps from a state. `without`: the mechanisms that are switched off."""
+
+    mechanisms, meaning, breaks, scopes, smallest = Mechanism, MEANING, BREAKS, SCOPES, SMALLEST
+
+    def __init__(self, scope: Scope, *, without: Collection[StrEnum] = ()) -> None:
+        super().__init__(scope, without=without)
+        self._fenced = scope.fenced and self.has(Mechanism.FENCE)
+        self.start = State(Store(scope.units), faults=scope.faults)
+        self.lanes = (*map(name_of, range(scope.buyers)), PROVIDER, at(0), at(1), STORE, SENDER, RECEIVER)
+
+    # -- what must hold ----------------------------------------------------------------------------------------------
+
+    @override
+    def violation(self, state: State) -> str:
+        """Return the promise that a state breaks; empty if it keeps all."""
+        store = state.store
+        if state.broken or state.halted:
+            return state.broken
+        held, sold = (sum(order.life is life for order in store.orders) for life in LIVE)
+        if store.stock < 0 or store.stock + held + sold != self.scope.units:
+            return f"stock {store.stock} + held {held} + sold {sold} is not {self.scope.units}"
+        live = [order.buyer for order in store.orders if order.life in LIVE]
+        for buyer in set(live):
+            if live.count(buyer) > 1:
+                return f"{name_of(buyer)} has two units, and may have one"
+        for number in state.told:
+            if store.orders[number].life is not Life.CONFIRMED:
+                return f"{name_of(store.orders[number].buyer)} was told “confirmed”, and has no unit"
+        return self._wrong_with_money(state)
+
+    def _wrong_with_money(self, state: State) -> str:
+        for order in state.store.orders:
+            if len(order.paid) > 1:
+                return f"two payments count for one order of {name_of(order.buyer)}"
+        for number, payment in enumerate(state.payments):
+            counts = [place for place, order in enumerate(state.store.orders) if number in order.paid]
+            owed = sum(order.owed.count(number) for order in state.store.orders)
+            if counts not in ([], [payment.order]):
+                return f"payment {number + 1} counts for an order that it is not for"
+            if len(counts) + owed > 1:
+                return f"payment {number + 1} {'counts and is' if counts else 'is twice'} to be refunded"
+            if payment.heard and not counts and not owed:
+                return f"payment {number + 1} was taken, counts for nothing, and nobody will refund it"
+        return ""
+
+    @override
+    def stuck(self, state: State) -> str:
+        """Return the fault in a state from which nothing goes on."""
+        for number, order in enumerate(() if state.halted else state.store.orders):
+            name = name_of(order.buyer)
+            if order.life is Life.HELD:
+                return f"{name}'s hold has run out, and nothing gives it back"
+            if self.scope.sends and state.store.journal.count(number) != order.events:
+                return f"an event of {name}'s order was never written"
+            if self.scope.sends and state.received[number : number + 1] != (order.events,):
+                return f"an event of {name}'s order never reaches the receiver"
+        return ""
+
+    # -- the steps ---------------------------------------------------------------------------------------------------
+
+    @override
+    def steps(self, state: State) -> Iterator[Step]:
+        """Yield what is sure to happen some time."""
+        if state.halted:
+            return
+        for number, order in enumerate(state.store.orders):
+            if order.life is Life.HELD and order.passed <= order.extended:
+                passed = order._replace(passed=order.passed + 1)
+                yield (
+                    Note(f"the deadline of {name_of(order.buyer)}'s hold passes", STORE),
+                    state._replace(store=_with_order(state.store, number, passed)),
+                )
+        for number, payment in enumerate(state.payments):
+            if not payment.heard:
+                yield from self._reads(state, f"payment {number + 1} was made", "pay", number)
+        if self.has(Mechanism.EXPIRY_LOOKS) and self._run_out(state.store):
+            yield from self._reads(state, "something has run out", "look")
+        for number, work in enumerate(state.works):
+            if work is not None:
+                yield self._writes(state, number, work)
+        if self.scope.sends:
+            yield from self._sends(state)
+
+    @override
+    def options(self, state: State) -> Iterator[Step]:
+        """Yield what buyers, the provider and an operator may do, and need not."""
+        if state.halted:
+            return
+        for number, payment in enumerate(state.payments):
+            if payment.heard == 1:
+                yield from self._reads(state, f"payment {number + 1} was made, once more", "pay", number)
+        for buyer in range(self.scope.buyers if state.asks < self.scope.asks else 0):
+            asked = state._replace(asks=state.asks + 1)
+            yield from self._reads(asked, f"{name_of(buyer)} wants a unit", "hold", buyer)
+        for number, order in enumerate(state.store.orders):
+            if order.life is Life.HELD:
+                yield from self._reads(state, f"{name_of(order.buyer)} goes to pay", "extend", number)
+                yield from self._reads(state, f"{_name(number, order)} is to be cancelled", "cancel", number)
+            if len(state.payments) < self.scope.payments:
+                paid = state._replace(payments=(*state.payments, Payment(number)))
+                yield Note(f"pays for {_name(number, order)}", name_of(order.buyer), PROVIDER), paid
+
+    @override
+    def mishaps(self, state: State) -> Iterator[Step]:
+        """Yield the faults."""
+        if not state.faults or state.halted:
+            return
+        hurt = state._replace(faults=state.faults - 1, older=None)
+        for number, work in enumerate(state.works):
+            if work is not None:
+                yield Note("crashes", at(number)), _with_work(hurt, number, None)
+        if state.memory:
+            yield Note("crashes", SENDER), hurt._replace(memory=frozenset())
+        if state.older is not None:
+            new = len(state.older.orders) < len(state.store.orders)
+            back = hurt._replace(
+                store=state.older._replace(registered=-1),
+                memory=frozenset(),
+                halted=new or self.has(Mechanism.MARKS_OF_CHANGES),
+            )
+            yield Note("comes back older: its last change is gone", STORE), back
+
+    # -- at the instances --------------------------------------------------------------------------------------------
+
+    def _reads(self, state: State, text: str, command: str, about: int = -1) -> Iterator[Step]:
+        work = self._decide(state, command, about)
+        if None not in state.works or not (work.changes or command == "pay"):
+            return
+        number = state.works.index(None)  # they are alike
+        registered = state._replace(store=state.store._replace(registered=number))
+        if work.changes:
+            yield Note(f"reads: {text}", at(number), STORE), _with_work(registered, number, work)
+        else:
+            yield Note(f"reads: {text}; nothing is to be written", at(number), STORE), self._answer(registered, work)
+
+    def _run_out(self, store: Store) -> set[int]:
+        """The orders that an expiry gives back."""
+        found = set()
+        for number, order in enumerate(store.orders):
+            if order.passed > (order.extended if self.has(Mechanism.MOVED_DEADLINE) else 0):
+                found.add(number if self.has(Mechanism.EXPIRY_BY_ORDER) else _latest(store, order.buyer))
+        lives = (Life.HELD,) if self.has(Mechanism.STILL_HELD) else LIVE
+        return {number for number in found if store.orders[number].life in lives}
+
+    def _decide(self, state: State, command: str, about: int) -> Work:
+        """The changes that a command needs. It is about a buyer ("hold"), a payment ("pay") or an order."""
+        store, changes, order, told = state.store, list[Change](), about, -1
+        orders, left = list(store.orders), store.stock
+
+        def change(number: int, **fields: Any) -> None:
+            before = orders[number]
+            orders[number] = before._replace(events=before.events + 1, **fields)
+            changes.append(Change(number, before.events, orders[number]))
+
+        if command == "pay":
+            order = state.payments[about].order
+            if not self.has(Mechanism.PAYMENT_BY_ORDER):
+                order = _latest(store, orders[order].buyer)
+        for expired in self._run_out(store):
+            if command != "pay" or expired != order:
+                change(expired, life=Life.EXPIRED)
+                left += 1
+        match command:
+            case "hold" if left > 0 and not _has_unit(orders, about):
+                changes.append(Change(-1, 0, Order(about)))
+                left -= 1
+            case "extend" if orders[order].life is Life.HELD and not (orders[order].passed or orders[order].extended):
+                change(order, extended=True)
+            case "cancel" if orders[order].life is Life.HELD:
+                change(order, life=Life.CANCELLED)
+                left += 1
+            case "pay":
+                if not (self.has(Mechanism.REFERENCE) and any(about in one.paid + one.owed for one in orders)):
+                    left -= self._counts(orders, order, about, left, change)
+                told = order if about in orders[order].paid else -1
+        return Work(store.stock, left - store.stock, tuple(changes), about if command == "pay" else -1, told)
+
+    def _counts(self, orders: list[Order], number: int, payment: int, left: int, change: Callable[..., None]) -> int:
+        """Have a payment count, or be refunded; return how many units it takes."""
+        order = orders[number]
+        late = order.life is Life.EXPIRED
+        gets = not late or (not _has_unit(orders, order.buyer) and (left > 0 or not self.has(Mechanism.LATE_UNIT)))
+        needed = order.life is not Life.CONFIRMED or not self.has(Mechanism.PAID_ONCE)
+        if gets and needed and order.life is not Life.CANCELLED:
+            change(number, life=Life.CONFIRMED, paid=(*order.paid, payment))
+            return int(late)
+        if self.has(Mechanism.LATE_REFUND):
+            change(number, owed=(*order.owed, payment))
+        return 0
+
+    def _writes(self, state: State, number: int, work: Work) -> Step:
+        store = state.store
+        if work.events:  # the second step, without `journal`
+            told = state._replace(store=store._replace(journal=store.journal + work.events))
+            return Note("writes the event", at(number), STORE), _with_work(told, number, None)
+        state = _with_work(state, number, None)
+        if why := self._refusal(store, number, work):
+            return Note(f"its write is refused: {why}", at(number), STORE), state
+        orders, events = list(store.orders), list[int]()
+        for place, _, after in work.changes:
+            if place < 0:
+                orders.append(after)
+                events.append(len(orders) - 1)
+                continue
+            now = orders[place]
+            if after.life is Life.EXPIRED and now.life is Life.HELD and now.passed <= now.extended:
+                state = state._replace(broken=f"{name_of(now.buyer)}'s hold is given back before its deadline")
+            over = (
+                after.life is not Life.HELD and self.has(Mechanism.STILL_HELD) and self.has(Mechanism.EXPIRY_BY_ORDER)
+            )
+            orders[place] = after._replace(passed=0, extended=False) if over else after._replace(passed=now.passed)
+            events.append(place)
+        written = store._replace(stock=store.stock + work.units, orders=tuple(orders))
+        if not self.scope.sends:
+            pass
+        elif self.has(Mechanism.JOURNAL):
+            written = written._replace(journal=store.journal + tuple(events))
+        else:
+            state = _with_work(state, number, work._replace(events=tuple(events)))
+        older = store if state.faults == self.scope.faults > 0 else None
+        done = [f"{_name(place, orders[place])} is {orders[place].word}" for place in dict.fromkeys(events)]
+        note = Note(f"writes: {', '.join(done)}; {written.stock} left", at(number), STORE)
+        return note, self._answer(state._replace(store=written, older=older), work)
+
+    def _refusal(self, store: Store, number: int, work: Work) -> str:
+        if self._fenced and store.registered != number:
+            return "another one was registered since"
+        if store.stock != work.stock:
+            return f"{store.stock} are left, not {work.stock}"
+        read = {change.order: change.before for change in reversed(work.changes) if change.order >= 0}
+        for place, events in read.items():
+            there = store.orders[place].events if place < len(store.orders) else 0
+            if there != events and self.has(Mechanism.EVENTS_COMPARED):
+                return f"order {place + 1} has {there} events, not {events}"
+        return ""
+
+    def _answer(self, state: State, work: Work) -> State:
+        if work.payment < 0:
+            return state
+        payment = state.payments[work.payment]
+        payments = list(state.payments)
+        payments[work.payment] = payment._replace(heard=min(2, payment.heard + 1))
+        return state._replace(payments=tuple(payments), told=state.told | ({work.told} - {-1}))
+
+    # -- the sender --------------------------------------------------------------------------------------------------
+
+    def _sends(self, state: State) -> Iterator[Step]:
+        store, memory = state.store, state.memory
+        ahead = range(store.noted, len(store.journal))
+        if not self.has(Mechanism.SENT_FIRST):
+            if ahead and not memory:
+                noted = state._replace(store=store._replace(noted=ahead[0] + 1), memory=memory | {ahead[0]})
+                yield Note("notes that an event is sent", SENDER, STORE), noted
+            for entry in memory:
+                yield self._delivers(state._replace(memory=memory - {entry}), entry)
+            return
+        for entry in ahead:
+            waits = [one for one in ahead if one < entry and store.journal[one] == store.journal[entry]]
+            if entry not in memory and (memory.issuperset(waits) or not self.has(Mechanism.IN_ORDER)):
+                yield self._delivers(state._replace(memory=memory | {entry}), entry)
+        if ahead and ahead[0] in memory:
+            noted = state._replace(store=store._replace(noted=ahead[0] + 1), memory=memory - {ahead[0]})
+            yield Note("notes that an event is sent", SENDER, STORE), noted
+
+    def _delivers(self, state: State, entry: int) -> Step:
+        order = state.store.journal[entry]
+        number = state.store.journal[: entry + 1].count(order)
+        received = list(state.received) + [0] * (order + 1 - len(state.received))
+        note = Note(f"event {number} of order {order + 1}", SENDER, RECEIVER)
+        if number > received[order] + 1:
+            state = state._replace(broken=f"the receiver hears of event {number} of an order before event {number - 1}")
+        received[order] = max(received[order], number)
+        return note, state._replace(received=tuple(received))
+
+    @override
+    def canonical(self, state: State) -> State:
+        """Return the same state without a batch that the fence will refuse: that changes nothing."""
+        store, works = state.store, state.works
+        if self._fenced:
+            works = tuple(
+                work if number == store.registered or (work and work.events) else None
+                for number, work in enumerate(works)
+            )
+        if works == (None, None):
+            store = store._replace(registered=-1)
+        return state if store is state.store and works == state.works else state._replace(store=store, works=works)
+
+
+def _name(number: int, order: Order) -> str:
+    return f"{name_of(order.buyer)}'s order {number + 1}"
+
+
+def _latest(store: Store, buyer: int) -> int:
+    return max(number for number, order in enumerate(store.orders) if order.buyer == buyer)
+
+
+def _has_unit(orders: list[Order], buyer: int) -> bool:
+    return any(order.buyer == buyer and order.life in LIVE for order in orders)
+
+
+def _with_order(store: Store, number: int, order: Order) -> Store:
+    return store._replace(orders=(*store.orders[:number], order, *store.orders[number + 1 :]))
+
+
+def _with_work(state: State, number: int, work: Work | None) -> State:
+    return state._replace(works=(*state.works[:number], work, *state.works[number + 1 :]))
