@@ -1,5 +1,6 @@
 # make demo     the whole sale on this machine, and the audit of what came out; ARGS="--help" for its options
 # make up       the servers, two instances and their URLs, until Ctrl-C; ARGS="--help" for its options
+# make cluster  the sale on three hosts of this machine, which are cut off and replaced, with the control room, until Ctrl-C; Linux, root, HAProxy
 # make test     the tests that every change runs, against real servers (a few minutes); ARGS="-k lock" for some
 # make test-all the same, and then the slow ones: browser, older servers, torture with every fault and bug, Go's and Java's clients, soak (an hour; before a release); SHORT=yes leaves out what is exhaustive, as CI does
 # make torture  the sale while things break, and the verdict; ARGS="--help" for its options
@@ -19,7 +20,7 @@ BIN := $(VENV)/bin
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up torture bench soak test test-all check format docs screenshots lock audit clean
+.PHONY: help demo up cluster torture bench soak test test-all check format docs screenshots lock audit clean
 
 help:
 	@sed -n 's/^# \(make.*\)/\1/p' Makefile
@@ -29,6 +30,9 @@ demo: $(VENV)/.demo
 
 up: $(VENV)/.demo
 	@$(BIN)/seckill up $(ARGS)
+
+cluster: $(VENV)/.demo
+	@$(BIN)/seckill cluster --keep $(ARGS)
 
 torture: $(VENV)/.demo
 	@$(BIN)/seckill torture $(ARGS)

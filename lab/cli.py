@@ -1,4 +1,4 @@
-"""The commands that `seckill` has where the lab is installed: `seckill demo | up | rehearse | torture | model`."""
+"""What `seckill` has where the lab is installed: `demo`, `up`, `rehearse`, `cluster`, `torture`, `model`."""
 
 from collections.abc import Callable
 from enum import StrEnum
@@ -246,6 +246,31 @@ def torture(
         raise typer.Exit(torturing.torture(arguments))
     except torturing.WrongOption as error:
         raise typer.BadParameter(str(error), param_hint=error.option) from None
+
+
+@app.command()
+def cluster(
+    hosts: Annotated[int, typer.Option(min=3, max=9, help="Hosts.")] = 3,
+    buyers: Annotated[int, typer.Option(min=1, max=5_000, help="Buyers of the rush.")] = 500,
+    stock: Units = 300,
+    rate: Annotated[float, typer.Option(min=1, max=1_000, help="Buyers a second after the rush.")] = 50,
+    away_s: Annotated[float, typer.Option(min=1, max=600, help="For how long a host is cut off.")] = 10,
+    ports: Annotated[str, typer.Option(help="Ports of the balancer: for buyers, and for operators.")] = "8080,8090",
+    ttl_s: TtlS = 5,
+    keep: Annotated[bool, typer.Option("--keep", help="Stay up afterwards, until Ctrl-C.")] = False,
+) -> None:
+    """Sell on several hosts, which are network namespaces: a rush, hosts that are cut off, a rolling update.
+
+    It takes Linux, root and HAProxy. Exit status 0 only if every promise was kept and the update refused nobody.
+    """
+    from lab.cluster import story
+
+    of_buyers, of_operators = chosen if len(chosen := _ports(ports)) == 2 else (0, 0)
+    if not of_buyers:
+        raise typer.BadParameter("two of them", param_hint="--ports")
+    raise typer.Exit(
+        story.run(story.Options(hosts, buyers, stock, rate, away_s, (of_buyers, of_operators), ttl_s, keep))
+    )
 
 
 @app.command()

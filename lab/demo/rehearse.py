@@ -42,7 +42,7 @@ def run(rehearsal: Rehearsal) -> int:
     with tempfile.TemporaryDirectory(prefix="seckill-rehearsal-") as folder:
         file = rehearsal.report or Path(folder) / "report.json"
         with console.status(f"{rehearsal.buyers:,} buyers come to {', '.join(rehearsal.hosts)}"):
-            done = subprocess.run(_argv(rehearsal, file), capture_output=True, text=True, timeout=_limit_s(rehearsal))
+            done = subprocess.run(argv_of(rehearsal, file), capture_output=True, text=True, timeout=_limit_s(rehearsal))
         try:
             report: dict[str, Any] = json.loads(file.read_text())
         except (OSError, ValueError):
@@ -64,7 +64,8 @@ def _limit_s(rehearsal: Rehearsal) -> float:
     return _SPARE_S + rehearsal.over_s + rehearsal.buyers / 50 + 15 * rehearsal.retries
 
 
-def _argv(rehearsal: Rehearsal, report: Path) -> list[str]:
+def argv_of(rehearsal: Rehearsal, report: Path) -> list[str]:
+    """Return the command that sends the buyers and writes the report."""
     argv = [sys.executable, "-m", "locust", "-f", str(locustfile()), "--headless", "--only-summary"]
     argv += ["--loglevel", "WARNING", "-u", str(rehearsal.buyers), "-r", str(rehearsal.buyers), "--stop-timeout", "5"]
     argv += ["--host", ",".join(rehearsal.hosts), "--sku", ",".join(rehearsal.skus), "--report", str(report)]

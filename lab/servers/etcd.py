@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from app.errors import ConfigurationError
-from lab.servers.process import Process, free_port
+from lab.servers.process import HERE, Process, Site, free_port
 
 _CHANGED_WITHIN_S: Final = 20.0
 _AGAIN_S: Final = 0.2
@@ -41,18 +41,20 @@ class EtcdMember(Process):
         binary: Path | None = None,
         options: Sequence[str] = (),
         secure: bool = False,
+        site: Site = HERE,
     ) -> None:
         self.client_port = client_port or free_port()
         self._peer_port = peer_port or free_port()
         self._cluster = cluster
-        self.peer_url = peer_url = f"http://127.0.0.1:{self._peer_port}"
+        self.peer_url = peer_url = f"http://{site.address}:{self._peer_port}"
         scheme = "https" if secure else "http"
-        client_url = f"{scheme}://127.0.0.1:{self.client_port}"
+        client_url = f"{scheme}://{site.address}:{self.client_port}"
         self.endpoint = client_url
         program = str(binary or etcd_binary())
 
         def argv(directory: Path) -> list[str]:
             return [
+                *site.prefix,
                 program,
                 f"--name={name}",
                 f"--data-dir={directory / 'data'}",
@@ -116,13 +118,14 @@ class EtcdMember(Process):
 
 
 class EtcdCluster:
-    """Several etcd members that form one cluster."""
+    """Several etcd members that form one cluster. `sites`: of each one."""
 
-    def __init__(self, size: int = 3, *, options: Sequence[str] = ()) -> None:
-        peers = {f"etcd{number}": free_port() for number in range(1, size + 1)}
-        cluster = ",".join(f"{name}=http://127.0.0.1:{port}" for name, port in peers.items())
+    def __init__(self, size: int = 3, *, options: Sequence[str] = (), sites: Sequence[Site] = ()) -> None:
+        peers = {f"etcd{number}": (free_port(), site) for number, site in enumerate(sites or [HERE] * size, 1)}
+        cluster = ",".join(f"{name}=http://{site.address}:{port}" for name, (port, site) in peers.items())
         self.members = [
-            EtcdMember(name, peer_port=port, cluster=cluster, options=options) for name, port in peers.items()
+            EtcdMember(name, peer_port=port, cluster=cluster, options=options, site=site)
+            for name, (port, site) in peers.items()
         ]
 
     @property

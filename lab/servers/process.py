@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -29,6 +30,17 @@ _GO_STACK = re.compile(r'^goroutine \d+ \[.*\n(?:\S.*\n\t.*(?:\n|$))*|,"stacktra
 
 class ProcessFailed(SeckillError):
     """A child process ended, or was not ready in time; the text has its last lines."""
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where a server runs: the address on which it listens, and what goes before its command to start it there."""
+
+    address: str = "127.0.0.1"
+    prefix: tuple[str, ...] = ()
+
+
+HERE: Final = Site()
 
 
 # Ports on which a server of this process is going to listen, if it does not already. Until it does, a socket on the UDP

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from app.errors import ConfigurationError
-from lab.servers.process import Process, free_port
+from lab.servers.process import HERE, Process, Site, free_port
 
 
 def valkey_binary() -> Path:
@@ -32,15 +32,18 @@ class Valkey(Process):
         binary: Path | None = None,
         options: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
+        site: Site = HERE,
     ) -> None:
         self.port = free_port()
-        self.url = f"redis://127.0.0.1:{self.port}/0"
+        self.address = site.address
+        self.url = f"redis://{site.address}:{self.port}/0"
         program = str(binary or valkey_binary())
 
         def argv(directory: Path) -> list[str]:
             return [
+                *site.prefix,
                 program,
-                *("--bind", "127.0.0.1", "--port", str(self.port), "--dir", str(directory), "--save", ""),
+                *("--bind", site.address, "--port", str(self.port), "--dir", str(directory), "--save", ""),
                 *("--appendonly", "yes" if durable else "no", "--appendfsync", "always"),
                 *options,
             ]
@@ -49,11 +52,11 @@ class Valkey(Process):
 
     def ask(self, *words: str) -> Any:
         """Send a command: see `ask`."""
-        return ask(self.port, *words)
+        return ask(self.port, *words, address=self.address)
 
     def _answers(self) -> bool:
         try:
-            with socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection:
+            with socket.create_connection((self.address, self.port), timeout=1) as connection:
                 connection.sendall(b"PING\r\n")
                 # While the server loads its file it answers -LOADING.
                 return connection.recv(64).startswith((b"+PONG", b"-NOAUTH"))
@@ -61,9 +64,9 @@ class Valkey(Process):
             return False
 
 
-def ask(port: int, *words: str, within_s: float = 5.0) -> Any:
-    """Return the answer of a Redis-protocol server on loopback to a command. Raises `OSError`, also if it refuses."""
-    with socket.create_connection(("127.0.0.1", port), timeout=within_s) as connection:
+def ask(port: int, *words: str, address: str = "127.0.0.1", within_s: float = 5.0) -> Any:
+    """Return the answer of a Redis-protocol server to a command. Raises `OSError`, also if it refuses."""
+    with socket.create_connection((address, port), timeout=within_s) as connection:
         command = [f"*{len(words)}", *(part for word in words for part in (f"${len(word.encode())}", word)), ""]
         connection.sendall("\r\n".join(command).encode())
         with connection.makefile("rb") as answer:

@@ -8,12 +8,11 @@ import asyncio
 import random
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import httpx
 
 from lab.torture.history import UNKNOWN, Attempt, Item, Theft
-from lab.torture.stage import Actor
 
 AGAIN_S: Final = 0.2  # after a connection that failed
 _ONCE_MORE_S: Final = 1.5  # a buyer with an answer asks again within that time
@@ -23,6 +22,18 @@ _REGULARS: Final = 0.15
 _REGULARS_AT_ONCE: Final = 8
 _PURCHASES_OF_A_REGULAR: Final = 6
 UNITS_PER_PURCHASE: Final = 1.75  # on average, see `Crowd.come`
+
+
+class Seller(Protocol):
+    """An instance of the service, or what stands in front of several."""
+
+    @property
+    def name(self) -> str:
+        """Return its name in the history."""
+
+    @property
+    def url(self) -> str:
+        """Return where it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +55,7 @@ class Visitors:
     """
 
     def __init__(
-        self, actors: Sequence[Actor], seed: int, clock: Callable[[], float], *, patience_s: tuple[float, ...]
+        self, actors: Sequence[Seller], seed: int, clock: Callable[[], float], *, patience_s: tuple[float, ...]
     ) -> None:
         self._actors = actors
         self._wishes = random.Random(seed)  # noqa: S311 - what is wanted and when: the same for the same seed
@@ -91,7 +102,7 @@ class Visitors:
         finally:
             await self._http.aclose()
 
-    def _another(self, actor: Actor) -> Actor:
+    def _another(self, actor: Seller) -> Seller:
         others = [other for other in self._actors if other is not actor]
         return self._ways.choice(others or self._actors)
 
@@ -105,7 +116,7 @@ class Crowd(Visitors):
 
     def __init__(
         self,
-        actors: Sequence[Actor],
+        actors: Sequence[Seller],
         items: Sequence[Item],
         seed: int,
         clock: Callable[[], float],
@@ -157,7 +168,7 @@ class Crowd(Visitors):
             if attempt.order is not None and self._ways.random() < _THIEVES:
                 await self._steal(wish, self._another(actor))
 
-    async def _steal(self, wish: Wish, actor: Actor) -> None:
+    async def _steal(self, wish: Wish, actor: Seller) -> None:
         """Ask for another buyer's order by its key, under a different name."""
         thief = replace(wish, buyer=f"thief of {wish.name}")
         try:
@@ -167,7 +178,7 @@ class Crowd(Visitors):
             status, said = 0, type(error).__name__
         self._told(Theft(wish.name, wish.sku, actor.name, round(self._clock(), 4), status, said))
 
-    async def _until_told(self, wish: Wish, actor: Actor | None = None) -> tuple[Actor, Attempt] | None:
+    async def _until_told(self, wish: Wish, actor: Seller | None = None) -> tuple[Seller, Attempt] | None:
         """Return the instance that answered, and the answer; None if there is nobody left to ask."""
         actor = actor or self._ways.choice(self._actors)
         while True:
@@ -179,7 +190,7 @@ class Crowd(Visitors):
             await self._pause(attempt.retry_after)
             actor = self._another(actor)
 
-    async def _ask(self, actor: Actor, wish: Wish) -> Attempt:
+    async def _ask(self, actor: Seller, wish: Wish) -> Attempt:
         sent_at = self._clock()
 
         def told(status: int, **fields: object) -> Attempt:

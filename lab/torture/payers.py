@@ -12,9 +12,8 @@ from typing import Any, Final
 
 import httpx
 
-from lab.torture.buyers import Visitors
+from lab.torture.buyers import Seller, Visitors
 from lab.torture.history import UNKNOWN, Call, Flow
-from lab.torture.stage import Actor
 
 # What becomes of a hold, and how often.
 WAYS: Final = {
@@ -68,7 +67,7 @@ class Payers(Visitors):
 
     def __init__(
         self,
-        actors: Sequence[Actor],
+        actors: Sequence[Seller],
         flows: Sequence[Flow],
         seed: int,
         clock: Callable[[], float],
@@ -187,7 +186,7 @@ class Payers(Visitors):
             await self._until_told(act, self._another(actor))
         return told
 
-    async def _until_told(self, act: Act, actor: Actor | None = None) -> Call | None:
+    async def _until_told(self, act: Act, actor: Seller | None = None) -> Call | None:
         actor = actor or self._ways.choice(self._actors)
         while True:
             call = await self._ask(actor, act, self._ways.choice(self._patience_s))
@@ -199,7 +198,7 @@ class Payers(Visitors):
             await self._pause(call.retry_after)
             actor = self._another(actor)
 
-    async def _ask(self, actor: Actor, act: Act, patience_s: float) -> Call:
+    async def _ask(self, actor: Seller, act: Act, patience_s: float) -> Call:
         sent_at = self._clock()
 
         def told(status: int, **fields: Any) -> Call:

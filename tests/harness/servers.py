@@ -21,6 +21,7 @@ import pytest
 from app.errors import ConfigurationError
 from lab.servers import EtcdCluster, EtcdMember, MariaDB, etcd_binary
 from lab.servers.process import free_port
+from lab.torture.cable import why_not
 
 Server = TypeVar("Server")
 
@@ -141,6 +142,12 @@ def optional(server: Callable[[], Server]) -> Server:
         return server()
     except ConfigurationError as missing:
         _lacking(str(missing))
+
+
+def namespaces() -> None:
+    """Skip where no network namespace can be made, with the reason, and fail in CI."""
+    if reason := why_not():
+        _lacking(f"no network namespace can be made here: {reason}")
 
 
 def where_installed(program: Callable[[], Server]) -> Server:

@@ -1,0 +1,1 @@
+"""`seckill cluster`: the sale on several hosts, which are network namespaces of this machine."""
