@@ -63,12 +63,6 @@ class Chapter:
         """Return the requests that were refused, or got no answer."""
         return [one for one in self.told if one.status != 200]
 
-    @property
-    def pause_s(self) -> float:
-        """Return the longest time in which nobody was told "sold"."""
-        moments = [self.began, *(one.done_at for one in self.told if one.outcome == "sold"), self.ended]
-        return max(after - before for before, after in pairwise(moments))
-
 
 class Story:
     """The parts, one after the other. `problems`: what should not have happened."""
@@ -109,12 +103,15 @@ class Story:
     def table(self) -> Table:
         """Return what came of it."""
         table = Table("while", "seconds", "sold", "asked again", "longest pause")
+        answers = sorted(it.done_at for one in self.chapters for it in one.told if it.outcome == "sold")
         for one in self.chapters:
+            moments = [one.began, *(at for at in answers if one.began < at < one.ended), one.ended]
+            pause_s = max(after - before for before, after in pairwise(moments))
             figures = (
                 f"{one.ended - one.began:.1f}",
                 f"{len(one.sold):,}",
                 f"{len(one.unanswered):,}",
-                f"{one.pause_s:.1f}",
+                f"{pause_s:.1f}",
             )
             table.add_row(one.name, *figures)
         return table
