@@ -1,6 +1,5 @@
 """The sale on hosts of its own, each in a network of its own: hosts are cut off and come back, and all is replaced."""
 
-import re
 import subprocess
 import sys
 
@@ -24,8 +23,7 @@ def test_hosts_go_and_come_and_are_replaced() -> None:
     assert "40 got one, 20 did not" in done.stdout
     assert "default: 40 units sold in 40 orders, 0 left" in done.stdout
     assert "Consistent" in done.stdout
-    (asked_again,) = re.findall(r"the rolling update\s*│[^│]*│[^│]*│\s*(\d+)", done.stdout)
-    assert asked_again == "0"
+    assert done.stdout.count("is replaced\n") == 3
 
 
 def test_wrong_options_are_named() -> None:
