@@ -117,7 +117,7 @@ class Payers(Visitors):
             return Act(verb, wish, sku, buyer, units, order=order, **more)
 
         def pay(ref: str = payment, amount: int = flow.price * units, order: str = held.told) -> Act:
-            return do("confirm", order, payment=ref, amount=amount, key=_key_of(ref, order))
+            return do("confirm", order, payment=ref, amount=amount, key=_key_of(ref, order, amount))
 
         await asyncio.sleep(self._ways.uniform(0, 0.5 * flow.hold_s))
         match way:
@@ -249,9 +249,12 @@ class Payers(Visitors):
         return about | {"json": body}
 
 
-def _key_of(ref: str, order: str) -> str | None:
-    """The idempotency key of a callback, which has one always or never: a payment may be announced for two orders."""
-    return f"{ref}/{order[-8:]}" if sum(f"{ref}{order}".encode()) % 100 < _KEYED else None
+def _key_of(ref: str, order: str, amount: int) -> str | None:
+    """The idempotency key of a callback, which has one always or never.
+
+    A payment may be announced for two orders, and with two amounts: visits of one buyer may be told of the same hold.
+    """
+    return f"{ref}/{amount}/{order[-8:]}" if sum(f"{ref}{order}".encode()) % 100 < _KEYED else None
 
 
 def _path(act: Act) -> str:
