@@ -12,6 +12,8 @@ For tasks see `fencelock.aio`; for a store that checks the token, `fencelock.fen
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
+from .version import VERSION as __version__
+
 if TYPE_CHECKING:
     from .backend import AsyncLocks, Guarantees, LockBackend, Scope
     from .clock import now
@@ -77,10 +79,6 @@ _HOME: Final = {name: module for module, names in _MODULES.items() for name in n
 
 
 def __getattr__(name: str) -> Any:
-    if name == "__version__":
-        from importlib.metadata import version
-
-        return version("fencelock")
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_HOME[name], __name__), name)

@@ -9,6 +9,8 @@ import time
 from dataclasses import dataclass
 from typing import Any, Final
 
+from .version import VERSION
+
 _OWNER_MAX: Final = 4096  # characters; ours are much shorter
 
 
@@ -17,8 +19,8 @@ class Contender:
     """A participant in a lock's queue; the first one owns the lock.
 
     `key`: its key, row or node on the server; `token`: its fencing token (0: none); `owner`: its own description, with
-    `instance`, `pid` and `thread` if it is one of ours; `waited_s`: how long it has been there, in seconds, by its own
-    clock; `ttl_left_s`: seconds until its lease ends unless it is renewed; `holds`: whether it owns the lock.
+    `instance`, `pid`, `thread` and the `version` of this library if it is one of ours; `waited_s`: how long it has been
+    there, in seconds, by its own clock; `ttl_left_s`: seconds until its lease ends unless it is renewed; `holds`: whether it owns the lock.
     """
 
     key: str
@@ -41,6 +43,7 @@ def describe(instance: str) -> str:
         "instance": instance,
         "pid": os.getpid(),
         "thread": whoami(),
+        "version": VERSION,
         "since": round(time.time(), 3),
     }
     return json.dumps(fields, separators=(",", ":"))

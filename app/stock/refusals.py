@@ -1,6 +1,6 @@
 """Messages for the operator when a store refuses: what has happened, and which command helps."""
 
-from app.stock.store import Fence
+from app.stock.store import LAYOUT, Fence
 
 
 def foreign(sku: str, seen: Fence, ours: Fence) -> str:
@@ -34,6 +34,14 @@ def behind(sku: str, entry: str = "an order") -> str:
 def changed(sku: str, stock: object) -> str:
     """Say that the stock is not what the decision was based on."""
     return f"the stock of {sku!r} was changed to {stock} between our read and our write"
+
+
+def newer(sku: str, layout: object) -> str:
+    """Say that a newer release has begun the item's sale."""
+    return (
+        f"the sale of {sku!r} was begun by a newer release, whose data this one can't read (layout {layout}, and "
+        f"{LAYOUT} is known here): sell it with that release"
+    )
 
 
 def half(sku: str, name: str) -> str:

@@ -18,6 +18,9 @@ from app.stock.orders import Event, EventKind, OrderChange, OrderState, Record, 
 
 DEFAULT_SKU: Final = "default"
 SKU_PATTERN: Final = r"[A-Za-z0-9._-]{1,64}"
+# Of all that is kept of an item, noted when its sale begins. A release whose data the one before could not read, or
+# would spoil, has a higher one: the one before then refuses the item. So begin no sale until all are upgraded.
+LAYOUT: Final = 1
 _SECRET_BYTES: Final = 16
 ERASED: Final = "erased"  # in the place of a buyer's name
 _SEQ_MAX: Final = 10**16 - 1

@@ -32,6 +32,9 @@ class RedisSystem(StoreSystem):
     def set_by_hand(self, sku: str, stock: int) -> None:
         self._client.set("stock" if sku == "default" else f"seckill:{{{sku}}}:stock", stock)
 
+    def note_layout(self, sku: str, layout: int) -> None:
+        assert self._client.hset(f"seckill:{{{sku}}}:fence", "layout", layout) == 0  # it was noted before
+
     def remove_by_hand(self, sku: str) -> None:
         self._client.delete("stock" if sku == "default" else f"seckill:{{{sku}}}:stock")
 
@@ -72,6 +75,9 @@ class MySqlSystem(StoreSystem):
 
     def set_by_hand(self, sku: str, stock: int) -> None:
         ask(self.server, "UPDATE seckill_items SET stock = %s WHERE sku = %s", args=(stock, sku))
+
+    def note_layout(self, sku: str, layout: int) -> None:
+        ask(self.server, "UPDATE seckill_items SET layout = %s WHERE sku = %s", args=(layout, sku))
 
     def copy(self) -> Callable[[], None]:
         kept = {name: ask(self.server, f"SELECT * FROM {name}") for name in self.tables}

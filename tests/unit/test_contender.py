@@ -12,7 +12,7 @@ from tests.harness.strangers import STRANGERS
 def test_what_we_write_is_read() -> None:
     """A contender's description is read completely, with the time for which it has been there."""
     owner, waited_s = parse_owner(describe("here"))
-    assert list(owner) == ["instance", "pid", "thread", "since"]
+    assert list(owner) == ["instance", "pid", "thread", "version", "since"]
     assert waited_s is not None
     assert 0 <= waited_s < 60
 

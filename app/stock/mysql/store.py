@@ -30,8 +30,9 @@ from app.stock.mysql import erase, holds, tables
 from app.stock.mysql.sweeper import Sweeper
 from app.stock.mysql.tables import ItemRow, Written
 from app.stock.orders import Event
-from app.stock.refusals import behind, changed, foreign, not_as_expected, superseded
+from app.stock.refusals import behind, changed, foreign, newer, not_as_expected, superseded
 from app.stock.store import (
+    LAYOUT,
     NO_TERMS,
     SKU_PATTERN,
     Ask,
@@ -119,6 +120,11 @@ class TransactionalStockStore(StockStore):
     def _refusal(self, item: ItemRow, fence: Fence, batch_id: str | None) -> FenceRefused | None:
         """The error that forbids writing `batch_id` under this fence, or None. No batch: the stock is being set."""
 
+    def _refused(self, item: ItemRow, fence: Fence, batch_id: str | None) -> StockError | None:
+        if item.layout > LAYOUT:
+            return StockCorrupt(newer(item.sku, item.layout))
+        return self._refusal(item, fence, batch_id)
+
     @abstractmethod
     def _version(self, item: ItemRow) -> str | None:
         """The version that a batch must give back."""
@@ -170,7 +176,7 @@ class TransactionalStockStore(StockStore):
         self, sku: str, seen: "_Seen", fence: Fence, batch_id: str, expected: tuple[Position, ...]
     ) -> Snapshot | StockError:
         item = seen.items.get(sku)
-        refusal = self._refusal(item, fence, batch_id) if item else None
+        refusal = self._refused(item, fence, batch_id) if item else None
         if refusal or sku in seen.lost:
             return refusal or seen.lost[sku]
         if item is None:
@@ -239,7 +245,7 @@ class TransactionalStockStore(StockStore):
             return _unknown(sku)
         if item.batch == batch.batch_id:
             return await tables.find_batch(call, sku, batch) or []
-        return self._refusal(item, fence, batch.batch_id) or StockChanged(changed(sku, item.stock))
+        return self._refused(item, fence, batch.batch_id) or StockChanged(changed(sku, item.stock))
 
     @override
     async def _find(self, sku: str, batch: Batch) -> list[str] | None:
@@ -263,7 +269,7 @@ class TransactionalStockStore(StockStore):
             await self._register(call, [sku], fence, None)
             items = await tables.find_items(call, [sku])
             item = items[sku]
-            refusal = self._refusal(item, fence, None)
+            refusal = self._refused(item, fence, None)
             if refusal is not None:
                 raise refusal
             if if_match is not None and if_match != (item.stock, item.lucky):
@@ -313,7 +319,7 @@ class TransactionalStockStore(StockStore):
             await tables.create_item(call, sku)
             await self._register(call, [sku], fence, None)
             item = (await tables.find_items(call, [sku]))[sku]
-            if refusal := self._refusal(item, fence, None):
+            if refusal := self._refused(item, fence, None):
                 raise refusal
             if (orders := await tables.count_orders(call, sku)) or item.lucky:
                 raise HasOrders(sku, orders)
@@ -476,7 +482,7 @@ class TransactionalStockStore(StockStore):
                 item = (await tables.find_items(call, [sku])).get(sku)
                 if item is None:
                     raise _unknown(sku)
-                if refusal := self._refusal(item, fence, None):
+                if refusal := self._refused(item, fence, None):
                     raise refusal
                 await tables.move_on(call, sku)
                 found = await erase.replace_name(call, sku, buyer)

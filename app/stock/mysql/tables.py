@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from app.errors import StockCorrupt
 from app.stock.orders import Event, EventKind, Record, Units
-from app.stock.store import Ask, Batch, Change, Fence, Order, Outbox, Settled, sale_of
+from app.stock.store import LAYOUT, Ask, Batch, Change, Fence, Order, Outbox, Settled, sale_of
 from app.stock.watermark import tag_of
 from fencelock.clients.mysql import DUPLICATE, GROUP, Call, Refused, group_of
 
@@ -32,7 +32,8 @@ SCHEMA: Final = (
     f"swept {_WHOLE} DEFAULT 0, epoch {_WHOLE} DEFAULT 0, source {_NAME}, token BIGINT UNSIGNED, "
     f"prepared VARBINARY(64), batch VARBINARY(64), version {_WHOLE} DEFAULT 0, "
     f"terms VARBINARY({TERMS_BYTES}) NOT NULL DEFAULT '', "
-    f"changed_at TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP, held {_WHOLE} DEFAULT 0) {_INNODB}",
+    f"changed_at TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP, held {_WHOLE} DEFAULT 0, "
+    f"layout {_WHOLE} DEFAULT {LAYOUT}) {_INNODB}",
     f"CREATE TABLE seckill_orders ({_OF_SALE}, entry {_WHOLE}, quantity {_WHOLE}, buyer {_NAME}, "
     f"idempotency_key {_NAME}, secret VARBINARY(32) NOT NULL, instance {_NAME} NOT NULL, token {_WHOLE}, "
     f"epoch {_WHOLE}, batch VARBINARY(64) NOT NULL, PRIMARY KEY (sku, sale, entry)) {_INNODB}",
@@ -66,7 +67,10 @@ SCHEMA: Final = (
     f"PRIMARY KEY (sku, sale, buyer)) {_INNODB}",
 )
 # Columns that the tables of an earlier release lack.
-COLUMNS: Final = (("seckill_items", "held", f"{_WHOLE} DEFAULT 0"),)
+COLUMNS: Final = (
+    ("seckill_items", "held", f"{_WHOLE} DEFAULT 0"),
+    ("seckill_items", "layout", f"{_WHOLE} DEFAULT 1"),
+)
 _ROWS_OF_SALES: Final = (
     *("seckill_orders", "seckill_buyers", "seckill_keys"),
     *("seckill_events", "seckill_records", "seckill_payments", "seckill_holders"),
@@ -111,13 +115,14 @@ class ItemRow:
     version: str
     changed_at: str
     held: int
+    layout: int
     now_ms: int
 
 
 _COLUMNS: Final = (
     "sku, stock, lucky, initial, last_entry, last_tag, generation, sale, swept, "
     "epoch, source, token, prepared, batch, terms, "
-    f"CAST(version AS CHAR), CAST(changed_at AS CHAR), held, {_NOW_US} DIV 1000"
+    f"CAST(version AS CHAR), CAST(changed_at AS CHAR), held, layout, {_NOW_US} DIV 1000"
 )
 
 
@@ -428,9 +433,9 @@ async def begin_generation(call: Call, sku: str, after: int) -> None:
 async def begin_sale(call: Call, sku: str) -> None:
     """Begin a sale: earlier sales of the item no longer count. See `sweep`."""
     await call.run(
-        "UPDATE seckill_items SET sale = generation, held = 0, lucky = 0, last_entry = 0, last_tag = '', batch = NULL "
-        "WHERE sku = %s",
-        (sku,),
+        "UPDATE seckill_items SET sale = generation, held = 0, lucky = 0, last_entry = 0, last_tag = '', batch = NULL, "
+        "layout = %s WHERE sku = %s",
+        (LAYOUT, sku),
     )
 
 

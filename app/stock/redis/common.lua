@@ -19,10 +19,10 @@ end
 -- the batch that may be written (`prepared`), the last one that was (`batch`), its first order and the last order of
 -- all, with its tag; the item's own terms, in JSON; the generation (when the sale began, in ms) and the epoch of the tokens;
 -- the units at the start; the units sold as of the end of the last write, with its batch; the units held; and the
--- entries of the journal that begin no order.
+-- entries of the journal that begin no order; and the layout of all this, 1 if it is not said.
 local FENCE = {
   "source", "token", "prepared", "batch", "first", "last", "tag", "terms", "generation", "epoch", "initial", "sold", "held",
-  "changes",
+  "changes", "layout",
 }
 
 local function read_fence(name)
@@ -44,7 +44,7 @@ end
 local function odd(fence)
   return not fence.source ~= not fence.token
     or not (whole_if_any(fence.token) and whole_if_any(fence.generation) and whole_if_any(fence.epoch))
-    or not (whole_if_any(fence.held) and whole_if_any(fence.changes))
+    or not (whole_if_any(fence.held) and whole_if_any(fence.changes) and whole_if_any(fence.layout))
 end
 
 -- Whether the last write ended half-way: it counts its units first, and notes them last. (Writes by other means don't
@@ -106,8 +106,12 @@ local function first_of(page)
   return page[1][1], ""
 end
 
--- The reason why a grant may not pass a fence: its token has another source, or a higher one was seen; else nothing.
-local function refuse_token(fence)
+-- The reason why a grant may not pass a fence: a newer release has begun the sale, its token has another source, or a
+-- higher one was seen; else nothing.
+local LAYOUT = 1 -- as in app/stock/store.py
+
+local function refuse(fence)
+  if tonumber(fence.layout or 1) > LAYOUT then return {"newer", fence.layout} end
   if fence.source and fence.source ~= request.source then return {"foreign", fence.source, fence.token} end
   if fence.token and tonumber(fence.token) > tonumber(request.token) then return {"stale", fence.token} end
 end

@@ -64,7 +64,7 @@ if request.step == "copy" then
   return {"ok", last, copied, numbers, names}
 end
 
-local refusal = refuse_token(fence)
+local refusal = refuse(fence)
 if refusal then return refusal end
 local may_not = forbidden(key)
 if may_not then return {"forbidden", may_not} end

@@ -20,7 +20,7 @@ from app.errors import (
     UnknownItem,
 )
 from app.stock.orders import Event, EventKind, OrderChange, OrderState, Record, Step, Units, to_json
-from app.stock.refusals import behind, changed, foreign, half, not_as_expected, superseded
+from app.stock.refusals import behind, changed, foreign, half, newer, not_as_expected, superseded
 from app.stock.store import (
     DEFAULT_SKU,
     SKU_PATTERN,
@@ -349,6 +349,8 @@ def refusal_of(sku: str, fence: Fence | None, answer: Sequence[Any]) -> StockErr
             error = StockBehind(behind(sku, details[0]))
         case "stale" if fence is not None:
             error = FenceRefused(superseded(sku, details[0], fence))
+        case "newer":
+            error = StockCorrupt(newer(sku, details[0]))
         case "changed":
             error = StockChanged(changed(sku, details[0]))
         case "half":

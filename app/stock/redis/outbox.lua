@@ -7,7 +7,7 @@
 local generation = redis.call("HGET", KEYS[1], "generation") or ""
 if generation ~= request.sale then return {"changed", generation} end
 local source, token, wish = unpack(redis.call("HMGET", KEYS[2], "source", "token", "wish"))
-local refusal = refuse_token({source = source, token = token})
+local refusal = refuse({source = source, token = token})
 if refusal then return refusal end
 redis.call("HSET", KEYS[2], "text", request.text, "source", request.source, "token", request.token)
 if wish and wish == request.wish then redis.call("HDEL", KEYS[2], "wish") end

@@ -72,7 +72,7 @@ end
 local function prepare(key, item)
   local fence = read_fence(key.fence)
   if odd(fence) then return {"corrupt", key.fence} end
-  local refusal = refuse_token(fence)
+  local refusal = refuse(fence)
   if refusal then return refusal end
   local lost = missing(key.orders, fence.generation, item.expected)
   if lost then return {"behind", lost} end

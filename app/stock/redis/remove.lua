@@ -7,7 +7,7 @@
 local key = keys_of_next_item()
 local fence = read_fence(key.fence)
 if odd(fence) then return {"corrupt", key.fence} end
-local refusal = refuse_token(fence)
+local refusal = refuse(fence)
 if refusal then return refusal end
 local may_not = forbidden(key)
 if may_not then return {"forbidden", may_not} end

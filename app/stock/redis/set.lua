@@ -12,7 +12,7 @@ local TEXTS = {paused = true, currency = true}
 local key = keys_of_next_item()
 local fence = read_fence(key.fence)
 if odd(fence) then return {"corrupt", key.fence} end
-local refusal = refuse_token(fence)
+local refusal = refuse(fence)
 if refusal then return refusal end
 local may_not = forbidden(key)
 if may_not then return {"forbidden", may_not} end
@@ -70,7 +70,7 @@ if request.new_sale then
   fence.batch = nil
 end
 if request.new_sale or not fence.generation then
-  redis.call("HSET", key.fence, "generation", next_generation(fence.generation, request.expected))
+  redis.call("HSET", key.fence, "generation", next_generation(fence.generation, request.expected), "layout", LAYOUT)
 end
 local initial = string.format("%.0f", tonumber(stock) + tonumber(held) + tonumber(lucky))
 redis.call("SET", key.stock, stock)

@@ -1,0 +1,5 @@
+"""The version of this library, as in its pyproject.toml."""
+
+from typing import Final
+
+VERSION: Final = "0.1.0"
