@@ -12,7 +12,7 @@ For tasks see `fencelock.aio`; for a store that checks the token, `fencelock.fen
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from .version import VERSION as __version__
+from .version import __version__ as __version__
 
 if TYPE_CHECKING:
     from .backend import AsyncLocks, Guarantees, LockBackend, Scope

@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 from typing import Any, Final
 
-from .version import VERSION
+from .version import __version__
 
 _OWNER_MAX: Final = 4096  # characters; ours are much shorter
 
@@ -20,7 +20,8 @@ class Contender:
 
     `key`: its key, row or node on the server; `token`: its fencing token (0: none); `owner`: its own description, with
     `instance`, `pid`, `thread` and the `version` of this library if it is one of ours; `waited_s`: how long it has been
-    there, in seconds, by its own clock; `ttl_left_s`: seconds until its lease ends unless it is renewed; `holds`: whether it owns the lock.
+    there, in seconds, by its own clock; `ttl_left_s`: seconds until its lease ends unless it is renewed; `holds`:
+    whether it owns the lock.
     """
 
     key: str
@@ -43,7 +44,7 @@ def describe(instance: str) -> str:
         "instance": instance,
         "pid": os.getpid(),
         "thread": whoami(),
-        "version": VERSION,
+        "version": __version__,
         "since": round(time.time(), 3),
     }
     return json.dumps(fields, separators=(",", ":"))
