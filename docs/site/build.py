@@ -30,6 +30,7 @@ OUTSIDE = {  # pages outside of docs/, and their places in the site
     "examples/README.md": "examples.md",
     "fencelock/README.md": "library.md",
 }
+DECISIONS = "docs/adr"  # a folder without an index, for which a page is written
 WORDS = {
     "en": {"language": "English", "index": "docs/README.md", "home": "Documentation", "more": "Project"},
     "zh": {"language": "中文", "index": "docs/zh/README.md", "home": "文档", "more": "项目"},
@@ -59,6 +60,11 @@ def shelves(index: str) -> dict[str, list[str]]:
     return found
 
 
+def title(path: str) -> str:
+    """Return the title of a page."""
+    return "Decisions" if path == DECISIONS else (ROOT / path).read_text().partition("\n")[0].removeprefix("# ")
+
+
 def language_of(place: str) -> str:
     """Return the language of a place in the site."""
     return "zh" if place.startswith("zh/") else "en"
@@ -68,18 +74,16 @@ class Site:
     """The sources of both languages, each in a folder, with their links changed."""
 
     def __init__(self, folder: Path, repository: str | None) -> None:
-        self.folder, self.repository, self.places = folder, repository, pages()
-        titles = []
-        for path, place in self.places.items():
-            text = (ROOT / path).read_text()
-            parts = FENCED.split(text)
+        self.folder, self.repository = folder, repository
+        self.places = pages() | {DECISIONS: "adr/index.md"}
+        for path, place in pages().items():
+            parts = FENCED.split((ROOT / path).read_text())
             parts[::2] = [LINK.sub(functools.partial(self._link, path), part) for part in parts[::2]]
             self.write(place, "".join(parts))
-            if path.startswith("docs/adr/"):
-                titles.append(f"- [{text.partition(chr(10))[0].removeprefix('# ')}]({posixpath.basename(path)})\n")
-        self.places["docs/adr"] = "adr/index.md"
+        decisions = [path for path in pages() if path.startswith(f"{DECISIONS}/")]
+        entries = "".join(f"- [{title(path)}]({posixpath.basename(path)})\n" for path in decisions)
         self.write(
-            "adr/index.md", f"# Decisions\n\nWhy it is done this way, and what was rejected.\n\n{''.join(titles)}"
+            "adr/index.md", f"# {title(DECISIONS)}\n\nWhy it is done this way, and what was rejected.\n\n{entries}"
         )
         for file in (*HERE.glob("*.css"), *HERE.glob("iframe-worker*")):
             self.write(file.name, file.read_bytes())
@@ -97,15 +101,15 @@ class Site:
         mine = {path: place for path, place in self.places.items() if language_of(place) == language}
         nav: list[Any] = [{words["home"]: "index.md"}]
         left = mine.keys() - {words["index"]}
-        for title, paths in shelves(words["index"]).items():
+        for shelf, paths in shelves(words["index"]).items():
             entries: list[Any] = []
             for path in paths:
                 page = path if path in mine else f"{path}/README.md"
                 below = [one for one in mine if one.startswith(f"{page}/")]
                 left -= {page, *below}
                 places = [mine[one].removeprefix("zh/") for one in (page, *below)]
-                entries.append({"Decisions": places} if below else places[0])
-            nav.append({title: entries})
+                entries.append({title(page): places} if below else places[0])
+            nav.append({shelf: entries})
         nav.append({words["more"]: [mine[path].removeprefix("zh/") for path in mine if path in left]})
         found: dict[str, Any] = tomllib.loads((HERE / "zensical.toml").read_text())["project"]
         found |= {"docs_dir": language, "site_dir": f"site/{language}", "nav": nav, "repo_url": self.repository}
@@ -131,8 +135,11 @@ class Site:
         if not name or name.startswith("https:"):
             return match[0]
         here, path = self.places[page], posixpath.normpath(posixpath.join(posixpath.dirname(page), name))
-        place = "adr/index.md" if path == "docs/adr" else self.places.get(path) or self.places.get(f"{path}/README.md")
-        if place:
+        before = match[1]
+        page = path if path in self.places else f"{path}/README.md"
+        if place := self.places.get(page):
+            if match["label"] in (name, posixpath.basename(name)):
+                before = f"[{title(page)}]("  # a site calls its pages by their titles
             place = place if language_of(place) == language_of(here) else html(place)
         elif path.startswith("docs/") and Path(path).suffix in (".svg", ".png", ".webp"):
             place = path.removeprefix("docs/")
@@ -146,7 +153,7 @@ class Site:
         else:
             place = f"source/{path}.txt"
             self.write(place, (ROOT / path).read_bytes())
-        return f"{match[1]}{posixpath.relpath(place, posixpath.dirname(here))}{hash_}{anchor}{match[4]}"
+        return f"{before}{posixpath.relpath(place, posixpath.dirname(here))}{hash_}{anchor}{match[4]}"
 
 
 def html(place: str) -> str:
@@ -159,14 +166,15 @@ def build(into: Path, repository: str | None) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         site = Site(folder, repository)
-        shutil.rmtree(into, ignore_errors=True)
-        for language, target in (("en", into), ("zh", into / "zh")):
+        for language in WORDS:
             config = folder / f"{language}.yml"  # JSON is YAML
             config.write_text(json.dumps(site.settings(language)))
             program = [sys.executable, "-m", "zensical", "build", "--strict", "--config-file", str(config)]
             if status := subprocess.run(program).returncode:
                 sys.exit(status)
-            shutil.copytree(folder / "site" / language, target)
+        shutil.rmtree(into, ignore_errors=True)
+        shutil.copytree(folder / "site" / "en", into)
+        shutil.copytree(folder / "site" / "zh", into / "zh")
 
 
 def main() -> None:
