@@ -73,8 +73,8 @@ def language_of(place: str) -> str:
 class Site:
     """The sources of both languages, each in a folder, with their links changed."""
 
-    def __init__(self, folder: Path, repository: str | None) -> None:
-        self.folder, self.repository = folder, repository
+    def __init__(self, folder: Path, repository: str | None = None, url: str | None = None) -> None:
+        self.folder, self.repository, self.url = folder, repository, url
         self.places = pages() | {DECISIONS: "adr/index.md"}
         for path, place in pages().items():
             parts = FENCED.split((ROOT / path).read_text())
@@ -85,7 +85,7 @@ class Site:
         self.write(
             "adr/index.md", f"# {title(DECISIONS)}\n\nWhy it is done this way, and what was rejected.\n\n{entries}"
         )
-        for file in (*HERE.glob("*.css"), *HERE.glob("iframe-worker*")):
+        for file in (*HERE.glob("*.css"), *HERE.glob("iframe-worker*"), ROOT / "app" / "web" / "static" / "icon.svg"):
             self.write(file.name, file.read_bytes())
             self.write(f"zh/{file.name}", file.read_bytes())
 
@@ -112,7 +112,8 @@ class Site:
             nav.append({shelf: entries})
         nav.append({words["more"]: [mine[path].removeprefix("zh/") for path in mine if path in left]})
         found: dict[str, Any] = tomllib.loads((HERE / "zensical.toml").read_text())["project"]
-        found |= {"docs_dir": language, "site_dir": f"site/{language}", "nav": nav, "repo_url": self.repository}
+        found |= {"docs_dir": language, "site_dir": f"site/{language}", "nav": nav}
+        found["site_url"] = self.url and self.url + ("zh/" if language == "zh" else "")
         found["theme"] |= {"language": language, "custom_dir": str(HERE / "overrides")}
         up = "../" if language == "zh" else ""
         twins = {  # the same page in the other language
@@ -161,11 +162,11 @@ def html(place: str) -> str:
     return place.removesuffix(".md") + ".html"
 
 
-def build(into: Path, repository: str | None) -> None:
+def build(into: Path, repository: str | None = None, url: str | None = None) -> None:
     """Build the site of both languages into a folder. Ends the program if there is a warning."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        site = Site(folder, repository)
+        site = Site(folder, repository, url)
         for language in WORDS:
             config = folder / f"{language}.yml"  # JSON is YAML
             config.write_text(json.dumps(site.settings(language)))
@@ -185,9 +186,10 @@ def main() -> None:
     parser.add_argument(
         "--repository", default=place and f"https://github.com/{place}", help="where links to code lead"
     )
+    parser.add_argument("--url", help="where the site will be, with a / at its end; its page for 404 needs it")
     parser.add_argument("--serve", action="store_true", help="then show it, until Ctrl-C")
     asked = parser.parse_args()
-    build(asked.into, asked.repository)
+    build(asked.into, asked.repository, asked.url)
     if asked.serve:
         handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=asked.into)
         with http.server.ThreadingHTTPServer(("127.0.0.1", 8000), handler) as server:

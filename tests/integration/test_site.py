@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import os
 import re
 import subprocess
 import sys
@@ -47,7 +48,8 @@ class Page(HTMLParser):
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site") / "site"
-    done = subprocess.run([sys.executable, BUILD, "--into", folder], capture_output=True, text=True)
+    quiet = {name: value for name, value in os.environ.items() if name != "GITHUB_REPOSITORY"}
+    done = subprocess.run([sys.executable, BUILD, "--into", folder], env=quiet, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder
 
@@ -103,6 +105,16 @@ def test_the_search_knows_all_pages(built: Path) -> None:
         place = site.html(site.pages()[last].removeprefix("zh/"))
         assert any(item["location"].startswith(place) and word in item["text"] for item in items), (place, word)
         assert word in (built / folder / "search.js").read_text()
+
+
+def test_links_to_code_lead_to_the_repository(built: Path, tmp_path: Path) -> None:
+    """A file of the code is a copy in the site, or a link to the repository where its URL is known."""
+    copy = built / "source" / "examples" / "nginx.conf.txt"
+    assert copy.read_bytes() == (ROOT / "examples" / "nginx.conf").read_bytes()
+    site.Site(tmp_path, "https://example.org/shop")
+    assert (
+        "](https://example.org/shop/blob/HEAD/examples/nginx.conf)" in (tmp_path / "en" / "operations.md").read_text()
+    )
 
 
 def parts(text: str) -> Iterator[tuple[str, list[str]]]:
