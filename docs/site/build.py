@@ -5,6 +5,7 @@ something else leads to the repository, if its URL is known, or to a copy of the
 """
 
 import argparse
+import contextlib
 import functools
 import http.server
 import json
@@ -194,7 +195,8 @@ def main() -> None:
         handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=asked.into)
         with http.server.ThreadingHTTPServer(("127.0.0.1", 8000), handler) as server:
             print(f"http://127.0.0.1:{server.server_port}/")
-            server.serve_forever()
+            with contextlib.suppress(KeyboardInterrupt):
+                server.serve_forever()
     else:
         print(asked.into / "index.html")
 
