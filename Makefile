@@ -8,11 +8,12 @@
 # make soak     an hour of sales beside faults: do memory, files, threads, leases, keys or connections grow? ARGS="--help" for its options
 # make check    format, lint, types, import rules, and how much there is of it (tests/ratchet.toml)
 # make format   formats the code
-# make docs     what is generated: tables in docs, docs/fencelock.md, .env.example
+# make docs     what is generated: tables in docs, docs/fencelock.md, docs/http.md, .env.example
+# make site     docs as a site in build/site, which needs no server; ARGS=--serve shows it, until Ctrl-C
 # make screenshots   the pictures in the README; needs Chromium
 # make lock     requirements.lock anew: what the container installs, with hashes
 # make audit    known vulnerabilities in what is locked (asks PyPI)
-# make clean    removes .venv and the caches
+# make clean    removes .venv, build and the caches
 
 PYTHON ?= python3
 VENV := .venv
@@ -20,7 +21,7 @@ BIN := $(VENV)/bin
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up cluster torture bench soak test test-all check format docs screenshots lock audit clean
+.PHONY: help demo up cluster torture bench soak test test-all check format docs site screenshots lock audit clean
 
 help:
 	@sed -n 's/^# \(make.*\)/\1/p' Makefile
@@ -71,6 +72,9 @@ format: $(VENV)/.dev
 docs: $(VENV)/.dev
 	@$(BIN)/python docs/generate.py
 
+site: $(VENV)/.dev
+	@$(BIN)/python docs/site/build.py $(ARGS)
+
 screenshots: $(VENV)/.dev
 	@$(BIN)/python docs/screenshots.py
 
@@ -82,7 +86,7 @@ audit: $(VENV)/.dev
 	@$(BIN)/pip-audit --strict --disable-pip --require-hashes -r requirements.lock
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "seckill needs Python 3.11 or newer, and this is " + sys.version.split()[0] + "; try make PYTHON=python3.13")'

@@ -1,7 +1,8 @@
-"""Writes texts that must agree with the code (`make docs`): `.env.example`, tables in docs, fencelock's reference."""
+"""Writes texts that must agree with the code (`make docs`): `.env.example`, tables in docs, the references of HTTP and fencelock."""
 
 import ast
 import inspect
+import json
 import re
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -17,6 +18,7 @@ from pydantic import SecretStr
 
 import fencelock.fence
 from app.errors import StockBehind
+from app.main import create_app
 from app.settings import PREFIX, Settings
 from app.telemetry.metrics import OUTBOX, Metrics
 from fencelock.registry import CLASSES, backend_class, scheme_of
@@ -156,7 +158,11 @@ def documents() -> dict[Path, str]:
         "torture.md": {"faults": faults, "bugs": bugs},
         "model.md": {"mechanisms": lambda: mechanisms(Protocol), "mechanisms of money": lambda: mechanisms(Money)},
     }
-    found = {ROOT / ".env.example": env_example(), ROOT / "docs" / "fencelock.md": reference()}
+    found = {
+        ROOT / ".env.example": env_example(),
+        ROOT / "docs" / "fencelock.md": reference(),
+        ROOT / "docs" / "http.md": http(),
+    }
     for name, parts in tables.items():
         text = (ROOT / "docs" / name).read_text()
         for what, table in parts.items():
@@ -192,6 +198,122 @@ def _default(default: object) -> str:
     if isinstance(default, list):
         return ",".join(default)
     return f"{default:.3g}" if isinstance(default, float) else str(default)
+
+
+# -- the reference of HTTP -------------------------------------------------------------------------------------------
+
+
+def http() -> str:
+    """Return the OpenAPI document of an instance as a page."""
+    document = create_app(Settings(_env_file=None)).openapi()
+    by_tag: dict[str, dict[str, dict[str, Any]]] = {}  # tag, then path with methods
+    meanings: dict[str, dict[str, None]] = {}
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            of_tag = by_tag.setdefault(operation["tags"][0], {})
+            twin = next((name for name, one in of_tag.items() if name.endswith(path) and _same(one, operation)), None)
+            of_tag[f"{method.upper()} or {twin}" if twin else f"{method.upper()} {path}"] = of_tag.pop(
+                twin or "", operation
+            )
+            for status, answer in operation["responses"].items():
+                if status >= "400":
+                    meanings.setdefault(status, {})[answer["description"]] = None
+    lines = [
+        "# HTTP: reference",
+        "",
+        "Each endpoint as `/openapi.json` of an instance has it. `make docs` writes this page from the code.",
+        "[commands.md](commands.md#http) and [holds.md](holds.md) show how the endpoints are used.",
+        *("", "## Errors", "", "| status | what it means |", "|---|---|"),
+        *(f"| {status} | {'; or: '.join(meanings[status])} |" for status in sorted(meanings)),
+        *("", "Their body is a [`Problem`](#problem)."),
+    ]
+    for tag, operations in by_tag.items():
+        lines += ["", f"## {tag.capitalize()}"]
+        for name, operation in operations.items():
+            lines += ["", f"### `{name}`", "", *operation["description"].splitlines()]
+            if "security" in operation:
+                lines += ["", "For operators: `Authorization: Bearer` and a token."]
+            lines += ["", *_table(_parameters(operation)), "", _answers(operation)]
+    lines += ["", "## Types"]
+    for name, schema in sorted(document["components"]["schemas"].items()):
+        fields = _table(_fields(schema), "field") if "properties" in schema else [f"One of {_type(schema)}."]
+        lines += ["", f"### {name}", "", schema.get("description", ""), "", *fields]
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)) + "\n"
+
+
+def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    return {**one, "operationId": ""} == {**other, "operationId": ""}
+
+
+def _parameters(operation: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """Return the parameters of an endpoint and the fields of its body: name, type and place, description."""
+    rows = []
+    for one in operation.get("parameters", []):
+        kind = _type(one["schema"]) + _optional(one["schema"], one["required"])
+        rows.append((one["name"], f"{kind}, in the {one['in']}", one.get("description", "")))
+    for content in operation.get("requestBody", {}).get("content", {}).values():
+        schema = content["schema"]
+        fields = _fields(schema) if "properties" in schema else [("(all of it)", _type(schema), "")]
+        rows += [(name, f"{kind}, in the body", text) for name, kind, text in fields]
+    return rows
+
+
+def _fields(schema: dict[str, Any], before: str = "") -> list[tuple[str, str, str]]:
+    """Return the fields of an object, with those of the objects in it."""
+    rows = []
+    for name, field in schema["properties"].items():
+        if "properties" in field:
+            rows += _fields(field, f"{before}{name}.")
+        else:
+            kind = _type(field) + _optional(field, name in schema.get("required", []))
+            rows.append((before + name, kind, field.get("description", "")))
+    return rows
+
+
+def _optional(schema: dict[str, Any], required: bool) -> str:
+    default = schema.get("default")
+    return (
+        "" if required else ", optional" if default in (None, "") else f", else `{json.dumps(default).strip(chr(34))}`"
+    )
+
+
+def _table(rows: list[tuple[str, str, str]], what: str = "parameter") -> list[str]:
+    """Return rows as a Markdown table, and none as nothing."""
+    head = [f"| {what} | type | what it is |", "|---|---|---|"] if rows else []
+    return [*head, *(f"| `{name}` | {kind} | {text} |" for name, kind, text in rows)]
+
+
+def _answers(operation: dict[str, Any]) -> str:
+    """Return the answers of an endpoint as a sentence."""
+    good, bad = [], []
+    for status, answer in sorted(operation["responses"].items()):
+        kinds = [_type(content["schema"]) for content in answer.get("content", {}).values() if content.get("schema")]
+        headers = [f"`{name}`" for name in answer.get("headers", {})]
+        if kinds == ["[`Problem`](#problem)"]:
+            bad.append(status)
+        else:
+            told = " or ".join(kinds) or ", ".join(answer.get("content", ["nothing"]))
+            good.append(f"{status}: {told}" + (f", with {', '.join(headers)}" if headers else ""))
+    return f"Answers {'; '.join(good)}" + (f". Errors: {', '.join(bad)}." if bad else ".")
+
+
+def _type(schema: dict[str, Any]) -> str:
+    """Return a type of JSON in words."""
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        return f"[`{name}`](#{name.lower()})"
+    if "enum" in schema or "const" in schema:
+        return ", ".join(f"`{one}`" for one in schema.get("enum", [schema.get("const")]))
+    if "anyOf" in schema and "properties" not in schema:
+        return " or ".join(_type(one) for one in schema["anyOf"])
+    if schema.get("type") == "array":
+        return f"list of {_type(schema.get('items', {}))}"
+    if isinstance(schema.get("additionalProperties"), dict):
+        return f"object of {_type(schema['additionalProperties'])}"
+    least, most = (f"{schema[key]:,.0f}" if key in schema else "" for key in ("minimum", "maximum"))
+    return (
+        f"{schema.get('type', 'anything')}{f', {least} to {most}' if most else f', {least} or more' if least else ''}"
+    )
 
 
 # -- the reference of fencelock --------------------------------------------------------------------------------------
