@@ -426,7 +426,12 @@ def _manifests() -> str:
     done = helm("template", "seckill", CHART, "--skip-tests", "--skip-schema-validation")
     if done.returncode:
         raise RuntimeError(done.stderr)
-    ours = re.sub(r"^ *(?:helm\.sh/chart|app\.kubernetes\.io/managed-by): .+\n|^# Source: .+\n", "", done.stdout, flags=re.MULTILINE)
+    ours = re.sub(
+        r"^ *(?:helm\.sh/chart|app\.kubernetes\.io/managed-by): .+\n|^# Source: .+\n",
+        "",
+        done.stdout,
+        flags=re.MULTILINE,
+    )
     return (
         "# Made from deploy/helm/seckill with its default values (`make docs`). Change the chart, or this copy of yours:\n"
         "# the image, and the Secret. `kubectl apply -n NAMESPACE -f servers.yaml -f seckill.yaml`\n" + ours
