@@ -421,6 +421,7 @@ def _property(of: dict[str, Any]) -> dict[str, Any]:
     return {name: kinds[0][name] for name in bounds if name in kinds[0]}
 
 
+@cache
 def _manifests() -> str:
     """Return what the chart makes of its default values, for those without Helm."""
     done = helm("template", "seckill", CHART, "--skip-tests", "--skip-schema-validation")

@@ -10,6 +10,7 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,8 +25,12 @@ from app.web import catalogue
 from app.web.operator_routes import is_hidden
 from app.wiring import check_together
 from fencelock.url import LockUrl
+from lab.servers import EtcdMember, Valkey
+from lab.servers.process import free_port
 from tests.harness.monitoring import ALERTS, DASHBOARD, ROOT, generate, used
 from tests.harness.servers import optional_server
+from tests.harness.shop import Instance
+from tests.harness.waiting import eventually
 
 CHART = ROOT / "deploy" / "helm" / "seckill"
 KUBERNETES = ROOT / "deploy" / "kubernetes"
@@ -127,7 +132,7 @@ def settings_of(found: dict[str, str]) -> Settings:
     return Settings(_env_file=None, **ours)  # type: ignore[arg-type]
 
 
-# What the Secrets have that the examples name.
+# The contents of the Secrets that the examples name.
 OF_OTHERS = {
     "mysql": {
         "SECKILL_LOCK": "mysql+row://seckill:p@mysql.databases:3306/shop",
@@ -183,7 +188,7 @@ def test_the_oldest_version_is_the_one_that_is_tested() -> None:
 
 
 def test_a_package_has_all_that_it_needs(tmp_path: Path) -> None:
-    """What `helm package` makes renders the same as the folder, and is of the version of the service."""
+    """A package renders the same as the folder, and has the version of the service."""
     assert helm("package", CHART, "--destination", tmp_path).returncode == 0
     [package] = tmp_path.iterdir()
     version = re.search(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
@@ -385,9 +390,7 @@ def test_the_network_policy_lets_instances_reach_their_servers(case: str) -> Non
 )
 def test_ports_are_read_from_urls(lock: str, store: str, ports: set[int]) -> None:
     """Without rules of one's own the policy allows the ports that the URLs name, or the usual ones of their systems."""
-    objects = template(
-        f"--set-json=lock={json.dumps({'url': lock})}", f"--set-json=store={json.dumps({'url': store})}"
-    )
+    objects = template(f"--set-json=lock={json.dumps({'url': lock})}", f"--set-json=store={json.dumps({'url': store})}")
     [policy] = of_kind(objects, "NetworkPolicy")
     assert {port["port"] for port in policy["spec"]["egress"][1]["ports"]} == ports
 
@@ -403,6 +406,27 @@ def test_live_pages_are_not_buffered() -> None:
         > Settings.model_fields["purchase_timeout_ms"].default / 1000
     )
     assert ingress["spec"]["tls"] == [{"secretName": "sale-shop-example-tls", "hosts": ["sale.shop.example"]}]
+
+
+def test_an_instance_starts_with_what_the_chart_gives_it(etcd: EtcdMember, valkey: Valkey) -> None:
+    """Before anything is on sale it is ready, as `helm test` asks; the buyers' port has nothing of the operator's."""
+    objects, operator = rendered(DEFAULT), free_port()
+    given = {name.removeprefix(PREFIX).lower(): value for name, value in environment(objects).items()}
+    given |= {"operator_port": str(operator)}
+    for name in ("port", "lock", "store", "host"):
+        del given[name]
+    [test] = of_kind(objects, "Pod")
+    program = test["spec"]["containers"][0]["args"][0].replace('"seckill-operator", 8081', f'"127.0.0.1", {operator}')
+    with Instance(etcd.endpoint, valkey.url, wait_ready=False, **given) as one:
+
+        def asked() -> "subprocess.CompletedProcess[str]":
+            return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30)
+
+        eventually(lambda: asked().returncode == 0, "ready")
+        assert json.loads(asked().stdout)["instance"] == given["instance"]
+        assert one.get("/healthz") == (200, "ok")
+        assert one.get("/")[0] == 200
+        assert {one.get(path)[0] for path in ("/readyz", "/metrics", "/control", "/orders")} == {404}
 
 
 # -- the settings ----------------------------------------------------------------------------------------------------
@@ -491,7 +515,7 @@ def test_a_change_of_the_configuration_rolls(change: str) -> None:
 
 
 def test_the_catalogue_is_read_as_it_is_mounted(tmp_path: Path) -> None:
-    """What is mounted is what the service reads: the file that the variable names, with the picture beside it."""
+    """The service reads the file that the variable names, with the picture beside it, through the links of a mount."""
     objects = rendered("ingress-tls")
     deployment, container = instance(objects)
     [mount] = [one for one in container["volumeMounts"] if one["name"] == "catalogue"]

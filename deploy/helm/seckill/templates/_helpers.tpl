@@ -26,7 +26,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 {{- end }}
 
-{{/* What every container may do: nothing but run. */}}
+{{/* A container may do nothing but run. */}}
 {{- define "seckill.container.security" -}}
 allowPrivilegeEscalation: false
 readOnlyRootFilesystem: true
@@ -80,7 +80,7 @@ seccompProfile:
 {{- keys $ports | sortAlpha | join "\n" }}
 {{- end }}
 
-{{/* Values that each are possible, and together are not. */}}
+{{/* Fails with a sentence for values that each are possible, and together are not. */}}
 {{- define "seckill.check" -}}
 {{- $detected := mul (include "seckill.ready.period" .) (include "seckill.ready.failures" .) }}
 {{- $settings := .Values.settings }}
