@@ -20,7 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from pydantic import SecretStr
 
 import fencelock.fence
-from app.errors import StockBehind
+from app.errors import ConfigurationError, StockBehind
 from app.settings import PREFIX, Settings
 from app.telemetry.metrics import OUTBOX, Metrics
 from fencelock.registry import CLASSES, backend_class, scheme_of
@@ -365,8 +365,10 @@ OF_THE_CHART = {"port", "operator_port", "instance", "catalogue", "traces", "loc
 
 
 def helm(*arguments: str | Path) -> "subprocess.CompletedProcess[str]":
-    """Run Helm, which the extra `dev` installs beside Python."""
-    program = shutil.which("helm", path=str(Path(sys.executable).parent)) or "helm"
+    """Run Helm: the one that the extra `dev` installs beside Python, or the user's. Raises `ConfigurationError`."""
+    program = shutil.which("helm", path=str(Path(sys.executable).parent)) or shutil.which("helm")
+    if program is None:
+        raise ConfigurationError("helm is not on PATH: https://helm.sh/docs/intro/install")
     return subprocess.run([program, *arguments], capture_output=True, text=True, timeout=60)
 
 
@@ -423,8 +425,11 @@ def _property(of: dict[str, Any]) -> dict[str, Any]:
 
 @cache
 def _manifests() -> str:
-    """Return what the chart makes of its default values, for those without Helm."""
-    done = helm("template", "seckill", CHART, "--skip-tests", "--skip-schema-validation")
+    """Return what the chart makes of its default values, for those without Helm; without Helm, what is there."""
+    try:
+        done = helm("template", "seckill", CHART, "--skip-tests", "--skip-schema-validation")
+    except ConfigurationError:
+        return (ROOT / "deploy" / "kubernetes" / "seckill.yaml").read_text()
     if done.returncode:
         raise RuntimeError(done.stderr)
     ours = re.sub(

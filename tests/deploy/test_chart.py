@@ -28,7 +28,7 @@ from fencelock.url import LockUrl
 from lab.servers import EtcdMember, Valkey
 from lab.servers.process import free_port
 from tests.harness.monitoring import ALERTS, DASHBOARD, ROOT, generate, used
-from tests.harness.servers import optional_server
+from tests.harness.servers import optional, optional_server
 from tests.harness.shop import Instance
 from tests.harness.waiting import eventually
 
@@ -53,8 +53,7 @@ def loaded(text: str) -> list[Object]:
 
 
 def helm(*arguments: str | Path) -> "subprocess.CompletedProcess[str]":
-    done: subprocess.CompletedProcess[str] = generate.helm(*arguments)
-    return done
+    return optional(lambda: generate.helm(*arguments))
 
 
 def template(*arguments: str | Path, release: str = "seckill") -> list[Object]:
