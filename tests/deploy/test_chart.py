@@ -10,7 +10,6 @@ import json
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,12 +24,8 @@ from app.web import catalogue
 from app.web.operator_routes import is_hidden
 from app.wiring import check_together
 from fencelock.url import LockUrl
-from lab.servers import EtcdMember, Valkey
-from lab.servers.process import free_port
 from tests.harness.monitoring import ALERTS, DASHBOARD, ROOT, generate, used
 from tests.harness.servers import optional, optional_server
-from tests.harness.shop import Instance
-from tests.harness.waiting import eventually
 
 CHART = ROOT / "deploy" / "helm" / "seckill"
 KUBERNETES = ROOT / "deploy" / "kubernetes"
@@ -405,27 +400,6 @@ def test_live_pages_are_not_buffered() -> None:
         > Settings.model_fields["purchase_timeout_ms"].default / 1000
     )
     assert ingress["spec"]["tls"] == [{"secretName": "sale-shop-example-tls", "hosts": ["sale.shop.example"]}]
-
-
-def test_an_instance_starts_with_what_the_chart_gives_it(etcd: EtcdMember, valkey: Valkey) -> None:
-    """Before anything is on sale it is ready, as `helm test` asks; the buyers' port has nothing of the operator's."""
-    objects, operator = rendered(DEFAULT), free_port()
-    given = {name.removeprefix(PREFIX).lower(): value for name, value in environment(objects).items()}
-    given |= {"operator_port": str(operator)}
-    for name in ("port", "lock", "store", "host"):
-        del given[name]
-    [test] = of_kind(objects, "Pod")
-    program = test["spec"]["containers"][0]["args"][0].replace('"seckill-operator", 8081', f'"127.0.0.1", {operator}')
-    with Instance(etcd.endpoint, valkey.url, wait_ready=False, **given) as one:
-
-        def asked() -> "subprocess.CompletedProcess[str]":
-            return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30)
-
-        eventually(lambda: asked().returncode == 0, "ready")
-        assert json.loads(asked().stdout)["instance"] == given["instance"]
-        assert one.get("/healthz") == (200, "ok")
-        assert one.get("/")[0] == 200
-        assert {one.get(path)[0] for path in ("/readyz", "/metrics", "/control", "/orders")} == {404}
 
 
 # -- the settings ----------------------------------------------------------------------------------------------------
