@@ -107,3 +107,4 @@ def test_a_sale_runs_as_it_is_deployed() -> None:
         assert exec_.returncode == 0, exec_.stdout + exec_.stderr
         status, level = instance.get("/stock")
         assert (status, level["stock"]) == (200, 3)
+        instance.kill()  # or else it goes on for as long as a balancer needs to notice
