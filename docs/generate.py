@@ -4,6 +4,9 @@ import ast
 import inspect
 import json
 import re
+import shutil
+import subprocess
+import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from functools import cache
@@ -17,7 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from pydantic import SecretStr
 
 import fencelock.fence
-from app.errors import StockBehind
+from app.errors import ConfigurationError, StockBehind
 from app.main import create_app
 from app.settings import PREFIX, Settings
 from app.telemetry.metrics import OUTBOX, Metrics
@@ -29,6 +32,7 @@ from lab.torture.bugs import BUGS
 from lab.torture.nemesis import KINDS, SEVERAL
 
 ROOT = Path(__file__).parents[1]
+CHART = ROOT / "deploy" / "helm" / "seckill"
 
 
 def defaults() -> dict[str, list[tuple[str, str, str]]]:
@@ -156,12 +160,14 @@ def documents() -> dict[Path, str]:
         "locks.md": {"guarantees": locks},
         "operations.md": {"metrics": metrics, "alerts": alerts},
         "torture.md": {"faults": faults, "bugs": bugs},
+        "kubernetes.md": {"values": values},
         "model.md": {"mechanisms": lambda: mechanisms(Protocol), "mechanisms of money": lambda: mechanisms(Money)},
     }
     found = {
         ROOT / ".env.example": env_example(),
         ROOT / "docs" / "fencelock.md": reference(),
         ROOT / "docs" / "http.md": http(),
+        **deployment(),
     }
     for name, parts in tables.items():
         text = (ROOT / "docs" / name).read_text()
@@ -472,6 +478,92 @@ def _tidied(signature: str) -> str:
     bare = re.sub(r"(: |-> |\[)'([\w.\[\], |]+)'", r"\1\2", signature)
     spaced = re.sub(r"(: [\w\[\], |.]+)(?<! )=(?!=)", r"\1 = ", bare)
     return re.sub(r"'([^'\"]*)'", r'"\1"', spaced)
+
+
+# -- the chart -------------------------------------------------------------------------------------------------------
+
+# Settings that the chart itself gives each instance.
+OF_THE_CHART = {"port", "operator_port", "instance", "catalogue", "traces", "lock", "store"}
+
+
+def helm(*arguments: str | Path) -> "subprocess.CompletedProcess[str]":
+    """Run Helm: the one that the extra `dev` installs beside Python, or the user's. Raises `ConfigurationError`."""
+    program = shutil.which("helm", path=str(Path(sys.executable).parent)) or shutil.which("helm")
+    if program is None:
+        raise ConfigurationError("helm is not on PATH: https://helm.sh/docs/intro/install")
+    return subprocess.run([program, *arguments], capture_output=True, text=True, timeout=60)
+
+
+def deployment() -> dict[Path, str]:
+    """Return the files in deploy that are made of others: a chart reads only its own folder, so it has copies."""
+    return {
+        CHART / "files" / "alerts.yml": (ROOT / "monitoring" / "alerts.yml").read_text(),
+        CHART / "files" / "dashboard.json": (ROOT / "monitoring/grafana/dashboards/seckill.json").read_text(),
+        CHART / "values.schema.json": _schema(),
+        ROOT / "deploy" / "kubernetes" / "seckill.yaml": _manifests(),
+    }
+
+
+def values() -> str:
+    """Return the chart's values as a Markdown table: each one that has a comment, and its default."""
+    rows: list[str] = []
+    path: list[str] = []
+    said = ""
+    given = yaml.safe_load((CHART / "values.yaml").read_text())
+    for line in (CHART / "values.yaml").read_text().splitlines()[1:]:
+        if comment := re.match(r" *# (.+)", line):
+            said = comment[1]
+        elif key := re.match(r"( *)([\w.-]+):", line):
+            path = [*path[: len(key[1]) // 2], key[2]]
+            if said:
+                value = given
+                for part in path:
+                    value = value[part]
+                shown = "" if value and isinstance(value, dict | list) else f"`{json.dumps(value)}`"
+                rows.append(f"| `{'.'.join(path)}` | {shown} | {said} |")
+            said = ""
+    return "\n".join(["| value | default | what it is |", "|---|---|---|", *rows])
+
+
+def _schema() -> str:
+    """Return the schema of the chart's values, with the settings that there are."""
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    own = Settings.model_json_schema()
+    for part in ("settings", "secrets"):
+        schema["properties"][part]["properties"] = {
+            PREFIX + name.upper(): _property(of | own["$defs"].get(of.get("$ref", "").rpartition("/")[2], {}))
+            for name, of in own["properties"].items()
+            if name not in OF_THE_CHART and (part == "secrets") == ("password" in json.dumps(of))
+        }
+    return json.dumps(schema, indent=2) + "\n"
+
+
+def _property(of: dict[str, Any]) -> dict[str, Any]:
+    """Return a setting's schema without what Helm has no use for; a text may be empty, if the setting may be unset."""
+    kinds = [kind for kind in of.get("anyOf", [of]) if kind.get("type") != "null"]
+    bounds = ("type", "enum", "pattern", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "maxLength")
+    return {name: kinds[0][name] for name in bounds if name in kinds[0]}
+
+
+@cache
+def _manifests() -> str:
+    """Return what the chart makes of its default values, for those without Helm; without Helm, what is there."""
+    try:
+        done = helm("template", "seckill", CHART, "--skip-tests", "--skip-schema-validation")
+    except ConfigurationError:
+        return (ROOT / "deploy" / "kubernetes" / "seckill.yaml").read_text()
+    if done.returncode:
+        raise RuntimeError(done.stderr)
+    ours = re.sub(
+        r"^ *(?:helm\.sh/chart|app\.kubernetes\.io/managed-by): .+\n|^# Source: .+\n",
+        "",
+        done.stdout,
+        flags=re.MULTILINE,
+    )
+    return (
+        "# Made from deploy/helm/seckill with its default values (`make docs`). Change the chart, or this copy of yours:\n"
+        "# the image, and the Secret. `kubectl apply -n NAMESPACE -f servers.yaml -f seckill.yaml`\n" + ours
+    )
 
 
 if __name__ == "__main__":
