@@ -30,7 +30,7 @@ def test_actionlint_has_no_complaint() -> None:
 
 
 def test_zizmor_has_no_complaint() -> None:
-    """No workflow takes code from a stranger's pull request into a shell, keeps credentials, or uses an unpinned action."""
+    """No stranger's text gets into a shell, no job keeps credentials, and no action is unpinned."""
     said(optional_tool("zizmor", "make test installs it"), "--offline", "--no-progress", "--persona=pedantic", *FILES)
 
 
