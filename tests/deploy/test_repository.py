@@ -39,7 +39,7 @@ def test_the_citation_is_of_this_project() -> None:
     """CITATION.cff has the fields of its format that must be there, and the licence of pyproject.toml."""
     cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert {"cff-version", "message", "title", "authors"} <= set(cited)
-    assert cited["license"] == PROJECT["license"]["text"]
+    assert cited["license"] == PROJECT["license"]
     assert cited["version"] == PROJECT["version"]
 
 

@@ -4,6 +4,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -81,13 +82,14 @@ def test_a_release_is_made_of_its_tag(tmp_path: Path) -> None:
         shutil.copy(ROOT / name, tmp_path / name)
     chart = tmp_path / "deploy" / "helm" / "seckill" / "Chart.yaml"
     chart.parent.mkdir(parents=True)
-    chart.write_text("name: seckill\nversion: 0.1.0\nappVersion: 0.1.0\n")
+    now = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    chart.write_text(f"name: seckill\nversion: {now}\nappVersion: {now}\n")
     (tmp_path / "CHANGELOG.md").write_text(
-        "# Changelog\n\n## 0.1.0 — 2026-01-02\n\n- New\n\n## 0.0.9 — 2025-01-02\n\n- Old\n"
+        f"# Changelog\n\n## {now} — 2026-01-02\n\n- New\n\n## 0.0.1 — 2025-01-02\n\n- Old\n"
     )
     script = (sys.executable, tmp_path / ".ci" / "release")
-    assert said(*script, "v0.1.0") == "- New\n"
-    other = subprocess.run([*script, "v0.2.0"], capture_output=True, text=True)
+    assert said(*script, f"v{now}") == "- New\n"
+    other = subprocess.run([*script, "v99.0.0"], capture_output=True, text=True)
     assert other.returncode == 1
     assert other.stdout == ""
     for part in ("pyproject.toml", "fencelock", "docker-compose.yml", "CITATION.cff", "Chart.yaml", "CHANGELOG.md"):
