@@ -1,4 +1,4 @@
-"""Both distributions build from their own sources, and hold what they should: the sdist of the service is all that is in git."""
+"""Both distributions build from their own sources; the sdist of the service is all that is in git."""
 
 import re
 import subprocess
@@ -43,7 +43,7 @@ def files_in(folder: Path) -> set[str]:
 
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="this is no clone")
 def test_the_sdists_hold_what_is_in_git(unpacked: dict[str, Path]) -> None:
-    """The service's has each file of the repository: tests, docs, lab and .github, too; that of the locks has its folder."""
+    """That of the service has each file of the repository, tests and .github, too; that of the locks has its folder."""
     listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
     names = subprocess.check_output(listed, cwd=ROOT, text=True).split("\0")
     tracked = {name for name in names if (ROOT / name).is_file()}
@@ -52,6 +52,7 @@ def test_the_sdists_hold_what_is_in_git(unpacked: dict[str, Path]) -> None:
     assert files_in(unpacked["fencelock"]) - {".gitignore"} == {*locks, "PKG-INFO"}
 
 
+@pytest.mark.slow
 def test_tests_run_from_the_unpacked_sdist(unpacked: dict[str, Path]) -> None:
     """Tests that read files from everywhere in the repository find them in the sdist."""
     some = ["tests/unit/test_compose.py", "tests/unit/test_decision.py", "tests/deploy/test_repository.py"]
