@@ -1,18 +1,29 @@
-# The service alone: no server, no lab, no load test. Built by docker-compose.yml.
+# The service alone: no server, no lab, no load test, and no pip: what is installed comes from a stage of its own.
+# For amd64 and arm64: nothing here depends on the processor. Renovate adds the digest to the tag, once it runs.
 #
 # Its files are root's and stay as they are: it runs as nobody in particular, with a read-only root and no capability.
-FROM python:3.14.6-slim-bookworm
-
+FROM python:3.14.6-slim-bookworm AS base
 ENV PYTHONDONTWRITEBYTECODE=1 \
-    PIP_NO_CACHE_DIR=1
+    PATH=/opt/seckill/bin:$PATH
 WORKDIR /srv/seckill
-# With what signed buyers, rates, MySQL, ZooKeeper and traces need, each with its hash.
+
+FROM base AS builder
+ENV PIP_NO_CACHE_DIR=1
+RUN python3 -m venv --without-pip /opt/seckill
+# With what signed buyers, rates, MySQL, ZooKeeper, Stripe and traces need, each with its hash.
 COPY requirements.lock ./
-RUN pip install --require-hashes -r requirements.lock
-COPY pyproject.toml README.md ./
+RUN pip --python /opt/seckill/bin/python install --require-hashes -r requirements.lock
+COPY pyproject.toml README.md LICENSE ./
 COPY fencelock fencelock
 COPY app app
-RUN pip install --no-deps ./fencelock .
+RUN pip --python /opt/seckill/bin/python install --no-deps ./fencelock .
+
+FROM base
+LABEL org.opencontainers.image.title=seckill \
+      org.opencontainers.image.description="A flash sale that sells from one stock through several instances, under a fenced lock" \
+      org.opencontainers.image.licenses=MIT
+RUN rm -rf /usr/local/bin/pip* /usr/local/lib/python3*/site-packages/pip* /usr/local/lib/python3*/ensurepip
+COPY --from=builder /opt/seckill /opt/seckill
 
 USER 10001:10001
 ENV SECKILL_HOST=0.0.0.0

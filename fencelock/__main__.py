@@ -115,6 +115,9 @@ def _run(locks: Any, options: argparse.Namespace) -> int:
     if not command:
         _say("what shall be run? fencelock run NAME -- COMMAND ...")
         return _USAGE
+    if not hasattr(os, "killpg"):
+        _say("this system has no groups of processes, and all of the command must end with the lock")
+        return _USAGE
     lock: DistributedLock = locks.lock(options.name)
     try:
         grant = lock.acquire(wait_s=options.wait)

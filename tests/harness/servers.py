@@ -136,6 +136,14 @@ def optional_server(name: str, package: str) -> Path:
     return Path(found)
 
 
+def optional_tool(name: str, how: str) -> Path:
+    """Find a program in our own virtual environment or on PATH; else skip with a hint how to get it, and fail in CI."""
+    found = shutil.which(name, path=os.pathsep.join([str(Path(sys.prefix, "bin")), *os.get_exec_path()]))
+    if found is None:
+        _lacking(f"{name} is neither in .venv nor on PATH; {how}")
+    return Path(found)
+
+
 def optional(server: Callable[[], Server]) -> Server:
     """Construct a server, or skip with the reason of `lab.servers`, and fail in CI."""
     try:
