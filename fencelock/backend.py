@@ -215,27 +215,34 @@ class LockBackend(ABC):
 
     def close(self) -> None:
         """Have the waiters leave their queues, close the connections, stop renewing. Locks still held run out."""
-        for connection in self._end(portal.loop()):
+        loop = portal.loop()
+        connection = self._end(loop)
+        if connection is not None:
             portal.run(connection.close())
+            self._connections.pop(loop, None)  # not before: who is refused or interrupted can close again
 
     async def close_on_loop(self) -> None:
         """The same, for a task."""
-        for connection in self._end(asyncio.get_running_loop()):
+        loop = asyncio.get_running_loop()
+        connection = self._end(loop)
+        if connection is not None:
             await connection.close()
+            self._connections.pop(loop, None)
 
-    def _end(self, loop: asyncio.AbstractEventLoop) -> list[Connection]:
+    def _end(self, loop: asyncio.AbstractEventLoop) -> Connection | None:
         """Close what other loops have, in the background; what that one has."""
         self._closed = True
         with self._mutex:
-            connections, self._connections = self._connections, {}
-        for other, connection in connections.items():
-            if other is not loop and not other.is_closed():
+            own = self._connections.get(loop)
+            others = [(one, self._connections.pop(one)) for one in list(self._connections) if one is not loop]
+        for other, connection in others:
+            if not other.is_closed():
                 closing = connection.close()
                 try:
                     asyncio.run_coroutine_threadsafe(closing, other)
                 except RuntimeError:  # it is closed
                     closing.close()
-        return [connection for one, connection in connections.items() if one is loop]
+        return own
 
     async def leave_loop(self) -> None:
         """Close what the running loop has of it. Locks still held there run out; threads and other loops go on."""

@@ -76,7 +76,7 @@ class Connection(ABC):
         self.terms = terms
         self.timeout_s = terms.timeout_s
         loop = asyncio.get_running_loop()
-        self.renewer = Renewer(loop, ratio=terms.renew_ratio, on_event=terms.hook.renewal)
+        self.renewer = Renewer(loop, ratio=terms.renew_ratio, on_event=terms.hook.renewal, calls_max=self.calls_max)
         self.waiters = Waiters()
         # A thousand tasks that come at once make their calls a few at a time: else all of them would be late.
         self.turns = asyncio.Semaphore(self.calls_max)

@@ -68,6 +68,8 @@ class _Connection(Connection):
         if wait.cancel is not None:
             forgets.append(wait.cancel.subscribe(call_off.set))
         wait.wake = call_off
+        if wait.called_off:  # a moment ago, when nothing heard it
+            wait.check(name)
         inner = Wait(None if wait.wait_s is None else wait.left_s, call_off)
         try:
             return await self.inner.take(name, ttl_s, inner)

@@ -135,7 +135,11 @@ class Lease:
             if self._under is not None and self._under.lost:
                 self.lose(self._under.reason)
             elif self._clock() >= self._deadline:
-                self.lose(f"not renewed within its {self.ttl_s:g} s")
+                self.lose(
+                    "it was held for as long as it may be"
+                    if self.overdue
+                    else f"not renewed within its {self.ttl_s:g} s"
+                )
         return self._reason is not None
 
     @property

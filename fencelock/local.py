@@ -52,7 +52,8 @@ class _Place(Attempt[Connection]):
             with _mutex:
                 _queues.setdefault(self.name, deque()).append(self)
         if not self._is_first():
-            return self.ttl_s
+            self.lease.renewed(clock.now())  # who waits keeps the place
+            return self.ttl_s / 3
         self.token = _next_token()
         self.lease.renewed(clock.now())
         self.renewer.keep(self.lease)

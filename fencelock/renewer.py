@@ -19,6 +19,8 @@ _log = logging.getLogger(__name__)
 _RETRY_S: Final = 0.5  # at the latest this long after a renewal that found no server, the next one is tried
 _STUCK_S: Final = 30.0  # no call takes that long
 _HAND_BACK_S: Final = 1.0  # whoever gives a lock back does not wait for long
+_CALLS_MAX: Final = 64  # of renewals under way at once, and of releases
+_GAP_S: Final = 0.01  # between two looks at all leases
 _LOOK_S: Final = 1.0  # so often it looks at the clock: a wait stands still while the machine is suspended
 _MIN_CALL_S: Final = 0.05  # a shorter deadline fails calls that a healthy server would have answered
 
@@ -46,6 +48,7 @@ class Renewer:
         ratio: float = 1 / 3,
         clock: Callable[[], float] = clock.now,
         on_event: Callable[[str], None] = lambda event: None,
+        calls_max: int = _CALLS_MAX,
     ) -> None:
         self._loop = loop
         self._ratio = ratio
@@ -56,8 +59,11 @@ class Renewer:
         self._jobs: dict[Lease, _Job] = {}
         self._mutex = threading.Lock()
         self._wakes_at = math.inf  # when it will look by itself
+        self._looked_at = -math.inf
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: dict[Lease, asyncio.Task[None]] = {}
+        # Thousands of leases make their calls a few at a time: else all of them would be late.
+        self._renewals, self._releases = asyncio.Semaphore(calls_max), asyncio.Semaphore(calls_max)
 
     @property
     def alive(self) -> bool:
@@ -78,17 +84,19 @@ class Renewer:
 
     async def hand_back(self, lease: Lease, timeout_s: float) -> None:
         """Give the lease back now; in the background if there is no answer in time, a second at most. Never raises."""
+        if lease.inherited:
+            return  # the loop is the parent's, too, and doesn't turn here
         if asyncio.get_running_loop() is not self._loop and not self._loop.is_closed():
-            # What was acquired on another loop is given back there.
+            # What was acquired on another loop is given back there, also if that stands still and does it later.
             there = asyncio.run_coroutine_threadsafe(self.hand_back(lease, timeout_s), self._loop)
-            await asyncio.wrap_future(there)
+            await asyncio.wait({asyncio.wrap_future(there)}, timeout=_HAND_BACK_S)
             return
         self.drop(lease)
-        if lease.inherited or self._loop.is_closed():
+        if self._loop.is_closed():
             return
         lease.give_up()
         try:
-            await lease.hold.end(min(timeout_s, _HAND_BACK_S))
+            await self._end_in_turn(lease, min(timeout_s, _HAND_BACK_S))
         except LockUnavailable as error:
             _log.warning("%s could not be given back, and stands in the way until it is: %s", lease.name, error)
             self.end(lease)
@@ -110,7 +118,8 @@ class Renewer:
         with self._mutex:
             self._closed = True
             self._jobs.clear()
-        self._set_timer()
+        if self._timer is not None:
+            self._timer.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
     def _schedule(self, lease: Lease, job: _Job) -> None:
@@ -118,29 +127,30 @@ class Renewer:
             if self._closed or lease.inherited:
                 return
             self._jobs[lease] = job
-            sooner = job.due < self._wakes_at
-        if not sooner:
+        if job.due >= self._wakes_at:
             return
         if asyncio._get_running_loop() is self._loop:
-            self._set_timer()
+            self._wake_by(job.due)
         else:
             with suppress(RuntimeError):  # its loop is closed: what was held there runs out
-                self._loop.call_soon_threadsafe(self._set_timer)
+                self._loop.call_soon_threadsafe(self._wake_by, job.due)
 
     def _next_due(self) -> float:
         with self._mutex:
             return min((job.due for job in self._jobs.values()), default=math.inf)
 
-    def _set_timer(self) -> None:
+    def _wake_by(self, due: float) -> None:
+        """Look at all leases at that time, if not earlier."""
+        if due >= self._wakes_at or self._closed:
+            return
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
-        due = self._wakes_at = self._next_due()
-        if not math.isinf(due):
-            self._timer = self._loop.call_later(max(0.0, min(due - self._clock(), _LOOK_S)), self._look)
+        self._wakes_at = due
+        wait_s = max(0.0, self._looked_at + _GAP_S - self._clock(), min(due - self._clock(), _LOOK_S))
+        self._timer = self._loop.call_later(wait_s, self._look)
 
     def _look(self) -> None:
-        now = self._clock()
+        now = self._looked_at = self._clock()
         if self._paused_until > now:
             self._timer = self._loop.call_later(min(_RETRY_S, self._paused_until - now), self._look)
             return
@@ -153,14 +163,17 @@ class Renewer:
             if lease not in self._tasks:  # else the last call for it is not over yet
                 task = self._tasks[lease] = self._loop.create_task(self._do(lease, job))
                 task.add_done_callback(partial(self._done, lease))
-        self._set_timer()
+        self._wakes_at = math.inf
+        self._wake_by(self._next_due())
 
     def _done(self, lease: Lease, task: "asyncio.Task[None]") -> None:
         self._tasks.pop(lease, None)
         error = None if task.cancelled() else task.exception()
         if error is not None:
             _log.error("unexpected error in a renewal", exc_info=error)
-        self._set_timer()  # it may be due earlier than was thought
+        job = self._jobs.get(lease)
+        if job is not None:
+            self._wake_by(job.due)  # it may be due earlier than was thought
 
     def _is_current(self, lease: Lease, job: _Job) -> bool:
         with self._mutex:
@@ -200,7 +213,9 @@ class Renewer:
         failed: LockError | None = None
         held = False
         try:
-            held = await lease.hold.renew(max(_MIN_CALL_S, min(lease.left_s, lease.ttl_s * self._ratio)))
+            async with self._renewals:
+                asked_at = self._clock()
+                held = await lease.hold.renew(max(_MIN_CALL_S, min(lease.left_s, lease.ttl_s * self._ratio)))
         except LockError as error:
             failed = error
         if not self._is_current(lease, job):
@@ -210,6 +225,8 @@ class Renewer:
         elif held:
             lease.renewed(asked_at)
             job.due = asked_at + lease.ttl_s * self._ratio
+            if asked_at < lease.renew_until - _MIN_CALL_S:  # the last renewal comes just before its time is over
+                job.due = min(job.due, lease.renew_until - _MIN_CALL_S)
             self._tell(lease, "renewed")
         else:
             lease.lose("the server no longer knows it")
@@ -229,10 +246,24 @@ class Renewer:
             self.drop(lease)
             return
         try:
-            await lease.hold.end(max(_MIN_CALL_S, lease.ttl_s * self._ratio / 2))
+            await self._end_in_turn(lease, max(_MIN_CALL_S, lease.ttl_s * self._ratio / 2))
         except LockUnavailable:
             return
         self.drop(lease)
+
+    async def _end_in_turn(self, lease: Lease, timeout_s: float) -> None:
+        if self._releases.locked():
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await self._releases.acquire()
+            except TimeoutError:
+                raise LockUnavailable("too much is being given back at once") from None
+        else:
+            await self._releases.acquire()
+        try:
+            await lease.hold.end(timeout_s)
+        finally:
+            self._releases.release()
 
     def _forget(self, lease: Lease, event: str) -> None:
         self.drop(lease)

@@ -57,13 +57,14 @@ class AsyncSession(Leased):
             whole_s = math.ceil(connection.terms.ttl_s if ttl_s is None else ttl_s)
             return cls(connection, await SharedLease.begin(client, renewer, whole_s, connection.timeout_s))
 
-        return await interruptible(begin(), Wait(), cls.undo if lease_id is None else cls._leave_alone)
+        return await interruptible(begin(), Wait(), cls.undo if lease_id is None else cls.leave_alone)
 
     async def undo(self) -> None:
         """Nobody wants it."""
         await self.close()
 
-    async def _leave_alone(self) -> None:
+    async def leave_alone(self) -> None:
+        """Nobody wants it here, and its lease is another program's."""
         self.orphan()
 
     @property
@@ -234,7 +235,8 @@ class EtcdBackend(LockBackend):
 
     @override
     def session(self, *, ttl_s: float | None = None, lease_id: int | None = None) -> Session:
-        return Session(portal.run(self._session(ttl_s, lease_id), AsyncSession.undo))
+        undo = AsyncSession.undo if lease_id is None else AsyncSession.leave_alone
+        return Session(portal.run(self._session(ttl_s, lease_id), undo))
 
     async def _session(self, ttl_s: float | None, lease_id: int | None) -> AsyncSession:
         return await AsyncSession.open(self.here(), ttl_s=ttl_s, lease_id=lease_id)

@@ -157,6 +157,8 @@ class Place(Attempt[EtcdConnection]):
             )
         except NotFound:  # the lease ran out before we came to use it
             session.retired = True
+            if self._session is not None:  # there is no other one
+                session.lease.lose("etcd no longer knows it")
             raise PlaceLost from None
         if not answer.succeeded and not answer.again:
             key.unsure = True  # it was there before we came: etcd was set back

@@ -10,7 +10,7 @@ from .. import clock
 from ..errors import LockLost, LockUnavailable
 from ..lease import Lease, Leased
 from ..renewer import Renewer
-from .client import EtcdClient, created, delete, new_lease_id
+from .client import EtcdClient, created, delete, new_lease_id, valued
 
 _DELETES_MAX: Final = 100  # etcd takes 128 in one transaction
 _LATE_S: Final = 60.0  # a call that was given up does not arrive later than that
@@ -48,7 +48,8 @@ class Session(Leased):
         self.keys: set[Key] = set()
         self._numbers = count()
         self._free: list[int] = []  # numbers of keys that were deleted for certain
-        self._deleted: dict[str, float] = {}  # keys that may be created after they were deleted, and until when
+        # Keys that may be created after they were deleted, each with its value if it is shared, and until when.
+        self._deleted: dict[tuple[str, bytes | None], float] = {}
         self._era = client.era
         self._idle_since = clock.now()
         super().__init__(Lease(f"session {lease_id:x}", self, ttl_s))
@@ -92,16 +93,20 @@ class Session(Leased):
         """Whether it takes more keys."""
         return not (self.retired or self.of_before or self.lost)
 
-    def key(self, prefix: str, *, single: bool = False) -> "Key":
+    def key(self, prefix: str) -> "Key":
         """A new key of a contender, not created yet: of Go's form for the first one, `<prefix><lease id in hex>`.
 
         All others have a number in addition, which is used again: a watch that another process has kept on the key of
-        that name serves it the next time. `single`: `prefix` is its whole name.
+        that name serves it the next time.
         """
-        number = None if single else heapq.heappop(self._free) if self._free else next(self._numbers)
-        key = Key(
-            self, prefix if number is None else f"{prefix}{self.lease_id:x}{f'-{number}' if number else ''}", number
-        )
+        number = heapq.heappop(self._free) if self._free else next(self._numbers)
+        return self._with(Key(self, f"{prefix}{self.lease_id:x}{f'-{number}' if number else ''}", number=number))
+
+    def shared_key(self, name: str, value: bytes) -> "Key":
+        """A key that others have, too, one at a time: whose it is tells its value, which nobody else writes."""
+        return self._with(Key(self, name, value=value))
+
+    def _with(self, key: "Key") -> "Key":
         self.keys.add(key)
         return key
 
@@ -116,13 +121,17 @@ class Session(Leased):
             return False
         alive = await self.client.keep_alive(self.lease_id, timeout_s)
         now = clock.now()
-        self._deleted = {name: until for name, until in self._deleted.items() if now < until}
-        if self._deleted:
-            # A call that we gave up may arrive at any time, by another member than the deletion of its key did, and the
-            # session would keep that key as long as others need it.
-            deletes = [delete(name) for name in list(self._deleted)[:_DELETES_MAX]]
-            with suppress(LockUnavailable):
-                await self.client.txn(created(min(self._deleted), 0), deletes, deletes, timeout_s=timeout_s / 2)
+        self._deleted = {key: until for key, until in self._deleted.items() if now < until}
+        # A call that we gave up may arrive at any time, by another member than the deletion of its key did, and the
+        # session would keep that key as long as others need it.
+        names = [name for name, value in self._deleted if value is None][:_DELETES_MAX]
+        with suppress(LockUnavailable):
+            if names:
+                deletes = [delete(name) for name in names]
+                await self.client.txn(created(names[0], 0), deletes, deletes, timeout_s=timeout_s / 2)
+            for name, value in list(self._deleted):
+                if value is not None:
+                    await self.client.txn(valued(name, value), [delete(name)], timeout_s=timeout_s / 2)
         return alive
 
     async def end(self, timeout_s: float) -> None:
@@ -136,7 +145,7 @@ class Session(Leased):
             self._idle_since = clock.now()
             if key.unsure:
                 self.retired = True
-                self._deleted[key.name] = clock.now() + _LATE_S
+                self._deleted[key.name, key.value] = clock.now() + _LATE_S
             elif key.number is not None:
                 heapq.heappush(self._free, key.number)
         if self.default and not self.keys and not self.usable:
@@ -145,12 +154,16 @@ class Session(Leased):
 
 
 class Key:
-    """A contender's key, bound to the lease of a session. `unsure`: a try to create it was not answered."""
+    """A contender's key, bound to the lease of a session.
 
-    def __init__(self, session: Session, name: str, number: int | None) -> None:
+    `number`: of a key of its own; `value`: of a shared one; `unsure`: a try to create it was not answered.
+    """
+
+    def __init__(self, session: Session, name: str, *, number: int | None = None, value: bytes | None = None) -> None:
         self.session = session
         self.name = name
         self.number = number
+        self.value = value
         self.revision = 0  # at which it was created; not known yet
         self.asked = False  # whether etcd was asked to create it
         self.unsure = False
@@ -187,6 +200,8 @@ class Key:
         client = self.session.client
         if self.revision:
             await client.txn(created(self.name, self.revision), [delete(self.name)], timeout_s=timeout_s)
-        elif self.asked and self.number is not None:
+        elif self.value is not None and self.unsure:
+            await client.txn(valued(self.name, self.value), [delete(self.name)], timeout_s=timeout_s)
+        elif self.value is None and self.asked:
             await client.delete(self.name, timeout_s)
         await self.session.forget(self, timeout_s)

@@ -15,7 +15,7 @@ from ..contender import Contender, describe
 from ..grant import Grant
 from ..waiting import Wait
 from .backend import EtcdBackend
-from .client import KeyValue, NotFound, created, delete, get, put, valued
+from .client import KeyValue, NotFound, created, get, put
 from .endpoint import use_grpc
 from .lock import EtcdConnection
 from .lookout import Lookout
@@ -40,7 +40,7 @@ class _Attempt(Attempt["EtcdTxnConnection"]):
         if self._holder is None or not await self._is_there(self._holder, timeout_s):
             if self.lease is None:
                 session = await self.connection.session(self.ttl_s, timeout_s)
-                self._key = session.key(self.name, single=True)
+                self._key = session.shared_key(self.name, self._value)
                 self.lease = self._key.lease()
                 self.renewer.keep(self.lease)
             key = self._key
@@ -71,13 +71,6 @@ class _Attempt(Attempt["EtcdTxnConnection"]):
             holder.create_revision,
             holder.lease_id,
         )
-
-    @override
-    async def leave(self, *, in_background: bool = False) -> None:
-        if self.lease is not None and self._key.unsure and not self._key.revision and not in_background:
-            # It may be there: nobody else writes what we write.
-            await self._client.txn(valued(self.name, self._value), [delete(self.name)], timeout_s=self.timeout_s)
-        await super().leave(in_background=in_background)
 
 
 class EtcdTxnConnection(EtcdConnection):
