@@ -75,7 +75,12 @@ class Renewer:
         """Renew this lease from now on."""
         lease.keeper = self
         # Counted from when it was asked for, like its deadline: the answer may have been slow.
-        self._schedule(lease, _Job(due=lease.deadline - lease.ttl_s * (1 - self._ratio)))
+        self._schedule(lease, _Job(due=self._next_of(lease, lease.deadline - lease.ttl_s)))
+
+    def _next_of(self, lease: Lease, asked_at: float) -> float:
+        """When to renew a lease that was asked for at that time; for the last time just before its time is over."""
+        due, last = asked_at + lease.ttl_s * self._ratio, lease.renew_until - _MIN_CALL_S
+        return min(due, last) if asked_at < last else due
 
     def drop(self, lease: Lease) -> None:
         """Renew it no longer. A renewal under way is not waited for; its result changes nothing any more."""
@@ -120,6 +125,7 @@ class Renewer:
             self._jobs.clear()
         if self._timer is not None:
             self._timer.cancel()
+            self._timer = None
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
     def _schedule(self, lease: Lease, job: _Job) -> None:
@@ -224,9 +230,7 @@ class Renewer:
             self._ask_again(lease, job, failed)
         elif held:
             lease.renewed(asked_at)
-            job.due = asked_at + lease.ttl_s * self._ratio
-            if asked_at < lease.renew_until - _MIN_CALL_S:  # the last renewal comes just before its time is over
-                job.due = min(job.due, lease.renew_until - _MIN_CALL_S)
+            job.due = self._next_of(lease, asked_at)
             self._tell(lease, "renewed")
         else:
             lease.lose("the server no longer knows it")

@@ -6,7 +6,8 @@ import pytest
 
 from fencelock import Grant, LockBackend, local
 from fencelock.local import LocalBackend
-from tests.contract.lock_contract import TTL_S, LockContract, LockSystem
+from tests.contract.lock_contract import TTL_S, InThread, LockContract, LockSystem, hold_and_release
+from tests.harness.waiting import eventually
 from tests.harness.worker import Worker
 
 
@@ -50,3 +51,19 @@ def test_two_processes_have_two_locks() -> None:
     with backend.lock("/test/both") as later:
         assert later.token > theirs
     backend.close()
+
+
+def test_who_waits_for_longer_than_a_ttl_keeps_the_place() -> None:
+    """First come, first served, however long that takes."""
+    with LocalBackend(ttl_s=0.2) as backend:
+        lock = backend.lock("/test/long")
+        with lock:
+            waiting = []
+            for number in (2, 3):
+                waiting.append(InThread(lambda: hold_and_release(backend.lock("/test/long"))))
+                eventually(lambda number=number: len(lock.contenders()) == number, "it waits")
+            line = [one.key for one in lock.contenders()]
+            eventually(lambda: (lock.contenders()[2].waited_s or 0) > 1, "they have waited for five TTLs")
+            assert [one.key for one in lock.contenders()] == line
+        for one in waiting:
+            one.result()

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from fencelock import LockLost, LockTimeout
+from fencelock import LockError, LockLost, LockTimeout, portal
 from fencelock.clock import now
-from fencelock.etcd.backend import EtcdBackend
+from fencelock.etcd.backend import AsyncSession, EtcdBackend
 from fencelock.etcd.client import EtcdClient
+from fencelock.etcd.txn import EtcdTxnBackend
 from lab.servers import EtcdMember
 from lab.torture.proxy import Proxy
 from tests.contract.lock_contract import TTL_S, InThread, hold_and_release
@@ -196,12 +197,78 @@ def test_a_creation_that_arrives_again_and_again(etcd: EtcdMember) -> None:
             assert proxy.struck.wait(WITHIN_S)
             proxy.restore()
             taking.result()
-            (name,) = eventually(lambda: list(session._session._session._deleted), "it was deleted")
+            ((name, _),) = eventually(lambda: list(session._session._session._deleted), "it was deleted")
             for _ in range(2):
                 etcdctl(etcd.endpoint, "put", f"--lease={session.lease_id:x}", name, "late")
                 eventually(lambda: not etcdctl(etcd.endpoint, "get", "--keys-only", name).strip(), "it is deleted")
             assert not session.lost
         behind.close()
+
+
+def test_what_another_one_has_is_not_deleted(etcd: EtcdMember) -> None:
+    """A shared key whose creation was not answered may arrive later; deleted is only what has our value."""
+    with Proxy(etcd.client_port) as proxy:
+        behind = EtcdTxnBackend([f"http://127.0.0.1:{proxy.port}"], ttl_s=TTL_S)
+        other = EtcdTxnBackend([etcd.endpoint], ttl_s=TTL_S)
+        kept = behind.lock(ONE).acquire()
+        proxy.lose_answer_to(TWO.encode())
+        taking = InThread(lambda: hold_and_release(behind.lock(TWO)))
+        assert proxy.struck.wait(WITHIN_S)
+        proxy.restore()
+        taking.result()
+        grant = eventually(lambda: other.lock(TWO).try_acquire(owner="other"), "it is free")
+        renewed = kept.deadline
+        for _ in range(3):
+            eventually(lambda renewed=renewed: kept.deadline > renewed, "the session is renewed")
+            renewed = kept.deadline
+        (there,) = other.lock(TWO).contenders()
+        assert (there.token, grant.lost) == (grant.token, False)
+        other.close()
+        behind.close()
+
+
+def test_a_session_whose_lease_is_gone_takes_no_locks(etcd: EtcdMember, backend: EtcdBackend) -> None:
+    """Whoever wants one is told at once, be it before the session itself has noticed, and asks etcd once."""
+    with backend.session() as session:
+        etcdctl(etcd.endpoint, "lease", "revoke", f"{session.lease_id:x}")
+        with pytest.raises(LockLost):
+            session.lock(ONE).acquire()
+        assert session.lost
+
+
+def test_who_joins_leaves_the_lease_alone(etcd: EtcdMember, backend: EtcdBackend) -> None:
+    """It is another program's, also if nobody wants the session that was begun on it any more."""
+    lease_id = int(etcdctl(etcd.endpoint, "lease", "grant", "30").split()[1], 16)
+
+    async def joined() -> AsyncSession:
+        return await AsyncSession.open(backend.here(), ttl_s=None, lease_id=lease_id)
+
+    portal.run(portal.run(joined()).leave_alone())
+    assert lease_id in [int(lease, 16) for lease in leases(etcd)]
+    etcdctl(etcd.endpoint, "lease", "revoke", f"{lease_id:x}")
+
+
+def test_a_close_that_is_refused_can_be_repeated(etcd: EtcdMember) -> None:
+    """Called by what it would wait for it is an error, and changes nothing for the next one."""
+    backend = EtcdBackend([etcd.endpoint], ttl_s=TTL_S)
+    refused: list[Exception] = []
+    over = threading.Event()
+
+    def close() -> None:
+        try:
+            backend.close()
+        except LockError as error:
+            refused.append(error)
+        over.set()
+
+    grant = backend.lock(ONE).acquire()
+    grant.on_lost(close)
+    backend.force_release(ONE)
+    assert over.wait(WITHIN_S)
+    assert len(refused) == 1
+    assert backend._connections
+    backend.close()
+    assert not backend._connections
 
 
 def _release_before_it_arrives(etcd: EtcdMember, name: str) -> None:
