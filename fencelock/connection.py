@@ -153,7 +153,7 @@ class Attempt(ABC, Generic[AConnection]):
         """Try, or look whether it is our turn: the grant, or for how many seconds to sleep unless woken.
 
         Raises `LockUnavailable`, or `PlaceLost` if what we had on the server is gone. Each call to the server has the
-        deadline `wait.call_s(self.timeout_s)`. It is never cancelled.
+        deadline `wait.call_s(self.timeout_s)`. It is cancelled only where its loop ends.
         """
 
     async def until_granted(self, wait: Wait) -> Grant:

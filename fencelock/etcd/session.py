@@ -21,8 +21,8 @@ class Session(Leased):
     """A lease that is kept renewed, for the keys of locks and elections.
 
     `default`: it is shared by all locks with one TTL that were given no session, and ends when it is idle. A session
-    that is `retired` takes no more keys, and a default one is ended with its last key: etcd may yet create a key there
-    of which nobody knows.
+    that is `retired` is no default one for new locks any more, and ends with its last key: etcd may yet create a key
+    there of which nobody knows.
     """
 
     __slots__ = (

@@ -41,6 +41,7 @@ def test_the_search_finds_words(built: Path, visitors: Visitors, page: str, word
     expect(shown.get_by_role("option").first).to_contain_text(found)
 
 
+@pytest.mark.exhaustive
 def test_the_pages_fit_on_a_phone(built: Path, visitors: Visitors) -> None:
     """No page is wider than a phone: tables and code scroll by themselves."""
     shown = visitors.visit((built / "index.html").as_uri(), viewport={"width": 390, "height": 800})

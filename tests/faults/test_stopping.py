@@ -117,7 +117,9 @@ def _answers(port: int) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("balancer", [haproxy, nginx])
+@pytest.mark.parametrize(
+    "balancer", [pytest.param(haproxy, marks=pytest.mark.exhaustive), nginx]
+)  # see test_cluster.py
 async def test_a_rolling_restart_behind_a_balancer_refuses_nobody(
     etcd: EtcdMember, valkey: Valkey, balancer: Balancer
 ) -> None:

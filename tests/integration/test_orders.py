@@ -270,7 +270,7 @@ def many(valkey: Valkey) -> None:
         store.hset("seckill:{default}:fence", mapping=initial)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("many")
 async def test_one_among_very_many(etcd: EtcdMember, valkey: Valkey, env: dict[str, str], tmp_path: Any) -> None:
     """One of 100,000 orders is found by number, buyer and ref; all are exported, in pages; one buyer is erased."""
