@@ -146,6 +146,7 @@ class _Channel:
         self.line: deque[Ticket] = deque()
         self.heard = False  # whether the server has confirmed it
         self.confirmed: set[Wake] = set()  # those who wait for that
+        self.deaf = False  # whether the connection was cut: messages may have been missed
         self.idle: asyncio.TimerHandle | None = None
 
     def wake_one(self, channel: str = "") -> None:
@@ -160,10 +161,16 @@ class _Channel:
                 self.line.append(ticket)
                 return
 
-    def wake_all(self) -> None:
-        """No message comes any more: they look by themselves."""
-        self.heard = False
-        for wake in [*self.confirmed, *(ticket.wake for ticket in self.line)]:
+    def cut(self) -> None:
+        """No message comes for now: they look by themselves."""
+        self.heard, self.deaf = False, True
+        for wake in self.confirmed:
+            wake.set()
+
+    def confirm(self) -> None:
+        """Messages come from now on. After a cut all look once."""
+        missed, self.heard, self.deaf = self.deaf, True, False
+        for wake in [*self.confirmed, *(ticket.wake for ticket in self.line if missed)]:
             wake.set()
 
 
@@ -194,8 +201,11 @@ class Listener:
             confirmed = Wake()
             channel.confirmed.add(confirmed)
             try:
-                async with asyncio.timeout(self._timeout_s):
-                    await self._subscribe(pattern)
+                if self._task is None:
+                    self._task = asyncio.get_running_loop().create_task(self._run())
+                elif self._pubsub is not None:  # else the task is about to subscribe for all
+                    async with asyncio.timeout(self._timeout_s):
+                        await self._pubsub.psubscribe(pattern)
                 await confirmed.wait(self._timeout_s)
             except (RedisError, OSError) as error:
                 self.leave(pattern, ticket)
@@ -204,7 +214,7 @@ class Listener:
                 channel.confirmed.discard(confirmed)
             if not channel.heard:
                 self.leave(pattern, ticket)
-                raise LockUnavailable(f"Redis did not take a subscription within {self._timeout_s:g} s")
+                raise LockUnavailable("Redis did not take a subscription")
         return ticket
 
     def leave(self, pattern: str, ticket: Ticket) -> None:
@@ -219,13 +229,6 @@ class Listener:
             loop = asyncio.get_running_loop()
             channel.idle = loop.call_later(_KEEP_S, lambda: keep_task(loop.create_task(self._unsubscribe(pattern))))
 
-    async def _subscribe(self, pattern: str) -> None:
-        if self._pubsub is None:
-            self._pubsub = self._client.pubsub()
-        await self._pubsub.psubscribe(pattern)
-        if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._run(self._pubsub))
-
     async def _unsubscribe(self, pattern: str) -> None:
         channel = self._channels.get(pattern)
         if channel is None or channel.line:
@@ -235,8 +238,23 @@ class Listener:
             with suppress(RedisError, OSError):
                 await self._pubsub.punsubscribe(pattern)
 
-    async def _run(self, pubsub: Any) -> None:
+    async def _run(self) -> None:
         try:
+            while any(channel.line for channel in self._channels.values()):
+                await self._hear()
+                await asyncio.sleep(_AWAY_PAUSE_S)
+        finally:
+            self._task = None
+
+    async def _hear(self) -> None:
+        """Subscribe to all channels, and hear of releases until the connection is cut."""
+        pubsub = self._client.pubsub()
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await pubsub.connect()
+                self._pubsub = pubsub
+                if self._channels:
+                    await pubsub.psubscribe(*self._channels)
             while True:
                 message = await pubsub.get_message(timeout=None)
                 if message is not None:
@@ -247,9 +265,9 @@ class Listener:
                 self._said = str(error)
                 _log.warning("Redis tells of no releases, waiters look by themselves: %s", error)
         finally:
-            self._pubsub = self._task = None
+            self._pubsub = None
             for channel in self._channels.values():
-                channel.wake_all()
+                channel.cut()
             with suppress(RedisError, OSError):
                 await pubsub.aclose()
 
@@ -259,9 +277,7 @@ class Listener:
         if channel is None:
             return
         if message["type"] == "psubscribe":
-            channel.heard = True
-            for wake in channel.confirmed:
-                wake.set()
+            channel.confirm()
         elif message["type"] == "pmessage":
             channel.wake_one(message["channel"])
 

@@ -10,7 +10,7 @@ from typing_extensions import override
 from ..backend import Guarantees
 from ..connection import Connection, Options, Terms
 from ..contender import Contender, parse_owner
-from ..errors import ConfigurationError, LockUnavailable, NoLock
+from ..errors import ConfigurationError, LockUnavailable
 from ..url import LockUrl
 from .client import Script
 from .election import RedisBallot
@@ -57,9 +57,7 @@ class FairAttempt(RedisAttempt):
     @override
     async def end(self, timeout_s: float) -> None:
         """Give the lock back, if it is still ours, or the place."""
-        keys = [self.name, OWNER + self.name, *_queue(self.name)]
-        with suppress(NoLock):
-            await self._client.run(_LEAVE, keys, [self._owner, self._channel], timeout_s)
+        await super().end(timeout_s)
         if self.observers:
             with suppress(LockUnavailable):
                 await self._client.do("publish", self.observers, "0", timeout_s=timeout_s)
@@ -68,9 +66,15 @@ class FairAttempt(RedisAttempt):
 class RedisFairConnection(RedisConnection):
     """As `RedisConnection`, with a queue."""
 
+    release = _LEAVE
+
     def __init__(self, terms: Terms, url: str, redisson_wait_s: float) -> None:
         super().__init__(terms, url)
         self.redisson_wait_s = redisson_wait_s
+
+    @override
+    def line(self, name: str) -> list[str]:
+        return _queue(name)
 
     @override
     def attempt(self, name: str, ttl_s: float) -> FairAttempt:

@@ -50,9 +50,14 @@ class RedisAttempt(Attempt["RedisConnection"]):
     async def take(self, wait: Wait) -> Grant | float:
         lease = self.lease = Lease(f"{self.name}/{self._owner}", self, self.ttl_s)
         claim: list[str | int] = [self._ttl_ms, self._owner, self._who, uuid.uuid4().hex]
-        token, left_or_source = await self._ask(claim, wait.call_s(self.timeout_s))
         if self._ticket is not None:
-            self._ticket.woken = False
+            self._ticket.woken = False  # of what it is told from here on, this look may see nothing
+        try:
+            token, left_or_source = await self._ask(claim, wait.call_s(self.timeout_s))
+        except BaseException:
+            if self._ticket is not None:
+                self._ticket.woken = True
+            raise
         if token:
             self.renewer.keep(lease)
             return Grant(lease.name, int(token), f"redis:{left_or_source}", lease)
@@ -97,12 +102,13 @@ class RedisAttempt(Attempt["RedisConnection"]):
     async def end(self, timeout_s: float) -> None:
         """Give it back, if it is still ours."""
         with suppress(NoLock):
-            keys = [self.name, OWNER + self.name]
-            await self._client.run(_RELEASE, keys, [self._owner, self._channel], timeout_s)
+            await self.connection.give_back(self.name, self._owner, timeout_s)
 
 
 class RedisConnection(Connection):
     """A client of one server."""
+
+    release = _RELEASE
 
     def __init__(self, terms: Terms, url: str) -> None:
         super().__init__(terms)
@@ -114,11 +120,20 @@ class RedisConnection(Connection):
 
     @override
     async def force_release(self, name: str) -> Contender | None:
-        keys, channel = [name, OWNER + name], redisson("redisson_lock__channel", name)
         while had := next((one for one in await self.queue(name) if one.holds), None):
-            if await self.client.run(_RELEASE, keys, [had.key.removeprefix(f"{name}/"), channel]):
+            if await self.give_back(name, had.key.removeprefix(f"{name}/")):
                 return had
         return None
+
+    async def give_back(self, name: str, owner: str, timeout_s: float | None = None) -> bool:
+        """Whether it was that one's; then those who wait are told."""
+        keys = [name, OWNER + name, *self.line(name)]
+        channel = redisson("redisson_lock__channel", name)
+        return bool(await self.client.run(self.release, keys, [owner, channel], timeout_s))
+
+    def line(self, name: str) -> list[str]:
+        """The keys of those who wait."""
+        return []
 
     @override
     async def contenders(self, prefix: str) -> list[Contender]:

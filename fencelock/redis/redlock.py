@@ -30,6 +30,7 @@ _RELEASE: Final = Script("redlock_release.lua")
 _DRIFT: Final = 0.01  # how much faster a server's clock may run than ours, as part of the TTL
 _DRIFT_S: Final = 0.002
 _LONGEST_CALL_S: Final = 0.5
+_SHORTEST_CALL_S: Final = 0.05  # a shorter deadline fails calls that a healthy server would have answered
 _SERVERS_MIN: Final = 3
 
 
@@ -43,8 +44,9 @@ class RedlockConnection(Connection):
 
     def __init__(self, terms: Terms, urls: Sequence[str]) -> None:
         super().__init__(terms)
-        brief_s = terms.ttl_s * terms.renew_ratio / 2
-        self.clients = [RedisClient(url, min(terms.timeout_s, _LONGEST_CALL_S, brief_s)) for url in urls]
+        self.clients = [RedisClient(url, min(terms.timeout_s, _LONGEST_CALL_S)) for url in urls]
+        # So many may be asked for locks at once, those included for whose answer nobody waits any more.
+        self.room = {client: asyncio.Semaphore(4 * self.calls_max) for client in self.clients}
         self.majority = len(urls) // 2 + 1
         self._tasks: set[asyncio.Task[Any]] = set()  # calls that nobody waits for
 
@@ -76,13 +78,9 @@ class RedlockConnection(Connection):
         if not task.cancelled():
             task.exception()  # asyncio would complain of one that was never looked at
 
-    async def ask_for_majority(self, question: Question) -> bool:
-        """Whether a majority says yes; then nobody waits for the others. Raises `LockUnavailable`."""
-
-        def agreed(answers: list[Any]) -> bool:
-            return sum(map(bool, answers)) >= self.majority
-
-        return agreed(await self.ask(question, agreed))
+    def agreed(self, answers: list[Any]) -> bool:
+        """Whether a majority says yes."""
+        return sum(map(bool, answers)) >= self.majority
 
     @override
     def attempt(self, name: str, ttl_s: float) -> "_Attempt":
@@ -127,6 +125,8 @@ class _Attempt(Attempt[RedlockConnection]):
         super().__init__(connection, name, ttl_s)
         self._servers = connection
         self._ttl_ms = round(ttl_s * 1000)
+        brief_s = max(_SHORTEST_CALL_S, ttl_s * connection.terms.renew_ratio / 2)
+        self._call_s = min(connection.clients[0].timeout_s, brief_s)
         self._valid_s = ttl_s * (1 - _DRIFT) - _DRIFT_S
         # By chance: two attempts with half of the servers each would do the same again.
         self._backoff = Backoff(0.02, 0.15, jitter=True)
@@ -135,17 +135,14 @@ class _Attempt(Attempt[RedlockConnection]):
     async def take(self, wait: Wait) -> Grant | float:
         who = {"id": uuid.uuid4().hex} | json.loads(describe(self.connection.terms.instance))
         value = json.dumps(who, separators=(",", ":"))
-        name, ttl_ms, servers = self.name, self._ttl_ms, self._servers
-
-        async def set_key(client: RedisClient) -> bool:
-            return bool(await client.do("set", name, value, nx=True, px=ttl_ms))
-
-        lease = self.lease = Lease(name, _Hold(servers, name, ttl_ms, value), self._valid_s)
-        got = sum(await servers.ask(set_key))
-        if got >= servers.majority and not lease.lost:
+        name, servers = self.name, self._servers
+        hold = _Hold(servers, name, self._ttl_ms, value, self._call_s)
+        lease = self.lease = Lease(name, hold, self._valid_s)
+        got = await servers.ask(hold.set_key, servers.agreed)
+        if servers.agreed(got) and not lease.lost:
             self.renewer.keep(lease)
             return Grant(f"{name}/{who['id']}", 0, "redlock", lease)
-        if got:
+        if any(got):
             await self.leave()
         self.lease = None
         return self._backoff.next_s()
@@ -154,26 +151,44 @@ class _Attempt(Attempt[RedlockConnection]):
 class _Hold:
     """A value that is ours alone, on those servers that took it."""
 
-    def __init__(self, servers: RedlockConnection, name: str, ttl_ms: int, value: str) -> None:
+    def __init__(self, servers: RedlockConnection, name: str, ttl_ms: int, value: str, call_s: float) -> None:
         self._servers = servers
         self._name = name
         self._ttl_ms = ttl_ms
         self._value = value
+        self._call_s = call_s
+        self._turns: dict[RedisClient, asyncio.Lock] = {}  # of those servers that were asked for it
         self._all = False  # whether all servers must have been told of the end
 
+    async def set_key(self, client: RedisClient) -> bool:
+        """Ask a server for it."""
+        room = self._servers.room[client]
+        if room.locked():
+            raise LockUnavailable("too many calls are unanswered")
+        turn = self._turns[client] = asyncio.Lock()
+        async with room, turn:
+            asked = client.do("set", self._name, self._value, nx=True, px=self._ttl_ms, timeout_s=self._call_s)
+            return bool(await asked)
+
+    async def _release(self, client: RedisClient) -> bool:
+        """Give it back after the answer of `set_key`, which may be late: else that could come to the server later."""
+        if client not in self._turns:
+            return False
+        async with self._turns[client]:
+            return bool(await client.run(_RELEASE, [self._name], [self._value], self._call_s))
+
     async def renew(self, timeout_s: float) -> bool:
-        return await self._servers.ask_for_majority(
-            lambda client: client.run(_EXTEND, [self._name], [self._ttl_ms, self._value])
-        )
+        def extend(client: RedisClient) -> Coroutine[Any, Any, Any]:
+            return client.run(_EXTEND, [self._name], [self._ttl_ms, self._value], self._call_s)
+
+        return self._servers.agreed(await self._servers.ask(extend, self._servers.agreed))
 
     async def end(self, timeout_s: float) -> None:
         # Where a majority has given it back others can have it; what is left on the rest runs out there. After a
         # failure all are asked until they answer: servers come back one after the other.
         servers, least = self._servers, len(self._servers.clients) if self._all else self._servers.majority
         self._all = True
-        told = await servers.ask(
-            lambda client: client.run(_RELEASE, [self._name], [self._value]), lambda answers: len(answers) >= least
-        )
+        told = await servers.ask(self._release, lambda answers: len(answers) >= least)
         if len(told) < least:
             raise LockUnavailable("not all servers have been told that it is free")
 

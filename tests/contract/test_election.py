@@ -129,6 +129,25 @@ def test_what_is_proclaimed_is_heard(election: Election, monkeypatch: pytest.Mon
     observer.stop()
 
 
+def test_an_observer_in_redis_hears_again_after_a_cut(
+    valkey: Valkey, fair_redis: RedisFairBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its connection is made anew, and what was said meanwhile is not missed."""
+    monkeypatch.setattr(redis_election, "_LOOK_AGAIN_S", 600)
+    election = fair_redis.election(NAME)
+    observer = Observer(election)
+    assert observer.hear() is None
+    with election.campaign("one") as leadership:
+        assert observer.hear() == "one"
+        valkey.ask("CLIENT", "KILL", "TYPE", "pubsub")
+        leadership.proclaim("two")
+        assert observer.hear() == "two"
+        leadership.proclaim("three")
+        assert observer.hear() == "three"
+    assert observer.hear() is None
+    observer.stop()
+
+
 def test_a_campaign_that_is_called_off_leaves_nothing(election: Election) -> None:
     """Nothing of it stays in the queue, neither after its time is over nor after it was cancelled."""
     with election.campaign("me"):

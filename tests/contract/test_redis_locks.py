@@ -6,6 +6,7 @@ import os
 import re
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
@@ -28,6 +29,7 @@ from fencelock import (
 )
 from fencelock.errors import ConfigurationError
 from fencelock.redis import lock as redis_lock
+from fencelock.redis import redlock
 from fencelock.redis.fair import RedisFairBackend
 from fencelock.redis.lock import RedisBackend
 from fencelock.redis.redlock import RedlockBackend
@@ -525,6 +527,35 @@ def test_redlock_goes_on_without_a_minority(three_servers: list[Valkey]) -> None
     backend.close()
 
 
+def test_redlock_gives_brief_locks_without_a_minority(three_servers: list[Valkey]) -> None:
+    """One of three servers is frozen: a lock whose TTL is as short as the longest call can be had all the same."""
+    with RedlockBackend([server.url for server in three_servers], ttl_s=10 * TTL_S) as backend:
+        three_servers[0].pause()
+        try:
+            with backend.lock("/test/brief", ttl_s=0.5).holding(wait_s=WITHIN_S) as grant:
+                assert grant.key
+        finally:
+            three_servers[0].resume()
+    eventually(lambda: not RedlockSystem(three_servers).leftovers(), "nothing is left on the server")
+
+
+def test_redlock_gives_back_what_a_server_grants_later(
+    three_servers: list[Valkey], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server is still being asked for a lock when that is given back: it is told after it has answered."""
+    monkeypatch.setattr(redlock, "_LONGEST_CALL_S", 60)
+    with Proxy(three_servers[2].port) as path:
+        urls = [three_servers[0].url, three_servers[1].url, f"redis://127.0.0.1:{path.port}"]
+        with RedlockBackend(urls, ttl_s=600, timeout_s=60) as backend:
+            path.hold_at(b"/test/late")
+            with backend.lock("/test/late"):
+                assert path.struck.wait(WITHIN_S)
+            with backend.lock("/test/other"):  # what that server is told at once has come by then
+                eventually(lambda: three_servers[2].ask("EXISTS", "/test/other"), "it grants another lock")
+            path.restore()
+    assert not RedlockSystem(three_servers).leftovers()
+
+
 def test_redlock_tells_the_slowest_server_too_before_it_closes(three_servers: list[Valkey]) -> None:
     """More locks are given back than calls can be under way: a process that then ends leaves none of them behind."""
     with RedlockBackend([server.url for server in three_servers], ttl_s=10 * TTL_S) as backend:
@@ -623,3 +654,69 @@ async def test_a_woken_waiter_that_leaves_wakes_the_next(
                 await lock.release(owner="first")
             await asyncio.wait_for(second, WITHIN_S)
             await lock.release(owner="second")
+
+
+async def test_those_who_wait_hear_again_after_a_cut(shared_server: Valkey, backend: RedisBackend) -> None:
+    """A waiter, and an observer of an election: of what they missed meanwhile, and of each release after that."""
+    subscribed = lambda: shared_server.ask("PUBSUB", "NUMPAT")  # noqa: E731
+    lock = backend.aio.lock("/test/cut")
+
+    async def once() -> None:
+        async with lock:
+            pass
+
+    async with lock:
+        waiting = [asyncio.create_task(once()) for _ in range(3)]
+        listener = backend.here().client.listener  # type: ignore[attr-defined]
+        await eventually_async(lambda: sum(len(one.line) for one in listener._channels.values()) == 3, "all wait")
+        await eventually_async(lambda: subscribed() == 1, "they are told of releases")
+        shared_server.ask("CLIENT", "KILL", "TYPE", "pubsub")
+        await eventually_async(lambda: subscribed() == 1, "they are told again")
+    async with asyncio.timeout(WITHIN_S):
+        await asyncio.gather(*waiting)
+    await backend.leave_loop()
+
+
+async def test_a_release_that_is_told_while_a_look_is_unanswered(
+    shared_server: Valkey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the waiter that looks then leaves, the next one is woken."""
+    monkeypatch.setattr(redis_lock, "_LOOK_AGAIN_S", 600.0)
+    ask, looks, late = redis_lock.RedisAttempt._ask, Counter[Any](), asyncio.Event()
+
+    async def ask_slowly(self: Any, *arguments: Any) -> Any:
+        answer = await ask(self, *arguments)
+        looks[self] += 1
+        if len(looks) == 2 and looks[self] == 2:  # the first waiter's, which listens by now
+            await late.wait()
+        return answer
+
+    monkeypatch.setattr(redis_lock.RedisAttempt, "_ask", ask_slowly)
+    async with RedisBackend(shared_server.url, ttl_s=60).aio as locks:
+        lock = locks.lock("/test/late")
+        listener = locks.backend.here().client.listener  # type: ignore[attr-defined]
+        async with lock:
+            first = asyncio.create_task(lock.acquire(owner="first"))
+            await eventually_async(lambda: sum(looks.values()) == 3, "the first one looks again")
+            second = asyncio.create_task(lock.acquire(owner="second"))
+            await eventually_async(lambda: sum(looks.values()) == 5, "the second one has looked twice")
+        (channel,) = listener._channels.values()
+        await eventually_async(lambda: channel.line[-1].woken, "the first one is told")
+        first.cancel()
+        late.set()
+        await asyncio.wait_for(second, WITHIN_S)
+        await lock.release(owner="second")
+        assert first.cancelled()
+
+
+def test_a_forced_release_wakes_the_next_one(raw: Any, backend: RedisBackend) -> None:
+    """At once, as its own release does."""
+    lock = backend.lock("/test/forced")
+    lock.acquire(owner="one")
+    before = calls(raw)
+    waiting = InThread(lambda: lock.acquire(owner="other"))
+    eventually(lambda: calls(raw) >= before + 2, "it looks again, and then sleeps")
+    assert backend.force_release("/test/forced") is not None
+    waiting.thread.join(WITHIN_S)  # less than until its next sign of life
+    assert not waiting.thread.is_alive()
+    lock.release(owner="other")
