@@ -11,7 +11,7 @@ from typing import Any, Final, Generic, TypedDict, TypeVar
 from .contender import Contender
 from .errors import ConfigurationError, LockError, LockUnavailable
 from .grant import Grant
-from .hook import Hook
+from .hook import Hook, told
 from .lease import Lease
 from .renewer import Renewer
 from .waiting import Wait, Waiters, Wake
@@ -53,7 +53,7 @@ class Terms:
     def tell_of(self, name: str, grant: Grant, waited_s: float) -> None:
         """Have the hook hear of a grant, and of its loss."""
         hook = self.hook
-        hook.granted(name, grant.token, waited_s)
+        told(hook.granted, name, grant.token, waited_s)
         if type(hook).lost is not Hook.lost:
             grant.on_lost(lambda: hook.lost(name, grant.token, grant.lease.reason))
 

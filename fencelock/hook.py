@@ -1,11 +1,17 @@
 """What a program may want to know of its locks: for metrics, traces and logs."""
 
+import logging
+from collections.abc import Callable
+from typing import Any
+
+_log = logging.getLogger(__name__)
+
 
 class Hook:
     """A hook hears what happens to the locks of a backend; a subclass overrides the methods that it wants.
 
-    The thread or task that acquires and releases calls it; `lost` is called by the one that finds out. A method must be
-    quick, and must not raise.
+    The task that acquires and releases calls it, for threads one on the thread that they share; `lost` is called by the
+    one that finds out. A method must be quick, and must not raise: what it raises is logged.
     Times are in seconds. The package's README has Prometheus and OpenTelemetry in ten lines each.
     """
 
@@ -23,3 +29,11 @@ class Hook:
 
     def lost(self, name: str, token: int, reason: str) -> None:
         """The lease of a grant ended while it was held."""
+
+
+def told(method: Callable[..., None], *about: Any) -> None:
+    """Have a hook hear something. What it raises changes nothing of the lock."""
+    try:
+        method(*about)
+    except Exception:
+        _log.exception("%s raised an error", getattr(method, "__qualname__", method))

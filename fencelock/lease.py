@@ -24,6 +24,9 @@ class Hold(Protocol):
 class Keeper(Protocol):
     """What renews a lease, and gives it back: a `Renewer`."""
 
+    def keep(self, lease: "Lease") -> None:
+        """See `Renewer.keep`."""
+
     async def hand_back(self, lease: "Lease", timeout_s: float) -> None:
         """See `Renewer.hand_back`."""
 

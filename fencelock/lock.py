@@ -14,6 +14,7 @@ from .connection import Connection, Terms
 from .contender import Contender
 from .errors import LockError, LockLost, LockNotHeld, LockTimeout
 from .grant import Grant
+from .hook import told
 from .owners import Owned, Owners
 from .waiting import Cancel, Wait, settled
 
@@ -87,7 +88,8 @@ class AsyncLock(Owned):
         try:
             grant = await interruptible(self._source.take(self.name, self.ttl_s, wait), wait, self._give_back)
         except BaseException as error:
-            self._source.terms.hook.not_granted(self.name, error, clock.now() - began)
+            hook = self._source.terms.hook
+            told(hook.not_granted, self.name, error, clock.now() - began)
             raise
         try:
             self._owners.add(owner, grant)
@@ -97,6 +99,8 @@ class AsyncLock(Owned):
         if hold_max_s is not None:
             lease = grant.lease
             lease.renew_until = min(lease.renew_until, clock.now() + hold_max_s - lease.ttl_s)
+            if lease.keeper is not None:
+                lease.keeper.keep(lease)
         self._source.terms.tell_of(self.name, grant, clock.now() - began)
         return grant
 
@@ -126,7 +130,7 @@ class AsyncLock(Owned):
         try:
             await self._give_back(data.grant)
         finally:
-            self._source.terms.hook.released(self.name, data.grant.token, clock.now() - data.since)
+            told(self._source.terms.hook.released, self.name, data.grant.token, clock.now() - data.since)
         if lost:
             data.grant.ensure_held()
 
@@ -254,10 +258,12 @@ class DistributedLock(Owned):
         if grant is not None:
             return grant
 
-        def undo(grant: Grant) -> Coroutine[Any, Any, None]:
+        async def undo(_: Grant) -> None:
+            data = None
             with suppress(LockNotHeld):
-                self._owners.leave(owner)
-            return self._lock._give_back(grant)
+                data = self._owners.leave(owner)
+            if data is not None:  # else somebody of the same name has entered again, and has it
+                await self._lock._give_back(data.grant)
 
         return portal.run(self._lock.acquire(wait_s=wait_s, cancel=cancel, owner=owner), undo)
 
@@ -272,18 +278,19 @@ class DistributedLock(Owned):
         """As `AsyncLock.release`."""
         owner = _thread(owner)
         if not self._owners.leave_inner(owner):
-            portal.run(self._lock.release(owner=owner))
+            portal.run(self._lock.release(owner=owner), to_the_end=True)
 
     @contextmanager
     def holding(self, *, wait_s: float | None = None, cancel: Cancel | None = None) -> Iterator[Grant]:
         """`with lock` that waits for at most `wait_s` seconds, or until `cancel`; also a decorator. See `acquire`."""
-        grant = self.acquire(wait_s=wait_s, cancel=cancel)
+        owner = _thread(None)  # a generator may be closed by another one
+        grant = self.acquire(wait_s=wait_s, cancel=cancel, owner=owner)
         try:
             yield grant
         except BaseException:
-            self._release_quietly()
+            self._release_quietly(owner)
             raise
-        self.release()
+        self.release(owner=owner)
 
     def _me(self) -> Hashable:
         return _thread(None)
@@ -299,9 +306,9 @@ class DistributedLock(Owned):
         else:
             self._release_quietly()
 
-    def _release_quietly(self) -> None:
+    def _release_quietly(self, owner: Hashable | None = None) -> None:
         with suppress(LockLost):  # the body's own error says more
-            self.release()
+            self.release(owner=owner)
 
 
 async def interruptible(

@@ -3,10 +3,10 @@
 import asyncio
 import atexit
 import logging
+import queue
 import selectors
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, Final, Generic, TypeVar
 
@@ -28,6 +28,8 @@ class _Portal:
         # Asyncio's own, whatever the policy: uvloop's can't be forgotten by a forked child.
         self.loop = asyncio.SelectorEventLoop(_selector())
         self._stopping = False
+        self.closed = False
+        self.jobs: set[_Job[Any]] = set()
         self._thread = threading.Thread(target=self._run, name="fencelock-threads", daemon=True)
         try:
             self._thread.start()
@@ -53,12 +55,19 @@ class _Portal:
             task.cancel()
         if tasks:
             self.loop.run_until_complete(asyncio.wait(tasks, timeout=_END_S / 2))
+        self.closed = True  # whoever comes later is refused; and whoever came before, and was not begun, here
+        for job in list(self.jobs):
+            job.refuse()
+
+    def call_soon(self, call: Callable[[], None]) -> None:
+        """Have it called there, while the loop is there."""
+        with suppress(RuntimeError):
+            self.loop.call_soon_threadsafe(call)
 
     def stop(self) -> None:
         """End it with the interpreter, which would otherwise take the loop apart while it turns."""
         self._stopping = True
-        with suppress(RuntimeError):
-            self.loop.call_soon_threadsafe(self.loop.stop)
+        self.call_soon(self.loop.stop)
         self._thread.join(_END_S)
 
 
@@ -95,50 +104,69 @@ def loop() -> asyncio.AbstractEventLoop:
     return _entered().loop
 
 
-def run(work: Coroutine[Any, Any, Result], undo: Callable[[Result], Coroutine[Any, Any, None]] | None = None) -> Result:
+def run(
+    work: Coroutine[Any, Any, Result],
+    undo: Callable[[Result], Coroutine[Any, Any, None]] | None = None,
+    *,
+    to_the_end: bool = False,
+) -> Result:
     """Have it done on that loop while this thread blocks.
 
     An exception that is raised in this thread meanwhile, such as KeyboardInterrupt, cancels the work; if it was done
-    already, `undo` is called with its result. Nothing is under way any more when this raises, for at most two seconds.
+    already, `undo` is called with its result. What goes `to_the_end` is done all the same. Nothing is under way any
+    more when this raises, for at most two seconds.
     """
-    job = _Job(work, undo)
+    job = _Job(work, undo, to_the_end=to_the_end)
     try:
         portal = _entered()
         if portal.entered:
             raise LockError("a callback must not block: it is called by what it would wait for")
+        portal.jobs.add(job)
+        if portal.closed:
+            raise LockError("locks are over when the interpreter ends")
     except BaseException:
         work.close()
         raise
     try:
-        portal.loop.call_soon_threadsafe(job.begin)
-        return job.result.result()
-    except BaseException as error:
-        if not job.failed_with(error):
-            portal.loop.call_soon_threadsafe(job.call_off)
-            job.over.wait(_END_S)
+        portal.call_soon(job.begin)
+        error, found = job.answer.get()
+        if error is None:
+            return found  # type: ignore[return-value]
+    except BaseException:
+        portal.call_soon(job.begin if to_the_end else job.call_off)
+        with suppress(queue.Empty):
+            job.over.get(timeout=_END_S)
         raise
+    finally:
+        portal.jobs.discard(job)
+    raise error
 
 
 class _Job(Generic[Result]):
-    """Something to be done on the loop, where its methods are called: an interrupt may come before it was begun."""
+    """Something to be done on the loop, where its methods are called: an interrupt may come before it was begun.
+
+    `answer`: the error, or the result; `over`: nothing is under way any more. Queues in C, as a signal may come at any
+    time, and the locks of `threading.Condition` are then not what it takes them for.
+    """
 
     def __init__(
-        self, work: Coroutine[Any, Any, Result], undo: Callable[[Result], Coroutine[Any, Any, None]] | None
+        self,
+        work: Coroutine[Any, Any, Result],
+        undo: Callable[[Result], Coroutine[Any, Any, None]] | None,
+        *,
+        to_the_end: bool,
     ) -> None:
-        self.result: Future[Result] = Future()
-        self.over = threading.Event()  # after an interrupt
+        self.answer: queue.SimpleQueue[tuple[BaseException | None, Result | None]] = queue.SimpleQueue()
+        self.over: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._name = threading.current_thread().name  # which the lock's queue shows
         self._work = work
         self._undo = undo
+        self._to_the_end = to_the_end
         self._task: asyncio.Task[Any] | None = None
         self._off = False
 
-    def failed_with(self, error: BaseException) -> bool:
-        """Whether that is what the work has raised."""
-        return self.result.done() and self.result.exception() is error
-
     def begin(self) -> None:
-        if not self._off:
+        if self._task is None and not self._off:
             self._task = asyncio.get_running_loop().create_task(self._work, name=self._name)
             self._task.add_done_callback(self._done)
 
@@ -146,24 +174,29 @@ class _Job(Generic[Result]):
         self._off = True
         if self._task is None:
             self._work.close()
-            self.over.set()
+            self.over.put(None)
         elif self._task.done():
             self._done(self._task)
         else:
             self._task.cancel()
 
+    def refuse(self) -> None:
+        """The loop turns no more."""
+        self._off = True
+        self.answer.put((LockError("it was called off, as the interpreter ends"), None))
+        self.over.put(None)
+
     def _done(self, task: "asyncio.Task[Any]") -> None:
         error = asyncio.CancelledError() if task.cancelled() else task.exception()
         if not self._off:
             if isinstance(error, asyncio.CancelledError):
-                self.result.set_exception(LockError("it was called off, as the interpreter ends"))
-            elif error is not None:
-                self.result.set_exception(error)
-            else:
-                self.result.set_result(task.result())
+                error = LockError("it was called off, as the interpreter ends")
+            self.answer.put((error, None if error is not None else task.result()))
+            if self._to_the_end:
+                self.over.put(None)
         elif error is None and self._undo is not None:
             undo, self._undo = self._undo, None
             self._task = asyncio.get_running_loop().create_task(undo(task.result()))
             self._task.add_done_callback(self._done)
         else:
-            self.over.set()
+            self.over.put(None)

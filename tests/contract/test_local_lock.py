@@ -1,10 +1,11 @@
 """The lock of one process keeps the contract as far as a process goes; beyond that it is no lock."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from fencelock import Grant, LockBackend, local
+from fencelock import Grant, Hook, LockBackend, local
 from fencelock.local import LocalBackend
 from tests.contract.lock_contract import TTL_S, InThread, LockContract, LockSystem, hold_and_release
 from tests.harness.waiting import eventually
@@ -67,3 +68,35 @@ def test_who_waits_for_longer_than_a_ttl_keeps_the_place() -> None:
             assert [one.key for one in lock.contenders()] == line
         for one in waiting:
             one.result()
+
+
+def test_a_generator_that_another_thread_closes_gives_the_lock_back() -> None:
+    """The lock of `holding` is its owner's, whichever thread ends the block."""
+    with LocalBackend() as backend:
+        lock = backend.lock("/test/generator")
+
+        def rows() -> Iterator[int]:
+            with lock.holding():
+                yield 1
+
+        begun = rows()
+        next(begun)
+        InThread(begun.close).result()
+        assert lock.contenders() == []
+
+
+def test_a_hook_that_raises_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """The lock is had and given back all the same, and the error is in the log."""
+
+    class Odd(Hook):
+        def granted(self, name: str, token: int, waited_s: float) -> None:
+            raise KeyError(name)
+
+        released = granted
+
+    with LocalBackend(hook=Odd()) as backend:
+        lock = backend.lock("/test/hook")
+        with lock:
+            assert lock.held_by_me
+        assert lock.contenders() == []
+    assert caplog.text.count("KeyError: '/test/hook'") == 2

@@ -3,6 +3,8 @@
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 
@@ -95,6 +97,54 @@ def test_what_was_done_before_an_interrupt_is_undone(interrupted: threading.Even
     with pytest.raises(KeyboardInterrupt):
         portal.run(work(), undo)
     assert undone == ["a grant"]
+
+
+def test_an_interrupt_ends_no_release(interrupted: threading.Event) -> None:
+    """What must be done to the end is, and the thread waits for that before it goes on."""
+    done: list[str] = []
+
+    async def work() -> None:
+        interrupted.set()
+        while not told.is_set():
+            await asyncio.sleep(0.01)
+        done.append("given back")
+
+    told = threading.Event()
+    teller = threading.Thread(target=lambda: (interrupted.wait(), told.set()))
+    teller.start()
+    with pytest.raises(KeyboardInterrupt):
+        portal.run(work(), to_the_end=True)
+    assert done == ["given back"]
+    teller.join()
+
+
+@pytest.mark.parametrize(
+    "late",
+    [
+        "atexit.register(backend.close)\nimport fencelock",  # comes after our own handler
+        "import fencelock\nrows = under(); next(rows)",  # a generator that ends with the interpreter
+    ],
+)
+def test_what_comes_after_the_end_is_refused(late: str) -> None:
+    """A lock that is given back, or closed, when the interpreter has all but ended doesn't keep it from ending."""
+    first, second = late.split("\n")
+    text = f"""
+import atexit
+class Late:
+    def close(self): locks.close()
+backend = Late()
+def under():
+    with locks.lock("/late"):
+        yield 1
+{first}
+from fencelock import connect
+locks = connect("local://")
+with locks.lock("/x"): pass
+{second}
+"""
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0
+    assert "LockError: locks are over when the interpreter ends" in done.stderr
 
 
 def test_a_callback_must_not_block() -> None:
