@@ -392,6 +392,16 @@ def test_a_lock_that_came_back_older_explains_nothing_else(promise: str, forgery
     assert [name for name in verdicts(made) if promise in name], verdicts(made)
 
 
+def test_a_lock_that_promises_no_order_may_let_somebody_wait() -> None:
+    """An instance may lose a race, and the next one; with a fair lock the same wait is a violation."""
+    made = history()
+    FORGED["nobody waits"]["a long wait in peace"](made)
+    (waited,) = (one for one in judge(made) if "nobody waits" in one.promise)
+    made.setup = replace(made.setup, promises=PROMISES[1:])
+    (overtaken,) = (one for one in judge(made) if "nobody waits" in one.promise)
+    assert (len(waited.violations), len(overtaken.violations)) == (1, 0)
+
+
 def test_a_run_without_an_end_is_not_judged() -> None:
     """An unfinished run proves nothing."""
     made = history()
