@@ -37,7 +37,7 @@ frontend operators
 backend rooms
   timeout server 75s # the live pages say something each 15 s
   balance first # pages, and what they ask for, are an instance's own
-  option httpchk GET /readyz
+  option httpchk GET /healthz # the control room is there while nothing can be sold, too
   default-server check inter 1s fall 1 rise 2
 """
 
