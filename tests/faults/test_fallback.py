@@ -12,7 +12,7 @@ from tests.harness.servers import optional
 from tests.harness.shop import Instance, shop
 from tests.harness.waiting import WITHIN_S, eventually_async
 
-STOCK = 1000
+STOCK = 1_000_000
 BUYERS = 60
 
 
@@ -21,15 +21,16 @@ async def test_redis_dies_in_mid_sale_and_comes_back() -> None:
     """With stock in MySQL, Redis' lock is killed and restarted twice: nobody is refused, all numbers agree."""
     told: Counter[str] = Counter()
     orders: set[str] = set()
+    over = asyncio.Event()
 
     async def buyer(http: httpx.AsyncClient, urls: list[str]) -> None:
         number = 0
-        while True:
+        while not over.is_set():
             number += 1
             answer = await http.post(f"{urls[number % len(urls)]}/stock/reduce")
             outcome = answer.headers.get("x-seckill-outcome", f"{answer.status_code} {answer.text}")
             told[outcome] += 1
-            if outcome == "sold_out":
+            if outcome != "sold":
                 return
             orders.add(answer.headers["x-seckill-order"])
 
@@ -75,13 +76,15 @@ async def test_redis_dies_in_mid_sale_and_comes_back() -> None:
                 for _ in range(2):
                     await all_sell(("lock", False))
                     await both_sell(one)
-                    redis.kill()
+                    # In a thread: an instance drops a connection whose client stands still before it has asked.
+                    await asyncio.to_thread(redis.kill)
                     await all_sell(("optimistic", True))
                     await both_sell(one)
-                    redis.start()
+                    await asyncio.to_thread(redis.start)
                 await all_sell(("lock", False))
-                await asyncio.wait_for(asyncio.gather(*buying), 12 * WITHIN_S)
-                assert told == {"sold": STOCK, "sold_out": BUYERS}
+                over.set()
+                await asyncio.wait_for(asyncio.gather(*buying), WITHIN_S)
+                sold = len(orders)
+                assert told == {"sold": sold}
                 audit = await one.audit("default")
-                assert (audit.stock, audit.lucky, audit.orders, audit.violations) == (0, STOCK, STOCK, [])
-                assert len(orders) == STOCK
+                assert (audit.stock, audit.lucky, audit.orders, audit.violations) == (STOCK - sold, sold, sold, [])
