@@ -17,6 +17,7 @@ document.addEventListener("securitypolicyviolation", (event) =>
 """
 # The lowest contrast, as WCAG computes it, between each element's own text and its background.
 _CONTRASTS = """() => {
+  document.getAnimations().filter((one) => one instanceof CSSTransition).forEach((one) => one.finish());
   const light = (color) => {
     const scale = color.startsWith("color(") ? 1 : 255;
     const [r, g, b] = color.match(/[\\d.]+/g).map((part) => part / scale)
