@@ -186,10 +186,19 @@ class FallbackBackend(LockBackend):
         self._on_change = on_change
         self._failures = 0
         self._backoff = Backoff(_LOOK_S, _LONGEST_OPEN_S)
-        self.slots = threading.BoundedSemaphore(most)
+        self._most = most
+        self._begin_here()
+
+    def _begin_here(self) -> None:
+        self.slots = threading.BoundedSemaphore(self._most)
         self._circuit = threading.Lock()
         self._closing = threading.Event()
         self._looking: threading.Thread | None = None
+
+    @override
+    def _begin_in_child(self) -> None:
+        super()._begin_in_child()
+        self._begin_here()
 
     @classmethod
     @override

@@ -12,6 +12,7 @@ from fencelock.fallback import FallbackBackend
 from fencelock.redis.lock import RedisBackend
 from lab.servers import EtcdMember, Valkey
 from tests.contract.lock_contract import InThread
+from tests.harness.forked import Forked
 from tests.harness.waiting import WITHIN_S, eventually
 
 NAME = "/test/fallback"
@@ -193,6 +194,17 @@ def test_a_slot_that_nobody_can_give_back(server: Valkey) -> None:
     # And a slot counts once, whatever became of the earlier grants.
     with pytest.raises(LockTimeout):
         lock.acquire(owner="third", wait_s=0)
+    backend.close()
+
+
+def test_a_forked_child_has_its_own_slots(server: Valkey) -> None:
+    """The slots that the parent uses when it forks are none of the child's."""
+    backend = FallbackBackend(RedisBackend(server.url, ttl_s=600, timeout_s=0.5), most=1)
+    server.kill()
+    lock = backend.lock(NAME)
+    with lock:
+        child = Forked(lambda _: unlocked(lock.acquire(owner="child", wait_s=WITHIN_S)))
+        assert child.result()
     backend.close()
 
 
