@@ -23,7 +23,7 @@ _LOST: Final = 76
 _USAGE: Final = 2
 _NOT_FOUND: Final = 127
 _DEFAULT: Final = "etcd://127.0.0.1:2379"
-# Replaces itself by the command, in a group of its own, and dies with us: killed, we could not end it.
+# Replaces itself by the command, in a group of its own, and dies with us, as we could not end it if we were killed.
 _LAUNCHER: Final = (
     "import ctypes, os, signal, sys\n"
     "getattr(ctypes.CDLL(None), 'prctl', lambda *_: 0)(1, signal.SIGKILL)\n"
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """What `main` does; the exit status."""
+    """Run the program with these arguments, and return its exit status."""
     options = _parser().parse_args(arguments)
     try:
         with connect(options.url, ttl_s=options.ttl) as locks:
