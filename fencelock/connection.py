@@ -128,7 +128,7 @@ AConnection = TypeVar("AConnection", bound=Connection)
 
 
 class Attempt(ABC, Generic[AConnection]):
-    """One caller's attempt to get a lock: how it is taken, what wakes a waiter, and how it is given back.
+    """A caller's attempt to get a lock: how it is taken, what wakes a waiter, and how it is given back.
 
     `lease`: what the attempt has, or may have, on the server; None while there is nothing. `wake`: set it to have the
     waiter look again. `answered`: the server has answered once. `cleanup`: closed when the waiting is over, however it

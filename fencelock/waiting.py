@@ -42,7 +42,7 @@ class Cancel:
 
 
 class Wait:
-    """One caller's wait: up to `wait_s` seconds from now (None: for ever, 0: don't queue), or until `cancel` is set."""
+    """A caller's wait: up to `wait_s` seconds from now (None: for ever, 0: don't queue), or until `cancel` is set."""
 
     def __init__(
         self, wait_s: float | None = None, cancel: Cancel | None = None, *, clock: Callable[[], float] = time.monotonic

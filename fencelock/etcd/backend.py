@@ -27,7 +27,7 @@ from .session import Session as SharedLease
 
 
 class AsyncSession(Leased):
-    """One lease for several locks and elections, kept renewed until `close`, or the end of the connection or the loop.
+    """A lease for several locks and elections, kept renewed until `close`, or the end of the connection or the loop.
 
     Locks that are given no session share the lease of a default one. A session of one's own is for locks that are worth
     nothing without each other, or for a lease that another program has granted. Unlike in Go, two tasks of a session

@@ -193,7 +193,7 @@ async def write_holds(call: Call, written: Written, instance: str, token: int) -
 
 
 async def _are_as_before(call: Call, item: ItemRow, changes: Sequence[OrderChange]) -> bool:
-    """Whether each order has as many events as when its change was decided."""
+    """Return whether each order has as many events as when its change was decided."""
     numbers = list({int(change.before.number) for change in changes})
     steps = dict(await select(call, "number, steps", "seckill_records", "number", [(item, numbers)]))
     if sold := [number for number in numbers if number not in steps]:
