@@ -43,7 +43,7 @@ exit status of `run`: that of the command (128 + the signal's number if one ende
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The program `fencelock`."""
+    """Run the program `fencelock`, and exit with its status."""
     sys.exit(run(sys.argv[1:] if arguments is None else arguments))
 
 

@@ -108,7 +108,7 @@ class _Connection(Connection):
 
     @override
     async def contenders(self, prefix: str) -> list[Contender]:
-        """The queues of the lock system; empty while it is away."""
+        """Return the queues of the lock system; empty while it is away."""
         if self._backend.degraded:
             return []
         try:

@@ -97,7 +97,7 @@ class Owned(ABC):
 
     @abstractmethod
     def _me(self) -> Hashable:
-        """The current thread or task. Raises `LockError` if there is none."""
+        """Return the current thread or task. Raises `LockError` if there is none."""
 
     @property
     def grant(self) -> Grant:

@@ -469,8 +469,7 @@ class _Office:
         now = time.time()
         for feed in self._feeds.values():
             for parked in feed.state.parked.values():
-                # These orders were refused while all were: they begin anew, but once only, as an event that is always
-                # refused would have no end.
+                # An order that was refused while all were begins anew, but once only: it may be refused always.
                 if failing_since is not None and parked.since >= failing_since and not parked.again:
                     parked.tries, parked.since, parked.due, parked.again = 0, now, now, True
                     feed.dirty = True

@@ -231,7 +231,7 @@ def router() -> APIRouter:
 
 
 def callbacks(payments_secret: str | None, stripe_secret: str | None) -> dict[str, Read]:
-    """The readers of callbacks, by their paths; those of which there is a secret. Raises `ConfigurationError`."""
+    """Return the readers of callbacks that have a secret, by their paths. Raises `ConfigurationError`."""
     found: dict[str, Read] = {}
     if payments_secret is not None:
         found[PATH] = standard(payments_secret)

@@ -3,9 +3,8 @@
 It stands on the protocol of a sale (`protocol.py`): lock, lease and messages are not in it. An instance reads and
 registers in one step, and decides; it writes in a later step, with the answer. Any time may pass between the two. A
 batch is one command, and holds that have run out go back with it. The provider takes money whenever a buyer pays, also
-when the hold has run out, and calls until it is told 200, at any instance, and perhaps once more. A single sender
-brings the journal to a receiver. Faults: an instance or the sender crashes; the store comes back without its last
-write.
+when the hold has run out, and calls until it is told 200, at any instance, perhaps once more. A single sender brings
+the journal to a receiver. Faults: an instance or the sender crashes; the store comes back without its last write.
 """
 
 from collections.abc import Callable, Collection, Iterator

@@ -111,7 +111,7 @@ async def _find_due(call: Call, item: ItemRow) -> list[int]:
 
 
 def _sold(entry: int, secret: str, quantity: int, buyer: str | None, token: int, batch: str) -> Record:
-    """How an order stands that was sold at once, and not touched since."""
+    """Return the record of an order that was sold at once, and not touched since."""
     began = Step(EventKind.SOLD, entry // 1000, token, batch)
     return Record(str(entry), secret, OrderState.SOLD, quantity, buyer, steps=(began,))
 
