@@ -1,4 +1,4 @@
-"""The lock that callers see: `AsyncLock` for tasks, and `DistributedLock` for threads. No backend's code is here."""
+"""The lock that callers see: `AsyncLock` for tasks, and `DistributedLock`, its blocking face for threads."""
 
 import asyncio
 import math
@@ -37,7 +37,7 @@ class Source(Protocol):
 
 
 class AsyncLock(Owned):
-    """A lock for asyncio tasks: one owner among all processes has it at a time, and may acquire it again.
+    """A re-entrant lock for asyncio tasks: one owner among all processes has it at a time.
 
     >>> async with lock as grant:                       # waits as long as it takes
     ...     await store.write(..., token=grant.token)
@@ -219,7 +219,7 @@ class _CancelOnLost:
 
 
 class DistributedLock(Owned):
-    """A lock for threads: one owner among all processes has it at a time, and may acquire it again.
+    """A re-entrant lock for threads: one owner among all processes has it at a time.
 
     >>> with lock as grant:                       # waits as long as it takes
     ...     store.write(..., token=grant.token)
