@@ -34,7 +34,7 @@ class Server(uvicorn.Server):
     """Serves until SIGTERM or Ctrl-C, then serves or refuses the waiting buyers, and ends.
 
     uvicorn by itself ends the application only after all requests have ended, and when they take too long it cancels
-    them: those who waited would get a 500, not an answer.
+    them: the waiting buyers would get a 500, not an answer.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Server(uvicorn.Server):
         return await super().on_tick(counter) and self._may_leave()
 
     def _may_leave(self) -> bool:
-        """Whether the balancer in front has had time to see that /readyz is 503; until then buyers are served."""
+        """Return whether the balancer in front has had time to see /readyz 503; buyers are served until then."""
         state, now = self.lifespan.state.get("seckill"), asyncio.get_running_loop().time()
         if self._leaves_at is None:
             self._leaves_at = now + self._drain_delay_s

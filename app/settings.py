@@ -64,7 +64,7 @@ def read_moment(text: str) -> datetime:
 
 
 def long_past(at: datetime) -> bool:
-    """Whether a start is so early that it is probably a typing error."""
+    """Return whether a start is so early that it is probably a typing error."""
     return at.year < datetime.now(at.tzinfo).year
 
 

@@ -101,7 +101,7 @@ def catalogue_of(settings: Settings) -> Catalogue:
 
 
 def webhook_of(settings: Settings) -> Webhook | None:
-    """Where events are delivered, if the settings name it."""
+    """Return the webhook to which events are delivered, if the settings name one."""
     if settings.webhook_url is None or settings.webhook_secret is None:
         return None
     url, secret = settings.webhook_url.get_secret_value(), settings.webhook_secret.get_secret_value()

@@ -60,7 +60,7 @@ __all__ = [
     "now",
 ]
 
-# Imported when they are asked for: whoever catches an error needs no lock.
+# Imported when they are asked for: code that only catches an error needs no lock.
 _MODULES: Final = {
     ".backend": ("AsyncLocks", "Guarantees", "LockBackend", "Scope"),
     ".clock": ("now",),

@@ -23,7 +23,7 @@ _LOST: Final = 76
 _USAGE: Final = 2
 _NOT_FOUND: Final = 127
 _DEFAULT: Final = "etcd://127.0.0.1:2379"
-# Replaces itself by the command, in a group of its own, and dies with us: killed, we could not end it.
+# Replaces itself by the command, in a group of its own, and dies with us, as we could not end it if we were killed.
 _LAUNCHER: Final = (
     "import ctypes, os, signal, sys\n"
     "getattr(ctypes.CDLL(None), 'prctl', lambda *_: 0)(1, signal.SIGKILL)\n"
@@ -43,12 +43,12 @@ exit status of `run`: that of the command (128 + the signal's number if one ende
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The program `fencelock`."""
+    """Run the program `fencelock`, and exit with its status."""
     sys.exit(run(sys.argv[1:] if arguments is None else arguments))
 
 
 def run(arguments: Sequence[str]) -> int:
-    """What `main` does; the exit status."""
+    """Run the program with these arguments, and return its exit status."""
     options = _parser().parse_args(arguments)
     try:
         with connect(options.url, ttl_s=options.ttl) as locks:

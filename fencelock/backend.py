@@ -57,7 +57,7 @@ class Guarantees:
 
 
 class LockBackend(ABC):
-    """What a process opens once and closes at its end: for threads, and as `aio` for tasks.
+    """A lock system as a process opens it once and closes it at its end: for threads, and as `aio` for tasks.
 
     It has a connection for each event loop that uses it: one for all threads, on the loop of `portal`.
     """
@@ -81,16 +81,16 @@ class LockBackend(ABC):
 
     @classmethod
     def from_url(cls, url: LockUrl, **options: Unpack[Options]) -> Self:
-        """The backend that a URL names. Doesn't connect yet. Raises `ConfigurationError`, which quotes no secret."""
-        url.refuse_rest()  # for those that have no server
+        """Return the backend that a URL names. Doesn't connect yet. Raises `ConfigurationError`, quoting no secret."""
+        url.refuse_rest()  # for backends that have no server
         return cls(**options)
 
     @abstractmethod
     def connect(self) -> Connection:
-        """A connection for the running loop, made at its first use."""
+        """Make a connection for the running loop, at its first use."""
 
     def here(self) -> Connection:
-        """The connection of the running loop. Raises `LockUnavailable` once the backend is closed."""
+        """Return the running loop's connection. Raises `LockUnavailable` once the backend is closed."""
         loop = asyncio.get_running_loop()
         connection = self._connections.get(loop)
         if connection is None:
@@ -104,12 +104,12 @@ class LockBackend(ABC):
         return connection
 
     async def take(self, name: str, ttl_s: float, wait: Wait) -> Grant:
-        """Have a lock, on the running loop."""
+        """Get a lock, on the running loop."""
         return await self.here().take(name, ttl_s, wait)
 
     @property
     def aio(self) -> "AsyncLocks":
-        """The same locks, for tasks."""
+        """This backend's locks, for tasks."""
         return AsyncLocks(self)
 
     @property
@@ -133,12 +133,12 @@ class LockBackend(ABC):
 
     @property
     def instance(self) -> str:
-        """Who we are in the queue."""
+        """Our name in the queues."""
         return self.terms.instance
 
     @property
     def hook(self) -> Hook:
-        """What is told what happens."""
+        """The hook that hears what happens to the locks."""
         return self.terms.hook
 
     @hook.setter
@@ -146,11 +146,11 @@ class LockBackend(ABC):
         self.terms.hook = hook
 
     def lock(self, name: str, *, ttl_s: float | None = None) -> DistributedLock:
-        """The lock of that name; each call makes an object of its own. `ttl_s`: of its leases, in seconds."""
+        """Return the lock of that name; each call makes an object of its own. `ttl_s`: of its leases, in seconds."""
         return DistributedLock(self.aio.lock(name, ttl_s=ttl_s))
 
     def check_name(self, name: str) -> None:  # noqa: B027 - most take any
-        """Raise `ValueError` for what can't be a lock's name here."""
+        """Raise `ValueError` if this can't be a lock's name here."""
 
     def force_release(self, name: str) -> Contender | None:
         """Take a lock from a holder that hangs, and return that one, if any; the next in line gets it at once.
@@ -161,7 +161,7 @@ class LockBackend(ABC):
         return portal.run(self.aio.force_release(name))
 
     def contenders(self, prefix: str) -> list[Contender]:
-        """The queues of all locks whose names begin with `prefix`. Raises `LockUnavailable`."""
+        """Return the queues of all locks whose names begin with `prefix`. Raises `LockUnavailable`."""
         return portal.run(self.aio.contenders(prefix))
 
     def ping(self, timeout_s: float) -> None:
@@ -182,7 +182,7 @@ class LockBackend(ABC):
         raise LockError(f"{self.name} has no sessions")
 
     def election_for_tasks(self, name: str) -> Any:
-        """What `election` is for tasks."""
+        """Return the `AsyncElection` of that name. Raises `LockError` where there are none."""
         from .election import AsyncElection
 
         name = checked_name(name)
@@ -191,11 +191,11 @@ class LockBackend(ABC):
         return AsyncElection(lambda: self.ballot(name))
 
     def ballot(self, name: str) -> Any:
-        """What an election needs, a `Ballot`, on the running loop."""
+        """Return the `Ballot` of an election, on the running loop's connection."""
         raise LockError(f"{self.name} has no elections")
 
     def session_for_tasks(self, *, ttl_s: float | None, lease_id: int | None) -> AbstractAsyncContextManager[Any]:
-        """What `session` is for tasks: a block."""
+        """Return the context manager that holds an `AsyncSession`: `session` for tasks."""
         raise LockError(f"{self.name} has no sessions")
 
     @property
@@ -205,7 +205,7 @@ class LockBackend(ABC):
 
     @property
     def renewing(self) -> bool:
-        """Whether leases are being renewed."""
+        """True while leases are being renewed."""
         return not self._closed and all(one.renewer.alive for one in list(self._connections.values()))
 
     def pause_renewal(self, for_s: float) -> None:
@@ -219,10 +219,10 @@ class LockBackend(ABC):
         connection = self._end(loop)
         if connection is not None:
             portal.run(connection.close())
-            self._connections.pop(loop, None)  # not before: who is refused or interrupted can close again
+            self._connections.pop(loop, None)  # not before: a caller that is refused or interrupted can close again
 
     async def close_on_loop(self) -> None:
-        """The same, for a task."""
+        """As `close`, for a task."""
         loop = asyncio.get_running_loop()
         connection = self._end(loop)
         if connection is not None:
@@ -230,7 +230,7 @@ class LockBackend(ABC):
             self._connections.pop(loop, None)
 
     def _end(self, loop: asyncio.AbstractEventLoop) -> Connection | None:
-        """Close what other loops have, in the background; what that one has."""
+        """Close the other loops' connections, in the background, and return this loop's."""
         self._closed = True
         with self._mutex:
             own = self._connections.get(loop)
@@ -245,7 +245,7 @@ class LockBackend(ABC):
         return own
 
     async def leave_loop(self) -> None:
-        """Close what the running loop has of it. Locks still held there run out; threads and other loops go on."""
+        """Close the running loop's connection. Locks still held there run out; threads and other loops go on."""
         with self._mutex:
             connection = self._connections.pop(asyncio.get_running_loop(), None)
         if connection is not None:
@@ -294,7 +294,7 @@ class AsyncLocks:
         self.backend.pause_renewal(for_s)
 
     def lock(self, name: str, *, ttl_s: float | None = None) -> AsyncLock:
-        """The lock of that name; each call makes an object of its own. `ttl_s`: of its leases, in seconds."""
+        """Return the lock of that name; each call makes an object of its own. `ttl_s`: of its leases, in seconds."""
         self.backend.check_name(name)
         return AsyncLock(self.backend, name, ttl_s)
 
@@ -303,7 +303,7 @@ class AsyncLocks:
         return await self.backend.here().force_release(name)
 
     def election(self, name: str) -> Any:
-        """An election, see `fencelock.election`. Raises `LockError` where there are none."""
+        """Return the `AsyncElection` of that name. Raises `LockError` where there are none."""
         return self.backend.election_for_tasks(name)
 
     def session(self, *, ttl_s: float | None = None, lease_id: int | None = None) -> AbstractAsyncContextManager[Any]:
@@ -311,7 +311,7 @@ class AsyncLocks:
         return self.backend.session_for_tasks(ttl_s=ttl_s, lease_id=lease_id)
 
     async def contenders(self, prefix: str) -> list[Contender]:
-        """The queues of all locks whose names begin with `prefix`. Raises `LockUnavailable`."""
+        """Return the queues of all locks whose names begin with `prefix`. Raises `LockUnavailable`."""
         return await self.backend.here().contenders(prefix)
 
     async def ping(self, timeout_s: float) -> None:

@@ -20,14 +20,14 @@ class Callbacks:
         self.fired = False
 
     def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Have `callback` called once; the answer takes that back. One that fails is logged and stops no other."""
+        """Have `callback` called once. The returned function unsubscribes. Errors are logged, and stop no others."""
         self._callbacks.append(callback)
         if self.fired:  # not before: it may happen at any moment
             self._call_all()
         return lambda: self._unsubscribe(callback)
 
     def fire(self) -> None:
-        """It happens. Only the first call counts."""
+        """Call all callbacks. Each is called once."""
         self.fired = True
         self._call_all()
 

@@ -1,4 +1,4 @@
-"""What a lock system's file implements: a connection, which belongs to one event loop, and an attempt to get a lock."""
+"""The base classes of a lock system: `Connection`, which belongs to one event loop, and `Attempt`, to get a lock."""
 
 import asyncio
 import math
@@ -16,12 +16,12 @@ from .lease import Lease
 from .renewer import Renewer
 from .waiting import Wait, Waiters, Wake
 
-_AWAY_PAUSE_S: Final = 0.1  # before a server that was away is asked again
-_CALLS_MAX: Final = 64  # of attempts under way at once
+_AWAY_PAUSE_S: Final = 0.1  # the pause before a server that was away is asked again
+_CALLS_MAX: Final = 64  # attempts that make their calls at once
 
 
 class Options(TypedDict, total=False):
-    """What all backends take.
+    """The options that all backends take.
 
     `ttl_s`: TTL of a lease in seconds (5): what a dead holder costs at most. `renew_ratio`: a lease is renewed each
     time this part of its TTL has passed (1/3). `timeout_s`: deadline of a call in seconds (2). `instance`: who we are
@@ -65,9 +65,9 @@ def _seconds(name: str, value: Any) -> float:
 
 
 class Connection(ABC):
-    """What a backend has on one event loop, where all its methods are called: a client, and what renews the leases.
+    """A backend's part on one event loop, where all its methods are called: its client, renewer and waiters.
 
-    `terms`: of the backend; `renewer`: keeps its leases; `waiters`: those who queue.
+    `terms`: the backend's options; `renewer`: renews the leases; `waiters`: the callers that queue.
     """
 
     calls_max = _CALLS_MAX
@@ -78,30 +78,30 @@ class Connection(ABC):
         loop = asyncio.get_running_loop()
         self.renewer = Renewer(loop, ratio=terms.renew_ratio, on_event=terms.hook.renewal, calls_max=self.calls_max)
         self.waiters = Waiters()
-        # A thousand tasks that come at once make their calls a few at a time: else all of them would be late.
+        # A thousand tasks that come at once make their calls a few at a time: otherwise all of them would be late.
         self.turns = asyncio.Semaphore(self.calls_max)
 
     @abstractmethod
     def attempt(self, name: str, ttl_s: float) -> "Attempt[Any]":
-        """A new attempt to get the lock of that name."""
+        """Return a new attempt to get the lock of that name."""
 
     @abstractmethod
     async def contenders(self, prefix: str) -> list[Contender]:
-        """The queues of all locks whose names begin with `prefix`: of each the holder first, then the waiters."""
+        """Return the queues of all locks whose names begin with `prefix`, the holder of each before its waiters."""
 
     async def queue(self, name: str) -> list[Contender]:
-        """The queue of one lock."""
+        """Return the queue of one lock."""
         return [one for one in await self.contenders(f"{name}/") if one.key.rpartition("/")[0] == name]
 
     async def ping(self, timeout_s: float) -> None:  # noqa: B027 - some have no server
         """Raise `LockUnavailable` if the lock system doesn't answer within `timeout_s` seconds."""
 
     async def force_release(self, name: str) -> Contender | None:
-        """Take a lock from its holder, who is answered."""
+        """Take a lock from its holder, and return that contender; None if nobody has it."""
         raise LockError(f"{self.terms.name} can't force a release: only etcd and redis can")
 
     async def take(self, name: str, ttl_s: float, wait: Wait) -> Grant:
-        """Have the lock: see `Attempt.until_granted`."""
+        """Get the lock: see `Attempt.until_granted`."""
         return await self.attempt(name, ttl_s).until_granted(wait)
 
     async def close(self) -> None:
@@ -120,7 +120,7 @@ class Connection(ABC):
 
 
 def closed(name: str) -> LockUnavailable:
-    """The error of every call after the end."""
+    """Return the error of every call after the end."""
     return LockUnavailable(f"the connection to {name} is closed")
 
 
@@ -128,11 +128,11 @@ AConnection = TypeVar("AConnection", bound=Connection)
 
 
 class Attempt(ABC, Generic[AConnection]):
-    """One caller's attempt to get a lock: how it is taken, what wakes a waiter, and how it is given back.
+    """A caller's attempt to get a lock: how it is taken, what wakes a waiter, and how it is given back.
 
-    `lease`: what the attempt has, or may have, on the server; None while there is nothing. `wake`: to be set by
-    whatever tells that it is worth to look again. `answered`: whether the server has been there. `cleanup`: closed when
-    the waiting is over, however it ends. `brief`: `take` never waits for others, so that many can take turns in it.
+    `lease`: what the attempt has, or may have, on the server; None while there is nothing. `wake`: set it to have the
+    waiter look again. `answered`: the server has answered once. `cleanup`: closed when the waiting is over, however it
+    ends. `brief`: `take` never waits for other contenders, so that many attempts can take turns in it.
     """
 
     brief = True
@@ -150,17 +150,17 @@ class Attempt(ABC, Generic[AConnection]):
 
     @abstractmethod
     async def take(self, wait: Wait) -> Grant | float:
-        """Try, or look whether it is our turn: the grant, or for how many seconds to sleep unless woken.
+        """Try, or look whether it is our turn; return the grant, or for how many seconds to sleep unless woken.
 
-        Raises `LockUnavailable`, or `PlaceLost` if what we had on the server is gone. Each call to the server has the
-        deadline `wait.call_s(self.timeout_s)`. It is cancelled only where its loop ends.
+        Raises `LockUnavailable`, or `PlaceLost` if our place on the server is gone. Each call to the server has the
+        timeout `wait.call_s(self.timeout_s)`. It is cancelled only when its loop ends.
         """
 
     async def until_granted(self, wait: Wait) -> Grant:
-        """Try, sleep, try again: until the lock is ours or there is no reason to wait any longer.
+        """Try, sleep, and try again, until the lock is ours or the wait is over.
 
-        Raises `LockTimeout`, `LockCancelled` or `LockUnavailable`. The first try must be answered; after that a server
-        that is away is waited for, up to a TTL. Whatever it raises, what the attempt has on the server is given back.
+        Raises `LockTimeout`, `LockCancelled` or `LockUnavailable`. The first try must be answered; after that it waits
+        up to a TTL for a server that is away. If it raises, it gives back what the attempt has on the server.
         """
         waiters = self.connection.waiters
         with waiters.waiting(self.wake):
@@ -184,7 +184,7 @@ class Attempt(ABC, Generic[AConnection]):
             try:
                 if self.lease is not None and self.lease.lost:
                     raise PlaceLost
-                # Who was woken goes first: it is probably their turn for the lock.
+                # A waiter that was woken skips the turns: it is probably next for the lock.
                 if not self.brief or woken:
                     found = await self.take(wait)
                 else:

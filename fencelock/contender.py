@@ -1,4 +1,4 @@
-"""Who queues for a lock, as everybody can see it."""
+"""A contender in a lock's queue, as everybody can see it."""
 
 import asyncio
 import json
@@ -33,13 +33,13 @@ class Contender:
 
 
 def whoami() -> str:
-    """The name of the current task, or else of the current thread."""
+    """Return the name of the current task, or else of the current thread."""
     task = asyncio.current_task() if asyncio._get_running_loop() is not None else None
     return threading.current_thread().name if task is None else task.get_name()
 
 
 def describe(instance: str) -> str:
-    """The current thread or task as JSON for `Contender.owner`; `since` in seconds since 1970."""
+    """Describe the current thread or task as JSON for `Contender.owner`; `since` is in seconds since 1970."""
     fields = {
         "instance": instance,
         "pid": os.getpid(),
@@ -51,7 +51,7 @@ def describe(instance: str) -> str:
 
 
 def _finite(number: str) -> float:
-    """A JSON number. Raises `ValueError` for one that a float can't hold (1e999), and for NaN and its kind."""
+    """Parse a JSON number. Raises `ValueError` if a float can't hold it (1e999), and for NaN and infinity."""
     found = float(number)
     if not math.isfinite(found):
         raise ValueError(number)
@@ -59,9 +59,9 @@ def _finite(number: str) -> float:
 
 
 def parse_owner(text: str | bytes | None) -> tuple[dict[str, Any], float | None]:
-    """What `describe` has written, and for how many seconds that has been there; others write what they like.
+    """Parse what `describe` has written, and return the owner and for how many seconds it has been there.
 
-    Whatever that is, the answer can be written down as JSON, in any encoding of Unicode.
+    Other programs write what they like; the owner can be written as JSON in any encoding of Unicode all the same.
     """
     try:
         # NaN is no JSON, and 1e999 would become a number that is none either.
@@ -86,5 +86,5 @@ def parse_owner(text: str | bytes | None) -> tuple[dict[str, Any], float | None]
 
 
 def printable(text: str) -> str:
-    """The text with all that a terminal could take for a command made visible: others write what they like."""
+    """Make visible whatever a terminal could take for a command, as other programs write what they like."""
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)

@@ -1,4 +1,4 @@
-"""Elections: of several candidates one leads, and says something that all can hear. Made of a lock's own queue."""
+"""Elections on a lock's queue: the first of several candidates leads, and says something that all can hear."""
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
@@ -36,14 +36,14 @@ class Lookout(Protocol):
     """Tells of changes of the lead."""
 
     async def pause_s(self) -> float:
-        """For how many seconds to sleep before the next look, unless woken; 0: one must look now."""
+        """Return for how many seconds to sleep before the next look, unless woken; 0: look now."""
 
     def close(self) -> None:
         """Watch no longer."""
 
 
 class Ballot(ABC):
-    """What a lock system does for an election, on one connection. All but `lookout` raise `LockUnavailable`."""
+    """An election as a lock system runs it, on one connection. All methods but `lookout` raise `LockUnavailable`."""
 
     connection: Connection
 
@@ -53,31 +53,31 @@ class Ballot(ABC):
 
     @abstractmethod
     async def say(self, grant: Grant, value: str) -> bool:
-        """Proclaim something else; False if that one leads no more."""
+        """Proclaim something else; False if the grant leads no more."""
 
     @abstractmethod
     async def record(self, grant: Grant, value: str) -> bool:
-        """Write down what outlasts the lead; False if that one leads no more."""
+        """Write down a value that outlasts the lead; False if the grant leads no more."""
 
     @abstractmethod
     async def recorded(self) -> str | None:
-        """What was written down last."""
+        """Return the value that was written down last, if any."""
 
     @abstractmethod
     async def leader(self, timeout_s: float | None) -> Leader | None:
-        """The leader, if anybody leads."""
+        """Return the leader, if anybody leads."""
 
     @abstractmethod
     async def candidates(self) -> list[Contender]:
-        """The leader and those who stand behind it."""
+        """Return the leader and the candidates behind it."""
 
     @abstractmethod
     def lookout(self, wake: Wake) -> Lookout:
-        """What sets `wake` when there may be news."""
+        """Return a `Lookout` that sets `wake` when there may be news."""
 
 
 class AsyncLeadership(Grant):
-    """Proof that one was elected. A grant: it is renewed, it can be lost, and its token fences."""
+    """Proof that a candidate was elected. It is a grant: it is renewed, it can be lost, and its token fences."""
 
     __slots__ = ("_ballot",)
 
@@ -86,15 +86,15 @@ class AsyncLeadership(Grant):
         self._ballot = ballot
 
     async def proclaim(self, value: str) -> None:
-        """Say something else. Raises `LockLost` if one leads no more, `LockUnavailable` if that can't be known."""
+        """Say something else. Raises `LockLost` if we lead no more, `LockUnavailable` if that can't be known."""
         self.ensure_held()
         if not await self._ballot.say(self, value):
             self._give_up_hope()
 
     async def record(self, value: str) -> None:
-        """Write down what shall outlast the leadership: see `AsyncElection.recorded`. Only the leader's word is taken.
+        """Write down a value that outlasts the leadership: see `AsyncElection.recorded`. Only the leader can.
 
-        Raises `LockLost` and `LockUnavailable`; and the latter for more than etcd takes in one value (1.5 MiB).
+        Raises `LockLost` and `LockUnavailable`, the latter also for more than etcd takes in one value (1.5 MiB).
         """
         self.ensure_held()
         if not await self._ballot.record(self, value):
@@ -130,11 +130,11 @@ class AsyncElection:
     async def campaign(
         self, value: str, *, wait_s: float | None = None, cancel: Cancel | None = None
     ) -> AsyncLeadership:
-        """Stand for election with something to say, and wait until one is elected, at most `wait_s` seconds.
+        """Stand for election with something to say, and wait to be elected, at most `wait_s` seconds.
 
         Raises `LockTimeout`, `LockCancelled`, or `LockUnavailable`; nothing of this call is then left in the queue for
-        longer than a TTL. The leadership is no thread's and no task's: it lasts until `resign`, the end of the
-        connection, or of the loop.
+        longer than a TTL. The leadership belongs to no thread or task: it lasts until `resign`, or until the
+        connection or the loop ends.
         """
         ballot, wait = self.ballot(), Wait(wait_s, cancel)
 
@@ -153,22 +153,22 @@ class AsyncElection:
             await leadership.resign()
 
     async def candidates(self) -> list[Contender]:
-        """The leader and those who stand behind it, in their order. Raises `LockUnavailable`."""
+        """Return the leader and the candidates behind it, in their order. Raises `LockUnavailable`."""
         return await self.ballot().candidates()
 
     async def leader(self, *, timeout_s: float | None = None) -> Leader | None:
-        """Who leads now, if anybody. Raises `LockUnavailable`."""
+        """Return the leader, if anybody leads. Raises `LockUnavailable`."""
         return await self.ballot().leader(timeout_s)
 
     async def recorded(self) -> str | None:
-        """What a leader has written down last, whoever leads now; None if none has. Raises `LockUnavailable`."""
+        """Return what a leader wrote down last, whoever leads now; None: none has. Raises `LockUnavailable`."""
         return await self.ballot().recorded()
 
     async def observe(self, *, cancel: Cancel | None = None) -> AsyncGenerator[Leader | None, None]:
-        """The leader now, and then each change of that or of what is proclaimed; None: nobody leads.
+        """Yield the leader now, and again after each change of leader or proclamation; None: nobody leads.
 
-        What is true when one looks is told; what was true only while one was busy with the last answer is not. A server
-        that is away is waited for. Ends with `cancel`, and when the connection is closed. `aclose` ends it before.
+        Each look tells what is true then; a state that came and went while the caller was busy is skipped. It waits for
+        a server that is away. It ends with `cancel`, with `aclose`, and when the connection is closed.
         """
         observation = Observation(self, cancel or Cancel())
         try:
@@ -179,7 +179,7 @@ class AsyncElection:
 
 
 class _End:
-    """Nothing more is told."""
+    """The type of `END`: there is nothing more to tell."""
 
 
 END: Final = _End()
@@ -197,7 +197,7 @@ class Observation:
         self._forget = cancel.subscribe(self._wake.set)
 
     async def next(self) -> Leader | _End | None:
-        """The leader, as soon as that is another answer than the last one; or `END`."""
+        """Wait for an answer other than the last one, and return the leader (None: nobody leads), or `END`."""
         waiters = self._ballot.connection.waiters
         with waiters.waiting(self._wake):
             while not (self._cancel.is_set() or waiters.dismissed):
@@ -295,5 +295,5 @@ class Election:
             while (found := portal.run(observation.next())) is not END:
                 yield cast(Leader | None, found)
         finally:
-            # Whichever thread finalises this: it may be the loop's.
+            # Any thread may finalise this, even the loop's.
             portal.loop().call_soon_threadsafe(observation.close)

@@ -1,4 +1,4 @@
-"""What can go wrong with a lock, in one tree.
+"""The errors of locks, in one tree.
 
 FencelockError
 ├── ConfigurationError          a URL or a setting is wrong, or two of them don't go together

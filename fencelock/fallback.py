@@ -1,4 +1,4 @@
-"""A lock that may be done without: while its server is away, a few go on unlocked, and the store alone decides.
+"""A lock with a fallback: while its server is away, a few callers go on unlocked, and the store alone decides.
 
 A circuit breaker around a lock system, the articles' upgrade and downgrade: a lock in Redis as long as Redis is there,
 else the optimistic commit of MySQL, for a bounded number at once so that MySQL survives it. It is only as good as the
@@ -31,7 +31,7 @@ from .waiting import Cancel, Wait
 
 _log = logging.getLogger(__name__)
 
-_LOOK_S: Final = 0.5  # so often the lock system is asked whether it is there
+_LOOK_S: Final = 0.5  # the lock system is pinged this often
 _LONGEST_OPEN_S: Final = 10.0
 _POLL_S: Final = 0.05
 _PING_S: Final = 1.0
@@ -62,7 +62,7 @@ class _Connection(Connection):
                 return grant
 
     async def _with(self, name: str, ttl_s: float, wait: Wait) -> Grant | None:
-        """The lock; None if its system is away, or goes away while we wait."""
+        """Get the lock; None if its system is away, or goes away while we wait."""
         backend, call_off = self._backend, Cancel()
         forgets = [backend.went_away.subscribe(call_off.set)]
         if wait.cancel is not None:
@@ -86,7 +86,7 @@ class _Connection(Connection):
                 forget()
 
     async def _without(self, name: str, wait: Wait) -> Grant | None:
-        """No lock, as one of few; None if its system is back."""
+        """Get one of the few grants without a lock; None if the lock system is back."""
         backend = self._backend
         while backend.degraded:
             self.ensure_open()
@@ -108,7 +108,7 @@ class _Connection(Connection):
 
     @override
     async def contenders(self, prefix: str) -> list[Contender]:
-        """The queues of the lock system; empty while it is away."""
+        """Return the queues of the lock system; empty while it is away."""
         if self._backend.degraded:
             return []
         try:
@@ -120,16 +120,16 @@ class _Connection(Connection):
 
     @override
     async def force_release(self, name: str) -> Contender | None:
-        """What has a lock can be taken away; a grant without one can't, and is not waited for by anybody."""
+        """Take a lock from its holder. A grant without a lock can't be taken away, and nobody waits for it."""
         return await self.inner.force_release(name)
 
     @override
     async def ping(self, timeout_s: float) -> None:
-        """Nobody needs the lock system to be there; `degraded` says whether it is."""
+        """Never raise: nobody needs the lock system to be there, and `degraded` says whether it is."""
 
 
 class _Slot:
-    """One of the few grants without a lock; given back once."""
+    """A slot among the few grants without a lock; it is given back once."""
 
     def __init__(self, slots: threading.BoundedSemaphore) -> None:
         self._slots = slots
@@ -137,7 +137,7 @@ class _Slot:
         self._timer: asyncio.TimerHandle | None = None
 
     def watch(self, lease: Lease) -> None:
-        """Free it at the end of its lease even if its own loop hangs, or was closed: on that of the threads."""
+        """Free the slot at the end of its lease, on the threads' loop, even if its own loop hangs or is closed."""
         loop = portal.loop()
 
         def look() -> None:
@@ -153,7 +153,7 @@ class _Slot:
         self.free()
 
     def free(self) -> None:
-        """Let another one have it."""
+        """Free the slot, unless that was done before."""
         if self._given_back.acquire(blocking=False):
             self._slots.release()
             if self._timer is not None:
@@ -161,10 +161,10 @@ class _Slot:
 
 
 class FallbackBackend(LockBackend):
-    """Another backend, which may be away.
+    """Wraps a backend that may be away.
 
-    `most`: how many may have a grant without a lock at once, in this process; `on_change` hears "away" and "back". The
-    lock system is asked twice a second whether it is there; a call that fails says so, too.
+    `most`: how many grants without a lock this process may have at once; `on_change` hears "away" and "back". The lock
+    system is pinged twice a second; a call that finds it away counts, too.
     """
 
     def __init__(
@@ -173,7 +173,7 @@ class FallbackBackend(LockBackend):
         self.name = backend.name
         super().__init__()
         self.terms = backend.terms
-        # What is promised must hold without the lock, too.
+        # The promises must hold without the lock, too.
         self.guarantees = replace(
             backend.guarantees,
             scope=Scope.NOBODY,
@@ -221,14 +221,14 @@ class FallbackBackend(LockBackend):
         self.look()
 
     def look(self) -> None:
-        """See to it that somebody looks for the lock system."""
+        """Make sure that the thread which pings the lock system runs."""
         with self._circuit:
             if (self._looking is None or not self._looking.is_alive()) and not self._closed:
                 self._looking = threading.Thread(target=self._look_for_ever, name="fencelock-fallback", daemon=True)
                 self._looking.start()
 
     def open_circuit(self, error: LockUnavailable) -> None:
-        """The lock system can't be reached: go on without."""
+        """Go on without locks, as the lock system can't be reached."""
         with self._circuit:
             self._failures += 1
             if self.degraded or self._closed:
@@ -247,8 +247,8 @@ class FallbackBackend(LockBackend):
         return back
 
     def _look_for_ever(self) -> None:
-        # A lock system that answers and yet gives no locks would be back twice a second: so it is trusted less each
-        # time.
+        # A lock system that answers pings and yet gives no locks would be back twice a second, so it is trusted later
+        # each time.
         pause_s, back_at = _LOOK_S, time.monotonic()
         while not self._closing.wait(pause_s if self.degraded else _LOOK_S):
             failures = self._failures

@@ -1,4 +1,4 @@
-"""What a forked child must not share with its parent: connections, threads, and mutexes that were held at the fork."""
+"""Fork safety: a child must not share connections, threads, or mutexes held at the fork, with its parent."""
 
 import atexit
 import logging
@@ -10,7 +10,7 @@ from weakref import ReferenceType, WeakMethod, ref
 
 _log = logging.getLogger(__name__)
 
-generation = 0  # how many forks lie behind this process: what was made in another generation is the parent's
+generation = 0  # how many forks lie behind this process: objects of another generation are the parent's
 _renewals: "dict[ReferenceType[Any], None]" = {}
 _of_parents: list[Any] = []
 
@@ -18,7 +18,7 @@ _of_parents: list[Any] = []
 def in_child(renew: Callable[[], None]) -> None:
     """Have `renew` called in each child that this process forks: a method, as long as its object lives, or a function.
 
-    No other thread is there then. It may use nothing that one may have held, and must send nothing.
+    No other thread exists then. `renew` may use nothing that another thread may have held, and must send nothing.
     """
     _renewals[WeakMethod(renew, _forget) if ismethod(renew) else ref(renew, _forget)] = None
 
@@ -39,7 +39,7 @@ def _renew_all() -> None:
             _log.exception("unexpected error after a fork")
 
 
-# At exit the references' own callbacks would find nothing any more of what they use.
+# At exit the references' own callbacks would find that what they use is gone.
 atexit.register(_renewals.clear)
 
 if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
@@ -47,5 +47,5 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
 
 
 def keep(things: Any) -> None:
-    """Never finalise in this process what is its parent's: that could end something on the connections of both."""
+    """Never finalise the parent's objects in this process: that could end something on the connections of both."""
     _of_parents.append(things)

@@ -1,14 +1,14 @@
-"""A grant: proof that one owns a lock now."""
+"""A grant: proof of owning a lock now."""
 
 from .lease import Lease, Leased
 
 
 class Grant(Leased):
-    """Proof that one owns the lock now.
+    """Proof of owning the lock now.
 
     `key`: what the grant rests on, on the lock's server. `token`: the fencing token, which grows from grant to grant of
-    one lock (0: the lock gives none). `source`: whose numbers the tokens are (a lock system and its cluster); tokens of
-    two sources can't be compared. `lease`: what the key is bound to.
+    one lock (0: the lock gives none). `source`: where the tokens come from (a lock system and its cluster); tokens of
+    two sources can't be compared. `lease`: the lease that the key is bound to.
 
     Give token and source to the store with every write: between `ensure_held()` and the arrival of a write any amount
     of time can pass, and only the store can refuse a write that comes too late.

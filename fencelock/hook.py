@@ -1,4 +1,4 @@
-"""What a program may want to know of its locks: for metrics, traces and logs."""
+"""The hook through which a program hears of its locks, for metrics, traces and logs."""
 
 import logging
 from collections.abc import Callable
@@ -10,8 +10,8 @@ _log = logging.getLogger(__name__)
 class Hook:
     """A hook hears what happens to the locks of a backend; a subclass overrides the methods that it wants.
 
-    The task that acquires and releases calls it, for threads one on the thread that they share; `lost` is called by the
-    one that finds out. A method must be quick, and must not raise: what it raises is logged.
+    The task that acquires or releases calls it; for threads, a task on the thread that they share. `lost` is called by
+    the task or thread that finds out. A method must be quick and must not raise; if it does, the error is logged.
     Times are in seconds. The package's README has Prometheus and OpenTelemetry in ten lines each.
     """
 
@@ -32,7 +32,7 @@ class Hook:
 
 
 def told(method: Callable[..., None], *about: Any) -> None:
-    """Have a hook hear something. What it raises changes nothing of the lock."""
+    """Call a hook's method. If it raises, the error is logged, and the lock is unaffected."""
     try:
         method(*about)
     except Exception:

@@ -12,17 +12,17 @@ from .errors import LockLost
 
 
 class Hold(Protocol):
-    """What a contender has on the lock's server: a key, a row, a node, an open transaction."""
+    """A contender's hold on the lock's server: a key, a row, a node, an open transaction."""
 
     async def renew(self, timeout_s: float) -> bool:
-        """Ask for another TTL. False: it is not there any more. Raises `LockUnavailable`: nobody knows."""
+        """Ask for another TTL; False if the hold is gone. Raises `LockUnavailable` if that can't be known."""
 
     async def end(self, timeout_s: float) -> None:
-        """Give it back, and nothing else; nothing happens if it is gone. Raises `LockUnavailable`."""
+        """Give the hold back, and nothing else; nothing happens if it is gone. Raises `LockUnavailable`."""
 
 
 class Keeper(Protocol):
-    """What renews a lease, and gives it back: a `Renewer`."""
+    """Renews leases and gives them back: a `Renewer`."""
 
     def keep(self, lease: "Lease") -> None:
         """See `Renewer.keep`."""
@@ -32,7 +32,7 @@ class Keeper(Protocol):
 
 
 class Leased:
-    """What is worth as much as the lease that it rests on: a grant, a session."""
+    """The base of whatever holds as long as its lease: a grant, a session."""
 
     __slots__ = ("lease",)
 
@@ -54,12 +54,12 @@ class Leased:
         self.lease.ensure_held()
 
     def on_lost(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Have `callback` called when it is lost (now, if it is); the answer takes that back. It must not block."""
+        """Have `callback`, which must not block, called when it is lost (now, if it is). Returns an unsubscriber."""
         return self.lease.on_lost(callback)
 
 
 class Lease:
-    """Ours until `deadline`, a moment on the clock `now`, unless it is renewed before or lost.
+    """A claim that is ours until `deadline`, a moment on the clock `now`, unless it is renewed before or lost.
 
     `name`: for people; `hold`: what it keeps alive on the server; `ttl_s`: seconds from a renewal to its end;
     `asked_at`: when the server was asked for it. A lease `under` another one lasts as long as that at most.
@@ -83,7 +83,7 @@ class Lease:
         self.ttl_s = ttl_s
         self.idle = False  # in nobody's use: its end is no loss
         self.owner: object = None  # set by the lock, once somebody owns it
-        self.keeper: Keeper | None = None  # who renews it
+        self.keeper: Keeper | None = None  # its renewer
         self.renew_until = math.inf  # on the same clock: whatever its owner does, it ends a TTL after that
         self._generation = fork.generation
         self._clock = clock
@@ -96,22 +96,22 @@ class Lease:
 
     @property
     def deadline(self) -> float:
-        """When the lease ends if nobody renews it, on the clock `now`."""
+        """The moment at which the lease ends if nobody renews it, on the clock `now`."""
         return self._deadline if self._under is None else min(self._deadline, self._under.deadline)
 
     @property
     def runs_out_at(self) -> float:
-        """When the server has forgotten it at the latest, if nobody renews it and what it is under."""
+        """The moment at which the server has forgotten it at the latest, if it (or the lease above) is not renewed."""
         return self._deadline if self._under is None else self._under.deadline
 
     @property
     def inherited(self) -> bool:
-        """Whether it was made before a fork: then it is the parent's, and nothing may be done about it here."""
+        """True if it was made before a fork: it is the parent's then, and this process must leave it alone."""
         return self._generation != fork.generation
 
     @property
     def abandoned(self) -> bool:
-        """Whether its owner was a thread or a task that has ended: nobody can release it any more."""
+        """True if its owner was a thread or a task that has ended: nobody can release it any more."""
         match self.owner:
             case threading.Thread() as thread:
                 return not thread.is_alive()
@@ -121,17 +121,17 @@ class Lease:
 
     @property
     def overdue(self) -> bool:
-        """Whether it must not be renewed any more, although it has an owner: it was held for as long as it may be."""
+        """True if it must not be renewed any more, because its owner has held it for as long as it may."""
         return self._clock() > self.renew_until
 
     @property
     def left_s(self) -> float:
-        """Seconds until the deadline; 0 when lost."""
+        """The seconds until the deadline; 0 when lost."""
         return 0.0 if self._reason is not None else max(0.0, self.deadline - self._clock())
 
     @property
     def lost(self) -> bool:
-        """Whether one must stop believing in it. Never turns back to False."""
+        """True once it must not be trusted any more. Never turns back to False."""
         if self._generation != fork.generation:
             self._reason = "it is the parent process's, from before a fork"  # nobody here is told: see `on_lost`
         elif self._reason is None:
@@ -147,7 +147,7 @@ class Lease:
 
     @property
     def reason(self) -> str:
-        """Why it is lost; empty while that was not noticed."""
+        """The reason why it is lost; empty while no loss was noticed."""
         return self._reason or ""
 
     def ensure_held(self) -> None:
@@ -156,7 +156,7 @@ class Lease:
             raise LockLost(f"{self.name} is lost: {self._reason}")
 
     def renewed(self, asked_at: float) -> None:
-        """The server gave another TTL to a request sent at `asked_at`. Too late for a lease that is lost already."""
+        """Note that the server gave another TTL to a request sent at `asked_at`; a lost lease stays lost."""
         if not self.lost:
             self._deadline = max(self._deadline, asked_at + self.ttl_s)
 
@@ -173,15 +173,15 @@ class Lease:
             self._on_lost.fire()
 
     def give_up(self) -> None:
-        """Its owner wants it no longer: from now on its end is no loss, and nobody is told of it."""
+        """Note that its owner wants it no longer: from now on its end is no loss, and nobody is told of it."""
         with self._mutex:
             self._given_up = True
 
     def on_lost(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Have `callback` called once when the lease is lost (now, if it is); the answer takes that back.
+        """Have `callback` called once when the lease is lost (now, if it is). The returned function unsubscribes.
 
-        It is called on whatever thread finds out, mostly that of the loop: it must be quick and must not block.
-        It is not called in a child that is forked afterwards: the loss there is none of the parent's.
+        The thread that finds out calls it, mostly the loop's, so it must be quick and must not block. It is not called
+        in a child that is forked afterwards: losing the lease there is no loss for the parent.
         """
         if self.inherited:
             callback()

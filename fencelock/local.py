@@ -31,7 +31,7 @@ def _forget_all() -> None:
     _queues.clear()
 
 
-fork.in_child(_forget_all)  # those who queue there are the parent's
+fork.in_child(_forget_all)  # the contenders in it are the parent's
 
 
 class _Place(Attempt[Connection]):
@@ -52,7 +52,7 @@ class _Place(Attempt[Connection]):
             with _mutex:
                 _queues.setdefault(self.name, deque()).append(self)
         if not self._is_first():
-            self.lease.renewed(clock.now())  # who waits keeps the place
+            self.lease.renewed(clock.now())  # a waiter keeps its place
             return self.ttl_s / 3
         self.token = _next_token()
         self.lease.renewed(clock.now())
@@ -60,7 +60,7 @@ class _Place(Attempt[Connection]):
         return Grant(self.key, self.token, _SOURCE, self.lease)
 
     async def renew(self, timeout_s: float) -> bool:
-        """Whether it is still ours."""
+        """Return whether the lock is still ours."""
         return self._is_first()
 
     def _is_first(self) -> bool:

@@ -1,4 +1,4 @@
-"""A lock, for tasks, and its blocking face for threads; nothing of any backend."""
+"""The lock that callers see: `AsyncLock` for tasks, and `DistributedLock`, its blocking face for threads."""
 
 import asyncio
 import math
@@ -20,24 +20,24 @@ from .waiting import Cancel, Wait, settled
 
 Result = TypeVar("Result")
 
-_LEAVE_S: Final = 1.0  # so long a cancelled task waits at most for its place in the queue to be given back
+_LEAVE_S: Final = 1.0  # a cancelled task waits no longer than this for its place in the queue to be given back
 _undoing: set[asyncio.Task[None]] = set()  # a loop keeps only weak references to its tasks
 
 
 class Source(Protocol):
-    """Where locks come from: a backend, or a session of it."""
+    """The origin of locks: a backend, or one of its sessions."""
 
     terms: Terms
 
     def here(self) -> Connection:
-        """The connection of the running loop."""
+        """Return the running loop's connection."""
 
     async def take(self, name: str, ttl_s: float, wait: Wait) -> Grant:
         """See `Connection.take`."""
 
 
 class AsyncLock(Owned):
-    """A lock that one owner among all processes has at a time, re-entrant for that owner; for tasks.
+    """A re-entrant lock for asyncio tasks: one owner among all processes has it at a time.
 
     >>> async with lock as grant:                       # waits as long as it takes
     ...     await store.write(..., token=grant.token)
@@ -58,7 +58,7 @@ class AsyncLock(Owned):
         self._owners = Owners(name)
 
     async def contenders(self) -> list[Contender]:
-        """The queue: the holder first, then the waiters in the order in which they will get the lock.
+        """Return the queue: the holder first, then the waiters in the order in which they will get the lock.
 
         Only the holder unless `Guarantees.shows_queue`. Raises `LockUnavailable`.
         """
@@ -74,11 +74,11 @@ class AsyncLock(Owned):
     ) -> Grant:
         """Own the lock, waiting for it at most `wait_s` seconds (None: as long as it takes; 0: not at all).
 
-        `hold_max_s`: the lease ends so many seconds after the grant whatever its owner does, but not before its TTL.
+        `hold_max_s`: the lease ends that many seconds after the grant whatever its owner does, but not before its TTL.
         Raises `LockTimeout` when the wait is over, `LockCancelled` when `cancel` is set before that, `LockUnavailable`
         when the lock's server can't be reached, and `LockLost` when this owner has the lock but its lease has ended.
-        Whatever it raises, nothing of this call is left in the queue for longer than one lease TTL. Cancelled, it waits
-        a second at most to leave the queue, and what takes longer is done in the background.
+        If it raises, nothing of this call is left in the queue for longer than one TTL. If it is cancelled, it waits
+        up to a second to leave the queue, and goes on with that in the background if it takes longer.
         """
         owner = _task(owner)
         grant = self._owners.reenter(owner)
@@ -144,7 +144,7 @@ class AsyncLock(Owned):
         hold_max_s: float | None = None,
         cancel_on_lost: bool = False,
     ) -> AsyncIterator[Grant]:
-        """`async with lock` with terms; also a decorator. See `acquire`.
+        """As `async with lock`, with the options of `acquire`; also a decorator.
 
         `cancel_on_lost`: the body is cancelled as soon as the loss of the lock is noticed, and `LockLost` raised.
         """
@@ -184,7 +184,7 @@ class AsyncLock(Owned):
 
 
 class _CancelOnLost:
-    """Cancels the current task when a grant is lost; as `asyncio.timeout` does at its deadline."""
+    """Cancels the current task when a grant is lost, as `asyncio.timeout` does at its deadline."""
 
     def __init__(self, grant: Grant) -> None:
         task = asyncio.current_task()
@@ -197,7 +197,7 @@ class _CancelOnLost:
         self._forget: Callable[[], None] = grant.on_lost(self._lost)
 
     def end(self) -> None:
-        """The body is over."""
+        """Cancel nothing from now on: the body is over."""
         self._forget()
         if self._cancelled and not self._over:
             self._task.uncancel()
@@ -212,14 +212,14 @@ class _CancelOnLost:
             self._task.cancel("the lock is lost")
 
     def caused(self, error: BaseException) -> bool:
-        """Whether the body ended with our cancellation, and nobody else's."""
+        """Return whether our cancellation ended the body, and nobody else's."""
         self.end()
         ours = self._cancelled and self._task.cancelling() <= self._cancelling
         return ours and isinstance(error, asyncio.CancelledError)
 
 
 class DistributedLock(Owned):
-    """A lock that one owner among all processes has at a time, re-entrant for that owner; for threads.
+    """A re-entrant lock for threads: one owner among all processes has it at a time.
 
     >>> with lock as grant:                       # waits as long as it takes
     ...     store.write(..., token=grant.token)
@@ -252,7 +252,7 @@ class DistributedLock(Owned):
     def acquire(
         self, *, wait_s: float | None = None, cancel: Cancel | None = None, owner: Hashable | None = None
     ) -> Grant:
-        """As `AsyncLock.acquire`, whose terms and errors it has."""
+        """Own the lock: see `AsyncLock.acquire`."""
         owner = _thread(owner)
         grant = self._owners.reenter(owner)
         if grant is not None:
@@ -275,14 +275,14 @@ class DistributedLock(Owned):
             return None
 
     def release(self, *, owner: Hashable | None = None) -> None:
-        """As `AsyncLock.release`."""
+        """Undo one acquire: see `AsyncLock.release`."""
         owner = _thread(owner)
         if not self._owners.leave_inner(owner):
             portal.run(self._lock.release(owner=owner), to_the_end=True)
 
     @contextmanager
     def holding(self, *, wait_s: float | None = None, cancel: Cancel | None = None) -> Iterator[Grant]:
-        """`with lock` that waits for at most `wait_s` seconds, or until `cancel`; also a decorator. See `acquire`."""
+        """As `with lock`, waiting at most `wait_s` seconds or until `cancel`; also a decorator. See `acquire`."""
         owner = _thread(None)  # a generator may be closed by another one
         grant = self.acquire(wait_s=wait_s, cancel=cancel, owner=owner)
         try:
@@ -314,10 +314,10 @@ class DistributedLock(Owned):
 async def interruptible(
     taking: Coroutine[Any, Any, Result], wait: Wait, undo: Callable[[Result], Coroutine[Any, Any, None]]
 ) -> Result:
-    """What takes something, in a task of its own: no call to a server is cut off in the middle.
+    """Await `taking` in a task of its own, so that cancelling the caller cuts no call to a server in the middle.
 
-    If the caller is cancelled, `wait` is called off, and what may have been had a moment ago is undone. That takes a
-    second at most; what takes longer is done in the background.
+    If the caller is cancelled, `wait` is called off, and a result that came all the same is given to `undo`. The caller
+    waits up to a second for that, and leaves the rest to the background.
     """
     me = asyncio.current_task()
     task = asyncio.create_task(taking, name=None if me is None else me.get_name())  # the name that the queue shows
@@ -339,7 +339,7 @@ async def interruptible(
 
 
 def checked_name(name: str) -> str:
-    """The name, if it is one. Raises `ValueError`."""
+    """Return the name. Raises `ValueError` if it is empty or ends in "/"."""
     if not name or name.endswith("/"):
         raise ValueError(f"a name must not be empty or end in '/': {name!r}")
     return name

@@ -1,4 +1,4 @@
-"""No lock at all: what the articles start from, and what the demo shows to go wrong."""
+"""No lock at all: the articles start from it, and the demo shows how it goes wrong."""
 
 from typing_extensions import override
 
@@ -11,7 +11,7 @@ from .waiting import Wait
 
 
 class _Attempt(Attempt[Connection]):
-    """Says yes to everybody."""
+    """Grants at once, to everybody."""
 
     @override
     async def take(self, wait: Wait) -> Grant:
@@ -19,11 +19,11 @@ class _Attempt(Attempt[Connection]):
         return Grant(self.name, 0, "none", Lease(self.name, self, float("inf")))
 
     async def renew(self, timeout_s: float) -> bool:
-        """Nothing ends."""
+        """Return True: nothing ends."""
         return True
 
     async def end(self, timeout_s: float) -> None:
-        """There is nothing to give back."""
+        """Do nothing: there is nothing to give back."""
 
 
 class _Connection(Connection):

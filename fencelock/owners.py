@@ -1,4 +1,4 @@
-"""Who owns a lock in this process, and how often: what makes it re-entrant."""
+"""The owners of a lock in this process, and how often each has acquired it, which makes it re-entrant."""
 
 import asyncio
 import threading
@@ -13,7 +13,7 @@ from .grant import Grant
 
 @dataclass(slots=True)
 class LockData:
-    """What an owner has: its grant, since when, and how many of its acquires are not released yet."""
+    """An owner's grant, since when it has it, and how many of its acquires are not released yet."""
 
     grant: Grant
     since: float
@@ -21,8 +21,8 @@ class LockData:
 
 
 class Owners:
-    """The owners of one lock object. By thread or task *object*: identifiers are recycled, and a new thread would
-    inherit a dead one's lock.
+    """The owners of one lock object. Keys are thread or task *objects*: identifiers are recycled, and a new thread
+    would inherit a dead one's lock.
     """
 
     def __init__(self, name: str) -> None:
@@ -38,11 +38,11 @@ class Owners:
         self._mutex = threading.Lock()
 
     def get(self, owner: Hashable) -> LockData | None:
-        """What that owner has."""
+        """Return that owner's data, if it owns the lock."""
         return self._held.get(owner)
 
     def reenter(self, owner: Hashable) -> Grant | None:
-        """One acquire more for who owns it already; None for others. Raises `LockLost`."""
+        """Count one acquire more, and return the grant, if this owner has one; else None. Raises `LockLost`."""
         data = self._held.get(owner)
         if data is None:
             return None
@@ -54,7 +54,7 @@ class Owners:
             return data.grant
 
     def add(self, owner: Hashable, grant: Grant) -> None:
-        """A first acquire. Raises `LockError` if the owner has made two at the same time."""
+        """Note an owner's first acquire. Raises `LockError` if it has made two at the same time."""
         grant.lease.owner = owner
         with self._mutex:
             if self._held:
@@ -66,7 +66,7 @@ class Owners:
             self._held[owner] = LockData(grant, clock.now())
 
     def leave(self, owner: Hashable) -> LockData | None:
-        """One acquire less: what is to be given back, if it was the last. Raises `LockNotHeld` and `LockError`."""
+        """Count one acquire less; if it was the last, return what to give back. Raises `LockNotHeld`, `LockError`."""
         with self._mutex:
             data = self._held.get(owner)
             if data is None and owner in self._held_by_parent:
@@ -80,7 +80,7 @@ class Owners:
             return data
 
     def leave_inner(self, owner: Hashable) -> bool:
-        """One acquire less, if others are left after that; else nothing is done."""
+        """Count one acquire less if others are left after that, and return whether they are; else do nothing."""
         with self._mutex:
             data = self._held.get(owner)
             if data is None or data.hold_count == 1:
@@ -90,14 +90,14 @@ class Owners:
 
 
 class Owned(ABC):
-    """What the faces of a lock for threads and for tasks say alike of who owns it here."""
+    """The base of the locks for threads and for tasks: what they say of the current owner."""
 
     name: str
     _owners: Owners
 
     @abstractmethod
     def _me(self) -> Hashable:
-        """The current thread or task. Raises `LockError` if there is none."""
+        """Return the current thread or task. Raises `LockError` if there is none."""
 
     @property
     def grant(self) -> Grant:

@@ -1,4 +1,4 @@
-"""The blocking face: a daemon thread with an event loop, one for each process, on which threads have things done."""
+"""The portal: a daemon thread with an event loop, one in each process, on which other threads run coroutines."""
 
 import asyncio
 import atexit
@@ -39,7 +39,7 @@ class _Portal:
 
     @property
     def entered(self) -> bool:
-        """Whether this is its thread."""
+        """True on its own thread."""
         return threading.current_thread() is self._thread
 
     def _run(self) -> None:
@@ -55,17 +55,17 @@ class _Portal:
             task.cancel()
         if tasks:
             self.loop.run_until_complete(asyncio.wait(tasks, timeout=_END_S / 2))
-        self.closed = True  # whoever comes later is refused; and whoever came before, and was not begun, here
+        self.closed = True  # later jobs are refused, and here those that came before and were not begun
         for job in list(self.jobs):
             job.refuse()
 
     def call_soon(self, call: Callable[[], None]) -> None:
-        """Have it called there, while the loop is there."""
+        """Have it called on the loop, unless the loop is closed."""
         with suppress(RuntimeError):
             self.loop.call_soon_threadsafe(call)
 
     def stop(self) -> None:
-        """End it with the interpreter, which would otherwise take the loop apart while it turns."""
+        """End with the interpreter, which would otherwise take the loop apart while it runs."""
         self._stopping = True
         self.call_soon(self.loop.stop)
         self._thread.join(_END_S)
@@ -100,7 +100,7 @@ def _entered() -> _Portal:
 
 
 def loop() -> asyncio.AbstractEventLoop:
-    """The loop that threads share."""
+    """Return the loop that threads share."""
     return _entered().loop
 
 
@@ -110,11 +110,11 @@ def run(
     *,
     to_the_end: bool = False,
 ) -> Result:
-    """Have it done on that loop while this thread blocks.
+    """Run `work` on that loop while this thread blocks.
 
     An exception that is raised in this thread meanwhile, such as KeyboardInterrupt, cancels the work; if it was done
-    already, `undo` is called with its result. What goes `to_the_end` is done all the same. Nothing is under way any
-    more when this raises, for at most two seconds.
+    already, `undo` is called with its result. Work that goes `to_the_end` is done all the same. Before that exception
+    goes on, this waits up to two seconds until nothing is under way any more.
     """
     job = _Job(work, undo, to_the_end=to_the_end)
     try:
@@ -143,10 +143,10 @@ def run(
 
 
 class _Job(Generic[Result]):
-    """Something to be done on the loop, where its methods are called: an interrupt may come before it was begun.
+    """Work for the loop, where its methods are called; an interrupt may come before it was begun.
 
-    `answer`: the error, or the result; `over`: nothing is under way any more. Queues in C, as a signal may come at any
-    time, and the locks of `threading.Condition` are then not what it takes them for.
+    `answer`: gets the error or the result; `over`: filled when nothing is under way any more. These queues are in C: a
+    signal may come at any time, and would break the invariants of `threading.Condition`.
     """
 
     def __init__(
@@ -181,7 +181,7 @@ class _Job(Generic[Result]):
             self._task.cancel()
 
     def refuse(self) -> None:
-        """The loop turns no more."""
+        """Answer with an error, as the loop has stopped."""
         self._off = True
         self.answer.put((LockError("it was called off, as the interpreter ends"), None))
         self.over.put(None)

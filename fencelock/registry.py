@@ -1,4 +1,4 @@
-"""All lock backends, by their short names. Imported only when they are wanted: some need an extra."""
+"""All lock backends, by their short names. They are imported only when they are wanted, as some need an extra."""
 
 from importlib import import_module
 from typing import Final, Unpack
@@ -21,7 +21,7 @@ CLASSES: Final[dict[str, str]] = {
     "local": ".local:LocalBackend",
     "none": ".none:NoBackend",
 }
-# What a lock's client is called where packages are.
+# The names of the packages that the locks' clients come in.
 _ETCD: Final = "cslab-etcd3 grpcio"
 _REDIS: Final = "'redis[hiredis]'"
 _MYSQL: Final = "'sqlalchemy[asyncio]' asyncmy cryptography"
@@ -43,12 +43,12 @@ def name_of(scheme: str) -> str:
 
 
 def scheme_of(name: str) -> str:
-    """The URL scheme of a short name: "etcd+txn" of "etcd-txn"."""
+    """Return the URL scheme of a short name: "etcd+txn" for "etcd-txn"."""
     return name.replace("-", "+", 1)
 
 
 def backend_class(name: str) -> type[LockBackend]:
-    """The backend's class, by short name or URL scheme. Raises `ConfigurationError`, also if its client is missing."""
+    """Return a backend's class by short name or scheme. Raises `ConfigurationError`, also if its client is missing."""
     module, _, kind = CLASSES[name_of(name)].partition(":")
     try:
         found: type[LockBackend] = getattr(import_module(module, __package__), kind)

@@ -1,4 +1,4 @@
-"""Keeps the leases of a connection alive, by a timer on its loop."""
+"""The renewer: keeps a connection's leases alive, by a timer on its event loop."""
 
 import asyncio
 import logging
@@ -16,12 +16,12 @@ from .lease import Lease
 
 _log = logging.getLogger(__name__)
 
-_RETRY_S: Final = 0.5  # at the latest this long after a renewal that found no server, the next one is tried
+_RETRY_S: Final = 0.5  # a renewal that found no server is tried again after this long at the latest
 _STUCK_S: Final = 30.0  # no call takes that long
-_HAND_BACK_S: Final = 1.0  # whoever gives a lock back does not wait for long
-_CALLS_MAX: Final = 64  # of renewals under way at once, and of releases
+_HAND_BACK_S: Final = 1.0  # a caller that gives a lock back waits no longer
+_CALLS_MAX: Final = 64  # renewals under way at once, and as many releases
 _GAP_S: Final = 0.01  # between two looks at all leases
-_LOOK_S: Final = 1.0  # so often it looks at the clock: a wait stands still while the machine is suspended
+_LOOK_S: Final = 1.0  # it looks at the clock this often, as timers stand still while the machine is suspended
 _MIN_CALL_S: Final = 0.05  # a shorter deadline fails calls that a healthy server would have answered
 
 
@@ -32,13 +32,13 @@ class _Job:
 
 
 class Renewer:
-    """Renews every lease that it was given each `ratio` of its TTL, until it is taken back or lost.
+    """Renews every lease that it was given, each time `ratio` of its TTL has passed, until it is given back or lost.
 
     A third (the default) leaves room for two failures; the articles' demo renews at 4/5. A renewal that finds no server
-    is repeated every half a second or faster until the lease's deadline, so an outage shorter than the rest of the
+    is repeated every half second or faster until the lease's deadline, so an outage shorter than the rest of the
     TTL costs nothing. `on_event` hears "renewed", "retried", "lost" or "abandoned" (the owner ended), for metrics.
 
-    For threads it runs on a thread of its own (see `portal`). A loop that hangs loses what its tasks hold a TTL later.
+    For threads it runs on a thread of its own (see `portal`). If a loop hangs, its tasks lose their locks a TTL later.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Renewer:
 
     @property
     def alive(self) -> bool:
-        """Whether leases are being kept: it gets on, or has none."""
+        """True while leases are being renewed in time, or there are none."""
         overdue_s = self._clock() - max(self._next_due(), self._paused_until)
         return not self._closed and overdue_s < _STUCK_S
 
@@ -78,21 +78,21 @@ class Renewer:
         self._schedule(lease, _Job(due=self._next_of(lease, lease.deadline - lease.ttl_s)))
 
     def _next_of(self, lease: Lease, asked_at: float) -> float:
-        """When to renew a lease that was asked for at that time; for the last time just before its time is over."""
+        """Return when to renew a lease that was asked for then: the last time just before `renew_until`."""
         due, last = asked_at + lease.ttl_s * self._ratio, lease.renew_until - _MIN_CALL_S
         return min(due, last) if asked_at < last else due
 
     def drop(self, lease: Lease) -> None:
-        """Renew it no longer. A renewal under way is not waited for; its result changes nothing any more."""
+        """Stop renewing a lease. A renewal under way is not waited for; its result changes nothing any more."""
         with self._mutex:
             self._jobs.pop(lease, None)
 
     async def hand_back(self, lease: Lease, timeout_s: float) -> None:
-        """Give the lease back now; in the background if there is no answer in time, a second at most. Never raises."""
+        """Give the lease back now, or in the background if no answer comes within a second. Never raises."""
         if lease.inherited:
             return  # the loop is the parent's, too, and doesn't turn here
         if asyncio.get_running_loop() is not self._loop and not self._loop.is_closed():
-            # What was acquired on another loop is given back there, also if that stands still and does it later.
+            # A lease of another loop is given back there, even if that loop hangs and does it later.
             there = asyncio.run_coroutine_threadsafe(self.hand_back(lease, timeout_s), self._loop)
             await asyncio.wait({asyncio.wrap_future(there)}, timeout=_HAND_BACK_S)
             return
@@ -107,19 +107,19 @@ class Renewer:
             self.end(lease)
 
     def end(self, lease: Lease) -> None:
-        """Give the lease back in the background, trying until it has run out by itself anyway.
+        """Give the lease back in the background, trying until it has run out by itself.
 
-        For a lease that could not be given back at once: without this its key would stand in everybody's way for
-        the rest of its TTL although the server came back long before.
+        For a lease that could not be given back at once: otherwise its key would stand in everybody's way for the rest
+        of its TTL, although the server came back long before.
         """
         self._schedule(lease, _Job(due=self._clock(), ending=True))
 
     def pause(self, for_s: float) -> None:
-        """Do nothing for some seconds, as if it hung: for demonstrations and tests. A signal may call it."""
+        """Do nothing for some seconds, as if it hung: for demos and tests. Signal handlers may call it."""
         self._paused_until = self._clock() + for_s
 
     async def close(self) -> None:
-        """Stop, after what is under way. What is still kept is kept no longer, and runs out on the server."""
+        """Stop renewing, and wait for the calls under way. Leases that are still held run out on the server."""
         with self._mutex:
             self._closed = True
             self._jobs.clear()
@@ -162,7 +162,7 @@ class Renewer:
             return
         with self._mutex:
             due = [(lease, job) for lease, job in self._jobs.items() if job.due <= now]
-        # What is held comes before what is given back.
+        # Leases that are held come before those that are given back.
         for lease, job in sorted(due, key=lambda entry: (entry[1].ending, entry[0].deadline)):
             # Pushed on before the call, so that a call that raises what it must not is not repeated in a tight loop.
             job.due = now + min(_RETRY_S, lease.ttl_s * self._ratio)
@@ -197,7 +197,7 @@ class Renewer:
         if lease.lost:
             self._forget(lease, "lost")
             if lease.overdue:
-                # What lives as long as a session (a key, a node, a transaction) would not end by itself.
+                # A key, node or transaction that lives as long as its session would not end by itself.
                 try:
                     await lease.hold.end(_MIN_CALL_S)
                 except LockUnavailable:
@@ -225,7 +225,7 @@ class Renewer:
         except LockError as error:
             failed = error
         if not self._is_current(lease, job):
-            return  # released in the meantime: nobody wants to know
+            return  # released in the meantime: nobody needs the result
         if failed is not None:
             self._ask_again(lease, job, failed)
         elif held:
@@ -241,7 +241,7 @@ class Renewer:
         if lease.lost:
             self._forget(lease, "lost")
         else:
-            # Not later than the deadline: whoever asked to be told of the loss is told when it happens.
+            # Not later than the deadline, so that subscribers are told of the loss when it happens.
             job.due = min(self._clock() + min(_RETRY_S, lease.ttl_s * self._ratio / 4), lease.deadline)
             self._tell(lease, "retried")
 

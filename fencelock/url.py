@@ -1,4 +1,4 @@
-"""The URL of a lock system: everything that one needs to reach it."""
+"""The URL of a lock system, with everything that is needed to reach it."""
 
 import re
 from dataclasses import dataclass, field
@@ -28,7 +28,7 @@ class LockUrl:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Raises `ConfigurationError`, which quotes nothing: without escapes a password may be anywhere."""
+        """Parse a URL. Raises `ConfigurationError`, which quotes nothing: an unescaped password may be anywhere."""
         match = _URL.fullmatch(text)
         if match is None:
             raise ConfigurationError(f"not a lock's URL; {LOOKS_LIKE}")
@@ -53,7 +53,7 @@ class LockUrl:
 
     @property
     def secure(self) -> bool:
-        """Whether the scheme asks for TLS."""
+        """True if the scheme asks for TLS."""
         return self.scheme.partition("+")[0] in ("etcds", "rediss", "redlocks", "zookeepers")
 
     def refuse_rest(self) -> None:
@@ -62,7 +62,7 @@ class LockUrl:
             raise ConfigurationError(f"nothing follows {self.scheme}://, it has no server")
 
     def refuse_options(self, *known: str) -> None:
-        """Raise `ConfigurationError` for an option that is none of `known`."""
+        """Raise `ConfigurationError` for an option that is not among `known`."""
         for name in self.options:
             if name not in known:
                 expected = f"it knows {', '.join(known)}" if known else "it knows none"

@@ -1,4 +1,4 @@
-"""How long a caller is willing to queue, and what wakes it or calls it off."""
+"""A caller's wait for a lock: how long it may last, how it is called off, and how a waiter is woken."""
 
 import asyncio
 import math
@@ -13,7 +13,7 @@ from .errors import LockCancelled, LockTimeout
 Result = TypeVar("Result")
 
 _MIN_CALL_S: Final = 1.0  # a caller's last milliseconds are no deadline for a call
-_LEAVE_S: Final = 2.0
+_LEAVE_S: Final = 2.0  # the longest that a connection waits for its waiters to leave
 _ALONE_MAX: Final = 50  # waiters on a connection, before they look more seldom
 
 
@@ -29,7 +29,7 @@ class Cancel:
         self._callbacks = Callbacks()
 
     def is_set(self) -> bool:
-        """Whether the wait was called off."""
+        """Return whether the wait was called off."""
         return self._callbacks.fired
 
     def set(self) -> None:
@@ -37,12 +37,12 @@ class Cancel:
         self._callbacks.fire()
 
     def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Have `callback` called once on `set` (now, if it is set); the answer takes the subscription back."""
+        """Have `callback` called once on `set` (now, if it is set). The returned function unsubscribes."""
         return self._callbacks.subscribe(callback)
 
 
 class Wait:
-    """One caller's wait: `wait_s` seconds from now (None: for ever, 0: don't queue), unless `cancel` is set before."""
+    """A caller's wait: up to `wait_s` seconds from now (None: for ever, 0: don't queue), or until `cancel` is set."""
 
     def __init__(
         self, wait_s: float | None = None, cancel: Cancel | None = None, *, clock: Callable[[], float] = time.monotonic
@@ -58,26 +58,26 @@ class Wait:
 
     @property
     def called_off(self) -> bool:
-        """Whether the caller waits no longer."""
+        """True once the caller waits no longer."""
         return self._called_off or (self.cancel is not None and self.cancel.is_set())
 
     def call_off(self) -> None:
-        """The caller waits no longer."""
+        """End the wait, and wake the waiter so that it leaves."""
         self._called_off = True
         if self.wake is not None:
             self.wake.set()
 
     @property
     def left_s(self) -> float:
-        """Seconds left, 0 when it is over, infinite when there is no limit."""
+        """The seconds left: 0 when it is over, infinite when there is no limit."""
         return float("inf") if self._deadline is None else max(0.0, self._deadline - self._clock())
 
     def call_s(self, timeout_s: float) -> float:
-        """The deadline of a call whose usual one is `timeout_s`: not much longer than the caller waits."""
+        """Return a call's timeout: `timeout_s`, but not much longer than the caller still waits."""
         return min(timeout_s, max(_MIN_CALL_S, self.left_s))
 
     def check(self, what: str) -> None:
-        """Raise `LockCancelled` or `LockTimeout` if there is no reason to wait any longer for `what`."""
+        """Raise `LockCancelled` or `LockTimeout` if the wait for `what` is over."""
         if self.called_off:
             raise LockCancelled(f"the wait for {what} was called off")
         if self._deadline is not None and self._clock() >= self._deadline:
@@ -85,7 +85,7 @@ class Wait:
 
 
 class Wake:
-    """An event for one waiter on the loop where it is made, over once the waiter has noticed it."""
+    """An event for one waiter on the loop where it is made; it is reset once the waiter has noticed it."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -93,7 +93,7 @@ class Wake:
         self._waiter: asyncio.Future[None] | None = None
 
     def set(self) -> None:
-        """Wake the waiter, or the next one to wait. Never blocks; any thread may call it."""
+        """Wake the waiter, or the next call of `wait`. Never blocks; any thread may call it."""
         if asyncio._get_running_loop() is self._loop:
             self._set()
         else:
@@ -106,7 +106,7 @@ class Wake:
             self._waiter.set_result(None)
 
     async def wait(self, timeout_s: float) -> bool:
-        """Whether it was set within that time. The waiter looks at what it waits for *after* that."""
+        """Wait until it is set, and return whether it was in time. Look *after* that at what you wait for."""
         if not self._is_set and timeout_s > 0:
             waiter = self._waiter = self._loop.create_future()
             timer = None if math.isinf(timeout_s) else self._loop.call_later(timeout_s, _expire, waiter)
@@ -126,7 +126,7 @@ def _expire(waiter: "asyncio.Future[None]") -> None:
 
 
 class Waiters:
-    """Those who wait on a connection, so that they can leave their queues before it is closed."""
+    """The waiters of a connection, which must leave their queues before it is closed."""
 
     def __init__(self) -> None:
         self._wakes: set[Wake] = set()
@@ -134,12 +134,12 @@ class Waiters:
 
     @property
     def crowd(self) -> float:
-        """By how much each of those who wait must look more seldom, so that all together do not look too often."""
+        """The factor, 1 or more, by which each waiter looks more seldom, so that many together don't look too often."""
         return max(1.0, len(self._wakes) / _ALONE_MAX)
 
     @contextmanager
     def waiting(self, wake: Wake) -> Iterator[None]:
-        """In this block `wake` is set by `dismiss`, which then waits a little for the block to end."""
+        """In this block `dismiss` sets `wake`, and then waits a little for the block to end."""
         self._wakes.add(wake)
         if self.dismissed:
             wake.set()
@@ -149,7 +149,7 @@ class Waiters:
             self._wakes.discard(wake)
 
     async def dismiss(self) -> None:
-        """Have all waiters leave, and wait for that for two seconds at most."""
+        """Have all waiters leave, and wait for that, two seconds at most."""
         self.dismissed = True
         for wake in list(self._wakes):
             wake.set()
@@ -159,7 +159,7 @@ class Waiters:
 
 
 async def settled(future: "asyncio.Future[Result]") -> Result:
-    """The result of what must not be cancelled: if the caller is cancelled meanwhile, that is raised afterwards."""
+    """Wait for a future that must not be cancelled; a cancellation of the caller is raised once it is done."""
     cancelled: asyncio.CancelledError | None = None
     while not future.done():
         try:
@@ -177,5 +177,5 @@ async def settled(future: "asyncio.Future[Result]") -> Result:
 
 
 async def whole(work: Coroutine[Any, Any, Result]) -> Result:
-    """Run it to its end, even if the caller is cancelled meanwhile: a release must not stop half-way."""
+    """Run `work` to its end even if the caller is cancelled meanwhile: a release must not stop half-way."""
     return await settled(asyncio.ensure_future(work))

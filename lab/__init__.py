@@ -2,8 +2,8 @@
 
 import os as _os
 
-# What runs here is on loopback, and no proxy can reach it. This variable is heeded by urllib, httpx, requests and gRPC,
-# here and in what is started from here.
+# The servers here are on loopback, where no proxy can reach them. urllib, httpx, requests and gRPC heed this variable,
+# here and in child processes.
 _given = _os.environ.get("no_proxy") or _os.environ.get("NO_PROXY") or ""
 if _given != "*" and "127.0.0.1" not in _given:
     _os.environ["no_proxy"] = ",".join(filter(None, (_given, "127.0.0.1,localhost,::1")))

@@ -1,4 +1,4 @@
-"""What `seckill` has where the lab is installed: `demo`, `up`, `rehearse`, `cluster`, `torture`, `model`."""
+"""The lab's commands of `seckill`: `demo`, `up`, `rehearse`, `cluster`, `torture`, `model`."""
 
 from collections.abc import Callable
 from enum import StrEnum

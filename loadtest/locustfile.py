@@ -3,8 +3,8 @@
     locust -f loadtest/locustfile.py --headless -u 500 -r 500 --host http://localhost:8080,http://localhost:8090
     locust -f loadtest/locustfile.py --headless -u 50 -r 50 -t 60s --mode sustained --host http://localhost:8080
 
-With `--pay 80` a buyer holds units, and of those who get them 80 % pay (some twice, some too late), the others cancel
-or let their time run out; who gets none comes again for `--patience` seconds, as long as some may come back.
+With `--pay 80` buyers hold units. Of the buyers who get them 80 % pay (some twice, some too late), the others cancel
+or let their time run out; the rest come again for `--patience` seconds, as long as units may come back.
 
 The buyers are spread over the hosts. At the end the stock is checked, and the run fails (exit status 1) unless it is
 consistent: stock + held + lucky is what it was at the start, lucky has grown by the units reported as sold, and the

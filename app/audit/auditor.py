@@ -60,7 +60,7 @@ class AuditVerdict:
 
     @property
     def consistent(self) -> bool:
-        """Whether every invariant held for every item."""
+        """True if every invariant held for every item."""
         return not self.violations
 
     @classmethod
@@ -145,7 +145,7 @@ class Auditor:
 
     @property
     def leads(self) -> bool:
-        """Whether this instance is the auditor."""
+        """True if this instance is the auditor."""
         return self._leadership is not None and not self._leadership.lost
 
     @property
@@ -211,7 +211,7 @@ class Auditor:
 
     async def _stand(self) -> None:
         watching: asyncio.Task[None] | None = None
-        # At once, for our own sales: an auditor that was killed keeps the office until its lease expires.
+        # Read it at once, for our own sales: an auditor that was killed keeps the office until its lease expires.
         await read_record(self._election, self._store)
         try:
             self._leadership = await self._election.campaign(json.dumps({"auditor": self._instance}))

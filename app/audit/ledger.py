@@ -25,7 +25,7 @@ class Audit:
 
     @property
     def consistent(self) -> bool:
-        """Whether every invariant holds."""
+        """True if every invariant holds."""
         return not self.violations
 
 

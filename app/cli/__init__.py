@@ -82,7 +82,7 @@ def serve(
 def stock_show(
     sku: Annotated[str | None, typer.Option(help="The item; all of them without.")] = None, as_json: Json = False
 ) -> None:
-    """Units left and sold."""
+    """Show the units left and sold."""
 
     async def show(sale: Sale) -> list[Level]:
         if sku:
@@ -134,7 +134,7 @@ def stock_set(
     by: By = "",
     as_json: Json = False,
 ) -> None:
-    """Set the units left, and on what terms the item is sold. What was sold stays sold, unless it is a new sale.
+    """Set the units left, and the item's terms. Units that were sold stay sold, unless it is a new sale.
 
     `none`: no limit, no start, no end; `default`: as the settings have it for all items.
     """
@@ -221,7 +221,7 @@ def log(
     limit: Annotated[int, typer.Option(min=1, max=1000, help="How many lines.")] = 100,
     as_json: Json = False,
 ) -> None:
-    """What operators have changed, the last change first: who, what, before and after."""
+    """List operators' changes, the last one first: who, what, before and after."""
     changes = with_sale(lambda sale: sale.admin.log(sku, limit=limit))
     if as_json:
         print_json([dataclasses.asdict(change) for change in changes])
@@ -259,7 +259,7 @@ def stock_accept_loss(
 ) -> None:
     """Sell on although the store has lost orders, when no complete copy of it is left.
 
-    Buyers were told "sold" whose orders are gone, and their units are for sale again: set the stock accordingly.
+    Some buyers were told "sold" whose orders are gone, and their units are for sale again: set the stock accordingly.
     """
 
     async def accept(sale: Sale) -> Level:
@@ -276,7 +276,7 @@ def stock_accept_loss(
 
 @app.command()
 def locks(as_json: Json = False) -> None:
-    """The queue of each lock: the holder first, then the waiters in order."""
+    """Show the queue of each lock: the holder first, then the waiters in order."""
     contenders = with_sale(lambda sale: sale.admin.contenders())
     if as_json:
         print_json([dataclasses.asdict(contender) for contender in contenders])

@@ -31,7 +31,7 @@ def add_to(orders: typer.Typer, with_sale: Callable[[Callable[[Sale], Awaitable[
         ] = None,
         as_json: Json = False,
     ) -> None:
-        """Events that are parked or dead; with an order's number, all of its events."""
+        """List the events that are parked or dead; with an order's number, all of its events."""
         if number is not None:
             rows = with_sale(lambda sale: _of_order(sale.store, number))
         else:
@@ -89,7 +89,7 @@ def _moment(at: float) -> str:
 
 
 async def _states(store: StockStore) -> dict[str, State]:
-    """What the sender has noted, of each item."""
+    """Read the sender's notes on each item."""
     found, skus = {}, await store.items()
     for first in range(0, len(skus), _SKUS_AT_ONCE):
         for sku, outbox in (await store.outbox(skus[first : first + _SKUS_AT_ONCE])).items():

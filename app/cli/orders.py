@@ -49,7 +49,7 @@ def orders_list(
     limit: Annotated[int, typer.Option(min=1, max=1000, help="How many.")] = 100,
     as_json: Json = False,
 ) -> None:
-    """The orders of an item, oldest first."""
+    """List the orders of an item, oldest first."""
     wanted = Wanted(_state(state))
 
     async def look(sale: Sale) -> Found:
@@ -74,7 +74,7 @@ def orders_list(
 
 @orders.command("show")
 def orders_show(number: Number, as_json: Json = False) -> None:
-    """An order, and all that has happened to it."""
+    """Show an order, and all that has happened to it."""
     order = with_sale(lambda sale: _numbered(sale, number))
     if as_json:
         steps = [] if order.record is None else [step._asdict() for step in order.record.steps]
@@ -149,7 +149,7 @@ def orders_export(
 
 @orders.command("cancel")
 def orders_cancel(number: Number, yes: Yes = False, by: By = "", as_json: Json = False) -> None:
-    """Give back the units that an order holds. One that is paid is a case for `refund`. Exit status 1: not done."""
+    """Give back the units that an order holds. A paid order is a case for `refund`. Exit status 1: not done."""
 
     async def cancel(sale: Sale) -> tuple[Answer, Order]:
         order = await _numbered(sale, number)

@@ -48,7 +48,7 @@ class InstanceState:
 
     @property
     def silent(self) -> bool:
-        """Whether the instance is presumed dead."""
+        """True if the instance is presumed dead."""
         return self.silent_s > SILENT_S
 
 

@@ -1,4 +1,4 @@
-"""Notices what nobody can report of themselves: that they were overtaken, are silent, or can't be reached."""
+"""Notices what no instance can report of itself: that it was overtaken, is silent, or can't be reached."""
 
 from collections.abc import Sequence
 from typing import Any, Final, TypeVar

@@ -49,7 +49,7 @@ _SAY_GONE_EVERY_S: Final = 600.0
 
 @dataclass(frozen=True, slots=True)
 class OutboxView:
-    """What the sender has to say.
+    """The sender's state, for people and metrics.
 
     `waiting`: events behind the cursors; `parked`: orders; `dead`: events; `oldest_s`: since when the first one waits;
     `away_s`: since when none has got through although some were tried.
@@ -108,19 +108,19 @@ class Sender:
 
     @property
     def view(self) -> OutboxView:
-        """How things stand, if this instance is the sender."""
+        """The sender's state, if this instance is the sender."""
         return self._office.view if self._office is not None else OutboxView()
 
     @property
     def figures(self) -> dict[str, float]:
-        """The same for `/metrics`."""
+        """The `view` as figures for `/metrics`."""
         view = self.view
         own = {"waiting": view.waiting, "parked": view.parked, "dead": view.dead}
         return {"sender": view.sends, **own, "oldest_seconds": view.oldest_s, "away_seconds": view.away_s}
 
     @property
     def warnings(self) -> list[str]:
-        """What an operator should know, in sentences."""
+        """Warnings for the operator, in sentences."""
         view, found = self.view, []
         if view.away_s > _WARN_AFTER_S:
             found.append(f"the receiver of events is away: none got through for {view.away_s:.0f} s")
@@ -355,7 +355,7 @@ class _Office:
         except (ValueError, TypeError):
             _log.error("what an operator asks the sender for is none: %s", outbox.wish)
             wish, since = Wish(), None
-        # What is on its way now is forgotten, and read anew.
+        # Entries that were read are forgotten, and read anew.
         state = feed.state
         if since is not None:
             state.go_back("" if since == "0" else since)
@@ -469,7 +469,7 @@ class _Office:
         now = time.time()
         for feed in self._feeds.values():
             for parked in feed.state.parked.values():
-                # Those were refused as all were; once, lest one that is always refused is always new.
+                # An order that was refused while all were begins anew, but once only: it may be refused always.
                 if failing_since is not None and parked.since >= failing_since and not parked.again:
                     parked.tries, parked.since, parked.due, parked.again = 0, now, now, True
                     feed.dirty = True

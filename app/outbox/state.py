@@ -1,4 +1,4 @@
-"""How far the events of an item have left, as the sender keeps it in the store."""
+"""The sender's progress through an item's journal, as it is kept in the store."""
 
 import json
 from dataclasses import asdict, dataclass, field
@@ -34,7 +34,7 @@ class Parked:
     wait_s: float = 0.0
 
     def is_due(self, now: float) -> bool:
-        """Whether it is to be tried: its time has come, or was set by a clock that was ahead."""
+        """Return whether it is to be tried: its time has come, or was set by a clock that was ahead."""
         return not now < self.due <= now + self.wait_s
 
 
@@ -105,12 +105,12 @@ class State:
 
 
 def rank(entry: str) -> tuple[int, ...]:
-    """What entries of a journal are ordered by. Raises `ValueError` for what is none."""
+    """Return the key that orders a journal's entries. Raises `ValueError` for a text that is no entry."""
     return tuple(int(part) for part in entry.split("-")) if entry else (0,)
 
 
 class Wish(NamedTuple):
-    """What an operator asks the sender for: to begin again behind the entry `since`, or to try the dead letters."""
+    """An operator's wish: that the sender begins again behind the entry `since`, or tries the dead letters."""
 
     since: str | None = None
     dead: bool = False

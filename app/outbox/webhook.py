@@ -25,7 +25,7 @@ logging.getLogger("httpx").setLevel(logging.WARNING)
 
 
 class Result(NamedTuple):
-    """What became of an attempt. `status`: of the answer, 0 without one; `why` it failed; "" if it was delivered."""
+    """The result of an attempt. `status`: of the answer, 0 without one; `why` it failed, "" if it was delivered."""
 
     status: int
     why: str = ""
@@ -97,7 +97,7 @@ class Webhook:
 
 
 def signer(secret: str, name: str) -> standardwebhooks.Webhook:
-    """What signs and verifies. Raises `ConfigurationError`, with the name of the setting."""
+    """Make the object that signs and verifies. Raises `ConfigurationError`, with the name of the setting."""
     try:
         own = secret.removeprefix("whsec_")
         if len(base64.b64decode(own + "=" * (-len(own) % 4), validate=True)) < _SECRET_BYTES:

@@ -215,7 +215,7 @@ class Admin:
 
     @property
     def guarded(self) -> bool:
-        """Whether the store refuses a write that was decided on stale data."""
+        """True if the store refuses a write that was decided on stale data."""
         return self._store.guarded
 
     @property
@@ -225,7 +225,7 @@ class Admin:
 
     @property
     def renewing(self) -> bool:
-        """Whether leases are being renewed."""
+        """True if leases are being renewed."""
         return self._locks.renewing
 
     def pause_renewal(self, for_s: float) -> None:
@@ -255,13 +255,13 @@ class Admin:
         }
 
     async def _sells(self, store: str) -> bool:
-        """Whether any item can be sold; the items that can't are warnings."""
+        """Return whether any item can be sold; the items that can't are warnings."""
         with contextlib.suppress(StockError):
             return not self._shop.errors or (store == "ok" and await self._shop.sells())
         return False
 
     async def _well(self, name: str, check: Awaitable[None]) -> str:
-        """Whether a check succeeds; a failure, and its end, is logged once."""
+        """Return whether a check succeeds; a failure, and its end, is logged once."""
         try:
             await check
         except EXPECTED as error:

@@ -29,7 +29,7 @@ class Part:
 
     @property
     def changes_something(self) -> bool:
-        """Whether there is anything to write: orders, changes of them, or answers to remember."""
+        """True if there is anything to write: orders, changes of them, or answers to remember."""
         return bool(self.write.entries or self.write.refused)
 
     @property
@@ -41,12 +41,12 @@ class Part:
 
     @property
     def sells_the_last(self) -> bool:
-        """Whether nothing is left when this is written."""
+        """True if nothing is left when this is written."""
         return self.write.expected_stock == self.units
 
     @property
     def wanted(self) -> bool:
-        """Whether a buyer still waits for the answer."""
+        """True if a buyer still waits for the answer."""
         return any(entry.wanted for entry in self.entries)
 
     def set_state(self, state: EntryState) -> None:

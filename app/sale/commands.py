@@ -1,4 +1,4 @@
-"""What the sale can be asked to do, and its answers. All go through one queue and are decided under one grant."""
+"""The sale's commands and their answers. All commands go through one queue and are decided under one grant."""
 
 import hashlib
 from enum import StrEnum
@@ -78,7 +78,7 @@ class RefundOutcome(StrEnum):
 
 
 class ExpiryOutcome(StrEnum):
-    """Whether all that has run out was given back."""
+    """The outcome of an expiry: whether all units that had run out were given back, or there are more."""
 
     DONE = "done"
     MORE = "more"
@@ -117,7 +117,7 @@ class Hold(NamedTuple):
 
 
 class Confirm(NamedTuple):
-    """A payment has come for an order: `amount` in the minor unit of `currency`, None if that is not said."""
+    """A payment for an order has come: `amount` in the minor unit of `currency`, None if that is not said."""
 
     sku: str
     number: str
@@ -194,7 +194,7 @@ def key_of(command: Command) -> str | None:
 
 
 def fingerprint(command: Command) -> tuple[int, str | None]:
-    """What two commands with the same key must have in common: quantity and buyer, or a digest of all that they say."""
+    """Return the part that commands with one key must share: quantity and buyer, or a digest of all their fields."""
     if isinstance(command, Purchase | Hold):
         return command.quantity, command.buyer
     said = repr([value for name, value in command._asdict().items() if name != "key"])

@@ -1,4 +1,4 @@
-"""The one rule of the sale, as a pure function: what becomes of the commands of a batch."""
+"""The one rule of the sale, as a pure function: it decides the commands of a batch."""
 
 import hmac
 from collections.abc import Sequence
@@ -76,7 +76,7 @@ class Windows(NamedTuple):
 
     @classmethod
     def of(cls, terms: Terms, grace_s: float) -> "Windows":
-        """Those of an item on these terms; the second window is not shorter than the first."""
+        """Return the windows of an item on these terms; the second one is not shorter than the first."""
         hold_ms = round((terms.hold_s or _HOLD_S) * 1000)
         pay_ms = max(hold_ms, round((terms.pay_s or _PAY_S) * 1000))
         return cls(hold_ms, pay_ms, round(grace_s * 1000), terms.price, terms.currency)
@@ -126,7 +126,7 @@ def decide(
     """Give each command its outcome, in order: first come, first served, as far as the units go.
 
     A buyer gets all the units that they want or none; a purchase that is too large does not close the sale to smaller
-    ones behind it. What has run out goes back first, but for orders whose payment is in this very batch.
+    ones behind it. Units that have run out go back first, except those of orders whose payment is in this very batch.
     `limit_per_buyer` is in units, 0 for none. `closed`: the outcome of each that came outside of the hours, unless it
     is a repeat; empty if none did. `token` and `batch_id`: of the batch, for the events.
     """
@@ -386,12 +386,12 @@ _LOST: Final = Decision(ExtendOutcome.NOT_FOUND)
 
 
 def _not_needed(order: Record) -> ConfirmOutcome:
-    """Why a payment has to be given back."""
+    """Return the outcome for a payment that has to be given back."""
     return ConfirmOutcome.DUPLICATE_PAYMENT if order.payment_ref is not None else ConfirmOutcome.REFUND_DUE
 
 
 def _mismatch(order: Record, paid: Confirm) -> dict[str, Any] | None:
-    """What is wrong with the amount of a payment, if anything is."""
+    """Return the facts of a payment whose amount or currency is wrong; None if both are right."""
     wrong = paid.amount is not None and order.to_pay is not None and paid.amount != order.to_pay
     foreign = paid.currency is not None and order.currency is not None and paid.currency != order.currency
     if not (wrong or foreign):

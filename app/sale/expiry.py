@@ -1,4 +1,4 @@
-"""Gives back what was held and has run out, of items that nobody buys at the moment."""
+"""Gives back held units that have run out, of items that nobody buys at the moment."""
 
 import asyncio
 import contextlib
@@ -23,8 +23,8 @@ _AT_ONCE: Final = 100  # items
 class Expiry:
     """Looks each second whether held units of an item have run out, and has the shop give them back.
 
-    Buyers do so by the way, so there is nothing to find of items that somebody buys. `in_office`: whether it is this
-    instance that looks; the others needn't.
+    Each batch does so, too, so there is nothing to find in an item that somebody buys. `in_office`: whether this
+    instance is the one that looks; the others needn't.
     """
 
     def __init__(self, shop: Shop, store: StockStore, in_office: Callable[[], bool]) -> None:

@@ -21,7 +21,7 @@ class Wanted(NamedTuple):
     number: str | None = None
 
     def has(self, order: Order) -> bool:
-        """Whether an order is one of them."""
+        """Return whether an order is one of them."""
         if self.buyer is not None and order.buyer != self.buyer:
             return False
         if self.ref is not None and (order.record is None or order.record.ref != self.ref):
@@ -47,7 +47,7 @@ class Found(NamedTuple):
 
 
 def needs_attention(order: Order) -> bool:
-    """Whether money has to be given back, or a wrong amount was paid and no operator has closed the order since."""
+    """Return whether money is owed, or a wrong amount was paid and no operator has closed the order since."""
     record = order.record
     if record is None:
         return False

@@ -33,7 +33,7 @@ class InDoubt:
 
     @property
     def has_work(self) -> bool:
-        """Whether something can be resolved now."""
+        """True if something can be resolved now."""
         return any(part.item.parked is None for parts in self._commits for part in parts)
 
     def next_parts(self) -> list[Part]:

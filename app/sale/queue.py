@@ -96,7 +96,7 @@ class Entry:
 
     @property
     def wanted(self) -> bool:
-        """Whether the buyer still waits for the answer; with a key they may ask again."""
+        """True if the buyer still waits for the answer; with a key they may ask again."""
         if self.answered or self.future.done():
             return False
         return getattr(self.command, "key", None) is not None or not self.gone()
@@ -171,7 +171,7 @@ class Queue:
 
     @property
     def has_work(self) -> bool:
-        """Whether somebody waits for their turn."""
+        """True if somebody waits for their turn."""
         return any(entry.state is EntryState.WAITING and entry.item.parked is None for entry in self._entries)
 
     def take(self, most: int) -> list[Entry]:
@@ -243,7 +243,7 @@ class Queue:
         self._on_work()
 
     def _sweep(self) -> None:
-        """Answer the buyers whose deadline has passed. One timer is enough: they are in order of deadline."""
+        """Answer the buyers whose deadline has passed. A single timer is enough, as they are in order of deadline."""
         loop = asyncio.get_running_loop()
         now = loop.time()
         late = []
@@ -271,7 +271,7 @@ class Queue:
             del self._items[item.sku]
 
     def knows(self, sku: str) -> bool:
-        """Whether the item was asked for, and not forgotten since."""
+        """Return whether the item was asked for, and not forgotten since."""
         return sku in self._items
 
     def refusal(self, purchase: Purchase, now: float) -> Outcome | None:

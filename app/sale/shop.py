@@ -126,7 +126,7 @@ class Shop:
 
     @property
     def has_buyers(self) -> bool:
-        """Whether buyers wait in this instance."""
+        """True if buyers wait in this instance."""
         return any(worker.queue for worker in self._workers.values())
 
     @property
@@ -152,7 +152,7 @@ class Shop:
         return {sku: error for worker in self._workers.values() for sku, error in worker.queue.errors.items()}
 
     async def sells(self) -> bool:
-        """Whether there is an item that can be sold, as far as this instance knows."""
+        """Return whether there is an item that can be sold, as far as this instance knows."""
         errors = self.errors
         if not errors:
             return True

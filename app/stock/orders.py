@@ -1,8 +1,8 @@
-"""Orders and their life: how an order stands, and the events that made it so.
+"""Orders and their life: the state of an order, and the events that led to it.
 
 An order is sold at once, or held until it is paid. Each change of it is an event: an entry of the item's journal, which
-the write that makes the change appends. What has been appended never changes, so the sums of the events are the numbers
-of the item, and whoever has read the journal knows all that has happened.
+the write that makes the change appends. Entries never change, so their sums are the numbers of the item, and a reader
+of the journal knows all that has happened.
 """
 
 import json
@@ -15,7 +15,7 @@ to_json: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).enc
 
 
 class OrderState(StrEnum):
-    """How an order stands."""
+    """The state of an order."""
 
     SOLD = "sold"  # at once, without a hold
     HELD = "held"  # for a buyer who has not paid yet
@@ -26,7 +26,7 @@ class OrderState(StrEnum):
 
 
 class EventKind(StrEnum):
-    """What has happened to an order."""
+    """The kind of an event in an order's life."""
 
     SOLD = "sold"
     HELD = "held"
@@ -91,13 +91,13 @@ class Record(NamedTuple):
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What the event says by which the order began."""
+        """The facts of the event by which the order began."""
         own = {"ref": self.ref, "pay_by": self.pay_by_ms / 1000 or None, "price": self.price, "currency": self.currency}
         return {name: value for name, value in own.items() if value is not None} | self.origin
 
     @property
     def origin(self) -> dict[str, str]:
-        """What each event says of the request by which the order began."""
+        """The facts that each event gives of the request by which the order began."""
         own = {"request_id": self.request_id, "traceparent": self.traceparent}
         return {name: value for name, value in own.items() if value is not None}
 
@@ -153,7 +153,7 @@ class OrderChange(NamedTuple):
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What the event says."""
+        """The facts of the event."""
         return {**self.step.facts, **self.after.origin}
 
 

@@ -183,7 +183,7 @@ class Snapshot:
 
 
 def new_secrets(count: int) -> list[str]:
-    """Make secrets of orders: 128 random bits each, in hex. One call for all takes a tenth of the time."""
+    """Make orders' secrets: 128 random bits each, in hex. A single call for all takes a tenth of the time."""
     digits = secrets.token_hex(_SECRET_BYTES * count)
     return [digits[at : at + 2 * _SECRET_BYTES] for at in range(0, len(digits), 2 * _SECRET_BYTES)]
 
@@ -241,7 +241,7 @@ class Batch:
 
     @property
     def secrets(self) -> list[str]:
-        """Those of its new orders, in the order of the journal."""
+        """The secrets of its new orders, in the order of the journal."""
         return [*(one.record.secret for one in self.begun), *(one.secret for one in self.sold)]
 
 
@@ -532,7 +532,7 @@ class StockStore(ABC):
 
     @abstractmethod
     async def outbox(self, skus: Sequence[str]) -> dict[str, Outbox | StockError]:
-        """What the sender has noted of some hundred items at most; a new sale forgets it."""
+        """Read the sender's notes on some hundred items at most; a new sale forgets them."""
 
     @abstractmethod
     async def save_outbox(self, sku: str, fence: Fence, outbox: Outbox) -> None:

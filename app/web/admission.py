@@ -18,12 +18,12 @@ _REST_MAX_S: Final = 0.1
 class Admission:
     """Lets requests into an application, in the order of their arrival, a few at each turn of the loop.
 
-    A turn is then never much longer than the sale's own work, however many read: they get the time that is left. While
+    So a turn is never much longer than the sale's own work, however many read: readers get the time that is left. While
     `buyers_wait()`, readers rest after each turn for longer than it took. The time is wall-clock time, so readers go
     last on a machine that gives us little of it.
 
     At most `at_once` are in hand, from their arrival until their answer begins; more get 503, which waits for its turn
-    as well: those who ask again at once would otherwise fill every turn with refusals. Lives on one event loop.
+    as well: clients that ask again at once would otherwise fill every turn with refusals. Lives on one event loop.
     """
 
     def __init__(self, app: ASGIApp, *, at_once: int, buyers_wait: Callable[[], bool]) -> None:

@@ -58,7 +58,7 @@ class AdminAuth:
 
     @property
     def disabled(self) -> bool:
-        """Whether there is no token to log in with."""
+        """True if there is no token to log in with."""
         return not self._keys
 
     def verify(self, token: str) -> str | None:
@@ -67,7 +67,7 @@ class AdminAuth:
         return right[0] if right else None
 
     def is_shop(self, authorization: str) -> bool:
-        """Whether such a header is the shop's back end's, or an operator's."""
+        """Return whether such a header is the shop's back end's, or an operator's."""
         scheme, _, token = authorization.partition(" ")
         if scheme.lower() != "bearer" or not token:
             return False
@@ -142,7 +142,7 @@ async def operator(
 
 
 def has_rights(request: Request) -> bool:
-    """Whether a request has the token or the cookie of an operator."""
+    """Return whether a request has the token or the cookie of an operator."""
     auth: AdminAuth = request.state.seckill.auth
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     by_token = scheme.lower() == "bearer" and auth.verify(token) is not None

@@ -77,7 +77,7 @@ def with_body(body: bytes, receive: Receive) -> Receive:
 
 
 def has_body(scope: Scope, headers: Mapping[bytes, bytes]) -> bool:
-    """Whether a request announces a body that its method may have."""
+    """Return whether a request announces a body that its method may have."""
     announced = headers.get(b"content-length", b"0").strip(b"0") or b"transfer-encoding" in headers
     return bool(announced) and scope["method"] not in ("GET", "HEAD")
 

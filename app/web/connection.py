@@ -247,7 +247,7 @@ class Connection(asyncio.Protocol):
     # -- purchases ---------------------------------------------------------------------------------------------------
 
     def _is_purchase(self) -> bool:
-        """Whether it is a well-formed purchase. Any other needs a task, and may have a body that never comes."""
+        """Return whether it is a well-formed purchase. Any other needs a task, and may have a body that never comes."""
         path, _, query = self._url.partition(b"?")
         if path != _PATH:
             return False
@@ -274,7 +274,7 @@ class Connection(asyncio.Protocol):
         return parser.get_http_version() != "1.0" and parser.should_keep_alive() and not parser.should_upgrade()
 
     def _is_hold(self) -> bool:
-        """Whether it is a hold, or a change of one, whose body is small and will come."""
+        """Return whether it is a hold, or a change of one, whose body is small and will come."""
         if not self._url.startswith(_HOLDS) or not holds.is_route(
             self._parser.get_method().decode(), self._url.decode("latin-1")
         ):

@@ -40,17 +40,17 @@ class ConnectionLimits:
         self._idle_since = now
 
     def head_is_late(self, now: float, timeout_s: float) -> bool:
-        """Whether a head has been on its way for longer than that."""
+        """Return whether a head has been on its way for longer than that."""
         return self._head_since is not None and now - self._head_since > timeout_s
 
     def is_unused(self, now: float, timeout_s: float) -> bool:
-        """Whether nothing has come for longer than that since the last answer."""
+        """Return whether nothing has come for longer than that since the last answer."""
         if self._head_since is None and self._idle_since is None:
             self._idle_since = now  # the answer was another protocol's
         return self._idle_since is not None and now - self._idle_since > timeout_s
 
     def is_stuck(self, now: float, timeout_s: float) -> bool:
-        """Whether the client has read nothing of the answers for longer than that.
+        """Return whether the client has read nothing of the answers for longer than that.
 
         A client that keeps asking may stay at the same backlog; only growth counts then.
         """

@@ -1,4 +1,4 @@
-"""The control room: a page for the operator, what it shows, and what its buttons do."""
+"""The control room: a page for the operator, the data that it shows, and the actions of its buttons."""
 
 import contextlib
 import time

@@ -58,7 +58,7 @@ def scrape(metrics: Metrics) -> TtlCache[bytes]:
 
 @router.get(ALIVE, response_class=PlainTextResponse, responses={200: {"content": {"text/plain": {"example": "ok"}}}})
 async def healthz(_: Request) -> Response:
-    """The process runs and its event loop turns."""
+    """Answer "ok": the process and its event loop run."""
     return PlainTextResponse("ok")
 
 

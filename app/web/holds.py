@@ -1,8 +1,8 @@
 """Holds, for a shop's back end and its page: hold, confirm, extend, cancel.
 
-They are plain ASGI, as purchases are, and go past the admission of readers into the same queue. What is expected is an
-outcome with 200, as payment providers repeat whatever is not 2xx; only "try again" is 5xx. For OpenAPI they are routes
-of FastAPI's as well.
+They are plain ASGI, as purchases are, and go past the admission of readers into the same queue. An expected outcome has
+status 200, as payment providers repeat whatever is not 2xx; only "try again" is 5xx. For OpenAPI they are routes of
+FastAPI's as well.
 """
 
 import re
@@ -141,7 +141,7 @@ def view(
 
 
 def is_route(method: str, path: str) -> bool:
-    """Whether a request is one of those here that change something."""
+    """Return whether a request is one of those here that change something."""
     return method == "POST" and _ROUTE.fullmatch(path) is not None
 
 
@@ -300,7 +300,7 @@ async def hold(_: Request) -> Response:
 
 
 async def confirm(_: Request, hold_id: Id) -> Response:
-    """A payment has come. Needs the shop's bearer token (`SECKILL_SHOP_TOKEN`), but in a rehearsal.
+    """Note that a payment has come. It needs the shop's bearer token (`SECKILL_SHOP_TOKEN`), except in a rehearsal.
 
     The same payment may be announced any number of times. After the end of the hold it takes a unit if one is left;
     else it is to be given back (`refund_due`).
@@ -309,7 +309,7 @@ async def confirm(_: Request, hold_id: Id) -> Response:
 
 
 async def extend(_: Request, hold_id: Id) -> Response:
-    """The buyer goes to pay: a second, longer window begins, once."""
+    """Begin a second, longer window, once, as the buyer goes to pay."""
     return RawEndpoint(change)
 
 

@@ -17,7 +17,7 @@ _SECRET_MIN_BYTES: Final = 32  # RFC 7518, 3.2: as long as HS256's digest, at le
 
 
 def is_buyer(text: str, most: int = BUYER_MAX) -> bool:
-    """Whether that can be a buyer's name."""
+    """Return whether that can be a buyer's name."""
     return len(text) <= most and _BUYER.fullmatch(text) is not None
 
 

@@ -187,7 +187,7 @@ class RefundRequest(BaseModel):
 
 
 class RefundView(BaseModel):
-    """What became of a refund, and how the order stands."""
+    """The outcome of a refund, and how the order stands."""
 
     outcome: RefundOutcome
     order: str | None = Field(None, description="the order's id")
@@ -213,7 +213,7 @@ async def refund(request: Request, given: RefundRequest, by: Operator, order_id:
 
 
 class CancelView(BaseModel):
-    """What became of a cancellation, and how the order stands."""
+    """The outcome of a cancellation, and how the order stands."""
 
     outcome: CancelOutcome
     order: str | None = Field(None, description="the order's id")
@@ -222,7 +222,7 @@ class CancelView(BaseModel):
 
 @router.post("/orders/{order_id}/cancel", responses=responses(408, 422))
 async def cancel_order(request: Request, by: Operator, order_id: OrderId) -> CancelView:
-    """Give back what an order holds. One that is paid stays as it is: that would be a refund."""
+    """Give back the units that an order holds. A paid order stays as it is: that would be a refund."""
     admin = state_of(request).admin
     order = await admin.numbered(order_id)
     if order is None:
@@ -234,7 +234,7 @@ async def cancel_order(request: Request, by: Operator, order_id: OrderId) -> Can
 
 @pages.api_route("/control/orders", methods=READING)
 async def orders_page(request: Request) -> Response:
-    """The page beside the control room; whoever is not logged in is led to its door."""
+    """The page beside the control room; a visitor who is not logged in is sent to the login."""
     if state_of(request).auth.session(request) is None:
         return RedirectResponse(f"/control/login?{request.url.query}", 303)
     return await page(request, "ledger.html")

@@ -1,7 +1,7 @@
-"""Callbacks of payment providers: they say what became of a payment, and our commands do the rest.
+"""Callbacks of payment providers: they report on a payment, and our commands do the rest.
 
-A callback may come twice, late, or before the one that it follows. Whatever is expected has the outcome of the command
-with 200, as providers repeat what is not 2xx; only an order that is not there (yet) and "try again" are not.
+A callback may come twice, late, or before the one that it follows. The answer to an expected callback is the command's
+outcome with 200, as providers repeat whatever is not 2xx; only "no such order (yet)" and "try again" are not 2xx.
 """
 
 import json
@@ -46,13 +46,13 @@ class Payment(BaseModel):
 
 
 class _Head(BaseModel):
-    """What every callback has."""
+    """The part that every callback has."""
 
     type: str
 
 
 class Callback(BaseModel):
-    """What became of a payment."""
+    """A provider's report on a payment."""
 
     type: Literal["payment.succeeded", "payment.failed", "payment.canceled", "payment.refunded"]
     timestamp: str | None = None
@@ -113,11 +113,11 @@ def stripe(secret: str) -> Read:
 
 
 def _of_stripe(event: Any) -> Callback | None:
-    """What one of Stripe's events says of a hold; None if nothing. Its form is Stripe's, as the signature says."""
+    """Translate an event of Stripe's; None if it says nothing of a hold. Its signature vouches for its form."""
     kind = _OF_STRIPE.get(event.get("type"))
     about = event.get("data", {}).get("object", {})
     hold = (about.get("metadata") or {}).get("hold") or about.get("client_reference_id")
-    # One payment has one name, whichever of its objects an event is about.
+    # A payment has the same name, whichever of its objects an event is about.
     ref = about.get("payment_intent") or about.get("id")
     unpaid = about.get("payment_status") == "unpaid"  # a session of a way to pay that takes days
     partly = kind == "payment.refunded" and about.get("refunded") is not True
@@ -132,7 +132,7 @@ def _of_stripe(event: Any) -> Callback | None:
 
 
 def is_route(method: str, path: str) -> bool:
-    """Whether a request is a provider's callback."""
+    """Return whether a request is a provider's callback."""
     return method == "POST" and path in (PATH, STRIPE)
 
 
@@ -174,7 +174,7 @@ async def _answer(state: State, path: str, headers: Mapping[bytes, bytes], body:
     if command is None:  # the buyer may try another card
         return _told("ignored" if await state.shop.order(paid.hold) is not None else None)
     answer: Answer = await state.shop.buy(command)
-    # That a payment was refunded which has not come yet would be forgotten until it comes.
+    # A refund of a payment that has not come yet would be forgotten by the time the payment comes.
     early = answer.outcome is RefundOutcome.NOTHING_DUE
     return _told(None if early or answer.outcome == ConfirmOutcome.NOT_FOUND else str(answer.outcome))
 
@@ -197,7 +197,7 @@ def router() -> APIRouter:
     found = APIRouter(tags=["payments"])
 
     async def payment_webhook(_: Request) -> Response:
-        """What became of a payment, signed as Standard Webhooks has it (`SECKILL_PAYMENTS_SECRET`).
+        """Take a report on a payment, signed as Standard Webhooks has it (`SECKILL_PAYMENTS_SECRET`).
 
         succeeded: the hold is confirmed; failed: nothing, as the buyer may try again; canceled: the hold is given back;
         refunded: noted, and the units stay out of the sale.
@@ -205,7 +205,7 @@ def router() -> APIRouter:
         return RawEndpoint(called_back)
 
     async def stripe_webhook(_: Request) -> Response:
-        """The same from Stripe, with its own signature (`SECKILL_STRIPE_SECRET`); `metadata.hold` names the hold."""
+        """Take Stripe's report, with its own signature (`SECKILL_STRIPE_SECRET`); `metadata.hold` names the hold."""
         return RawEndpoint(called_back)
 
     answers: dict[str, Any] = {
@@ -231,7 +231,7 @@ def router() -> APIRouter:
 
 
 def callbacks(payments_secret: str | None, stripe_secret: str | None) -> dict[str, Read]:
-    """The readers of callbacks, by their paths; those of which there is a secret. Raises `ConfigurationError`."""
+    """Return the readers of callbacks that have a secret, by their paths. Raises `ConfigurationError`."""
     found: dict[str, Read] = {}
     if payments_secret is not None:
         found[PATH] = standard(payments_secret)

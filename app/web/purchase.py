@@ -162,7 +162,7 @@ def refuse_foreign(headers: Mapping[bytes, bytes]) -> None:
 
 
 def _is_foreign(said: Mapping[bytes, bytes]) -> bool:
-    """Whether a page of another origin sent it. Over plain HTTP browsers don't say so, but most send `Origin`.
+    """Return whether a page of another origin sent it. Over plain HTTP browsers don't say so, but most send `Origin`.
 
     Source: F. Valsorda, "Cross-Site Request Forgery" (words.filippo.io/csrf).
     """

@@ -193,7 +193,7 @@ def _sku_of(query: bytes) -> str:
 
 @router.get(PATH, response_model=StockView, responses=responses(400, 404, 422, 503), openapi_extra=_ONE_SKU)
 async def stock(_: Request) -> Response:
-    """Units left and sold, and on what terms."""
+    """Units left and sold, and the item's terms."""
     return RawEndpoint(look)
 
 

@@ -27,11 +27,11 @@ from .session import Session as SharedLease
 
 
 class AsyncSession(Leased):
-    """One lease for several locks and elections, kept renewed until `close`, or the end of the connection or the loop.
+    """A lease for several locks and elections, kept renewed until `close`, or the end of the connection or the loop.
 
     Locks that are given no session share the lease of a default one. A session of one's own is for locks that are worth
-    nothing without each other, or for a lease that another program has granted. Two tasks of a session are two
-    contenders, other than in Go.
+    nothing without each other, or for a lease that another program has granted. Unlike in Go, two tasks of a session
+    are two contenders.
 
     >>> async with locks.session(ttl_s=10) as session:
     ...     async with session.lock("/jobs/nightly"), session.lock("/jobs/weekly"):
@@ -48,7 +48,7 @@ class AsyncSession(Leased):
 
     @classmethod
     async def open(cls, connection: EtcdConnection, *, ttl_s: float | None, lease_id: int | None) -> Self:
-        """Begin one, or join that of a lease. Raises `LockUnavailable`, and `LockLost` if there is no such lease."""
+        """Begin a session, or join a lease's. Raises `LockUnavailable`, and `LockLost` if there is no such lease."""
         client, renewer = connection.client, connection.renewer
 
         async def begin() -> Self:
@@ -60,25 +60,25 @@ class AsyncSession(Leased):
         return await interruptible(begin(), Wait(), cls.undo if lease_id is None else cls.leave_alone)
 
     async def undo(self) -> None:
-        """Nobody wants it."""
+        """End a session that nobody wants any more."""
         await self.close()
 
     async def leave_alone(self) -> None:
-        """Nobody wants it here, and its lease is another program's."""
+        """Drop a session that nobody wants here, but not its lease, which is another program's."""
         self.orphan()
 
     @property
     def lease_id(self) -> int:
-        """etcd's number of it."""
+        """The id of its lease in etcd."""
         return self._session.lease_id
 
     @property
     def ttl_s(self) -> float:
-        """What the server gave: how long the session outlives its process."""
+        """The TTL that the server gave: the seconds by which the session outlives its process."""
         return self.lease.ttl_s
 
     def here(self) -> EtcdConnection:
-        """The connection that keeps it."""
+        """Return the connection that renews it."""
         return self._connection
 
     async def take(self, name: str, ttl_s: float, wait: Wait) -> Grant:
@@ -87,20 +87,20 @@ class AsyncSession(Leased):
         return await Place(self._connection, name, value, ttl_s=ttl_s, session=self._session).until_granted(wait)
 
     def lock(self, name: str) -> AsyncLock:
-        """A lock under the session's lease."""
+        """Return a lock under the session's lease."""
         return AsyncLock(self, name)
 
     def election(self, name: str) -> AsyncElection:
-        """An election under the session's lease."""
+        """Return an election under the session's lease."""
         name = checked_name(name)
         return AsyncElection(lambda: EtcdBallot(self._connection, name, self._session))
 
     def orphan(self) -> None:
-        """Renew no more, and leave the lease to end by itself: what is locked stays so until then."""
+        """Renew no more, and leave the lease to end by itself; its locks stay held until then."""
         self._connection.renewer.drop(self.lease)
 
     async def close(self) -> None:
-        """End the session: all that is locked under it is free at once. Never raises, and may be called again."""
+        """End the session: its locks are free at once. Never raises, and may be called again."""
         self.lease.lose("the session was closed")  # before another one can have what was locked
         await whole(self._connection.renewer.hand_back(self.lease, self._connection.timeout_s))
 
@@ -121,20 +121,20 @@ class Session(Leased):
 
     @property
     def lease_id(self) -> int:
-        """etcd's number of it."""
+        """The id of its lease in etcd."""
         return self._session.lease_id
 
     @property
     def ttl_s(self) -> float:
-        """What the server gave: how long the session outlives its process."""
+        """The TTL that the server gave: the seconds by which the session outlives its process."""
         return self.lease.ttl_s
 
     def lock(self, name: str) -> DistributedLock:
-        """A lock under the session's lease."""
+        """Return a lock under the session's lease."""
         return DistributedLock(self._session.lock(name))
 
     def election(self, name: str) -> Election:
-        """An election under the session's lease."""
+        """Return an election under the session's lease."""
         return Election(self._session.election(name))
 
     def orphan(self) -> None:

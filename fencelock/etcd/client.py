@@ -1,7 +1,7 @@
-"""Calls to etcd: each with a deadline, repeated on the next endpoint, with errors of ours.
+"""The etcd client: each call has a deadline, is repeated on the next endpoint, and raises our own errors.
 
-Only this file, `endpoint` and `watch` import etcd3. Its own client is not used: a failed endpoint is banned
-there for 300 s, a failed call is not repeated, and calls without a time-out hang for ever. Its messages and stubs are.
+Only this file, `endpoint` and `watch` import etcd3, for its messages and stubs. Its own client is not used: it bans a
+failed endpoint for 300 s, repeats no failed call, and lets calls without a time-out hang for ever.
 """
 
 import asyncio
@@ -29,14 +29,14 @@ _ELSEWHERE: Final = {
     grpc.StatusCode.CANCELLED,
     grpc.StatusCode.UNKNOWN,  # what a follower says that could not reach a frozen leader
 }
-# Refusals of a token that may be another one the next time: it is from before a change of users, or there is none.
+# Refusals that a new log-in token may end: ours is from before a change of users, or we have none.
 _OUTDATED: Final = ("revision in header is old", "revision of auth store is old", "user name is empty")
-_IN_ORDER: Final = {"Range", "Txn", "DeleteRange"}  # whose answers are no older than what was answered before
+_IN_ORDER: Final = {"Range", "Txn", "DeleteRange"}  # their answers are never older than earlier answers
 _ROUND_PAUSE_S: Final = 0.05  # after all endpoints have failed once
 _MIN_TRY_S: Final = 0.05
-_GRANTS_S: Final = 1.0  # for so long a lease that was granted says that the next one will be
+_GRANTS_S: Final = 1.0  # for this long after a grant, `ping` trusts that etcd grants leases
 _PING_TTL_S: Final = 5
-_MEET_S: Final = 0.5  # a member that says nothing for so long is met when it is asked for something
+_MEET_S: Final = 0.5  # a member that takes longer is first heard of when a call goes to it
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class KeyValue:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Of a transaction: whether its comparison held, the keys that its last step found, and how it came about.
+    """A transaction's answer: whether its comparison held, the keys that its last step found, and if it was repeated.
 
     `again`: an earlier try was not answered, and may have arrived.
     """
@@ -65,8 +65,8 @@ class Answer:
 class EtcdClient:
     """A connection to an etcd cluster, for one event loop.
 
-    `members`: what `endpoint.parse` says of their URLs. A call is tried on one after the other until one answers or
-    `timeout_s` is over; then it raises `LockUnavailable`. Calls must therefore be safe to repeat. `unanswered` is
+    `members`: their URLs, as `endpoint.parse` returns them. A call is tried on one after the other until one answers
+    or `timeout_s` is over; then it raises `LockUnavailable`. Calls must therefore be safe to repeat. `unanswered` is
     called for each try of a call that may still arrive.
     """
 
@@ -78,14 +78,14 @@ class EtcdClient:
         self._closed = False
         self._granted_at = -math.inf  # when etcd last granted a lease
         self._meeting: asyncio.Task[None] | None = None
-        self._strange = ""  # why none of them may be trusted
+        self._strange = ""  # why no member may be trusted
         self.cluster_id: int | None = None
-        self.era = 0  # grows when etcd comes back older than it was: what we had there before is not ours any more
+        self.era = 0  # grows when etcd comes back older than it was: our earlier keys are not ours any more
         self._revision = 0  # the highest that was answered in this era
 
     @property
     def source(self) -> str:
-        """Whose tokens the revisions of this cluster are."""
+        """The source of our tokens, which are this cluster's revisions."""
         return f"etcd:{self.cluster_id:x}"
 
     # -- keys --------------------------------------------------------------------------------------------------------
@@ -118,20 +118,20 @@ class EtcdClient:
         return [_key_value(kv) for kv in (await self._call("Range", request.request_range, timeout_s)).kvs]
 
     async def read(self, key: str, timeout_s: float | None = None) -> KeyValue | None:
-        """A key, None if there is no such key."""
+        """Return a key; None if there is no such key."""
         found = await self.range(get(key), timeout_s)
         return found[0] if found else None
 
     async def delete(self, key: str, timeout_s: float | None = None) -> None:
-        """Delete a key. One that is gone already is fine."""
+        """Delete a key; nothing happens if it is gone already."""
         await self._call("DeleteRange", etcdrpc.DeleteRangeRequest(key=key.encode()), timeout_s)
 
     # -- leases ------------------------------------------------------------------------------------------------------
 
     async def grant(self, lease_id: int, ttl_s: int, timeout_s: float | None = None) -> int:
-        """Grant a lease with an id of the caller's choice; the TTL that etcd gives (it has a minimum) in seconds.
+        """Grant a lease with the caller's id, and return the TTL in seconds that etcd gives (it has a minimum).
 
-        With an id of our own a grant whose answer was lost can be asked for again, and revoked.
+        With an id of our own, a grant whose answer was lost can be repeated, and revoked.
         """
         request = etcdrpc.LeaseGrantRequest(ID=lease_id, TTL=ttl_s)
         try:
@@ -149,12 +149,12 @@ class EtcdClient:
         return bool(answer.TTL > 0)
 
     async def revoke(self, lease_id: int, timeout_s: float | None = None) -> None:
-        """Give a lease back; its keys vanish with it. A lease that is gone already is fine."""
+        """Give a lease back; its keys vanish with it. Nothing happens if it is gone already."""
         with suppress(NotFound):
             await self._call("LeaseRevoke", etcdrpc.LeaseRevokeRequest(ID=lease_id), timeout_s)
 
     async def time_to_live(self, lease_id: int, timeout_s: float | None = None) -> tuple[int, int] | None:
-        """Seconds that a lease has left, and for which it was granted; None if there is no such lease."""
+        """Return a lease's seconds left, and its granted TTL in seconds; None if there is no such lease."""
         answer = await self._call("LeaseTimeToLive", etcdrpc.LeaseTimeToLiveRequest(ID=lease_id), timeout_s)
         return (int(answer.TTL), int(answer.grantedTTL)) if answer.TTL >= 0 else None
 
@@ -163,8 +163,8 @@ class EtcdClient:
     async def ping(self, timeout_s: float | None = None) -> None:
         """Raise `LockUnavailable` unless a quorum answers (a linearizable read needs one) and grants leases.
 
-        Over its quota etcd answers reads as if nothing was wrong, and grants none. One that was granted a moment ago
-        will do: pings may be many, and each grant is a write.
+        Over its quota etcd answers reads as if nothing was wrong, and grants no leases. A lease that was granted a
+        moment ago will do: pings may be many, and each grant is a write.
         """
         deadline = time.monotonic() + (self.timeout_s if timeout_s is None else timeout_s)
         try:
@@ -184,8 +184,8 @@ class EtcdClient:
     ) -> "KeyWatch":
         """Have `wake` called when `key` is deleted or the watch breaks.
 
-        `below`: when anything happens to any key that begins so. What happened before the watch was there must be found
-        by looking, *after* the watch was created. Raises `LockUnavailable`.
+        `below`: when anything happens to any key that begins so. The watch tells nothing of what happened before it was
+        created, so look *after* that. Raises `LockUnavailable`.
         """
         endpoint = self._endpoints[self._current]
         timeout_s = self.timeout_s if timeout_s is None else timeout_s
@@ -199,7 +199,7 @@ class EtcdClient:
         return KeyWatch(self, endpoint, watch, kept=found is not None)
 
     def asks(self, endpoint: Endpoint) -> bool:
-        """Whether that is the member which is asked now."""
+        """Return whether that is the member to which calls go now."""
         return self._endpoints[self._current] is endpoint
 
     async def close(self) -> None:
@@ -273,7 +273,7 @@ class EtcdClient:
             self._next(endpoint)
 
     async def _meet(self) -> None:
-        """Ask each member once which cluster it is of: of two, each would give the lock to somebody."""
+        """Ask each member once for its cluster: two clusters would give the same lock to two holders."""
         ids: dict[str, int] = {}
 
         async def ask(endpoint: Endpoint) -> None:
@@ -288,10 +288,10 @@ class EtcdClient:
             self._strange = f"these endpoints of etcd are not one cluster: {found}"
 
     def _ensure_ours(self, endpoint: Endpoint, cluster_id: int) -> None:
-        """Raise `LockUnavailable` if that is another cluster than the one that answered first.
+        """Raise `LockUnavailable` if the answer is from another cluster than the first one.
 
-        Its revisions can't be compared with ours, and it doesn't know who has our locks: of two clusters each would
-        give the lock to somebody. So whoever replaces etcd must restart those who use it.
+        Its revisions can't be compared with ours, and it doesn't know who has our locks: two clusters would give the
+        same lock to two holders. So the processes that use etcd must be restarted when it is replaced.
         """
         ours = self.cluster_id = self.cluster_id or cluster_id or None
         if cluster_id and cluster_id != ours:
@@ -302,10 +302,10 @@ class EtcdClient:
             raise LockUnavailable(endpoint.aside)
 
     def _ensure_not_older(self, endpoint: Endpoint, method: str, revision: int, seen: int) -> None:
-        """Raise `LockUnavailable` if etcd was set back: it lacks what it had answered before we asked.
+        """Raise `LockUnavailable` if etcd was set back: its revision is lower than one it had answered before we asked.
 
-        It may take others for the holders of our locks. And a lease that we went on renewing might keep a key of before
-        alive, of which nobody knows. So all that we had there is lost.
+        It may take others for the holders of our locks, and a lease that we went on renewing might keep alive an old
+        key that nobody knows of. So all our keys there count as lost.
         """
         if method not in _IN_ORDER:
             return
@@ -325,7 +325,7 @@ class EtcdClient:
 
 
 class KeyWatch:
-    """A watch. `kept`: it was there before it was asked for, so nothing can have happened between."""
+    """A watch. `kept`: it already existed when it was asked for, so it has missed nothing."""
 
     def __init__(self, client: EtcdClient, endpoint: Endpoint, watch: Watch, *, kept: bool) -> None:
         self.kept = kept
@@ -335,9 +335,9 @@ class KeyWatch:
         self._watch = watch
 
     def will_tell(self) -> bool:
-        """Whether it will still be told.
+        """Return whether the watch can be trusted to tell.
 
-        A watch on a member that calls no longer go to may be one that is frozen, and would tell nothing.
+        Calls leave a member that is frozen, and a watch on it would tell nothing.
         """
         return self._watch.alive and self._client.asks(self._endpoint)
 
@@ -356,11 +356,11 @@ class Refused(LockUnavailable):
 
 
 class NotFound(Refused):
-    """There is no such lease."""
+    """etcd has no such lease."""
 
 
 def new_lease_id() -> int:
-    """One that nobody else has."""
+    """Draw a lease id that nobody else has."""
     return secrets.randbits(62) + 1
 
 
@@ -368,46 +368,46 @@ def new_lease_id() -> int:
 
 
 def created(key: str, revision: int) -> Any:
-    """A comparison: `key` was created at that revision (0: there is none)."""
+    """Return a comparison: `key` was created at that revision (0: there is no such key)."""
     equal, what = etcdrpc.Compare.EQUAL, etcdrpc.Compare.CREATE
     return etcdrpc.Compare(key=key.encode(), target=what, result=equal, create_revision=revision)
 
 
 def modified(key: str, revision: int) -> Any:
-    """A comparison: `key` was changed last at that revision."""
+    """Return a comparison: `key` was last changed at that revision."""
     equal, what = etcdrpc.Compare.EQUAL, etcdrpc.Compare.MOD
     return etcdrpc.Compare(key=key.encode(), target=what, result=equal, mod_revision=revision)
 
 
 def valued(key: str, value: bytes) -> Any:
-    """A comparison: that is what `key` has."""
+    """Return a comparison: `key` has that value."""
     equal, what = etcdrpc.Compare.EQUAL, etcdrpc.Compare.VALUE
     return etcdrpc.Compare(key=key.encode(), target=what, result=equal, value=value)
 
 
 def put(key: str, value: bytes, lease_id: int = 0, *, keep_lease: bool = False) -> Any:
-    """A step: write a key, bound to a lease, to none, or to the one that it has."""
+    """Return a step: write a key, bound to a lease, to none, or to the one that it has."""
     request = etcdrpc.PutRequest(key=key.encode(), value=value, lease=lease_id, ignore_lease=keep_lease)
     return etcdrpc.RequestOp(request_put=request)
 
 
 def delete(key: str) -> Any:
-    """A step: delete a key."""
+    """Return a step: delete a key."""
     return etcdrpc.RequestOp(request_delete_range=etcdrpc.DeleteRangeRequest(key=key.encode()))
 
 
 def get(key: str) -> Any:
-    """A step: read a key."""
+    """Return a step: read a key."""
     return etcdrpc.RequestOp(request_range=etcdrpc.RangeRequest(key=key.encode()))
 
 
 def newest(prefix: str, *, until: int = 0) -> Any:
-    """A step: read the newest key under a prefix, and the one before, of those created until then (0: of all)."""
+    """Return a step: read the two newest keys under a prefix, of those created up to a revision (0: of all)."""
     return _under(prefix, etcdrpc.RangeRequest.DESCEND, limit=2, max_create_revision=until)
 
 
 def oldest(prefix: str, *, limit: int = 0) -> Any:
-    """A step: read the keys under a prefix in the order in which they were created."""
+    """Return a step: read the keys under a prefix in the order in which they were created."""
     return _under(prefix, etcdrpc.RangeRequest.ASCEND, limit=limit)
 
 

@@ -15,7 +15,7 @@ from .session import Session
 
 
 class EtcdBallot(Ballot):
-    """`session`: whose lease the candidates' keys are bound to, in the place of the default one."""
+    """An election in etcd. `session`: candidates' keys are bound to its lease, instead of the default session's."""
 
     connection: EtcdConnection
 

@@ -1,4 +1,4 @@
-"""One etcd member: its channel, its log-in token, its stream of watches."""
+"""An etcd member: its channel, its log-in token, its stream of watches."""
 
 import asyncio
 import logging
@@ -36,14 +36,14 @@ _CHANNEL_OPTIONS: Final = [
     ("grpc.max_receive_message_length", -1),
 ]
 _ASIDE_S: Final = 10.0
-_UNREACHABLE_S: Final = 1.0  # after that a new channel looks the name up at once, and the old one after a back-off
+_UNREACHABLE_S: Final = 1.0  # then connect anew: a new channel looks the name up at once, not after a back-off
 _TOLD_S: Final = 0.1
 _AUTH_IS_OFF: Final = "authentication is not enabled"
 _used_in: int | None = None  # the generation (see `fork`) of the process that has used gRPC
 
 
 def use_grpc() -> None:
-    """Say that it is used from now on, in this process. Raises `LockError` where it would hang."""
+    """Note that this process uses gRPC from now on. Raises `LockError` where it would hang."""
     global _used_in  # noqa: PLW0603
     if _used_in not in (None, fork.generation):
         raise LockError("gRPC, etcd's client, was in use before the fork: connect after the fork")
@@ -57,18 +57,18 @@ def use_grpc() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How one gets in. `files`: PEM of the CA, of our key and of our certificate, read when a connection is made."""
+    """A log-in, and the PEM `files` of the CA, our key and our certificate, which are read at each connection."""
 
     login: tuple[str, str] | None = field(repr=False, default=None)
     files: tuple[Path | None, Path | None, Path | None] = (None, None, None)
 
     def credentials(self) -> Any:
-        """gRPC's. Raises `OSError`."""
+        """Return gRPC's credentials for TLS. Raises `OSError`."""
         return grpc.ssl_channel_credentials(*(None if file is None else file.read_bytes() for file in self.files))
 
 
 def parse(url: str) -> tuple[str, str]:
-    """The scheme and the host:port of a member. Raises `ConfigurationError`."""
+    """Return the scheme and the host:port of a member. Raises `ConfigurationError`."""
     try:
         parts = urlsplit(url if "://" in url else f"http://{url}")
         host, port = parts.hostname, parts.port or 2379
@@ -81,7 +81,7 @@ def parse(url: str) -> tuple[str, str]:
 
 
 class Endpoint:
-    """A member, as one event loop has it."""
+    """An etcd member, as one event loop uses it."""
 
     def __init__(self, scheme: str, target: str, access: Access) -> None:
         self.url = f"{scheme}://{target}"
@@ -104,7 +104,7 @@ class Endpoint:
 
     @property
     def has_login(self) -> bool:
-        """Whether we have a name and a password."""
+        """True if we have a user and a password."""
         return self._access.login is not None
 
     def _connect(self) -> None:
@@ -141,8 +141,8 @@ class Endpoint:
         try:
             if method != "LeaseKeepAlive":
                 return await self._methods[method](request, timeout=timeout_s, metadata=metadata)
-            # A stream, of which we want one answer. Our side stays open until that is there: etcd's own proxy takes its
-            # end for the end of the call.
+            # We want one answer of this stream. Our side stays open until that has come, as etcd's own proxy takes
+            # its end for the end of the call.
             stream = self._methods[method](timeout=timeout_s, metadata=metadata)
             try:
                 await stream.write(request)
@@ -165,15 +165,15 @@ class Endpoint:
             raise LockUnavailable("the connection to etcd was closed") from None  # gRPC's word for that
 
     def heard(self) -> None:
-        """It has answered a call."""
+        """Note that it has answered a call."""
         self._failing_since = None
 
     def not_heard(self, since: float, silent_s: float | None = None) -> None:
-        """A call that was sent then had no answer in time (`silent_s`: for so long), or found nobody (None).
+        """Note that a call sent at `since` got no answer within `silent_s`, or (None) reached no server.
 
-        After a while without any answer connect anew. A path may be gone without a word: bytes are acknowledged by what
-        lies between, or lost. gRPC's own pings notice that after a minute, or with other options after anything from 2
-        to 13 seconds. And a name that was not known is looked up again after half a minute.
+        After a while without any answer, connect anew. A path may break silently: something between acknowledges the
+        bytes, or they are lost. gRPC's own pings notice that after a minute, or with other options after 2 to 13
+        seconds; and it looks an unknown name up again only after half a minute.
         """
         if self._closed or since < self._connected_at:  # then the call was out on the former channel
             return
@@ -185,14 +185,14 @@ class Endpoint:
             _log.warning("etcd at %s says nothing; connecting anew", self.url)
         self._failing_since = None
         self._connected_at = time.monotonic()
-        # A member that is only slow may still answer what is out there, so that is not cut off at once.
+        # A member that is only slow may still answer the calls under way, so they are not cut off at once.
         self._disconnect(silent_s or _UNREACHABLE_S)
 
     def _disconnect(self, grace_s: float | None) -> None:
         stream, self._watches = self._watches, None
         channel, self._channel = self._channel, None
         if stream is not None:
-            stream.close()  # those who watch there are woken, and come here
+            stream.close()  # its watchers are woken, and come here
             self._cut_off_at = time.monotonic()
         if channel is not None:
             closing = asyncio.get_running_loop().create_task(channel.close(grace_s))
@@ -201,15 +201,15 @@ class Endpoint:
 
     @property
     def aside(self) -> str:
-        """Why it is not asked for now, if another one can be; empty if it is."""
+        """The reason why others are asked first for now; empty if there is none."""
         return self._aside if time.monotonic() < self._aside_until else ""
 
     def leave_aside(self, why: str) -> None:
-        """Ask others for some seconds: it may be repaired by then."""
+        """Ask others first for some seconds: it may be repaired by then."""
         self._aside, self._aside_until = why, time.monotonic() + _ASIDE_S
 
     async def token(self, timeout_s: float) -> str | None:
-        """The login token, got on first use (etcd may be away when we start), by one for all."""
+        """Return the log-in token; one caller fetches it for all, at first use, as etcd may be away when we start."""
         login = self._access.login
         if login is None or self._token is not None or self._auth_is_off:
             return self._token
@@ -228,17 +228,17 @@ class Endpoint:
         return self._token
 
     def forget_token(self, token: str | None) -> None:
-        """A call with this token was refused; unless somebody has a newer one, the next call logs in again."""
+        """Drop a token that was refused, unless there is a newer one: the next call logs in again."""
         self._auth_is_off = False
         if self._token == token:
             self._token = None
 
     async def watches(self, timeout_s: float) -> WatchStream:
-        """The stream that all watches on this member share; a new one when the last one broke, or its token is old."""
+        """Return the stream that all watches here share; a new one if the last one broke or has an old token."""
         token = await self.token(timeout_s)
         self._connect()
         if self._watches is not None and self._watches_token != token:
-            self._watches.close()  # etcd would refuse every new watch on it; those who still watch there come here
+            self._watches.close()  # etcd would refuse every new watch on it; its watchers come here
             self._watches = None
         if self._watches is None or self._watches.broken:
             self._watches = WatchStream(etcdrpc.WatchStub(self._channel), metadata_of(token))
@@ -251,13 +251,13 @@ class Endpoint:
         self._disconnect(None)
         if self._closing:
             await asyncio.wait(self._closing)
-        await asyncio.sleep(0)  # those whose calls were cut off just now hear of it
+        await asyncio.sleep(0)  # let the callers whose calls were cut off just now hear of it
         if time.monotonic() - self._cut_off_at < 2 * _TOLD_S:
-            # gRPC's own thread tells the loop of their end a moment later, and has nothing that one could wait for; a
-            # loop that is closed by then is an error, which another loop of the process logs.
+            # gRPC's own thread tells the loop of their end a moment later, and offers nothing to wait for; if the loop
+            # is closed by then, another loop of the process logs an error.
             await asyncio.sleep(_TOLD_S)
 
 
 def metadata_of(token: str | None) -> Sequence[tuple[str, str]]:
-    """What goes with a call that is made with this log-in token."""
+    """Return the metadata of a call with this log-in token."""
     return () if token is None else (("token", token),)

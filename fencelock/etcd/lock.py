@@ -1,4 +1,4 @@
-"""The etcd lock: a key under the lock's prefix, bound to a lease; the lowest create revision owns the lock."""
+"""The etcd lock: contenders put keys with leases under one prefix; the key with the lowest create revision owns it."""
 
 import asyncio
 import math
@@ -16,12 +16,12 @@ from .endpoint import Access
 from .lookout import Lookout
 from .session import Key, Session
 
-# Of what an election's leader has written down, beside its queue.
+# The suffix of the key, beside an election's queue, that holds what its leader has written down.
 RECORD = "!record"
 
 
 class EtcdConnection(Connection):
-    """A client, and a default session for each TTL."""
+    """An etcd client on one event loop, with a default session (one lease, shared by its locks) for each TTL."""
 
     def __init__(self, terms: Terms, members: Sequence[tuple[str, str]], access: Access) -> None:
         super().__init__(terms)
@@ -34,7 +34,7 @@ class EtcdConnection(Connection):
         return Place(self, name, describe(self.terms.instance).encode(), ttl_s=ttl_s)
 
     async def session(self, ttl_s: float, timeout_s: float) -> Session:
-        """The default session for that TTL, which etcd counts in whole seconds. Raises `LockUnavailable`."""
+        """Return the default session for that TTL, rounded up to whole seconds. Raises `LockUnavailable`."""
         whole_s = math.ceil(ttl_s)
         session = self._sessions.get(whole_s)
         if session is not None and session.usable:
@@ -55,7 +55,7 @@ class EtcdConnection(Connection):
 
     @override
     async def contenders(self, prefix: str) -> list[Contender]:
-        """The queues under a prefix: of each the holder first, then the waiters in order."""
+        """Return the queues under a prefix: of each the holder first, then the waiters in order."""
         holders: set[str] = set()
         left_s: dict[int, int | None] = {}
         queue = []
@@ -97,12 +97,12 @@ class Place(Attempt[EtcdConnection]):
     """A contender's place in the queue of a name, as in etcd's Go `concurrency.Mutex`.
 
     The layout is Go's and that of etcd's Lock service, so that `etcdctl lock <name>`, Go's Mutex and jetcd stand in the
-    same line with us; as there, a name must not be a folder of another one ("/jobs" beside "/jobs/nightly"), and all
-    locks of a session end with its lease. Differs where Go's has been hurt: a key for each acquire (two threads are two
-    contenders), no watch from a past revision (which can be told 100 ms late), and a waiter whose own key vanished
-    queues again instead of waiting for ever.
+    same line as us; as there, a name must not be a folder of another one ("/jobs" beside "/jobs/nightly"), and all
+    locks of a session end with its lease. It differs where Go's has had bugs: each acquire has a key of its own (two
+    threads are two contenders), no watch starts at a past revision (its events can come 100 ms late), and a waiter
+    whose own key has vanished queues again instead of waiting for ever.
 
-    `value`: of its key; `session`: whose lease the key is bound to, in the place of the default one.
+    `value`: of its key; `session`: the one whose lease the key is bound to, instead of the default one.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class Place(Attempt[EtcdConnection]):
 
     @override
     async def take(self, wait: Wait) -> Grant | float:
-        """Queue; when everybody who came before is gone the lock is ours. Wait for the contender just ahead only."""
+        """Queue, and return the grant once nobody is ahead; until then, watch only the contender just ahead."""
         if self._session is not None:
             self._session.ensure_held()
         if self.lease is None:
@@ -137,9 +137,9 @@ class Place(Attempt[EtcdConnection]):
         return await self._lookout.pause_s(self._ahead.key, wait.call_s(self.timeout_s))
 
     async def _enter(self, wait: Wait) -> None:
-        """Create our key, and see who is ahead, in one transaction.
+        """Create our key, and read which contender is just ahead, in one transaction.
 
-        In it the key is the newest under its prefix, so the newest two are the key and its predecessor.
+        There our key is the newest under its prefix, so the newest two are the key and its predecessor.
         """
         session = self._session or await self.connection.session(self.ttl_s, wait.call_s(self.timeout_s))
         key = self._key = session.key(self._prefix)
@@ -171,7 +171,7 @@ class Place(Attempt[EtcdConnection]):
             await self._look(wait.call_s(self.timeout_s))
 
     async def _look(self, timeout_s: float) -> None:
-        """See who is just ahead of us now. Raises `PlaceLost` if we are not in the queue any more."""
+        """Read which contender is just ahead of us now. Raises `PlaceLost` if we are no longer in the queue."""
         key = self._key
         found = await self._client.range(newest(self._prefix, until=key.revision), timeout_s)
         if not found or (found[0].key, found[0].create_revision) != (key.name, key.revision):
@@ -180,7 +180,7 @@ class Place(Attempt[EtcdConnection]):
 
 
 def contender(kv: KeyValue, ttl_left_s: float | None, *, holds: bool) -> Contender:
-    """Of a key, whoever has written it."""
+    """Describe the contender that wrote a key, be it ours or another program's."""
     owner, waited_s = parse_owner(kv.value)
     owner.pop("id", None)
     return Contender(kv.key, kv.create_revision, owner, waited_s, ttl_left_s, holds)

@@ -12,7 +12,7 @@ from .client import EtcdClient, KeyWatch
 # 12, ... ms until this much time has passed since the watch was made; after that its events are prompt.
 _WATCH_IS_PROMPT_S: Final = 0.2
 _FIRST_LOOK_S: Final = 0.003
-# Then look this often, for what no watch tells: our own key deleted by hand, or a member frozen with our watch.
+# Then look this often for what no watch tells: that our own key was deleted by hand, or a member froze with our watch.
 _LOOK_AGAIN_S: Final = 1.0
 _WITHOUT_WATCH_S: Final = 0.1
 
@@ -29,11 +29,11 @@ class Lookout:
         self._pauses: Iterator[float] = iter(())
 
     async def pause_s(self, key: str, timeout_s: float, *, below: bool = False) -> float:
-        """For how many seconds to sleep before the next look at `key`, unless woken by its watch.
+        """Return for how many seconds to sleep before the next look at `key`, unless its watch wakes us.
 
-        0 if the watch was made just now, within `timeout_s`: what happened before must be found by looking. (One that
-        was kept was there when `key` was seen to be there, and would have told of its end since.) A watch is only there
-        to be quick: where etcd takes none, look. `below`: of anything that happens to any key that begins so.
+        That is 0 if the watch was made just now, within `timeout_s`: look for what happened before. (A kept watch
+        existed when `key` was seen, and would have told of its end since.) A watch only makes it quicker: where etcd
+        takes none, we look more often. `below`: watch anything that happens to any key that begins so.
         """
         if self._watch is not None and self._key == key and self._watch.will_tell():
             return next(self._pauses)

@@ -1,4 +1,4 @@
-"""A session: one lease for several keys, which live and end together. As etcd's Go `concurrency.Session`."""
+"""A session: one etcd lease for several keys, which live and end together, as in etcd's Go `concurrency.Session`."""
 
 import heapq
 from collections.abc import Callable
@@ -18,11 +18,11 @@ _IDLE_S: Final = 2.0  # a default session that has had no key for longer is ende
 
 
 class Session(Leased):
-    """A lease that is kept renewed, for the keys of locks and elections.
+    """An etcd lease that is kept renewed, with the keys of locks and elections that are bound to it.
 
-    `default`: it is shared by all locks with one TTL that were given no session, and ends when it is idle. A session
-    that is `retired` is no default one for new locks any more, and ends with its last key: etcd may yet create a key
-    there of which nobody knows.
+    `default`: all locks with one TTL that were given no session share it, and it ends when it is idle. A `retired`
+    session takes no new locks, and ends with its last key: a late call may still create a key under its lease that
+    nobody knows of.
     """
 
     __slots__ = (
@@ -59,7 +59,7 @@ class Session(Leased):
     async def begin(
         cls, client: EtcdClient, renewer: Renewer, ttl_s: int, timeout_s: float, *, default: bool = False
     ) -> Self:
-        """A new lease of `ttl_s` seconds. Raises `LockUnavailable`."""
+        """Begin a session with a new lease of `ttl_s` seconds. Raises `LockUnavailable`."""
         session = cls(client, renewer, new_lease_id(), ttl_s, default=default)
         asked_at = clock.now()
         try:
@@ -73,7 +73,7 @@ class Session(Leased):
 
     @classmethod
     async def join(cls, client: EtcdClient, renewer: Renewer, lease_id: int) -> Self:
-        """The session of a lease that another program has granted. Raises `LockLost`, `LockUnavailable`."""
+        """Begin a session on a lease that another program has granted. Raises `LockLost` and `LockUnavailable`."""
         found = await client.time_to_live(lease_id)
         asked_at = clock.now()
         if found is None or not await client.keep_alive(lease_id):
@@ -85,25 +85,25 @@ class Session(Leased):
 
     @property
     def of_before(self) -> bool:
-        """Whether etcd was set back since."""
+        """True if etcd has been set back to an older state since the session began."""
         return self._era != self.client.era
 
     @property
     def usable(self) -> bool:
-        """Whether it takes more keys."""
+        """True while new keys may be bound to it."""
         return not (self.retired or self.of_before or self.lost)
 
     def key(self, prefix: str) -> "Key":
-        """A new key of a contender, not created yet: of Go's form for the first one, `<prefix><lease id in hex>`.
+        """Return a contender's key, not created in etcd yet. The first has Go's form, `<prefix><lease id in hex>`.
 
-        All others have a number in addition, which is used again: a watch that another process has kept on the key of
-        that name serves it the next time.
+        All others have a number in addition. Numbers are used again, so that a watch that another process has kept on
+        the key of that name serves it the next time.
         """
         number = heapq.heappop(self._free) if self._free else next(self._numbers)
         return self._with(Key(self, f"{prefix}{self.lease_id:x}{f'-{number}' if number else ''}", number=number))
 
     def shared_key(self, name: str, value: bytes) -> "Key":
-        """A key that others have, too, one at a time: whose it is tells its value, which nobody else writes."""
+        """Return a key whose name all contenders share; its value, which nobody else writes, tells whose it is."""
         return self._with(Key(self, name, value=value))
 
     def _with(self, key: "Key") -> "Key":
@@ -111,7 +111,7 @@ class Session(Leased):
         return key
 
     async def renew(self, timeout_s: float) -> bool:
-        """Another TTL; or the end, if nobody has wanted it for long."""
+        """Renew the lease; or revoke it, if it is a default session that has been idle for long."""
         if self.of_before:
             return False
         if self.default and not self.keys and clock.now() - self._idle_since > _IDLE_S:
@@ -122,8 +122,8 @@ class Session(Leased):
         alive = await self.client.keep_alive(self.lease_id, timeout_s)
         now = clock.now()
         self._deleted = {key: until for key, until in self._deleted.items() if now < until}
-        # A call that we gave up may arrive at any time, by another member than the deletion of its key did, and the
-        # session would keep that key as long as others need it.
+        # A call that we gave up on may arrive at any time, through another member than the deletion of its key, and
+        # the key would then live as long as the session does.
         names = [name for name, value in self._deleted if value is None][:_DELETES_MAX]
         with suppress(LockUnavailable):
             if names:
@@ -139,7 +139,7 @@ class Session(Leased):
         await self.client.revoke(self.lease_id, timeout_s)
 
     async def forget(self, key: "Key", timeout_s: float) -> None:
-        """A key was deleted."""
+        """Note that a key was deleted; a default session that takes no more keys ends with its last one."""
         if key in self.keys:
             self.keys.remove(key)
             self._idle_since = clock.now()
@@ -156,7 +156,8 @@ class Session(Leased):
 class Key:
     """A contender's key, bound to the lease of a session.
 
-    `number`: of a key of its own; `value`: of a shared one; `unsure`: a try to create it was not answered.
+    `number`: of a key with a name of its own; `value`: of a shared key; `unsure`: a try to create it was not answered,
+    and may still arrive.
     """
 
     def __init__(self, session: Session, name: str, *, number: int | None = None, value: bytes | None = None) -> None:
@@ -168,34 +169,34 @@ class Key:
         self.asked = False  # whether etcd was asked to create it
         self.unsure = False
         self.granted = False
-        self.forget: Callable[[], None] = lambda: None  # the end of the session
+        self.forget: Callable[[], None] = lambda: None  # unsubscribes from the end of the session
 
     def lease(self) -> Lease:
-        """What lasts as long as the key, and the session."""
+        """Return the key's lease, which lasts no longer than the session's."""
         under = self.session.lease
         lease = Lease(self.name, self, under.ttl_s, under=under)
         self.forget = under.on_lost(lambda: lease.lose(under.reason))
         return lease
 
     def not_answered(self) -> None:
-        """A try to create it may still arrive."""
+        """Note that a try to create it may still arrive."""
         self.unsure = True
 
     async def exists(self, timeout_s: float) -> bool:
-        """Whether it is still the one that we created, with our lease.
+        """Return whether etcd still has the key that we created, with our lease.
 
-        In an etcd that was set back another one may have been created at the same revision. And this is no transaction:
-        when the deadline of a read-only one passes while it is being read, etcd 3.5.1 panics (etcd issue 14110).
+        In an etcd that was set back, another key may have been created at the same revision. This is a plain read:
+        etcd 3.5.1 panics if the deadline of a read-only transaction passes while it is read (etcd issue 14110).
         """
         found = await self.session.client.read(self.name, timeout_s)
         return found is not None and (found.create_revision, found.lease_id) == (self.revision, self.session.lease_id)
 
     async def renew(self, timeout_s: float) -> bool:
-        """Whether it is there: its session's lease doesn't tell. (Who waits looks.)"""
+        """Return whether the key is there, as its session's lease doesn't tell. (A waiter looks by itself.)"""
         return not self.granted or await self.exists(timeout_s)
 
     async def end(self, timeout_s: float) -> None:
-        """Delete it, and nothing else. It may be off its lease, if somebody has written over it."""
+        """Delete it, and nothing else. It is off our lease if somebody has written over it."""
         self.forget()
         client = self.session.client
         if self.revision:

@@ -26,7 +26,7 @@ class _Attempt(Attempt["EtcdTxnConnection"]):
     def __init__(self, connection: "EtcdTxnConnection", name: str, ttl_s: float) -> None:
         super().__init__(connection, name, ttl_s)
         self._client = connection.client
-        # All keys of a session have one lease: whose it is tells only its value.
+        # All keys of a session have one lease, so only the value tells whose key it is.
         who = json.loads(describe(connection.terms.instance)) | {"id": secrets.token_hex(8)}
         self._value = json.dumps(who, separators=(",", ":")).encode()
         self._key: Key
@@ -74,7 +74,7 @@ class _Attempt(Attempt["EtcdTxnConnection"]):
 
 
 class EtcdTxnConnection(EtcdConnection):
-    """As `EtcdConnection`; another lock."""
+    """As `EtcdConnection`, for the single-key lock."""
 
     @override
     def attempt(self, name: str, ttl_s: float) -> Attempt[EtcdConnection]:
@@ -82,7 +82,7 @@ class EtcdTxnConnection(EtcdConnection):
 
     @override
     async def queue(self, name: str) -> list[Contender]:
-        """The holder; the waiters can't be seen."""
+        """Return the holder; the waiters can't be seen."""
         return [one for one in await self.contenders(name) if one.key == name]
 
     @override
@@ -91,7 +91,7 @@ class EtcdTxnConnection(EtcdConnection):
 
 
 class EtcdTxnBackend(EtcdBackend):
-    """As `EtcdBackend`; another lock: re-entrant, fenced by the create revision of its key, not fair."""
+    """As `EtcdBackend`, with the single-key lock: re-entrant, fenced by its key's create revision, not fair."""
 
     name = "etcd-txn"
     guarantees = Guarantees(

@@ -20,13 +20,13 @@ from ..waiting import Wake
 
 _log = logging.getLogger(__name__)
 _DELETIONS: Final = [etcdrpc.WatchCreateRequest.FilterType.Value("NOPUT")]
-# Watches that nobody waits for now. In a line of the same processes each has the same key ahead of it every time: the
-# watch on it need not be made anew.
+# Watches kept for later. When the same processes queue again and again, each has the same key ahead of it every time,
+# and can use its watch again.
 _IDLE_MAX: Final = 8
 
 
 class Watch:
-    """One key's watch. `alive`: deletions of the key are told; once False it never is again.
+    """A watch on a key. `alive`: deletions of the key are told; once it is False it stays so.
 
     `made_at`: when etcd had confirmed it, on the clock `time.monotonic`.
     """
@@ -61,16 +61,16 @@ class WatchStream:
             yield request
 
     def kept(self, key: str, wake: Callable[[], None]) -> Watch | None:
-        """The watch on a key's deletion that was there all the time, and has told nothing since it was last used."""
+        """Return a kept watch on a key's deletion, if there is one: it has told nothing since it was last used."""
         watch = self._idle.pop(key, None)
         if watch is not None:
             watch.wake = wake
         return watch
 
     async def add(self, key: str, wake: Callable[[], None], timeout_s: float, *, end: bytes | None = None) -> Watch:
-        """Watch a key for its deletion from now on; raises `LockUnavailable` when etcd does not confirm it in time.
+        """Watch a key for its deletion from now on. Raises `LockUnavailable` if etcd does not confirm it in time.
 
-        With an `end`, watch all keys from `key` to before that, for anything that happens to them.
+        With an `end`, watch all keys from `key` to before `end`, for anything that happens to them.
 
         The watch begins with the next revision, not with a past one: etcd puts a watch from the past into a group that
         it visits every 100 ms, and a deletion that follows closely would be told that late.
@@ -98,11 +98,11 @@ class WatchStream:
         return watch
 
     def keep(self, watch: Watch) -> None:
-        """Nobody waits for it any more: keep it for whoever wants the same one next."""
+        """Keep a watch that nobody waits for any more, for the next waiter on the same key."""
         if not watch.alive or not watch.key or watch.key in self._idle:
             self.remove(watch)
             return
-        watch.wake = lambda: self.remove(watch)  # one that tells something without being asked for is a burden
+        watch.wake = lambda: self.remove(watch)  # once it has told something, it is of no more use
         self._idle[watch.key] = watch
         if len(self._idle) > _IDLE_MAX:
             self.remove(next(iter(self._idle.values())))
@@ -117,7 +117,7 @@ class WatchStream:
             self._cancel(watch.id)
 
     def close(self) -> None:
-        """End the stream; whoever watches is woken."""
+        """End the stream, and wake its watchers."""
         self._call.cancel()
         self._end()
 

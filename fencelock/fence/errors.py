@@ -19,7 +19,7 @@ class FenceRefused(FencelockError):
 
     @property
     def foreign(self) -> bool:
-        """Whether the fence has tokens of another source, which can't be compared with ours."""
+        """True if the fence has tokens of another source, which can't be compared with ours."""
         return self.source != self.highest_source
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""What a fence wants to know of a grant."""
+"""The parts of a grant that a fence needs: its token and its source."""
 
 import re
 from typing import Final, NamedTuple, Protocol
@@ -27,7 +27,7 @@ class Fencing(NamedTuple):
 
 
 def checked(grant: Granted) -> Fencing:
-    """A grant's token and source. Raises `ValueError` if nothing can be fenced with them: token 0 is none."""
+    """Return a grant's token and source. Raises `ValueError` if they can't fence anything (token 0 is none)."""
     token, source = grant.token, grant.source
     if isinstance(token, bool) or not isinstance(token, int) or not 0 < token <= LARGEST:
         raise ValueError(

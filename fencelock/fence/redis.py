@@ -75,7 +75,7 @@ _REFUSED: Final = re.compile(r"FENCEREFUSED (\d+) (.*)")
 
 @contextmanager
 def fencing(grant: Granted) -> Iterator[Fencing]:
-    """The token and the source for a script with `FENCE_LUA`; in the block its refusal is raised as `FenceRefused`.
+    """Yield the token and the source for a script with `FENCE_LUA`, whose refusal is raised as `FenceRefused`.
 
     Raises `ValueError` for a grant without a token. The block may `await`.
     """

@@ -46,7 +46,7 @@ class _Exact(TypeDecorator[str]):
 
 
 def fence_columns(name: str = "fence") -> tuple[Column[int], Column[str]]:
-    """The two columns of a fence for a `Table`: by that name, and with `_source` behind it.
+    """Return the two columns of a fence for a `Table`: by that name, and with `_source` behind it.
 
     >>> number = Column("id", Integer, primary_key=True)                       # doctest: +SKIP
     >>> accounts = Table("accounts", metadata, number, Column("balance", Integer), *fence_columns())  # doctest: +SKIP

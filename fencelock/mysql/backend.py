@@ -1,4 +1,4 @@
-"""What both MySQL locks have in common: the tables, and one counter for all tokens."""
+"""The common parts of both MySQL locks: the tables, and one counter for all tokens."""
 
 import contextlib
 import secrets
@@ -26,7 +26,7 @@ _INNODB: Final = "ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf
 SCHEMA: Final = (
     # A row while the lock is owned.
     f"CREATE TABLE fencelock_locks ({_NAME}, {_OWNER}, expires_at DATETIME(6) NOT NULL) {_INNODB}",
-    # A row for ever; what is in it is written by the owner's transaction, which never commits.
+    # A row that stays for ever; the owner's transaction writes its columns, and never commits.
     f"CREATE TABLE fencelock_rows ({_NAME}, {_OWNER}, session BIGINT UNSIGNED) {_INNODB}",
     "CREATE TABLE fencelock_tokens (id TINYINT NOT NULL PRIMARY KEY, "
     f"source CHAR(16) CHARACTER SET ascii NOT NULL, token BIGINT UNSIGNED NOT NULL) {_INNODB}",
@@ -34,11 +34,11 @@ SCHEMA: Final = (
 
 
 class Tokens:
-    """One counter for all locks of a database, so that tokens of different locks can be compared.
+    """The one counter for all locks of a database, so that tokens of different locks can be compared.
 
-    Incremented by a transaction of its own, never in the one that takes a lock: whoever is paused in the middle of that
-    would stop everybody's grants. A lock therefore counts *after* it got hold of its row, and looks *afterwards*
-    whether it still had it: so tokens of a lock grow in the order of its grants.
+    It is incremented in a transaction of its own, never in the one that takes a lock: a process paused in the middle of
+    that would stop everybody's grants. A lock therefore counts *after* it got its row, and checks *afterwards* that it
+    still has it: so a lock's tokens grow in the order of its grants.
     """
 
     def __init__(self, client: MySqlClient) -> None:
@@ -46,7 +46,7 @@ class Tokens:
         self._source: str | None = None
 
     async def next(self, timeout_s: float, lent: Lent | None = None) -> tuple[str, int]:
-        """The counter's source and the next token."""
+        """Return the counter's source and the next token."""
         while True:
             source = self._source = self._source or await self._known_source(timeout_s)
             answer = await self._client.ask(
@@ -61,7 +61,7 @@ class Tokens:
             self._source = None
 
     async def _known_source(self, timeout_s: float) -> str:
-        """What tells this counter from others, drawn once; a restored dump still has it, and fewer tokens."""
+        """Return this counter's id, drawn once if there is none; a restored dump has the same id, and lower tokens."""
         await ensure_alone(self._client, timeout_s)
         while True:
             answer = await self._client.ask("SELECT source FROM fencelock_tokens WHERE id = 1", timeout_s=timeout_s)
@@ -73,7 +73,7 @@ class Tokens:
 
 
 async def ensure_alone(client: MySqlClient, timeout_s: float) -> None:
-    """Raise `LockUnavailable` for a server of a group: locks of rows keep nobody apart who asks another member."""
+    """Raise `LockUnavailable` for a server of a group: row locks don't exclude clients of another member."""
     if group := group_of((await client.ask(GROUP, timeout_s=timeout_s)).rows):
         raise LockUnavailable(
             f"the lock's server is a member of a cluster ({group}): two members may grant a lock at once; use a server "
@@ -85,7 +85,7 @@ class MySqlConnection(Connection):
     """A client of one database."""
 
     show: str  # a query for `OWNER_COLUMNS` and the seconds that are left, up to its last condition
-    lookers: Sessions | None = None  # those who look at the queue, if others than most
+    lookers: Sessions | None = None  # sessions for looks at the queue, if the usual ones can't be used
 
     def __init__(self, terms: Terms, url: str) -> None:
         super().__init__(terms)
@@ -100,7 +100,7 @@ class MySqlConnection(Connection):
 
     @override
     async def queue(self, name: str) -> list[Contender]:
-        """The holder; MySQL doesn't show its queue."""
+        """Return the holder; MySQL doesn't show its queue."""
         return await self._holders(f"{self.show} name = %s", (key(name),))
 
     async def _holders(self, select: str, args: Sequence[Any]) -> list[Contender]:
@@ -149,7 +149,7 @@ class MySqlBackend(LockBackend):
 
 
 def key(name: str) -> bytes:
-    """A name as the tables have it."""
+    """Encode a name as the tables have it. Raises `ValueError` if it is too long."""
     encoded = name.encode()
     if len(encoded) > _NAME_BYTES:
         raise ValueError(f"a name for MySQL has at most {_NAME_BYTES} bytes: {name[:40]!r}...")
@@ -157,11 +157,11 @@ def key(name: str) -> bytes:
 
 
 def short(text: object) -> str:
-    """As much of it as a column for people takes."""
+    """Cut a text to the length of a descriptive column."""
     return str(text)[:_OWNER_CHARACTERS]
 
 
-# Seconds from and to moments of the server's clock, in UTC: local time jumps twice a year, or by a session's setting.
+# The server's clock is read in UTC: local time jumps twice a year, or with a session's setting.
 NOW: Final = "UTC_TIMESTAMP(6)"
 OWNER_COLUMNS: Final = (
     "name, holder, token, host, process, thread, "

@@ -28,14 +28,14 @@ _SHOW: Final = f"SELECT {OWNER_COLUMNS}, NULL FROM fencelock_rows WHERE holder I
 
 
 class _Attempt(Attempt["MySqlForUpdateConnection"]):
-    """The lock of a row, held by an open transaction; MySQL's own queue for it; fenced by a counter.
+    """A row lock, held by an open transaction, in MySQL's own queue, and fenced by a counter.
 
-    Asks for the row without waiting; if it is taken, waits in the server's queue, on a session of its own, in a task
-    that wakes the waiter when the server has answered. A wait ends after a TTL at most and begins anew: a waiter that
-    has died without a word inherits nothing after that.
+    It asks for the row without waiting; if it is taken, it waits in the server's queue, on a session of its own, in a
+    task that wakes the waiter when the server has answered. A wait ends after a TTL at most and begins anew, so that a
+    waiter that died silently gets no lock later than that.
 
-    The owner's name and token are written into the row by that transaction, which never commits: those who look read
-    what is not committed, and it vanishes with the grant, however that ends.
+    That transaction writes the owner's name and token into the row, and never commits: `contenders` reads uncommitted
+    data, and it vanishes with the grant, however that ends.
     """
 
     brief = False
@@ -78,14 +78,14 @@ class _Attempt(Attempt["MySqlForUpdateConnection"]):
 
     async def _make_row(self, session: Session, wait: Wait) -> None:
         await session.rollback(wait.call_s(self.timeout_s))
-        # Refused: another one made it just now, or has it. (With IGNORE the driver would log that as a warning.)
+        # Refused: another contender made it just now, or has it. (With IGNORE the driver would log a warning.)
         refusals = (*_TAKEN, DUPLICATE)
         with contextlib.suppress(Refused):
             sql = "INSERT INTO fencelock_rows (name) VALUES (%s)"
             await self._client.call(lambda call: call.run(sql, (self._key,), tell=refusals), tell=refusals)
 
     async def _at_once(self, session: Session, wait: Wait) -> bool | None:
-        """Whether we have the row; None if there is none, which would exclude nobody."""
+        """Return whether we have the row; None if there is no row, as nothing is locked then."""
         try:
             # Answered at once, or there is no server: while we wait in its queue we can't tell.
             timeout_s = wait.call_s(self.timeout_s)
@@ -97,7 +97,7 @@ class _Attempt(Attempt["MySqlForUpdateConnection"]):
         return True if answer.rows else None
 
     async def _in_queue(self, session: Session) -> bool | None:
-        """The same, after a wait. One that was ended by somebody else (KILL QUERY) is an error."""
+        """Return the same after a wait in the queue. If somebody ends the wait (KILL QUERY), that is an error."""
         try:
             answer = await session.run(_LOCK_ROW, (self._key,), timeout_s=None, tell=(NO_TABLE, *_TAKEN))
         except Refused as refusal:
@@ -118,7 +118,7 @@ class _Attempt(Attempt["MySqlForUpdateConnection"]):
         return Grant(lease.name, token, source, lease)
 
     async def _sign(self, session: Session, token: int, timeout_s: float) -> str:
-        """Write our name into the row. The transaction is still open then, so it was when the token was counted."""
+        """Write our name into the row: this proves that the transaction was open when the token was counted."""
         holder = secrets.token_hex(16)
         thread = short(self._who)
         await session.run(
@@ -158,7 +158,7 @@ class _Attempt(Attempt["MySqlForUpdateConnection"]):
 
 
 async def _roll_back(session: Session, rows: Sessions, timeout_s: float) -> None:
-    """And keep it for the next one. If there is no answer the connection is closed, which does the same."""
+    """Roll back, and keep the session for later. Without an answer it is closed, which rolls back, too."""
     try:
         with contextlib.suppress(LockUnavailable):
             await session.rollback(timeout_s)
@@ -167,18 +167,18 @@ async def _roll_back(session: Session, rows: Sessions, timeout_s: float) -> None
 
 
 class _Transaction:
-    """The session whose open transaction has the row. Shared by the renewal and the one who releases."""
+    """The session whose open transaction has the row. The renewal and the release share it."""
 
     def __init__(self, session: Session, rows: Sessions) -> None:
         self._session: Session | None = session
         self._rows = rows
 
     async def renew(self, timeout_s: float) -> bool:
-        """Ask for a sign of life, which is also what the server waits for."""
+        """Ping the server, which also resets its timeout for idle sessions."""
         return self._session is not None and await self._session.ping(timeout_s)
 
     async def end(self, timeout_s: float) -> None:
-        """Roll back. If that is not answered the connection is closed, which does the same."""
+        """Roll back. Without an answer the connection is closed, which does the same."""
         session, self._session = self._session, None
         if session is None:
             return
@@ -209,7 +209,7 @@ class MySqlForUpdateConnection(MySqlConnection):
         return _Attempt(self, name, ttl_s)
 
     def rows(self, ttl_s: float) -> Sessions:
-        """Sessions that have rows for so long."""
+        """Return the sessions that hold rows for that TTL."""
         if ttl_s not in self._pools:
             self._pools[ttl_s] = self.client.sessions(
                 f"SET SESSION innodb_lock_wait_timeout = {max(1, math.ceil(ttl_s / 2))}",
@@ -223,8 +223,8 @@ class MySqlForUpdateBackend(MySqlBackend):
     """Locks that are rows of the table fencelock_rows, locked by open transactions."""
 
     name = "mysql-for-update"
-    # Not fair: MySQL 8 lets those go first who block most others (CATS); where all wait for one row only that has been
-    # the order of their arrival, but nobody promises it.
+    # Not fair: in MySQL 8 the transactions that block most others go first (CATS). Where all wait for one row only,
+    # that has been the order of their arrival, but nobody promises it.
     guarantees = Guarantees(fencing=True, survives_silence=True)
 
     @override

@@ -1,4 +1,4 @@
-"""The lock of a MySQL row: an insert of the row with the lock's name owns it, and its owner pushes its end on."""
+"""The lock of a MySQL row: the client that inserts the row with the lock's name owns it, and extends its expiry."""
 
 import os
 import secrets
@@ -17,7 +17,7 @@ from ..lease import Lease
 from ..waiting import Wait
 from .backend import NOW, OWNER_COLUMNS, MySqlBackend, MySqlConnection, key, short
 
-# A waiter looks this often, growing from one to the other, and at the moment at which the row would expire.
+# A waiter's pauses grow from the first to the last; it also looks at the moment at which the row would expire.
 _FIRST_PAUSE_S: Final = 0.005
 _LAST_PAUSE_S: Final = 0.05
 _SHOW: Final = (
@@ -27,10 +27,10 @@ _SHOW: Final = (
 
 
 class _Attempt(Attempt["MySqlRowConnection"]):
-    """A row while the lock is owned, with an end by the server's clock; not fair; fenced by a counter.
+    """A row that exists while the lock is owned, and expires by the server's clock; not fair; fenced by a counter.
 
-    Every statement is a transaction of its own, on one row: there is nothing that a paused process could keep locked,
-    and no deadlock.
+    Every statement is a transaction of its own, on one row: a paused process keeps nothing locked, and there are no
+    deadlocks.
     """
 
     def __init__(self, connection: "MySqlRowConnection", name: str, ttl_s: float) -> None:
@@ -53,18 +53,18 @@ class _Attempt(Attempt["MySqlRowConnection"]):
         grant = await self._try(left_s is not None, wait)
         if grant is None:
             await self.leave()
-            return 0.0  # another one was first: look what it has
+            return 0.0  # another contender was first: look at its row
         return grant
 
     async def _look(self, wait: Wait) -> float | None:
-        """Seconds that the owner's row has left by the server's clock; None if there is no row."""
+        """Return the seconds that the owner's row has left by the server's clock; None if there is no row."""
         sql = f"SELECT TIMESTAMPDIFF(MICROSECOND, {NOW}, expires_at) FROM fencelock_locks WHERE name = %s"  # noqa: S608
         timeout_s = wait.call_s(self.timeout_s)
         rows = (await self._client.ask(sql, (self._key,), timeout_s=timeout_s, sessions=self._lent)).rows
         return int(rows[0][0]) / 1_000_000 if rows else None
 
     async def _try(self, dead: bool, wait: Wait) -> Grant | None:
-        """Insert the row, or take over the one of a dead owner; None if another one was first."""
+        """Insert the row, or take over a dead owner's; None if another contender was first."""
         row = _Row(self._client, self._key, self.ttl_s)
         lease = self.lease = Lease(f"{self.name}/{row.holder}", row, self.ttl_s)
         if not await row.own(self._owner, dead, wait.call_s(self.timeout_s), self._lent):
@@ -72,8 +72,8 @@ class _Attempt(Attempt["MySqlRowConnection"]):
             return None
         source, token = await self.connection.tokens.next(wait.call_s(self.timeout_s), self._lent)
         asked_at = clock.now()
-        # Not ours any more, if all that took longer than a TTL: then the token may be greater than that of the one who
-        # came after us, and must not be used.
+        # If all that took longer than a TTL, the row is not ours any more: then our token may be greater than that of
+        # the next owner, and must not be used.
         if not await row.sign(token, wait.call_s(self.timeout_s), self._lent):
             return None
         lease.renewed(asked_at)
@@ -82,7 +82,7 @@ class _Attempt(Attempt["MySqlRowConnection"]):
 
 
 class _Row:
-    """One try at the row of a lock."""
+    """A try at the row of a lock, with a `holder` of its own."""
 
     def __init__(self, client: MySqlClient, name: bytes, ttl_s: float) -> None:
         self.holder = secrets.token_hex(16)
@@ -91,7 +91,7 @@ class _Row:
         self._end = f"expires_at = {NOW} + INTERVAL {round(ttl_s * 1_000_000)} MICROSECOND"
 
     async def own(self, owner: tuple[str, int, str], dead: bool, timeout_s: float, lent: Lent | None) -> bool:
-        """Insert it, or take over that of a dead owner. Its end is the server's business, which has one clock."""
+        """Insert the row, or take over a dead owner's. The server sets its expiry, by its own clock."""
         values = f"holder = %s, token = NULL, host = %s, process = %s, thread = %s, since = {NOW}, {self._end}"
         how: dict[str, Any] = {"timeout_s": timeout_s, "sessions": lent}
         if dead:
@@ -106,11 +106,11 @@ class _Row:
         return True
 
     async def sign(self, token: int, timeout_s: float, lent: Lent | None) -> bool:
-        """As `renew`, with the token that we counted."""
+        """Write the token that we counted, and extend the expiry, as `renew` does."""
         return await self._write(f"token = %s, {self._end}", (token,), timeout_s, lent)
 
     async def renew(self, timeout_s: float) -> bool:
-        """Push its end on, if it is ours and has not ended yet."""
+        """Extend the expiry, if the row is ours and has not expired yet."""
         return await self._write(self._end, (), timeout_s)
 
     async def _write(self, what: str, args: tuple[int, ...], timeout_s: float, lent: Lent | None = None) -> bool:
@@ -120,7 +120,7 @@ class _Row:
         return answer.matched == 1
 
     async def end(self, timeout_s: float) -> None:
-        """Delete it; nobody else has our `holder`, which is made for this try."""
+        """Delete the row, if it is ours: nobody else has our `holder`."""
         sql = "DELETE FROM fencelock_locks WHERE name = %s AND holder = %s"
         await self._client.ask(sql, (self._name, self.holder), timeout_s=timeout_s)
 

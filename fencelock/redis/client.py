@@ -1,4 +1,4 @@
-"""Calls to Redis or Valkey for locks: each with a deadline, with errors of ours; and what hears of releases.
+"""The client of Redis or Valkey: calls with a deadline and our own errors, and a listener that hears of releases.
 
 In `fencelock` only this file imports redis.
 """
@@ -26,11 +26,11 @@ from ..waiting import Wake
 _log = logging.getLogger(__name__)
 
 _AWAY_PAUSE_S: Final = 0.1
-_KEEP_S: Final = 1.0  # so long a subscription is kept for the next waiter
+_KEEP_S: Final = 1.0  # a subscription is kept this long for the next waiter
 
 
 class Script:
-    """A Lua script that lies beside this file, in one piece or several."""
+    """A Lua script, made of one or several files beside this one."""
 
     def __init__(self, *names: str) -> None:
         self.source = "\n".join(files(__package__ or "").joinpath(name).read_text() for name in names)
@@ -55,7 +55,7 @@ class RedisClient:
 
     @staticmethod
     def check(url: str) -> None:
-        """Raise `ConfigurationError` if that is no server's URL, or has options that redis-py doesn't know."""
+        """Raise `ConfigurationError` if this is no server's URL, or has options that redis-py doesn't know."""
         if "+cluster" in url.partition("://")[0]:
             raise ConfigurationError(
                 "the locks can't be in a Redis Cluster: a lock and the counter of its tokens would have to be "
@@ -74,13 +74,13 @@ class RedisClient:
             ) from None
 
     def new_owner(self) -> str:
-        """A name for one attempt, as Redisson has it: a client, and a number that is one thread's there."""
+        """Return a name for one attempt in Redisson's form: a client's id, and a number, which is a thread's there."""
         return f"{self.id}:{next(self._owners)}"
 
     async def run(
         self, script: Script, keys: Sequence[str], args: Sequence[str | int], timeout_s: float | None = None
     ) -> Any:
-        """Run a script; a server that has forgotten it is told it again."""
+        """Run a script, and send it again if the server has forgotten it."""
         words = (str(len(keys)), *keys, *map(str, args))
         try:
             return await self._ask(self._send("EVALSHA", script.sha, *words), timeout_s)
@@ -88,7 +88,7 @@ class RedisClient:
             return await self._ask(self._send("EVAL", script.source, *words), timeout_s)
 
     async def _send(self, *words: Any) -> Any:
-        """As redis-py's `execute_command`, without what that does besides: it costs as much as the rest."""
+        """Send a command as redis-py's `execute_command` does, without its extras, which cost as much as the rest."""
         connection = await self._pool.get_connection()
         try:
             await connection.send_packed_command(pack_command(words))
@@ -97,7 +97,7 @@ class RedisClient:
             await self._pool.release(connection)  # which an error has closed
 
     async def do(self, command: str, *arguments: Any, timeout_s: float | None = None, **options: Any) -> Any:
-        """A method of redis-py's client, with the deadline."""
+        """Call a method of redis-py's client, with a deadline."""
         return await self._ask(getattr(self.redis, command)(*arguments, **options), timeout_s)
 
     async def _ask(self, answer: Awaitable[Any], timeout_s: float | None) -> Any:
@@ -125,9 +125,9 @@ class RedisClient:
 
 
 class Ticket:
-    """A waiter's. `woken`: it was told of a release, and has not tried since: then somebody else must.
+    """A waiter's place at a channel. `woken`: it was told of a release and has not tried since.
 
-    `each`: it wants to hear of each message, whoever else does.
+    `only`: the one channel that it wants to hear, if any; `each`: it hears every message, even if others do, too.
     """
 
     __slots__ = ("each", "only", "wake", "woken")
@@ -140,17 +140,17 @@ class Ticket:
 
 
 class _Channel:
-    """What waiters hear by one pattern."""
+    """The waiters that listen by one pattern."""
 
     def __init__(self) -> None:
         self.line: deque[Ticket] = deque()
         self.heard = False  # whether the server has confirmed it
-        self.confirmed: set[Wake] = set()  # those who wait for that
+        self.confirmed: set[Wake] = set()  # of callers that wait for that
         self.deaf = False  # whether the connection was cut: messages may have been missed
         self.idle: asyncio.TimerHandle | None = None
 
     def wake_one(self, channel: str = "") -> None:
-        """Wake who is meant, or who was woken least recently: one is enough, as one can have the lock."""
+        """Wake the waiter that is meant, or that was woken least recently: only one can have the lock."""
         for ticket in self.line:
             if ticket.each:
                 ticket.wake.set()
@@ -162,20 +162,20 @@ class _Channel:
                 return
 
     def cut(self) -> None:
-        """No message comes for now: they look by themselves."""
+        """Note that no messages come for now: the waiters look by themselves."""
         self.heard, self.deaf = False, True
         for wake in self.confirmed:
             wake.set()
 
     def confirm(self) -> None:
-        """Messages come from now on. After a cut all look once."""
+        """Note that messages come from now on. After a cut, all waiters look once."""
         missed, self.heard, self.deaf = self.deaf, True, False
         for wake in [*self.confirmed, *(ticket.wake for ticket in self.line if missed)]:
             wake.set()
 
 
 class Listener:
-    """One connection and one task that hear of releases, as long as somebody waits."""
+    """Hears of releases, with one connection and one task, as long as somebody waits."""
 
     def __init__(self, client: Any, timeout_s: float) -> None:
         self._client = client
@@ -183,13 +183,13 @@ class Listener:
         self._channels: dict[str, _Channel] = {}
         self._pubsub: Any = None
         self._task: asyncio.Task[None] | None = None
-        self._said = ""  # why it hears nothing
+        self._said = ""  # the last reason for hearing nothing that was logged
 
     async def listen(self, pattern: str, wake: Wake, only: str = "", *, each: bool = False) -> Ticket:
-        """Have `wake` set at a message of such a channel, as one of those who wait there, until `leave`.
+        """Join the waiters at the channels of a pattern until `leave`: a message there may set `wake`.
 
-        `only`: one of these channels, if the others are none of its business; `each`: see `Ticket`. What was published
-        before this returns must be found by looking. Raises `LockUnavailable`.
+        `only` and `each`: see `Ticket`. Look once after this returns, as earlier messages are not heard. Raises
+        `LockUnavailable`.
         """
         channel = self._channels.setdefault(pattern, _Channel())
         ticket = Ticket(wake, only, each=each)
@@ -218,7 +218,7 @@ class Listener:
         return ticket
 
     def leave(self, pattern: str, ticket: Ticket) -> None:
-        """Listen no longer. If it was woken and has not tried, it wakes the next one."""
+        """Listen no longer. A waiter that was woken and has not tried wakes the next one."""
         channel = self._channels.get(pattern)
         if channel is None or ticket not in channel.line:
             return
@@ -296,7 +296,7 @@ _tasks: set[asyncio.Task[None]] = set()  # a loop keeps only weak references to 
 
 
 def keep_task(task: "asyncio.Task[None]") -> None:
-    """Until it is done."""
+    """Keep a reference to a task until it is done."""
     _tasks.add(task)
     task.add_done_callback(_tasks.discard)
 

@@ -1,4 +1,4 @@
-"""An election in Redis: who has the fair lock leads, and what it says stands beside the lock."""
+"""An election in Redis: the owner of the fair lock leads, and its value is kept beside the lock."""
 
 from typing import Final
 
@@ -20,7 +20,7 @@ _DEAF_S: Final = 0.1
 
 
 class RedisBallot(Ballot):
-    """One leads from its first word on, which follows the grant of the lock at once."""
+    """An election in Redis. A candidate leads from its first value on, which it writes right after the grant."""
 
     connection: RedisConnection
 

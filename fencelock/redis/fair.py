@@ -25,7 +25,7 @@ _REDISSON_WAIT_S: Final = 300.0  # Redisson's default
 
 
 class FairAttempt(RedisAttempt):
-    """Each try is also the sign of life without which a waiter loses its place. Only the first is woken."""
+    """A try that is also a sign of life, without which a waiter loses its place. Only the first waiter is woken."""
 
     def __init__(self, connection: "RedisFairConnection", name: str, ttl_s: float) -> None:
         super().__init__(connection, name, ttl_s)
@@ -46,7 +46,7 @@ class FairAttempt(RedisAttempt):
 
     @override
     def _pattern(self) -> str:
-        # One for all waiters of this process, so that a wait needs no subscription of its own.
+        # All waiters of this process share a pattern, so that a wait needs no subscription of its own.
         mine = f"{self._channel}:{self._owner.rpartition(':')[0]}:"
         return f"{literally(mine)}*"
 
@@ -56,7 +56,7 @@ class FairAttempt(RedisAttempt):
 
     @override
     async def end(self, timeout_s: float) -> None:
-        """Give the lock back, if it is still ours, or the place."""
+        """Give back the lock, if it is still ours, or the place in the queue."""
         await super().end(timeout_s)
         if self.observers:
             with suppress(LockUnavailable):
@@ -82,7 +82,7 @@ class RedisFairConnection(RedisConnection):
 
     @override
     async def queue(self, name: str) -> list[Contender]:
-        """The holder, then the waiters, as far as they are believed to be alive."""
+        """Return the holder, then the waiters that seem to be alive."""
         order, until, waiting = _queue(name)
         do = self.client.do
         owners = await do("lrange", order, 0, -1)
@@ -90,7 +90,7 @@ class RedisFairConnection(RedisConnection):
         now_ms = seconds * 1000 + micros // 1000
         found = await super().queue(name)
         for owner in owners:
-            # Of ours: until when it lives, and who it is. Others write what they like.
+            # Ours write until when they live, and who they are. Others write what they like.
             ours = _OURS.fullmatch(await do("hget", waiting, owner) or "")
             until_ms = int(ours[1]) if ours else await do("zscore", until, owner)
             if until_ms is not None and until_ms > now_ms:
@@ -112,7 +112,7 @@ class RedisFairBackend(RedisBackend):
     """As `RedisBackend`, with a queue.
 
     `redisson_wait_s`: the `fairLockWaitTimeout` of Redisson's clients that use the same locks, in seconds (300). Behind
-    one of theirs with a longer one, ours may lose their places; see fair_line.lua.
+    a Redisson client with a longer timeout, our waiters may lose their places; see fair_line.lua.
     """
 
     name = "redis-fair"

@@ -1,4 +1,4 @@
--- Give the lock back if it is ours, or our place in the line, and tell the first of those who wait that it is free
+-- Give the lock back if it is ours, or our place in the line, and tell the first waiter that it is free
 -- (fair_line.lua comes before this).
 --
 -- KEYS: 1 lock, 2 name of the owner, 3 line, 4 times, 5 names of ours in the line

@@ -2,8 +2,8 @@
 --
 -- KEYS: 1 lock, 2 tokens, 3 name of the owner, for people, 4 line, 5 times, 6 names of ours in the line
 -- ARGV: 1 TTL (ms), 2 owner, 3 who that is, as JSON, 4 what to call the source of the tokens if it has no name yet,
--- 5 how long one of Redisson's waits at most (ms)
--- Answers {token, source}, or {0, what is left of the TTL (ms; below 0: it has none)} if it is not our turn.
+-- 5 the longest wait of one of Redisson's waiters (ms)
+-- Answers {token, source}, or {0, the rest of the TTL (ms; below 0: it has none)} if it is not our turn.
 
 local token = redis.call("HEXISTS", KEYS[1], ARGV[2]) == 1 and redis.call("HGET", KEYS[3], "token")
 if token then

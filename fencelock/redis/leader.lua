@@ -1,7 +1,7 @@
--- Who leads, and what that one says.
+-- Read who leads, and the leader's value.
 --
--- KEYS: 1 lock, 2 who owns it
--- Answers {owner, token, what is said, revision}, or nothing while nobody leads or has said anything.
+-- KEYS: 1 lock, 2 its owner's description
+-- Answers {owner, token, value, revision}, or nothing while nobody leads or has said anything.
 
 local owner = redis.call("HKEYS", KEYS[1])[1]
 local found = redis.call("HMGET", KEYS[2], "speaker", "token", "said", "revision")

@@ -30,10 +30,10 @@ _MANY: Final = 1000
 
 
 class RedisAttempt(Attempt["RedisConnection"]):
-    """Take it if it is free, else wait for the message of its release, on Redisson's channel for it.
+    """Takes the lock if it is free, else waits for the message of its release, on Redisson's channel.
 
-    Not fair: who comes at the right moment is faster than a waiter. A failover to a replica that did not have it yet,
-    or a server that lost its last second, gives it twice: that is what the token is for.
+    Not fair: a newcomer at the right moment is faster than a waiter. After a failover to a replica that did not have
+    the lock yet, or if the server lost its last second, the lock is given twice: that is what the token is for.
     """
 
     def __init__(self, connection: "RedisConnection", name: str, ttl_s: float) -> None:
@@ -44,7 +44,7 @@ class RedisAttempt(Attempt["RedisConnection"]):
         self._ttl_ms = math.ceil(ttl_s * 1000)
         self._who = describe(connection.terms.instance)
         self._ticket: Ticket | None = None
-        self.observers = ""  # the channel of those who want to hear of the end, of an election
+        self.observers = ""  # the channel on which an election's observers hear of the end
 
     @override
     async def take(self, wait: Wait) -> Grant | float:
@@ -79,20 +79,20 @@ class RedisAttempt(Attempt["RedisConnection"]):
         self.lease = None  # nothing of ours is on the server
 
     def _pause_s(self, left_ms: int) -> float:
-        """Until we look again by ourselves, when the lease of the holder has so much left (below 0: for ever)."""
+        """Return the pause before the next look, if the holder's lease has that much left (below 0: no end)."""
         again_s = _LOOK_AGAIN_S * self.connection.waiters.crowd
         return max(_SHORTEST_PAUSE_S, min(again_s, left_ms / 1000)) if left_ms >= 0 else again_s
 
     def _pattern(self) -> str:
-        """The channels where we are told that it is free."""
+        """Return the pattern of the channels where we are told that the lock is free."""
         return literally(self._channel)
 
     def _only(self) -> str:
-        """The one of them that tells us, and not others of this process."""
+        """Return the one of those channels that is for this attempt alone; empty if they are for all."""
         return ""
 
     async def renew(self, timeout_s: float) -> bool:
-        """Another TTL, if it is still ours."""
+        """Ask for another TTL, if the lock is still ours."""
         keys = [self.name, OWNER + self.name]
         try:
             return bool(await self._client.run(_RENEW, keys, [self._ttl_ms, self._owner], timeout_s))
@@ -100,7 +100,7 @@ class RedisAttempt(Attempt["RedisConnection"]):
             return False
 
     async def end(self, timeout_s: float) -> None:
-        """Give it back, if it is still ours."""
+        """Give the lock back, if it is still ours."""
         with suppress(NoLock):
             await self.connection.give_back(self.name, self._owner, timeout_s)
 
@@ -126,18 +126,18 @@ class RedisConnection(Connection):
         return None
 
     async def give_back(self, name: str, owner: str, timeout_s: float | None = None) -> bool:
-        """Whether it was that one's; then those who wait are told."""
+        """Give an owner's lock back and tell the waiters; return False if it was not that owner's."""
         keys = [name, OWNER + name, *self.line(name)]
         channel = redisson("redisson_lock__channel", name)
         return bool(await self.client.run(self.release, keys, [owner, channel], timeout_s))
 
     def line(self, name: str) -> list[str]:
-        """The keys of those who wait."""
+        """Return the keys of the lock's queue."""
         return []
 
     @override
     async def contenders(self, prefix: str) -> list[Contender]:
-        """As `Connection` says. Looks at all keys of the server."""
+        """As `Connection.contenders`. Scans all keys of the server."""
         found: list[Contender] = []
         for name in await names_under(self.client, prefix, "hash"):
             found += await self.queue(name)
@@ -145,13 +145,13 @@ class RedisConnection(Connection):
 
     @override
     async def queue(self, name: str) -> list[Contender]:
-        """The holder, if there is one. The waiters are not known to the server."""
+        """Return the holder, if there is one. The server doesn't know the waiters."""
         do = self.client.do
         owner = next(iter(await do("hkeys", name)), None)
         if owner is None:
             return []
         text, token, holder = await do("hmget", OWNER + name, "who", "token", "holder")
-        if holder != owner:  # of one who had it before: Redisson's users don't delete that
+        if holder != owner:  # a former owner's: Redisson doesn't delete it
             text, token = None, None
         left_ms = await do("pttl", name)
         described, waited_s = parse_owner(text)  # nothing, of a lock that Redisson took
@@ -206,7 +206,7 @@ class RedisBackend(LockBackend):
 
 
 async def names_under(client: RedisClient, prefix: str, kind: str) -> list[str]:
-    """The keys of a kind whose names begin so. Looks at all keys of the server."""
+    """Return the keys of a kind whose names begin with `prefix`. Scans all keys of the server."""
     names: set[str] = set()
     cursor = 0
     while True:
@@ -217,10 +217,10 @@ async def names_under(client: RedisClient, prefix: str, kind: str) -> list[str]:
 
 
 def redisson(what: str, name: str) -> str:
-    """What Redisson calls the things that belong to a lock."""
+    """Return Redisson's name for something that belongs to a lock."""
     return f"{what}:{name}" if "{" in name else f"{what}:{{{name}}}"
 
 
 def literally(text: str) -> str:
-    """A pattern that means just this text."""
+    """Return a pattern that matches just this text."""
     return re.sub(r"([*?\[\]\\])", r"\\\1", text)

@@ -1,4 +1,4 @@
--- Write down what outlasts the lead, if we lead.
+-- Write down a value that outlasts the lead, if we lead.
 --
 -- KEYS: 1 lock, 2 record
 -- ARGV: 1 owner, 2 what is written

@@ -27,7 +27,7 @@ from .lock import names_under
 
 _EXTEND: Final = Script("redlock_extend.lua")
 _RELEASE: Final = Script("redlock_release.lua")
-_DRIFT: Final = 0.01  # how much faster a server's clock may run than ours, as part of the TTL
+_DRIFT: Final = 0.01  # the part of the TTL by which a server's clock may run faster than ours
 _DRIFT_S: Final = 0.002
 _LONGEST_CALL_S: Final = 0.5
 _SHORTEST_CALL_S: Final = 0.05  # a shorter deadline fails calls that a healthy server would have answered
@@ -38,22 +38,22 @@ Question = Callable[[RedisClient], Coroutine[Any, Any, Any]]
 
 
 class RedlockConnection(Connection):
-    """The servers, asked all at once. One that is frozen delays no other's answer."""
+    """The servers, asked all at once, so that a frozen server delays no other's answer."""
 
-    calls_max = 16  # each asks all servers: more at once, and all are late where connections have yet to be made
+    calls_max = 16  # each asks all servers: with more at once, all are late while connections have yet to be made
 
     def __init__(self, terms: Terms, urls: Sequence[str]) -> None:
         super().__init__(terms)
         self.clients = [RedisClient(url, min(terms.timeout_s, _LONGEST_CALL_S)) for url in urls]
-        # So many may be asked for locks at once, those included for whose answer nobody waits any more.
+        # The limit of requests for locks to each server at once, including those that nobody waits for any more.
         self.room = {client: asyncio.Semaphore(4 * self.calls_max) for client in self.clients}
         self.majority = len(urls) // 2 + 1
         self._tasks: set[asyncio.Task[Any]] = set()  # calls that nobody waits for
 
     async def ask(self, question: Question, enough: Callable[[list[Any]], bool] = lambda answers: False) -> list[Any]:
-        """The answers of those that could be asked; once they are `enough`, nobody waits for the others.
+        """Ask all servers, and return their answers; once these are `enough`, the others are not waited for.
 
-        Raises `LockUnavailable` if no majority could be asked.
+        Raises `LockUnavailable` if neither a majority nor `enough` answered.
         """
         left = {asyncio.create_task(question(client)) for client in self.clients}
         self._tasks |= left
@@ -79,7 +79,7 @@ class RedlockConnection(Connection):
             task.exception()  # asyncio would complain of one that was never looked at
 
     def agreed(self, answers: list[Any]) -> bool:
-        """Whether a majority says yes."""
+        """Return whether a majority says yes."""
         return sum(map(bool, answers)) >= self.majority
 
     @override
@@ -98,7 +98,7 @@ class RedlockConnection(Connection):
         return await self._holders(look)
 
     async def _holders(self, look: Question) -> list[Contender]:
-        """The owner that a majority of the servers names."""
+        """Return the owners that a majority of the servers names."""
         seen = [one for answer in await self.ask(look) for one in answer]
         left_ms = {(name, value): left for name, value, left in seen}
         counted = Counter((name, value) for name, value, _ in seen).items()
@@ -111,7 +111,7 @@ class RedlockConnection(Connection):
 
     @override
     async def disconnect(self) -> None:
-        # The calls first, which have deadlines: the last server may not have been told yet that a lock is free.
+        # Wait for the calls, which have deadlines: the last server may not have been told yet that a lock is free.
         if self._tasks:
             await asyncio.wait(self._tasks)
         for client in self.clients:
@@ -119,7 +119,7 @@ class RedlockConnection(Connection):
 
 
 class _Attempt(Attempt[RedlockConnection]):
-    """Not fair, no token. An attempt without a majority gives back what it got, and tries again soon."""
+    """An attempt to get a majority; without one it gives back what it got, and tries again soon. No token, not fair."""
 
     def __init__(self, connection: RedlockConnection, name: str, ttl_s: float) -> None:
         super().__init__(connection, name, ttl_s)
@@ -128,7 +128,7 @@ class _Attempt(Attempt[RedlockConnection]):
         brief_s = max(_SHORTEST_CALL_S, ttl_s * connection.terms.renew_ratio / 2)
         self._call_s = min(connection.clients[0].timeout_s, brief_s)
         self._valid_s = ttl_s * (1 - _DRIFT) - _DRIFT_S
-        # By chance: two attempts with half of the servers each would do the same again.
+        # With jitter: two attempts with half of the servers each would collide again.
         self._backoff = Backoff(0.02, 0.15, jitter=True)
 
     @override
@@ -149,7 +149,7 @@ class _Attempt(Attempt[RedlockConnection]):
 
 
 class _Hold:
-    """A value that is ours alone, on those servers that took it."""
+    """Our value, which is unique, on the servers that took it."""
 
     def __init__(self, servers: RedlockConnection, name: str, ttl_ms: int, value: str, call_s: float) -> None:
         self._servers = servers
@@ -157,11 +157,11 @@ class _Hold:
         self._ttl_ms = ttl_ms
         self._value = value
         self._call_s = call_s
-        self._turns: dict[RedisClient, asyncio.Lock] = {}  # of those servers that were asked for it
-        self._all = False  # whether all servers must have been told of the end
+        self._turns: dict[RedisClient, asyncio.Lock] = {}  # of the servers that were asked for the lock
+        self._all = False  # whether `end` must reach all servers
 
     async def set_key(self, client: RedisClient) -> bool:
-        """Ask a server for it."""
+        """Ask a server for the lock."""
         room = self._servers.room[client]
         if room.locked():
             raise LockUnavailable("too many calls are unanswered")
@@ -171,7 +171,7 @@ class _Hold:
             return bool(await asked)
 
     async def _release(self, client: RedisClient) -> bool:
-        """Give it back after the answer of `set_key`, which may be late: else that could come to the server later."""
+        """Give it back, after the answer to `set_key`: else that could reach the server later than this."""
         if client not in self._turns:
             return False
         async with self._turns[client]:
@@ -184,8 +184,8 @@ class _Hold:
         return self._servers.agreed(await self._servers.ask(extend, self._servers.agreed))
 
     async def end(self, timeout_s: float) -> None:
-        # Where a majority has given it back others can have it; what is left on the rest runs out there. After a
-        # failure all are asked until they answer: servers come back one after the other.
+        # Once a majority has given it back, others can have it, and it runs out on the rest. After a failure all are
+        # asked until they answer, as servers come back one after the other.
         servers, least = self._servers, len(self._servers.clients) if self._all else self._servers.majority
         self._all = True
         told = await servers.ask(self._release, lambda answers: len(answers) >= least)
@@ -194,7 +194,7 @@ class _Hold:
 
 
 async def _look(client: RedisClient, names: Sequence[str]) -> list[tuple[str, str, int]]:
-    """Name, value and remaining TTL in ms of those keys that are there."""
+    """Return the name, value and remaining TTL in ms of each key that is there."""
     found = []
     for name in names:
         value = await client.do("get", name)
@@ -210,7 +210,7 @@ def _holder(name: str, value: str, left_ms: int) -> Contender:
 
 
 class RedlockBackend(LockBackend):
-    """Three or more independent servers, best an odd number.
+    """Redlock's locks, on three or more independent servers, best an odd number.
 
     `urls`: of redis-py's form, in a list or separated by commas; for the rest see `Options`. A call to one of the
     servers has half a second at most.

@@ -1,4 +1,4 @@
 -- Delete the lock, if it is still ours.
--- KEYS: 1 lock   ARGV: 1 what is kept there if it is ours
+-- KEYS: 1 lock   ARGV: 1 our value
 if redis.call("GET", KEYS[1]) ~= ARGV[1] then return 0 end
 return redis.call("DEL", KEYS[1])

@@ -1,6 +1,6 @@
--- Another TTL for the lock, if it is still ours.
+-- Give the lock another TTL, if it is still ours.
 --
--- KEYS: 1 lock, 2 who owns it
+-- KEYS: 1 lock, 2 its owner's description
 -- ARGV: 1 TTL (ms), 2 owner
 -- Answers 1, or 0 if it is not ours any more.
 

@@ -1,11 +1,11 @@
--- Proclaim something, if we lead. What was said stands beside the lock's owner, and goes with that.
+-- Proclaim a value, if we lead. It is kept beside the lock's owner, and goes with it.
 --
--- KEYS: 1 lock, 2 who owns it, 3 tokens
--- ARGV: 1 owner, 2 what is said, 3 channel of those who observe
+-- KEYS: 1 lock, 2 its owner's description, 3 tokens
+-- ARGV: 1 owner, 2 value, 3 the observers' channel
 -- Answers 1, or 0 if we lead no more.
 
 if redis.call("HEXISTS", KEYS[1], ARGV[1]) == 0 or redis.call("HGET", KEYS[2], "holder") ~= ARGV[1] then return 0 end
--- The first word has the token's number, each one after that a greater one.
+-- The first value has the token as its revision, and each later one a greater number.
 local again = redis.call("HGET", KEYS[2], "speaker") == ARGV[1]
 local revision = again and redis.call("HINCRBY", KEYS[3], "token", 1) or redis.call("HGET", KEYS[2], "token")
 redis.call("HSET", KEYS[2], "said", ARGV[2], "speaker", ARGV[1], "revision", revision)

@@ -1,9 +1,10 @@
--- Take the lock if it is free. The lock is as Redisson's RLock has it: a hash of one field, its owner, to how often the
--- owner has acquired it. So its users and we keep each other out; only the token and our description are ours.
+-- Take the lock if it is free. The lock is stored as Redisson's RLock: a hash with one field, whose name is the owner
+-- and whose value is how often it has acquired the lock. So Redisson's users and ours keep each other out; only the
+-- token and our description are additions.
 --
--- KEYS: 1 lock, 2 tokens, 3 who owns it, for people
+-- KEYS: 1 lock, 2 tokens, 3 its owner's description, for people
 -- ARGV: 1 TTL (ms), 2 owner, 3 who that is, as JSON, 4 what to call the source of the tokens if it has no name yet
--- Answers {token, source}, or {0, what is left of the TTL (ms; below 0: it has none)} if somebody has it.
+-- Answers {token, source}, or {0, the rest of the TTL (ms; below 0: it has none)} if somebody has it.
 
 local token = redis.call("HEXISTS", KEYS[1], ARGV[2]) == 1 and redis.call("HGET", KEYS[3], "token")
 if token then

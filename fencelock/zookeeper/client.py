@@ -1,4 +1,4 @@
-"""What locks ask ZooKeeper: over the current session."""
+"""The ZooKeeper client: the locks' requests, over the current session."""
 
 import logging
 import time
@@ -11,7 +11,7 @@ from .session import Access, Missing, NotAllowed, Session, uncreatable
 
 _log = logging.getLogger(__name__)
 
-_TRIES: Final = 5  # at a node that others delete again and again
+_TRIES: Final = 5  # to create a node whose parent others delete again and again
 _BATCH: Final = 100  # requests under way at once
 _SOURCES_MAX: Final = 1000  # first parts of locks' names that a session remembers
 _LAST_NUMBER: Final = 2**31 - 1
@@ -26,10 +26,10 @@ class Found(NamedTuple):
 
 
 def sequence(name: str) -> int | None:
-    """What a contender's name is ordered by, as Curator does it: the number after the last "lock-"; None for others.
+    """Return the number that orders a contender, as in Curator: the one after the last "lock-"; None for other nodes.
 
-    A parent that has had 2^31 children has no more numbers: the server gives the last one to all, or one below 0 to
-    those that come at the same time. All of these are equal, and ordered by their transactions.
+    A parent that has had 2^31 children has no more numbers: the server gives the last one to all, or negative ones to
+    nodes that come at the same time. All of these count as equal, and are ordered by their transactions.
     """
     _, lock, digits = name.rpartition("lock-")
     if not lock or not digits.removeprefix("-").isdecimal():
@@ -50,10 +50,10 @@ class ZooKeeperClient:
         self._access = access
         self._closed = False
         self._session: Session | None = None
-        self._said: str | None = None  # why the last one was over
+        self._said: str | None = None  # the last reason for an end that was logged
 
     async def session(self, timeout_s: float) -> Session:
-        """The session, connected; a new one if the last one is over."""
+        """Return the session, connected; a new one if the last one is over."""
         session = self._session
         if session is not None and session.ready:
             self._said = None
@@ -81,7 +81,7 @@ class ZooKeeperClient:
         await session.ping(deadline - time.monotonic())
 
     async def under(self, prefix: str, *, deep: bool) -> list[Found]:
-        """The contenders under a prefix (which ends in "/"); those of the locks below it, too, if `deep`."""
+        """Return the contenders under a prefix (which ends in "/"); those of the locks below it, too, if `deep`."""
         session = await self.session(self.timeout_s)
         found: list[str] = []
         level = [prefix.rstrip("/") or "/"]
@@ -97,33 +97,33 @@ class ZooKeeperClient:
         return [Found(path, data, stat.czxid) for path, (data, stat) in (await self._each(found, session.get)).items()]
 
     async def _each(self, paths: Sequence[str], ask: Callable[..., Awaitable[list[Any]]]) -> dict[str, Any]:
-        """The answers for those of many nodes that are there."""
+        """Ask for many nodes, and return the answers for those that are there."""
         answers: dict[str, Any] = {}
         for first in range(0, len(paths), _BATCH):
             some = paths[first : first + _BATCH]
             answers |= zip(some, await ask(self.timeout_s, *some), strict=True)
         return {path: answer for path, answer in answers.items() if not isinstance(answer, Missing)}
 
-    # -- whose numbers the transaction numbers are -------------------------------------------------------------------
+    # -- the source of the tokens, which are transaction numbers -----------------------------------------------------
 
     async def source(self, session: Session, name: str, timeout_s: float) -> str:
-        """What tells this ensemble from others: an id that is drawn once, and kept in it. Asked once a session."""
+        """Return this ensemble's id, which was drawn once and is kept in it. It is asked for once a session."""
         places = _places(name)
         source = session.sources.get(places[-1])
         if source is None:
             if len(session.sources) >= _SOURCES_MAX:
-                session.sources.clear()  # who takes locks by ever new names shall not remember each of them
+                session.sources.clear()  # a program that takes locks by ever new names must not remember them all
             source = session.sources[places[-1]] = await _id(session, places, timeout_s)
         return source
 
 
 def _places(name: str) -> list[str]:
-    """Where the ensemble's id may be.
+    """Return the nodes that may hold the ensemble's id.
 
-    At the root, so that the first part of the name is left empty, for ZooKeeper to remove. Or in that part, for those
-    who may not write to the root: they need a folder that somebody has made for them, and it stays.
+    It is at the root, so that the first folder of the name gets empty and ZooKeeper can remove it; or in that folder,
+    for clients that may not write to the root: they need a folder that somebody has made for them, and it stays.
     """
-    # Curator orders strangers among its contenders by their whole names: this one after all of them.
+    # Curator orders other nodes among its contenders by their whole names: "~" puts this one after all of them.
     first, *rest = name.split("/")[1:]
     return ["/~id", *([f"/{first}/~id"] if rest else [])]
 
@@ -134,7 +134,7 @@ async def _id(session: Session, places: Sequence[str], timeout_s: float) -> str:
     place, *others = places
     for _ in range(_TRIES):
         for node in await session.synced(deadline - time.monotonic(), *reversed(places)):
-            # The one in the name's first part counts, if there is one: tokens and fences of before go by it.
+            # The id in the name's first folder counts, if there is one: earlier tokens and fences go by it.
             if not isinstance(node, Missing):
                 return str(node[0].decode(errors="replace"))
         # Or somebody else creates it, just now: look again.

@@ -1,4 +1,4 @@
-"""The ZooKeeper lock: an ephemeral sequential node per outermost acquire, the lowest number owns. Curator's queue."""
+"""The ZooKeeper lock, in Curator's queue: contenders have ephemeral sequential nodes; the lowest number owns it."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -27,11 +27,11 @@ _LOOK_AGAIN_S: Final = 5.0  # at the latest, whatever a watch tells
 
 
 class _Place(Attempt["ZooKeeperConnection"]):
-    """A contender's place in the queue: a node of our session's.
+    """A contender's place in the queue: a node of our session.
 
-    Follows Curator's `InterProcessMutex` and shares its queue. Differs in what that one leaves to its user: a holder
-    who has heard of no server for too long has lost the lock and is told. kazoo's own recipe is not used: its names
-    sort into no order with Curator's, and it believes in a lock whose session is gone.
+    It follows Curator's `InterProcessMutex` and shares its queue, with one difference: Curator leaves it to its user to
+    notice that the servers have been silent for too long; our holder loses the lock then, and is told. kazoo's own
+    recipe is not used: its names sort into no order with Curator's, and it trusts a lock whose session is gone.
     """
 
     def __init__(self, connection: "ZooKeeperConnection", name: str, ttl_s: float) -> None:
@@ -61,15 +61,15 @@ class _Place(Attempt["ZooKeeperConnection"]):
         self._unwatch()
         watched = [f"{self.name}/{ahead[-1]}"] if len(ahead) > 1 else [f"{self.name}/{ahead[0]}", self._node.path]
         watch = self._watch = await self._node.session.watch(self.wake.set, timeout_s, *watched)
-        if self._only_one_was_ahead():  # who has gone meanwhile
+        if self._only_one_was_ahead():  # and that one has gone meanwhile
             return Grant(self._node.path, self._node.czxid, self._source, lease)
         return self._look_again_s if watch.there else 0.0
 
     def _only_one_was_ahead(self) -> bool:
-        """Whether that one has gone and our node has not: then it is our turn, and there is nothing to ask.
+        """Return whether only one node was ahead, and it has gone while ours has not: then it is our turn at once.
 
-        Who comes later has a higher number. Our own node is looked at and watched as well, after the other one: it may
-        be deleted by hand, and what is deleted before is told before.
+        Later nodes have higher numbers. Our own node is read and watched as well, after the other one: it may be
+        deleted by hand, and deletions are told in their order.
         """
         watch = self._watch
         if watch is None or len(watch.paths) != _BOTH:
@@ -88,7 +88,7 @@ class _Place(Attempt["ZooKeeperConnection"]):
         try:
             self._source = f"zookeeper:{await client.source(session, self.name, timeout_s)}"
             asked_at = clock.now()
-            # Curator's form; there the first part tells whose node it is that was created without an answer.
+            # Curator's form; there the first part identifies a node whose creation was not answered.
             created = await session.create(
                 self.name, f"_c_{uuid4()}-lock-", describe(self.connection.terms.instance).encode(), timeout_s
             )
@@ -119,10 +119,10 @@ class _Node:
         self.session = session
         self.path = created.path
         self.czxid = created.czxid
-        self.forget: Callable[[], None] = lambda: None  # the end of the session
+        self.forget: Callable[[], None] = lambda: None  # unsubscribes from the end of the session
 
     async def ahead(self, names: Sequence[str], timeout_s: float) -> list[str]:
-        """The names of the nodes ahead of ours, in order; `PlaceLost` if ours is not there any more."""
+        """Return the names of the nodes ahead of ours, in order. Raises `PlaceLost` if ours is not there any more."""
         folder, _, own = self.path.rpartition("/")
         if own not in names:
             raise PlaceLost
@@ -138,7 +138,7 @@ class _Node:
         return queue
 
     async def renew(self, timeout_s: float) -> bool:
-        """Whether it is there, which proves that the session lived."""
+        """Return whether the node is there, which proves that the session lived."""
         return await self.session.present(self.path, self.czxid, timeout_s)
 
     async def end(self, timeout_s: float) -> None:
@@ -147,15 +147,14 @@ class _Node:
         await self.session.delete(self.path, timeout_s)
 
     def lost(self) -> None:
-        """We don't believe in it any more: it would only be in others' way."""
+        """Delete the node of a lost lease, which would only be in others' way. Any thread may call it."""
         self.forget()
-        # Whichever thread has found out.
         with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self.session.delete_soon, self.path)
 
 
 def _contenders(nodes: Sequence[Found]) -> list[Contender]:
-    """For each queue the holder first, then the waiters in order."""
+    """Order each queue's nodes, and describe them: the holder first, then the waiters."""
     holders: set[str] = set()
     queue = []
     for node in sorted(nodes, key=lambda node: (node.path.rpartition("/")[0], sequence(node.path), node.czxid)):
@@ -176,7 +175,7 @@ def _contenders(nodes: Sequence[Found]) -> list[Contender]:
 
 
 class ZooKeeperConnection(Connection):
-    """A session for each TTL: all that is bound to one session ends with it."""
+    """ZooKeeper on one event loop: a session for each TTL, as a lease can't outlast its session's timeout."""
 
     def __init__(self, terms: Terms, access: Access) -> None:
         super().__init__(terms)
@@ -185,11 +184,11 @@ class ZooKeeperConnection(Connection):
 
     @property
     def client(self) -> ZooKeeperClient:
-        """That of most locks."""
+        """The client of the locks with the default TTL."""
         return self.client_for(self.terms.ttl_s)
 
     def client_for(self, ttl_s: float) -> ZooKeeperClient:
-        """Its session has that timeout."""
+        """Return the client whose session has that timeout."""
         client = self._clients.get(ttl_s)
         if client is None:
             client = self._clients[ttl_s] = ZooKeeperClient(self._access, session_s=ttl_s)
@@ -218,14 +217,14 @@ class ZooKeeperConnection(Connection):
 
 
 class ZooKeeperBackend(LockBackend):
-    """A session with ZooKeeper for all threads of a process and one for each loop. Its locks are fair, fenced by czxid.
+    """ZooKeeper's locks: fair, and fenced by czxid. All threads share a session, and each event loop has its own.
 
     `hosts`: "host:port,host:port", and "/folder" after that for a part of the tree, which must be there. `auth`:
     "user:password" for ZooKeeper's digest scheme, or for `sasl`, a mechanism such as "DIGEST-MD5" or "GSSAPI" (which
     needs no user); our nodes are for that user alone then. `tls`: speak TLS, and check the host's name against a
-    certificate of `ca_file`'s, or of the system's; `cert_file` and `key_file`: our own. They are read at each
-    connection. For the rest see `Options`; `ttl_s` is the timeout of the session, as far as the server allows it, and
-    a lease is two thirds of it.
+    certificate of `ca_file`, or of the system; `cert_file` and `key_file`: our own. They are read at each connection.
+    For the rest see `Options`; `ttl_s` is the timeout of the session, as far as the server allows it, and a lease
+    lasts two thirds of it.
     """
 
     name = "zookeeper"

@@ -1,8 +1,8 @@
-"""A session with ZooKeeper, over kazoo: its one thread speaks the protocol, and all it hears is told on our loop.
+"""A session with ZooKeeper, over kazoo: kazoo's one thread speaks the protocol, and passes all it hears to our loop.
 
 In `fencelock` only this file imports kazoo. The session lives on when its connection breaks, if kazoo finds a server in
-time. One that is in doubt is ended, as nobody would look for the node that it may have: the create of a contender was
-not answered, or the answer can't be true.
+time. A session is ended if the create of a contender's node was not answered, or the answer can't be true: it may have
+a node that nobody would look for.
 """
 
 import asyncio
@@ -28,28 +28,28 @@ from ..callbacks import Callbacks
 from ..errors import ConfigurationError, LockUnavailable
 
 _log = logging.getLogger(__name__)
-_kazoo = logging.getLogger(f"{__name__}.kazoo")  # a warning for each try: what matters of them is said here, once
+_kazoo = logging.getLogger(f"{__name__}.kazoo")  # it warns of each try; this file logs once what matters
 _kazoo.setLevel(logging.CRITICAL)
 
-# A lease is believed in for so much of the session. An answer proves that the session lived, but not that its timeout
-# began anew: a follower tells the leader only now and then whom it heard of, and tells it nothing if it dies first.
+# The part of the session's timeout for which a lease is trusted. An answer proves that the session lived, but not that
+# its timeout began anew: a follower reports only now and then which sessions it heard from, and not if it dies first.
 _BELIEVED: Final = 2 / 3
-_BEAT: Final = 1 / 8  # of the session: so often the loop says that it turns
-_HANGS: Final = 1 / 2  # of the session: a loop that has not said so for so long keeps no session alive
+_BEAT: Final = 1 / 8  # of the timeout: the loop reports this often that it runs
+_HANGS: Final = 1 / 2  # of the timeout: a loop that has not reported for this long keeps no session alive
 _END_S: Final = 1.0
-_CLOSE_S: Final = 10.0  # so long a server is waited for that shall hear of the end of a session
+_CLOSE_S: Final = 10.0  # the longest wait for a server to tell of the end of a session
 _AGAIN_S: Final = 0.1
-_TRIES: Final = 5  # at a node that others delete again and again
+_TRIES: Final = 5  # to create a node whose parent others delete again and again
 _CONTAINER: Final = 4  # a node that the server removes some time after its last child
-# Refusals of which one knows that nothing was done. Any other leaves that open.
+# Refusals that prove that nothing was done. Any other error leaves that open.
 _CLEAR: Final = tuple(EXCEPTIONS[code] for code in (-101, -110, -102, -6, -8, -103, -108, -111, -114, -124, -125, -127))
-_IS_NOT_SO: Final = (NoNodeError, NodeExistsError)  # answers, too
+_IS_NOT_SO: Final = (NoNodeError, NodeExistsError)  # these count as answers
 Missing: Final = NoNodeError
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Where the servers are, and how one gets in. `hosts`: "host:port,host:port/folder", see `parse`.
+    """The servers' addresses, and our log-in. `hosts`: "host:port,host:port/folder", see `parse`.
 
     `sasl`: the mechanism for the log-in; without it `user` and `password` are for ZooKeeper's digest scheme.
     """
@@ -64,11 +64,11 @@ class Access:
 
     @property
     def logged_in(self) -> bool:
-        """Whether our nodes are for those alone who are logged in alike."""
+        """True if only clients with the same log-in may use our nodes."""
         return bool(self.user or self.sasl)
 
     def client(self, handler: Any, session_s: float) -> Any:
-        """kazoo's, not started yet."""
+        """Return kazoo's client, not started yet."""
         sasl = None
         if self.sasl:
             sasl = {"mechanism": self.sasl} | ({"username": self.user, "password": self.password} if self.user else {})
@@ -90,7 +90,7 @@ class Access:
 
 
 def parse(hosts: str) -> str:
-    """The text, if it is "host:port,host:port" with perhaps a "/folder". Raises `ConfigurationError`."""
+    """Return the text. Raises `ConfigurationError` if it is not "host:port,host:port", perhaps with "/folder"."""
     try:
         for one in hosts.partition("/")[0].split(","):
             parts = urlsplit(f"//{one.strip()}")
@@ -106,7 +106,7 @@ def parse(hosts: str) -> str:
 
 
 class _Queue:
-    """What kazoo takes for the queue of a worker thread: it is done on the loop, in the same order."""
+    """Replaces the queue of kazoo's worker thread: it runs the work on the loop, in the same order."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -117,7 +117,7 @@ class _Queue:
 
 
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
-    """kazoo's threads, but for those that call back. A loop that hangs has its session kept alive by nobody."""
+    """kazoo's thread, without the workers for callbacks. If the loop hangs, nothing keeps the session alive."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, session_s: float, timeout_s: float) -> None:
         super().__init__()
@@ -132,10 +132,10 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
         self.ended: Callable[[], None] = lambda: None
 
     def start(self) -> None:
-        """There are no workers."""
+        """Do nothing: there are no workers."""
 
     def stop(self) -> None:
-        """Nor is there anything to stop."""
+        """Do nothing: there is nothing to stop."""
 
     def spawn(self, func: Callable[..., object], *args: Any, **kwargs: Any) -> threading.Thread:
         def run() -> None:
@@ -165,7 +165,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
         if not self.connected:
             timeout = self.timeout_s if timeout is None else min(timeout, self.timeout_s)
         elif timeout is not None and self.client._connection.ping_outstanding.is_set():
-            timeout = max(timeout, self.session_s * _BELIEVED)  # a server may pause: until then nothing is lost
+            timeout = max(timeout, self.session_s * _BELIEVED)  # a server may pause for that long without loss
         poll = select.poll()
         sockets = {one.fileno(): one for one in (*read, *write)}
         for one in read:
@@ -194,10 +194,10 @@ class NotAllowed(LockUnavailable):
 
 
 class Session:
-    """It connects in the background, for as long as that takes. It belongs to the loop on which it was made.
+    """A session that connects in the background, for as long as that takes, on the loop where it was made.
 
-    Once it has connected: `session_s` is its timeout, `ttl_s` how long one may believe in what it keeps, from the
-    sending of a request that was answered. `over`: why it is over; None before.
+    Once it has connected, `session_s` is its timeout, and `ttl_s` how long its nodes can be trusted, from the sending
+    of a request that was answered. `over`: the reason why it is over; None before.
     """
 
     def __init__(self, access: Access, session_s: float) -> None:
@@ -221,7 +221,7 @@ class Session:
 
         def connected(*where: Any) -> Any:
             self._handler.connected = False
-            answer = connect(*where)  # logged in, too; its first part is two thirds of the timeout that was agreed on
+            answer = connect(*where)  # logs in, too; its first part is two thirds of the timeout that was agreed on
             self._handler.connected = True
             self._handler.session_s = answer[0] * 1.5 / 1000
             self._tell(self._connected, self._handler.session_s, self.client.client_id)
@@ -233,18 +233,18 @@ class Session:
 
     @property
     def ttl_s(self) -> float:
-        """Two thirds of its timeout."""
+        """The seconds for which its leases are trusted: two thirds of its timeout."""
         return self.session_s * _BELIEVED
 
     # -- begin and end -----------------------------------------------------------------------------------------------
 
     @property
     def ready(self) -> bool:
-        """Whether it is connected, as far as we know."""
+        """True while it is connected, as far as we know."""
         return self._ready.is_set() and self.over is None
 
     async def wait_ready(self, timeout_s: float) -> None:
-        """Return when it is connected. Raises `LockUnavailable` if it is not within that time."""
+        """Wait until it is connected. Raises `LockUnavailable` if it is not within that time."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._ready.wait()
@@ -253,11 +253,11 @@ class Session:
         self._refuse_if_over()
 
     def on_over(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Have `callback` called once when it is over (now, if it is); the answer takes that back."""
+        """Have `callback` called once when it is over (now, if it is). The returned function unsubscribes."""
         return self._on_over.subscribe(callback)
 
     def end(self, why: str) -> None:
-        """Be over: now for us; for ZooKeeper as soon as it hears of it, or else after `session_s`."""
+        """End the session: now for us; for ZooKeeper as soon as it hears of it, or else after `session_s`."""
         if self.over is not None:
             return
         self.over = why
@@ -267,8 +267,8 @@ class Session:
         threading.Thread(target=self._close, name="fencelock-zookeeper-end", daemon=True).start()
 
     def _close(self) -> None:
-        # Until its timeout the server keeps it and all its nodes, whatever becomes of the connection. So it is told.
-        self._handler.beat = time.monotonic() + self.session_s  # nobody need turn for that
+        # The server keeps the session and its nodes until its timeout, whatever becomes of the connection: so tell it.
+        self._handler.beat = time.monotonic() + self.session_s  # this needs no loop that runs
         until = time.monotonic() + min(self.session_s, _CLOSE_S)
         while (
             self.id is not None and time.monotonic() < until and not self.client._connection.connection_stopped.is_set()
@@ -281,7 +281,7 @@ class Session:
         self._tell(self._ended.set)
 
     async def close(self, why: str) -> None:
-        """End it, and wait a little for that to have come to ZooKeeper."""
+        """End the session, and wait a little for ZooKeeper to hear of it."""
         self.end(why)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_END_S):
@@ -291,14 +291,14 @@ class Session:
         if self.over is not None:
             raise LockUnavailable(self.over)
 
-    # -- what kazoo tells --------------------------------------------------------------------------------------------
+    # -- news from kazoo ---------------------------------------------------------------------------------------------
 
     def _tell(self, work: Callable[..., object], *args: Any) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(work, *args)
 
     def _heard(self, state: str) -> None:
-        """Of the connection, in kazoo's thread."""
+        """Pass a change of the connection's state on to the loop. kazoo's thread calls it."""
         if state == KazooState.LOST:
             refused = self.client.client_state == KeeperState.AUTH_FAILED
             self._tell(self.end, "ZooKeeper refuses the log-in" if refused else "the session with ZooKeeper is over")
@@ -324,7 +324,7 @@ class Session:
             _log.warning("the connection to ZooKeeper broke; connecting anew")
 
     def _look(self) -> None:
-        """Say that the loop turns, and leave a server that is silent."""
+        """Report that the loop runs, and leave a server that is silent."""
         now = self._handler.beat = time.monotonic()
         if self._silent_since is not None and now > self._silent_since + self.ttl_s:
             self.end("ZooKeeper did not answer for too long")
@@ -334,7 +334,7 @@ class Session:
     # -- calls -------------------------------------------------------------------------------------------------------
 
     def _ask(self, call: Callable[..., Any], path: str, *args: Any, **options: Any) -> "asyncio.Future[Any]":
-        """The answer to one of kazoo's asynchronous calls, or its error. Raises `LockUnavailable`."""
+        """Make one of kazoo's calls; the future gets its answer or its error. Raises `LockUnavailable`."""
         self._refuse_if_over()
         if not self._ready.is_set():  # kazoo would send it later
             raise LockUnavailable("there is no connection to ZooKeeper")
@@ -357,7 +357,7 @@ class Session:
         return future
 
     async def answers(self, timeout_s: float, *futures: "asyncio.Future[Any]") -> list[Any]:
-        """What was answered: `NoNodeError` and `NodeExistsError` as values, all other errors as `LockUnavailable`."""
+        """Return the answers, `NoNodeError` and `NodeExistsError` among them; raise others as `LockUnavailable`."""
         _, missing = await asyncio.wait(futures, timeout=max(0.0, timeout_s))
         self._refuse_if_over()
         if missing:
@@ -365,9 +365,9 @@ class Session:
         return [_checked(future.result()) for future in futures]
 
     async def create(self, parent: str, prefix: str, data: bytes, timeout_s: float) -> Created:
-        """Create a contender's node, and its parents where they are missing; mostly one round trip.
+        """Create a contender's node, and its parents where they are missing; mostly in one round trip.
 
-        Raises `LockUnavailable`; what was created nevertheless is deleted.
+        Raises `LockUnavailable`; a node that was created all the same is deleted.
         """
         deadline = time.monotonic() + timeout_s
         for _ in range(_TRIES):
@@ -398,7 +398,7 @@ class Session:
             raise
 
     def _undo(self, created: "asyncio.Future[Any]") -> None:
-        """What was created after nobody waited for it any more is deleted, once that is known."""
+        """Delete a node that was created after its caller had left; end the session if that can't be known."""
         answer = None if created.cancelled() else created.result()
         if isinstance(answer, tuple):
             self.delete_soon(answer[0])
@@ -406,33 +406,33 @@ class Session:
             self.end("a session with ZooKeeper was in doubt: the answer to a create was lost")
 
     def rights(self, *, readable: bool = False) -> Any:
-        """Of a node: for whoever is logged in alike, or for all. `readable`: all others can read it."""
+        """Return a node's ACL: for clients with our log-in, or for all. `readable`: all others can read it."""
         if not self._access.logged_in:
             return OPEN_ACL_UNSAFE
         return [make_acl("auth", "", all=True), *([make_acl("world", "anyone", read=True)] if readable else [])]
 
     async def make_folder(self, path: str, timeout_s: float) -> None:
-        """Have a node with all its parents: containers, as Curator makes them, which the server removes when empty."""
+        """Create a node and its parents, where missing, as containers, which the server removes when empty."""
         parts = path.split("/")[1:]
         folders = ["/" + "/".join(parts[: number + 1]) for number in range(len(parts))]
         try:
             await self.answers(timeout_s, *(self._ask(self._container_async, folder) for folder in folders))
         except NotAllowed:
-            # So it says even of one that is there, if we may not write to what it is in.
+            # ZooKeeper answers so even for a node that is there, if we may not write to its parent.
             there = await self.answers(timeout_s, *(self._ask(self.client.exists_async, folder) for folder in folders))
             if None in there:
                 raise
 
     def _container_async(self, path: str) -> Any:
-        """What kazoo has no method for."""
+        """Create a container, for which kazoo has no method."""
         result = self._handler.async_result()
         self.client._call(_CreateContainer(self.client.chroot + path, b"", self.rights(), _CONTAINER), result)
         return result
 
     async def present(self, path: str, czxid: int, timeout_s: float) -> bool:
-        """Whether a contender's node is there, as far as the leader knows.
+        """Return whether a contender's node is there, as far as the leader knows.
 
-        A follower that is cut off from the leader goes on answering reads for a while.
+        A mere read would not do: a follower that is cut off from the leader goes on answering reads for a while.
         """
         if self.over is not None:
             return False
@@ -441,26 +441,26 @@ class Session:
         return stat is not None and stat.czxid == czxid
 
     async def synced(self, timeout_s: float, *paths: str) -> list[Any]:
-        """Texts and stats of nodes, as new as the leader's; `NoNodeError` of those that are not there."""
+        """Return nodes' texts and stats, as new as the leader's; `NoNodeError` for each that is not there."""
         calls = [self._ask(self.client.sync_async, paths[0])]
         calls += [self._ask(self.client.get_async, path) for path in paths]
         return (await self.answers(timeout_s, *calls))[1:]
 
     async def get(self, timeout_s: float, *paths: str) -> list[Any]:
-        """Texts and stats of nodes; `NoNodeError` of those that are not there."""
+        """Return nodes' texts and stats; `NoNodeError` for each that is not there."""
         return await self.answers(timeout_s, *(self._ask(self.client.get_async, path) for path in paths))
 
     async def lists(self, timeout_s: float, *paths: str) -> list[Any]:
-        """The names of nodes' children; `NoNodeError` of those that are not there."""
+        """Return the names of each node's children; `NoNodeError` for each that is not there."""
         return await self.answers(timeout_s, *(self._ask(self.client.get_children_async, path) for path in paths))
 
     async def children(self, path: str, timeout_s: float) -> list[str]:
-        """The names of a node's children; none if there is no such node."""
+        """Return the names of a node's children; none if there is no such node."""
         (names,) = await self.lists(timeout_s, path)
         return [] if isinstance(names, Missing) else names
 
     async def put(self, path: str, data: bytes, timeout_s: float) -> None:
-        """Create a node that stays, for others to read, too; one that is there is left as it is."""
+        """Create a node that stays and that others can read; a node that is there is left as it is."""
         acl = self.rights(readable=True)
         await self.answers(timeout_s, self._ask(self.client.create_async, path, data, acl=acl))
 
@@ -469,15 +469,15 @@ class Session:
         await self.answers(timeout_s, self._ask(self.client.sync_async, "/"))
 
     async def delete(self, path: str, timeout_s: float) -> None:
-        """Delete a node; one that is gone is fine, and so is a session that is over, which takes its nodes along.
+        """Delete a node; nothing happens if it is gone, or if the session is over, which takes its nodes along.
 
-        Where there is no answer it is deleted as soon as there is a connection again.
+        If there is no answer, it is deleted as soon as there is a connection again.
         """
         if self.over is None:
             await self.answers(timeout_s, self._delete(path))
 
     def delete_soon(self, path: str) -> None:
-        """The same, without waiting for an answer."""
+        """Delete a node without waiting for an answer."""
         with contextlib.suppress(LockUnavailable):
             self._delete(path)
 
@@ -495,7 +495,7 @@ class Session:
         return deleting
 
     async def watch(self, wake: Callable[[], None], timeout_s: float, *paths: str) -> "Watch":
-        """Have `wake` called when one of the nodes is deleted or changed; see whether they are `there`."""
+        """Have `wake` called when one of the nodes is deleted or changed; the watch tells whether they are `there`."""
         watch = Watch(wake, list(paths))
         # Not `exists`, whose watch on a node that is gone would stay for ever.
         looks = [self._ask(self.client.get_async, path, watch=watch.fired) for path in paths]
@@ -508,9 +508,9 @@ class Session:
 
 
 class Watch:
-    """What is told of some nodes, until it is to be forgotten. `found`: what they were like when it began.
+    """A watch on some nodes. `found`: their texts and stats when it began.
 
-    `deleted`: those that have been since; ZooKeeper tells of that in the order in which it happened.
+    `deleted`: the nodes that were deleted since, in the order in which that happened.
     """
 
     def __init__(self, wake: Callable[[], None], paths: list[str]) -> None:
@@ -520,7 +520,7 @@ class Watch:
         self.deleted: list[str] = []
 
     def fired(self, event: Any) -> None:
-        """Something has happened to one of them; or the connection broke, and nothing more is told."""
+        """Note that something has happened to a node; or that the connection broke, and nothing more is told."""
         if event.type == EventType.DELETED:
             self.deleted.append(event.path)
         if self._wake is not None:
@@ -528,15 +528,15 @@ class Watch:
 
     @property
     def there(self) -> bool:
-        """Whether all were there."""
+        """True if all nodes were there when it began."""
         return not any(isinstance(one, NoNodeError) for one in self.found)
 
     def has_gone(self, path: str) -> bool:
-        """Whether a node was not there, or has been deleted since."""
+        """Return whether a node was not there, or has been deleted since."""
         return path in self.deleted or isinstance(self.found[self.paths.index(path)], NoNodeError)
 
     def forget(self) -> None:
-        """Be told no more."""
+        """Wake nobody any more."""
         self._wake = None
 
 
@@ -552,5 +552,5 @@ def _checked(answer: Any) -> Any:
 
 
 def uncreatable(path: str) -> LockUnavailable:
-    """The error of a node whose parent is never there."""
+    """Return the error of a node whose parent is never there."""
     return LockUnavailable(f"{path} can't be created in ZooKeeper: what it is in is not there, or is deleted each time")

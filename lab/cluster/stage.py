@@ -54,7 +54,7 @@ class Instance(Process):
         super().__init__(name, lambda _: argv, ready=self.sells, env=env, ready_within_s=90)
 
     def sells(self) -> bool:
-        """Whether it says that it can sell."""
+        """Return whether it says that it can sell."""
         try:
             with urllib.request.urlopen(f"http://{self.address}:{_OPERATOR_PORT}/readyz", timeout=2) as answer:
                 return bool(answer.status == 200)
@@ -98,7 +98,7 @@ class Balancer(Process):
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What runs. `names`: of the hosts; `variables`: the instances' settings, without their prefix."""
+    """The running stage. `names`: of the hosts; `variables`: the instances' settings, without their prefix."""
 
     names: list[str]
     hosts: Hosts

@@ -46,7 +46,7 @@ class Options:
 
 @dataclass(slots=True)
 class Chapter:
-    """What the buyers of one part of the story were told."""
+    """A part of the story, and the answers that its buyers got."""
 
     name: str
     began: float
@@ -65,7 +65,7 @@ class Chapter:
 
 
 class Story:
-    """The parts, one after the other. `problems`: what should not have happened."""
+    """The parts, one after the other. `problems`: events that should not have happened, in sentences."""
 
     def __init__(self, stage: Stage, sale: Sale, options: Options, console: Console) -> None:
         self._stage = stage
@@ -101,7 +101,7 @@ class Story:
         await self._judge()
 
     def table(self) -> Table:
-        """Return what came of it."""
+        """Return a table of the results."""
         table = Table("while", "seconds", "sold", "asked again", "longest pause")
         answers = sorted(it.done_at for one in self.chapters for it in one.told if it.outcome == "sold")
         for one in self.chapters:

@@ -64,7 +64,7 @@ def run(options: DemoOptions) -> int:
 
 
 def _ways(options: DemoOptions) -> Iterator[tuple[str, DemoOptions, bool]]:
-    """Yield a name, what to run, and whether it must oversell: each lock, and the optimistic ways without one."""
+    """Yield a name, the options, and whether it must oversell: each lock, and the optimistic ways without one."""
     for lock in LockName:
         # A lock that keeps nobody apart is shown without a guard, a lock for each buyer, as in the articles; in MySQL
         # there is always one.

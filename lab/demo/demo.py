@@ -32,7 +32,7 @@ from lab.servers.process import Process, ProcessFailed
 _POLL_S: Final = 0.05
 _PROBLEMS_SHOWN: Final = 5
 _RUSH_WITHIN_S: Final = 120.0
-_HOLD_S: Final = 4  # short, as those who let it run out are waited for; but longer than a crowd waits for its answers
+_HOLD_S: Final = 4  # short, as the demo waits until unpaid holds run out; but longer than a crowd waits for its answers
 _PATIENCE_S: Final = 30
 _ENDS_WITHIN_S: Final = 15.0
 
@@ -101,7 +101,7 @@ def on_stage(options: DemoOptions, console: Console) -> AbstractContextManager[S
     return set_up(options, console, variables)
 
 
-# The auditor's instance gives back what has run out while nobody buys.
+# The auditor's instance gives back holds that have run out while nobody buys.
 _WINDOWS: Final = {"AUDIT_INTERVAL_S": "1", "HOLD_S": str(_HOLD_S), "PAY_S": str(2 * _HOLD_S), "GRACE_S": "0.5"}
 
 
@@ -168,10 +168,10 @@ async def _sell(options: DemoOptions, stage: Stage, steps: Progress) -> Figures:
 
 
 async def _until_all_holds_end(shop: Shop, steps: Progress) -> None:
-    """Wait for what is still held: its buyers have gone, and it runs out."""
+    """Wait until the holds whose buyers have gone run out."""
     step = steps.add_task("Waiting for the last holds to run out", total=None)
     give_up_at = asyncio.get_running_loop().time() + _ENDS_WITHIN_S
-    # It ends in the store, and nobody here is told.
+    # Holds end in the store, and nobody here is told.
     while (await shop.level(DEFAULT_SKU)).held and asyncio.get_running_loop().time() < give_up_at:  # noqa: ASYNC110
         await asyncio.sleep(_POLL_S)
     steps.remove_task(step)

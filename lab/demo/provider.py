@@ -81,7 +81,7 @@ class Provider:
         self.callbacks: deque[Callback] = deque(maxlen=_KEPT)
 
     async def hold(self, hold: str) -> dict[str, Any] | None:
-        """How a hold stands; None if no instance knows it, or none answers."""
+        """Return how a hold stands; None if no instance knows it, or none answers."""
         for _ in self._shops:
             try:
                 answer = await self._http.get(f"{next(self._turns)}/holds/{quote(hold, safe='')}")
@@ -93,7 +93,7 @@ class Provider:
         return None
 
     def is_ours(self, address: str) -> bool:
-        """Whether an address is of one of the shops: nobody is sent elsewhere."""
+        """Return whether an address is one of the shops', as nobody is sent elsewhere."""
         there = urlsplit(address)
         return f"{there.scheme}://{there.netloc}" in {shop.rstrip("/") for shop in self._shops}
 
@@ -251,7 +251,7 @@ class ProviderProcess(Process):
         )
 
     def of(self, shops: Sequence[str]) -> "ProviderProcess":
-        """The same, for these instances."""
+        """Set the instances that it tells, and return itself."""
         self._shops = shops
         return self
 

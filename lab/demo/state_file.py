@@ -1,4 +1,4 @@
-"""Where the sale of a `seckill up` is: a small file for each that runs, by which other terminals find it.
+"""The whereabouts of a `seckill up`: each running one keeps a small file, by which other terminals find its sale.
 
 The process that wrote a file holds a lock on it. The kernel ends that lock with the process, however it ends, so a
 file without a lock was left behind.
@@ -57,7 +57,7 @@ def told(where: Whereabouts) -> Iterator[Path]:
 
 
 def find(say: Callable[[str], object]) -> Whereabouts | None:
-    """Return the latest file whose process still runs. Remove those that dead processes have left, and say so."""
+    """Return the latest file whose process still runs. Remove files that dead processes have left, and say so."""
     found: list[Whereabouts] = []
     try:
         files = sorted(_folder().glob("up-*.json"), key=_written_at, reverse=True)
@@ -87,7 +87,7 @@ def set_by_user() -> set[str]:
 
 
 def leads_elsewhere() -> bool:
-    """Whether the user has said where the sale is."""
+    """Return whether the user has said where the sale is."""
     return not set_by_user().isdisjoint(_LEADING)
 
 

@@ -1,4 +1,4 @@
-"""Where each unit of an item went, and each payment: counted from its journal, so that nobody's word is needed."""
+"""The whereabouts of an item's units and payments, counted from its journal, so that nobody's word is needed."""
 
 from dataclasses import dataclass
 

@@ -2,9 +2,9 @@
 
 It stands on the protocol of a sale (`protocol.py`): lock, lease and messages are not in it. An instance reads and
 registers in one step, and decides; it writes in a later step, with the answer. Any time may pass between the two. A
-batch is one command, and what has run out goes back with it. The provider takes money whenever a buyer pays, also when
-the hold has run out, and calls until it is told 200, at any instance, and perhaps once more. One sender brings the
-journal to a receiver. Faults: an instance or the sender crashes; the store comes back without its last write.
+batch is one command, and holds that have run out go back with it. The provider takes money whenever a buyer pays, also
+when the hold has run out, and calls until it is told 200, at any instance, perhaps once more. A single sender brings
+the journal to a receiver. Faults: an instance or the sender crashes; the store comes back without its last write.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -119,7 +119,7 @@ SMALLEST: Final[dict[Mechanism, Scope]] = {one: Scope() for one in Mechanism} | 
 
 
 class Life(StrEnum):
-    """How an order stands."""
+    """The state of an order."""
 
     HELD = "held"
     CONFIRMED = "confirmed"
@@ -146,7 +146,7 @@ class Order(NamedTuple):
 
     @property
     def word(self) -> str:
-        """How it stands, in words."""
+        """Its state, in words."""
         return ("extended" if self.extended else self.life) + ", and has a payment to be refunded" * bool(self.owed)
 
 
@@ -171,8 +171,8 @@ class Change(NamedTuple):
 class Work(NamedTuple):
     """A batch of an instance. `stock`: as it was read; `units`: how many go back to it.
 
-    `payment`: the one that it is about; `told`: the order whose buyer then hears "confirmed"; `events`: those that are
-    still to be written, if that is a step of its own.
+    `payment`: the one that it is about; `told`: the order whose buyer then hears "confirmed"; `events`: the events that
+    are still to be written, if that is a step of its own.
     """
 
     stock: int
@@ -353,7 +353,7 @@ class Money(Model[State]):
             yield Note(f"reads: {text}; nothing is to be written", at(number), STORE), self._answer(registered, work)
 
     def _run_out(self, store: Store) -> set[int]:
-        """The orders that an expiry gives back."""
+        """Return the orders that an expiry gives back."""
         found = set()
         for number, order in enumerate(store.orders):
             if order.passed > (order.extended if self.has(Mechanism.MOVED_DEADLINE) else 0):
@@ -362,7 +362,7 @@ class Money(Model[State]):
         return {number for number in found if store.orders[number].life in lives}
 
     def _decide(self, state: State, command: str, about: int) -> Work:
-        """The changes that a command needs. It is about a buyer ("hold"), a payment ("pay") or an order."""
+        """Return the changes that a command needs. It is about a buyer ("hold"), a payment ("pay") or an order."""
         store, changes, order, told = state.store, list[Change](), about, -1
         orders, left = list(store.orders), store.stock
 

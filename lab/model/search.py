@@ -40,11 +40,11 @@ class Model(ABC, Generic[State]):
 
     @classmethod
     def lacking(cls, mechanism: StrEnum) -> Self:
-        """The model without a mechanism, in the smallest scope."""
+        """Return the model without a mechanism, in the smallest scope."""
         return cls(cls.smallest.get(mechanism, cls.scopes[0]), without={mechanism})
 
     def has(self, mechanism: StrEnum) -> bool:
-        """Whether the mechanism is on."""
+        """Return whether the mechanism is on."""
         return mechanism not in self._without
 
     @abstractmethod

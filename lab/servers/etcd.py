@@ -81,7 +81,7 @@ class EtcdMember(Process):
         )
 
     def leads(self) -> bool:
-        """Whether this member is the cluster's leader; raises `OSError` when it does not answer."""
+        """Return whether this member is the cluster's leader; raises `OSError` when it does not answer."""
         status = self.ask("maintenance/status")
         return bool(status.get("leader") == status["header"]["member_id"])  # without a leader the status names none
 

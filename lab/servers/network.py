@@ -37,7 +37,7 @@ class Namespace:
 
     @property
     def prefix(self) -> tuple[str, ...]:
-        """Return the command that goes before the one that shall run inside."""
+        """Return the prefix of a command that is to run inside."""
         return ("nsenter", "--target", self.pid, "--net", "--")
 
     def start(self) -> None:
@@ -85,7 +85,7 @@ class Hosts:
         self._hosts = {name: Namespace(name) for name in names}
 
     def site(self, name: str) -> Site:
-        """Where to start what shall run on that host."""
+        """Return the site at which to start a server on that host."""
         return Site(self._addresses[name], self._hosts[name].prefix)
 
     @contextmanager

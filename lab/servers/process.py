@@ -34,7 +34,7 @@ class ProcessFailed(SeckillError):
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where a server runs: the address on which it listens, and what goes before its command to start it there."""
+    """The place where a server runs: the address on which it listens, and the prefix of its command."""
 
     address: str = "127.0.0.1"
     prefix: tuple[str, ...] = ()
@@ -90,7 +90,7 @@ def free_port() -> int:
 
 
 def port_is_free(port: int) -> bool:
-    """Whether a server could listen on this loopback port now (to servers a port in TIME_WAIT is free, too)."""
+    """Return whether a server could listen on this loopback port now (for servers TIME_WAIT is free, too)."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -139,7 +139,7 @@ class Process:
 
     @property
     def running(self) -> bool:
-        """Whether the process was started and has not ended (a paused one is running)."""
+        """True if the process was started and has not ended (a paused one is running)."""
         return self._child is not None and self._child.poll() is None
 
     @property

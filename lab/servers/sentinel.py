@@ -79,13 +79,13 @@ class SentinelSet:
         return next(server for server in (self.primary, *self.replicas) if server.port == of_primary)
 
     def all_follow(self, *, but: Valkey | None = None) -> bool:
-        """Whether all servers, or all but one, are in sync with the primary. Raises `OSError`."""
+        """Return whether all servers, or all but one, are in sync with the primary. Raises `OSError`."""
         primary = self.primary_now()
         others = [server for server in (self.primary, *self.replicas) if server not in (primary, but)]
         return all(_follows(server, primary.port) for server in others)
 
     def _server(self, name: str, site: Site, *options: str) -> Valkey:
-        # Without a password a server off loopback is open to those who reach its address.
+        # Without a password a server off loopback is open to everybody who reaches its address.
         own = ["--repl-diskless-sync-delay", "0", "--protected-mode", "no", *options]
         return Valkey(name, durable=True, binary=self._binary, options=own, site=site)
 

@@ -1,4 +1,4 @@
-"""The instances' beliefs: from when until when each of them took itself for the owner of a lock.
+"""The instances' beliefs: the periods in which each of them took itself for the owner of a lock.
 
 An instance writes a line when it is granted a lock, and one when it begins to give it back, with its own opinion of
 whether it still had it. The service itself has no part in this: `watch` patches the locks that it uses.
@@ -23,11 +23,11 @@ FILE: Final = "beliefs.jsonl"
 
 @contextlib.contextmanager
 def watch(file: Path, instance: str) -> Iterator[None]:
-    """Make all locks of this process note who believes itself their owner."""
+    """Make all locks of this process note who believes that they own it."""
     out = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
     def note(**fields: Any) -> None:
-        # One write per line, so that a killed instance leaves whole lines.
+        # Each line is a single write, so that a killed instance leaves whole lines.
         os.write(out, (json.dumps(fields) + "\n").encode())
 
     note(began=instance)

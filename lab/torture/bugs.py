@@ -343,7 +343,7 @@ def _sold_out_for_ever() -> None:
 
 
 def _any_secret() -> None:
-    """Whoever knows an order's number can pay, extend and cancel it: the secret in its id is not looked at."""
+    """Anybody who knows an order's number can pay, extend and cancel it: the secret in its id is not looked at."""
     change = decision._Now.change
 
     def patched(self: decision._Now, command: Any) -> Decision:
@@ -446,7 +446,7 @@ def _forgets_what_is_owed() -> None:
 
 
 def _expires_what_is_paid() -> None:
-    """What has run out is not taken off the list when it is paid, and an expiry doesn't look at how it stands."""
+    """A hold is not taken off the expiry list when it is paid, and an expiry doesn't look at how it stands."""
     _in_lua(
         "commit.lua",
         (
@@ -476,7 +476,7 @@ def _pays_for_many() -> None:
 
 
 def _shows_anothers_hold() -> None:
-    """Who can't have the units is shown the hold of somebody else."""
+    """A buyer who can't have the units is shown the hold of somebody else."""
     hold = decision._Now.hold
 
     def patched(self: decision._Now, wish: Any, closed: Any) -> Decision:
@@ -489,7 +489,7 @@ def _shows_anothers_hold() -> None:
 
 
 def _no_mercy() -> None:
-    """What has run out goes back at the deadline that the buyer is told, less half a second."""
+    """A hold's units go back at the deadline that the buyer is told, less half a second."""
     hold = decision._Now.hold
 
     def patched(self: decision._Now, wish: Any, closed: Any) -> Decision:
@@ -501,7 +501,7 @@ def _no_mercy() -> None:
 
 
 def _nothing_runs_out() -> None:
-    """What has run out stays held."""
+    """Holds that have run out stay held."""
     decision._Now.give_back = lambda self, being_paid: None  # type: ignore[method-assign]
 
 

@@ -21,7 +21,7 @@ class Cable:
 
     @property
     def prefix(self) -> tuple[str, ...]:
-        """Return the command that goes before the one that shall run inside."""
+        """Return the prefix of a command that is to run inside."""
         return self._inside.prefix
 
     def plug_in(self) -> None:

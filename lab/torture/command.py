@@ -63,7 +63,7 @@ class TortureArguments:
 
 
 def torture(arguments: TortureArguments) -> int:
-    """Run what the options ask for, and return the exit status. Raises `WrongOption`, and `ConfigurationError`."""
+    """Run the torture as the options say, and return the exit status. Raises `WrongOption` and `ConfigurationError`."""
     if arguments.nemesis == _HELP:
         for name, kind in KINDS.items():
             print(f"{name:15} {kind.what}")  # noqa: T201

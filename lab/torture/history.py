@@ -37,7 +37,7 @@ class Flow:
 class Setup:
     """The setup of the run.
 
-    `recovery_s`: the time that a fault may take to be over; `promises`: those that the lock declares, see
+    `recovery_s`: the time that a fault may take to be over; `promises`: the ones that the lock declares, see
     `fencelock.backend.Guarantees`; `known`: faults after which this version of the lock's server itself is known to
     give a lock to two; `bug`: the safeguard that was switched off on purpose.
     """

@@ -29,7 +29,7 @@ class Finding:
 
     @property
     def holds(self) -> bool:
-        """Whether the promise was kept."""
+        """True if the promise was kept."""
         return not self.violations
 
 
@@ -121,7 +121,7 @@ def _of_money(history: History) -> Iterator[Finding]:
 
 
 def branches(history: History) -> dict[str, int]:
-    """Count how often the rare ways through the program were taken; 0 means that this run proves nothing about one."""
+    """Count how often each rare path through the program was taken; of a path with 0 this run proves nothing."""
     counted: Counter[str] = Counter()
     for one in history.counts:
         counted[one.name] += one.count

@@ -1,4 +1,4 @@
-"""The judge's demands on the events that the shop is sent: all of the journals, as they are there, in order."""
+"""The judge's demands on the events that the shop is sent: all entries of the journals, unchanged and in order."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -44,7 +44,7 @@ def in_order(history: History) -> Iterator[str]:
 
 
 def ways(history: History) -> dict[str, int]:
-    """Count what has happened on the way."""
+    """Count the deliveries, by their outcome."""
     tries: dict[str, int] = defaultdict(int)
     for one in history.deliveries:
         tries[one.id] += 1
@@ -58,7 +58,7 @@ def ways(history: History) -> dict[str, int]:
 
 
 def _written(end: End) -> dict[str, tuple[Any, ...]]:
-    """What the events have to say, by their ids; of an item that is only sold each order is an event."""
+    """Return the contents that the events must have, by id; for an item that is only sold each order is an event."""
     sold = {one.id.rpartition("~")[0]: (one.id, 1, "sold", one.quantity, one.buyer, None) for one in end.orders}
     return sold | {
         f"{one.sku}~{one.entry}": (

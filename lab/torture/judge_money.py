@@ -1,8 +1,8 @@
 """The judge's demands on units that are held and paid: where each unit and each payment is, from entry to entry.
 
-The journal of an item is taken as the order of all events, and everything else is held against it: what buyers and
+The journal of an item is taken as the order of all events, and everything else is compared with it: what buyers and
 payers were told, how the store says that orders stand, what was seen at any time. Moments of the run and entries are
-compared by what caused what alone: an event is behind all that were answered before it was asked for.
+compared by causality alone: an event comes after all that were answered before it was asked for.
 """
 
 from bisect import bisect_left, bisect_right
@@ -18,7 +18,7 @@ from lab.torture.judge_service import peace
 
 CONFIRMED: Final = "confirmed"
 REFUND_DUE: Final = "refund_due"
-# From how an order stands to how it stands after an event; an event that is not here may not come then.
+# From an order's state and an event to its next state; any other event may not come then.
 _STEPS: Final[Mapping[tuple[str, str], str]] = {
     ("", "sold"): "sold",
     ("", "held"): "held",
@@ -33,7 +33,7 @@ _STEPS: Final[Mapping[tuple[str, str], str]] = {
     **{(state, "refund_due"): state for state in ("confirmed", "expired", "cancelled", "refunded")},
     **{(state, "refunded"): state for state in ("expired", "cancelled", "refunded")},  # of what was owed
 }
-# What an event adds to the units left, held and sold, for each unit of its order.
+# The amounts that an event adds to the units left, held and sold, for each unit of its order.
 _UNITS: Final[Mapping[tuple[str, str], tuple[int, int, int]]] = {
     ("", "sold"): (-1, 0, 1),
     ("", "held"): (-1, 1, 0),
@@ -223,7 +223,7 @@ def nobody_is_cut_short(money: Money) -> Iterator[str]:
 
 
 def every_hold_ends(money: Money) -> Iterator[str]:
-    """What has run out is given back soon, in peace, and in the end nothing of it is left."""
+    """Holds that have run out are given back soon, in peace, and in the end none of them is left."""
     calm, limit_s = peace(money.history), money.history.setup.recovery_s
     last = {look.sku: look for look in money.history.glances}
     for look in money.history.glances:
@@ -378,17 +378,17 @@ class _First:
             states[one.order] = _STEPS.get((state, one.kind), state)
 
     def _after(self, moment: float) -> int:
-        """How many entries there were at least at a moment."""
+        """Return how many entries there were at least at a moment."""
         found = bisect_left(self._first_done, moment)
         return self._done[found - 1][1] if found else 0
 
     def _before(self, moment: float) -> int:
-        """How many entries there can have been at most."""
+        """Return how many entries there can have been at most."""
         found = bisect_right(self._first_begun, moment)
         return self._begun[found][1] - 1 if found < len(self._begun) else len(self._entries)
 
     def _most(self, buyer: str, first: int, last: int) -> int:
-        """The units that a buyer may have had at most between two entries, and in the batch of the second one."""
+        """Return the most units that a buyer may have had between two entries, and in the batch of the second one."""
         units = most = 0
         batch = ""
         for n, one in enumerate(self._entries, 1):
@@ -406,7 +406,7 @@ class _First:
 
 
 def _lowest(entries: Sequence[Entry], stock: Sequence[int]) -> list[int]:
-    """The units that may have been left at least at each entry: within a batch all that takes may have come first."""
+    """Return the fewest units that may have been left at each entry: in a batch, all takes may have come first."""
     found, begin = list(stock), 0
     while begin < len(entries):
         end = begin
@@ -427,7 +427,7 @@ def _running(pairs: Sequence[tuple[float, int]], choose: Callable[[int, int], in
 
 
 def _asked_for(one: Entry) -> tuple[str, str, str | None, str | None] | None:
-    """What a request must have asked for before this could happen; None if nobody needs to."""
+    """Return the request that must have come before this could happen; None if none is needed."""
     match one.kind:
         case "held":
             return "hold", one.facts.get("ref", ""), None, None
@@ -441,7 +441,7 @@ def _asked_for(one: Entry) -> tuple[str, str, str | None, str | None] | None:
 
 
 def wanted(money: Money) -> Iterator[str]:
-    """Nothing happens to an order that nobody has asked for, and of a visit there is one."""
+    """Nothing happens to an order that nobody has asked for, and each visit has one order."""
     visits: Counter[str] = Counter()
     for one in money.end.journal:
         if (what := _asked_for(one)) is not None and what not in money.asked:
@@ -454,7 +454,7 @@ def wanted(money: Money) -> Iterator[str]:
 
 
 def decided(money: Money) -> Iterator[str]:
-    """Answers are 200, or 503 with Retry-After; who can ask again, and each payment, has an answer in the end."""
+    """Answers are 200, or 503 with Retry-After; all who can ask again, and each payment, have one in the end."""
     answered = {_what(call) for call in money.told}
     for call in money.history.calls:
         if call.status == 503 and call.retry_after is None:
@@ -467,7 +467,7 @@ def decided(money: Money) -> Iterator[str]:
 
 
 def tested(money: Money) -> Iterator[str]:
-    """The run has had what it is about."""
+    """The run has tried each kind of event that it is about."""
     seen = {(one.kind, bool(one.facts.get("late"))) for one in money.end.journal}
     for what, name in (
         (("confirmed", False), "nobody paid"),
@@ -484,7 +484,7 @@ def tested(money: Money) -> Iterator[str]:
 
 
 def ways(money: Money) -> dict[str, int]:
-    """Count what has happened."""
+    """Count the events and the outcomes of the run, by their kind."""
     if not money.flows:
         return {}
     kinds = Counter(one.kind for one in money.end.journal)

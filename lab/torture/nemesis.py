@@ -45,7 +45,7 @@ class Missed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """The parts that a fault may touch: the stage, the operator's view and actions, and who takes the events."""
+    """The parts that a fault may touch: the stage, the operator's view and actions, and the receiver of the events."""
 
     stage: Stage
     dice: random.Random

@@ -1,6 +1,6 @@
 """Buyers who hold and then pay, or don't; and the payments' callbacks, which come late, twice, or are not answered.
 
-Each visit begins with a hold, of which the buyer's way (`WAYS`) decides what follows. A callback that gets no answer is
+Each visit begins with a hold, and the buyer's way (`WAYS`) decides how it goes on. A callback that gets no answer is
 repeated, elsewhere, until it gets one or the run is over.
 """
 
@@ -15,7 +15,7 @@ import httpx
 from lab.torture.buyers import Seller, Visitors
 from lab.torture.history import UNKNOWN, Call, Flow
 
-# What becomes of a hold, and how often.
+# The fates of holds, and how often each comes.
 WAYS: Final = {
     "pays": 30,
     "declines": 10,
@@ -48,7 +48,7 @@ _OTHERS: Final = 50  # payments that are remembered
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """What to ask. See `Call`."""
+    """A request to make. See `Call`."""
 
     verb: str
     wish: str
@@ -63,7 +63,7 @@ class Act:
 
 
 class Payers(Visitors):
-    """Visitors of the items of the flow, and the operator who refunds. `token`: with which payments are confirmed."""
+    """Visitors of the items of the flow, and the operator who refunds. `token`: the one that confirms payments."""
 
     def __init__(
         self,
@@ -250,7 +250,7 @@ class Payers(Visitors):
 
 
 def _key_of(ref: str, order: str, amount: int) -> str | None:
-    """The idempotency key of a callback, which has one always or never.
+    """Return the idempotency key of a callback, which has one always or never.
 
     A payment may be announced for two orders, and with two amounts: visits of one buyer may be told of the same hold.
     """

@@ -15,7 +15,7 @@ from lab.torture.history import Delivery
 from lab.torture.stage import WEBHOOK_TIMEOUT_S, Actor
 
 SECRET: Final = "whsec_dG9ydHVyZS10b3J0dXJlLXRvcnR1cmUtdG9ydHVyZQ=="  # noqa: S105 - no secret
-# What becomes of an event that was taken, and how often; 0: the connection is cut without an answer.
+# The answers to an event that was taken, and how often each comes; 0: the connection is cut without an answer.
 _ANSWERS: Final = {200: 92, 500: 2, 429: 2, 0: 4}
 _LATE: Final = 0.03  # share of the answers
 _LATE_S: Final = (0.1, 1.2 * WEBHOOK_TIMEOUT_S)

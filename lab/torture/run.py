@@ -212,7 +212,7 @@ def _setup(options: TortureOptions) -> Setup:
         promises = []  # while the lock is away everybody sells without it
     elif promised.scope is Scope.EVERYBODY:
         promises.append("everybody")
-    # One item lasts nearly to the end, one is sold out again and again, one has a limit.
+    # An item that lasts nearly to the end, one that is sold out again and again, and one with a limit.
     first = "phone" if options.store == CLUSTER else DEFAULT_SKU  # its keys lie in two slots
     items = (Item(first, stock), Item("tablet", max(1, stock // 20)), Item("mug", units, limit=6))
     return Setup(
@@ -233,7 +233,7 @@ def _setup(options: TortureOptions) -> Setup:
 
 
 def can_hold(store: str, guard: Guard, release: Path | None) -> bool:
-    """Whether units can be held and paid, and events sent, by the earliest of the instances, too."""
+    """Return whether units can be held and paid, and events sent, by the earliest of the instances, too."""
     able = guard is not Guard.NONE and store in _HOLDING
     return able and (release is None or (release / "app" / "outbox").exists())
 
@@ -425,7 +425,7 @@ async def _finish(sale: Sale, crowd: Crowd, options: TortureOptions, setup: Setu
 
 
 async def _all_over(sale: Sale, setup: Setup) -> None:
-    """Wait until what is held has run out and was given back; if something stays, the judge will say so."""
+    """Wait until all holds have run out and were given back; if one stays, the judge will say so."""
     for flow in setup.flows:
         within_s = 2 * (flow.hold_s + flow.pay_s) + flow.grace_s + setup.recovery_s
         with contextlib.suppress(TimeoutError, StockError):
@@ -435,7 +435,7 @@ async def _all_over(sale: Sale, setup: Setup) -> None:
 
 
 def _is_over(level: Level, within_s: float) -> bool:
-    # What was held while the store's clock was an hour ahead stays for so long.
+    # Units that were held while the store's clock was an hour ahead stay held for that hour.
     return not level.held or (level.due_in_s is not None and level.due_in_s > within_s)
 
 

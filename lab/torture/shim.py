@@ -136,7 +136,7 @@ class Shim:
             self.available = subprocess.run(argv, capture_output=True).returncode == 0
 
     def environment(self, file: Path) -> dict[str, str]:
-        """Return the variables of a process that shall load it; the file is for `set_controls`."""
+        """Return the variables that make a process load it; the file is for `set_controls`."""
         if not self.available:
             return {}
         set_controls(file)

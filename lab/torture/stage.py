@@ -89,7 +89,7 @@ class Actor(Process):
         super().__init__(name, argv, ready=lambda: self.answers("/healthz"), env=env, ready_within_s=30)
 
     def answers(self, path: str) -> bool:
-        """Whether the instance answers 200 to a GET."""
+        """Return whether the instance answers 200 to a GET."""
         try:
             with urllib.request.urlopen(self.url + path, timeout=2) as answer:
                 return bool(answer.status == 200)
@@ -107,7 +107,7 @@ class Actor(Process):
 
     @property
     def outdated(self) -> bool:
-        """Whether the instance is of the earlier release."""
+        """True if the instance is of the earlier release."""
         return self.cwd is not None
 
     def upgrade(self) -> None:
@@ -211,7 +211,7 @@ class Stage:
 
     @property
     def can_cut_power(self) -> bool:
-        """Whether a power cut can take the unsynced data from the store."""
+        """True if a power cut can take the unsynced data from the store."""
         return self.shim.available and isinstance(self.store, Valkey)
 
     def cut_power(self, store: Valkey | MariaDB) -> None:

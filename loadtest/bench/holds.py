@@ -37,7 +37,7 @@ _HEAD: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What was measured in turn: purchases, and buyers who hold and pay; purchases with and without holds that end."""
+    """A round's figures: purchases, and buyers who hold and pay; purchases with and without holds that run out."""
 
     purchases: Load
     payers: Load

@@ -4,8 +4,8 @@ Each contestant is taken and given back by several processes that do nothing els
 round, so that a machine that slows down hits all alike. A contestant is a program, in any language:
 
     it says              "ready", when it is connected
-    it is told           "race LENGTH HOLD FILE": take the lock and give it back for so long, and have it for HOLD each
-                         time, both in microseconds
+    it is told           "race LENGTH HOLD FILE": take the lock and give it back again and again for LENGTH, and have it
+                         for HOLD each time, both in microseconds
     it says              "raced TURNS", and has written a line "ASKED GOT GAVE" to the file for each turn: when it asked
                          for the lock, when it had it, when it began to give it back, in microseconds since 1970
 
@@ -63,7 +63,7 @@ class Contestant:
 
 
 def is_installed(module: str) -> bool:
-    """Whether what needs that module can take part here."""
+    """Return whether contestants that need that module can take part here."""
     try:
         return importlib.util.find_spec(module) is not None
     except ModuleNotFoundError:  # no such parent package

@@ -127,7 +127,7 @@ class Crowd:
             writer.transport.abort() if self._dice.random() < 0.5 else writer.close()
         self.told["hung up"] += 1
 
-    # -- those who look ----------------------------------------------------------------------------------------------
+    # -- onlookers ---------------------------------------------------------------------------------------------------
 
     async def _get(self, path: str, **headers: str) -> None:
         answer = await self._http.get(self._somewhere() + path, headers=headers)

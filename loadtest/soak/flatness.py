@@ -30,7 +30,7 @@ class Flatness:
 
     @property
     def flat(self) -> bool:
-        """Whether it does not grow."""
+        """True if it does not grow."""
         return self.after <= self.most
 
 

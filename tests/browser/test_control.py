@@ -295,7 +295,7 @@ def test_a_paused_holder_is_overtaken(
         eventually(
             lambda page=page: {"29,95,209", "11,127,115", "29,125,63"} <= drawn(page, "lanes-plot"), "it is drawn"
         )
-    expect(room.locator("#news")).not_to_be_empty()  # to those who can't see it
+    expect(room.locator("#news")).not_to_be_empty()  # for people who can't see it
     expect(room.locator("#pause-said")).to_be_empty()  # it is not true any more
     sold_to(room, item, 240)
     expect(room.locator("#rush-said")).to_be_empty()
@@ -311,9 +311,9 @@ def test_a_paused_holder_is_overtaken(
 
 
 def test_somebody_who_knows_nothing_is_shown(pair: tuple[Instance, Instance], visitors: Visitors) -> None:
-    """One press on a phone sends buyers and pauses the holder; each of five steps is told when it comes, in sight.
+    """A press on a phone sends buyers and pauses the holder; each of five steps is told when it comes, in sight.
 
-    The lanes show the pause alone until a press. What is needed is put on sale; a sale that is not on says so.
+    The lanes show the pause alone until a press. Missing units are put on sale; a sale that is not on says so.
     """
     item = Item(pair[0], 7)
     page = live(visitors.visit(item.room(pair[0]), **PHONE))
@@ -418,7 +418,7 @@ def test_restock(item: Item, room: Page, visitors: Visitors) -> None:
 def test_one_goes_to_another_item(pair: tuple[Instance, Instance], item: Item, room: Page, visitors: Visitors) -> None:
     """The items are listed, and one that is chosen is shown, and so is its shop; with keys, when Enter is pressed.
 
-    The first choice is the table of all of them. One that isn't there can be made; an impossible name is never markup.
+    The first choice is the table of all of them. A missing item can be made; an impossible name is never markup.
     """
     other = Item(pair[0], 7)
     field = room.get_by_role("combobox", name="Item")

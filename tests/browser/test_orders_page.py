@@ -42,7 +42,7 @@ def pay(instance: Instance, order: str, ref: str, amount: int) -> None:
 
 @pytest.fixture
 def orders(instance: Instance, item: Item) -> dict[str, str]:
-    """One that is held, one that is paid, one that was paid a wrong amount, one that was paid twice."""
+    """Return four orders: held, paid, paid a wrong amount, and paid twice."""
     found = {name: hold(instance, item, name, ref=f"R-{name}") for name in ("ann", "bob", "cy", "dan")}
     pay(instance, found["bob"], "p-bob", 499)
     pay(instance, found["cy"], "p-cy", 1)

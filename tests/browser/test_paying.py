@@ -72,7 +72,7 @@ def levels(shop: Instance, item: Item) -> tuple[int, int, int]:
 
 @pytest.mark.parametrize("size", SIZES, ids=["wide", "phone"])
 def test_hold_and_pay_with_a_reload_at_each_step(shop: Instance, visitors: Visitors, size: dict[str, Any]) -> None:
-    """What was said before a reload is said after it: held, waiting, paid with the order's number."""
+    """The page says the same before and after a reload: held, waiting, paid with the order's number."""
     item = priced(shop)
     page = visitors.visit(item.at(shop), **size)
     holds(page)
@@ -144,7 +144,7 @@ def test_a_card_is_declined_and_another_one_pays(shop: Instance, visitors: Visit
 
 
 def test_two_tabs_show_one_hold(shop: Instance, visitors: Visitors) -> None:
-    """What one tab does to it, the other one shows."""
+    """Each tab shows what the other one does to the hold."""
     item = priced(shop)
     one = visitors.visit(item.at(shop))
     two = one.context.new_page()
@@ -158,7 +158,7 @@ def test_two_tabs_show_one_hold(shop: Instance, visitors: Visitors) -> None:
 
 
 def test_money_that_is_too_much_or_too_late_comes_back(shop: Instance, visitors: Visitors) -> None:
-    """Who pays twice has one order; who pays when the unit is gone has none; both read that money comes back."""
+    """A buyer who pays twice has one order, one who pays when the unit is gone has none; both read of a refund."""
     item = priced(shop, 2)
     page = visitors.visit(item.at(shop))
     holds(page)

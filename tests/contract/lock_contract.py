@@ -524,7 +524,7 @@ class LockContract(TaskContract):
     def test_a_release_spares_the_next_owner(
         self, brief_lock: DistributedLock, system: LockSystem, workers: Callable[..., Worker]
     ) -> None:
-        """Releasing a lock that was lost does nothing to whoever owns it now."""
+        """Releasing a lock that was lost does nothing to its present owner."""
         worker = workers()
         grant = brief_lock.acquire()
         system.end_lease(grant)
@@ -731,7 +731,7 @@ class LockContract(TaskContract):
     # -- a forked child ----------------------------------------------------------------------------------------------
 
     def test_a_child_does_not_have_its_parents_lock(self, lock: DistributedLock) -> None:
-        """What the parent holds is the parent's: a forked child neither owns it nor can give it back."""
+        """The parent's lock is the parent's: a forked child neither owns it nor can give it back."""
 
         def look(grant: Grant) -> tuple[Any, ...]:
             found = lock.held_by_me, lock.hold_count, grant.lost
@@ -816,7 +816,7 @@ class LockContract(TaskContract):
         holder, other = backend.lock("/test/restart"), backend.lock("/test/restart")
         grant = holder.acquire()
         waiting = InThread(lambda: hold_and_release(other))
-        assert blocks.wait(WITHIN_S)  # not every system shows those who wait
+        assert blocks.wait(WITHIN_S)  # not every system shows its waiters
         self._until_queued(holder, 2)
         before = holder.contenders()
         own_system.restart()

@@ -347,7 +347,7 @@ class StoreContract:
     # -- what became of a batch --------------------------------------------------------------------------------------
 
     async def test_a_batch_is_found_after_others(self, open_store: OpenStore) -> None:
-        """Whether a batch was written is certain even when others have written since."""
+        """Return whether a batch was written is certain even when others have written since."""
         store = await open_store()
         await store.set_stock("default", fence(1), 5001)
         await sell(store, 1, 1)
@@ -394,7 +394,7 @@ class StoreContract:
                 store.expect("default", odd)
 
     async def test_a_store_that_came_back_older_is_noticed(self, system: StoreSystem, open_store: OpenStore) -> None:
-        """A missing order is noticed by its seller and by those who heard of it, until an operator accepts the loss."""
+        """Its seller, and all who heard of it, notice that an order is missing, until an operator accepts the loss."""
         store = await open_store()
         await store.set_stock("default", fence(1), 10)
         await sell(store, 2, 1)
@@ -747,7 +747,7 @@ class StoreContract:
         assert (found.secret, found.state, found.buyer, len(found.steps)) == (sold[2], OrderState.SOLD, "bob", 1)
 
     async def test_a_held_order_changes(self, store: StockStore) -> None:
-        """One is paid, one runs out, and their units move with them, once, however often the batch is sent."""
+        """An order is paid, another runs out, and their units move once, however often the batch is sent."""
         await store.set_stock("default", fence(1), 9)
         ann, bob = await self._hold(store, 2, ("ann", 2), ("bob", 3))
         seen = await prepare(store, "default", fence(3), "c", orders=[ann.number, bob.number], holds=True)
@@ -776,7 +776,7 @@ class StoreContract:
         assert await store.count_orders("default") == 2
 
     async def test_a_change_needs_the_order_as_it_was(self, store: StockStore) -> None:
-        """What was decided on an older state of an order isn't written, however late it comes."""
+        """A change that was decided on an older state of an order isn't written, however late it comes."""
         await store.set_stock("default", fence(1), 9)
         ann, bob = await self._hold(store, 2, ("ann", 2), ("bob", 3))
         early = await prepare(store, "default", fence(3), "early")

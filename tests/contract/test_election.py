@@ -87,7 +87,7 @@ def queued(election: Election, number: int) -> None:
 
 
 def test_the_first_leads_and_the_next_follows(election: Election) -> None:
-    """One candidate leads; when it resigns, the one that came next does, with a greater token."""
+    """The first candidate leads; when it resigns, the second one does, with a greater token."""
     assert election.leader() is None
     first = election.campaign("first")
     seen = election.leader()
@@ -411,7 +411,7 @@ def test_an_odd_name_is_refused(backend: EtcdBackend, name: str) -> None:
 
 
 def test_a_leader_of_redis_that_dies_is_succeeded(valkey: Valkey, fair_redis: RedisFairBackend) -> None:
-    """A TTL after its last sign of life the next one leads, and those who observe hear of it."""
+    """A TTL after the leader's last sign of life the next candidate leads, and observers hear of it."""
     election = fair_redis.election(NAME)
     with Proxy(valkey.port) as path:
         dying = RedisFairBackend(f"redis://127.0.0.1:{path.port}", ttl_s=TTL_S, timeout_s=0.5)

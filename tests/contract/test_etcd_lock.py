@@ -183,7 +183,7 @@ def test_ctrl_c_while_an_attempt_is_cleaned_up(
 
 
 def test_etcdctl_takes_its_fair_turn(etcd: EtcdMember, backend: EtcdBackend) -> None:
-    """`etcdctl lock <name>` (Go's recipe) waits for us, goes before those who came later, and we wait for it."""
+    """`etcdctl lock <name>` (Go's recipe) waits for us, goes before later contenders, and we wait for it."""
     lock = backend.lock("/test/mixed")
     order: list[str] = []
     lock.acquire()
@@ -480,7 +480,7 @@ def test_a_watch_that_breaks(released: str) -> None:
 
 @pytest.mark.parametrize("how", ["kill", "pause"])
 def test_the_leader_is_lost_in_mid_hand_off(how: str) -> None:
-    """The leader dies (or freezes) and at once the holder releases: those who wait get the lock in their order."""
+    """The leader dies (or freezes) and at once the holder releases: the waiters get the lock in their order."""
     with EtcdCluster(3) as cluster, contextlib.ExitStack() as stack:
         first = eventually(lambda: [at for at in [leader(cluster)] if at is not None], "there is a leader")[0]
         backends = [EtcdBackend(cluster.endpoints, ttl_s=10) for _ in range(3)]
@@ -515,7 +515,7 @@ def test_the_leader_is_lost_in_mid_hand_off(how: str) -> None:
         holder.release()
         for thread in threads:
             thread.result()
-        # With the places that they had, one at a time, and nobody before the key of whoever was ahead had gone.
+        # With the places that they had, one at a time, and nobody before the key just ahead had gone.
         assert served == [(token, token, [token]) for token in places[1:]]
         assert grant.token == places[0] < places[1] < places[2]
         eventually(lambda: not holder.contenders(), "the queue is empty")
@@ -544,7 +544,7 @@ def test_a_connection_that_swallows_everything(etcd: EtcdMember) -> None:
 
 @pytest.mark.slow
 def test_a_member_that_swallows_everything() -> None:
-    """One of three members acknowledges bytes and never answers, on new connections as well: the next one is asked."""
+    """If one of three members acknowledges bytes and never answers, even on new connections, the next one is asked."""
     ttl_s = 5
     with EtcdCluster(3) as cluster, contextlib.ExitStack() as stack:
         proxies = [stack.enter_context(Proxy(member.client_port)) for member in cluster.members]
@@ -614,7 +614,7 @@ def test_two_clusters_are_not_one() -> None:
 
 
 def test_a_cluster_that_was_not_there_at_first() -> None:
-    """One that answers later than the other is never asked for a lock."""
+    """A cluster that answers later than the other is never asked for a lock."""
     with EtcdMember(options=QUICK_ETCD) as ours, EtcdMember(options=QUICK_ETCD) as strange:
         ids = [f"{int(gateway(member, 'maintenance/status')['header']['cluster_id']):x}" for member in (ours, strange)]
         with closing(EtcdBackend([ours.endpoint, strange.endpoint], ttl_s=3, timeout_s=1)) as backend:
@@ -908,7 +908,7 @@ def _ping_error(backend: EtcdBackend) -> str:
 
 
 def _served_within(seconds: float, backend: EtcdBackend) -> bool:
-    """Whether somebody who comes now, and comes again after an error, has had a lock by then."""
+    """Return whether somebody who comes now, and comes again after an error, has had a lock by then."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         with contextlib.suppress(LockUnavailable), backend.lock("/test/served"):
@@ -961,7 +961,7 @@ def test_many_grants_leave_nothing(etcd: EtcdMember, kind: type[EtcdBackend]) ->
 
 @pytest.mark.parametrize("kind", [EtcdBackend, EtcdTxnBackend])
 def test_a_key_that_is_written_over_is_deleted_all_the_same(etcd: EtcdMember, kind: type[EtcdBackend]) -> None:
-    """It is off its lease then: whoever had it deletes it when the loss is noticed and the lock released."""
+    """The key is off its lease then: its owner deletes it when the loss is noticed and the lock released."""
     with closing(kind([etcd.endpoint], ttl_s=TTL_S)) as other:
         lock = other.lock("/test/over")
         grant = lock.acquire()

@@ -128,7 +128,7 @@ async def test_tasks_lead_as_threads_do(etcd: EtcdMember, election: AsyncElectio
 
 
 async def test_a_candidate_that_is_cancelled_leaves_nothing(election: AsyncElection) -> None:
-    """It is out of the queue when its task has ended, and whoever stood behind it is next."""
+    """A cancelled candidate is out of the queue when its task has ended, and the one behind it is next."""
     async with election.campaigning("me"):
         cancelled = asyncio.create_task(election.campaign("cancelled"))
         await queued(election, 2)

@@ -240,8 +240,8 @@ def test_tokens_of_all_locks_of_a_database_can_be_compared(server: MariaDB, open
 def test_a_token_that_comes_late_is_no_ownership(
     system: MySqlSystem, backend: MySqlBackend, open_: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A process that stands still between getting the row and its token, for so long that somebody else gets the lock
-    with a smaller token, doesn't believe in what it has: it queues again.
+    """A process that stands still between getting the row and its token, until somebody else gets the lock with a
+    smaller token, doesn't trust its row: it queues again.
     """
     slow = open_(system.kind, system.server.url)
     stands, go = threading.Event(), threading.Event()
@@ -577,7 +577,7 @@ def test_a_row_that_was_deleted_is_made_again(server: MariaDB, rows: MySqlBacken
 
 
 def test_what_a_transaction_wrote_is_never_committed(server: MariaDB, rows: MySqlBackend) -> None:
-    """The owner is seen while the grant lasts, by whoever reads what isn't committed; nothing of it stays."""
+    """Readers of uncommitted data see the owner while the grant lasts; nothing of it stays."""
     with rows.lock("/test/seen") as grant:
         [contender] = rows.contenders("/test/seen")
         assert (contender.key, contender.token, contender.holds) == (grant.key, grant.token, True)
@@ -622,7 +622,7 @@ def test_two_who_find_the_same_dead_row_do_not_both_get_it(
 
 
 def asked(system: MySqlSystem) -> int:
-    """Whether somebody waits: in the server, or by looking again and again."""
+    """Return whether somebody waits: in the server, or by looking again and again."""
     if system.kind is MySqlForUpdateBackend:
         return waiting(system.server)
 

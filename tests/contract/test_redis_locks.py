@@ -100,7 +100,7 @@ class TestRedisFairLock(_RedisContract):
 
 
 class RedlockSystem(LockSystem):
-    """Three servers. What befalls "the server" befalls two of them: a majority."""
+    """Redlock on three servers. A fault of "the server" strikes two of them, a majority."""
 
     backend = "fencelock.redis.redlock:RedlockBackend"
     ttl_s = 1.2  # each of its calls has a sixth of that
@@ -159,7 +159,7 @@ class TestRedlock(LockContract):
 
 
 async def test_many_tasks_ask_each_of_redlocks_servers_a_few_at_a_time(three_servers: list[Valkey]) -> None:
-    """Those that come at once share some connections to a server, so that all are made in time."""
+    """Tasks that come at once share some connections to a server, so that all are made in time."""
     before = [server.ask("CLIENT", "LIST").count("\n") for server in three_servers]
     async with RedlockBackend([server.url for server in three_servers], ttl_s=10).aio as locks:
         lock = locks.lock("/test/crowd")
@@ -185,7 +185,7 @@ def raw(shared_server: Valkey) -> Iterator[Any]:
 
 @pytest.fixture(params=[RedisBackend, RedisFairBackend])
 def backend(request: pytest.FixtureRequest, shared_server: Valkey, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    # Whoever is woken is woken by a message, not by looking again.
+    # So a waiter is woken by a message, and not by looking again.
     monkeypatch.setattr(redis_lock, "_LOOK_AGAIN_S", 600.0)
     backend = request.param(shared_server.url, ttl_s=60)
     yield backend
@@ -312,7 +312,7 @@ def test_what_redisson_takes_off_our_time_was_added(
 
 
 def test_redis_py_is_told_its_own_options_only() -> None:
-    """Those that it does not know it refuses."""
+    """Our option is kept from redis-py, which gets all others and refuses those that it does not know."""
     for query in ("redisson_wait_s=30&health_check_interval=7", "health_check_interval=7&redisson_wait_s=30"):
         with RedisFairBackend.from_url(LockUrl.parse(f"redis+fair://:secret@localhost/3?{query}")) as backend:
             asked = backend.threads.client.redis.connection_pool.connection_kwargs
@@ -321,7 +321,7 @@ def test_redis_py_is_told_its_own_options_only() -> None:
 
 @pytest.mark.parametrize("wait", ["soon", "0", "-1", "nan", "1e999"])
 def test_a_wait_that_can_not_be_is_named(wait: str) -> None:
-    """At once."""
+    """`connect` refuses it at once."""
     with pytest.raises(ConfigurationError, match="redisson_wait_s"):
         connect(f"redis+fair://localhost?redisson_wait_s={wait}")
 
@@ -356,7 +356,7 @@ async def test_a_name_that_something_else_uses_is_said_to_tasks(raw: Any, backen
 def test_a_lock_that_something_else_wrote_over(
     raw: Any, shared_server: Valkey, backend: RedisBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its holder is told as of any loss, those who wait are told why, and what was written stays."""
+    """The holder hears of the loss, waiters are told why, and the other value stays."""
     monkeypatch.setattr(redis_lock, "_LOOK_AGAIN_S", 0.1)  # no message tells of it
     brief = type(backend)(shared_server.url, ttl_s=60, renew_ratio=0.01)
     lock = brief.lock("/test/shared")
@@ -456,7 +456,7 @@ def test_names_that_nobody_waits_for_are_listened_to_no_more(raw: Any, backend: 
         with pytest.raises(LockTimeout):
             backend.lock(name).acquire(wait_s=0.01)
         assert raw.pubsub_numpat() <= 102
-    # One that was forgotten is listened to again.
+    # A forgotten channel is listened to again.
     waiting = InThread(lambda: backend.lock("/test/order-0").acquire(owner="me"))
     told = "redisson_lock__channel:{/test/order-0}"
     queue = "redisson_lock_queue:{/test/order-0}"
@@ -513,7 +513,7 @@ def test_redlock_needs_a_majority_that_can_be_lost() -> None:
 
 
 def test_redlock_goes_on_without_a_minority(three_servers: list[Valkey]) -> None:
-    """One of three servers is frozen: the lock is got, renewed and given back all the same."""
+    """With one of three servers frozen, the lock is got, renewed and given back all the same."""
     backend = RedlockBackend([server.url for server in three_servers], ttl_s=TTL_S)
     three_servers[0].pause()
     try:
@@ -528,7 +528,7 @@ def test_redlock_goes_on_without_a_minority(three_servers: list[Valkey]) -> None
 
 
 def test_redlock_gives_brief_locks_without_a_minority(three_servers: list[Valkey]) -> None:
-    """One of three servers is frozen: a lock whose TTL is as short as the longest call can be had all the same."""
+    """With one of three servers frozen, a lock whose TTL is as short as the longest call can be had all the same."""
     with RedlockBackend([server.url for server in three_servers], ttl_s=10 * TTL_S) as backend:
         three_servers[0].pause()
         try:
@@ -572,7 +572,7 @@ def test_redlock_tells_the_slowest_server_too_before_it_closes(three_servers: li
 @pytest.mark.slow
 @pytest.mark.parametrize("others", [8, pytest.param(32, marks=pytest.mark.exhaustive)])
 def test_redlock_keeps_what_is_held_while_others_come_and_go(three_servers: list[Valkey], others: int) -> None:
-    """One of three servers is frozen, and the process takes and gives back all the time: what it holds is renewed."""
+    """With one of three servers frozen, a process that takes and gives back all the time renews what it holds."""
     ttl_s, over = 2 * TTL_S, threading.Event()
 
     def come_and_go(lock: DistributedLock) -> int:

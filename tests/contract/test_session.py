@@ -77,7 +77,7 @@ def test_threads_of_a_session_exclude_each_other(backend: EtcdBackend) -> None:
 
 
 def test_what_is_under_a_lost_session_is_lost(etcd: EtcdMember, backend: EtcdBackend) -> None:
-    """Its holders are told at once, and those who wait under it, too."""
+    """The session's holders and waiters are told at once."""
     session = backend.session()
     grant = session.lock(ONE).acquire(owner="me")
     other = backend.lock(TWO)
@@ -98,7 +98,7 @@ def test_what_is_under_a_lost_session_is_lost(etcd: EtcdMember, backend: EtcdBac
 
 
 def test_an_orphaned_session_ends_by_itself(backend: EtcdBackend) -> None:
-    """Until its time is over all stays locked; then whoever still believes in it is told."""
+    """All stays locked until the session's time is over; then holders that still trust it are told."""
     session = backend.session(ttl_s=TTL_S)
     lock = session.lock(ONE)
     grant = lock.acquire()
@@ -228,7 +228,7 @@ def test_what_another_one_has_is_not_deleted(etcd: EtcdMember) -> None:
 
 
 def test_a_session_whose_lease_is_gone_takes_no_locks(etcd: EtcdMember, backend: EtcdBackend) -> None:
-    """Whoever wants one is told at once, be it before the session itself has noticed, and asks etcd once."""
+    """An acquire is told at once, even before the session itself has noticed, and asks etcd only once."""
     with backend.session() as session:
         etcdctl(etcd.endpoint, "lease", "revoke", f"{session.lease_id:x}")
         with pytest.raises(LockLost):

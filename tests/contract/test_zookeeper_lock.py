@@ -75,7 +75,7 @@ def client_id(backend: ZooKeeperBackend) -> tuple[int, bytes] | None:
 
 
 def sessions_of(backend: ZooKeeperBackend) -> list[zookeeper_session.Session]:
-    """Those of all loops, that of the threads' included."""
+    """Return the sessions of all loops, including the threads' loop."""
     clients = [client for one in backend._connections.values() for client in one._clients.values()]  # type: ignore[attr-defined]
     return [client._session for client in clients if client._session is not None]
 
@@ -251,7 +251,7 @@ def test_names_that_are_used_once_do_not_pile_up(monkeypatch: pytest.MonkeyPatch
 
 
 def test_nor_do_names_that_begin_differently(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What tells the ensemble from others is there once, at the root."""
+    """The id that tells the ensemble from others is there once, at the root."""
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-Dznode.container.checkIntervalMs=100")  # a minute otherwise
     with (
         optional(ZooKeeper) as server,
@@ -440,7 +440,7 @@ def test_a_connection_that_breaks_before_the_first_watch(
 
 
 def test_many_who_come_at_once_share_a_session(server: ZooKeeper) -> None:
-    """A session is made once, whoever asks for it first; and once again when it is over."""
+    """However many ask for it at first, a session is made once; and once again when it is over."""
     backend = ZooKeeperBackend(server.hosts, ttl_s=TTL_S)
     for _ in range(2):
         sessions = [InThread(lambda: portal.run(backend.threads.client.session(WITHIN_S))) for _ in range(8)]

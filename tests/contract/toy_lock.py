@@ -50,7 +50,7 @@ class ToyAttempt(Attempt["ToyConnection"]):
         return time.time() + self.ttl_s
 
     async def renew(self, timeout_s: float) -> bool:
-        """Whether our line is still there; then for another TTL."""
+        """Return whether our line is still there; then for another TTL."""
         async with self.connection.table(timeout_s) as table:
             line = table["held"].get(self.name, {"key": None})
             line["until"] = self.until()
@@ -94,7 +94,7 @@ class ToyConnection(Connection):
 
     @asynccontextmanager
     async def table(self, timeout_s: float) -> AsyncIterator[dict[str, Any]]:
-        """What is in the file, while nobody else can read it; it is written back at the end."""
+        """Yield the file's content while nobody else can read it, and write it back at the end."""
         deadline = time.monotonic() + timeout_s
         with self._file.open("r+") as file:
             while True:
@@ -110,13 +110,13 @@ class ToyConnection(Connection):
             table["held"] = {name: line for name, line in table["held"].items() if line["until"] > time.time()}
             yield table
             file.seek(0)
-            file.write(json.dumps(table).ljust(len(text)))  # in one go: whoever is killed leaves no half of it
+            file.write(json.dumps(table).ljust(len(text)))  # in one go: a killed process leaves no half of it
             file.flush()
             fcntl.flock(file, fcntl.LOCK_UN)  # closing it is not enough: a forked child may have a copy
 
 
 class ToyBackend(LockBackend):
-    """What a process opens: the file's name, and what its locks promise."""
+    """The lock system as a process opens it: the file's name, and the promises of its locks."""
 
     name = "toy"
     guarantees = Guarantees(fencing=True, survives_silence=True)

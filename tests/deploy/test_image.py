@@ -15,7 +15,7 @@ def test_all_stages_have_one_base_with_its_version() -> None:
 
 
 def test_the_last_stage_installs_nothing() -> None:
-    """What is installed is copied from the builder, whose packages have hashes; pip is taken away."""
+    """All packages are copied from the builder, which checks their hashes; pip is taken away."""
     builder, last = STAGES[1], STAGES[-1]
     assert "install --require-hashes -r requirements.lock" in builder
     assert "install" not in re.sub(r"^#.*", "", last, flags=re.MULTILINE).replace("/opt/", "")

@@ -1,4 +1,4 @@
-"""One instance is elected auditor, reports its findings, and is replaced when it dies."""
+"""An instance is elected auditor, reports its findings, and is replaced when it dies."""
 
 import asyncio
 import logging
@@ -292,7 +292,7 @@ async def test_an_old_order_that_vanishes_is_found(
 
 
 async def test_a_verdict_expires(audited: Audited, valkey: Valkey) -> None:
-    """What the auditor found three intervals ago is no longer shown: it may have died since, with nobody after it."""
+    """A verdict older than three intervals is no longer shown: its auditor may have died since, with no successor."""
     async with audited(valkey, audit_interval_s=3600) as (_, auditor):
         told = await eventually_async(lambda: auditor.fresh_verdict, "a first round")
         for ago_s, shown in ((2 * 3600, True), (4 * 3600, False)):

@@ -231,7 +231,7 @@ async def test_a_store_that_loads_its_file(etcd: EtcdMember) -> None:
                 await one.set_stock(sku, 100)
                 assert counted(await buy(patient, 5, sku=sku)) == {"sold": 5}
             assert (await http.post("/stock/reduce", params={"sku": "phone"})).status_code == 200
-            # One commit's answer is lost, so that its batch is resolved against the loading store.
+            # The answer to a commit is lost, so that its batch is resolved against the loading store.
             proxy.lose_answer_to(COMMIT)
             lost = asyncio.create_task(buy(patient, 3, buyer=BUYER))
             assert await asyncio.to_thread(proxy.struck.wait, 15)

@@ -65,7 +65,7 @@ async def disturbed(
     """Sell at two instances, return the answers, and disturb the first instance when it is seen with the lock.
 
     Until then, crowds of buyers are let in together: while they are served one by one there is time to look, even on
-    a busy machine. One more crowd comes afterwards.
+    a busy machine. Another crowd comes afterwards.
     """
     others = {"batch_max": 1, "lock_ttl_s": TTL_S, "purchase_timeout_ms": 60_000}
     with (

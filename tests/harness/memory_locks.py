@@ -46,7 +46,7 @@ class MemoryLockServer:
         return self.token
 
     def knows(self, place: "Place") -> bool:
-        """Whether the queue has this entry."""
+        """Return whether the queue has this entry."""
         return place in self.queues.get(place.name, [])
 
     def leave(self, place: "Place") -> None:
@@ -79,7 +79,7 @@ class Place(Attempt["MemoryConnection"]):
         return Grant(self.name, token, "memory", self.lease)
 
     async def renew(self, timeout_s: float) -> bool:
-        """Whether it stands there still."""
+        """Return whether it stands there still."""
         return await self.connection.wire.ask("renew", lambda: self.connection.server.knows(self))
 
     async def end(self, timeout_s: float) -> None:

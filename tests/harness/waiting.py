@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 Value = TypeVar("Value")
 
 WITHIN_S = 15.0  # the longest time for an event on a busy machine
-_POLLED_S = 60.0  # on one that is much slower than that: whoever polls loses nothing by being patient
+_POLLED_S = 60.0  # on one that is much slower than that: a poll loses nothing by being patient
 _PAUSE_S = 0.01
 
 

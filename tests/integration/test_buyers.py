@@ -413,7 +413,7 @@ async def test_an_address_is_the_clients_own(etcd: EtcdMember, valkey: Valkey) -
             return httpx.post(f"{instance.url}/stock/reduce", headers=headers).status_code
 
         assert [status(behind, one) for one in ("10.1.1.1", "10.1.1.2", "10.1.1.1")] == [200, 200, 429]
-        # One customer has a whole /64.
+        # A customer has a whole /64.
         assert [status(behind, one) for one in ("2001:db8::1", "2001:db8::2", "2001:db8:0:1::1")] == [200, 429, 200]
         assert [status(open_to_all, one) for one in ("10.2.2.1", "10.2.2.2")] == [200, 429]
 

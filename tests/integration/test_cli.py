@@ -325,7 +325,7 @@ def test_ctrl_c_in_the_benchmark_leaves_no_trace(tmp_path: Path) -> None:
                 racing = contending(running)
                 os.killpg(running.pid, signal.SIGINT)  # as a terminal does
                 assert running.wait(60) == 130
-                # What was killed is gone when the kernel has cleared it away.
+                # Killed processes are gone when the kernel has cleared them away.
                 eventually(lambda racing=racing: not [one for one in racing if one.is_running()], "they have ended")
             finally:
                 running.kill()

@@ -62,7 +62,7 @@ def running(client: list[str], *urls: str) -> Iterator["subprocess.Popen[str]"]:
 
 
 def test_it_buys_one_and_prints_the_order(client: list[str], instance: Instance) -> None:
-    """One unit is sold, and the printed order exists."""
+    """The client buys one unit, and the order that it prints exists."""
     with running(client, instance.url) as buying:
         printed, complaints = buying.communicate(timeout=60)
     assert (buying.returncode, complaints) == (0, "")

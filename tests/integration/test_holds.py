@@ -74,7 +74,7 @@ async def units(one: Any) -> tuple[int, int, int]:
 
 
 async def kinds(one: Any, answer: Answer) -> list[str]:
-    """What has happened to an order: as its record says, and as the journal does."""
+    """Return an order's events, on which its record and the journal agree."""
     order = await one.order(answer.order_id)
     journal = await one.sale.store.journal("default", limit=1000)
     own = [event for event in journal if event.order_id == answer.order_id]
@@ -288,7 +288,7 @@ async def test_extension(one: Any) -> None:
 
 
 async def test_an_extended_hold_does_not_expire(etcd: EtcdMember, store: str) -> None:
-    """Whoever gives back looks at the deadline of now, and not at that of before."""
+    """An expiry goes by the present deadline, and not by the one before the extension."""
     async with shop(etcd.endpoint, store, hold_s=SHORT_S, pay_s=3600, grace_s=0) as one:
         await one.set_stock("default", 100)
 

@@ -267,7 +267,7 @@ async def test_a_pause_in_the_tables_of_an_earlier_release(server: MariaDB) -> N
         assert [one.what for one in await store.log()] == ["pause"]
 
 
-# What the release before holds made of items, and how it sold a unit.
+# The tables of the release before holds, and how it sold a unit.
 ITEMS_BEFORE = (
     "CREATE TABLE seckill_items (sku VARBINARY(64) NOT NULL PRIMARY KEY, stock BIGINT UNSIGNED NOT NULL DEFAULT 0, "
     "lucky BIGINT UNSIGNED NOT NULL DEFAULT 0, initial BIGINT UNSIGNED, last_entry BIGINT UNSIGNED NOT NULL DEFAULT 0, "
@@ -301,7 +301,7 @@ async def as_before(server: MariaDB) -> None:
 
 @pytest.mark.parametrize("kind", GUARDS)
 async def test_holds_in_the_tables_of_an_earlier_release(server: MariaDB, kind: type[StockStore]) -> None:
-    """What they lack is added at the first call; what was sold stays, and an instance of that release can sell on."""
+    """Missing columns are added at the first call, orders stay, and an instance of that release can sell on."""
     await as_before(server)
     async with opened(server, kind) as store:
         level = await store.level("default")

@@ -89,7 +89,7 @@ class Shopfront(Instance):
 
 
 def _rightly_refused(answer: Any) -> bool:
-    """Whether a valid request was refused because of the store's data, which no schema can describe."""
+    """Return whether a valid request was refused because of the store's data, which no schema can describe."""
     if answer.status_code != 422:
         return bool(answer.status_code == 412)
     problem = answer.json()

@@ -273,7 +273,7 @@ def many(valkey: Valkey) -> None:
 @pytest.mark.exhaustive
 @pytest.mark.usefixtures("many")
 async def test_one_among_very_many(etcd: EtcdMember, valkey: Valkey, env: dict[str, str], tmp_path: Any) -> None:
-    """One of 100,000 orders is found by number, buyer and ref; all are exported, in pages; one buyer is erased."""
+    """An order of 100,000 is found by number, buyer and ref; all are exported, in pages; one buyer is erased."""
     last = MANY - 4
     number = f"default~1700000000000-{last}"
     async with client(etcd.endpoint, valkey.url) as http:

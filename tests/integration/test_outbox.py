@@ -233,7 +233,7 @@ async def test_answers_that_are_failures(etcd: EtcdMember, valkey: Valkey, shop_
 
 
 async def test_dead_letters_and_replay(etcd: EtcdMember, valkey: Valkey, shop_end: Receiver) -> None:
-    """What is refused for too long is tried no more, the events behind it are; replay brings it back."""
+    """An event that is refused for too long is tried no more, the events behind it are; replay brings it back."""
     refusing = True
 
     async def decide(event: dict[str, Any]) -> Response | None:
@@ -290,7 +290,7 @@ async def test_a_new_sale(etcd: EtcdMember, valkey: Valkey, shop_end: Receiver) 
 
 
 async def test_two_instances(etcd: EtcdMember, valkey: Valkey, shop_end: Receiver) -> None:
-    """One of two sends; when it closes, the other one does."""
+    """Only one of two instances sends; when it closes, the other one does."""
     async with selling(etcd, valkey, shop_end) as one:
         await eventually_async(lambda: one.sender.view.sends, "it sends")
         async with selling(etcd, valkey, shop_end, instance="other") as two:

@@ -115,7 +115,7 @@ def test_the_numbers_are_those_of_the_sale(instances: list[Instance], prometheus
 def test_an_instance_counts_what_the_guide_says(instances: list[Instance]) -> None:
     """The table in docs/operations.md is generated from an example; a real instance has the same metrics.
 
-    Those of the sender are there where there is a webhook.
+    The sender's metrics are there where there is a webhook.
     """
 
     def counted() -> set[str]:

@@ -49,7 +49,7 @@ async def units(one: Any) -> tuple[int, int, int]:
 
 
 async def kinds(one: Any) -> Counter[str]:
-    """What has happened so far."""
+    """Count the events so far, by their kind."""
     return Counter(str(event.kind) for event in await one.sale.store.journal("default", limit=5000))
 
 
@@ -79,7 +79,7 @@ async def test_two_lines_of_one_order(two: tuple[Any, Any]) -> None:
 
 
 async def test_an_operator_sets_the_stock_to_nothing(two: tuple[Any, Any]) -> None:
-    """Who holds a unit can pay for it, when an operator has set what is left to 0 meanwhile; nobody else gets one."""
+    """A buyer with a hold can pay although an operator has set the stock to 0 meanwhile; nobody else gets a unit."""
     await two[0].set_stock("default", 5)
     held = await two[0].buy(Hold(1, "default", "ann"))
     await two[1].set_stock("default", 0)
@@ -100,7 +100,7 @@ async def test_a_look_moves_no_deadline(two: tuple[Any, Any]) -> None:
 
 @pytest.mark.parametrize("keyed", [True, False])
 async def test_many_tabs_of_one_buyer(two: tuple[Any, Any], keyed: bool) -> None:
-    """One buyer presses fifty times at two instances, some to buy and some to hold, and gets what the limit says."""
+    """A buyer who presses fifty times at two instances, to buy or to hold, gets as many units as the limit says."""
     await two[0].set_stock("default", 100, terms={"limit_per_buyer": 2})
     wishes = [(Hold, Purchase)[n % 2](1, "default", "ann", f"k{n}" if keyed else None) for n in range(50)]
     told = await asyncio.gather(*(two[n // 2 % 2].buy(wish) for n, wish in enumerate(wishes)))
@@ -181,7 +181,7 @@ def test_the_last_millisecond(early_ms: int) -> None:
     (extended,), changes = decide(snapshot, [Extend("default", "1-1", "s")])
     assert extended.outcome is (ExtendOutcome.EXTENDED if early_ms else ExtendOutcome.EXPIRED)
     assert [str(change.step.kind) for change in changes] == (["extended"] if early_ms else ["expired"])
-    # Who pays in the very batch that would give it back keeps it.
+    # A buyer who pays in the very batch that would give the unit back keeps it.
     (paid,), changes = decide(snapshot, [Confirm("default", "1-1", "s", "p1")])
     assert (paid.outcome, len(changes)) == (ConfirmOutcome.CONFIRMED, 1)
 
@@ -200,7 +200,7 @@ async def test_what_is_expected_is_no_error(etcd: EtcdMember, valkey: Valkey) ->
 
 
 async def test_rates_count_holds(etcd: EtcdMember, valkey: Valkey) -> None:
-    """Who tries too often waits on each path that takes units, and tries of all of them count together."""
+    """A buyer who tries too often waits on each path that takes units, and tries on all of them count together."""
     async with client(etcd.endpoint, valkey.url, rate_per_buyer="2/minute") as http:
         await http.put("/stock", json={"stock": 5, "new_sale": True, "forget_orders": "all"}, headers=OPERATOR)
         assert (await http.post("/holds", json={"buyer": "ann"})).status_code == 200

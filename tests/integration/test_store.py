@@ -339,7 +339,7 @@ async def test_a_script_that_would_stumble_writes_nothing(
 
 @pytest.mark.parametrize("units", ["05", "+5", "x", str(2**63 - 1)])
 async def test_a_buyers_count_that_is_no_number_writes_nothing(store: RedisStockStore, client: Any, units: str) -> None:
-    """One buyer's invalid count stops the whole batch before its first order is written."""
+    """A buyer's invalid count stops the whole batch before its first order is written."""
     await store.set_stock("default", fence(1), 5)
     await prepare(store, "default", fence(2), "b")
     await client.hset("seckill:{default}:buyers", "bob", units)

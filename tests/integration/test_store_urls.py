@@ -1,4 +1,4 @@
-"""What may be in a store's URL, and what is said when its server is not as it says: real servers, Sentinels, TLS."""
+"""The options of a store's URL, and the errors when its server is not as it says: real servers, Sentinels, TLS."""
 
 import subprocess
 from collections.abc import Iterator

@@ -106,7 +106,7 @@ class Client:
         return self.answer(within_s)
 
     def is_silent(self, for_s: float = 0.0) -> bool:
-        """Whether there is no answer for so long."""
+        """Return whether no answer comes for that long."""
         try:
             self._answers.get(timeout=for_s)
         except queue.Empty:

@@ -49,7 +49,7 @@ class _Etcdctl:
                 raise ValueError(told)
 
     def _begin(self, arguments: list[str], wait_s: float | None) -> bool:
-        """Whether it reports within that time that it has the lock, or leads."""
+        """Return whether it reports within that time that it has the lock, or leads."""
         self._running = subprocess.Popen([*self._command, *arguments], stdout=subprocess.PIPE, bufsize=0)
         out = self._running.stdout
         assert out is not None

@@ -19,7 +19,7 @@ FAIR_WAIT_S = 30
 
 @dataclass(frozen=True)
 class Pair:
-    """One of our locks, by its URL, and another client, by its command line for a lock's name and a TTL.
+    """A lock of ours, by its URL, and another client, by its command line for a lock's name and a TTL.
 
     `signs`: a number that rises when one more contends for the lock of that name. `in_line`: whether `contenders` shows
     the waiters. `rest_ms`: the rest between two rounds, where other clients need that to have a chance. `face`: ours

@@ -45,7 +45,7 @@ def test_jetcds_cancelled_wait_stays_in_line(gather: Gather, etcd: EtcdMember) -
 
 
 def _reentrant(gather: Gather, pair: Pair) -> bool:
-    """Whether another client's lock is still held after two acquires and one release."""
+    """Return whether another client's lock is still held after two acquires and one release."""
     crowd = gather(pair)
     ours, theirs = crowd.start("ours", "theirs")
     for words in (("acquire", 1000), ("acquire", 1000), ("release",)):

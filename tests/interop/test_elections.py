@@ -31,7 +31,7 @@ def leader(crowd: Crowd) -> str | None:
 
 
 def test_they_lead_in_order(crowd: Crowd, etcd: EtcdMember) -> None:
-    """One candidate leads at a time, in the order of arrival, and the next follows a resignation at once."""
+    """Candidates lead one at a time, in the order of arrival, and the next follows a resignation at once."""
     ours, etcdctl = crowd.pair.ours(crowd.name, TTL_S), pairs.etcdctl(etcd).theirs(crowd.name, TTL_S)
     go = crowd.pair.theirs(crowd.name, TTL_S)
     line = crowd.launch(ours, etcdctl, go, ours, go, etcdctl)

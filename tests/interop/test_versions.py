@@ -1,4 +1,4 @@
-"""One round of each client on each available server shows that a version makes no difference to who shares a lock."""
+"""A round of each client on each available server shows that its version makes no difference to who shares a lock."""
 
 from collections.abc import Callable
 from contextlib import ExitStack

@@ -25,7 +25,7 @@ class Shelf:
 
 
 async def test_a_thousand_who_ask_for_one_thing_are_one_look() -> None:
-    """All who ask between look-ups share the next one; those who ask during one share the one after it."""
+    """Callers between two look-ups share the next one; callers during a look-up share the one after it."""
     shelf = Shelf()
     looks = Coalesced(shelf.look)
     shelf.may_answer.clear()
@@ -40,7 +40,7 @@ async def test_a_thousand_who_ask_for_one_thing_are_one_look() -> None:
 
 
 async def test_many_things_are_looked_up_together() -> None:
-    """A call looks up a hundred things; an error reaches only those who asked for that thing."""
+    """A call looks up a hundred things; an error reaches only the callers that asked for that thing."""
     shelf = Shelf()
     looks = Coalesced(shelf.look)
     names = [f"item-{number}" for number in range(250)] + ["nope"]

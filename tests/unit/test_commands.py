@@ -1,4 +1,4 @@
-"""Whatever comes in a batch, in whatever order: units are in one place, and an order's life is one that can be."""
+"""Whatever a batch contains, in any order, each unit is in one place, and each order has a possible life."""
 
 from collections import Counter
 from dataclasses import replace
@@ -13,7 +13,7 @@ from app.stock import EventKind, OrderState, Record, Snapshot, Step
 
 SECRET = 32 * "a"
 NOW_MS = 1_000_000
-# What may follow on what, besides amount_mismatch and refund_due, which change no state.
+# The states that may follow each other; amount_mismatch and refund_due change no state.
 NEXT = {
     OrderState.SOLD: {OrderState.REFUNDED},
     OrderState.HELD: {OrderState.HELD, OrderState.CONFIRMED, OrderState.EXPIRED, OrderState.CANCELLED},
@@ -93,7 +93,7 @@ def test_a_batch(stock: int, there: list[Record], wishes: list[Any], limit: int)
     left -= gained.total()
     assert left >= 0
     assert held == sum(one.quantity for one in now.values() if one.state is OrderState.HELD)
-    # What was sold and not restocked: a refund without it leaves its units with those that are sold.
+    # Refunded units that were not restocked count as sold.
     assert lucky >= sum(one.quantity for one in now.values() if one.state in (OrderState.SOLD, OrderState.CONFIRMED))
     for buyer in ("ann", "bob"):
         units = gained[buyer]
@@ -124,7 +124,7 @@ def test_the_same_again_changes_nothing_more(stock: int, there: list[Record], wi
 
 
 def test_a_batch_gives_back_before_it_serves() -> None:
-    """What has run out is there for the first buyer of the same batch, but not while its payment is in the batch."""
+    """A hold that has run out is there for the first buyer of its batch, unless its payment is in the batch."""
     held = order("1", OrderState.HELD, "ann", 1, 1, None)
     decisions, changes = decide(snapshot(0, [held]), [Hold(1, "default", "bob")])
     assert (decisions[0].outcome, [change.step.kind for change in changes]) == (HoldOutcome.HELD, [EventKind.EXPIRED])

@@ -131,7 +131,7 @@ class Path:
     async def _call(self, name: str, call: Callable[[], Coroutine[Any, Any, object]]) -> object:
         loop, what = self._sale.loop, f"{self._whose}'s {name}"
         answer = loop.create_future()
-        # What becomes of a read that is lost makes no difference.
+        # A read has no fourth fate, as that would make no difference.
         fate = loop.choose(4 if name == "commit" else 3, lambda option: f"{what} {self.FATES[option]}")
         self._sale.troubles += fate > 0
 
@@ -155,7 +155,7 @@ class Path:
 
 
 class Sale:
-    """Two instances, a store, a lock system, and those who want to buy."""
+    """Two instances, a store, a lock system, and the buyers."""
 
     def __init__(
         self,
@@ -439,7 +439,7 @@ def it_is_stopped_with_an_item_parked(schedule: Schedule) -> None:
 
 
 def they_take_turns(schedule: Schedule) -> None:
-    """One purchase a grant."""
+    """Serve one purchase a grant."""
     sale = Sale(schedule, stock=2, rules=replace(RULES, batch_max=1))
     sale.comes(0, "a")
     sale.comes(0, "b")
@@ -486,7 +486,7 @@ def test_nobody_is_wronged(play: Play, deviations: int, at_least: int, rare: set
 
 
 def test_a_schedule_is_the_same_each_time() -> None:
-    """Whatever else goes on in this process: else nothing could be explored, and no failure found again."""
+    """The rest of the process has no influence: else nothing could be explored, and no failure found again."""
     runs = []
     for _ in range(2):
         happened.clear()

@@ -100,7 +100,7 @@ def test_what_was_done_before_an_interrupt_is_undone(interrupted: threading.Even
 
 
 def test_an_interrupt_ends_no_release(interrupted: threading.Event) -> None:
-    """What must be done to the end is, and the thread waits for that before it goes on."""
+    """Work that must be done to the end is, and the thread waits for that before it goes on."""
     done: list[str] = []
 
     async def work() -> None:

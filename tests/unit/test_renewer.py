@@ -59,7 +59,7 @@ def events() -> list[str]:
 
 
 class Played(Renewer):
-    """One whose loop only turns when the test says so."""
+    """A renewer whose loop only runs when the test says so."""
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
         return self._loop.run_until_complete(work)

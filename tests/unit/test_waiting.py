@@ -1,4 +1,4 @@
-"""What wakes a waiter, and what calls it off."""
+"""Waiters are woken and dismissed."""
 
 import asyncio
 
@@ -7,7 +7,7 @@ from tests.harness.waiting import WITHIN_S
 
 
 async def test_what_was_set_before_is_noticed_once() -> None:
-    """However often it was set; and a wait for nothing ends in time."""
+    """A wake that was set twice is noticed once, and a wait for nothing ends in time."""
     wake = Wake()
     wake.set()
     wake.set()
@@ -26,7 +26,7 @@ async def test_wakes_a_task_from_any_thread() -> None:
 
 
 async def test_all_who_wait_are_dismissed() -> None:
-    """Those who come later, too."""
+    """Waiters that come after `dismiss` leave, too."""
     waiters = Waiters()
 
     async def wait() -> bool:

@@ -14,7 +14,7 @@ ONE, TWO = (Report(name, 1, 0, 0, "lock", [], [], [], False, 0.0) for name in ("
 
 
 def states(*reports: Report, silent_s: float = 0.0) -> list[InstanceState]:
-    """Return states of which the first one has been silent for so long."""
+    """Return states of which the first has been silent for that long."""
     return [InstanceState(report, 0.0 if place else silent_s) for place, report in enumerate(reports)]
 
 

@@ -17,7 +17,7 @@ _COLUMNS: Final = {
 
 
 async def has_name(call: Call, sku: str, buyer: str) -> bool:
-    """Whether an item's tables have a buyer's name."""
+    """Return whether an item's tables have a buyer's name."""
     for table, column in _COLUMNS.items():
         if (await call.run(f"SELECT 1 FROM {table} WHERE sku = %s AND {column} = %s LIMIT 1", (sku, buyer))).rows:
             return True

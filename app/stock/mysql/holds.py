@@ -111,7 +111,7 @@ async def _find_due(call: Call, item: ItemRow) -> list[int]:
 
 
 def _sold(entry: int, secret: str, quantity: int, buyer: str | None, token: int, batch: str) -> Record:
-    """How an order stands that was sold at once, and not touched since."""
+    """Return the record of an order that was sold at once, and not touched since."""
     began = Step(EventKind.SOLD, entry // 1000, token, batch)
     return Record(str(entry), secret, OrderState.SOLD, quantity, buyer, steps=(began,))
 
@@ -193,7 +193,7 @@ async def write_holds(call: Call, written: Written, instance: str, token: int) -
 
 
 async def _are_as_before(call: Call, item: ItemRow, changes: Sequence[OrderChange]) -> bool:
-    """Whether each order has as many events as when its change was decided."""
+    """Return whether each order has as many events as when its change was decided."""
     numbers = list({int(change.before.number) for change in changes})
     steps = dict(await select(call, "number, steps", "seckill_records", "number", [(item, numbers)]))
     if sold := [number for number in numbers if number not in steps]:

@@ -126,7 +126,7 @@ class RedisClient:
         return answer
 
     async def ensure_lasting(self, timeout_s: float | None) -> None:
-        """Raise `StockUnavailable` if the server may forget what it has acknowledged although nothing breaks.
+        """Raise `StockUnavailable` if the server may forget acknowledged writes although nothing breaks.
 
         It may evict keys when its memory is full, or a failover may promote replicas that are not waited for.
         """

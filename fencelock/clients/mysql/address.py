@@ -1,4 +1,4 @@
-"""Where a database is, and how one gets in: what a URL says."""
+"""The address of a database and our account in it, as a URL gives them."""
 
 import ssl
 from dataclasses import dataclass, field
@@ -23,8 +23,8 @@ class Address:
 
     @classmethod
     def parse(cls, url: str) -> "Address":
-        """What a URL says. Raises `ConfigurationError`."""
-        # What is wrong is never quoted: with an unescaped "/" or "@" a password is anywhere, the port included.
+        """Parse a URL. Raises `ConfigurationError`."""
+        # Errors never quote the URL: with an unescaped "/" or "@" a password may be anywhere, even in the port.
         try:
             parts = urlsplit(url)
             port = parts.port or 3306
@@ -45,7 +45,7 @@ class Address:
         return address
 
     def tls(self) -> ssl.SSLContext | None:
-        """What checks the server's certificate. Raises `ConfigurationError`."""
+        """Return the context that checks the server's certificate; None without TLS. Raises `ConfigurationError`."""
         if self.ssl_ca is None:
             return None
         try:

@@ -1,6 +1,6 @@
-"""MySQL and MariaDB: connections that are shared out, transactions with a deadline, errors of ours.
+"""The client of MySQL and MariaDB: pools of sessions, transactions with a deadline, and our own errors.
 
-SQLAlchemy keeps the connections: an engine for each set of settings. It knows nothing of what the connections are for.
+SQLAlchemy pools the connections, with an engine for each set of settings.
 """
 
 import asyncio
@@ -45,14 +45,14 @@ DUPLICATE: Final = 1062
 NO_TABLE: Final = 1146
 _TABLE_EXISTS: Final = 1050
 _COLUMN_EXISTS: Final = 1060
-_TRIES: Final = 5  # of a statement that was chosen to end a deadlock
+_TRIES: Final = 5  # of work that the server chose as a deadlock's victim
 _SILENT_S: Final = 60.0
 _IDLE_MAX: Final = 16  # connections kept for later
 _DISPOSE_S: Final = 1.0
 
 
 class Call:
-    """Statements over one session, with one deadline for all of them (of `time.monotonic`)."""
+    """Statements over one session, with one deadline (of `time.monotonic`) for all of them."""
 
     def __init__(self, session: Session, deadline: float) -> None:
         self._session = session
@@ -60,7 +60,7 @@ class Call:
         self._begun = False
 
     async def run(self, sql: str, args: Sequence[Any] = (), *, tell: Sequence[int] = ()) -> Answer:
-        """As `Session.run`; without a transaction that was begun each statement is one."""
+        """As `Session.run`; each statement is a transaction unless one was begun."""
         left_s = max(MIN_CALL_S, self._deadline - time.monotonic())
         return await self._session.run(sql, args, timeout_s=left_s, tell=(*tell, DEADLOCK, NO_TABLE))
 
@@ -87,7 +87,7 @@ class Sessions:
 
     def __init__(self, client: "MySqlClient", settings: Sequence[str], *, autocommit: bool) -> None:
         self._client = client
-        # What goes to the server: the setting up of a connection, a ping when it is used again, and our statements.
+        # The server gets nothing but a connection's settings, a ping when it is used again, and our statements.
         more: dict[str, Any] = {"isolation_level": "AUTOCOMMIT"} if autocommit else {}
         self.engine = create_async_engine(
             "mysql+asyncmy://",  # where it is and the password are the creator's: they can't get into an error
@@ -103,7 +103,7 @@ class Sessions:
         )
 
     async def take(self, timeout_s: float) -> Session:
-        """One that nobody else uses; to be given back, or ended."""
+        """Return a session that nobody else uses; give it back, or end it."""
         client = self._client
         client.ensure_open()
         try:
@@ -116,7 +116,7 @@ class Sessions:
         return client.session_of(connection)
 
     async def give(self, session: Session) -> None:
-        """Keep it for the next one, if it is well."""
+        """Keep a session for later if it is in order, else end it."""
         self._client.live.discard(session)
         if session.in_step:
             with suppress(SQLAlchemyError):
@@ -126,20 +126,20 @@ class Sessions:
 
 
 class Lent:
-    """One session for several calls in a row: as `Sessions`, but it is only given back at the end of the block."""
+    """A session for several calls in a row: as `Sessions`, but it is only given back at the end of the block."""
 
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
         self._session: Session | None = None
 
     async def take(self, timeout_s: float) -> Session:
-        """The one, or another if that has ended."""
+        """Return the session, or a new one if it has ended."""
         if self._session is None:
             self._session = await self._sessions.take(timeout_s)
         return self._session
 
     async def give(self, session: Session) -> None:
-        """Keep it for the next call, if it is well."""
+        """Keep the session for the next call if it is in order."""
         if not session.in_step:
             self._session = None
             await self._sessions.give(session)
@@ -155,10 +155,10 @@ class Lent:
 class MySqlClient:
     """Sessions to one database, for one event loop.
 
-    `url`: see `Address`; without `ssl_ca` there is no TLS. `timeout_s`: deadline of a call. `unavailable`: what is
-    raised when the server can't be reached or refuses us. `schema`: statements that create tables, for when one is
-    missing; `made_once`: only before the first call, as what is missing later has been lost; `columns` (table, name and
-    definition of each): those that tables of an earlier release lack, then added, too.
+    `url`: see `Address`; without `ssl_ca` there is no TLS. `timeout_s`: deadline of a call. `unavailable`: the error
+    raised when the server can't be reached or refuses us. `schema`: statements that create the tables when one is
+    missing; `made_once`: only before the first call, as a table that is missing later has been lost; `columns` (table,
+    name and definition of each): columns that tables of an earlier release lack, added at the same time.
     """
 
     def __init__(
@@ -186,7 +186,7 @@ class MySqlClient:
 
     @staticmethod
     def check(url: str) -> Address:
-        """What the URL says. Raises `ConfigurationError`, also if something is missing here."""
+        """Parse the URL. Raises `ConfigurationError`, also if a package is missing."""
         if asyncmy is None:
             raise ConfigurationError(
                 "MySQL needs SQLAlchemy and asyncmy: pip install 'sqlalchemy[asyncio]' asyncmy cryptography"
@@ -196,12 +196,12 @@ class MySqlClient:
         return address
 
     def sessions(self, *settings: str, silent_s: float = _SILENT_S, autocommit: bool = True) -> Sessions:
-        """A pool of sessions with these settings. `silent_s`: the server ends a session that is idle for longer."""
+        """Make a pool of sessions with these settings. `silent_s`: the server ends a session idle for longer."""
         common = (
-            # Locks of rows that a statement looked at and did not want are let go, and no gaps are locked.
+            # So rows that a statement looked at and did not match are unlocked, and no gaps are locked.
             "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
-            # Whatever the server's default: an overlong value is an error, and a backslash escapes.
-            # `net_read_timeout`: for the rest of a statement whose beginning has come.
+            # `sql_mode`, whatever the server's default is: an overlong value is an error, and a backslash escapes.
+            # `net_read_timeout`: the wait for the rest of a statement whose beginning has come.
             f"SET SESSION sql_mode = 'STRICT_ALL_TABLES', wait_timeout = {math.ceil(silent_s)}, "
             f"net_read_timeout = {math.ceil(silent_s)}",
         )
@@ -210,7 +210,7 @@ class MySqlClient:
         return pool
 
     def lent(self) -> Lent:
-        """One session for several calls in a row."""
+        """Return a session for several calls in a row."""
         return Lent(self._sessions)
 
     # -- statements --------------------------------------------------------------------------------------------------
@@ -224,7 +224,7 @@ class MySqlClient:
         tell: Sequence[int] = (),
         sessions: Sessions | Lent | None = None,
     ) -> Answer:
-        """Run one statement, a transaction of its own. As for missing tables see `call`."""
+        """Run one statement, a transaction of its own. For missing tables see `call`."""
         run = partial(Call.run, sql=sql, args=args, tell=tell)
         return await self.call(run, timeout_s=timeout_s, tell=tell, sessions=sessions)
 
@@ -236,10 +236,10 @@ class MySqlClient:
         tell: Sequence[int] = (),
         sessions: Sessions | Lent | None = None,
     ) -> Result:
-        """Run some statements over one session. Missing tables are created first, or named (see `made_once`).
+        """Run some statements over one session. Missing tables are created first (but see `made_once`).
 
-        A transaction that they have begun is committed in the end, or rolled back if they raise. What was chosen to end
-        a deadlock wrote nothing, and is run again: `work` must bear that.
+        A transaction that they have begun is committed in the end, or rolled back if they raise. A deadlock's victim
+        wrote nothing, and is run again: `work` must be safe to repeat.
         """
         timeout_s = self.timeout_s if timeout_s is None else timeout_s
         sessions = sessions or self._sessions
@@ -268,7 +268,7 @@ class MySqlClient:
         raise AssertionError("unreachable")
 
     async def _make_missing_tables(self, session: Session) -> None:
-        # Looked for, and not just created unless they exist: who only uses them needs no right to create any.
+        # Look first, instead of CREATE IF NOT EXISTS: an account that only uses tables needs no right to create any.
         names = [statement.split()[2] for statement in self._schema]  # CREATE TABLE name
         places = ", ".join(["%s"] * len(names))
         where = f"TABLE_SCHEMA = DATABASE() AND TABLE_NAME IN ({places})"
@@ -290,14 +290,14 @@ class MySqlClient:
                 await session.run(statement, timeout_s=self.timeout_s, tell=(_TABLE_EXISTS, DEADLOCK))
 
     async def kill(self, session_id: int, timeout_s: float) -> None:
-        """End a session of ours on the server, so far as that can be done."""
+        """End a session of ours on the server, as far as that can be done."""
         with suppress(self._unavailable):
             await self.ask(f"KILL {session_id}", timeout_s=timeout_s)
 
     # -- connections -------------------------------------------------------------------------------------------------
 
     async def dial(self, settings: Sequence[str], autocommit: bool) -> Any:
-        """A new connection of the driver's, for an engine. Takes about a millisecond without TLS."""
+        """Open one of the driver's connections, for an engine. Takes about a millisecond without TLS."""
         at = self._address
         try:
             driver = await asyncmy.connect(
@@ -327,13 +327,13 @@ class MySqlClient:
         return driver
 
     def session_of(self, connection: "AsyncConnection") -> Session:
-        """A connection of a pool's, in somebody's hands."""
+        """Return the session of a pool's connection, which a caller has now."""
         session = Session(connection, self.failed, self._unavailable)
         self.live.add(session)
         return session
 
     def ensure_open(self) -> None:
-        """Raise what is raised when the server can't be reached, once it is closed."""
+        """Raise `unavailable` once the client is closed."""
         if self.closed:
             raise self._unavailable("the connection to MySQL is closed")
 
@@ -349,6 +349,6 @@ class MySqlClient:
                     await pool.engine.dispose()
 
     def failed(self, why: object) -> Exception:
-        """Our error for one of the driver's, which never have the password."""
+        """Return our error for one of the driver's, which never contain the password."""
         at = self._address
         return self._unavailable(f"MySQL at {at.host}:{at.port}: {text_of(why)}")

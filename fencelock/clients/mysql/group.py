@@ -1,4 +1,4 @@
-"""Groups of servers that all take writes: what one of them has just written, another may not have seen."""
+"""Groups of servers that all take writes: a member may not have seen what another has just written."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -7,7 +7,7 @@ GROUP: Final = "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('wsrep_on', 'group
 
 
 def group_of(rows: Sequence[Any]) -> str | None:
-    """The kind of group that a server belongs to, by its answer to `GROUP`; None for a server of its own."""
+    """Return the kind of group that a server belongs to, by its answer to `GROUP`; None for a single server."""
     found: dict[str, str] = dict(rows)
     if found.get("wsrep_on") == "ON":
         return "Galera"

@@ -1,4 +1,4 @@
-"""One connection in somebody's hands: each statement with a deadline, errors of ours."""
+"""A connection that a caller has to itself: each statement has a deadline, and raises our own errors."""
 
 import asyncio
 import os
@@ -24,7 +24,7 @@ _END_MAX_S: Final = 5.0
 
 
 class Refused(Exception):
-    """The server's refusal of a statement, with a code that the caller had asked to be told. The session is well."""
+    """The server's refusal of a statement, with a code that the caller asked to be told. The session is in order."""
 
     def __init__(self, code: int, text: object) -> None:
         super().__init__(text)
@@ -33,7 +33,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a statement gave. `matched`: rows found or written; `last_id`: what LAST_INSERT_ID was set to."""
+    """A statement's result. `matched`: rows found or written; `last_id`: the value that LAST_INSERT_ID was set to."""
 
     rows: tuple[tuple[Any, ...], ...]
     matched: int
@@ -90,7 +90,7 @@ class Session:
             raise
 
     async def rollback(self, timeout_s: float) -> None:
-        """End the transaction that the statements since the last one have made, of a session without autocommit."""
+        """Roll back the current transaction of a session without autocommit."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self.connection.rollback()
@@ -105,13 +105,13 @@ class Session:
             raise
 
     async def ping(self, timeout_s: float) -> bool:
-        """Whether the session lives on the server. Raises when there is no answer in time; then one may ask again.
+        """Return whether the session lives on the server. Raises if there is no answer in time; then ask again.
 
         (`run` would have to give the connection up: the answer could still come.)
         """
         deadline = time.monotonic() + timeout_s
         if self._ping is not None:
-            await self._pong(deadline)  # an answer to that says nothing of now
+            await self._pong(deadline)  # an answer to an earlier ping says nothing of now
         if self.open:
             self._ping = asyncio.ensure_future(self.connection.exec_driver_sql("DO 0"))
             await self._pong(deadline)
@@ -119,7 +119,7 @@ class Session:
 
     @property
     def in_step(self) -> bool:
-        """Whether no answer is outstanding, so that `run` may be used."""
+        """True if no answer is outstanding, so that `run` may be used."""
         return self.open and self._ping is None
 
     async def _pong(self, deadline: float) -> None:
@@ -139,11 +139,11 @@ class Session:
             await self._pong(time.monotonic() + timeout_s)
 
     def cut(self) -> None:
-        """Have whoever uses it see its end."""
+        """Close the socket, so that a statement under way ends with an error."""
         self._driver.close()
 
     async def end(self) -> None:
-        """Close the connection, without a word; the server rolls back what was not committed."""
+        """Close the connection without a farewell; the server rolls back whatever was not committed."""
         if self.open:
             self.open = False
             self.cut()
@@ -155,7 +155,7 @@ class Session:
             ping.cancel()
             await asyncio.wait({ping}, timeout=_END_MAX_S)
             _ = not ping.done() or ping.cancelled() or ping.exception()
-        # One after the other, whatever the first one says: the pool has to learn of it.
+        # Both, even if the first one fails: the pool has to learn of it.
         for tell_pool in (self.connection.invalidate, self.connection.close):
             # The socket is cut already; a driver that waits for it all the same must not keep the caller for ever.
             with suppress(SQLAlchemyError, OSError, TimeoutError):
@@ -164,18 +164,18 @@ class Session:
 
 
 def late(timeout_s: float | None) -> str:
-    """What is said of a server that says nothing."""
+    """Return the text for a server that does not answer in time."""
     return "it does not answer" if timeout_s is None else f"it did not answer within {timeout_s:.2g} s"
 
 
 def code_of(error: BaseException) -> int | None:
-    """The server's or the driver's number for an error."""
+    """Return the server's or the driver's number for an error."""
     cause = getattr(error, "orig", error)
     return cause.args[0] if cause.args and isinstance(cause.args[0], int) else None
 
 
 def text_of(why: object) -> str:
-    """What an error says: never the statement, of which nobody knows what is in it."""
+    """Return an error's text, but never the statement, which may contain anything."""
     if isinstance(why, DBAPIError):
         why = why.orig
     if isinstance(why, DriverError) and isinstance(why.__cause__, OSError):
