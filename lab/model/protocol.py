@@ -75,14 +75,18 @@ class Scope(NamedTuple):
     def __str__(self) -> str:
         faults = f"{self.faults} fault{'s' * (self.faults != 1)}"
         units = f"{self.units} unit{'s' * (self.units != 1)}"
-        return f"{self.instances} instances, {self.buyers} buyers who ask up to {self.asks} times, {units}, {faults}"
+        buyers = "1 buyer who asks" if self.buyers == 1 else f"{self.buyers} buyers who ask"
+        return f"{self.instances} instances, {buyers} up to {self.asks} times, {units}, {faults}"
 
 
 # The scopes in which the whole protocol is explored, and the smallest one in which a mechanism is missed.
 SCOPES: Final = (Scope(), Scope(units=2), Scope(instances=3, asks=1), Scope(faults=2))
 SMALLEST: Final[dict[Mechanism, Scope]] = {
     Mechanism.TOKENS: Scope(units=2),
-    Mechanism.FENCE_AT_READ: Scope(faults=2),
+    Mechanism.FENCE_AT_READ: Scope(buyers=1, faults=2),
+    Mechanism.FENCE_AT_WRITE: Scope(buyers=1),
+    Mechanism.KEYS: Scope(buyers=1),
+    Mechanism.SETTLE: Scope(buyers=1),
 }
 
 

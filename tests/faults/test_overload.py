@@ -409,7 +409,7 @@ def test_a_port_for_the_operator(etcd: EtcdMember, valkey: Valkey) -> None:
             assert httpx.get(f"{url}/stock").status_code == 200
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_readers_do_not_stop_the_sale(etcd: EtcdMember, valkey: Valkey) -> None:
     """However fast a crowd of readers asks, each buyer is served in time, and readers get 503."""
     items = [f"item-{number}" for number in range(300)]
@@ -444,7 +444,8 @@ def test_readers_do_not_stop_the_sale(etcd: EtcdMember, valkey: Valkey) -> None:
             told = json.loads(crowd.last_lines(1))
     assert told["/stock 200"] > 0
     assert told["/stock 503"] > 0
-    assert {what.rpartition(" ")[2] for what in told} <= {"200", "404", "503", "dropped"}
+    # 408 and a lost connection: the crowd itself was too slow to send what it asks.
+    assert {what.rpartition(" ")[2] for what in told} <= {"200", "404", "503", "dropped", "408", "lost"}
 
 
 def connect(instance: Instance) -> socket.socket:

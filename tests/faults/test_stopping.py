@@ -116,10 +116,8 @@ def _answers(port: int) -> bool:
         return False
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "balancer", [pytest.param(haproxy, marks=pytest.mark.exhaustive), nginx]
-)  # see test_cluster.py
+@pytest.mark.exhaustive  # test_cluster.py does it with HAProxy, too
+@pytest.mark.parametrize("balancer", [haproxy, nginx])
 async def test_a_rolling_restart_behind_a_balancer_refuses_nobody(
     etcd: EtcdMember, valkey: Valkey, balancer: Balancer
 ) -> None:

@@ -46,7 +46,7 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(installed)
 
 
-@pytest.fixture(params=[Valkey, MariaDB])
+@pytest.fixture(params=[Valkey, pytest.param(MariaDB, marks=pytest.mark.exhaustive)])
 def store(request: pytest.FixtureRequest) -> Iterator[str]:
     """Start a store."""
     with optional(request.param) as server:
