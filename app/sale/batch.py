@@ -81,7 +81,7 @@ def _answer(  # noqa: PLR0911 - a case each
         return Answer(outcome, record.quantity if record else settled.quantity, order_id, True, record, decision.refund)
     if decision.repeats is not None:
         first = earlier[decision.repeats]
-        return first if isinstance(first, Exception) else first._replace(replayed=True)
+        return first if isinstance(first, Exception) else first._replace(replayed=decision.outcome is None)
     if decision.error is not None:
         return decision.error
     assert decision.outcome is not None  # noqa: S101 - for the type checker

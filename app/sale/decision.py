@@ -28,6 +28,7 @@ from app.sale.commands import (
     key_of,
 )
 from app.stock import (
+    ERASED,
     NO_UNITS,
     EventKind,
     OrderChange,
@@ -47,7 +48,8 @@ class Decision:
     """The decision on a command.
 
     It is one of these: a new decision (`outcome`); the repeat of a command that was settled before (`settled`);
-    the repeat of an earlier one of the same batch (`repeats`, its index); `error` if no decision is possible.
+    the repeat of an earlier one of the same batch (`repeats`, its index; with `outcome` of another request, whose hold
+    is shown to its buyer); `error` if no decision is possible.
     `begins`: the new order, if it begins with a record; `record`: the order that it is about, as it stands
     then; `refund`: the payment to give back.
     """
@@ -142,7 +144,7 @@ def decide(
             if isinstance(command, Purchase):
                 decision = now.buy(command, closed[index] if closed else None)
             elif isinstance(command, Hold):
-                decision = now.hold(command, closed[index] if closed else None)
+                decision = now.hold(command, closed[index] if closed else None, index)
             elif isinstance(command, Expire):
                 decision = Decision(ExpiryOutcome.MORE if snapshot.more_due else ExpiryOutcome.DONE)
             else:
@@ -159,8 +161,8 @@ class _Now:
     """The item as it stands in the middle of a batch."""
 
     __slots__ = (
-        *("_batch_id", "_limit", "_token", "_windows", "at_ms", "bought", "changes", "left", "open", "payments"),
-        *("records", "snapshot"),
+        *("_batch_id", "_limit", "_token", "_windows", "at_ms", "begun", "bought", "changes", "left", "open"),
+        *("payments", "records", "snapshot"),
     )
 
     def __init__(self, snapshot: Snapshot, limit: int, windows: Windows, token: int, batch_id: str) -> None:
@@ -169,6 +171,7 @@ class _Now:
         self.bought = dict(snapshot.bought)
         self.records = dict(snapshot.records)
         self.open = dict(snapshot.open)
+        self.begun: dict[str, int] = {}  # by buyer, the command of this batch that began their last hold
         self.payments = dict(snapshot.payments)
         self.changes: list[OrderChange] = []
         self.at_ms = snapshot.now_ms
@@ -198,10 +201,13 @@ class _Now:
             self.bought[wish.buyer] = had + wish.quantity
         return SELL if wish.request_id is None else Decision(Outcome.SOLD, begins=self._begin(wish, OrderState.SOLD))
 
-    def hold(self, wish: Hold, closed: Outcome | None) -> Decision:
+    def hold(self, wish: Hold, closed: Outcome | None, index: int) -> Decision:
         """Hold units; a buyer who can't have them and has a hold already is shown that."""
         found = self.buy(Purchase(wish.quantity, wish.sku, wish.buyer), closed)
         if found is not SELL:
+            if wish.buyer in self.begun:
+                # No key remembers this answer, as the hold has no number yet; the next try will find the hold.
+                return Decision(HoldOutcome.HELD, repeats=self.begun[wish.buyer])
             own = self.records.get(self.open.get(wish.buyer, "")) if wish.buyer else None
             if own is not None and own.state is OrderState.HELD:
                 return Decision(HoldOutcome.HELD, record=own)
@@ -216,6 +222,8 @@ class _Now:
             price=windows.price,
             currency=windows.currency,
         )
+        if wish.buyer is not None:
+            self.begun[wish.buyer] = index
         return Decision(HoldOutcome.HELD, begins=record)
 
     def _begin(self, wish: Purchase | Hold, state: OrderState, **more: Any) -> Record:
@@ -235,9 +243,9 @@ class _Now:
     def again(self, command: Command, settled: Settled) -> Decision:
         """Answer a settled command once more, with its order as it stands."""
         number = settled.order_id.split("~")[1] if settled.order_id else getattr(command, "number", "")
-        owed = settled.outcome in (ConfirmOutcome.DUPLICATE_PAYMENT, ConfirmOutcome.REFUND_DUE)
-        refund = command.payment_ref if isinstance(command, Confirm) and owed else None
-        return Decision(settled=settled, record=self.records.get(number), refund=refund)
+        order = self.records.get(number)
+        refund = _owed(order, command.payment_ref) if order is not None and isinstance(command, Confirm) else None
+        return Decision(settled=settled, record=order, refund=refund)
 
     def change(self, command: OrderCommand) -> Decision:
         """Change an order."""
@@ -261,43 +269,54 @@ class _Now:
         owner = self.payments.get(ref)
         if owner is not None and owner != order.number:
             return Decision(outcome.PAYMENT_REF_IN_USE, record=order)
-        if owner is not None:  # this notice has come before
-            if ref == order.payment_ref:
-                return Decision(outcome.ALREADY_CONFIRMED, record=order)
-            return Decision(_not_needed(order), record=order, refund=ref)
-        if order.state in (OrderState.CONFIRMED, OrderState.REFUNDED, OrderState.CANCELLED):
-            return self._owe(order, paid)
-        if mismatch := _mismatch(order, paid):
+        if ref == order.payment_ref:
+            return Decision(outcome.ALREADY_CONFIRMED, record=order)
+        if ref in (*order.refunds_due, *order.refunded):  # this notice has come before
+            return Decision(_not_needed(order), record=order, refund=_owed(order, ref))
+        payment = ref if owner is None else None  # else the order has it already, as one of a wrong amount
+        mismatch = _mismatch(order, paid)
+        if order.state not in (OrderState.HELD, OrderState.EXPIRED) or (mismatch and order.state is OrderState.EXPIRED):
+            return self._decline(order, paid, payment)
+        if mismatch:
             last = order.steps[-1]
             if (last.kind, dict(last.facts)) != (EventKind.AMOUNT_MISMATCH, mismatch):
-                order = self._write(order, EventKind.AMOUNT_MISMATCH, facts=mismatch)
+                order = self._write(order, EventKind.AMOUNT_MISMATCH, payment=payment, facts=mismatch)
             return Decision(outcome.AMOUNT_MISMATCH, record=order)
         facts: dict[str, Any] = {"payment_ref": ref} | ({"amount": paid.amount} if paid.amount is not None else {})
         bought, units = 0, Units(held=-order.quantity, lucky=order.quantity)
         if order.state is OrderState.EXPIRED:
             had = self.bought.get(order.buyer, 0) if order.buyer else 0
-            over = self._limit and order.buyer and had + order.quantity > self._limit
+            limited = self._limit and order.buyer and order.buyer != ERASED  # those names share one count
+            over = limited and had + order.quantity > self._limit
             if self.left < order.quantity or over:
-                return self._owe(order, paid)
+                return self._decline(order, paid, payment)
             self.left -= order.quantity
             bought, units = order.quantity, Units(stock=-order.quantity, lucky=order.quantity)
             facts["late"] = True
         self._close(order)
         done: dict[str, Any] = {"state": OrderState.CONFIRMED, "payment_ref": ref, "amount": paid.amount}
-        order = self._write(order, EventKind.CONFIRMED, units, bought=bought, payment=ref, facts=facts, **done)
-        return Decision(outcome.CONFIRMED, record=order)
+        order = self._write(order, EventKind.CONFIRMED, units, bought=bought, payment=payment, facts=facts, **done)
+        return Decision(outcome.CONFIRMED, record=self._owe_wrong_payments(order))
 
-    def _owe(self, order: Record, paid: Confirm) -> Decision:
-        """Note a payment that has to be given back."""
-        ref, outcome = paid.payment_ref, _not_needed(order)
-        facts: dict[str, Any] = {"payment_ref": ref, "why": str(outcome)}
-        if paid.amount is not None:
-            facts["amount"] = paid.amount
+    def _decline(self, order: Record, paid: Confirm, payment: str | None) -> Decision:
+        order = self._owe(order, paid.payment_ref, paid.amount, payment)
+        return Decision(_not_needed(order), record=order, refund=paid.payment_ref)
+
+    def _owe(self, order: Record, ref: str, amount: int | None, payment: str | None = None) -> Record:
+        """Note a payment that has to be given back; `payment`: its name, if it belongs to no order yet."""
+        facts: dict[str, Any] = {"payment_ref": ref, "why": str(_not_needed(order))}
+        if amount is not None:
+            facts["amount"] = amount
         if order.payment_ref is not None:
             facts["keep"] = order.payment_ref
         due = (*order.refunds_due, ref)
-        order = self._write(order, EventKind.REFUND_DUE, payment=ref, facts=facts, refunds_due=due)
-        return Decision(outcome, record=order, refund=ref)
+        return self._write(order, EventKind.REFUND_DUE, payment=payment, facts=facts, refunds_due=due)
+
+    def _owe_wrong_payments(self, order: Record) -> Record:
+        """Give back what was paid of another amount than the price: the order does not wait for money any more."""
+        for ref, amount in order.wrong_payments.items():
+            order = self._owe(order, ref, amount)
+        return order
 
     def _extend(self, order: Record) -> Decision:
         if order.state is not OrderState.HELD:
@@ -326,7 +345,7 @@ class _Now:
     def _refund(self, order: Record, given: Refund) -> Decision:
         outcome, ref = RefundOutcome, given.payment_ref
         facts: dict[str, Any] = {"by": given.by} if given.by else {}
-        owed = tuple(one for one in order.refunds_due if ref in (None, one))
+        owed = tuple(one for one in (*order.refunds_due, *order.wrong_payments) if ref in (None, one))
         of_order = order.state in (OrderState.SOLD, OrderState.CONFIRMED) and ref in (None, order.payment_ref)
         if owed and (ref is not None or not of_order):
             due = tuple(one for one in order.refunds_due if one not in owed)
@@ -354,7 +373,8 @@ class _Now:
         self.left += order.quantity
         self._close(order)
         units = Units(stock=order.quantity, held=-order.quantity)
-        return self._write(order, kind, units, bought=-order.quantity, facts=facts, state=state)
+        order = self._write(order, kind, units, bought=-order.quantity, facts=facts, state=state)
+        return self._owe_wrong_payments(order)
 
     def _close(self, order: Record) -> None:
         if order.buyer and self.open.get(order.buyer) == order.number:
@@ -388,6 +408,11 @@ _LOST: Final = Decision(ExtendOutcome.NOT_FOUND)
 def _not_needed(order: Record) -> ConfirmOutcome:
     """Return the outcome for a payment that has to be given back."""
     return ConfirmOutcome.DUPLICATE_PAYMENT if order.payment_ref is not None else ConfirmOutcome.REFUND_DUE
+
+
+def _owed(order: Record, ref: str) -> str | None:
+    """Return a payment if it is still to be given back."""
+    return ref if ref in order.refunds_due else None
 
 
 def _mismatch(order: Record, paid: Confirm) -> dict[str, Any] | None:

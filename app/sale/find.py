@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator
 from typing import Final, Literal, NamedTuple
 
-from app.stock import EventKind, Order, OrderState, StockStore
+from app.stock import Order, OrderState, StockStore
 
 ATTENTION: Final = "attention"
 WantedState = OrderState | Literal["attention"]
@@ -47,16 +47,8 @@ class Found(NamedTuple):
 
 
 def needs_attention(order: Order) -> bool:
-    """Return whether money is owed, or a wrong amount was paid and no operator has closed the order since."""
-    record = order.record
-    if record is None:
-        return False
-    if record.refunds_due:
-        return True
-    if record.state in (OrderState.CONFIRMED, OrderState.REFUNDED):
-        return False
-    mismatch = any(step.kind is EventKind.AMOUNT_MISMATCH for step in record.steps)
-    return mismatch and "by" not in record.steps[-1].facts
+    """Return whether money is owed, or a wrong amount was paid."""
+    return order.record is not None and bool(order.record.refunds_due or order.record.wrong_payments)
 
 
 async def find(

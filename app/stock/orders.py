@@ -109,6 +109,13 @@ class Record(NamedTuple):
         return Units(stock=-self.quantity, lucky=self.quantity)
 
     @property
+    def wrong_payments(self) -> dict[str, Any]:
+        """The amounts of the payments of another amount than the price that are neither taken nor to be given back."""
+        settled = {self.payment_ref, *self.refunds_due, *self.refunded}
+        wrong = [step.facts for step in self.steps if step.kind is EventKind.AMOUNT_MISMATCH]
+        return {one["payment_ref"]: one["amount"] for one in wrong if one["payment_ref"] not in settled}
+
+    @property
     def to_pay(self) -> int | None:
         """The amount of the whole order, None if it has no price."""
         return None if self.price is None else self.price * self.quantity

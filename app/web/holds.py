@@ -32,7 +32,7 @@ from app.sale import (
     HoldOutcome,
     OrderCommand,
 )
-from app.stock import CURRENCY_PATTERN, DEFAULT_SKU, SKU_PATTERN, EventKind, Order, OrderState, Record
+from app.stock import CURRENCY_PATTERN, DEFAULT_SKU, SKU_PATTERN, Order, OrderState, Record
 from app.web import problems, purchase, request_ids
 from app.web.identity import BUYER_MAX, BUYER_PATTERN, is_buyer
 from app.web.problems import invalid_field, responses
@@ -129,7 +129,7 @@ def view(
         "currency": record and record.currency,
         "to_pay": record and record.to_pay,
         "payment_ref": record and record.payment_ref,
-        "amount_mismatch": record is not None and any(step.kind is EventKind.AMOUNT_MISMATCH for step in record.steps),
+        "amount_mismatch": record is not None and bool(record.wrong_payments),
         "refund": answer and answer.refund,
         "refunds_due": record.refunds_due if record is not None else (),
         "replayed": answer is not None and answer.replayed,

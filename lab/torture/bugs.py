@@ -430,7 +430,8 @@ def _keeps_cancelled_units() -> None:
         found = release(self, order, kind, state, facts)
         if kind is EventKind.CANCELLED:
             self.left -= order.quantity
-            self.changes[-1] = self.changes[-1]._replace(units=Units(held=-order.quantity))
+            at = max(n for n, one in enumerate(self.changes) if one.step.kind is kind)
+            self.changes[at] = self.changes[at]._replace(units=Units(held=-order.quantity))
         return found
 
     decision._Now._release = patched  # type: ignore[method-assign]
@@ -439,10 +440,15 @@ def _keeps_cancelled_units() -> None:
 def _forgets_what_is_owed() -> None:
     """A payment that can't be used is answered, and not noted."""
 
-    def patched(self: decision._Now, order: Any, paid: Any) -> Decision:
+    def patched(self: decision._Now, order: Any, paid: Any, payment: Any) -> Decision:
         return Decision(decision._not_needed(order), record=order, refund=paid.payment_ref)
 
-    decision._Now._owe = patched  # type: ignore[method-assign]
+    decision._Now._decline = patched  # type: ignore[method-assign]
+
+
+def _keeps_wrong_amounts() -> None:
+    """Nobody gives a payment of another amount back when the order waits for no money any more."""
+    decision._Now._owe_wrong_payments = lambda self, order: order  # type: ignore[method-assign]
 
 
 def _expires_what_is_paid() -> None:
@@ -479,10 +485,10 @@ def _shows_anothers_hold() -> None:
     """A buyer who can't have the units is shown the hold of somebody else."""
     hold = decision._Now.hold
 
-    def patched(self: decision._Now, wish: Any, closed: Any) -> Decision:
-        found = hold(self, wish, closed)
+    def patched(self: decision._Now, wish: Any, closed: Any, index: int) -> Decision:
+        found = hold(self, wish, closed, index)
         other = next((one for one in self.records.values() if one.state is OrderState.HELD), None)
-        refused = found.begins is None and found.record is None and found.error is None
+        refused = (found.begins, found.record, found.error, found.repeats) == (None,) * 4
         return Decision(HoldOutcome.HELD, record=other) if refused and other is not None else found
 
     decision._Now.hold = patched  # type: ignore[method-assign]
@@ -492,8 +498,8 @@ def _no_mercy() -> None:
     """A hold's units go back at the deadline that the buyer is told, less half a second."""
     hold = decision._Now.hold
 
-    def patched(self: decision._Now, wish: Any, closed: Any) -> Decision:
-        found = hold(self, wish, closed)
+    def patched(self: decision._Now, wish: Any, closed: Any, index: int) -> Decision:
+        found = hold(self, wish, closed, index)
         early = found.begins and found.begins._replace(due_ms=found.begins.pay_by_ms - 500)
         return replace(found, begins=early) if early else found
 
@@ -649,6 +655,7 @@ BUGS: Final[dict[str, Bug]] = {
     "pays-twice": _bug(_pays_twice, "lost-commit"),
     "keeps-cancelled-units": _bug(_keeps_cancelled_units, "lost-commit"),
     "forgets-what-is-owed": _bug(_forgets_what_is_owed, "lost-commit"),
+    "keeps-wrong-amounts": _bug(_keeps_wrong_amounts, "lost-commit"),
     "expires-what-is-paid": _bug(_expires_what_is_paid, "lost-commit"),
     "pays-for-many": _bug(_pays_for_many, "lost-commit"),
     "shows-anothers-hold": _bug(_shows_anothers_hold, "lost-commit"),

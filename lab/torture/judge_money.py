@@ -31,7 +31,7 @@ _STEPS: Final[Mapping[tuple[str, str], str]] = {
     ("confirmed", "refunded"): "refunded",
     **{(state, "amount_mismatch"): state for state in ("held", "expired")},
     **{(state, "refund_due"): state for state in ("confirmed", "expired", "cancelled", "refunded")},
-    **{(state, "refunded"): state for state in ("expired", "cancelled", "refunded")},  # of what was owed
+    **{(state, "refunded"): state for state in ("held", "expired", "cancelled", "refunded")},  # of what was owed
 }
 # The amounts that an event adds to the units left, held and sold, for each unit of its order.
 _UNITS: Final[Mapping[tuple[str, str], tuple[int, int, int]]] = {
@@ -287,12 +287,22 @@ def payments_kept(money: Money) -> Iterator[str]:
         if call.verb == "confirm" and call.outcome == "duplicate_payment" and call.keeps in (None, call.payment):
             yield f"{_name(call)}: told to give it back for {call.keeps}"
     yield from _given_back(money)
+    yield from _kept_for_nothing(money)
     for entry in money.end.journal:
         paid, price = entry.facts.get("amount"), prices[entry.sku] * entry.quantity
         if entry.kind == CONFIRMED and paid is not None and paid != price:
             yield f"{entry.order} is paid with {paid}, and costs {price}"
         if entry.kind == "amount_mismatch" and paid == price:
             yield f"{entry.order} costs {price}, and {paid} was refused"
+
+
+def _kept_for_nothing(money: Money) -> Iterator[str]:
+    """A payment of a wrong amount is owed as soon as its order waits for no money any more."""
+    for order, entries in money.of.items():
+        if any(one.kind in ("confirmed", "expired", "cancelled") for one in entries):
+            for ref in [one.facts["payment_ref"] for one in entries if one.kind == "amount_mismatch"]:
+                if all(place != order for place, _ in money.places.get(ref, ())):
+                    yield f"payment {ref} has a wrong amount, and {order} keeps it without need"
 
 
 def _given_back(money: Money) -> Iterator[str]:
@@ -371,7 +381,8 @@ class _First:
         states: dict[str, str] = {}
         for n, one in enumerate(self._entries, 1):
             state = states.get(one.order, "")
-            if one.kind == REFUND_DUE and state == "expired" and self._low[n] >= one.quantity:
+            right = one.facts.get("amount") in (None, self._flow.price * one.quantity)
+            if one.kind == REFUND_DUE and right and state == "expired" and self._low[n] >= one.quantity:
                 had = self._most(one.buyer or "", n - 1, n)
                 if not self._flow.item.limit or had + one.quantity <= self._flow.item.limit:
                     yield f"{one.order}: a late payment is given back, and {self._low[n]} units were left"

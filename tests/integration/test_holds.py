@@ -375,6 +375,28 @@ async def test_the_amount(one: Any) -> None:
     assert await units(one) == (3, 0, 2)
 
 
+async def test_a_wrong_amount_is_given_back(one: Any) -> None:
+    """It is owed once its order waits for no money any more, given back once, and belongs to no other order."""
+    await one.set_stock("default", 9, terms={"price": 499, "currency": "EUR"})
+    paid, cancelled, settled, other = [await hold(one, buyer) for buyer in ("ann", "bob", "cy", "dee")]
+    for held, ref in ((paid, "p1"), (cancelled, "p2"), (settled, "p3")):
+        assert (await confirm(one, held, ref, amount=100)).outcome == "amount_mismatch"
+        assert (await confirm(one, other, ref, amount=499)).outcome == "payment_ref_in_use"
+    answer = await confirm(one, paid, "right", amount=499)
+    assert (answer.outcome, answer.record.refunds_due) == ("confirmed", ("p1",))
+    assert (await confirm(one, paid, "p1", amount=100)).refund == "p1"
+    answer = await one.buy(Cancel(*about(cancelled)))
+    assert (answer.outcome, answer.record.refunds_due) == ("cancelled", ("p2",))
+    for held, ref in ((paid, "p1"), (cancelled, "p2"), (settled, "p3")):
+        answer = await one.buy(Refund(*about(held), restock=False, payment_ref=ref))
+        assert (answer.outcome, answer.record.refunds_due) == ("refunded", ())
+        answer = await confirm(one, held, ref, amount=100)
+        assert (answer.refund, answer.record.refunds_due) == (None, ())  # else the shop would give it back once more
+    assert (await confirm(one, settled, "late", amount=499)).outcome == "confirmed"
+    assert await kinds(one, paid) == ["held", "amount_mismatch", "confirmed", "refund_due", "refunded"]
+    assert await kinds(one, settled) == ["held", "amount_mismatch", "refunded", "confirmed"]
+
+
 async def test_orders_of_nobody(one: Any) -> None:
     """An order's number without its secret is no order; an order that was sold at once waits for no payment."""
     await one.set_stock("default", 2)

@@ -114,12 +114,20 @@ async def test_what_needs_an_operator(http: httpx.AsyncClient) -> None:
     assert [one["id"] for one in await find(http, state="attention")] == [wrong, twice]
     answer = (await http.post(f"/orders/{number_of(wrong)}/cancel")).json()
     assert answer == {"outcome": "cancelled", "order": wrong, "state": "cancelled"}
+    back = await http.post(f"/orders/{number_of(wrong)}/refund", json={"restock": False})
+    assert (back.json()["outcome"], back.json()["state"]) == ("refunded", "cancelled")
     back = await http.post(f"/orders/{number_of(twice)}/refund", json={"restock": False, "payment_ref": "p3"})
     assert (back.json()["outcome"], back.json()["state"]) == ("refunded", "confirmed")
     assert await find(http, state="attention") == []
     life = (await http.get(f"/orders/{number_of(wrong)}/history")).json()
-    assert [step["kind"] for step in life["steps"]] == ["held", "amount_mismatch", "cancelled"]
-    assert life["steps"][-1]["facts"] == {"by": "operator"}
+    assert [step["kind"] for step in life["steps"]] == [
+        "held",
+        "amount_mismatch",
+        "cancelled",
+        "refund_due",
+        "refunded",
+    ]
+    assert life["steps"][2]["facts"] == {"by": "operator"}
     assert all(step["token"].isdigit() and step["batch"] for step in life["steps"])
     assert (await http.post("/orders/default~1-1/cancel")).json()["outcome"] == "not_found"
     assert (await http.get("/orders/default~1-1/history")).status_code == 404

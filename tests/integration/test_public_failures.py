@@ -110,6 +110,15 @@ async def test_many_tabs_of_one_buyer(two: tuple[Any, Any], keyed: bool) -> None
     assert (left, held + lucky) == (98, 2)
 
 
+async def test_a_double_press_is_shown_its_own_hold(two: tuple[Any, Any]) -> None:
+    """Both presses are told of the one hold that the buyer may have, in one batch or in two."""
+    await two[0].set_stock("default", 100, terms={"limit_per_buyer": 1})
+    for n in range(20):
+        first, second = await asyncio.gather(*(two[0].buy(Hold(1, "default", f"buyer {n}")) for _ in range(2)))
+        assert (first.outcome, second.outcome) == ("held", "held")
+        assert (first.order_id, second.replayed) == (second.order_id, False)
+
+
 async def test_clicks_of_one_take_nothing_from_others(two: tuple[Any, Any]) -> None:
     """A buyer who presses a hundred times, and may have one unit, leaves the others theirs."""
     await two[0].set_stock("default", 30, terms={"limit_per_buyer": 1})

@@ -82,7 +82,8 @@ def test_a_batch(stock: int, there: list[Record], wishes: list[Any], limit: int)
         assert after.state == before.state or after.state in NEXT[before.state]
         assert sum(change.units) == 0
         if change.payment is not None:
-            assert owners.setdefault(change.payment, after.number) == after.number
+            assert change.payment not in owners
+            owners[change.payment] = after.number
         assert set(after.refunds_due).isdisjoint({after.payment_ref})
         left, held, lucky = left + change.units.stock, held + change.units.held, lucky + change.units.lucky
         now[after.number] = after
@@ -93,6 +94,7 @@ def test_a_batch(stock: int, there: list[Record], wishes: list[Any], limit: int)
     left -= gained.total()
     assert left >= 0
     assert held == sum(one.quantity for one in now.values() if one.state is OrderState.HELD)
+    assert not any(one.wrong_payments for one in now.values() if one.state is not OrderState.HELD)
     # Refunded units that were not restocked count as sold.
     assert lucky >= sum(one.quantity for one in now.values() if one.state in (OrderState.SOLD, OrderState.CONFIRMED))
     for buyer in ("ann", "bob"):
