@@ -275,8 +275,11 @@ class Connection(asyncio.Protocol):
 
     def _is_hold(self) -> bool:
         """Return whether it is a hold, or a change of one, whose body is small and will come."""
-        if not self._url.startswith(_HOLDS) or not holds.is_route(
-            self._parser.get_method().decode(), self._url.decode("latin-1")
+        # An id may be escaped: Java writes %7E for ~. Few do, so the application reads them.
+        if (
+            not self._url.startswith(_HOLDS)
+            or b"%" in self._url
+            or not holds.is_route(self._parser.get_method().decode(), self._url.decode("latin-1"))
         ):
             return False
         headers = dict(self._headers)

@@ -105,7 +105,7 @@ def stripe(secret: str) -> Read:
     def read(body: bytes, headers: Mapping[str, str]) -> Callback | None:
         try:
             WebhookSignature.verify_header(body.decode(), headers.get("stripe-signature"), secret, 300)
-        except (SignatureVerificationError, ValueError) as error:
+        except (SignatureVerificationError, ValueError, TypeError) as error:  # of one that isn't ASCII
             raise NotSignedError(str(error)) from None
         return _of_stripe(json.loads(body))
 

@@ -1,9 +1,42 @@
 """A buyer's name is removed from any store, and the numbers stay."""
 
+import asyncio
+
+import pytest
+
+from app.errors import KeyReused
+from app.sale import Hold, Purchase
 from app.stock import ERASED
-from lab.servers import EtcdMember, MariaDB
+from lab.servers import EtcdMember, MariaDB, Valkey
 from tests.harness.servers import ask, optional
 from tests.harness.shop import buy, shop
+
+
+async def test_two_names_at_once(etcd: EtcdMember, valkey: Valkey) -> None:
+    """Operators who erase different buyers of an item at the same time erase both."""
+    async with shop(etcd.endpoint, valkey.url) as sale:
+        await sale.set_stock("default", 99)
+        names = ["ann", "bob", "cy"]
+        for name in names:
+            await sale.buy(Purchase(1, "default", name))
+            await sale.buy(Hold(1, "default", name))
+        assert await asyncio.gather(*(sale.erase("default", name) for name in names)) == [2, 2, 2]
+        orders = await sale.orders("default")
+        assert {order.buyer for order in orders} == {ERASED}
+        assert {order.record.buyer for order in orders if order.record} == {ERASED}
+        assert (await sale.audit("default")).violations == []
+
+
+async def test_a_remembered_refusal(etcd: EtcdMember, valkey: Valkey) -> None:
+    """A later request with a buyer's key is refused, whatever it was told: the name that it was about is gone."""
+    async with shop(etcd.endpoint, valkey.url) as sale:
+        await sale.set_stock("default", 5, terms={"limit_per_buyer": 1})
+        first, second = [Purchase(1, "default", "ann", key) for key in ("k1", "k2")]
+        assert [str((await sale.buy(one)).outcome) for one in (first, second)] == ["sold", "limit_reached"]
+        await sale.erase("default", "ann")
+        for one in (first, second):
+            with pytest.raises(KeyReused):
+                await sale.buy(one)
 
 
 async def test_in_mysql(etcd: EtcdMember) -> None:

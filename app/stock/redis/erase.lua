@@ -4,10 +4,10 @@
 --
 -- KEYS: of the item, its log, the copy
 -- Request: buyer, forms (the name in JSON), step ("look", "copy", "end"); to copy: after (the last entry that was copied, ""
--- for the first), count; at the end, too: source, token, generation, numbers and keys (what the earlier calls have found),
--- by, what
--- Returns {"ok", whether the name is there, generation}, or {"ok", last entry, number of entries, numbers and keys of those
--- with the name}, or {reason, ...}.
+-- for the first), count; at the end, too: source, token, generation, erasures, numbers and keys (what the earlier calls have
+-- found), by, what
+-- Returns {"ok", whether the name is there, generation, how many were erased before}, or {"ok", last entry, number of
+-- entries, numbers and keys of those with the name}, or {reason, ...}.
 
 local key, copy, buyer = keys_of_next_item(), KEYS[14], request.buyer
 local ERASED = "erased"
@@ -27,7 +27,8 @@ local function refusals()
   for _, name in ipairs({key.refused, key.refused_before}) do
     local all = redis.call("HGETALL", name)
     for i = 1, #all, 2 do
-      if without(all[i + 1]) then found[#found + 1] = {name, all[i]} end
+      local changed = without(all[i + 1])
+      if changed then found[#found + 1] = {name, all[i], changed} end
     end
   end
   return found
@@ -37,7 +38,7 @@ local fence = read_fence(key.fence)
 if odd(fence) then return {"corrupt", key.fence} end
 if request.step == "look" then
   local there = redis.call("HEXISTS", key.buyers, buyer) + redis.call("HEXISTS", key.holders, buyer) + #refusals()
-  return {"ok", there, fence.generation or ""}
+  return {"ok", there, fence.generation or "", redis.call("HGET", key.fence, "erasures") or "0"}
 end
 
 local last, copied, numbers, names = request.after, 0, request.numbers or {}, request.keys or {}
@@ -69,6 +70,8 @@ if refusal then return refusal end
 local may_not = forbidden(key)
 if may_not then return {"forbidden", may_not} end
 if (fence.generation or "") ~= request.generation then return {"changed", "generation"} end
+-- The copy has the names that others have erased meanwhile.
+if (redis.call("HGET", key.fence, "erasures") or "0") ~= request.erasures then return {"changed", "erasures"} end
 copy_entries()
 local first = redis.call("XRANGE", key.orders, "-", "+", "COUNT", 1)[1]
 if first then redis.call("XTRIM", copy, "MINID", "=", first[1]) end  -- as the stream was meanwhile
@@ -91,7 +94,7 @@ for _, name in ipairs(names) do
   local changed = settled and without(settled)
   if changed then redis.call("HSET", key.settled, name, changed) end
 end
-for _, one in ipairs(refusals()) do redis.call("HDEL", one[1], one[2]) end
+for _, one in ipairs(refusals()) do redis.call("HSET", one[1], one[2], one[3]) end
 local units = redis.call("HGET", key.buyers, buyer)
 if units then
   redis.call("HDEL", key.buyers, buyer)
@@ -101,4 +104,5 @@ redis.call("HDEL", key.holders, buyer)
 -- A batch that is prepared may have the name.
 redis.call("HSET", key.fence, "source", request.source, "token", request.token)
 redis.call("HDEL", key.fence, "prepared")
+redis.call("HINCRBY", key.fence, "erasures", 1)
 return {"ok", last, copied, numbers, names}
