@@ -255,6 +255,7 @@ class MemoryStockStore(StockStore):
         generations = [generation for generation, _ in self._watermark(sku).positions]
         item, before = self._item(sku), self._item(sku).generation
         item.generation = max(self._server.next_number(), *generations, 0) + 1
+        self._server.items[sku] = item
         self._note(sku, by, "accept loss", {"generation": before}, {"generation": item.generation})
 
     # -- the operator ------------------------------------------------------------------------------------------------

@@ -489,6 +489,34 @@ async def test_what_a_sweeper_left_the_next_one_sweeps(server: MariaDB) -> None:
         await eventually_async(swept)
 
 
+@pytest.mark.parametrize("by_hand", [False, True], ids=["removed", "as an earlier release removes"])
+async def test_a_sweeper_that_comes_late_spares_the_current_sale(server: MariaDB, by_hand: bool) -> None:
+    """It may have noted an item long ago, which was removed and is on sale again."""
+    async with opened(server, MySqlStockStore, timeout_s=WITHIN_S) as store:
+        for sku in ("default", "x", "last"):
+            await store.set_stock(sku, fence(1), 5)
+        sell_long_ago(server, 10)
+        async with transaction(server) as run:
+            await run("SELECT * FROM seckill_orders WHERE sku = 'default' AND sale = 0 AND entry = 7 FOR UPDATE")
+            for sku in ("default", "x", "last"):  # swept in this order
+                await store.set_stock(sku, fence(1), 5, new_sale=True)
+            await until_one_waits(server)
+            if by_hand:
+                ask(server, "DELETE FROM seckill_items WHERE sku = 'x'")
+            else:
+                await store.remove("x", fence(1))
+            await store.set_stock("x", fence(1), 5)
+            await sell(store, 2, Sold(1, "ann", "k"), sku="x")
+
+        async def swept() -> bool:
+            return bool(ask(server, "SELECT 1 FROM seckill_items WHERE sku = 'last' AND swept = sale"))
+
+        await eventually_async(swept)
+        assert [one.buyer for one in await store.orders("x")] == ["ann"]
+        seen = await prepare(store, "x", fence(3), "c", buyers=["ann"], keys=["k"])
+        assert (seen.bought, list(seen.settled)) == ({"ann": 1}, ["k"])
+
+
 async def test_an_order_with_the_number_of_a_lost_one_is_another(server: MariaDB) -> None:
     """A restored store gives a new order the number of a lost one: the difference is noticed."""
     async with opened(server, MySqlStockStore) as store, opened(server, MySqlStockStore) as another:
