@@ -714,6 +714,20 @@ class StoreContract:
         assert await store.order(real.rpartition("~")[0] + "~" + "0" * 32) is None
         assert await store.order(real) is not None
 
+    async def test_an_order_has_one_id(self, open_store: OpenStore) -> None:
+        """Leading zeros make another number, of no order, even where the server reads them as the same."""
+        store = await open_store()
+        await store.set_stock("default", fence(1), 2)
+        (real,) = await sell(store, 2, 1)
+        sku, number, secret = real.split("~")
+        assert store.parts_of(real) == (sku, number, secret)
+        for other in {f"0{number}", number.replace("-", "-0")} - {number}:
+            order_id = f"{sku}~{other}~{secret}"
+            assert store.parts_of(order_id) is await store.order(order_id) is await store.numbered(order_id) is None
+            assert await store.numbered(f"{sku}~{other}") is None
+            with pytest.raises(ValueError, match="not an order of item"):
+                await store.orders(sku, after=order_id)
+
     async def test_orders_come_in_pages(self, open_store: OpenStore) -> None:
         """A page begins behind the last order of the one before; the last entry of the level is where the pages end."""
         store = await open_store()

@@ -351,7 +351,7 @@ class MemoryStockStore(StockStore):
         self, sku: str, *, after: str | None = None, until: str | None = None, limit: int = 100
     ) -> list[Order]:
         item = self._item(sku)
-        if after is not None and not (after.count("~") == 2 and after.startswith(f"{sku}~")):
+        if after is not None and (self.parts_of(after) or [""])[0] != sku:
             raise ValueError(f"not an order of item {sku!r}: {after!r}")
         first = _entry(after) if after else 0
         last = int(until) if until else 2**63
@@ -368,7 +368,7 @@ class MemoryStockStore(StockStore):
     def parts_of(self, order_id: str) -> tuple[str, str, str] | None:
         sku, _, rest = order_id.partition("~")
         number, _, secret = rest.partition("~")
-        return (sku, number, secret) if secret else None
+        return (sku, number, secret) if secret and number.isdecimal() and number[0] != "0" else None
 
     @override
     async def count_entries(self, sku: str) -> int:

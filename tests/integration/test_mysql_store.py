@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from app.errors import ConfigurationError, StockBehind, StockChanged, StockUnavailable
+from app.errors import ConfigurationError, StockBehind, StockChanged, StockNotAsExpected, StockUnavailable
 from app.sale import Answer, Outcome, Purchase
 from app.stock import Level, Refused, Settled, Sold, StockStore
 from app.stock.mysql.guards import MySqlStockStore, TimestampedStockStore, VersionedStockStore
@@ -232,7 +232,11 @@ async def test_numbers_and_names_beyond_the_columns(server: MariaDB) -> None:
                 await store.set_stock("default", fence(1), stock)
         assert (await store.set_stock("default", fence(1), 2**63 - 1)).initial == 2**63 - 1
         await sell(store, 2, 5)
-        assert (await store.set_stock("default", fence(3), 2**63 - 1)).initial == 2**63 + 4
+        for units, add in ((2**63 - 1, False), (5, True)):
+            with pytest.raises(StockNotAsExpected, match="item 'default' can't have that many units"):
+                await store.set_stock("default", fence(3), units, add=add)
+        assert (await store.set_stock("default", fence(3), 2**63 - 6)).initial == 2**63 - 1
+        assert (await store.set_stock("default", fence(3), 2**63 - 1, new_sale=True)).initial == 2**63 - 1
         for names in ({"buyers": ["ä" * 511]}, {"keys": ["k" * 1021]}, {"payments": ["p" * 1021]}):
             with pytest.raises(ValueError, match="1020 bytes"):
                 await prepare(store, "default", fence(4), "b", **names)

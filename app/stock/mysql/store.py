@@ -59,7 +59,7 @@ Result = TypeVar("Result")
 Position = tuple[int, int, str]  # of an order: its generation, its number, the tag of its secret ("": any)
 
 _MARK: Final = re.compile(r"([0-9]{16})/([0-9]{20})(?:/([0-9a-f]{8}))?")  # of a position; with leading zeros
-_ORDER_ID: Final = re.compile(rf"({SKU_PATTERN})~([0-9]{{1,19}})~([0-9a-f]{{32}})")
+_ORDER_ID: Final = re.compile(rf"({SKU_PATTERN})~(0|[1-9][0-9]{{0,18}})~([0-9a-f]{{32}})")
 _TERMS: Final = len(TermsChange.__annotations__)
 LARGEST: Final = 2**63 - 1  # two of them can be added in an unsigned column
 
@@ -275,7 +275,7 @@ class TransactionalStockStore(StockStore):
             if if_match is not None and if_match != (item.stock, item.lucky):
                 raise StockNotAsExpected(not_as_expected(sku, item.stock, item.lucky))
             units = stock + item.stock if how.get("add") else stock
-            if units > LARGEST:
+            if units + (0 if new_sale else item.held + item.lucky) > LARGEST:
                 raise StockNotAsExpected(f"item {sku!r} can't have that many units")
             if new_sale and forget is not None and (orders := await tables.count_orders(call, sku)) != forget:
                 raise HasOrders(sku, orders)
