@@ -24,7 +24,7 @@ LAYOUT: Final = 1
 _SECRET_BYTES: Final = 16
 ERASED: Final = "erased"  # in the place of a buyer's name
 _SEQ_MAX: Final = 10**16 - 1
-_NUMBER: Final = re.compile(rf"({SKU_PATTERN})~([1-9][0-9]{{0,19}})(-([0-9]{{1,16}}))?(~[0-9a-f]{{32}})?")
+_NUMBER: Final = re.compile(rf"({SKU_PATTERN})~([1-9][0-9]{{0,19}})(-(0|[1-9][0-9]{{0,15}}))?(~[0-9a-f]{{32}})?")
 
 
 @dataclass(frozen=True, slots=True)

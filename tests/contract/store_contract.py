@@ -195,8 +195,6 @@ async def fenced_at_the_read_too(store: StockStore) -> list[Exception]:
 class StoreContract:
     """The tests of the contract; every test begins with an empty server."""
 
-    tells_an_item_from_a_removed_one = True
-
     @pytest.fixture
     def system(self) -> StoreSystem:
         """Start a server that tests don't harm."""
@@ -492,10 +490,47 @@ class StoreContract:
         await store.remove("pen", fence(4))
         assert await store.items() == ["phone"]
         await store.set_stock("pen", fence(4), 5)
-        if self.tells_an_item_from_a_removed_one:
-            with pytest.raises((FenceRefused, StockChanged)):
-                await commit(store, "pen", fence(4), decided(seen, 1))
-            assert await store.level("pen") == Level("pen", 5, 0, 5)
+        with pytest.raises((FenceRefused, StockChanged)):
+            await commit(store, "pen", fence(4), decided(seen, 1))
+        assert await store.level("pen") == Level("pen", 5, 0, 5)
+
+    async def test_a_removed_item_is_unknown_and_misses_no_order(self, open_store: OpenStore) -> None:
+        """Orders of an earlier sale are not lost when the item is removed, and don't return with it."""
+        store = await open_store()
+        await store.set_stock("pen", fence(1), 5)
+        await sell(store, 2, Sold(1, "ann", "k"), sku="pen")
+        await store.set_stock("pen", fence(3), 5, new_sale=True, terms={"limit_per_buyer": 2})
+        await store.remove("pen", fence(3))
+        for attempt in (
+            prepare(store, "pen", fence(4), "b"),
+            store.level("pen"),
+            store.set_stock("pen", fence(4), 1, add=True),
+            store.remove("pen", fence(4)),
+        ):
+            with pytest.raises(UnknownItem):
+                await attempt
+        assert not isinstance((await store.inspect(["pen"]))["pen"], StockBehind)
+        assert (await store.items(), await store.orders("pen")) == ([], [])
+        assert await store.set_stock("pen", fence(4), 0) == await store.level("pen") == Level("pen", 0, 0, 0)
+        await store.set_stock("pen", fence(4), 5)
+        seen = await prepare(store, "pen", fence(5), "c", buyers=["ann"], keys=["k"])
+        assert (seen.bought, seen.settled) == ({}, {})
+        await commit(store, "pen", fence(5), decided(seen, 1, batch_id="c"))
+        assert (await store.level("pen")).lucky == await store.count_orders("pen") == 1
+
+    async def test_the_loss_of_an_item_can_be_accepted(self, system: StoreSystem, open_store: OpenStore) -> None:
+        """If a store came back without the item, an operator's word makes it one that was never there."""
+        store = await open_store()
+        put_back = system.copy()
+        await store.set_stock("default", fence(1), 5)
+        await sell(store, 2, 1)
+        put_back()
+        with pytest.raises(StockBehind):
+            await prepare(store, "default", fence(3), "a")
+        await store.accept_loss("default")
+        with pytest.raises(UnknownItem):
+            await prepare(store, "default", fence(4), "b")
+        assert await store.items() == []
 
     async def test_what_operators_change_is_logged(self, open_store: OpenStore) -> None:
         """The log has each change with operator and values before and after, newest first, but no refused change."""
@@ -678,6 +713,20 @@ class StoreContract:
         assert await store.order(order_id) is None
         assert await store.order(real.rpartition("~")[0] + "~" + "0" * 32) is None
         assert await store.order(real) is not None
+
+    async def test_an_order_has_one_id(self, open_store: OpenStore) -> None:
+        """Leading zeros make another number, of no order, even where the server reads them as the same."""
+        store = await open_store()
+        await store.set_stock("default", fence(1), 2)
+        (real,) = await sell(store, 2, 1)
+        sku, number, secret = real.split("~")
+        assert store.parts_of(real) == (sku, number, secret)
+        for other in {f"0{number}", number.replace("-", "-0")} - {number}:
+            order_id = f"{sku}~{other}~{secret}"
+            assert store.parts_of(order_id) is await store.order(order_id) is await store.numbered(order_id) is None
+            assert await store.numbered(f"{sku}~{other}") is None
+            with pytest.raises(ValueError, match="not an order of item"):
+                await store.orders(sku, after=order_id)
 
     async def test_orders_come_in_pages(self, open_store: OpenStore) -> None:
         """A page begins behind the last order of the one before; the last entry of the level is where the pages end."""

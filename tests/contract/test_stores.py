@@ -163,8 +163,6 @@ class TestMySqlVersion(StoreContract):
 
 
 class TestMySqlTimestamp(StoreContract):
-    tells_an_item_from_a_removed_one = False  # if both were written within one second
-
     @pytest.fixture
     def system(self, mariadb: MariaDB) -> StoreSystem:
         return MySqlSystem(mariadb, TimestampedStockStore)

@@ -56,15 +56,15 @@ def store(request: pytest.FixtureRequest) -> Iterator[str]:
 def ask(instance: Instance, path: str, body: dict[str, Any] | None = None, **headers: str) -> dict[str, Any]:
     """Send a command, and return its answer, which must be one."""
     about = {"Accept": "application/json", "Authorization": f"Bearer {TOKEN}", **headers}
-    method = "PUT" if path == "/stock" else "POST"
+    method = "PUT" if path.partition("?")[0] == "/stock" else "POST"
     answer = httpx.request(method, instance.url + path, json=body, headers=about, timeout=60)
     assert answer.status_code == 200, answer.text
     found: dict[str, Any] = answer.json()
     return found
 
 
-def buy(instance: Instance, key: str) -> dict[str, Any]:
-    return ask(instance, "/stock/reduce?buyer=ann", **{"Idempotency-Key": key})
+def buy(instance: Instance, key: str, sku: str = "default") -> dict[str, Any]:
+    return ask(instance, f"/stock/reduce?sku={sku}&buyer=ann", **{"Idempotency-Key": key})
 
 
 async def test_two_releases_sell_side_by_side(etcd: EtcdMember, store: str, packages: str) -> None:
@@ -99,4 +99,8 @@ async def test_two_releases_sell_side_by_side(etcd: EtcdMember, store: str, pack
             buy((old, other, new)[number % 3], f"of-all-again-{number}")
         async with shop(etcd.endpoint, store) as sale:
             audit = await sale.audit("default")
+            await sale.set_stock("pen", 5)
+            await sale.remove("pen")
+        ask(old, "/stock?sku=pen", {"stock": 2})  # the new one has removed it
+        assert all(buy(one, f"of-{one.port}", "pen")["order"] for one in (old, new))
         assert (audit.violations, audit.stock, audit.lucky, audit.orders) == ([], 480, 20, 20)

@@ -255,6 +255,7 @@ class MemoryStockStore(StockStore):
         generations = [generation for generation, _ in self._watermark(sku).positions]
         item, before = self._item(sku), self._item(sku).generation
         item.generation = max(self._server.next_number(), *generations, 0) + 1
+        self._server.items[sku] = item
         self._note(sku, by, "accept loss", {"generation": before}, {"generation": item.generation})
 
     # -- the operator ------------------------------------------------------------------------------------------------
@@ -350,7 +351,7 @@ class MemoryStockStore(StockStore):
         self, sku: str, *, after: str | None = None, until: str | None = None, limit: int = 100
     ) -> list[Order]:
         item = self._item(sku)
-        if after is not None and not (after.count("~") == 2 and after.startswith(f"{sku}~")):
+        if after is not None and (self.parts_of(after) or [""])[0] != sku:
             raise ValueError(f"not an order of item {sku!r}: {after!r}")
         first = _entry(after) if after else 0
         last = int(until) if until else 2**63
@@ -367,7 +368,7 @@ class MemoryStockStore(StockStore):
     def parts_of(self, order_id: str) -> tuple[str, str, str] | None:
         sku, _, rest = order_id.partition("~")
         number, _, secret = rest.partition("~")
-        return (sku, number, secret) if secret else None
+        return (sku, number, secret) if secret and number.isdecimal() and number[0] != "0" else None
 
     @override
     async def count_entries(self, sku: str) -> int:

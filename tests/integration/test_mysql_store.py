@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from app.errors import ConfigurationError, StockBehind, StockChanged, StockUnavailable
+from app.errors import ConfigurationError, StockBehind, StockChanged, StockNotAsExpected, StockUnavailable
 from app.sale import Answer, Outcome, Purchase
 from app.stock import Level, Refused, Settled, Sold, StockStore
 from app.stock.mysql.guards import MySqlStockStore, TimestampedStockStore, VersionedStockStore
@@ -232,7 +232,11 @@ async def test_numbers_and_names_beyond_the_columns(server: MariaDB) -> None:
                 await store.set_stock("default", fence(1), stock)
         assert (await store.set_stock("default", fence(1), 2**63 - 1)).initial == 2**63 - 1
         await sell(store, 2, 5)
-        assert (await store.set_stock("default", fence(3), 2**63 - 1)).initial == 2**63 + 4
+        for units, add in ((2**63 - 1, False), (5, True)):
+            with pytest.raises(StockNotAsExpected, match="item 'default' can't have that many units"):
+                await store.set_stock("default", fence(3), units, add=add)
+        assert (await store.set_stock("default", fence(3), 2**63 - 6)).initial == 2**63 - 1
+        assert (await store.set_stock("default", fence(3), 2**63 - 1, new_sale=True)).initial == 2**63 - 1
         for names in ({"buyers": ["ä" * 511]}, {"keys": ["k" * 1021]}, {"payments": ["p" * 1021]}):
             with pytest.raises(ValueError, match="1020 bytes"):
                 await prepare(store, "default", fence(4), "b", **names)
@@ -487,6 +491,34 @@ async def test_what_a_sweeper_left_the_next_one_sweeps(server: MariaDB) -> None:
             return rows(server) == 0
 
         await eventually_async(swept)
+
+
+@pytest.mark.parametrize("by_hand", [False, True], ids=["removed", "as an earlier release removes"])
+async def test_a_sweeper_that_comes_late_spares_the_current_sale(server: MariaDB, by_hand: bool) -> None:
+    """It may have noted an item long ago, which was removed and is on sale again."""
+    async with opened(server, MySqlStockStore, timeout_s=WITHIN_S) as store:
+        for sku in ("default", "x", "last"):
+            await store.set_stock(sku, fence(1), 5)
+        sell_long_ago(server, 10)
+        async with transaction(server) as run:
+            await run("SELECT * FROM seckill_orders WHERE sku = 'default' AND sale = 0 AND entry = 7 FOR UPDATE")
+            for sku in ("default", "x", "last"):  # swept in this order
+                await store.set_stock(sku, fence(1), 5, new_sale=True)
+            await until_one_waits(server)
+            if by_hand:
+                ask(server, "DELETE FROM seckill_items WHERE sku = 'x'")
+            else:
+                await store.remove("x", fence(1))
+            await store.set_stock("x", fence(1), 5)
+            await sell(store, 2, Sold(1, "ann", "k"), sku="x")
+
+        async def swept() -> bool:
+            return bool(ask(server, "SELECT 1 FROM seckill_items WHERE sku = 'last' AND swept = sale"))
+
+        await eventually_async(swept)
+        assert [one.buyer for one in await store.orders("x")] == ["ann"]
+        seen = await prepare(store, "x", fence(3), "c", buyers=["ann"], keys=["k"])
+        assert (seen.bought, list(seen.settled)) == ({"ann": 1}, ["k"])
 
 
 async def test_an_order_with_the_number_of_a_lost_one_is_another(server: MariaDB) -> None:

@@ -16,12 +16,13 @@ from app.errors import (
     StockBehind,
     StockChanged,
     StockCorrupt,
+    StockNotAsExpected,
     StockUnavailable,
     UnknownItem,
 )
 from app.stock import Ask, Batch, Fence, Level, Refused, Settled, Snapshot, Sold, TermsChange
 from app.stock.redis.bare import BareStockStore
-from app.stock.redis.store import RedisStockStore
+from app.stock.redis.store import ComparingStockStore, RedisStockStore
 from lab.servers import Valkey, valkey_binary
 from lab.servers.process import free_port
 from lab.torture.proxy import Proxy
@@ -262,6 +263,15 @@ async def test_a_token_that_lua_could_mistake_is_refused(store: RedisStockStore)
         await prepare(store, "default", fence(2**53), "b")
 
 
+async def test_any_grant_removes_without_tokens(server: Valkey, client: Any) -> None:
+    """The guard that compares has a fence of its own, which a lock's source must not replace."""
+    async with closing(ComparingStockStore(server.url)) as store:
+        for source in ("redis:1", "redis:2"):
+            await store.set_stock("phone", fence(5, source), 3)
+            await store.remove("phone", fence(2, source))
+            assert await store.items() == []
+
+
 async def test_an_item_that_goes_away_stops_what_was_prepared(store: RedisStockStore, client: Any) -> None:
     """If the stock's key is gone when the next batch is prepared, the previous one is never written."""
     await store.set_stock("default", fence(1), 3)
@@ -335,6 +345,32 @@ async def test_a_script_that_would_stumble_writes_nothing(
     with pytest.raises(StockCorrupt, match=key.replace("{", r"\{")):
         await commit(store, "default", fence(2), Batch("b", 5, [Sold(1), Sold(1, "ann", "k")]))
     assert await dump(client) == before
+
+
+@pytest.mark.parametrize("add", [False, True])
+async def test_a_sum_that_lua_could_mistake_is_refused(store: RedisStockStore, client: Any, add: bool) -> None:
+    """Units left, held and sold have 15 digits together, as a restock with more would be one that nobody can read."""
+    most = 10**15 - 1
+    await store.set_stock("default", fence(1), most)
+    await sell(store, 2, 1)
+    before = await dump(client)
+    with pytest.raises(StockNotAsExpected, match="item 'default' can't have that many units"):
+        await store.set_stock("default", fence(3), 1 if add else most, add=add)
+    assert await dump(client) == before
+    assert await store.set_stock("default", fence(3), most, new_sale=True) == Level("default", most, 0, most)
+
+
+async def test_entries_that_begin_no_order_are_skipped_by_the_thousand(store: RedisStockStore, client: Any) -> None:
+    """A short page of orders behind very many changes takes few calls."""
+    await store.set_stock("default", fence(1), 1)
+    (order_id,) = await sell(store, 2, 1)
+    async with client.pipeline() as pipe:
+        for _ in range(3000):
+            pipe.xadd("seckill:{default}:orders", {"kind": "extended", "order": order_id.split("~")[1]})
+        await pipe.execute()
+    await client.config_resetstat()
+    assert await store.orders("default", after=order_id, limit=1) == []
+    assert (await client.info("commandstats"))["cmdstat_xrange"]["calls"] < 10
 
 
 @pytest.mark.parametrize("units", ["05", "+5", "x", str(2**63 - 1)])

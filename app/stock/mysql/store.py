@@ -59,7 +59,7 @@ Result = TypeVar("Result")
 Position = tuple[int, int, str]  # of an order: its generation, its number, the tag of its secret ("": any)
 
 _MARK: Final = re.compile(r"([0-9]{16})/([0-9]{20})(?:/([0-9a-f]{8}))?")  # of a position; with leading zeros
-_ORDER_ID: Final = re.compile(rf"({SKU_PATTERN})~([0-9]{{1,19}})~([0-9a-f]{{32}})")
+_ORDER_ID: Final = re.compile(rf"({SKU_PATTERN})~(0|[1-9][0-9]{{0,18}})~([0-9a-f]{{32}})")
 _TERMS: Final = len(TermsChange.__annotations__)
 LARGEST: Final = 2**63 - 1  # two of them can be added in an unsigned column
 
@@ -179,7 +179,7 @@ class TransactionalStockStore(StockStore):
         refusal = self._refused(item, fence, batch_id) if item else None
         if refusal or sku in seen.lost:
             return refusal or seen.lost[sku]
-        if item is None:
+        if item is None or item.removed:
             return _unknown(sku)
         self._watermarks[sku].found(expected, _last_order(item))
         try:
@@ -241,7 +241,7 @@ class TransactionalStockStore(StockStore):
         self, call: Call, sku: str, item: ItemRow | None, fence: Fence, batch: Batch
     ) -> list[str] | StockError:
         """Find out why a batch was not written; return the ids of its orders, if it had been written before."""
-        if item is None:
+        if item is None or item.removed:
             return _unknown(sku)
         if item.batch == batch.batch_id:
             return await tables.find_batch(call, sku, batch) or []
@@ -262,7 +262,7 @@ class TransactionalStockStore(StockStore):
 
         async def write(call: Call) -> ItemRow:
             await call.begin()
-            there = await tables.find_items(call, [sku])
+            there = await _is_there(call, sku)
             if how.get("add") and not there:
                 raise _unknown(sku)
             await tables.create_item(call, sku)
@@ -275,7 +275,7 @@ class TransactionalStockStore(StockStore):
             if if_match is not None and if_match != (item.stock, item.lucky):
                 raise StockNotAsExpected(not_as_expected(sku, item.stock, item.lucky))
             units = stock + item.stock if how.get("add") else stock
-            if units > LARGEST:
+            if units + (0 if new_sale else item.held + item.lucky) > LARGEST:
                 raise StockNotAsExpected(f"item {sku!r} can't have that many units")
             if new_sale and forget is not None and (orders := await tables.count_orders(call, sku)) != forget:
                 raise HasOrders(sku, orders)
@@ -297,7 +297,7 @@ class TransactionalStockStore(StockStore):
             done = (await tables.find_items(call, [sku]))[sku]
             before = Level(sku, item.stock, item.lucky, None, terms=own, held=item.held)
             after = Level(sku, units, done.lucky, None, terms=own.changed(change), held=done.held)
-            was = facts(before) if sku in there else {}
+            was = facts(before) if there else {}
             await tables.note(call, sku, how.get("by", ""), what_is_changed(stock, how), was, facts(after))
             return done
 
@@ -314,7 +314,7 @@ class TransactionalStockStore(StockStore):
 
         async def write(call: Call) -> None:
             await call.begin()
-            if sku not in await tables.find_items(call, [sku]):
+            if not await _is_there(call, sku):
                 raise _unknown(sku)
             await tables.create_item(call, sku)
             await self._register(call, [sku], fence, None)
@@ -379,6 +379,7 @@ class TransactionalStockStore(StockStore):
         async def write(call: Call) -> None:
             await call.begin()
             before = (await tables.find_items(call, [sku])).get(sku)
+            await tables.create_item(call, sku)
             await tables.begin_generation(call, sku, latest)
             after = (await tables.find_items(call, [sku])).get(sku)
             was, became = ({"generation": one.generation} if one else {} for one in (before, after))
@@ -399,7 +400,7 @@ class TransactionalStockStore(StockStore):
 
         def level(sku: str) -> Level | StockError:
             item = items.get(sku)
-            if item is None:
+            if item is None or item.removed:
                 return _unknown(sku)
             try:
                 own = (item.initial, _entry(item.last_entry), _terms(item), item.held, due_in_s.get(sku))
@@ -480,7 +481,7 @@ class TransactionalStockStore(StockStore):
                 await call.begin()
                 await self._register(call, [sku], fence, None)
                 item = (await tables.find_items(call, [sku])).get(sku)
-                if item is None:
+                if item is None or item.removed:
                     raise _unknown(sku)
                 if refusal := self._refused(item, fence, None):
                     raise refusal
@@ -547,6 +548,11 @@ class _Seen(NamedTuple):
     bought: dict[str, dict[str, int]]
     settled: dict[str, dict[str, Settled]]
     standing: dict[str, holds.Standing | StockCorrupt]
+
+
+async def _is_there(call: Call, sku: str) -> bool:
+    item = (await tables.find_items(call, [sku])).get(sku)
+    return item is not None and not item.removed
 
 
 async def _find_lost(

@@ -85,6 +85,9 @@ _WRITTEN: Final = "version = version + 1, changed_at = GREATEST(CURRENT_TIMESTAM
 _BEYOND: Final = f"{_WRITTEN} + INTERVAL 1 SECOND"
 _THIS_SALE: Final = "sale = (SELECT sale FROM seckill_items WHERE sku = %s)"
 _AT_ONCE: Final = 1000  # rows that a statement deletes at most
+# A row outlives its item, so that a later sale continues its numbers. An earlier release sees no units; to set some, by
+# whatever means, brings the item back.
+_REMOVED: Final = "initial IS NULL AND generation > 0 AND GREATEST(stock, held, lucky) = 0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +97,8 @@ class ItemRow:
     `last_entry`: number of the last entry, in µs since 1970 or one more than the one before, 0 if there is none, and
     `last_tag`, its tag; `generation`: since when no order has been lost, in ms since 1970, 0 if the item was put there
     by hand; `sale`: the generation with which the sale began; `swept`: the sale before which nothing is left; `batch`:
-    the last one written; `terms`: the item's own, in JSON; `now_ms`: the server's clock when it was read.
+    the last one written; `terms`: the item's own, in JSON; `removed`: there is no such item any more; `now_ms`: the
+    server's clock when it was read.
     """
 
     sku: str
@@ -116,18 +120,19 @@ class ItemRow:
     changed_at: str
     held: int
     layout: int
+    removed: int
     now_ms: int
 
 
 _COLUMNS: Final = (
     "sku, stock, lucky, initial, last_entry, last_tag, generation, sale, swept, "
     "epoch, source, token, prepared, batch, terms, "
-    f"CAST(version AS CHAR), CAST(changed_at AS CHAR), held, layout, {_NOW_US} DIV 1000"
+    f"CAST(version AS CHAR), CAST(changed_at AS CHAR), held, layout, {_REMOVED}, {_NOW_US} DIV 1000"
 )
 
 
 async def find_items(call: Call, skus: Iterable[str]) -> dict[str, ItemRow]:
-    """Find the items that exist."""
+    """Find the rows of items, those of removed ones as well."""
     names = list(skus)
     if not names:
         return {}
@@ -248,7 +253,8 @@ def record_of(sku: str, number: int, text: str) -> Record:
 
 async def list_items(call: Call) -> list[str]:
     """The names of all items."""
-    return [name.decode() for (name,) in await rows_of(call, "SELECT sku FROM seckill_items ORDER BY sku")]
+    rows = await rows_of(call, f"SELECT sku FROM seckill_items WHERE NOT ({_REMOVED}) ORDER BY sku")
+    return [name.decode() for (name,) in rows]
 
 
 def order_id(sku: str, entry: int, secret: str) -> str:
@@ -370,7 +376,7 @@ async def add_bought(call: Call, bought: Mapping[tuple[str, int, str], int]) -> 
 async def create_item(call: Call, sku: str) -> None:
     """Ensure that an item has a row, and lock it.
 
-    Its versions begin above those of a removed item: a write that was decided on one of these may come late.
+    Its versions begin above those of a row that was there before: a write that was decided on that may come late.
     """
     await call.run(
         f"INSERT INTO seckill_items SET sku = %s, version = {_NOW_US} ON DUPLICATE KEY UPDATE sku = sku", (sku,)
@@ -409,9 +415,14 @@ async def note(call: Call, sku: str, by: str, what: str, was: Mapping[str, Any],
 
 
 async def remove_item(call: Call, sku: str) -> None:
-    """Remove an item, and all rows of earlier sales."""
-    for table in ("seckill_items", "seckill_outbox", *_ROWS_OF_SALES):
+    """Remove an item, and all rows of earlier sales; see `_REMOVED`."""
+    for table in ("seckill_outbox", *_ROWS_OF_SALES):
         await call.run(f"DELETE FROM {table} WHERE sku = %s", (sku,))
+    await call.run(
+        "UPDATE seckill_items SET stock = 0, held = 0, initial = NULL, terms = '', batch = NULL, swept = sale, "
+        f"generation = GREATEST(generation, 1), {_BEYOND} WHERE sku = %s",
+        (sku,),
+    )
 
 
 async def set_units(call: Call, sku: str, stock: int, terms: str) -> None:
@@ -440,7 +451,10 @@ async def begin_sale(call: Call, sku: str) -> None:
 
 
 async def sweep(call: Call, item: ItemRow) -> bool:
-    """Delete some rows of an item's earlier sales; False when none is left."""
+    """Delete some rows of an item's earlier sales; False when none is left, or another sale has begun meanwhile."""
+    # Not within the DELETE: that would lock the item's row.
+    if (item.sale,) not in await rows_of(call, "SELECT sale FROM seckill_items WHERE sku = %s", (item.sku,)):
+        return False
     for table in _ROWS_OF_SALES:
         answer = await call.run(
             f"DELETE FROM {table} WHERE sku = %s AND sale < %s LIMIT {_AT_ONCE}", (item.sku, item.sale)

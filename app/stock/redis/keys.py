@@ -41,8 +41,9 @@ from app.stock.store import (
 # Of an order: its generation and its entry in the stream, as the store writes them; the tag of its secret ("": any).
 Position = tuple[str, str, str]
 
-_ENTRY_ID: Final = re.compile(r"[0-9]{1,16}-[0-9]{1,16}")
-ORDER_ID: Final = re.compile(rf"({SKU_PATTERN})~({_ENTRY_ID.pattern})~([0-9a-f]{{32}})")
+# Without leading zeros: the server reads a number with some as the same entry, but its record has the number as a text.
+_PART: Final = "(?:0|[1-9][0-9]{0,15})"
+ORDER_ID: Final = re.compile(rf"({SKU_PATTERN})~({_PART}-{_PART})~([0-9a-f]{{32}})")
 _MARK: Final = re.compile(r"([0-9]{16})/([0-9]{16})-([0-9]{16})(?:/([0-9a-f]{8}))?")  # of a position; leading zeros
 _LARGEST_TOKEN: Final = 2**53  # Lua counts in doubles
 _WHOLE: Final = re.compile(r"0|[1-9][0-9]{0,14}")

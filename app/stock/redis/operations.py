@@ -302,19 +302,19 @@ class RedisOperations(StockStore):
         match = ORDER_ID.fullmatch(after) if after is not None else None
         if after is not None and (match is None or match[1] != sku):
             raise ValueError(f"not an order of item {sku!r}: {after!r}")
-        begin = match[2] if match else None
+        begin, size = match[2] if match else None, limit
         found: list[Order] = []
         while len(found) < limit:
-            page = await self._entries(sku, begin, until, limit)
+            page = await self._entries(sku, begin, until, size)
             began = [entry for entry in page if "order" not in entry[1]][: limit - len(found)]
             records: list[str | None] = []
             if began:
                 async with self._readers.commands() as redis:
                     records = await redis.hmget(self._keys(sku).records, [entry_id for entry_id, _ in began])
             found += [order_of(sku, *one, record) for one, record in zip(began, records, strict=True)]
-            if len(page) < limit:
+            if len(page) < size:
                 break
-            begin = page[-1][0]
+            begin, size = page[-1][0], max(limit, _PAGE)  # many entries may begin no order
         return found
 
     @override

@@ -56,8 +56,9 @@ if request.add then
   if not before then return {"unknown"} end
   if not whole(before) then return {"no number", key.stock} end
   stock = string.format("%.0f", tonumber(before) + tonumber(stock))
-  if not whole(stock) then return {"too many"} end
 end
+local initial = string.format("%.0f", tonumber(stock) + tonumber(held) + tonumber(lucky))
+if not whole(initial) then return {"too many"} end
 
 is.stock, is.sold = tonumber(stock), tonumber(lucky)
 if (fence.held or "0") ~= "0" then was.held, is.held = tonumber(fence.held), tonumber(held) end
@@ -72,7 +73,6 @@ end
 if request.new_sale or not fence.generation then
   redis.call("HSET", key.fence, "generation", next_generation(fence.generation, request.expected), "layout", LAYOUT)
 end
-local initial = string.format("%.0f", tonumber(stock) + tonumber(held) + tonumber(lucky))
 redis.call("SET", key.stock, stock)
 redis.call("SET", key.lucky, lucky)
 redis.call("HSET", key.fence, "source", request.source, "token", request.token, "initial", initial,

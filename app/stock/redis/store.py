@@ -169,6 +169,10 @@ class ComparingStockStore(RedisStockStore):
         return await super().set_stock(sku, _ANY, stock, **how)
 
     @override
+    async def remove(self, sku: str, fence: Fence, *, by: str = "") -> None:
+        await super().remove(sku, _ANY, by=by)
+
+    @override
     async def erase(self, sku: str, buyer: str, under: Under, *, by: str = "") -> int:
         @asynccontextmanager
         async def under_any() -> AsyncIterator[Fence]:
