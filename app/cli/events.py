@@ -1,5 +1,6 @@
 """`seckill orders events | replay`: the events that leave about orders."""
 
+import contextlib
 import json
 from collections.abc import Awaitable, Callable
 from datetime import datetime
@@ -57,18 +58,11 @@ def add_to(orders: typer.Typer, with_sale: Callable[[Callable[[Sale], Awaitable[
         """Have events sent again. The sender does so within some seconds, or when there is one."""
         if (since is not None) == dead:
             raise typer.BadParameter("say either --since ENTRY or --dead")
-        if since is not None:
-            try:
-                rank(since)
-            except ValueError:
-                raise typer.BadParameter(
-                    "an entry, as `seckill orders events` shows it, or 0", param_hint="--since"
-                ) from None
 
         async def ask(sale: Sale) -> list[str]:
             if since is not None:
-                await sale.store.level(sku or DEFAULT_SKU)  # raises
                 asked = [sku or DEFAULT_SKU]
+                _check_since(since, (await sale.store.level(asked[0])).last_entry or "0")
             else:
                 states = await _states(sale.store)
                 asked = [one for one, state in states.items() if state.dead and sku in (None, one)]
@@ -78,6 +72,14 @@ def add_to(orders: typer.Typer, with_sale: Callable[[Callable[[Sale], Awaitable[
 
         asked = with_sale(ask)
         print(f"the sender is asked: {', '.join(asked)}" if asked else "there is no dead letter")  # noqa: T201
+
+
+def _check_since(since: str, last: str) -> None:
+    with contextlib.suppress(ValueError):
+        if since == "0" or (since and len(rank(since)) == len(rank(last)) and rank(since) <= rank(last)):
+            return
+    what = f"an entry of the item's journal, up to {last}, as `seckill orders events` shows it, or 0"
+    raise typer.BadParameter(what, param_hint="--since")
 
 
 def _shown(value: object) -> str:

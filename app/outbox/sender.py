@@ -11,13 +11,13 @@ import logging
 import random
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from app.errors import EXPECTED, FenceRefused, StockChanged, StockError
+from app.errors import EXPECTED, FenceRefused, StockChanged, StockCorrupt, StockError
 from app.forever import run_forever
-from app.outbox.state import Parked, Place, State, Wish
+from app.outbox.state import Parked, Place, State, Wish, rank
 from app.outbox.webhook import Result, Webhook
 from app.stock import Event, EventKind, Fence, Level, Outbox, StockStore
 from app.telemetry.observer import Observer
@@ -45,6 +45,7 @@ _AGAIN_S: Final = 1.0
 _REFS_MAX: Final = 10_000
 _WARN_AFTER_S: Final = 60.0
 _SAY_GONE_EVERY_S: Final = 600.0
+_NAMED_MAX: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,8 @@ class OutboxView:
     """The sender's state, for people and metrics.
 
     `waiting`: events behind the cursors; `parked`: orders; `dead`: events; `oldest_s`: since when the first one waits;
-    `away_s`: since when none has got through although some were tried.
+    `away_s`: since when none has got through although some were tried; `stuck`: items that it
+    can't read or note.
     """
 
     sends: bool = False
@@ -61,6 +63,7 @@ class OutboxView:
     dead: int = 0
     oldest_s: float = 0.0
     away_s: float = 0.0
+    stuck: tuple[str, ...] = ()
 
 
 class Sender:
@@ -115,7 +118,7 @@ class Sender:
     def figures(self) -> dict[str, float]:
         """The `view` as figures for `/metrics`."""
         view = self.view
-        own = {"waiting": view.waiting, "parked": view.parked, "dead": view.dead}
+        own = {"waiting": view.waiting, "parked": view.parked, "dead": view.dead, "stuck": len(view.stuck)}
         return {"sender": view.sends, **own, "oldest_seconds": view.oldest_s, "away_seconds": view.away_s}
 
     @property
@@ -126,6 +129,9 @@ class Sender:
             found.append(f"the receiver of events is away: none got through for {view.away_s:.0f} s")
         if view.dead:
             found.append(f"{view.dead} events are tried no more: `seckill orders events` lists them")
+        if view.stuck:
+            named = ", ".join(view.stuck[:_NAMED_MAX]) + (", ..." if len(view.stuck) > _NAMED_MAX else "")
+            found.append(f"events of {len(view.stuck)} items wait, as their data is unreadable (see the log): {named}")
         return found
 
     async def _stand(self) -> None:
@@ -207,6 +213,8 @@ class _Office:
         self._feeds: dict[str, _Feed] = {}
         self._ready: asyncio.Queue[_Chain] = asyncio.Queue()
         self._looked_at_all = 0.0
+        self._odd: dict[str, str] = {}  # items that could not be looked at, and why
+        self._said: dict[str, dict[str, str]] = {}  # what can't be done, for which items, and why, as the log has it
         self._refs: OrderedDict[str, str | None] = OrderedDict()
         # The gate is closed while the receiver is away; then one at a time gets through, to try.
         self._closed_until: float | None = None  # by the monotonic clock, as the wall clock may be wrong for a while
@@ -230,6 +238,7 @@ class _Office:
             dead=sum(len(feed.state.dead) for feed in feeds),
             oldest_s=max(0.0, now - min(since)) if since else 0.0,
             away_s=now - self._failing_since if self._failing_since is not None else 0.0,
+            stuck=tuple(sorted({sku for items in self._said.values() for sku in items})),
         )
 
     async def run(self) -> None:
@@ -258,6 +267,14 @@ class _Office:
         worked_s = time.monotonic() - began
         await asyncio.sleep(min(_REST_MAX_S, worked_s * (_REST if self._sender.busy() else _IDLE_REST)))
 
+    def _say(self, what: str, odd: dict[str, str]) -> None:
+        """Warn of each item with which something can't be done, once for each reason, and say when it can be."""
+        before, self._said[what] = self._said.get(what, {}), odd
+        for sku, why in odd.items() - before.items():
+            _log.warning("events of %s can't be %s, and those of others go on: %s", sku, what, why)
+        for sku in before.keys() - odd.keys():
+            _log.info("events of %s are %s again", sku, what)
+
     # -- reading -----------------------------------------------------------------------------------------------------
 
     async def _read(self) -> None:
@@ -267,17 +284,21 @@ class _Office:
             self._looked_at_all = time.monotonic() + max(_ALL_EVERY_S, _REST * (time.monotonic() - began))
         else:
             await self._look_at_ends(list(self._feeds))
-        while behind := [feed for feed in self._feeds.values() if feed.last != feed.read_to]:
+        odd = self._odd.copy()
+        while behind := [feed for feed in self._feeds.values() if feed.last != feed.read_to and feed.sku not in odd]:
             for feed in behind:
                 if not self._has_room:
                     break
                 began = time.monotonic()
-                await self._read_page(feed)
+                with _apart(feed.sku, odd):
+                    await self._read_page(feed)
                 await self._rest(began)
             if not self._has_room:
                 await asyncio.sleep(_TOP_UP_S if self._closed_until is None else _ALL_EVERY_S)
                 if time.monotonic() > self._looked_at_all:
-                    return
+                    odd = self._said.get("read", {}) | odd  # some were not tried
+                    break
+        self._say("read", odd)
 
     @property
     def _has_room(self) -> bool:
@@ -287,7 +308,7 @@ class _Office:
 
     async def _look_at_all(self) -> None:
         """Find new items, new sales, and what operators have asked for."""
-        skus = await self._store.items()
+        self._odd, skus = {}, await self._store.items()
         for sku in self._feeds.keys() - set(skus):
             del self._feeds[sku]
         for first in range(0, len(skus), _SKUS_AT_ONCE):
@@ -296,17 +317,21 @@ class _Office:
             for sku, outbox in (await self._store.outbox(page)).items():
                 feed = self._feeds.get(sku)
                 if isinstance(outbox, StockError):
+                    if isinstance(outbox, StockCorrupt):
+                        self._odd[sku] = str(outbox)
                     continue
                 if feed is None or feed.outbox.sale != outbox.sale:
                     feed = self._feeds[sku] = _feed_of(sku, outbox)
                 if outbox.wish:
-                    await self._grant_wish(feed, outbox)
+                    with _apart(sku, self._odd):
+                        await self._grant_wish(feed, outbox)
             await self._look_at_ends(page)
             for sku in page:
                 feed = self._feeds.get(sku)
                 if feed is not None:
                     behind = feed.last != feed.state.cursor
-                    feed.waiting = max(0, await self._store.count_entries(sku) - feed.state.count) if behind else 0
+                    with _apart(sku, self._odd):
+                        feed.waiting = max(0, await self._store.count_entries(sku) - feed.state.count) if behind else 0
             await self._rest(began)
 
     async def _look_at_ends(self, skus: list[str]) -> None:
@@ -316,6 +341,8 @@ class _Office:
                 feed = self._feeds.get(sku)
                 if feed is not None and isinstance(level, Level):
                     feed.last = level.last_entry or feed.read_to
+                elif isinstance(level, StockCorrupt):
+                    self._odd[sku] = str(level)
             if len(skus) > _SKUS_AT_ONCE:
                 await self._rest(began)
 
@@ -348,36 +375,32 @@ class _Office:
             self._ready.put_nowait(chain)
 
     async def _grant_wish(self, feed: _Feed, outbox: Outbox) -> None:
-        try:
-            wish = Wish.from_text(outbox.wish)
-            since = wish.since
-            count = await self._count_to(feed.sku, since) if since is not None else 0
-        except (ValueError, TypeError):
-            _log.error("what an operator asks the sender for is none: %s", outbox.wish)
-            wish, since = Wish(), None
         # Entries that were read are forgotten, and read anew.
         state = feed.state
-        if since is not None:
-            state.go_back("" if since == "0" else since)
-            state.count = count
-        if wish.dead:
-            state.revive(time.time())
-        _log.info("events of %s are sent again, as an operator asks: %s", feed.sku, outbox.wish)
+        try:
+            wish = Wish.from_text(outbox.wish)
+            if wish.since is not None:
+                places = (state.cursor, state.count), await self._find(feed.sku, wish.since)
+                cursor, state.count = min(places, key=lambda place: rank(place[0]))  # never past what was not sent
+                state.go_back(cursor)
+            if wish.dead:
+                state.revive(time.time())
+            _log.info("events of %s are sent again, as an operator asks: %s", feed.sku, outbox.wish)
+        except (ValueError, TypeError, StockCorrupt) as error:
+            _log.warning("what an operator asks for events of %s is not done: %s: %s", feed.sku, outbox.wish, error)
         if self._closed_until is not None:  # tried at once, too
             self._closed_until, self._probes = 0.0, 0
             self._moved.set()
         fresh = self._feeds[feed.sku] = _Feed(feed.sku, outbox, state, state.cursor, feed.last, dirty=True)
         await self._save_one(fresh)
 
-    async def _count_to(self, sku: str, entry: str) -> int:
-        count, after = 0, None
-        while entry != "0":
-            page = await self._store.journal(sku, after=after, until=entry, limit=_PAGE)
-            count += len(page)
-            if len(page) < _PAGE:
-                break
-            after = page[-1].entry
-        return count
+    async def _find(self, sku: str, entry: str) -> tuple[str, int]:
+        """Find the last entry that is there up to `entry` ("": none), and count those up to it."""
+        rank(entry)  # raises
+        found, count = "", 0
+        while page := await self._store.journal(sku, after=found or None, until=entry, limit=_PAGE):
+            found, count = page[-1].entry, count + len(page)
+        return found, count
 
     # -- sending -----------------------------------------------------------------------------------------------------
 
@@ -404,7 +427,7 @@ class _Office:
                 if self._lost() or self._feeds.get(feed.sku) is not feed:
                     return
                 pending = chain.waiting[0]
-                result = await self._sender.webhook.post(pending.event, await self._ref(pending.event))
+                result, asked = await self._try(pending.event)
             finally:
                 if probe:
                     self._probing = False
@@ -412,7 +435,9 @@ class _Office:
             if self._feeds.get(feed.sku) is not feed:
                 return  # a new sale has begun, or an operator wants this again
             if result.why:
-                self._count_failure(chain, result, probe)
+                if asked:
+                    self._count_failure(chain, result, probe)
+                self._put_off(chain, result, probe)
                 return
             self._sender.observer.delivered("delivered")
             self._got_through()
@@ -429,6 +454,18 @@ class _Office:
             parked.tries, parked.due = 0, time.time()
             if not parked.places:
                 del feed.state.parked[chain.order]
+
+    async def _try(self, event: Event) -> tuple[Result, bool]:
+        """Try an event once; whether the receiver was asked is returned, too."""
+        try:
+            return await self._sender.webhook.post(event, await self._ref(event)), True
+        except StockCorrupt as error:
+            return Result(0, str(error)), False
+        except EXPECTED:
+            raise
+        except Exception as error:
+            _log.exception("unexpected error in sending events")
+            return Result(0, f"unexpected {type(error).__name__}; the log has it"), True
 
     async def _ref(self, event: Event) -> str | None:
         """The shop's own number of an order, which its first event has."""
@@ -475,7 +512,8 @@ class _Office:
                     feed.dirty = True
 
     def _count_failure(self, chain: _Chain, result: Result, probe: bool) -> None:
-        now, feed, parked = time.time(), chain.feed, chain.parked
+        """Note that the receiver has refused an event; it may be away."""
+        now = time.time()
         self._sender.observer.delivered("refused" if result.status else "unanswered")
         if self._failing_since is None:
             self._failing_since = now
@@ -483,6 +521,18 @@ class _Office:
             self._said_gone = now
             where = self._sender.webhook.where
             _log.error("%s says 410 Gone: it wants no events; without SECKILL_WEBHOOK_URL none are sent", where)
+        if chain.parked is None:
+            self._failed_orders.add((chain.feed.sku, chain.order))
+        if probe or (self._closed_until is None and len(self._failed_orders) >= _AWAY_AFTER):
+            if self._closed_until is None:
+                where = self._sender.webhook.where
+                _log.warning("the receiver of events is away, and they wait: %s %s", where, result.why)
+            self._probes += 1
+            self._closed_until = time.monotonic() + self._wait_s(self._probes, result)
+
+    def _put_off(self, chain: _Chain, result: Result, probe: bool) -> None:
+        """Park the order, and give its first event up if that has failed for too long."""
+        now, feed, parked = time.time(), chain.feed, chain.parked
         wait_s = self._wait_s(parked.tries + 1 if parked else 1, result)
         if parked is None:
             places = [pending.place for pending in chain.waiting]
@@ -492,7 +542,6 @@ class _Office:
             for pending in chain.waiting:
                 assert pending.slot is not None  # noqa: S101 - only those of a parked order have none
                 pending.slot.done = True
-            self._failed_orders.add((feed.sku, chain.order))
         else:
             parked.tries, parked.why = parked.tries + 1, result.why
             parked.due, parked.wait_s, parked.since = now + wait_s, wait_s, min(parked.since, now)
@@ -505,12 +554,6 @@ class _Office:
                 )
         del feed.chains[chain.order]
         feed.advance()
-        if probe or (self._closed_until is None and len(self._failed_orders) >= _AWAY_AFTER):
-            if self._closed_until is None:
-                where = self._sender.webhook.where
-                _log.warning("the receiver of events is away, and they wait: %s %s", where, result.why)
-            self._probes += 1
-            self._closed_until = time.monotonic() + self._wait_s(self._probes, result)
 
     def _wait_s(self, tries: int, result: Result) -> float:
         longest_s = min(_LONGEST_S, self._sender.retry_s * 2.0 ** min(tries - 1, 30))
@@ -520,12 +563,13 @@ class _Office:
     async def _retry(self) -> None:
         """Have the parked orders whose time has come tried again."""
         now = time.time()
+        odd: dict[str, str] = {}
         for feed in list(self._feeds.values()):
             for parked in list(feed.state.parked.values()):
                 if not parked.is_due(now) or parked.order in feed.chains:
                     continue
-                chain = feed.chains[parked.order] = _Chain(feed, parked.order, parked=parked)
-                try:
+                chain = _Chain(feed, parked.order, parked=parked)
+                with _apart(feed.sku, odd):
                     for place in list(parked.places):
                         page = await self._store.journal(
                             feed.sku, after=place.after or None, until=place.entry, limit=1
@@ -534,10 +578,9 @@ class _Office:
                             chain.waiting.append(_Pending(page[0], place, None))
                         else:  # it was trimmed
                             parked.places.remove(place)
-                except BaseException:
-                    del feed.chains[parked.order]
-                    raise
-                self._ready.put_nowait(chain)
+                    feed.chains[parked.order] = chain
+                    self._ready.put_nowait(chain)
+        self._say("tried again", odd)
 
     # -- noting ------------------------------------------------------------------------------------------------------
 
@@ -554,9 +597,12 @@ class _Office:
                 _log.exception("unexpected error in noting which events were sent")
 
     async def _save(self) -> None:
+        odd: dict[str, str] = {}
         for feed in list(self._feeds.values()):
             if feed.dirty:
-                await self._save_one(feed)
+                with _apart(feed.sku, odd):
+                    await self._save_one(feed)
+        self._say("noted", odd)
 
     async def _save_one(self, feed: _Feed) -> None:
         feed.dirty = False
@@ -570,6 +616,15 @@ class _Office:
         except BaseException:
             feed.dirty = True
             raise
+
+
+@contextlib.contextmanager
+def _apart(sku: str, odd: dict[str, str]) -> Iterator[None]:
+    """Have data of an item that can't be read concern that item only."""
+    try:
+        yield
+    except StockCorrupt as error:
+        odd[sku] = str(error)
 
 
 def _feed_of(sku: str, outbox: Outbox) -> _Feed:

@@ -1,9 +1,12 @@
 """The sender's progress through an item's journal, as it is kept in the store."""
 
 import json
+import re
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, NamedTuple
 
+# In canonical form, and within what a store can compare.
+_ENTRY: Final = re.compile(r"(0|[1-9][0-9]{0,18})(-(0|[1-9][0-9]{0,18}))?")
 _DEAD_MAX: Final = 1000  # of an item; those before them can be sent again by `replay --since`
 
 
@@ -105,7 +108,9 @@ class State:
 
 
 def rank(entry: str) -> tuple[int, ...]:
-    """Return the key that orders a journal's entries. Raises `ValueError` for a text that is no entry."""
+    """Return the key that orders a journal's entries, "" first. Raises `ValueError` for a text that is no entry."""
+    if entry and not _ENTRY.fullmatch(entry):
+        raise ValueError(f"not an entry: {entry!r}")
     return tuple(int(part) for part in entry.split("-")) if entry else (0,)
 
 

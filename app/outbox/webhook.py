@@ -122,9 +122,9 @@ def told(event: Event, ref: str | None) -> dict[str, Any]:
 
 
 def _retry_after(text: str) -> float:
-    if text.isdigit():
+    if text.isascii() and text.isdigit():
         return float(text)
     try:
         return max(0.0, (parsedate_to_datetime(text) - datetime.now(UTC)).total_seconds())
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         return 0.0

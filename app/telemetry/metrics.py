@@ -45,6 +45,7 @@ OUTBOX: Final = {
     "waiting": "Events that are behind the cursors, not delivered; only the sender has it, and the others here",
     "parked": "Orders whose event is refused while others get through",
     "dead": "Events that are tried no more",
+    "stuck": "Items whose events can't be read, tried again or noted; the others go on",
     "oldest_seconds": "Age of the oldest event that is not delivered",
     "away_seconds": "For how long no event has got through although some were tried",
 }

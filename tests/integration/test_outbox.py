@@ -232,6 +232,36 @@ async def test_answers_that_are_failures(etcd: EtcdMember, valkey: Valkey, shop_
             assert second - first > 0.9
 
 
+@pytest.mark.parametrize("what", ["²", "1 Jan 99999999999999999999 00:00:00 GMT", "header", "record"])
+async def test_an_attempt_that_goes_wrong(etcd: EtcdMember, valkey: Valkey, shop_end: Receiver, what: str) -> None:
+    """A Retry-After that is none, an event that can't be sent, an unreadable record: the order is parked, no other."""
+
+    async def decide(event: dict[str, Any]) -> Response | None:
+        odd = event["data"]["buyer"] == "odd" and what not in ("header", "record")
+        return Response(status_code=503, headers={"Retry-After": what}) if odd else None
+
+    shop_end.decide = decide
+    odd, many = [], 25 if what == "record" else 1  # more than are on their way at once
+    if what == "record":
+        async with selling(etcd, valkey, shop_end) as shop:
+            odd = [await held(shop, f"odd{number}") for number in range(many)]
+            await eventually_async(lambda: noted(shop), "first events", until=lambda state: state.count == many)
+    async with selling(etcd, valkey, shop_end, webhook_url=None, webhook_secret=None) as shop:
+        for one in odd:  # whose records have the shop's own number
+            await shop.buy(Cancel(*parts(one)))
+            valkey.ask("HSET", "seckill:{default}:records", parts(one)[1], "a stranger's")
+        if what != "record":
+            await held(shop, "odd", traceparent="é" if what == "header" else "")
+        await held(shop, "ann")
+    async with selling(etcd, valkey, shop_end, webhook_retry_s=600) as shop:
+        await eventually_async(lambda: shop.sender.view.parked == many, "what is odd is parked")
+        await eventually_async(lambda: "ann" in [event["data"]["buyer"] for event in shop_end.got], "the other one")
+        state = await eventually_async(
+            lambda: noted(shop), "all is noted", until=lambda state: len(state.parked) == many
+        )
+        assert {(one.tries, bool(one.why)) for one in state.parked.values()} == {(1, True)}
+
+
 async def test_dead_letters_and_replay(etcd: EtcdMember, valkey: Valkey, shop_end: Receiver) -> None:
     """An event that is refused for too long is tried no more, the events behind it are; replay brings it back."""
     refusing = True
@@ -271,6 +301,68 @@ async def test_replay_from_an_entry(etcd: EtcdMember, valkey: Valkey, shop_end: 
         )
         assert state.cursor == (await shop.store.level("default")).last_entry
         assert (await shop.store.outbox(["default"]))["default"].wish == ""
+
+
+@pytest.mark.parametrize("since", ["1795679316150-0-1", "1_000", "1795679316150-0 ", "9999999999999-0"])
+async def test_a_wish_that_cant_be_granted(etcd: EtcdMember, valkey: Valkey, shop_end: Receiver, since: str) -> None:
+    """A text that is no entry, or an entry that is yet to come: all events arrive, once, and the wish is forgotten."""
+    async with selling(etcd, valkey, shop_end, webhook_url=None, webhook_secret=None) as shop:
+        await shop.set_stock("zoo", 5)
+        await held(shop, "ann")
+        await shop.store.ask_sender("default", Wish(since=since).to_text())
+    async with selling(etcd, valkey, shop_end) as shop:
+        await held(shop, "bob", sku="zoo")
+        await eventually_async(lambda: len(shop_end.got) >= 2, "both events")
+        await held(shop, "cyd")
+        await eventually_async(lambda: len(shop_end.got) >= 3, "a later one")
+        assert sorted(event["data"]["buyer"] for event in shop_end.got) == ["ann", "bob", "cyd"]
+        assert (await shop.store.outbox(["default"]))["default"].wish == ""
+
+
+@pytest.mark.parametrize("what", ["entry", "orders", "outbox"])
+async def test_an_item_that_cant_be_read(
+    etcd: EtcdMember, valkey: Valkey, shop_end: Receiver, caplog: pytest.LogCaptureFixture, what: str
+) -> None:
+    """An entry of a later release, or a key that is not ours: this item waits, which is said once; the others go on."""
+    refusing = True
+
+    async def decide(event: dict[str, Any]) -> Response | None:
+        return Response(status_code=500) if refusing else None
+
+    shop_end.decide = decide
+    caplog.set_level("INFO", "app.outbox.sender")
+    async with selling(etcd, valkey, shop_end, webhook_retry_s=0.5) as shop:
+        await shop.set_stock("zoo", 5)
+        for sku in ("default", "zoo"):
+            await held(shop, "parked", sku=sku)
+        await eventually_async(lambda: shop.sender.view.parked == 2, "both are parked")
+        key = f"seckill:{{default}}:{what}".replace("entry", "orders")
+        if what == "entry":
+            fields = valkey.ask("XREVRANGE", key, "+", "-", "COUNT", "1")[0][1]
+            broken = valkey.ask("XADD", key, "*", *("shipped" if text == "held" else text for text in fields))
+        else:
+            await eventually_async(lambda: noted(shop), "it is noted", until=lambda state: state.parked)
+            valkey.ask("RENAME", key, f"{key}:aside")
+            valkey.ask("SET", key, "a stranger's")
+        refusing = False
+        (warning,) = await eventually_async(lambda: shop.sender.warnings, "a warning", until=lambda found: found)
+        assert "unreadable" in warning
+        assert warning.endswith(": default")
+        await held(shop, "ann", sku="zoo")
+        zoo = lambda: [event["data"]["buyer"] for event in shop_end.got if event["data"]["sku"] == "zoo"]  # noqa: E731
+        await eventually_async(lambda: sorted(zoo()) == ["ann", "parked"], "the others' events")
+        assert len(shop.sender.warnings) == 1
+        if what == "entry":
+            valkey.ask("XDEL", key, broken)
+        else:
+            valkey.ask("RENAME", f"{key}:aside", key)
+        await eventually_async(lambda: shop.sender.warnings == [], "all goes on")
+        await held(shop, "bob")
+        await eventually_async(lambda: len(shop_end.got) >= 4, "its events")
+        said = [one.getMessage() for one in caplog.records if one.getMessage().startswith("events of default ")]
+        assert len(said) == len(set(said))
+        assert any("can't be" in one for one in said)
+        assert said[-1].endswith(" again")
 
 
 async def noted(shop: Any) -> State:
@@ -370,7 +462,7 @@ async def test_the_command(etcd: EtcdMember, valkey: Valkey, shop_end: Receiver)
     shop_end.decide = decide
     env = {"SECKILL_LOCK": lock_url(etcd.endpoint), "SECKILL_STORE": valkey.url}
 
-    async def seckill(*arguments: str) -> str:
+    async def seckill(*arguments: str, fails: int = 0) -> str:
         done = await asyncio.to_thread(
             subprocess.run,
             [sys.executable, "-m", "app", "orders", *arguments],
@@ -379,8 +471,8 @@ async def test_the_command(etcd: EtcdMember, valkey: Valkey, shop_end: Receiver)
             text=True,
             timeout=60,
         )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        assert done.returncode == fails, done.stderr
+        return done.stdout or done.stderr
 
     async with selling(etcd, valkey, shop_end, webhook_give_up_s=1) as shop:
         assert await seckill("events") == "no event is parked or dead\n"
@@ -401,6 +493,8 @@ async def test_the_command(etcd: EtcdMember, valkey: Valkey, shop_end: Receiver)
         refusing = False
         assert await seckill("replay", "--dead") == "the sender is asked: default\n"
         await eventually_async(lambda: shop_end.of(odd.order_id), "the dead letter")
+        for odd_entry in ("", "1_000", "1795679316150", "1795679316150-0-1", "1795679316150-0 ", "9999999999999-0"):
+            assert "--since" in await seckill("replay", "--since", odd_entry, fails=2)
         await seckill("replay", "--since", "0")
         await eventually_async(lambda: len(shop_end.got) >= 4, "all events again")
         await eventually_async(
