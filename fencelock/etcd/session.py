@@ -1,6 +1,7 @@
 """A session: one etcd lease for several keys, which live and end together, as in etcd's Go `concurrency.Session`."""
 
 import heapq
+import secrets
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
@@ -46,7 +47,8 @@ class Session(Leased):
         self.default = default
         self.retired = False
         self.keys: set[Key] = set()
-        self._numbers = count()
+        # A lease of one's own may be given to others, who count by themselves, and Go has a key without a number there.
+        self._numbers = count(0 if default else secrets.randbits(48))
         self._free: list[int] = []  # numbers of keys that were deleted for certain
         # Keys that may be created after they were deleted, each with its value if it is shared, and until when.
         self._deleted: dict[tuple[str, bytes | None], float] = {}
@@ -75,11 +77,11 @@ class Session(Leased):
     async def join(cls, client: EtcdClient, renewer: Renewer, lease_id: int) -> Self:
         """Begin a session on a lease that another program has granted. Raises `LockLost` and `LockUnavailable`."""
         found = await client.time_to_live(lease_id)
-        asked_at = clock.now()
+        session = cls(
+            client, renewer, lease_id, 0 if found is None else found[1], default=False
+        )  # its time begins here
         if found is None or not await client.keep_alive(lease_id):
             raise LockLost(f"etcd has no lease {lease_id:x}")
-        session = cls(client, renewer, lease_id, found[1], default=False)
-        session.lease.renewed(asked_at)
         renewer.keep(session.lease)
         return session
 
@@ -94,10 +96,10 @@ class Session(Leased):
         return not (self.retired or self.of_before or self.lost)
 
     def key(self, prefix: str) -> "Key":
-        """Return a contender's key, not created in etcd yet. The first has Go's form, `<prefix><lease id in hex>`.
+        """Return a contender's key, not created in etcd yet: `<prefix><lease id in hex>`, as in Go, and a number.
 
-        All others have a number in addition. Numbers are used again, so that a watch that another process has kept on
-        the key of that name serves it the next time.
+        The first one of a default session has no number. Numbers are used again, so that a watch that another process
+        has kept on the key of that name serves it the next time.
         """
         number = heapq.heappop(self._free) if self._free else next(self._numbers)
         return self._with(Key(self, f"{prefix}{self.lease_id:x}{f'-{number}' if number else ''}", number=number))

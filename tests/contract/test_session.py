@@ -236,6 +236,34 @@ def test_a_session_whose_lease_is_gone_takes_no_locks(etcd: EtcdMember, backend:
         assert session.lost
 
 
+def test_who_joins_a_lease_is_a_contender_like_any_other(etcd: EtcdMember, backend: EtcdBackend) -> None:
+    """Its keys are its own: it takes no lock from the session that began the lease, nor from another that joined."""
+    with backend.session() as session, session.lock(ONE) as grant, EtcdBackend([etcd.endpoint], ttl_s=TTL_S) as other:
+        first, second = (other.session(lease_id=session.lease_id) for _ in range(2))
+        with first.lock(TWO) as joined:
+            for lock in first.lock(ONE), second.lock(ONE), second.lock(TWO):
+                assert lock.try_acquire() is None
+            renewed = session.deadline
+            eventually(lambda: session.deadline > renewed, "the session is renewed, and the keys are looked at")
+            assert [one.key for one in session.lock(ONE).contenders()] == [grant.key]
+            assert not grant.lost
+            assert not joined.lost
+        first.orphan()
+        second.orphan()
+
+
+def test_the_time_of_a_joined_lease_begins_before_it_is_renewed(etcd: EtcdMember) -> None:
+    """An answer that takes long does not make its locks last longer here than in etcd."""
+    lease_id = int(etcdctl(etcd.endpoint, "lease", "grant", "4").split()[1], 16)
+    with Proxy(etcd.client_port) as proxy, EtcdBackend([f"http://127.0.0.1:{proxy.port}"], timeout_s=3) as backend:
+        backend.ping(WITHIN_S)
+        proxy.answer_delay_s = 1
+        session = backend.session(lease_id=lease_id)
+        assert session.deadline <= now() + 3
+        proxy.answer_delay_s = 0
+        session.close()
+
+
 def test_who_joins_leaves_the_lease_alone(etcd: EtcdMember, backend: EtcdBackend) -> None:
     """It is another program's, also if nobody wants the session that was begun on it any more."""
     lease_id = int(etcdctl(etcd.endpoint, "lease", "grant", "30").split()[1], 16)
