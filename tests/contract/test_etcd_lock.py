@@ -973,6 +973,24 @@ def test_a_key_that_is_written_over_is_deleted_all_the_same(etcd: EtcdMember, ki
             pass
 
 
+def test_a_creation_that_arrives_while_one_waits_is_no_other_owner(etcd: EtcdMember) -> None:
+    """A try that was given up creates the key after the holder's release: the waiter finds it, and has the lock."""
+    with EtcdTxnBackend([etcd.endpoint], ttl_s=CALM_S) as backend, Proxy(etcd.client_port) as proxy:
+        lock, other = backend.lock("/test/own"), EtcdTxnBackend([f"http://127.0.0.1:{proxy.port}"], ttl_s=CALM_S)
+        lock.acquire()
+        waiting = InThread(lambda: hold_and_release(other.lock("/test/own")))
+        (session,) = eventually(lambda: list(other.threads._sessions.values()), "it has a session")
+        (key,) = eventually(lambda: list(session.keys), "it has tried")
+        eventually(lambda: watchers(etcd), "it waits")
+        proxy.stall()
+        lock.release()
+        etcdctl(etcd.endpoint, "put", f"--lease={session.lease_id:x}", key.name, key.value.decode())
+        proxy.restore()
+        waiting.result()
+        assert lock.contenders() == []
+        other.close()
+
+
 @pytest.mark.parametrize("kind", [EtcdBackend, EtcdTxnBackend])
 def test_a_lost_answer_is_the_end_of_a_session(
     etcd: EtcdMember, kind: type[EtcdBackend], monkeypatch: pytest.MonkeyPatch
