@@ -15,6 +15,7 @@ from .client import EtcdClient, created, delete, new_lease_id, valued
 
 _DELETES_MAX: Final = 100  # etcd takes 128 in one transaction
 _LATE_S: Final = 60.0  # a call that was given up does not arrive later than that
+TTL_MAX_S: Final = 9_000_000_000  # etcd's
 _IDLE_S: Final = 2.0  # a default session that has had no key for longer is ended
 
 
@@ -61,7 +62,9 @@ class Session(Leased):
     async def begin(
         cls, client: EtcdClient, renewer: Renewer, ttl_s: int, timeout_s: float, *, default: bool = False
     ) -> Self:
-        """Begin a session with a new lease of `ttl_s` seconds. Raises `LockUnavailable`."""
+        """Begin a session with a new lease of `ttl_s` seconds. Raises `LockUnavailable` and `ValueError`."""
+        if not 0 < ttl_s <= TTL_MAX_S:
+            raise ValueError(f"in etcd ttl_s must be above 0 and {TTL_MAX_S} at most, not {ttl_s}")
         session = cls(client, renewer, new_lease_id(), ttl_s, default=default)
         asked_at = clock.now()
         try:
@@ -109,6 +112,7 @@ class Session(Leased):
         return self._with(Key(self, name, value=value))
 
     def _with(self, key: "Key") -> "Key":
+        key.name.encode()  # raises ValueError if it has half a character
         self.keys.add(key)
         return key
 

@@ -206,6 +206,30 @@ def test_etcdctl_takes_its_fair_turn(etcd: EtcdMember, backend: EtcdBackend) -> 
     assert order == ["ours again"]
 
 
+def test_all_that_is_under_the_empty_prefix(backend: EtcdBackend) -> None:
+    """All that has begun is shown, whatever it begins with."""
+    with backend.lock("a"), backend.lock("é"):
+        assert {"a", "é"} <= {one.key.rpartition("/")[0] for one in backend.contenders("")}
+
+
+def test_a_name_that_has_no_encoding_is_refused(etcd: EtcdMember, backend: EtcdBackend) -> None:
+    """Half a character is none, and what is refused leaves nothing."""
+    with pytest.raises(ValueError, match="UTF-8"):
+        backend.lock("/test/\udcff")
+    with pytest.raises(ValueError, match="surrogates"), backend.session() as session:
+        session.lock("/test/\udcff").acquire()
+    assert not session._session._session.keys
+
+
+def test_a_ttl_beyond_etcds_is_refused(etcd: EtcdMember, backend: EtcdBackend) -> None:
+    """It is nothing that another try could mend."""
+    with pytest.raises(ConfigurationError, match="ttl_s"):
+        EtcdBackend([etcd.endpoint], ttl_s=1e15)
+    for attempt in (backend.lock("/test/long", ttl_s=1e15).acquire, lambda: backend.session(ttl_s=1e15)):
+        with pytest.raises(ValueError, match="ttl_s"):
+            attempt()
+
+
 def test_a_name_is_no_prefix_of_another(backend: EtcdBackend) -> None:
     """item/1 and item/10 are two locks."""
     with backend.lock("/test/item/1"), backend.lock("/test/item/10") as grant:
@@ -543,6 +567,19 @@ def test_a_connection_that_swallows_everything(etcd: EtcdMember) -> None:
 
 
 @pytest.mark.slow
+def test_a_close_while_etcd_is_silent(etcd: EtcdMember) -> None:
+    """It does not wait for what is given back in the background, whose calls take as long as the TTL allows."""
+    with Proxy(etcd.client_port) as proxy:
+        backend = EtcdBackend([f"http://127.0.0.1:{proxy.port}"], ttl_s=3600)
+        lock = backend.lock("/test/closed")
+        lock.acquire()
+        proxy.stall()
+        lock.release()
+        eventually(lambda: backend.threads.renewer._tasks, "it is being given back")
+        closing_it = InThread(backend.close)
+        eventually(lambda: not closing_it.thread.is_alive(), "it is closed")
+
+
 def test_a_member_that_swallows_everything() -> None:
     """If one of three members acknowledges bytes and never answers, even on new connections, the next one is asked."""
     ttl_s = 5

@@ -165,6 +165,36 @@ def test_a_key_that_is_deleted_costs_its_lock_only(etcd: EtcdMember, backend: Et
         two.release()
 
 
+def test_what_is_lost_while_its_session_lives_is_given_back(backend: EtcdBackend) -> None:
+    """Its key would live as long as the session, in everybody's way, if its owner never released it."""
+    with backend.session() as session:
+        leadership, lock = session.election(ONE).campaign("one"), session.lock(TWO)
+        for one in leadership, lock.acquire():
+            one.lease.lose("it was not renewed in time")
+        session.election(ONE).campaign("two", wait_s=WITHIN_S).resign()
+        eventually(lambda: is_free(backend, TWO), "it is free")
+        assert not session.lost
+        with pytest.raises(LockLost):
+            lock.release()
+
+
+def test_ctrl_c_before_an_end_has_begun(backend: EtcdBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A resignation and the close of a session are done all the same: nobody could repeat them."""
+    session = backend.session()
+    leadership = session.election(ONE).campaign("me")
+
+    def interrupted(*_: object) -> None:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    for ended, end in (leadership, leadership.resign), (session, session.close):
+        monkeypatch.setattr(portal._Portal, "call_soon", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            end()
+        eventually(lambda ended=ended: ended.lost, "it is over")
+        assert backend.election(ONE).leader() is None
+
+
 def test_nothing_is_kept_of_what_was_released(backend: EtcdBackend) -> None:
     """A session that lives for weeks does not grow with each lock that was taken under it."""
     with backend.session() as session:
