@@ -205,9 +205,9 @@ class Key:
         """Delete it, and nothing else. It is off our lease if somebody has written over it."""
         self.forget()
         client = self.session.client
-        if self.revision:
+        if self.revision and not self.session.of_before:
             await client.txn(created(self.name, self.revision), [delete(self.name)], timeout_s=timeout_s)
-        elif self.value is not None and self.unsure:
+        elif self.value is not None and (self.revision or self.unsure):
             await client.txn(valued(self.name, self.value), [delete(self.name)], timeout_s=timeout_s)
         elif self.value is None and self.asked:
             await client.delete(self.name, timeout_s)

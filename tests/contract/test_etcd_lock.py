@@ -1028,6 +1028,18 @@ def test_a_creation_that_arrives_while_one_waits_is_no_other_owner(etcd: EtcdMem
         other.close()
 
 
+def test_a_key_of_another_at_the_same_revision(etcd: EtcdMember) -> None:
+    """An etcd that was set back may give our key's revision to another one's key, which a release leaves alone."""
+    with EtcdTxnBackend([etcd.endpoint], ttl_s=TTL_S) as backend:
+        lock = backend.lock("/test/again")
+        lock.acquire()
+        etcdctl(etcd.endpoint, "put", "/test/again", "another's")
+        backend.threads.client.era += 1
+        with suppress(LockLost):
+            lock.release()
+        assert etcdctl(etcd.endpoint, "del", "/test/again").strip() == "1"
+
+
 @pytest.mark.parametrize("kind", [EtcdBackend, EtcdTxnBackend])
 def test_a_lost_answer_is_the_end_of_a_session(
     etcd: EtcdMember, kind: type[EtcdBackend], monkeypatch: pytest.MonkeyPatch
