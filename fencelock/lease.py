@@ -82,6 +82,7 @@ class Lease:
         self.hold = hold
         self.ttl_s = ttl_s
         self.idle = False  # in nobody's use: its end is no loss
+        self.shared = False  # others may renew it, too, so that it lives on without us
         self.granted = False  # a waiter, or its attempt, looks after what it has on the server by itself
         self.owner: object = None  # set by the lock, once somebody owns it
         self.keeper: Keeper | None = None  # its renewer
@@ -107,7 +108,7 @@ class Lease:
         """
         if self._under is None:
             return self._deadline + (self.ttl_s if self.overdue else 0)
-        return self._under.deadline
+        return math.inf if self._under.shared else self._under.deadline
 
     @property
     def inherited(self) -> bool:

@@ -48,7 +48,7 @@ class Session(Leased):
         self.default = default
         self.retired = False
         self.keys: set[Key] = set()
-        # A lease of one's own may be given to others, who count by themselves, and Go has a key without a number there.
+        # Others may have the lease of a session of one's own: they count by themselves, and Go's key has no number.
         self._numbers = count(0 if default else secrets.randbits(48))
         self._free: list[int] = []  # numbers of keys that were deleted for certain
         # Keys that may be created after they were deleted, each with its value if it is shared, and until when.
@@ -57,6 +57,7 @@ class Session(Leased):
         self._idle_since = clock.now()
         super().__init__(Lease(f"session {lease_id:x}", self, ttl_s))
         self.lease.idle = default  # its locks tell of its end
+        self.lease.shared = not default
 
     @classmethod
     async def begin(
@@ -80,10 +81,9 @@ class Session(Leased):
     async def join(cls, client: EtcdClient, renewer: Renewer, lease_id: int) -> Self:
         """Begin a session on a lease that another program has granted. Raises `LockLost` and `LockUnavailable`."""
         found = await client.time_to_live(lease_id)
-        session = cls(
-            client, renewer, lease_id, 0 if found is None else found[1], default=False
-        )  # its time begins here
-        if found is None or not await client.keep_alive(lease_id):
+        # Its time begins here, before the lease is renewed.
+        session = None if found is None else cls(client, renewer, lease_id, found[1], default=False)
+        if session is None or not await client.keep_alive(lease_id):
             raise LockLost(f"etcd has no lease {lease_id:x}")
         renewer.keep(session.lease)
         return session
@@ -112,7 +112,7 @@ class Session(Leased):
         return self._with(Key(self, name, value=value))
 
     def _with(self, key: "Key") -> "Key":
-        key.name.encode()  # raises ValueError if it has half a character
+        key.name.encode()  # as in `EtcdBackend.check_name`, and before it is noted
         self.keys.add(key)
         return key
 

@@ -214,7 +214,7 @@ def test_all_that_is_under_the_empty_prefix(backend: EtcdBackend) -> None:
 
 def test_a_name_that_has_no_encoding_is_refused(etcd: EtcdMember, backend: EtcdBackend) -> None:
     """Half a character is none, and what is refused leaves nothing."""
-    with pytest.raises(ValueError, match="UTF-8"):
+    with pytest.raises(ValueError, match="surrogates"):
         backend.lock("/test/\udcff")
     with pytest.raises(ValueError, match="surrogates"), backend.session() as session:
         session.lock("/test/\udcff").acquire()

@@ -178,6 +178,20 @@ def test_what_is_lost_while_its_session_lives_is_given_back(backend: EtcdBackend
             lock.release()
 
 
+def test_what_is_lost_under_a_lease_that_others_renew(etcd: EtcdMember, backend: EtcdBackend) -> None:
+    """The lease does not end with our part of it, so its keys are deleted as soon as etcd can be reached."""
+    with backend.session() as session, Proxy(etcd.client_port) as proxy:
+        with EtcdBackend([f"http://127.0.0.1:{proxy.port}"], ttl_s=TTL_S) as behind:
+            joined = behind.session(lease_id=session.lease_id)
+            grant = joined.lock(ONE).acquire()
+            proxy.cut()
+            eventually(lambda: grant.lost, "it is lost")
+            assert not is_free(backend, ONE)
+            proxy.restore()
+            eventually(lambda: is_free(backend, ONE), "it is free")
+        assert not session.lost
+
+
 def test_ctrl_c_before_an_end_has_begun(backend: EtcdBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     """A resignation and the close of a session are done all the same: nobody could repeat them."""
     session = backend.session()
