@@ -242,7 +242,7 @@ class Leadership(Grant):
 
     def resign(self) -> None:
         """See `AsyncLeadership.resign`."""
-        portal.run(self._leadership.resign())
+        portal.run(self._leadership.resign(), to_the_end=True)
 
     def __enter__(self) -> "Leadership":
         return self

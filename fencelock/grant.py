@@ -21,6 +21,7 @@ class Grant(Leased):
         self.token = token
         self.source = source
         super().__init__(lease)
+        lease.granted = True
 
     def __repr__(self) -> str:
         return f"<Grant {self.key} token={self.token}{' LOST' if self.lost else ''}>"

@@ -82,6 +82,8 @@ class Lease:
         self.hold = hold
         self.ttl_s = ttl_s
         self.idle = False  # in nobody's use: its end is no loss
+        self.shared = False  # others may renew it, too, so that it lives on without us
+        self.granted = False  # a waiter, or its attempt, looks after what it has on the server by itself
         self.owner: object = None  # set by the lock, once somebody owns it
         self.keeper: Keeper | None = None  # its renewer
         self.renew_until = math.inf  # on the same clock: whatever its owner does, it ends a TTL after that
@@ -91,7 +93,6 @@ class Lease:
         self._under = under
         self._mutex = threading.Lock()
         self._reason: str | None = None
-        self._given_up = False
         self._on_lost = Callbacks()
 
     @property
@@ -101,8 +102,13 @@ class Lease:
 
     @property
     def runs_out_at(self) -> float:
-        """The moment at which the server has forgotten it at the latest, if it (or the lease above) is not renewed."""
-        return self._deadline if self._under is None else self._under.deadline
+        """The moment at which the server has forgotten it at the latest, if it (or the lease above) is not renewed.
+
+        It is a TTL later for one that is overdue, as the server may not know of its end: it has a session that lives.
+        """
+        if self._under is None:
+            return self._deadline + (self.ttl_s if self.overdue else 0)
+        return math.inf if self._under.shared else self._under.deadline
 
     @property
     def inherited(self) -> bool:
@@ -168,14 +174,12 @@ class Lease:
             if self._reason is not None:
                 return
             self._reason = reason
-            wanted = not self._given_up
-        if wanted:
-            self._on_lost.fire()
+        self._on_lost.fire()
 
     def give_up(self) -> None:
-        """Note that its owner wants it no longer: from now on its end is no loss, and nobody is told of it."""
+        """Note that its owner wants it no longer: it must not be trusted any more, and nobody is told of a loss."""
         with self._mutex:
-            self._given_up = True
+            self._reason = self._reason or "it was given back"
 
     def on_lost(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Have `callback` called once when the lease is lost (now, if it is). The returned function unsubscribes.

@@ -7,7 +7,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 
 from . import clock, fork
-from .errors import LockError, LockNotHeld
+from .errors import LockError, LockLost, LockNotHeld
 from .grant import Grant
 
 
@@ -46,7 +46,12 @@ class Owners:
         data = self._held.get(owner)
         if data is None:
             return None
-        data.grant.ensure_held()  # outside the mutex: it may call on_lost callbacks, which may use this lock
+        try:
+            data.grant.ensure_held()  # outside the mutex: it may call on_lost callbacks, which may use this lock
+        except LockLost:
+            if self._held.get(owner) is not data:  # another thread with this owner's name has just released it
+                return None
+            raise
         with self._mutex:
             if self._held.get(owner) is not data:
                 return None

@@ -109,8 +109,8 @@ class Renewer:
     def end(self, lease: Lease) -> None:
         """Give the lease back in the background, trying until it has run out by itself.
 
-        For a lease that could not be given back at once: otherwise its key would stand in everybody's way for the rest
-        of its TTL, although the server came back long before.
+        For a lease that is lost, or could not be given back at once: otherwise its key would stand in everybody's way
+        for the rest of its TTL, or of its session's life, although the server came back long before.
         """
         self._schedule(lease, _Job(due=self._clock(), ending=True))
 
@@ -119,14 +119,18 @@ class Renewer:
         self._paused_until = self._clock() + for_s
 
     async def close(self) -> None:
-        """Stop renewing, and wait for the calls under way. Leases that are still held run out on the server."""
+        """Stop renewing, and wait a second for the calls under way. Leases still held run out on the server."""
         with self._mutex:
             self._closed = True
             self._jobs.clear()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        if self._tasks:
+            _, late = await asyncio.wait(self._tasks.values(), timeout=_HAND_BACK_S)
+            for task in late:
+                task.cancel()  # the server is silent
+            await asyncio.gather(*late, return_exceptions=True)
 
     def _schedule(self, lease: Lease, job: _Job) -> None:
         with self._mutex:
@@ -196,19 +200,12 @@ class Renewer:
     async def _renew(self, lease: Lease, job: _Job) -> None:
         if lease.lost:
             self._forget(lease, "lost")
-            if lease.overdue:
-                # A key, node or transaction that lives as long as its session would not end by itself.
-                try:
-                    await lease.hold.end(_MIN_CALL_S)
-                except LockUnavailable:
-                    self.end(lease)
         elif lease.abandoned:
             if self._is_current(lease, job):
                 # Nobody could release it; renewing it would keep everybody out for ever.
                 _log.error("%s: its owner ended without releasing it; giving it back", lease.name)
                 lease.lose("its owner ended without releasing it")
                 self._forget(lease, "abandoned")
-                self.end(lease)
         elif lease.overdue:
             job.due = lease.deadline
         else:
@@ -271,6 +268,8 @@ class Renewer:
 
     def _forget(self, lease: Lease, event: str) -> None:
         self.drop(lease)
+        if lease.granted:
+            self.end(lease)  # a key, node or transaction that lives as long as its session would not end by itself
         self._tell(lease, event)
 
     def _tell(self, lease: Lease, event: str) -> None:

@@ -23,6 +23,7 @@ from ..waiting import Wait, whole
 from .election import EtcdBallot
 from .endpoint import Access, parse, use_grpc
 from .lock import EtcdConnection, Place
+from .session import TTL_MAX_S
 from .session import Session as SharedLease
 
 
@@ -143,7 +144,7 @@ class Session(Leased):
 
     def close(self) -> None:
         """See `AsyncSession.close`."""
-        portal.run(self._session.close())
+        portal.run(self._session.close(), to_the_end=True)
 
     def __enter__(self) -> Self:
         return self
@@ -188,6 +189,8 @@ class EtcdBackend(LockBackend):
     ) -> None:
         super().__init__(**options)
         endpoints = endpoints.split(",") if isinstance(endpoints, str) else endpoints
+        if self.ttl_s > TTL_MAX_S:
+            raise ConfigurationError(f"etcd's ttl_s must be {TTL_MAX_S} at most, not {self.ttl_s:g}")
         if not endpoints:
             raise ConfigurationError("at least one etcd endpoint is needed")
         if bool(user) != bool(password):
@@ -219,6 +222,10 @@ class EtcdBackend(LockBackend):
             key_file=files.get("key_file"),
             **options,
         )
+
+    @override
+    def check_name(self, name: str) -> None:
+        name.encode()  # raises ValueError if it has half a character
 
     @override
     def connect(self) -> EtcdConnection:

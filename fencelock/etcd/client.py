@@ -413,14 +413,15 @@ def oldest(prefix: str, *, limit: int = 0) -> Any:
 
 def _under(prefix: str, order: Any, **terms: int) -> Any:
     by, end = etcdrpc.RangeRequest.CREATE, _end_of(prefix)
-    request = etcdrpc.RangeRequest(key=prefix.encode(), range_end=end, sort_order=order, sort_target=by, **terms)
+    key = prefix.encode() or b"\0"
+    request = etcdrpc.RangeRequest(key=key, range_end=end, sort_order=order, sort_target=by, **terms)
     return etcdrpc.RequestOp(request_range=request)
 
 
 def _end_of(prefix: str) -> bytes:
-    # The first key after all keys with the prefix. Ours end in "/", so the last byte can always grow.
+    # The first key after all keys with the prefix, whose last byte can always grow in UTF-8; or etcd's word for no end.
     raw = prefix.encode()
-    return raw[:-1] + bytes([raw[-1] + 1])
+    return raw[:-1] + bytes([raw[-1] + 1]) if raw else b"\0"
 
 
 def _key_value(kv: Any) -> KeyValue:

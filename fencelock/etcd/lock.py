@@ -161,7 +161,7 @@ class Place(Attempt[EtcdConnection]):
                 session.lease.lose("etcd no longer knows it")
             raise PlaceLost from None
         if not answer.succeeded and not answer.again:
-            key.unsure = True  # it was there before we came: etcd was set back
+            key.unsure = True  # it was there before we came, though its name is ours alone: etcd was set back
             raise PlaceLost
         self.answered = True  # an outage from here on is waited for
         key.revision = answer.found[0].create_revision

@@ -1,6 +1,7 @@
 """A session: one etcd lease for several keys, which live and end together, as in etcd's Go `concurrency.Session`."""
 
 import heapq
+import secrets
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
@@ -14,6 +15,7 @@ from .client import EtcdClient, created, delete, new_lease_id, valued
 
 _DELETES_MAX: Final = 100  # etcd takes 128 in one transaction
 _LATE_S: Final = 60.0  # a call that was given up does not arrive later than that
+TTL_MAX_S: Final = 9_000_000_000  # etcd's
 _IDLE_S: Final = 2.0  # a default session that has had no key for longer is ended
 
 
@@ -46,7 +48,8 @@ class Session(Leased):
         self.default = default
         self.retired = False
         self.keys: set[Key] = set()
-        self._numbers = count()
+        # Others may have the lease of a session of one's own: they count by themselves, and Go's key has no number.
+        self._numbers = count(0 if default else secrets.randbits(48))
         self._free: list[int] = []  # numbers of keys that were deleted for certain
         # Keys that may be created after they were deleted, each with its value if it is shared, and until when.
         self._deleted: dict[tuple[str, bytes | None], float] = {}
@@ -54,12 +57,15 @@ class Session(Leased):
         self._idle_since = clock.now()
         super().__init__(Lease(f"session {lease_id:x}", self, ttl_s))
         self.lease.idle = default  # its locks tell of its end
+        self.lease.shared = not default
 
     @classmethod
     async def begin(
         cls, client: EtcdClient, renewer: Renewer, ttl_s: int, timeout_s: float, *, default: bool = False
     ) -> Self:
-        """Begin a session with a new lease of `ttl_s` seconds. Raises `LockUnavailable`."""
+        """Begin a session with a new lease of `ttl_s` seconds. Raises `LockUnavailable` and `ValueError`."""
+        if not 0 < ttl_s <= TTL_MAX_S:
+            raise ValueError(f"in etcd ttl_s must be above 0 and {TTL_MAX_S} at most, not {ttl_s}")
         session = cls(client, renewer, new_lease_id(), ttl_s, default=default)
         asked_at = clock.now()
         try:
@@ -75,11 +81,10 @@ class Session(Leased):
     async def join(cls, client: EtcdClient, renewer: Renewer, lease_id: int) -> Self:
         """Begin a session on a lease that another program has granted. Raises `LockLost` and `LockUnavailable`."""
         found = await client.time_to_live(lease_id)
-        asked_at = clock.now()
-        if found is None or not await client.keep_alive(lease_id):
+        # Its time begins here, before the lease is renewed.
+        session = None if found is None else cls(client, renewer, lease_id, found[1], default=False)
+        if session is None or not await client.keep_alive(lease_id):
             raise LockLost(f"etcd has no lease {lease_id:x}")
-        session = cls(client, renewer, lease_id, found[1], default=False)
-        session.lease.renewed(asked_at)
         renewer.keep(session.lease)
         return session
 
@@ -94,10 +99,10 @@ class Session(Leased):
         return not (self.retired or self.of_before or self.lost)
 
     def key(self, prefix: str) -> "Key":
-        """Return a contender's key, not created in etcd yet. The first has Go's form, `<prefix><lease id in hex>`.
+        """Return a contender's key, not created in etcd yet: `<prefix><lease id in hex>`, as in Go, and a number.
 
-        All others have a number in addition. Numbers are used again, so that a watch that another process has kept on
-        the key of that name serves it the next time.
+        The first one of a default session has no number. Numbers are used again, so that a watch that another process
+        has kept on the key of that name serves it the next time.
         """
         number = heapq.heappop(self._free) if self._free else next(self._numbers)
         return self._with(Key(self, f"{prefix}{self.lease_id:x}{f'-{number}' if number else ''}", number=number))
@@ -107,6 +112,7 @@ class Session(Leased):
         return self._with(Key(self, name, value=value))
 
     def _with(self, key: "Key") -> "Key":
+        key.name.encode()  # as in `EtcdBackend.check_name`, and before it is noted
         self.keys.add(key)
         return key
 
@@ -199,9 +205,9 @@ class Key:
         """Delete it, and nothing else. It is off our lease if somebody has written over it."""
         self.forget()
         client = self.session.client
-        if self.revision:
+        if self.revision and not self.session.of_before:
             await client.txn(created(self.name, self.revision), [delete(self.name)], timeout_s=timeout_s)
-        elif self.value is not None and self.unsure:
+        elif self.value is not None and (self.revision or self.unsure):
             await client.txn(valued(self.name, self.value), [delete(self.name)], timeout_s=timeout_s)
         elif self.value is None and self.asked:
             await client.delete(self.name, timeout_s)

@@ -26,10 +26,8 @@ class _Attempt(Attempt["EtcdTxnConnection"]):
     def __init__(self, connection: "EtcdTxnConnection", name: str, ttl_s: float) -> None:
         super().__init__(connection, name, ttl_s)
         self._client = connection.client
-        # All keys of a session have one lease, so only the value tells whose key it is.
-        who = json.loads(describe(connection.terms.instance)) | {"id": secrets.token_hex(8)}
-        self._value = json.dumps(who, separators=(",", ":")).encode()
         self._key: Key
+        self._value: bytes
         self._holder: KeyValue | None = None  # the other one's key, as we found it
         self._lookout = Lookout(connection.client, self.wake, connection.waiters)  # for its end
         self.cleanup.callback(self._lookout.close)
@@ -40,6 +38,10 @@ class _Attempt(Attempt["EtcdTxnConnection"]):
         if self._holder is None or not await self._is_there(self._holder, timeout_s):
             if self.lease is None:
                 session = await self.connection.session(self.ttl_s, timeout_s)
+                # Only the value tells whose key it is: all keys of a session have one lease. A session deletes its late
+                # keys by their values, so another session needs another value.
+                who = json.loads(describe(self.connection.terms.instance)) | {"id": secrets.token_hex(8)}
+                self._value = json.dumps(who, separators=(",", ":")).encode()
                 self._key = session.shared_key(self.name, self._value)
                 self.lease = self._key.lease()
                 self.renewer.keep(self.lease)
@@ -58,7 +60,7 @@ class _Attempt(Attempt["EtcdTxnConnection"]):
             found = answer.found[0]
             if key.session.of_before:
                 raise PlaceLost  # etcd was set back
-            if answer.succeeded or (answer.again and found.value == self._value):
+            if (found.value, found.lease_id) == (self._value, key.session.lease_id):  # be it by an earlier try
                 key.revision = found.create_revision
                 key.granted = True
                 return Grant(self.name, found.create_revision, self._client.source, self.lease)

@@ -206,6 +206,30 @@ def test_etcdctl_takes_its_fair_turn(etcd: EtcdMember, backend: EtcdBackend) -> 
     assert order == ["ours again"]
 
 
+def test_all_that_is_under_the_empty_prefix(backend: EtcdBackend) -> None:
+    """All that has begun is shown, whatever it begins with."""
+    with backend.lock("a"), backend.lock("é"):
+        assert {"a", "é"} <= {one.key.rpartition("/")[0] for one in backend.contenders("")}
+
+
+def test_a_name_that_has_no_encoding_is_refused(etcd: EtcdMember, backend: EtcdBackend) -> None:
+    """Half a character is none, and what is refused leaves nothing."""
+    with pytest.raises(ValueError, match="surrogates"):
+        backend.lock("/test/\udcff")
+    with pytest.raises(ValueError, match="surrogates"), backend.session() as session:
+        session.lock("/test/\udcff").acquire()
+    assert not session._session._session.keys
+
+
+def test_a_ttl_beyond_etcds_is_refused(etcd: EtcdMember, backend: EtcdBackend) -> None:
+    """It is nothing that another try could mend."""
+    with pytest.raises(ConfigurationError, match="ttl_s"):
+        EtcdBackend([etcd.endpoint], ttl_s=1e15)
+    for attempt in (backend.lock("/test/long", ttl_s=1e15).acquire, lambda: backend.session(ttl_s=1e15)):
+        with pytest.raises(ValueError, match="ttl_s"):
+            attempt()
+
+
 def test_a_name_is_no_prefix_of_another(backend: EtcdBackend) -> None:
     """item/1 and item/10 are two locks."""
     with backend.lock("/test/item/1"), backend.lock("/test/item/10") as grant:
@@ -543,6 +567,19 @@ def test_a_connection_that_swallows_everything(etcd: EtcdMember) -> None:
 
 
 @pytest.mark.slow
+def test_a_close_while_etcd_is_silent(etcd: EtcdMember) -> None:
+    """It does not wait for what is given back in the background, whose calls take as long as the TTL allows."""
+    with Proxy(etcd.client_port) as proxy:
+        backend = EtcdBackend([f"http://127.0.0.1:{proxy.port}"], ttl_s=3600)
+        lock = backend.lock("/test/closed")
+        lock.acquire()
+        proxy.stall()
+        lock.release()
+        eventually(lambda: backend.threads.renewer._tasks, "it is being given back")
+        closing_it = InThread(backend.close)
+        eventually(lambda: not closing_it.thread.is_alive(), "it is closed")
+
+
 def test_a_member_that_swallows_everything() -> None:
     """If one of three members acknowledges bytes and never answers, even on new connections, the next one is asked."""
     ttl_s = 5
@@ -971,6 +1008,36 @@ def test_a_key_that_is_written_over_is_deleted_all_the_same(etcd: EtcdMember, ki
             lock.release()
         with lock.holding(wait_s=WITHIN_S):
             pass
+
+
+def test_a_creation_that_arrives_while_one_waits_is_no_other_owner(etcd: EtcdMember) -> None:
+    """A try that was given up creates the key after the holder's release: the waiter finds it, and has the lock."""
+    with EtcdTxnBackend([etcd.endpoint], ttl_s=CALM_S) as backend, Proxy(etcd.client_port) as proxy:
+        lock, other = backend.lock("/test/own"), EtcdTxnBackend([f"http://127.0.0.1:{proxy.port}"], ttl_s=CALM_S)
+        lock.acquire()
+        waiting = InThread(lambda: hold_and_release(other.lock("/test/own")))
+        (session,) = eventually(lambda: list(other.threads._sessions.values()), "it has a session")
+        (key,) = eventually(lambda: list(session.keys), "it has tried")
+        eventually(lambda: watchers(etcd), "it waits")
+        proxy.stall()
+        lock.release()
+        etcdctl(etcd.endpoint, "put", f"--lease={session.lease_id:x}", key.name, key.value.decode())
+        proxy.restore()
+        waiting.result()
+        assert lock.contenders() == []
+        other.close()
+
+
+def test_a_key_of_another_at_the_same_revision(etcd: EtcdMember) -> None:
+    """An etcd that was set back may give our key's revision to another one's key, which a release leaves alone."""
+    with EtcdTxnBackend([etcd.endpoint], ttl_s=TTL_S) as backend:
+        lock = backend.lock("/test/again")
+        lock.acquire()
+        etcdctl(etcd.endpoint, "put", "/test/again", "another's")
+        backend.threads.client.era += 1
+        with suppress(LockLost):
+            lock.release()
+        assert etcdctl(etcd.endpoint, "del", "/test/again").strip() == "1"
 
 
 @pytest.mark.parametrize("kind", [EtcdBackend, EtcdTxnBackend])

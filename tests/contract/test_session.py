@@ -165,6 +165,50 @@ def test_a_key_that_is_deleted_costs_its_lock_only(etcd: EtcdMember, backend: Et
         two.release()
 
 
+def test_what_is_lost_while_its_session_lives_is_given_back(backend: EtcdBackend) -> None:
+    """Its key would live as long as the session, in everybody's way, if its owner never released it."""
+    with backend.session() as session:
+        leadership, lock = session.election(ONE).campaign("one"), session.lock(TWO)
+        for one in leadership, lock.acquire():
+            one.lease.lose("it was not renewed in time")
+        session.election(ONE).campaign("two", wait_s=WITHIN_S).resign()
+        eventually(lambda: is_free(backend, TWO), "it is free")
+        assert not session.lost
+        with pytest.raises(LockLost):
+            lock.release()
+
+
+def test_what_is_lost_under_a_lease_that_others_renew(etcd: EtcdMember, backend: EtcdBackend) -> None:
+    """The lease does not end with our part of it, so its keys are deleted as soon as etcd can be reached."""
+    with backend.session() as session, Proxy(etcd.client_port) as proxy:
+        with EtcdBackend([f"http://127.0.0.1:{proxy.port}"], ttl_s=TTL_S) as behind:
+            joined = behind.session(lease_id=session.lease_id)
+            grant = joined.lock(ONE).acquire()
+            proxy.cut()
+            eventually(lambda: grant.lost, "it is lost")
+            assert not is_free(backend, ONE)
+            proxy.restore()
+            eventually(lambda: is_free(backend, ONE), "it is free")
+        assert not session.lost
+
+
+def test_ctrl_c_before_an_end_has_begun(backend: EtcdBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A resignation and the close of a session are done all the same: nobody could repeat them."""
+    session = backend.session()
+    leadership = session.election(ONE).campaign("me")
+
+    def interrupted(*_: object) -> None:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    for ended, end in (leadership, leadership.resign), (session, session.close):
+        monkeypatch.setattr(portal._Portal, "call_soon", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            end()
+        eventually(lambda ended=ended: ended.lost, "it is over")
+        assert backend.election(ONE).leader() is None
+
+
 def test_nothing_is_kept_of_what_was_released(backend: EtcdBackend) -> None:
     """A session that lives for weeks does not grow with each lock that was taken under it."""
     with backend.session() as session:
@@ -234,6 +278,34 @@ def test_a_session_whose_lease_is_gone_takes_no_locks(etcd: EtcdMember, backend:
         with pytest.raises(LockLost):
             session.lock(ONE).acquire()
         assert session.lost
+
+
+def test_who_joins_a_lease_is_a_contender_like_any_other(etcd: EtcdMember, backend: EtcdBackend) -> None:
+    """Its keys are its own: it takes no lock from the session that began the lease, nor from another that joined."""
+    with backend.session() as session, session.lock(ONE) as grant, EtcdBackend([etcd.endpoint], ttl_s=TTL_S) as other:
+        first, second = (other.session(lease_id=session.lease_id) for _ in range(2))
+        with first.lock(TWO) as joined:
+            for lock in first.lock(ONE), second.lock(ONE), second.lock(TWO):
+                assert lock.try_acquire() is None
+            renewed = session.deadline
+            eventually(lambda: session.deadline > renewed, "the session is renewed, and the keys are looked at")
+            assert [one.key for one in session.lock(ONE).contenders()] == [grant.key]
+            assert not grant.lost
+            assert not joined.lost
+        first.orphan()
+        second.orphan()
+
+
+def test_the_time_of_a_joined_lease_begins_before_it_is_renewed(etcd: EtcdMember) -> None:
+    """An answer that takes long does not make its locks last longer here than in etcd."""
+    lease_id = int(etcdctl(etcd.endpoint, "lease", "grant", "4").split()[1], 16)
+    with Proxy(etcd.client_port) as proxy, EtcdBackend([f"http://127.0.0.1:{proxy.port}"], timeout_s=3) as backend:
+        backend.ping(WITHIN_S)
+        proxy.answer_delay_s = 1
+        session = backend.session(lease_id=lease_id)
+        assert session.deadline <= now() + 3
+        proxy.answer_delay_s = 0
+        session.close()
 
 
 def test_who_joins_leaves_the_lease_alone(etcd: EtcdMember, backend: EtcdBackend) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fencelock import LockLost, LockUnavailable
+from fencelock import Grant, LockLost, LockUnavailable
 from fencelock.lease import Lease
 from fencelock.renewer import Renewer
 from tests.harness.waiting import eventually_async
@@ -84,7 +84,7 @@ def renewer(clock: Clock, events: list[str]) -> Iterator[Played]:
 
 
 def lease(clock: Clock, server: Server, *, ttl_s: float = 9) -> Lease:
-    return Lease("key", server, ttl_s, clock=clock)
+    return Grant("key", 1, "", Lease("key", server, ttl_s, clock=clock)).lease
 
 
 def test_renews_at_each_third_of_the_ttl(renewer: Played, clock: Clock, server: Server) -> None:
@@ -168,6 +168,23 @@ def test_lost_when_refused(renewer: Played, clock: Clock, server: Server, events
     assert one.lost
     assert one.left_s == 0
     assert events == ["lost"]
+    renewer.run_due()
+    assert server.ended == 1  # what is left of it
+
+
+def test_lost_before_the_lease_above_is_given_back(renewer: Played, clock: Clock, server: Server) -> None:
+    """What lives as long as its session would stand in everybody's way; a waiter leaves its queue by itself."""
+    session = Lease("session", server, 60, clock=clock)
+    one, waiter = (Lease("key", server, 9, under=session, clock=clock) for _ in range(2))
+    Grant("key", 1, "", one)
+    for each in one, waiter:
+        renewer.keep(each)
+    clock.now += 10
+    renewer.run_due()
+    assert one.lost
+    assert waiter.lost
+    renewer.run_due()
+    assert server.ended == 1
 
 
 def test_a_renewal_never_brings_a_lost_lease_back(renewer: Played, clock: Clock, server: Server) -> None:
@@ -226,9 +243,11 @@ def test_the_end_of_what_was_handed_back_is_no_loss(
     one.on_lost(lambda: told.append("lost"))
     renewer.keep(one)
     renewer.run(renewer.hand_back(one, 2.0))
+    with pytest.raises(LockLost, match="given back"):
+        one.ensure_held()
     clock.now += 10
     renewer.run_due()
-    assert one.lost
+    assert "given back" in one.reason
     assert server.ended == 1
     assert told == events == []
 
@@ -338,6 +357,11 @@ def test_nothing_is_renewed_beyond_its_age(renewer: Played, clock: Clock, server
         clock.now += 0.5
         renewer.run_due()
     assert 28 <= clock.now - began <= 29
+    server.answer = None
+    for _ in range(2):
+        clock.now += 0.5
+        renewer.run_due()
+    server.answer = True
     clock.now += 0.5
     renewer.run_due()
     assert server.ended == 1  # what would live on without it
