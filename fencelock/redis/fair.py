@@ -2,7 +2,6 @@
 
 import math
 import re
-from contextlib import suppress
 from typing import Any, Final, Self, Unpack, cast
 
 from typing_extensions import override
@@ -10,7 +9,7 @@ from typing_extensions import override
 from ..backend import Guarantees
 from ..connection import Connection, Options, Terms
 from ..contender import Contender, parse_owner
-from ..errors import ConfigurationError, LockUnavailable
+from ..errors import ConfigurationError
 from ..url import LockUrl
 from .client import Script
 from .election import RedisBallot
@@ -47,20 +46,12 @@ class FairAttempt(RedisAttempt):
     @override
     def _pattern(self) -> str:
         # All waiters of this process share a pattern, so that a wait needs no subscription of its own.
-        mine = f"{self._channel}:{self._owner.rpartition(':')[0]}:"
+        mine = f"{self._channel}:{self._client.id}:"
         return f"{literally(mine)}*"
 
     @override
     def _only(self) -> str:
-        return f"{self._channel}:{self._owner}"
-
-    @override
-    async def end(self, timeout_s: float) -> None:
-        """Give back the lock, if it is still ours, or the place in the queue."""
-        await super().end(timeout_s)
-        if self.observers:
-            with suppress(LockUnavailable):
-                await self._client.do("publish", self.observers, "0", timeout_s=timeout_s)
+        return f"{self._channel}:{self._hold.owner}"
 
 
 class RedisFairConnection(RedisConnection):

@@ -420,6 +420,29 @@ def test_a_try_whose_answer_was_lost_is_not_in_our_own_way(
         backend.close()
 
 
+@pytest.mark.parametrize("kind", [RedisBackend, RedisFairBackend])
+def test_a_late_release_of_a_lost_place_spares_the_next_one(
+    kind: type[RedisBackend], shared_server: Valkey, raw: Any
+) -> None:
+    """A grant was answered later than its TTL: it is given back, however late, and the one after that is not."""
+    with Proxy(shared_server.port) as proxy, kind(f"redis://127.0.0.1:{proxy.port}", ttl_s=1.0) as backend:
+        with backend.lock("/test/warm"):
+            pass  # the scripts are known
+        proxy.answer_delay_s = 1.3
+        lock = backend.lock("/test/lost")
+        waiting = InThread(lambda: lock.acquire(owner="me"))
+        eventually(lambda: raw.exists("/test/lost"), "the first one is granted")
+        proxy.hold_at(backend.threads.release.sha.encode())
+        assert proxy.struck.wait(WITHIN_S)
+        proxy.answer_delay_s = 0
+        grant = waiting.result()
+        eventually(lambda: list(backend.threads.renewer._jobs) == [grant.lease], "the lost one is given back")
+        proxy.restore()
+        assert not grant.lost
+        assert raw.hkeys("/test/lost") == [grant.key.rpartition("/")[2]]
+        lock.release(owner="me")
+
+
 async def test_only_the_first_of_a_process_is_woken(raw: Any, shared_server: Valkey) -> None:
     """A hundred tasks in line cost a few calls a grant, and not one for each of them; each is woken in its turn."""
     many = 100
