@@ -14,7 +14,7 @@ from .grant import Grant
 from .hook import Hook, told
 from .lease import Lease
 from .renewer import Renewer
-from .waiting import Wait, Waiters, Wake
+from .waiting import Wait, Waiters, Wake, insisted
 
 _AWAY_PAUSE_S: Final = 0.1  # the pause before a server that was away is asked again
 _CALLS_MAX: Final = 64  # attempts that make their calls at once
@@ -233,7 +233,7 @@ class Attempt(ABC, Generic[AConnection]):
         if lease is not None and in_background:
             self.renewer.end(lease)
         elif lease is not None:
-            await self.renewer.hand_back(lease, self.timeout_s)
+            await insisted(lambda: self.renewer.hand_back(lease, self.timeout_s))
 
 
 class PlaceLost(Exception):

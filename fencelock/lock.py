@@ -16,7 +16,7 @@ from .errors import LockError, LockLost, LockNotHeld, LockTimeout
 from .grant import Grant
 from .hook import told
 from .owners import Owned, Owners
-from .waiting import Cancel, Wait, settled
+from .waiting import Cancel, Wait, insisted
 
 Result = TypeVar("Result")
 
@@ -107,7 +107,7 @@ class AsyncLock(Owned):
     async def _give_back(self, grant: Grant) -> None:
         keeper = grant.lease.keeper
         if keeper is not None:  # else there is nothing to give back
-            await settled(asyncio.ensure_future(keeper.hand_back(grant.lease, self._source.terms.timeout_s)))
+            await insisted(lambda: keeper.hand_back(grant.lease, self._source.terms.timeout_s))
 
     async def try_acquire(self, *, owner: Hashable | None = None) -> Grant | None:
         """Own the lock if nobody else does, else None; no waiting but for the backend's answers."""
@@ -327,7 +327,9 @@ async def interruptible(
         wait.call_off()
 
         async def undo_it() -> None:
-            await asyncio.wait({task})
+            while not task.done():
+                with suppress(asyncio.CancelledError):  # at the end of its loop, where it still has this to do
+                    await asyncio.wait({task})
             if not task.cancelled() and task.exception() is None:
                 await undo(task.result())
 

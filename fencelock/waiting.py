@@ -179,3 +179,14 @@ async def settled(future: "asyncio.Future[Result]") -> Result:
 async def whole(work: Coroutine[Any, Any, Result]) -> Result:
     """Run `work` to its end even if the caller is cancelled meanwhile: a release must not stop half-way."""
     return await settled(asyncio.ensure_future(work))
+
+
+async def insisted(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """As `whole`; and if the work is cancelled, too, as all tasks are at the end of `asyncio.run`, it is done again."""
+    task = asyncio.ensure_future(work())
+    try:
+        await settled(task)
+    except asyncio.CancelledError:
+        if task.cancelled():
+            await whole(work())  # no cancellation reaches a task that began after it
+        raise

@@ -30,7 +30,7 @@ from fencelock import (
 from fencelock.errors import ConfigurationError
 from fencelock.redis import lock as redis_lock
 from fencelock.redis import redlock
-from fencelock.redis.fair import RedisFairBackend
+from fencelock.redis.fair import RedisFairBackend, RedisFairConnection
 from fencelock.redis.lock import RedisBackend
 from fencelock.redis.redlock import RedlockBackend
 from fencelock.url import LockUrl
@@ -592,6 +592,35 @@ def test_redlock_tells_the_slowest_server_too_before_it_closes(three_servers: li
     assert not RedlockSystem(three_servers).leftovers()
 
 
+@pytest.mark.parametrize("late", [(2,), (1, 2)])
+def test_redlock_leaves_nothing_of_a_try_that_was_not_answered(three_servers: list[Valkey], late: list[int]) -> None:
+    """Each try has a value of its own, so one that is still there would be in the way of the next for a TTL."""
+    name = "/test/unanswered"
+    with ExitStack() as stack:
+        paths = [stack.enter_context(Proxy(server.port)) for server in three_servers]
+        backend = stack.enter_context(RedlockBackend([f"redis://127.0.0.1:{path.port}" for path in paths], ttl_s=600))
+        for server in three_servers:
+            server.ask("CONFIG", "RESETSTAT")
+            server.ask("SET", name, "theirs")
+        lock = backend.lock(name)
+        waiting = InThread(lambda: lock.acquire(owner="me"))
+        eventually(
+            lambda: re.search(r"cmdstat_set:calls=[3-9]", three_servers[0].ask("INFO", "commandstats")),
+            "it tries again",
+        )
+        for number in late:
+            paths[number].answer_delay_s = 2 * redlock._LONGEST_CALL_S
+            three_servers[number].ask("DEL", name)
+        eventually(lambda: all(three_servers[number].ask("EXISTS", name) for number in late), "a try has these")
+        for path in paths:
+            path.restore()
+        for number in {0, 1, 2}.difference(late):
+            three_servers[number].ask("DEL", name)
+        waiting.result()
+        lock.release(owner="me")
+        eventually(lambda: not RedlockSystem(three_servers).leftovers(), "nothing is left on the servers")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("others", [8, pytest.param(32, marks=pytest.mark.exhaustive)])
 def test_redlock_keeps_what_is_held_while_others_come_and_go(three_servers: list[Valkey], others: int) -> None:
@@ -730,6 +759,33 @@ async def test_a_release_that_is_told_while_a_look_is_unanswered(
         await asyncio.wait_for(second, WITHIN_S)
         await lock.release(owner="second")
         assert first.cancelled()
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_what_is_given_back_as_its_loop_ends_is_given_back(shared_server: Valkey, raw: Any, waits: bool) -> None:
+    """`asyncio.run` cancels all tasks in the end, a release that is under way and a waiter that leaves among them."""
+    with Proxy(shared_server.port) as proxy, RedisFairBackend(f"redis://127.0.0.1:{proxy.port}", ttl_s=600) as backend:
+        lock = backend.aio.lock("/test/end")
+
+        async def work() -> None:
+            async with lock:
+                pass
+
+        async def main() -> None:
+            await work()  # the scripts are known
+            raw.hset("/test/end", THEIRS, 1)
+            working = asyncio.create_task(work())
+            await eventually_async(lambda: raw.llen("redisson_lock_queue:{/test/end}"), "it waits")
+            proxy.hold_at(RedisFairConnection.release.sha.encode())
+            if waits:
+                working.cancel()
+            else:
+                raw.delete("/test/end")
+            await eventually_async(proxy.struck.is_set, "it is being given back")
+
+        asyncio.run(main())
+        raw.hdel("/test/end", THEIRS)
+        assert not raw.exists("/test/end", "redisson_lock_queue:{/test/end}")
 
 
 def test_a_forced_release_wakes_the_next_one(raw: Any, backend: RedisBackend) -> None:
