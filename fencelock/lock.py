@@ -84,6 +84,8 @@ class AsyncLock(Owned):
         grant = self._owners.reenter(owner)
         if grant is not None:
             return grant
+        if hold_max_s is not None and not hold_max_s >= 0:
+            raise ValueError(f"hold_max_s must be 0 or more, not {hold_max_s}")
         began, wait = clock.now(), Wait(wait_s, cancel)
         try:
             grant = await interruptible(self._source.take(self.name, self.ttl_s, wait), wait, self._give_back)

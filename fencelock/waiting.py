@@ -47,7 +47,7 @@ class Wait:
     def __init__(
         self, wait_s: float | None = None, cancel: Cancel | None = None, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        if wait_s is not None and wait_s < 0:
+        if wait_s is not None and not wait_s >= 0:  # nor NaN
             raise ValueError(f"wait_s must be 0 or more, not {wait_s}")
         self._clock = clock
         self._deadline = None if wait_s is None else clock() + wait_s

@@ -13,11 +13,10 @@ from ..errors import ConfigurationError
 from ..url import LockUrl
 from .client import Script
 from .election import RedisBallot
-from .lock import OWNER, TOKENS, RedisAttempt, RedisBackend, RedisConnection, literally, redisson
+from .lock import OWNER, TOKENS, WAITING, RedisAttempt, RedisBackend, RedisConnection, literally, redisson
 
 _TAKE: Final = Script("fair_line.lua", "fair_take.lua")
 _LEAVE: Final = Script("fair_line.lua", "fair_leave.lua")
-_WAITING: Final = "fencelock_waiting:"
 _OURS: Final = re.compile(r"(\d{1,15}) (.*)", re.ASCII | re.DOTALL)
 _OPTION: Final = "redisson_wait_s"
 _REDISSON_WAIT_S: Final = 300.0  # Redisson's default
@@ -147,4 +146,4 @@ class RedisFairBackend(RedisBackend):
 
 
 def _queue(name: str) -> list[str]:
-    return [redisson("redisson_lock_queue", name), redisson("redisson_lock_timeout", name), _WAITING + name]
+    return [redisson("redisson_lock_queue", name), redisson("redisson_lock_timeout", name), WAITING + name]

@@ -23,6 +23,7 @@ _RENEW: Final = Script("renew.lua")
 _RELEASE: Final = Script("release.lua")
 TOKENS: Final = "fencelock_tokens"  # one counter for all locks: their tokens can be compared
 OWNER: Final = "fencelock_owner:"
+WAITING: Final = "fencelock_waiting:"
 _SHORTEST_PAUSE_S: Final = 0.005
 _LOOK_AGAIN_S: Final = 1.0  # for what no message tells: a lock that was deleted by hand
 _DEAF_S: Final = 0.1
@@ -98,7 +99,8 @@ class RedisAttempt(Attempt["RedisConnection"]):
         if self._ticket is None and wait.left_s:
             listener, pattern = self._client.listener, self._pattern()
             try:
-                ticket = self._ticket = await listener.listen(pattern, self.wake, self._only())
+                timeout_s = wait.call_s(self.timeout_s)
+                ticket = self._ticket = await listener.listen(pattern, self.wake, self._only(), timeout_s=timeout_s)
             except LockUnavailable:
                 return _DEAF_S  # messages only make it quicker
             self.cleanup.callback(lambda: listener.leave(pattern, ticket))
@@ -160,7 +162,8 @@ class RedisConnection(Connection):
         """As `Connection.contenders`. Scans all keys of the server."""
         found: list[Contender] = []
         for name in await names_under(self.client, prefix, "hash"):
-            found += await self.queue(name)
+            if not name.startswith((TOKENS, OWNER, WAITING)):
+                found += await self.queue(name)
         return sorted(found, key=lambda one: one.key.rpartition("/")[0])
 
     @override

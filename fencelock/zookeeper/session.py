@@ -154,7 +154,9 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
 
     def select(self, read: Sequence[Any], write: Sequence[Any], _: object, timeout: float | None = None) -> Any:
         """Wait, as `select.select` does, in kazoo's thread."""
-        while time.monotonic() - self.beat > self.session_s * _HANGS and not self.client._stopped.is_set():
+        while not self.client._stopped.is_set() and (
+            self._loop.is_closed() or time.monotonic() - self.beat > self.session_s * _HANGS
+        ):
             if self._loop.is_closed():
                 threading.Thread(target=self.client.stop, name="fencelock-zookeeper-end", daemon=True).start()
                 self.client._stopped.wait(1)

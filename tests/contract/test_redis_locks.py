@@ -512,6 +512,76 @@ def test_who_may_not_listen_looks(raw: Any, shared_server: Valkey, caplog: pytes
     raw.execute_command("ACL", "DELUSER", "mute")
 
 
+def test_a_connection_that_confirms_no_subscription_is_replaced(
+    raw: Any, shared_server: Valkey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be half-open for ever: all that wait hear again, of what they missed, too."""
+    monkeypatch.setattr(redis_lock, "_LOOK_AGAIN_S", 600.0)
+    with Proxy(shared_server.port) as proxy, RedisBackend(f"redis://127.0.0.1:{proxy.port}", ttl_s=600) as backend:
+        for name in ("/test/heard", "/test/other"):
+            raw.hset(name, THEIRS, 1)
+        lock, before = backend.lock("/test/heard"), calls(raw)
+        waiting = InThread(lambda: lock.acquire(owner="me"))
+        eventually(lambda: calls(raw) >= before + 2, "it looks again, and then sleeps")
+        proxy.swallow()
+        raw.delete("/test/heard")
+
+        def come_and_go() -> bool:
+            with contextlib.suppress(LockTimeout, LockUnavailable):
+                backend.lock("/test/other").acquire(wait_s=0.01)
+            return not waiting.thread.is_alive()
+
+        eventually(come_and_go, "it looks again")
+        waiting.result()
+        lock.release(owner="me")
+
+
+def test_text_that_is_no_utf_8_is_borne(raw: Any, shared_server: Valkey, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others may write it into keys and messages: the queues can be seen, and the waiters hear."""
+    monkeypatch.setattr(redis_lock, "_LOOK_AGAIN_S", 600.0)
+    with RedisBackend(shared_server.url, ttl_s=600) as backend:
+        raw.hset("/test/odd", b"\xff", 1)
+        raw.hset(b"/test/\xff", "a", 1)
+        assert [one.key for one in backend.contenders("")] == ["/test/odd/\ufffd"]
+        lock = backend.lock("/test/odd")
+        waiting = InThread(lambda: lock.acquire(owner="me"))
+        eventually(lambda: raw.pubsub_numpat() == 1, "it waits")
+        raw.publish("redisson_lock__channel:{/test/odd}", b"\xff")
+        raw.delete("/test/odd")
+        raw.publish("redisson_lock__channel:{/test/odd}", "0")
+        waiting.result()
+        lock.release(owner="me")
+        with backend.lock("/test/ours"):  # beside which is its owner's name
+            assert [one.key.rpartition("/")[0] for one in backend.contenders("")] == ["/test/ours"]
+
+
+async def test_who_leaves_before_it_listens_keeps_nobody_listening(raw: Any, shared_server: Valkey) -> None:
+    """An observer of an election is cancelled while its subscription is on the way."""
+    with Proxy(shared_server.port) as proxy:
+        async with RedisFairBackend(f"redis://127.0.0.1:{proxy.port}", ttl_s=60).aio as locks:
+            election = locks.election("/test/observed")
+            await election.leader()
+            listener = locks.backend.here().client.listener  # type: ignore[attr-defined]
+            proxy.stall()
+            observing = asyncio.create_task(anext(election.observe()))
+            await eventually_async(lambda: listener._channels, "it subscribes")
+            observing.cancel()
+            await asyncio.wait({observing})
+            proxy.restore()
+            await eventually_async(lambda: not listener._channels and listener._task is None, "nobody listens")
+
+
+def test_what_is_given_back_after_the_end_leaves_no_connection(raw: Any, shared_server: Valkey) -> None:
+    """A lock can still be released when its backend is closed."""
+    backend = RedisBackend(f"{shared_server.url}?client_name=closing", ttl_s=600)
+    lock = backend.lock("/test/closed")
+    lock.acquire()
+    backend.close()
+    lock.release()
+    assert not raw.exists("/test/closed")
+    eventually(lambda: "closing" not in [one["name"] for one in raw.client_list()], "it is disconnected")
+
+
 def test_a_server_that_forgot_its_tokens_says_so(raw: Any, backend: RedisBackend) -> None:
     """Numbers that begin anew are another source's: a store that has seen the old ones refuses them with the reason."""
     with backend.lock("/test/shared") as before:
