@@ -832,16 +832,16 @@ async def test_a_release_that_is_told_while_a_look_is_unanswered(
 
 
 @pytest.mark.parametrize("waits", [False, True])
-def test_what_is_given_back_as_its_loop_ends_is_given_back(shared_server: Valkey, raw: Any, waits: bool) -> None:
+async def test_what_is_given_back_as_its_loop_ends_is_given_back(shared_server: Valkey, raw: Any, waits: bool) -> None:
     """`asyncio.run` cancels all tasks in the end, a release that is under way and a waiter that leaves among them."""
-    with Proxy(shared_server.port) as proxy, RedisFairBackend(f"redis://127.0.0.1:{proxy.port}", ttl_s=600) as backend:
-        lock = backend.aio.lock("/test/end")
+    others = asyncio.all_tasks()
+    with Proxy(shared_server.port) as proxy:
+        async with RedisFairBackend(f"redis://127.0.0.1:{proxy.port}", ttl_s=600).aio as locks:
 
-        async def work() -> None:
-            async with lock:
-                pass
+            async def work() -> None:
+                async with locks.lock("/test/end"):
+                    pass
 
-        async def main() -> None:
             await work()  # the scripts are known
             raw.hset("/test/end", THEIRS, 1)
             working = asyncio.create_task(work())
@@ -852,10 +852,12 @@ def test_what_is_given_back_as_its_loop_ends_is_given_back(shared_server: Valkey
             else:
                 raw.delete("/test/end")
             await eventually_async(proxy.struck.is_set, "it is being given back")
-
-        asyncio.run(main())
-        raw.hdel("/test/end", THEIRS)
-        assert not raw.exists("/test/end", "redisson_lock_queue:{/test/end}")
+            tasks = asyncio.all_tasks() - others
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+            raw.hdel("/test/end", THEIRS)
+            assert not raw.exists("/test/end", "redisson_lock_queue:{/test/end}")
 
 
 def test_a_forced_release_wakes_the_next_one(raw: Any, backend: RedisBackend) -> None:
