@@ -14,7 +14,7 @@ from .grant import Grant
 from .hook import Hook, told
 from .lease import Lease
 from .renewer import Renewer
-from .waiting import Wait, Waiters, Wake
+from .waiting import Wait, Waiters, Wake, insisted
 
 _AWAY_PAUSE_S: Final = 0.1  # the pause before a server that was away is asked again
 _CALLS_MAX: Final = 64  # attempts that make their calls at once
@@ -76,7 +76,12 @@ class Connection(ABC):
         self.terms = terms
         self.timeout_s = terms.timeout_s
         loop = asyncio.get_running_loop()
-        self.renewer = Renewer(loop, ratio=terms.renew_ratio, on_event=terms.hook.renewal, calls_max=self.calls_max)
+        self.renewer = Renewer(
+            loop,
+            ratio=terms.renew_ratio,
+            on_event=lambda event: told(terms.hook.renewal, event),
+            calls_max=self.calls_max,
+        )
         self.waiters = Waiters()
         # A thousand tasks that come at once make their calls a few at a time: otherwise all of them would be late.
         self.turns = asyncio.Semaphore(self.calls_max)
@@ -170,6 +175,8 @@ class Attempt(ABC, Generic[AConnection]):
                     if wait.cancel is not None:
                         self.cleanup.callback(wait.cancel.subscribe(self.wake.set))
                     return await self._until_granted(wait)
+            except GeneratorExit:
+                raise  # its loop is closed, where nothing can be awaited any more
             except BaseException as error:
                 # In the background if the server is away; but one that closes has no background any more.
                 await self.leave(in_background=isinstance(error, LockUnavailable) and not waiters.dismissed)
@@ -233,7 +240,7 @@ class Attempt(ABC, Generic[AConnection]):
         if lease is not None and in_background:
             self.renewer.end(lease)
         elif lease is not None:
-            await self.renewer.hand_back(lease, self.timeout_s)
+            await insisted(lambda: self.renewer.hand_back(lease, self.timeout_s))
 
 
 class PlaceLost(Exception):

@@ -13,7 +13,7 @@ from .contender import Contender
 from .errors import LockLost, LockUnavailable
 from .grant import Grant
 from .lock import interruptible
-from .waiting import Cancel, Wait, Wake, whole
+from .waiting import Cancel, Wait, Wake, insisted
 
 _AWAY_PAUSE_S: Final = 0.1
 
@@ -108,7 +108,7 @@ class AsyncLeadership(Grant):
         """Give the leadership up; the next in line has it at once. Never raises, and may be called again."""
         self.lease.lose("its holder has resigned")  # before another one can lead
         connection = self._ballot.connection
-        await whole(connection.renewer.hand_back(self.lease, connection.timeout_s))
+        await insisted(lambda: connection.renewer.hand_back(self.lease, connection.timeout_s))
 
 
 class AsyncElection:

@@ -1,5 +1,6 @@
 """A lock of one process: right for one instance, wrong for two."""
 
+import asyncio
 import json
 import socket
 import threading
@@ -40,6 +41,7 @@ class _Place(Attempt[Connection]):
     def __init__(self, connection: Connection, name: str, ttl_s: float) -> None:
         super().__init__(connection, name, ttl_s)
         self.key = f"{name}/{id(self):x}"
+        self.over = asyncio.get_running_loop().is_closed  # then nobody will ever release it, or wait
         self.token = 0
         self.owner: dict[str, Any] = json.loads(describe(connection.terms.instance))
 
@@ -64,9 +66,14 @@ class _Place(Attempt[Connection]):
         return self._is_first()
 
     def _is_first(self) -> bool:
-        with _mutex:
-            queue = _queues.get(self.name)
-            return queue is not None and queue[0] is self
+        while True:
+            with _mutex:
+                first = next(iter(_queues.get(self.name, ())), None)
+            if first is None or first is self or not first.over():
+                return first is self
+            if first.lease is not None:
+                first.lease.lose("its event loop is closed")
+            first._leave()
 
     async def end(self, timeout_s: float) -> None:
         """Leave the queue."""
@@ -77,9 +84,11 @@ class _Place(Attempt[Connection]):
             queue = _queues.get(self.name, deque())
             if self in queue:
                 queue.remove(self)
-            if queue:
-                queue[0].wake.set()
-            else:
+            for place in queue:
+                if not place.over():
+                    place.wake.set()
+                    return
+            if not queue:
                 _queues.pop(self.name, None)
 
 

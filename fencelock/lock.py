@@ -16,7 +16,7 @@ from .errors import LockError, LockLost, LockNotHeld, LockTimeout
 from .grant import Grant
 from .hook import told
 from .owners import Owned, Owners
-from .waiting import Cancel, Wait, settled
+from .waiting import Cancel, Wait, insisted
 
 Result = TypeVar("Result")
 
@@ -84,6 +84,8 @@ class AsyncLock(Owned):
         grant = self._owners.reenter(owner)
         if grant is not None:
             return grant
+        if hold_max_s is not None and not hold_max_s >= 0:
+            raise ValueError(f"hold_max_s must be 0 or more, not {hold_max_s}")
         began, wait = clock.now(), Wait(wait_s, cancel)
         try:
             grant = await interruptible(self._source.take(self.name, self.ttl_s, wait), wait, self._give_back)
@@ -107,7 +109,7 @@ class AsyncLock(Owned):
     async def _give_back(self, grant: Grant) -> None:
         keeper = grant.lease.keeper
         if keeper is not None:  # else there is nothing to give back
-            await settled(asyncio.ensure_future(keeper.hand_back(grant.lease, self._source.terms.timeout_s)))
+            await insisted(lambda: keeper.hand_back(grant.lease, self._source.terms.timeout_s))
 
     async def try_acquire(self, *, owner: Hashable | None = None) -> Grant | None:
         """Own the lock if nobody else does, else None; no waiting but for the backend's answers."""
@@ -327,7 +329,9 @@ async def interruptible(
         wait.call_off()
 
         async def undo_it() -> None:
-            await asyncio.wait({task})
+            while not task.done():
+                with suppress(asyncio.CancelledError):  # at the end of its loop, where it still has this to do
+                    await asyncio.wait({task})
             if not task.cancelled() and task.exception() is None:
                 await undo(task.result())
 

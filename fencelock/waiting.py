@@ -47,7 +47,7 @@ class Wait:
     def __init__(
         self, wait_s: float | None = None, cancel: Cancel | None = None, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        if wait_s is not None and wait_s < 0:
+        if wait_s is not None and not wait_s >= 0:  # nor NaN
             raise ValueError(f"wait_s must be 0 or more, not {wait_s}")
         self._clock = clock
         self._deadline = None if wait_s is None else clock() + wait_s
@@ -176,6 +176,15 @@ async def settled(future: "asyncio.Future[Result]") -> Result:
     return future.result()
 
 
-async def whole(work: Coroutine[Any, Any, Result]) -> Result:
-    """Run `work` to its end even if the caller is cancelled meanwhile: a release must not stop half-way."""
-    return await settled(asyncio.ensure_future(work))
+async def insisted(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run `work` to its end even if the caller is cancelled meanwhile: a release must not stop half-way.
+
+    If the work is cancelled, too, as all tasks are at the end of `asyncio.run`, it is done again.
+    """
+    task = asyncio.ensure_future(work())
+    try:
+        await settled(task)
+    except asyncio.CancelledError:
+        if task.cancelled():
+            await settled(asyncio.ensure_future(work()))  # no cancellation reaches a task that began after it
+        raise

@@ -19,7 +19,7 @@ from ..grant import Grant
 from ..lease import Leased
 from ..lock import AsyncLock, DistributedLock, checked_name, interruptible
 from ..url import LockUrl
-from ..waiting import Wait, whole
+from ..waiting import Wait, insisted
 from .election import EtcdBallot
 from .endpoint import Access, parse, use_grpc
 from .lock import EtcdConnection, Place
@@ -103,7 +103,7 @@ class AsyncSession(Leased):
     async def close(self) -> None:
         """End the session: its locks are free at once. Never raises, and may be called again."""
         self.lease.lose("the session was closed")  # before another one can have what was locked
-        await whole(self._connection.renewer.hand_back(self.lease, self._connection.timeout_s))
+        await insisted(lambda: self._connection.renewer.hand_back(self.lease, self._connection.timeout_s))
 
 
 class Session(Leased):

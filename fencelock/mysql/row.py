@@ -43,6 +43,7 @@ class _Attempt(Attempt["MySqlRowConnection"]):
 
     @override
     async def take(self, wait: Wait) -> Grant | float:
+        await self.leave(in_background=True)  # a row of ours if a try was not answered: each has a `holder` of its own
         async with self._client.lent() as self._lent:  # over one session: the pool pings once
             return await self._take(wait)
 

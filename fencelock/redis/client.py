@@ -7,6 +7,7 @@ import asyncio
 import hashlib
 import itertools
 import logging
+import math
 import uuid
 from collections import deque
 from collections.abc import Awaitable, Sequence
@@ -112,6 +113,9 @@ class RedisClient:
             if "WRONGTYPE" in str(error):
                 raise NoLock("something else uses that name in Redis: its key is no lock of this kind") from error
             raise LockUnavailable(f"Redis can't be asked: {str(error) or 'it does not answer'}") from error
+        finally:
+            if self._closed:  # what is given back after the end has connected anew
+                await self._pool.disconnect(inuse_connections=False)
 
     async def ping(self, timeout_s: float) -> None:
         """Raise `LockUnavailable` unless the server answers within `timeout_s` seconds."""
@@ -185,12 +189,15 @@ class Listener:
         self._task: asyncio.Task[None] | None = None
         self._said = ""  # the last reason for hearing nothing that was logged
 
-    async def listen(self, pattern: str, wake: Wake, only: str = "", *, each: bool = False) -> Ticket:
+    async def listen(
+        self, pattern: str, wake: Wake, only: str = "", *, each: bool = False, timeout_s: float | None = None
+    ) -> Ticket:
         """Join the waiters at the channels of a pattern until `leave`: a message there may set `wake`.
 
         `only` and `each`: see `Ticket`. Look once after this returns, as earlier messages are not heard. Raises
-        `LockUnavailable`.
+        `LockUnavailable`; if there is no answer within `timeout_s`, all listen on a new connection from then on.
         """
+        timeout_s = self._timeout_s if timeout_s is None else timeout_s
         channel = self._channels.setdefault(pattern, _Channel())
         ticket = Ticket(wake, only, each=each)
         channel.line.append(ticket)
@@ -200,21 +207,25 @@ class Listener:
         if not channel.heard:
             confirmed = Wake()
             channel.confirmed.add(confirmed)
+            pubsub = self._pubsub
             try:
-                if self._task is None:
-                    self._task = asyncio.get_running_loop().create_task(self._run())
-                elif self._pubsub is not None:  # else the task is about to subscribe for all
-                    async with asyncio.timeout(self._timeout_s):
-                        await self._pubsub.psubscribe(pattern)
-                await confirmed.wait(self._timeout_s)
-            except (RedisError, OSError) as error:
+                async with asyncio.timeout(timeout_s):
+                    if self._task is None:
+                        self._task = asyncio.get_running_loop().create_task(self._run())
+                    elif pubsub is not None:  # else the task is about to subscribe for all
+                        await pubsub.psubscribe(pattern)
+                    await confirmed.wait(math.inf)
+                if not channel.heard:
+                    raise LockUnavailable("Redis did not take a subscription")
+            except BaseException as error:
                 self.leave(pattern, ticket)
-                raise LockUnavailable(f"Redis takes no subscription: {error}") from error
+                if isinstance(error, TimeoutError) and pubsub is not None and pubsub is self._pubsub:
+                    await pubsub.connection.disconnect(nowait=True)
+                if isinstance(error, (RedisError, OSError)):
+                    raise LockUnavailable(f"Redis takes no subscription: {error}") from error
+                raise
             finally:
                 channel.confirmed.discard(confirmed)
-            if not channel.heard:
-                self.leave(pattern, ticket)
-                raise LockUnavailable("Redis did not take a subscription")
         return ticket
 
     def leave(self, pattern: str, ticket: Ticket) -> None:
@@ -247,7 +258,7 @@ class Listener:
             self._task = None
 
     async def _hear(self) -> None:
-        """Subscribe to all channels, and hear of releases until the connection is cut."""
+        """Subscribe to all channels, and hear of releases until the connection is cut or nobody waits any more."""
         pubsub = self._client.pubsub()
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -255,7 +266,7 @@ class Listener:
                 self._pubsub = pubsub
                 if self._channels:
                     await pubsub.psubscribe(*self._channels)
-            while True:
+            while self._channels:
                 message = await pubsub.get_message(timeout=None)
                 if message is not None:
                     self._said = ""
@@ -305,6 +316,7 @@ def _connect(url: str, timeout_s: float) -> Any:
     return redis.asyncio.Redis.from_url(
         url,
         decode_responses=True,
+        encoding_errors="replace",  # others write what they like
         socket_timeout=None,  # the whole of a call has a deadline
         socket_connect_timeout=timeout_s,
         retry=Retry(NoBackoff(), 0),

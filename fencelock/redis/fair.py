@@ -2,7 +2,6 @@
 
 import math
 import re
-from contextlib import suppress
 from typing import Any, Final, Self, Unpack, cast
 
 from typing_extensions import override
@@ -10,15 +9,14 @@ from typing_extensions import override
 from ..backend import Guarantees
 from ..connection import Connection, Options, Terms
 from ..contender import Contender, parse_owner
-from ..errors import ConfigurationError, LockUnavailable
+from ..errors import ConfigurationError
 from ..url import LockUrl
 from .client import Script
 from .election import RedisBallot
-from .lock import OWNER, TOKENS, RedisAttempt, RedisBackend, RedisConnection, literally, redisson
+from .lock import OWNER, TOKENS, WAITING, RedisAttempt, RedisBackend, RedisConnection, literally, redisson
 
 _TAKE: Final = Script("fair_line.lua", "fair_take.lua")
 _LEAVE: Final = Script("fair_line.lua", "fair_leave.lua")
-_WAITING: Final = "fencelock_waiting:"
 _OURS: Final = re.compile(r"(\d{1,15}) (.*)", re.ASCII | re.DOTALL)
 _OPTION: Final = "redisson_wait_s"
 _REDISSON_WAIT_S: Final = 300.0  # Redisson's default
@@ -47,20 +45,12 @@ class FairAttempt(RedisAttempt):
     @override
     def _pattern(self) -> str:
         # All waiters of this process share a pattern, so that a wait needs no subscription of its own.
-        mine = f"{self._channel}:{self._owner.rpartition(':')[0]}:"
+        mine = f"{self._channel}:{self._client.id}:"
         return f"{literally(mine)}*"
 
     @override
     def _only(self) -> str:
-        return f"{self._channel}:{self._owner}"
-
-    @override
-    async def end(self, timeout_s: float) -> None:
-        """Give back the lock, if it is still ours, or the place in the queue."""
-        await super().end(timeout_s)
-        if self.observers:
-            with suppress(LockUnavailable):
-                await self._client.do("publish", self.observers, "0", timeout_s=timeout_s)
+        return f"{self._channel}:{self._hold.owner}"
 
 
 class RedisFairConnection(RedisConnection):
@@ -156,4 +146,4 @@ class RedisFairBackend(RedisBackend):
 
 
 def _queue(name: str) -> list[str]:
-    return [redisson("redisson_lock_queue", name), redisson("redisson_lock_timeout", name), _WAITING + name]
+    return [redisson("redisson_lock_queue", name), redisson("redisson_lock_timeout", name), WAITING + name]

@@ -23,10 +23,41 @@ _RENEW: Final = Script("renew.lua")
 _RELEASE: Final = Script("release.lua")
 TOKENS: Final = "fencelock_tokens"  # one counter for all locks: their tokens can be compared
 OWNER: Final = "fencelock_owner:"
+WAITING: Final = "fencelock_waiting:"
 _SHORTEST_PAUSE_S: Final = 0.005
 _LOOK_AGAIN_S: Final = 1.0  # for what no message tells: a lock that was deleted by hand
 _DEAF_S: Final = 0.1
 _MANY: Final = 1000
+
+
+class RedisHold:
+    """A contender's own name on the server: of the lock's owner, or in its queue. It is never used for a second place.
+
+    `observers`: the channel on which an election's observers hear of the end, if any.
+    """
+
+    def __init__(self, connection: "RedisConnection", name: str, ttl_ms: int, observers: str) -> None:
+        self.owner = connection.client.new_owner()
+        self._connection = connection
+        self._name = name
+        self._ttl_ms = ttl_ms
+        self._observers = observers
+
+    async def renew(self, timeout_s: float) -> bool:
+        """Ask for another TTL, if the lock is still ours."""
+        keys = [self._name, OWNER + self._name]
+        try:
+            return bool(await self._connection.client.run(_RENEW, keys, [self._ttl_ms, self.owner], timeout_s))
+        except NoLock:  # it was written over
+            return False
+
+    async def end(self, timeout_s: float) -> None:
+        """Give back the lock, if it is still ours, or the place in the queue."""
+        with suppress(NoLock):
+            await self._connection.give_back(self._name, self.owner, timeout_s)
+        if self._observers:
+            with suppress(LockUnavailable):
+                await self._connection.client.do("publish", self._observers, "0", timeout_s=timeout_s)
 
 
 class RedisAttempt(Attempt["RedisConnection"]):
@@ -39,7 +70,7 @@ class RedisAttempt(Attempt["RedisConnection"]):
     def __init__(self, connection: "RedisConnection", name: str, ttl_s: float) -> None:
         super().__init__(connection, name, ttl_s)
         self._client = connection.client
-        self._owner = self._client.new_owner()
+        self._hold: RedisHold
         self._channel = redisson("redisson_lock__channel", name)
         self._ttl_ms = math.ceil(ttl_s * 1000)
         self._who = describe(connection.terms.instance)
@@ -48,9 +79,12 @@ class RedisAttempt(Attempt["RedisConnection"]):
 
     @override
     async def take(self, wait: Wait) -> Grant | float:
-        lease = self.lease = Lease(f"{self.name}/{self._owner}", self, self.ttl_s)
-        claim: list[str | int] = [self._ttl_ms, self._owner, self._who, uuid.uuid4().hex]
+        if self.lease is None:
+            self._hold = RedisHold(self.connection, self.name, self._ttl_ms, self.observers)
+        lease = self.lease = Lease(f"{self.name}/{self._hold.owner}", self._hold, self.ttl_s)
+        claim: list[str | int] = [self._ttl_ms, self._hold.owner, self._who, uuid.uuid4().hex]
         if self._ticket is not None:
+            self._ticket.only = self._only()
             self._ticket.woken = False  # of what it is told from here on, this look may see nothing
         try:
             token, left_or_source = await self._ask(claim, wait.call_s(self.timeout_s))
@@ -65,7 +99,8 @@ class RedisAttempt(Attempt["RedisConnection"]):
         if self._ticket is None and wait.left_s:
             listener, pattern = self._client.listener, self._pattern()
             try:
-                ticket = self._ticket = await listener.listen(pattern, self.wake, self._only())
+                timeout_s = wait.call_s(self.timeout_s)
+                ticket = self._ticket = await listener.listen(pattern, self.wake, self._only(), timeout_s=timeout_s)
             except LockUnavailable:
                 return _DEAF_S  # messages only make it quicker
             self.cleanup.callback(lambda: listener.leave(pattern, ticket))
@@ -90,19 +125,6 @@ class RedisAttempt(Attempt["RedisConnection"]):
     def _only(self) -> str:
         """Return the one of those channels that is for this attempt alone; empty if they are for all."""
         return ""
-
-    async def renew(self, timeout_s: float) -> bool:
-        """Ask for another TTL, if the lock is still ours."""
-        keys = [self.name, OWNER + self.name]
-        try:
-            return bool(await self._client.run(_RENEW, keys, [self._ttl_ms, self._owner], timeout_s))
-        except NoLock:  # it was written over
-            return False
-
-    async def end(self, timeout_s: float) -> None:
-        """Give the lock back, if it is still ours."""
-        with suppress(NoLock):
-            await self.connection.give_back(self.name, self._owner, timeout_s)
 
 
 class RedisConnection(Connection):
@@ -140,7 +162,8 @@ class RedisConnection(Connection):
         """As `Connection.contenders`. Scans all keys of the server."""
         found: list[Contender] = []
         for name in await names_under(self.client, prefix, "hash"):
-            found += await self.queue(name)
+            if not name.startswith((TOKENS, OWNER, WAITING)):
+                found += await self.queue(name)
         return sorted(found, key=lambda one: one.key.rpartition("/")[0])
 
     @override

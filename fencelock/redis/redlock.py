@@ -133,6 +133,7 @@ class _Attempt(Attempt[RedlockConnection]):
 
     @override
     async def take(self, wait: Wait) -> Grant | float:
+        await self.leave(in_background=True)  # of a try that was not answered
         who = {"id": uuid.uuid4().hex} | json.loads(describe(self.connection.terms.instance))
         value = json.dumps(who, separators=(",", ":"))
         name, servers = self.name, self._servers
@@ -142,8 +143,8 @@ class _Attempt(Attempt[RedlockConnection]):
         if servers.agreed(got) and not lease.lost:
             self.renewer.keep(lease)
             return Grant(f"{name}/{who['id']}", 0, "redlock", lease)
-        if any(got):
-            await self.leave()
+        if any(got) or len(got) < len(servers.clients):  # one that has not answered may have it
+            await self.leave(in_background=not any(got))
         self.lease = None
         return self._backoff.next_s()
 

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
-from ..errors import LockUnavailable
+from ..errors import ConfigurationError, LockUnavailable
 from .session import Access, Missing, NotAllowed, Session, uncreatable
 
 _log = logging.getLogger(__name__)
@@ -45,12 +45,19 @@ class ZooKeeperClient:
     """
 
     def __init__(self, access: Access, *, session_s: float) -> None:
+        self.check(session_s)
         self.timeout_s = access.timeout_s
         self.session_s = session_s
         self._access = access
         self._closed = False
         self._session: Session | None = None
         self._said: str | None = None  # the last reason for an end that was logged
+
+    @staticmethod
+    def check(session_s: float) -> None:
+        """Raise `ConfigurationError` for a timeout that the protocol has no room for."""
+        if session_s * 1000 > _LAST_NUMBER:
+            raise ConfigurationError(f"in ZooKeeper ttl_s can be {_LAST_NUMBER // 1000} at most, not {session_s:g}")
 
     async def session(self, timeout_s: float) -> Session:
         """Return the session, connected; a new one if the last one is over."""
@@ -81,18 +88,21 @@ class ZooKeeperClient:
         await session.ping(deadline - time.monotonic())
 
     async def under(self, prefix: str, *, deep: bool) -> list[Found]:
-        """Return the contenders under a prefix (which ends in "/"); those of the locks below it, too, if `deep`."""
+        """Return the contenders of the locks that begin with a prefix; of those below them, too, if `deep`."""
         session = await self.session(self.timeout_s)
         found: list[str] = []
-        level = [prefix.rstrip("/") or "/"]
+        level = [prefix.rpartition("/")[0] or "/"]
         while level:
             below: list[str] = []
             for path, names in (await self._each(level, session.lists)).items():
                 for name in names:
+                    child = f"{path.rstrip('/')}/{name}"
+                    if not child.startswith(prefix):
+                        continue
                     if sequence(name) is not None:
-                        found.append(f"{path.rstrip('/')}/{name}")
+                        found.append(child)
                     elif deep and name[0] != "~":  # an id, not a lock
-                        below.append(f"{path.rstrip('/')}/{name}")
+                        below.append(child)
             level = below
         return [Found(path, data, stat.czxid) for path, (data, stat) in (await self._each(found, session.get)).items()]
 

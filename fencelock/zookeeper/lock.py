@@ -245,6 +245,7 @@ class ZooKeeperBackend(LockBackend):
         **options: Unpack[Options],
     ) -> None:
         super().__init__(**options)
+        ZooKeeperClient.check(self.ttl_s)
         user, _, password = (auth or "").partition(":")
         if auth is not None and not (user and password):
             raise ConfigurationError("ZooKeeper's log-in must be user:password")

@@ -154,9 +154,11 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
 
     def select(self, read: Sequence[Any], write: Sequence[Any], _: object, timeout: float | None = None) -> Any:
         """Wait, as `select.select` does, in kazoo's thread."""
-        while time.monotonic() - self.beat > self.session_s * _HANGS and not self.client._stopped.is_set():
+        while not self.client._stopped.is_set() and (
+            self._loop.is_closed() or time.monotonic() - self.beat > self.session_s * _HANGS
+        ):
             if self._loop.is_closed():
-                threading.Thread(target=self.client.stop, name="fencelock-zookeeper-end", daemon=True).start()
+                threading.Thread(target=_stop, args=(self.client,), name="fencelock-zookeeper-end", daemon=True).start()
                 self.client._stopped.wait(1)
             time.sleep(0.02)
         buffered = [one for one in read if getattr(one, "pending", int)()]  # TLS has read it already
@@ -174,6 +176,12 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
             poll.register(one, select.POLLOUT)
         ready = {sockets[number] for number, _ in poll.poll(None if timeout is None else timeout * 1000)}
         return [one for one in read if one in ready], [one for one in write if one in ready], []
+
+
+def _stop(client: Any) -> None:
+    with contextlib.suppress(Exception):
+        client.stop()
+        client.close()
 
 
 class _CreateContainer(Create):  # type: ignore[misc]
@@ -275,9 +283,7 @@ class Session:
         ):
             if self._live.wait(_AGAIN_S):
                 break
-        with contextlib.suppress(Exception):
-            self.client.stop()
-            self.client.close()
+        _stop(self.client)
         self._tell(self._ended.set)
 
     async def close(self, why: str) -> None:

@@ -5,6 +5,7 @@ import asyncio
 import gc
 import importlib
 import json
+import math
 import os
 import queue
 import re
@@ -340,10 +341,11 @@ class LockContract(TaskContract):
         eventually(lambda: len(system.leftovers()) == alone, "nothing but the holder's is left")
         worker.ask("release")
 
-    def test_negative_wait_is_refused(self, lock: DistributedLock) -> None:
-        """A negative wait is the caller's mistake, not a lock that is taken."""
+    @pytest.mark.parametrize("wait_s", [-1, math.nan])
+    def test_a_wait_that_can_not_be_is_refused(self, lock: DistributedLock, wait_s: float) -> None:
+        """A negative wait is the caller's mistake, not a lock that is taken; NaN, too."""
         with pytest.raises(ValueError, match="wait_s"):
-            lock.acquire(wait_s=-1)
+            lock.acquire(wait_s=wait_s)
 
     def test_a_lock_may_have_a_ttl_of_its_own(self, backend: LockBackend, name: str) -> None:
         """Its leases are as long as it says, and others' as long as the backend's."""
@@ -383,10 +385,21 @@ class LockContract(TaskContract):
     def test_the_hook_is_told_of_renewals_and_of_losses(
         self, system: LockSystem, backend: LockBackend, name: str
     ) -> None:
-        """It hears of renewals; of each loss once, with its reason; and of a lock that was released nothing more."""
-        told = Losses()
-        with closing(system.open(CALM_S, hook=told, renew_ratio=OFTEN)) as hooked:
+        """It hears of renewals; of each loss once, with its reason; and of a lock that was released nothing more.
+
+        It may be set at any time, and raise errors.
+        """
+
+        class Odd(Losses):
+            def renewal(self, event: str) -> None:
+                super().renewal(event)
+                raise KeyError(event)
+
+        told = Odd()
+        with closing(system.open(CALM_S, renew_ratio=OFTEN)) as hooked:
             lock = hooked.lock(name)
+            lock.contenders()  # it is connected
+            hooked.hook = told
             with lock:
                 eventually(lambda: "renewed" in told.renewals, "it is renewed")
             grant = lock.acquire()

@@ -1,6 +1,7 @@
 """The contract of every lock for tasks on an event loop, whatever it is made of. A part of `LockContract`."""
 
 import asyncio
+import math
 import threading
 import time
 from collections.abc import AsyncIterator
@@ -265,6 +266,8 @@ class TaskContract:
     @promise("leases")
     async def test_a_hold_has_an_upper_age(self, brief_tasks_lock: AsyncLock) -> None:
         """A task that asked for it loses the lock after some time, however healthy it is."""
+        with pytest.raises(ValueError, match="hold_max_s"):
+            await brief_tasks_lock.acquire(hold_max_s=math.nan)
         with pytest.raises(LockLost):
             async with brief_tasks_lock.holding(hold_max_s=brief_tasks_lock.ttl_s) as grant:
                 await eventually_async(lambda: grant.lost, "it is lost")

@@ -1,5 +1,6 @@
 """The lock of one process keeps the contract as far as a process goes; beyond that it is no lock."""
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 from fencelock import Grant, Hook, LockBackend, local
 from fencelock.local import LocalBackend
 from tests.contract.lock_contract import TTL_S, InThread, LockContract, LockSystem, hold_and_release
-from tests.harness.waiting import eventually
+from tests.harness.waiting import eventually, eventually_async
 from tests.harness.worker import Worker
 
 
@@ -83,6 +84,24 @@ def test_a_generator_that_another_thread_closes_gives_the_lock_back() -> None:
         next(begun)
         InThread(begun.close).result()
         assert lock.contenders() == []
+
+
+def test_a_loop_that_is_closed_is_in_nobodys_way() -> None:
+    """Neither with what its tasks held, nor with their places in the queue; and the holder is told."""
+    with LocalBackend(ttl_s=600) as backend:
+        lock = backend.aio.lock("/test/closed")
+        loop = asyncio.new_event_loop()
+        lost = loop.run_until_complete(lock.acquire(owner="me"))
+        waiting = loop.create_task(lock.acquire())
+        loop.run_until_complete(eventually_async(lambda: len(backend.contenders("/test/closed")) == 2, "one waits"))
+        later = InThread(lambda: hold_and_release(backend.lock("/test/closed")))
+        eventually(lambda: len(backend.contenders("/test/closed")) == 3, "another one waits")
+        loop.close()
+        assert backend.lock("/test/closed").try_acquire() is None  # it is behind that one
+        later.result()
+        assert lost.lost
+        assert backend.contenders("/test/closed") == []
+        assert not waiting.done()
 
 
 def test_a_hook_that_raises_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:

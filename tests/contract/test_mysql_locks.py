@@ -32,6 +32,7 @@ from fencelock.mysql.for_update import MySqlForUpdateBackend
 from fencelock.mysql.row import MySqlRowBackend
 from lab.servers import MariaDB
 from lab.servers.process import free_port
+from lab.torture.proxy import Proxy
 from tests.contract.lock_contract import TTL_S, InThread, LockContract, LockSystem, hold_and_release
 from tests.harness.servers import ask, optional
 from tests.harness.waiting import WITHIN_S, eventually
@@ -602,6 +603,21 @@ def test_a_dead_owners_row_is_taken_without_waiting(server: MariaDB, open_: Open
     assert [contender.key for contender in lock.contenders()] == [grant.key]
     lock.release()
     eventually(lambda: before.lost, "the dead one is told, if it should live")
+
+
+def test_a_row_whose_answer_was_lost_is_not_in_our_own_way(server: MariaDB, open_: Open) -> None:
+    """Each try has a row of its own, so the next one would wait for a TTL until that has expired."""
+    with Proxy(server.port) as path:
+        url = server.url.replace(f":{server.port}", f":{path.port}")
+        lock = open_(MySqlRowBackend, url, ttl_s=600).lock("/test/lost")
+        with open_(MySqlRowBackend, server.url).lock("/test/lost"):
+            waiting = InThread(lambda: lock.acquire(owner="me"))
+            asked(RowSystem(server))
+            path.lose_answer_to(b"INSERT INTO fencelock_locks")
+        assert path.struck.wait(WITHIN_S)
+        path.restore()
+        waiting.result()
+        lock.release(owner="me")
 
 
 def test_two_who_find_the_same_dead_row_do_not_both_get_it(

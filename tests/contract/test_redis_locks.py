@@ -30,7 +30,7 @@ from fencelock import (
 from fencelock.errors import ConfigurationError
 from fencelock.redis import lock as redis_lock
 from fencelock.redis import redlock
-from fencelock.redis.fair import RedisFairBackend
+from fencelock.redis.fair import RedisFairBackend, RedisFairConnection
 from fencelock.redis.lock import RedisBackend
 from fencelock.redis.redlock import RedlockBackend
 from fencelock.url import LockUrl
@@ -420,6 +420,29 @@ def test_a_try_whose_answer_was_lost_is_not_in_our_own_way(
         backend.close()
 
 
+@pytest.mark.parametrize("kind", [RedisBackend, RedisFairBackend])
+def test_a_late_release_of_a_lost_place_spares_the_next_one(
+    kind: type[RedisBackend], shared_server: Valkey, raw: Any
+) -> None:
+    """A grant was answered later than its TTL: it is given back, however late, and the one after that is not."""
+    with Proxy(shared_server.port) as proxy, kind(f"redis://127.0.0.1:{proxy.port}", ttl_s=1.0) as backend:
+        with backend.lock("/test/warm"):
+            pass  # the scripts are known
+        proxy.answer_delay_s = 1.3
+        lock = backend.lock("/test/lost")
+        waiting = InThread(lambda: lock.acquire(owner="me"))
+        eventually(lambda: raw.exists("/test/lost"), "the first one is granted")
+        proxy.hold_at(backend.threads.release.sha.encode())
+        assert proxy.struck.wait(WITHIN_S)
+        proxy.answer_delay_s = 0
+        grant = waiting.result()
+        eventually(lambda: list(backend.threads.renewer._jobs) == [grant.lease], "the lost one is given back")
+        proxy.restore()
+        assert not grant.lost
+        assert raw.hkeys("/test/lost") == [grant.key.rpartition("/")[2]]
+        lock.release(owner="me")
+
+
 async def test_only_the_first_of_a_process_is_woken(raw: Any, shared_server: Valkey) -> None:
     """A hundred tasks in line cost a few calls a grant, and not one for each of them; each is woken in its turn."""
     many = 100
@@ -487,6 +510,76 @@ def test_who_may_not_listen_looks(raw: Any, shared_server: Valkey, caplog: pytes
     assert not any("secret-1" in line for line in caplog.messages)
     backend.close()
     raw.execute_command("ACL", "DELUSER", "mute")
+
+
+def test_a_connection_that_confirms_no_subscription_is_replaced(
+    raw: Any, shared_server: Valkey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be half-open for ever: all that wait hear again, of what they missed, too."""
+    monkeypatch.setattr(redis_lock, "_LOOK_AGAIN_S", 600.0)
+    with Proxy(shared_server.port) as proxy, RedisBackend(f"redis://127.0.0.1:{proxy.port}", ttl_s=600) as backend:
+        for name in ("/test/heard", "/test/other"):
+            raw.hset(name, THEIRS, 1)
+        lock, before = backend.lock("/test/heard"), calls(raw)
+        waiting = InThread(lambda: lock.acquire(owner="me"))
+        eventually(lambda: calls(raw) >= before + 2, "it looks again, and then sleeps")
+        proxy.swallow()
+        raw.delete("/test/heard")
+
+        def come_and_go() -> bool:
+            with contextlib.suppress(LockTimeout, LockUnavailable):
+                backend.lock("/test/other").acquire(wait_s=0.01)
+            return not waiting.thread.is_alive()
+
+        eventually(come_and_go, "it looks again")
+        waiting.result()
+        lock.release(owner="me")
+
+
+def test_text_that_is_no_utf_8_is_borne(raw: Any, shared_server: Valkey, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others may write it into keys and messages: the queues can be seen, and the waiters hear."""
+    monkeypatch.setattr(redis_lock, "_LOOK_AGAIN_S", 600.0)
+    with RedisBackend(shared_server.url, ttl_s=600) as backend:
+        raw.hset("/test/odd", b"\xff", 1)
+        raw.hset(b"/test/\xff", "a", 1)
+        assert [one.key for one in backend.contenders("")] == ["/test/odd/\ufffd"]
+        lock = backend.lock("/test/odd")
+        waiting = InThread(lambda: lock.acquire(owner="me"))
+        eventually(lambda: raw.pubsub_numpat() == 1, "it waits")
+        raw.publish("redisson_lock__channel:{/test/odd}", b"\xff")
+        raw.delete("/test/odd")
+        raw.publish("redisson_lock__channel:{/test/odd}", "0")
+        waiting.result()
+        lock.release(owner="me")
+        with backend.lock("/test/ours"):  # beside which is its owner's name
+            assert [one.key.rpartition("/")[0] for one in backend.contenders("")] == ["/test/ours"]
+
+
+async def test_who_leaves_before_it_listens_keeps_nobody_listening(raw: Any, shared_server: Valkey) -> None:
+    """An observer of an election is cancelled while its subscription is on the way."""
+    with Proxy(shared_server.port) as proxy:
+        async with RedisFairBackend(f"redis://127.0.0.1:{proxy.port}", ttl_s=60).aio as locks:
+            election = locks.election("/test/observed")
+            await election.leader()
+            listener = locks.backend.here().client.listener  # type: ignore[attr-defined]
+            proxy.stall()
+            observing = asyncio.create_task(anext(election.observe()))
+            await eventually_async(lambda: listener._channels, "it subscribes")
+            observing.cancel()
+            await asyncio.wait({observing})
+            proxy.restore()
+            await eventually_async(lambda: not listener._channels and listener._task is None, "nobody listens")
+
+
+def test_what_is_given_back_after_the_end_leaves_no_connection(raw: Any, shared_server: Valkey) -> None:
+    """A lock can still be released when its backend is closed."""
+    backend = RedisBackend(f"{shared_server.url}?client_name=closing", ttl_s=600)
+    lock = backend.lock("/test/closed")
+    lock.acquire()
+    backend.close()
+    lock.release()
+    assert not raw.exists("/test/closed")
+    eventually(lambda: "closing" not in [one["name"] for one in raw.client_list()], "it is disconnected")
 
 
 def test_a_server_that_forgot_its_tokens_says_so(raw: Any, backend: RedisBackend) -> None:
@@ -567,6 +660,35 @@ def test_redlock_tells_the_slowest_server_too_before_it_closes(three_servers: li
         for lock in locks:
             lock.release()
     assert not RedlockSystem(three_servers).leftovers()
+
+
+@pytest.mark.parametrize("late", [(2,), (1, 2)])
+def test_redlock_leaves_nothing_of_a_try_that_was_not_answered(three_servers: list[Valkey], late: list[int]) -> None:
+    """Each try has a value of its own, so one that is still there would be in the way of the next for a TTL."""
+    name = "/test/unanswered"
+    with ExitStack() as stack:
+        paths = [stack.enter_context(Proxy(server.port)) for server in three_servers]
+        backend = stack.enter_context(RedlockBackend([f"redis://127.0.0.1:{path.port}" for path in paths], ttl_s=600))
+        for server in three_servers:
+            server.ask("CONFIG", "RESETSTAT")
+            server.ask("SET", name, "theirs")
+        lock = backend.lock(name)
+        waiting = InThread(lambda: lock.acquire(owner="me"))
+        eventually(
+            lambda: re.search(r"cmdstat_set:calls=[3-9]", three_servers[0].ask("INFO", "commandstats")),
+            "it tries again",
+        )
+        for number in late:
+            paths[number].answer_delay_s = 2 * redlock._LONGEST_CALL_S
+            three_servers[number].ask("DEL", name)
+        eventually(lambda: all(three_servers[number].ask("EXISTS", name) for number in late), "a try has these")
+        for path in paths:
+            path.restore()
+        for number in {0, 1, 2}.difference(late):
+            three_servers[number].ask("DEL", name)
+        waiting.result()
+        lock.release(owner="me")
+        eventually(lambda: not RedlockSystem(three_servers).leftovers(), "nothing is left on the servers")
 
 
 @pytest.mark.slow
@@ -707,6 +829,35 @@ async def test_a_release_that_is_told_while_a_look_is_unanswered(
         await asyncio.wait_for(second, WITHIN_S)
         await lock.release(owner="second")
         assert first.cancelled()
+
+
+@pytest.mark.parametrize("waits", [False, True])
+async def test_what_is_given_back_as_its_loop_ends_is_given_back(shared_server: Valkey, raw: Any, waits: bool) -> None:
+    """`asyncio.run` cancels all tasks in the end, a release that is under way and a waiter that leaves among them."""
+    others = asyncio.all_tasks()
+    with Proxy(shared_server.port) as proxy:
+        async with RedisFairBackend(f"redis://127.0.0.1:{proxy.port}", ttl_s=600).aio as locks:
+
+            async def work() -> None:
+                async with locks.lock("/test/end"):
+                    pass
+
+            await work()  # the scripts are known
+            raw.hset("/test/end", THEIRS, 1)
+            working = asyncio.create_task(work())
+            await eventually_async(lambda: raw.llen("redisson_lock_queue:{/test/end}"), "it waits")
+            proxy.hold_at(RedisFairConnection.release.sha.encode())
+            if waits:
+                working.cancel()
+            else:
+                raw.delete("/test/end")
+            await eventually_async(proxy.struck.is_set, "it is being given back")
+            tasks = asyncio.all_tasks() - others
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+            raw.hdel("/test/end", THEIRS)
+            assert not raw.exists("/test/end", "redisson_lock_queue:{/test/end}")
 
 
 def test_a_forced_release_wakes_the_next_one(raw: Any, backend: RedisBackend) -> None:

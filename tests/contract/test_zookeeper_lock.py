@@ -43,7 +43,7 @@ from lab.servers.zookeeper import zookeeper_classpath
 from lab.torture.proxy import Proxy
 from tests.contract.lock_contract import TTL_S, InThread, LockContract, LockSystem
 from tests.harness.servers import optional
-from tests.harness.waiting import WITHIN_S, eventually
+from tests.harness.waiting import WITHIN_S, eventually, eventually_async
 
 
 @contextmanager
@@ -614,6 +614,23 @@ def test_a_loop_connects_anew(server: ZooKeeper, stray: bytes) -> None:
     eventually(lambda: not leftovers(server), "nothing is left on the server")
 
 
+def test_a_create_that_the_end_of_its_loop_cuts_short_leaves_nothing(server: ZooKeeper) -> None:
+    """No loop will look for that node any more: so the session ends at once, and not only when it has been silent."""
+
+    async def main() -> None:
+        async with backend.aio.lock("/test/known"):
+            pass
+        proxy.hold_at(b"-lock-")
+        acquiring = asyncio.create_task(backend.aio.lock("/test/cut").acquire())
+        await eventually_async(proxy.struck.is_set, "it is created")
+        assert not acquiring.done()
+
+    with Proxy(server.port) as proxy, ZooKeeperBackend(f"127.0.0.1:{proxy.port}", ttl_s=60) as backend:
+        asyncio.run(main())
+        proxy.restore()
+        eventually(lambda: not leftovers(server), "nothing is left on the server", WITHIN_S)
+
+
 def test_a_silent_server_is_left_by_a_loop(server: ZooKeeper) -> None:
     """A server says nothing any more, though its connection stays: the lease runs out, and the session with it."""
 
@@ -906,6 +923,9 @@ def test_contenders_say_who_they_are(server: ZooKeeper, backend: ZooKeeperBacken
     with backend.lock("/test/show/a"), backend.lock("/test/show/b"), backend.lock("/test/show/b/c"):
         queue = backend.contenders("/test/show/")
         assert len(backend.lock("/test/show/b").contenders()) == 1
+        assert len(backend.contenders("/test/show/b")) == len(backend.contenders("/test/show/b/")) == 2
+        assert len(backend.contenders("/test/sho")) == len(queue)
+        assert backend.contenders("/test/show/c") == []
     assert [contender.key.rpartition("/")[0] for contender in queue] == [
         "/test/show/a",
         "/test/show/b",
@@ -1053,7 +1073,11 @@ def test_an_odd_address_is_refused() -> None:
         with pytest.raises(ConfigurationError, match="host:port") as wrong:
             ZooKeeperBackend(hosts)
         assert "s3cret" not in str(wrong.value)
+    with pytest.raises(ConfigurationError, match="ttl_s"):
+        ZooKeeperBackend("127.0.0.1:1", ttl_s=3e6)
     backend = ZooKeeperBackend("127.0.0.1:1/some/folder")
+    with pytest.raises(ConfigurationError, match="ttl_s"):
+        backend.lock("/phone", ttl_s=3e6).try_acquire()
     for name in ("phone", "/a//b", "/a/../b"):
         with pytest.raises(ValueError, match="path"):
             backend.lock(name)

@@ -2,7 +2,10 @@
 
 import asyncio
 
-from fencelock.waiting import Waiters, Wake
+import pytest
+
+from fencelock.lock import interruptible
+from fencelock.waiting import Wait, Waiters, Wake
 from tests.harness.waiting import WITHIN_S
 
 
@@ -39,3 +42,33 @@ async def test_all_who_wait_are_dismissed() -> None:
     await waiters.dismiss()
     assert await waiting
     assert await wait()
+
+
+@pytest.mark.parametrize("steps", range(8))
+def test_a_result_that_nobody_wants_is_undone_whenever_the_loop_ends(steps: int) -> None:
+    """The caller was cancelled; then `asyncio.run` ends, and cancels all tasks, in any step of the loop from there."""
+    got, undone = list[int](), list[int]()
+
+    async def main() -> None:
+        free = asyncio.Event()
+
+        async def take() -> int:
+            await free.wait()
+            got.append(1)
+            return 1
+
+        async def undo(result: int) -> None:
+            undone.append(result)
+
+        caller = asyncio.create_task(interruptible(take(), Wait(), undo))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        caller.cancel()
+        for _ in range(3):
+            await asyncio.sleep(0)
+        free.set()
+        for _ in range(steps):
+            await asyncio.sleep(0)
+
+    asyncio.run(main())
+    assert undone == got
