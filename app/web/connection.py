@@ -10,6 +10,7 @@ see `app.web.body_limit`.
 """
 
 import asyncio
+import re
 import socket
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -38,6 +39,7 @@ _TITLES: Final = {
     503: "Service Unavailable",
     505: "HTTP Version Not Supported",
 }
+_ODD: Final = re.compile(rb"[%?#]")
 _NEVER_S: Final = 10**6
 _BEGIN: Final = b"HTTP/1.1 "  # of every answer
 _PATH: Final = PATH.encode()
@@ -97,6 +99,8 @@ class Connection(asyncio.Protocol):
         self._headers: list[tuple[bytes, bytes]] = []
         self._in_head = self._in_body = False
         self._chunked = False
+        self._upgraded = False  # our parser takes nothing more, and uvicorn's gets all that comes
+        self._silent_bytes = 0  # of chunks' heads or trailers, since there was a part of the body
         self._head_bytes = 0  # that came before
         self._new_bytes = 0
         self._told = False  # a purchase that has come with these bytes
@@ -114,13 +118,20 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse the bytes. A request that does not wait for the previous answer is refused: no client does that."""
+        if self._upgraded:
+            self._pass_on(data)
+            return
         if not self._in_body and not self._answering:
             self._limits.bytes_come(self._loop.time())
         self._new_bytes, self._told = len(data), False
+        self._silent_bytes += len(data)
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            return  # it was answered as any other request, and was the last one
+        except httptools.HttpParserUpgrade as upgrade:
+            # It is answered as any other request, and is the last one. Java's client asks for that, bodies included.
+            self._upgraded = True
+            self._pass_on(data[upgrade.args[0] :])
+            return
         except httptools.HttpParserError:
             if self._answering:
                 self._end_after_answer()
@@ -129,6 +140,8 @@ class Connection(asyncio.Protocol):
             else:
                 self._refuse(400, "this is no HTTP request")
             return
+        if self._in_body and self._silent_bytes > HEAD_MAX_BYTES + len(data):
+            self.transport.abort()  # the parser would gather a trailer of any size
         if self._in_head or not (self._in_body or self._answering or self._told):
             self._head_bytes += len(data)
             if self._head_bytes > HEAD_MAX_BYTES:
@@ -138,7 +151,7 @@ class Connection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         """Begin a request."""
-        if self._answering or self._told:
+        if self._answering or self._told or self.transport.is_closing():
             raise BlockingIOError("pipelined")  # ends the parser
         self._url, self._headers, self._in_head = b"", [], True
         self._head_bytes = 0
@@ -177,6 +190,7 @@ class Connection(asyncio.Protocol):
 
     def on_body(self, body: bytes) -> None:
         """Take a part of the body; close if the request was answered already, as the body may go on for ever."""
+        self._silent_bytes = 0
         if self._wish is not None:
             self._wish.append(body)
         elif not self._answering:
@@ -214,9 +228,13 @@ class Connection(asyncio.Protocol):
         for name, value in self._headers:
             if not (upgrade and name in (b"connection", b"upgrade")):
                 head.append(b"%s: %s\r\n" % (name, value))
-            self._chunked = self._chunked or name == b"transfer-encoding"
+            self._chunked = self._chunked or (name == b"transfer-encoding" and not upgrade)
         head.append(b"connection: close\r\n\r\n" if upgrade else b"\r\n")
         self._uvicorn.data_received(b"".join(head))
+
+    def _pass_on(self, data: bytes) -> None:
+        if data and self._uvicorn is not None:
+            self._uvicorn.data_received(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Note that the client has gone."""
@@ -275,16 +293,16 @@ class Connection(asyncio.Protocol):
 
     def _is_hold(self) -> bool:
         """Return whether it is a hold, or a change of one, whose body is small and will come."""
-        # An id may be escaped: Java writes %7E for ~. Few do, so the application reads them.
+        # An id may be escaped: Java writes %7E for ~. Few do, so the application reads them, and whatever is odd.
         if (
             not self._url.startswith(_HOLDS)
-            or b"%" in self._url
+            or _ODD.search(self._url)
             or not holds.is_route(self._parser.get_method().decode(), self._url.decode("latin-1"))
         ):
             return False
         headers = dict(self._headers)
         length = headers.get(b"content-length", b"0")
-        unusual = b"transfer-encoding" in headers or b"expect" in headers
+        unusual = b"transfer-encoding" in headers or b"expect" in headers or self._parser.should_upgrade()
         return (
             not unusual and length.isdigit() and int(length) <= holds.BODY_MAX_BYTES and self._open_shop() is not None
         )
@@ -365,6 +383,8 @@ class Connection(asyncio.Protocol):
         A buyer who has gone altogether looks the same, but answers the first bytes with a reset; and these are the
         same for every answer.
         """
+        if self._in_body:
+            return False  # the rest of it will not come
         streams = self._sale is None and self._uvicorn is not None and self._uvicorn.cycle.response_started
         if not self._answering or streams:
             return False  # the transport closes

@@ -9,7 +9,8 @@ BUYER_MAX: Final = 100
 # No control characters, and none that break lines or show text in another order. The joiners in Persian names and in
 # emoji are none of these. (`str.isprintable` knows the characters of its Python's year, and no schema can say it.)
 BUYER_PATTERN: Final = r"[^\x00-\x1f\x7f-\x9f\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff]+"
-_BUYER: Final = re.compile(BUYER_PATTERN)
+# Nor halves of characters, which JSON can say; no schema can forbid them, as no UTF-8 has them.
+_BUYER: Final = re.compile(BUYER_PATTERN.replace("]", r"\ud800-\udfff]"))
 TOKEN_MAX: Final = 2048
 _LEEWAY_S: Final = 10  # between the shop's clock and ours
 _AUDIENCE: Final = "seckill"

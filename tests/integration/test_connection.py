@@ -198,6 +198,87 @@ async def test_holds_are_answered_alike_both_ways(etcd: EtcdMember, valkey: Valk
     ]
 
 
+H2C = "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAAAAIAAAAB\r\n"
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+async def test_an_offer_of_http_2_does_not_cost_the_body(etcd: EtcdMember, valkey: Valkey, chunked: bool) -> None:
+    """Java's client makes one with each request; it is answered in HTTP/1.1, and the body counts, in pieces, too."""
+    async with served(etcd, valkey, Connection) as one:
+        await fill(one)
+        for line, body, expected in (
+            ("POST /holds", '{"buyer": "ann"}', b'"outcome":"held"'),
+            ("PUT /stock", '{"stock": 77}', b'"stock":77'),
+        ):
+            length = "Transfer-Encoding: chunked" if chunked else f"Content-Length: {len(body)}"
+            sent = f"{len(body):x}\r\n{body}\r\n0\r\n\r\n" if chunked else body
+            reader, writer = await asyncio.open_connection("127.0.0.1", one.port)
+            head = f"{line} HTTP/1.1\r\nHost: x\r\n{H2C}Authorization: Bearer {TOKEN}\r\n"
+            head += f"Content-Type: application/json\r\n{length}\r\n\r\n"
+            for part in (head + sent[:3], sent[3:7], sent[7:]):
+                writer.write(part.encode())
+                await writer.drain()
+                await asyncio.sleep(0.05)
+            async with asyncio.timeout(WITHIN_S):
+                answer = await reader.read()
+            writer.close()
+            assert answer.startswith(b"HTTP/1.1 200")
+            assert expected in answer
+
+
+async def test_a_trailer_without_end(etcd: EtcdMember, valkey: Valkey) -> None:
+    """The connection is dropped before it fills the memory."""
+    async with served(etcd, valkey, Connection) as one:
+        _, writer = await asyncio.open_connection("127.0.0.1", one.port)
+        writer.write(b"POST /holds HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\nX: ")
+        with pytest.raises(ConnectionError):
+            for _ in range(1000):
+                writer.write(65_536 * b"a")
+                await writer.drain()
+        writer.close()
+
+
+async def test_those_who_have_gone_take_no_places(etcd: EtcdMember, valkey: Valkey) -> None:
+    """A body whose client has closed the connection is not waited for, however long it might have taken."""
+    async with served(etcd, valkey, Connection, payments_secret="whsec_" + 32 * "a", request_timeout_ms=600_000) as one:
+        for _ in range(600):
+            _, writer = await asyncio.open_connection("127.0.0.1", one.port)
+            writer.write(b"POST /payments/webhook HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\na")
+            writer.close()
+
+        async def is_read() -> bool:
+            answer = await one.ask("POST /payments/webhook HTTP/1.1\nHost: x\nContent-Length: 0\nConnection: close\n")
+            return any(line.startswith(b"HTTP/1.1 400") for line in answer)
+
+        await eventually_async(is_read, "a callback is read")
+
+
+async def test_a_request_behind_one_that_was_refused(etcd: EtcdMember, valkey: Valkey) -> None:
+    """Nothing is sold to a client whose connection is being closed."""
+    async with served(etcd, valkey, Connection) as one:
+        await fill(one)
+        reader, writer = await asyncio.open_connection("127.0.0.1", one.port)
+        writer.write(b"GET / HTTP/1.1\r\n\r\nPOST /stock/reduce HTTP/1.1\r\nHost: x\r\nIdempotency-Key: k\r\n\r\n")
+        async with asyncio.timeout(WITHIN_S):
+            answer = await reader.read()
+        writer.close()
+        assert answer.count(b"HTTP/1.1 ") == 1
+        await one.ask("POST /stock/reduce HTTP/1.1\nHost: x\nConnection: close\n")  # is decided after it
+        answer = b"".join(await one.ask("GET /stock HTTP/1.1\nHost: x\nConnection: close\n"))
+        assert b'"stock":999' in answer
+
+
+@pytest.mark.parametrize(
+    "path", ["/metrics%0A", "/stock%0a", "/holds%0A", "/holds/x/cancel%0A", "/payments/webhook%0A"]
+)
+async def test_paths_that_end_in_a_line_end(etcd: EtcdMember, valkey: Valkey, path: str) -> None:
+    """They are no paths of ours, on neither port: what hides paths, and what routes them, agree."""
+    async with served(etcd, valkey, Connection, operator_port=1) as one:
+        for method in ("GET", "POST", "PUT"):
+            answer = await one.ask(f"{method} {path} HTTP/1.1\nHost: x\nContent-Length: 0\nConnection: close\n")
+            assert any(line.startswith(b"HTTP/1.1 404") for line in answer), answer
+
+
 async def test_a_hold_whose_body_never_comes(etcd: EtcdMember, valkey: Valkey) -> None:
     """It is refused when its time is up, and holds nothing."""
     async with served(etcd, valkey, Connection) as one:
