@@ -34,6 +34,7 @@ from tests.contract.lock_contract import CALM_S, TTL_S, InThread, LockContract, 
 from tests.harness.forked import Forked
 from tests.harness.servers import (
     QUICK_ETCD,
+    end_leases,
     etcd_far_away,
     etcdctl,
     gateway,
@@ -578,6 +579,7 @@ def test_a_close_while_etcd_is_silent(etcd: EtcdMember) -> None:
         eventually(lambda: backend.threads.renewer._tasks, "it is being given back")
         closing_it = InThread(backend.close)
         eventually(lambda: not closing_it.thread.is_alive(), "it is closed")
+    end_leases(etcd)
 
 
 def test_a_member_that_swallows_everything() -> None:
@@ -1049,7 +1051,7 @@ def test_a_lost_answer_is_the_end_of_a_session(
         client = other.threads.client
         txn = client.txn
 
-        async def not_answered(*steps: Any, unanswered: Any, **more: Any) -> Any:
+        async def not_answered(*steps: Any, unanswered: Any = lambda: None, **more: Any) -> Any:
             await txn(*steps, unanswered=unanswered, **more)
             unanswered()
             raise LockUnavailable("no answer")

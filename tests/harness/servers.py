@@ -10,7 +10,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 from urllib.parse import urlsplit
@@ -99,7 +99,8 @@ def leases_in_use(member: EtcdMember) -> list[str]:
 def end_leases(member: EtcdMember) -> None:
     """End all leases: instances that other tests killed may have left some, even of an hour."""
     for lease in leases(member):
-        etcdctl(member.endpoint, "lease", "revoke", lease)
+        with suppress(subprocess.CalledProcessError):  # it has ended meanwhile
+            etcdctl(member.endpoint, "lease", "revoke", lease)
 
 
 def gateway(member: EtcdMember, path: str, **fields: Any) -> Any:
