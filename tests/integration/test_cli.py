@@ -169,12 +169,16 @@ def test_the_terms_of_an_item(env: dict[str, str]) -> None:
         ("--limit", "two"): "--limit: 'two' is not a number",
         ("--starts-at", "2027-01-01"): "--starts-at: '2027-01-01' is not a time with its zone",
         ("--ends-at", "2026-12-01T00:00:00Z"): "ends_at must be later than starts_at",
+        ("--ends-at", "0202-11-26T20:00:00+00:00"): "--ends-at: '0202-11-26T20:00:00+00:00' is not a time",
+        ("--ends-at", "9999-12-31T23:59:59-12:00"): "--ends-at: '9999-12-31T23:59:59-12:00' is not a time",
+        ("--starts-at", "0001-01-01T00:00:00+14:00"): "--starts-at: '0001-01-01T00:00:00+14:00' is not a time",
         ("--hold", "0"): "--hold: '0' is not a whole number of seconds",
         ("--price", "4.99EUR"): "--price: '4.99EUR' is not a price in the minor unit",
         ("--add",): "say how many",
     }.items():
         done = seckill("stock", "set", *wrong, env=env)
         assert (done.returncode, named in done.stderr) == (2, True), done.stderr
+        assert "Traceback" not in done.stderr
     done = seckill("stock", "set", "--limit", "none", "--starts-at", "default", "--json", env=env)
     assert json.loads(done.stdout)[0]["terms"] == nothing | {"limit_per_buyer": 0}
     done = seckill("stock", "set", "--price", "499EUR", "--hold", "60", "--pay", "90", "--json", env=env)
