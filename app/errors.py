@@ -87,7 +87,7 @@ class NotInCatalogue(StockError):
 
 
 class HoursNotPossible(StockError):
-    """An item's sale would end before it starts; nothing was written."""
+    """An item's sale would end before it starts, or in no year that can be kept; nothing was written."""
 
 
 class StockBehind(StockError):

@@ -1,6 +1,7 @@
 """Every setting, with its unit in its name; read from the environment (`SECKILL_...`) and `.env`, checked at start."""
 
 import difflib
+import ipaddress
 import os
 import re
 import socket
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from dotenv import dotenv_values
-from pydantic import AwareDatetime, Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic import AwareDatetime, Field, SecretStr, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from app.errors import ConfigurationError
@@ -325,6 +326,7 @@ class Settings(BaseSettings):
     )
 
     @field_validator(
+        "host",
         "admin_token",
         "admin_tokens",
         "shop_token",
@@ -343,9 +345,9 @@ class Settings(BaseSettings):
         mode="before",
     )
     @classmethod
-    def _empty_is_unset(cls, value: Any) -> Any:
+    def _empty_is_unset(cls, value: Any, info: ValidationInfo) -> Any:
         # A line `SECKILL_ADMIN_TOKEN=` in .env or docker-compose means: not set.
-        return None if value == "" else value
+        return cls.model_fields[str(info.field_name)].default if value == "" else value
 
     @field_validator("sale_starts_at", "sale_ends_at", mode="before")
     @classmethod
@@ -374,6 +376,16 @@ class Settings(BaseSettings):
                     f"entry {number} is not a name, a colon, and a token of 8 visible ASCII characters or more "
                     "(a name: letters, digits, '.', '_' and '-', 32 at most)"
                 )
+        return value
+
+    @field_validator("proxies")
+    @classmethod
+    def _can_be_trusted(cls, value: str) -> str:
+        for entry in value.split(",") if value not in ("", "*") else ():
+            try:
+                ipaddress.ip_network(entry.strip())
+            except ValueError as error:
+                raise ValueError(f"addresses and networks, separated by commas, or * alone: {error}") from None
         return value
 
     @property
@@ -443,7 +455,7 @@ def unknown_variables() -> list[str]:
     """Variables that look like ours and are not, each with what may have been meant."""
     known = {PREFIX + name.upper() for name in Settings.model_fields}
     lines = []
-    for name in sorted(os.environ):
+    for name in sorted({**_of_file(), **os.environ}):
         if name.startswith(PREFIX) and name not in known:
             near = difflib.get_close_matches(name, known, n=1)
             lines.append(f"{name} is not a setting" + (f"; did you mean {near[0]}?" if near else ""))

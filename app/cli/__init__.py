@@ -1,6 +1,8 @@
 """The `seckill` command, for operators; where the lab is installed, with its commands, too."""
 
 import dataclasses
+import errno
+import os
 import re
 import sys
 import time
@@ -65,6 +67,11 @@ def main() -> None:
         sys.exit(say(f"{error}; `seckill locks` shows who has it"))
     except EXPECTED as error:
         sys.exit(say(str(error)))
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python writes what is left in the buffer at its end
+        sys.exit(say(f"not all was written: {error.strerror}"))
 
 
 @app.command()

@@ -36,7 +36,7 @@ def say(message: str) -> int:
 
 def print_json(value: Any) -> None:
     """Print a value as JSON."""
-    print(json.dumps(value, indent=2, allow_nan=False))  # noqa: T201
+    print(json.dumps(value, indent=2, allow_nan=False), flush=True)  # noqa: T201
 
 
 def with_sale(work: Callable[[Sale], Awaitable[Result]]) -> Result:

@@ -137,6 +137,7 @@ def orders_export(
                 await asyncio.to_thread(file.write, lines(page.orders, form))
                 count += len(page.orders)
                 advance(page.looked, total)
+        file.flush()
         return count
 
     if out is None:

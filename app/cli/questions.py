@@ -81,17 +81,18 @@ async def _export(sale: Sale, sku: str, file: Path) -> int:
 @contextmanager
 def whole_file(file: Path, option: str) -> Iterator[TextIO]:
     """Create a text file that appears only when it is complete."""
-    if file.exists():
-        raise ConfigurationError(f"{option}: {file} exists")
-    unfinished = file.with_name(f".{file.name}-{os.getpid()}")
     try:
-        with unfinished.open("x", newline="", encoding="utf-8") as text:
-            unfinished.chmod(0o600)  # the orders are confidential
-            yield text
-            text.flush()
-            os.fsync(text.fileno())
-        unfinished.rename(file)
+        if file.exists():
+            raise ConfigurationError(f"{option}: {file} exists")
+        unfinished = file.with_name(f".{file.name}-{os.getpid()}")
+        try:
+            with unfinished.open("x", newline="", encoding="utf-8") as text:
+                unfinished.chmod(0o600)  # the orders are confidential
+                yield text
+                text.flush()
+                os.fsync(text.fileno())
+            unfinished.rename(file)
+        finally:
+            unfinished.unlink(missing_ok=True)
     except OSError as error:
         raise SeckillError(f"{option}: {file} can't be written: {error.strerror}") from None
-    finally:
-        unfinished.unlink(missing_ok=True)

@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 import typer
 
 from app.settings import A_MOMENT, long_past, read_moment
-from app.stock import Terms, TermsChange
+from app.stock import LATEST, Terms, TermsChange
 
 Value = TypeVar("Value")
 
@@ -18,6 +18,7 @@ _LIMIT_MAX: Final = 10**6
 _WINDOW_MAX_S: Final = 86_400
 _UNITS: Final = "a number of units, a million at most"
 _SECONDS: Final = "a whole number of seconds, a day at most"
+_MOMENT: Final = f"{A_MOMENT} (from 1970 to 5138)"
 _PRICE: Final = "a price in the minor unit of its currency, such as 499EUR"
 
 
@@ -34,9 +35,9 @@ def read(
     if limit is not None:
         found["limit_per_buyer"] = _value(limit, "--limit", _units, _UNITS)
     if starts_at is not None:
-        found["starts_at"] = _value(starts_at, "--starts-at", _read_moment, A_MOMENT)
+        found["starts_at"] = _value(starts_at, "--starts-at", _read_moment, _MOMENT)
     if ends_at is not None:
-        found["ends_at"] = _value(ends_at, "--ends-at", _read_moment, A_MOMENT)
+        found["ends_at"] = _value(ends_at, "--ends-at", _read_moment, _MOMENT)
     if hold is not None:
         found["hold_s"] = _value(hold, "--hold", _seconds, _SECONDS)
     if pay is not None:
@@ -106,7 +107,10 @@ def _price(text: str) -> tuple[int, str]:
 
 
 def _read_moment(text: str) -> float:
-    return 0 if text == "0" else read_moment(text).timestamp()
+    at = 0 if text == "0" else read_moment(text).timestamp()
+    if not 0 <= at <= LATEST:
+        raise ValueError
+    return at
 
 
 def moment(at: float) -> str:

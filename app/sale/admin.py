@@ -14,7 +14,7 @@ from app.errors import EXPECTED, HoursNotPossible, NotInCatalogue, StockCorrupt,
 from app.sale.commands import Answer, Cancel, CancelOutcome, Refund, RefundOutcome
 from app.sale.find import Found, Wanted, find, pages
 from app.sale.shop import Shop
-from app.stock import Change, Fence, Level, Order, Restock, StockStore, TermsChange
+from app.stock import LATEST, Change, Fence, Level, Order, Restock, StockStore, TermsChange
 from app.stock.refusals import foreign, superseded
 from fencelock import AsyncLocks, Contender, Guarantees, LockError
 
@@ -157,6 +157,9 @@ class Admin:
         return await self._store.count_orders(sku)
 
     async def _refuse_odd_hours(self, sku: str, change: TermsChange) -> None:
+        for name, at in (("starts_at", change.get("starts_at")), ("ends_at", change.get("ends_at"))):
+            if not 0 <= (at or 0) <= LATEST:
+                raise HoursNotPossible(f"{name} must be from 1970 to 5138")
         with contextlib.suppress(UnknownItem, StockCorrupt):  # the store says what is wrong
             level = await self._store.level(sku)
             terms = self._shop.terms_of(dataclasses.replace(level, terms=level.terms.changed(change)))

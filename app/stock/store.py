@@ -130,6 +130,7 @@ _TERMS: Final = tuple(TermsChange.__annotations__)
 PAUSED_MAX: Final = 200  # characters
 PAUSED_PATTERN: Final = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]*$"  # of one line
 CURRENCY_PATTERN: Final = r"^[A-Z]{3}$"
+LATEST: Final = 1e11  # in seconds since 1970: the year 5138
 
 
 @lru_cache(1000)

@@ -117,7 +117,8 @@ def test_a_new_sale_asks_with_the_number_of_orders(
     again = ("stock", "set", "5", "--new-sale", "--yes", "--export")
     done = seckill(*again, str(tmp_path / "orders.csv"), env=env)
     assert (done.returncode, "orders.csv exists" in done.stderr) == (2, True)
-    assert "can't be written" in seckill(*again, str(tmp_path / "nowhere" / "x"), env=env).stderr
+    for nowhere in (tmp_path / "nowhere" / "x", tmp_path / ("x" * 300)):
+        assert "can't be written" in seckill(*again, str(nowhere), env=env).stderr.splitlines()[-1]
     assert json.loads(seckill("stock", "show", "--json", env=env).stdout)[0]["lucky"] == 3
     done = seckill("stock", "set", "5", "--new-sale", "--yes", "--by", "ann", "--json", env=env)
     assert json.loads(done.stdout)[0]["lucky"] == 0
@@ -169,12 +170,16 @@ def test_the_terms_of_an_item(env: dict[str, str]) -> None:
         ("--limit", "two"): "--limit: 'two' is not a number",
         ("--starts-at", "2027-01-01"): "--starts-at: '2027-01-01' is not a time with its zone",
         ("--ends-at", "2026-12-01T00:00:00Z"): "ends_at must be later than starts_at",
+        ("--ends-at", "0202-11-26T20:00:00+00:00"): "--ends-at: '0202-11-26T20:00:00+00:00' is not a time",
+        ("--ends-at", "9999-12-31T23:59:59-12:00"): "--ends-at: '9999-12-31T23:59:59-12:00' is not a time",
+        ("--starts-at", "0001-01-01T00:00:00+14:00"): "--starts-at: '0001-01-01T00:00:00+14:00' is not a time",
         ("--hold", "0"): "--hold: '0' is not a whole number of seconds",
         ("--price", "4.99EUR"): "--price: '4.99EUR' is not a price in the minor unit",
         ("--add",): "say how many",
     }.items():
         done = seckill("stock", "set", *wrong, env=env)
         assert (done.returncode, named in done.stderr) == (2, True), done.stderr
+        assert "Traceback" not in done.stderr
     done = seckill("stock", "set", "--limit", "none", "--starts-at", "default", "--json", env=env)
     assert json.loads(done.stdout)[0]["terms"] == nothing | {"limit_per_buyer": 0}
     done = seckill("stock", "set", "--price", "499EUR", "--hold", "60", "--pay", "90", "--json", env=env)
@@ -250,6 +255,18 @@ def test_errors_are_one_line(env: dict[str, str], arguments: list[str], variable
     assert done.stderr.count("\n") == 1
     assert "s3cret" not in done.stderr
     assert done.stdout == ""
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+@pytest.mark.parametrize("arguments", [["orders", "export"], ["stock", "show"], ["stock", "show", "--json"]])
+def test_a_full_disk_is_one_line(env: dict[str, str], arguments: list[str]) -> None:
+    """An output that can't be written is an error in words, also where all of it would be in Python's buffer."""
+    assert seckill("stock", "set", "1", env=env).returncode == 0
+    command = [sys.executable, "-m", "app", *arguments]
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"} | env
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, env=buffered, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (2, "seckill: not all was written: No space left on device\n")
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from app.errors import ConfigurationError, StockBehind, StockChanged, StockNotAsExpected, StockUnavailable
+from app.errors import ConfigurationError, StockBehind, StockChanged, StockCorrupt, StockNotAsExpected, StockUnavailable
 from app.sale import Answer, Outcome, Purchase
-from app.stock import Level, Refused, Settled, Sold, StockStore
+from app.stock import Level, Refused, Settled, Sold, StockStore, Terms, TermsChange
 from app.stock.mysql.guards import MySqlStockStore, TimestampedStockStore, VersionedStockStore
 from fencelock.clients.mysql import client as mysql_client
 from lab.servers import EtcdMember, MariaDB
@@ -269,6 +269,21 @@ async def test_a_pause_in_the_tables_of_an_earlier_release(server: MariaDB) -> N
         level = await store.set_stock("default", fence(2), 0, add=True, terms={"paused": "暂" * 200})
         assert (level.stock, level.terms.paused) == (5, "暂" * 200)
         assert [one.what for one in await store.log()] == ["pause"]
+
+
+async def test_the_one_term_that_is_not_ours_is_replaced(server: MariaDB) -> None:
+    """A change of just that term is made and keeps the others; any other change is refused."""
+    async with opened(server, MySqlStockStore) as store:
+        await store.set_stock("default", fence(1), 5)
+        for text in ('{"ends_at":-1,"limit_per_buyer":2}', '{"x":1}', "[1]", "5", "{"):
+            ask(server, f"UPDATE seckill_items SET terms = '{text}'")
+            for change in (TermsChange(), TermsChange(limit_per_buyer=3), TermsChange(ends_at=None)):
+                if text.startswith('{"ends_at"') and "ends_at" in change:
+                    level = await store.set_stock("default", fence(2), 0, add=True, terms=change)
+                    assert (level.stock, level.terms) == (5, Terms(limit_per_buyer=2))
+                else:
+                    with pytest.raises(StockCorrupt):
+                        await store.set_stock("default", fence(2), 0, add=True, terms=change)
 
 
 # The tables of the release before holds, and how it sold a unit.

@@ -13,7 +13,17 @@ from typing import Any
 import pytest
 import redis.asyncio
 
-from app.errors import BuyerRequired, Closing, ItemBlocked, KeyReused, NotDecided, QueueFull, StockCorrupt, UnknownItem
+from app.errors import (
+    BuyerRequired,
+    Closing,
+    HoursNotPossible,
+    ItemBlocked,
+    KeyReused,
+    NotDecided,
+    QueueFull,
+    StockCorrupt,
+    UnknownItem,
+)
 from app.sale import Answer, Outcome, Purchase, Rules
 from app.sale import queue as queue_module
 from app.sale.worker import Worker
@@ -268,6 +278,17 @@ async def test_before_the_sale_starts(etcd: EtcdMember, valkey: Valkey) -> None:
         early = partial(one.buy, Purchase(key="early"))
         await eventually_async(early, "the sale starts", until=lambda told: told.outcome is Outcome.SOLD)
         assert (await one.level("default")).lucky == 1
+
+
+async def test_hours_that_could_not_be_read_again_are_not_written(etcd: EtcdMember, valkey: Valkey) -> None:
+    """A moment before 1970, or too far ahead, is refused by its name, and the item sells on."""
+    async with shop(etcd.endpoint, valkey.url) as one:
+        await one.set_stock("default", 1)
+        for moment in (-1.0, 1e12, float("nan")):
+            for hours in (TermsChange(starts_at=moment), TermsChange(ends_at=moment)):
+                with pytest.raises(HoursNotPossible, match=f"^{next(iter(hours))} "):
+                    await one.set_stock("default", 0, add=True, terms=hours)
+        assert (await one.buy(Purchase())).outcome is Outcome.SOLD
 
 
 async def test_after_the_sale_has_ended(etcd: EtcdMember, valkey: Valkey) -> None:

@@ -20,7 +20,7 @@ from app.errors import (
     StockUnavailable,
     UnknownItem,
 )
-from app.stock import Ask, Batch, Fence, Level, Refused, Settled, Snapshot, Sold, TermsChange
+from app.stock import Ask, Batch, Fence, Level, Refused, Settled, Snapshot, Sold, Terms, TermsChange
 from app.stock.redis.bare import BareStockStore
 from app.stock.redis.store import ComparingStockStore, RedisStockStore
 from lab.servers import Valkey, valkey_binary
@@ -177,6 +177,18 @@ async def test_terms_that_are_not_ours(store: RedisStockStore, client: Any, text
         assert await client.get("seckill:{phone}:stock") == "5"
         assert (await store.set_stock("phone", fence(2), 5, **repair)).stock == 5
         await prepare(store, "phone", fence(2), "b")
+
+
+async def test_the_one_term_that_is_not_ours_is_replaced(store: RedisStockStore, client: Any) -> None:
+    """A change of just that term is made, keeps the others, and the item sells on."""
+    await store.set_stock("phone", fence(1), 5)
+    for text in ('{"ends_at":-1,"limit_per_buyer":2}', '{"ends_at":[1e400],"limit_per_buyer":2}'):
+        for moment in (None, 2e9):
+            await client.hset("seckill:{phone}:fence", "terms", text)
+            level = await store.set_stock("phone", fence(2), 0, add=True, terms=TermsChange(ends_at=moment))
+            assert (level.stock, level.terms) == (5, Terms(limit_per_buyer=2, ends_at=moment))
+            assert (await store.log("phone"))[0].before == {"stock": 5, "sold": 0, "limit_per_buyer": 2}
+    await prepare(store, "phone", fence(2), "b")
 
 
 async def test_refusals_are_bounded(store: RedisStockStore, client: Any) -> None:

@@ -77,6 +77,10 @@ def test_environment_beats_dotenv(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         ("SECKILL_ADMIN_TOKEN", "open sesame"),
         ("SECKILL_LOG_LEVEL", "loud"),
         ("SECKILL_LOG_FORMAT", "xml"),
+        ("SECKILL_PROXIES", "nonsense"),
+        ("SECKILL_PROXIES", "127.0.0.1/8"),  # which would trust nobody
+        ("SECKILL_PROXIES", "10.0.0.1,,10.0.0.2"),
+        ("SECKILL_PROXIES", "10.0.0.1, *"),
         ("SECKILL_SALE_STARTS_AT", "tomorrow"),
         ("SECKILL_SALE_STARTS_AT", "20271111"),
         ("SECKILL_SALE_STARTS_AT", "202711112000"),
@@ -212,7 +216,16 @@ def test_the_command_line_knows_which_locks_have_no_tokens(lock: str, store: str
 def test_an_empty_variable_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
     """`SECKILL_ADMIN_TOKEN=` means no token, not an empty one that anybody could use."""
     monkeypatch.setenv("SECKILL_ADMIN_TOKEN", "")
+    monkeypatch.setenv("SECKILL_HOST", "")  # which would be all addresses
     assert load().admin_token is None
+    assert load().host == load(host="").host == "127.0.0.1"
+
+
+@pytest.mark.parametrize("value", ["", "*", "10.0.0.1", "10.0.0.0/8, 2001:db8::/32,::1"])
+def test_proxies_that_can_be_trusted(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    """They are addresses and networks, or all."""
+    monkeypatch.setenv("SECKILL_PROXIES", value)
+    assert load().proxies == value
 
 
 def test_secrets_are_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,10 +238,14 @@ def test_secrets_are_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not re.search("sesame|hunter", shown)
 
 
-def test_a_misspelt_variable_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A variable that looks like ours and isn't is reported, with a suggestion."""
+def test_a_misspelt_variable_is_noticed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A variable that looks like ours and isn't is reported, with a suggestion, and one of .env, too."""
     monkeypatch.setenv("SECKILL_BATCHMAX", "1")
-    assert unknown_variables() == ["SECKILL_BATCHMAX is not a setting; did you mean SECKILL_BATCH_MAX?"]
+    (tmp_path / ".env").write_text("SECKILL_OPERATORPORT=1\nOTHERS=1\n")
+    assert unknown_variables() == [
+        "SECKILL_BATCHMAX is not a setting; did you mean SECKILL_BATCH_MAX?",
+        "SECKILL_OPERATORPORT is not a setting; did you mean SECKILL_OPERATOR_PORT?",
+    ]
 
 
 # -- variables that were replaced --------------------------------------------------------------------------------------

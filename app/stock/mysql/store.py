@@ -1,11 +1,12 @@
 """The common part of the stores in MySQL: all but how they detect a change since a read."""
 
+import json
 import re
 import secrets
 import time
 from abc import abstractmethod
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -290,9 +291,7 @@ class TransactionalStockStore(StockStore):
             try:
                 own = _terms(item)
             except StockCorrupt:
-                if not new_sale and len(change) < _TERMS:
-                    raise
-                own = NO_TERMS
+                own = NO_TERMS if new_sale or len(change) == _TERMS else _terms(item, but=change)
             await tables.set_units(call, sku, units, own.changed(change).to_text())
             done = (await tables.find_items(call, [sku]))[sku]
             before = Level(sku, item.stock, item.lucky, None, terms=own, held=item.held)
@@ -598,10 +597,13 @@ def _last_order(item: ItemRow | None) -> Position | None:
     return (item.generation, item.last_entry, item.last_tag) if item and item.last_entry else None
 
 
-def _terms(item: ItemRow) -> Terms:
+def _terms(item: ItemRow, *, but: Collection[str] = ()) -> Terms:
     try:
-        return Terms.from_text(item.terms)
-    except ValueError:
+        if not but:
+            return Terms.from_text(item.terms)
+        others = {name: value for name, value in dict(json.loads(item.terms)).items() if name not in but}
+        return Terms.from_text(json.dumps(others))
+    except (ValueError, TypeError):
         raise StockCorrupt(f"the column `terms` of item {item.sku!r} is not what we write") from None
 
 

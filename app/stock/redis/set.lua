@@ -34,7 +34,12 @@ local decoded, terms = pcall(cjson.decode, fence.terms or "{}")
 local readable, named = decoded and type(terms) == "table", 0
 for name, value in pairs(readable and terms or {}) do
   local right = NUMBERS[name] and type(value) == "number" and value >= 0 and value < 1e12
-  readable = readable and (right or (TEXTS[name] and type(value) == "string"))
+  right = right or (TEXTS[name] and type(value) == "string")
+  if not right and request.terms[name] ~= nil then
+    terms[name] = nil -- the change replaces it
+  else
+    readable = readable and right
+  end
 end
 for _ in pairs(request.terms) do named = named + 1 end
 if not readable then
