@@ -74,7 +74,7 @@ class Application(FastAPI):
     async def _dispatch(self, scope: Scope, receive: Receive, send: Send) -> None:
         path, method, from_operator = scope["path"], scope["method"], False
         self._state = scope["state"]["seckill"]
-        hidden = not path.isprintable()  # a route's `$` lets a line end pass; what looks at paths before does not
+        hidden = path.endswith("\n")  # a route's `$` lets that pass; what looks at paths before does not
         if self._operator_port:
             from_operator = scope["server"][1] == self._operator_port
             hidden = hidden or operator_routes.is_hidden(method, path, from_operator=from_operator)
