@@ -25,6 +25,7 @@ from uvicorn.server import ServerState
 from app.errors import TurnedAway
 from app.sale import Answer, Command
 from app.web import holds
+from app.web.body_limit import BODY_MAX_BYTES
 from app.web.connection_limits import HEAD_MAX_BYTES, ConnectionLimits
 from app.web.headers import HEADERS
 from app.web.problems import of
@@ -40,6 +41,7 @@ _TITLES: Final = {
     505: "HTTP Version Not Supported",
 }
 _ODD: Final = re.compile(rb"[%?#]")
+_LAST_MAX_BYTES: Final = 16 * BODY_MAX_BYTES  # behind an offer to upgrade: the largest body in chunks of a byte
 _NEVER_S: Final = 10**6
 _BEGIN: Final = b"HTTP/1.1 "  # of every answer
 _PATH: Final = PATH.encode()
@@ -233,7 +235,10 @@ class Connection(asyncio.Protocol):
         self._uvicorn.data_received(b"".join(head))
 
     def _pass_on(self, data: bytes) -> None:
-        if data and self._uvicorn is not None:
+        self._silent_bytes += len(data)
+        if self._silent_bytes > _LAST_MAX_BYTES:
+            self.transport.abort()  # uvicorn's parser, too, would gather a trailer of any size
+        elif data and self._uvicorn is not None:
             self._uvicorn.data_received(data)
 
     def connection_lost(self, exc: Exception | None) -> None:

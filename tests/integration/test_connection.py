@@ -226,11 +226,13 @@ async def test_an_offer_of_http_2_does_not_cost_the_body(etcd: EtcdMember, valke
             assert expected in answer
 
 
-async def test_a_trailer_without_end(etcd: EtcdMember, valkey: Valkey) -> None:
+@pytest.mark.parametrize("more", ["", H2C], ids=["alone", "with an offer of HTTP/2"])
+async def test_a_trailer_without_end(etcd: EtcdMember, valkey: Valkey, more: str) -> None:
     """The connection is dropped before it fills the memory."""
     async with served(etcd, valkey, Connection) as one:
         _, writer = await asyncio.open_connection("127.0.0.1", one.port)
-        writer.write(b"POST /holds HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\nX: ")
+        head = f"POST /holds HTTP/1.1\r\nHost: x\r\n{more}Transfer-Encoding: chunked\r\n\r\n"
+        writer.write(head.encode() + b"2\r\n{}\r\n0\r\nX: ")
         with pytest.raises(ConnectionError):
             for _ in range(1000):
                 writer.write(65_536 * b"a")
