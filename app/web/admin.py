@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final, Literal, cast
 from fastapi import APIRouter, Header, Query, Request, Response
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from app.stock import CURRENCY_PATTERN, DEFAULT_SKU, PAUSED_MAX, PAUSED_PATTERN, SKU_PATTERN, TermsChange
+from app.stock import CURRENCY_PATTERN, DEFAULT_SKU, LATEST, PAUSED_MAX, PAUSED_PATTERN, SKU_PATTERN, TermsChange
 from app.web.auth import OPERATOR, Operator
 from app.web.problems import invalid_field, responses, whole
 from app.web.state import state_of
@@ -15,7 +15,6 @@ from fencelock import Contender
 
 router = APIRouter(tags=["operator"], dependencies=[OPERATOR], responses=responses(401, 403, 503))
 
-_LATEST: Final = 1e11  # in seconds since 1970: the year 5138
 _ETAG: Final = '^("[0-9]{1,15}-[0-9]{1,15}")?$'
 
 
@@ -73,11 +72,11 @@ class StockChange(BaseModel):
         None,
         strict=True,
         ge=0,
-        le=_LATEST,
+        le=LATEST,
         description="when its sale starts, in seconds since 1970, 0 if it has; null: as everywhere",
     )
     ends_at: float | None = Field(
-        None, strict=True, ge=0, le=_LATEST, description="when it ends, 0 for never; null: as everywhere"
+        None, strict=True, ge=0, le=LATEST, description="when it ends, 0 for never; null: as everywhere"
     )
 
     paused: str | None = Field(
