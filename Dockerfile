@@ -10,7 +10,7 @@ WORKDIR /srv/seckill
 FROM base AS builder
 ENV PIP_NO_CACHE_DIR=1
 RUN python3 -m venv --without-pip /opt/seckill
-# With what signed buyers, rates, MySQL, ZooKeeper, Stripe and traces need, each with its hash.
+# With what signed buyers, MySQL, ZooKeeper, Stripe and traces need, each with its hash.
 COPY requirements.lock ./
 RUN pip --python /opt/seckill/bin/python install --require-hashes -r requirements.lock
 COPY pyproject.toml README.md LICENSE ./

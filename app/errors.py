@@ -27,7 +27,6 @@ SeckillError
     │   ├── ForeignOrigin       a page of another site had a browser send it
     │   ├── Prefetched          a browser sent it before anybody asked for it
     │   ├── BuyerNotSigned      the shop in front has not signed the buyer
-    │   └── TooOften            a buyer or an address tries too often
     ├── HoldsNotPossible        this store can't hold units for later
     ├── KeyReused               the idempotency key belongs to another request
     └── BuyerRequired           a limit per buyer is in force and the purchase names none
@@ -161,15 +160,6 @@ class Prefetched(TurnedAway):
 
 class BuyerNotSigned(TurnedAway):
     """The purchase's buyer is not one that the shop in front has signed; nothing was sold."""
-
-
-class TooOften(TurnedAway):
-    """A buyer or an address tries more often than the operator allows; nothing was sold. It may after some seconds."""
-
-    def __init__(self, text: str, *, retry_after_s: int, policy: tuple[str, int, int]) -> None:
-        super().__init__(text)
-        self.retry_after_s = retry_after_s
-        self.policy = policy  # its name, how many, in how many seconds
 
 
 class HoldsNotPossible(SaleError):

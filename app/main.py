@@ -39,7 +39,6 @@ from app.web.coalesce import TtlCache
 from app.web.dashboard import Control
 from app.web.identity import BUYER_MAX, TOKEN_MAX, SignedBuyers
 from app.web.parameters import KNOWN_PARAMETERS
-from app.web.rates import Rates, rate
 from app.web.sse import Feeds
 from app.web.state import Ready, State
 from app.wiring import about, catalogue_of, check_together, open_sale, traces_of, webhook_of
@@ -59,25 +58,6 @@ def signed_buyers(settings: Settings) -> SignedBuyers | None:
         return SignedBuyers(settings.buyer_key.get_secret_value())
 
 
-def rates_of(settings: Settings) -> Rates | None:
-    """The rate limits, if the settings have a rate."""
-    given = {"SECKILL_RATE_PER_BUYER": settings.rate_per_buyer, "SECKILL_RATE_PER_ADDRESS": settings.rate_per_address}
-    for variable, text in given.items():
-        if text is not None:
-            with about(variable):
-                rate(text)
-    if not any(given.values()):
-        return None
-    with about(", ".join(name for name, text in given.items() if text)):
-        store = settings.store.get_secret_value()
-        return Rates(
-            store,
-            timeout_s=settings.store_timeout_ms / 1000,
-            per_buyer=settings.rate_per_buyer,
-            per_address=settings.rate_per_address,
-        )
-
-
 def _methods(settings: Settings) -> tuple[str, ...]:
     return purchase.METHODS if settings.allow_get else ("POST",)
 
@@ -95,7 +75,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     # URLs and certificates, which only the parts can check, are checked now, not when the first buyer comes.
     not_promised = combination.warnings(check_together(settings), settings)
     traces_of(settings)
-    signed, rates = signed_buyers(settings), rates_of(settings)
+    signed = signed_buyers(settings)
     shown = catalogue_of(settings)
     webhook_of(settings)
     callbacks = payments.callbacks(
@@ -146,7 +126,6 @@ def create_app(settings: Settings | None = None) -> FastAPI:
                 buying=_methods(settings),
                 buyer_max=TOKEN_MAX if signed else BUYER_MAX,
                 signed=signed,
-                rates=rates,
                 catalogue=shown,
                 pay_url=settings.pay_url or "",
                 request_ids=settings.request_ids and sale.store.holds,
@@ -172,8 +151,6 @@ def create_app(settings: Settings | None = None) -> FastAPI:
                 watching.cancel()
                 state.close_feeds()
                 await room.close()
-                if rates is not None:
-                    await rates.close()
 
     app = Application(
         buying=_methods(settings),

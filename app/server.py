@@ -137,7 +137,7 @@ def prepare(settings: Settings) -> tuple[Server, list[socket.socket]]:
         application,
         http=Connection,
         ws="none",
-        proxy_headers=bool(settings.proxies),  # an address is used for its rate only
+        proxy_headers=bool(settings.proxies),
         forwarded_allow_ips=settings.proxies,
         log_config=None,  # our format for all
         log_level="warning",

@@ -40,6 +40,7 @@ _REPLACED: Final = {
         "SECKILL_LOCK=etcd://user:password@host:2379,host:2379?ca_file=...",
     ),
     "ETCD_TIMEOUT_MS": "SECKILL_LOCK_TIMEOUT_MS",
+    **dict.fromkeys(("RATE_PER_BUYER", "RATE_PER_ADDRESS"), "how often one may try to the proxy, see examples/"),
     "LOCK_REDIS_URL": "SECKILL_LOCK=redis://host:6379/0 or redis+fair://...",
     "REDLOCK_URLS": "SECKILL_LOCK=redlock://host:6379,host:6379,host:6379",
     **dict.fromkeys(
@@ -311,18 +312,10 @@ class Settings(BaseSettings):
         description="what the shop in front signs buyers with: a secret of 32 bytes or more (HS256) or a public key in "
         "PEM; `buyer` is then a JSON Web Token with `sub` and `exp` (extra `buyers`); unset: `buyer` is any text",
     )
-    rate_per_buyer: str | None = Field(
-        None,
-        description="how often one buyer may try, such as `10/second`; more get 429; counted in the store, which must "
-        "be Redis (extra `buyers`); unset: as often as they like",
-    )
-    rate_per_address: str | None = Field(
-        None, description="the same for an address, or an IPv6 network of 64 bits, such as `100/minute`"
-    )
     proxies: str = Field(
         "",
-        description="whose `X-Forwarded-For` says where a request is from: addresses and networks of the proxies in "
-        "front, separated by commas",
+        description="whose `X-Forwarded-For` and `X-Forwarded-Proto` are believed: addresses and networks of the "
+        "proxies in front, separated by commas; behind HTTPS an operator's cookie is then for HTTPS only",
     )
 
     @field_validator(
@@ -340,8 +333,6 @@ class Settings(BaseSettings):
         "sale_ends_at",
         "catalogue",
         "buyer_key",
-        "rate_per_buyer",
-        "rate_per_address",
         mode="before",
     )
     @classmethod

@@ -78,11 +78,14 @@ def main() -> None:
 def serve(
     host: Annotated[str | None, typer.Option(help="Address to listen on; SECKILL_HOST.")] = None,
     port: Annotated[int | None, typer.Option(min=1, max=65535, help="Port to listen on; SECKILL_PORT.")] = None,
+    operator_port: Annotated[
+        int | None, typer.Option(min=1, max=65535, help="Port of the operator's own; SECKILL_OPERATOR_PORT.")
+    ] = None,
 ) -> None:
     """Run one instance against the servers that the environment or .env names."""
     from app import server
 
-    server.run(load(host=host, port=port))
+    server.run(load(host=host, port=port, operator_port=operator_port))
 
 
 @stock.command("show")

@@ -34,7 +34,7 @@ _CHANGES: Final = {
 }
 _REFUSALS: Final = ("UnknownItem", "ItemNotPossible", "BuyerRequired", "KeyReused", "HoldsNotPossible")
 _BLOCKED_MAX: Final = 100  # items with a series of their own
-_AT_THE_DOOR: Final = ("ForeignOrigin", "Prefetched", "BuyerNotSigned", "TooOften")
+_AT_THE_DOOR: Final = ("ForeignOrigin", "Prefetched", "BuyerNotSigned")
 _FAILURES: Final = (
     *("QueueFull", "NotDecided", "OutcomeUnknown", "Closing"),
     *("StockUnavailable", "StockCorrupt", "LockUnavailable", "ItemBlocked"),

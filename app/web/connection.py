@@ -332,7 +332,7 @@ class Connection(asyncio.Protocol):
 
     def _open_shop(self) -> State | None:
         state = self._app_state.get("seckill")
-        if not isinstance(state, State) or state.rates is not None:
+        if not isinstance(state, State):
             return None
         return None if self._server and self._server[1] == state.operator_port else state
 

@@ -32,7 +32,6 @@ _STATUSES: Final[dict[type[Exception], tuple[int, str]]] = {
     errors.ForeignOrigin: (403, "Not from this site"),
     errors.Prefetched: (403, "Not asked for by a buyer"),
     errors.BuyerNotSigned: (403, "Not a buyer of this shop"),
-    errors.TooOften: (429, "Too many tries"),
     errors.QueueFull: (503, "Too many buyers at the moment"),
     errors.Closing: (503, "Shutting down"),
     errors.ItemBlocked: (503, "Item can't be sold at the moment"),
@@ -204,10 +203,6 @@ def of(error: Exception, method: str, route: str) -> Response:
     fields = [FieldError(field=field, message=detail)] if field else None
     retry_after_s = getattr(error, "retry_after_s", None)
     headers = {"Retry-After": str(retry_after_s)} if retry_after_s else {}
-    if isinstance(error, errors.TooOften):  # draft-ietf-httpapi-ratelimit-headers
-        policy, most, window_s = error.policy
-        headers["RateLimit-Policy"] = f'"{policy}";q={most};w={window_s}'
-        headers["RateLimit"] = f'"{policy}";r=0;t={error.retry_after_s}'
     orders = error.orders if isinstance(error, errors.HasOrders) else None
     return problem(status, name, title, detail, fields=fields, headers=headers, orders=orders)
 

@@ -55,12 +55,7 @@ async def purchase(scope: Scope, receive: Receive, send: Send) -> None:
     state: State = scope["state"]["seckill"]
     wish: Purchase | None = None
     try:
-        if state.rates is not None:
-            client = scope.get("client")
-            await state.rates.check_address(client[0] if client else None)
         wish, as_json = read(state, scope["query_string"], scope["headers"])
-        if state.rates is not None:
-            await state.rates.check_buyer(wish.buyer)
         answer = await state.shop.buy(wish, gone=scope["state"].get(GONE, _never))
     except Exception as error:
         if isinstance(error, TurnedAway):

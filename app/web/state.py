@@ -14,7 +14,6 @@ from app.web.auth import AdminAuth
 from app.web.catalogue import Catalogue
 from app.web.coalesce import Coalesced, TtlCache
 from app.web.identity import SignedBuyers
-from app.web.rates import Rates
 from app.web.sse import Feeds
 from fencelock import Contender
 
@@ -33,10 +32,9 @@ class StockText(NamedTuple):
 class State:
     """The parts that the routes use, and the settings that concern HTTP.
 
-    `buying`: the methods that buy; `signed`: reads buyers from signed tokens, if there is a key; `rates`: limits
-    the rate of purchases, if that is set; `callbacks`: read payment providers', by their paths; `catalogue`: the
-    descriptions of the items; `pay_url`: where buyers pay, or ""; `request_ids`: whether
-    purchases have ids, too, and all requests a line in the log.
+    `buying`: the methods that buy; `signed`: reads buyers from signed tokens, if there is a key;
+    `callbacks`: read payment providers', by their paths; `catalogue`: the descriptions of the items; `pay_url`: where
+    buyers pay, or ""; `request_ids`: whether purchases have ids, too, and all requests a line in the log.
 
     `buyers` and `operators` are the live feeds; from `looks` on, the fields make things once for all who ask.
     """
@@ -49,7 +47,6 @@ class State:
     buying: Sequence[str]
     buyer_max: int
     signed: SignedBuyers | None
-    rates: Rates | None
     catalogue: Catalogue
     auth: AdminAuth
     buyers: Feeds

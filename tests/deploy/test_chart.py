@@ -541,10 +541,6 @@ def test_the_catalogue_is_read_as_it_is_mounted(tmp_path: Path) -> None:
         ("settings.SECKILL_DRAIN_DELAY_S=null", "settings.SECKILL_DRAIN_DELAY_S is 0: it must be 7 or more"),
         ("lock.url=local://", "lock.url is local://, which keeps only the threads of one process apart"),
         ("secrets.SECKILL_WEBHOOK_URL=https://x", "SECKILL_WEBHOOK_URL and secrets.SECKILL_WEBHOOK_SECRET go together"),
-        (
-            "ingress.enabled=true,ingress.hosts={a.example},settings.SECKILL_RATE_PER_ADDRESS=9/second",
-            "needs settings.SECKILL_PROXIES",
-        ),
         ("catalogue.files.lamp\\.svg=<svg/>", "catalogue.files has no catalogue.toml"),
         ("catalogue.files.catalogue\\.toml=#,catalogue.existingConfigMap=x", "exclude each other"),
     ],

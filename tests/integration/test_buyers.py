@@ -1,27 +1,19 @@
-"""Buyers have rights, terms and rates: signed buyers, rate limits, GETs that do not buy, common response headers."""
+"""Buyers have rights and terms: signed buyers, GETs that do not buy, common response headers."""
 
-import asyncio
 import socket
 import time
-from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import jwt
 import pytest
-import redis.asyncio
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from app.errors import ConfigurationError
 from app.main import create_app
-from app.web.rates import _network
 from lab.servers import EtcdMember, Valkey
-from lab.servers.process import free_port
-from lab.servers.valkey import valkey_binary
 from tests.harness.clients import BUYERS
-from tests.harness.sentinel import SentinelSet
 from tests.harness.shop import Instance, client, settings
 from tests.harness.waiting import WITHIN_S, eventually_async
 from tests.integration.conftest import OPERATOR, OpenClient
@@ -319,134 +311,3 @@ def test_a_key_that_is_none(key: str) -> None:
     with pytest.raises(ConfigurationError, match="SECKILL_BUYER_KEY") as error:
         create_app(settings("http://127.0.0.1:1", "redis://127.0.0.1:1", buyer_key=key))
     assert key not in str(error.value)
-
-
-# -- rates -------------------------------------------------------------------------------------------------------------
-
-
-async def test_who_tries_too_often_waits(etcd: EtcdMember, valkey: Valkey) -> None:
-    """Both instances count together; other buyers may try; the answer says when to try again."""
-    rate = {"rate_per_buyer": "2/minute"}
-    async with (
-        client(etcd.endpoint, valkey.url, **rate) as one,
-        client(etcd.endpoint, valkey.url, instance="two", **rate) as two,
-    ):
-        (await one.put("/stock", json={"stock": 5}, headers=OPERATOR)).raise_for_status()
-        assert [await outcome(http, buyer="ann") for http in (one, two)] == ["sold", "sold"]
-        for http in (one, two):
-            answer = await http.post("/stock/reduce", params={"buyer": "ann"})
-            assert is_problem(answer, 429)["type"] == "urn:seckill:too-often"
-            assert 1 <= int(answer.headers["retry-after"]) <= 61
-            assert answer.headers["ratelimit-policy"] == '"buyer";q=2;w=60'
-            assert answer.headers["ratelimit"] == f'"buyer";r=0;t={answer.headers["retry-after"]}'
-        assert await outcome(one, buyer="bob") == "sold"
-        assert await outcome(one) == "sold"
-        assert (await one.get("/stock")).json()["lucky"] == 4
-
-
-async def test_many_tries_at_once_are_counted_like_any(open_client: OpenClient) -> None:
-    """More tries than the connections for counting are all counted."""
-    http = await open_client(rate_per_address="10/hour")
-    (await http.put("/stock", json={"stock": 1000}, headers=OPERATOR)).raise_for_status()
-    answers = await asyncio.gather(*(http.post("/stock/reduce") for _ in range(300)))
-    assert Counter(answer.status_code for answer in answers) == {200: 10, 429: 290}
-    assert (await http.get("/stock")).json()["lucky"] == 10
-
-
-async def counts(etcd: EtcdMember, url: str) -> None:
-    """Check that a second try of a buyer is one too many."""
-    async with client(etcd.endpoint, url, rate_per_buyer="1/hour") as http:
-        (await http.put("/stock?sku=phone", json={"stock": 5}, headers=OPERATOR)).raise_for_status()
-        assert await outcome(http, sku="phone", buyer="ann") == "sold"
-        is_problem(await http.post("/stock/reduce", params={"sku": "phone", "buyer": "ann"}), 429)
-
-
-@pytest.fixture
-def sentinels() -> Iterator[SentinelSet]:
-    with SentinelSet(valkey_binary()) as started:
-        yield started
-
-
-async def test_rates_where_a_sentinel_set_has_the_stock(etcd: EtcdMember, sentinels: SentinelSet) -> None:
-    """The master of a Sentinel set counts."""
-    await counts(etcd, sentinels.url)
-
-
-async def test_rates_where_a_cluster_has_the_stock(etcd: EtcdMember) -> None:
-    """The server with a rate's slot counts."""
-    with Valkey(options=["--cluster-enabled", "yes", "--cluster-port", str(free_port())]) as node:
-        async with redis.asyncio.Redis(port=node.port, decode_responses=True) as raw:
-            await raw.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
-
-            async def formed() -> bool:
-                return "cluster_state:ok" in str(await raw.execute_command("CLUSTER", "INFO"))
-
-            await eventually_async(formed)
-        await counts(etcd, node.url.replace("redis://", "redis+cluster://").removesuffix("/0"))
-
-
-@pytest.mark.parametrize(
-    ("addresses", "same"),
-    [
-        (["::ffff:1.2.3.4", "1.2.3.4"], True),
-        (["::ffff:1.2.3.4", "::ffff:8.8.8.8"], False),
-        (["2001:db8::1", "2001:db8::ffff"], True),
-        (["2001:db8:0:1::1", "2001:db8::1"], False),
-        (["fe80::1%eth0", "fe80::2%eth0"], True),
-        (["/run/socket", "/run/other"], False),
-    ],
-)
-def test_what_counts_as_one_address(addresses: list[str], same: bool) -> None:
-    """An IPv4 address counts as one however it is written; with IPv6 a customer's whole network does."""
-    assert (len({_network(address) for address in addresses}) == 1) is same
-
-
-async def test_an_address_is_the_clients_own(etcd: EtcdMember, valkey: Valkey) -> None:
-    """Behind a named proxy the address is the forwarded one; from any other peer that header is ignored."""
-    rate = {"rate_per_address": "1/minute"}
-    with (
-        Instance(etcd.endpoint, valkey.url, **rate, proxies="127.0.0.1") as behind,
-        Instance(etcd.endpoint, valkey.url, **rate) as open_to_all,
-    ):
-        httpx.put(f"{behind.url}/stock", json={"stock": 9}, headers=OPERATOR).raise_for_status()
-
-        def status(instance: Instance, forwarded_for: str) -> int:
-            headers = {"X-Forwarded-For": forwarded_for}
-            return httpx.post(f"{instance.url}/stock/reduce", headers=headers).status_code
-
-        assert [status(behind, one) for one in ("10.1.1.1", "10.1.1.2", "10.1.1.1")] == [200, 200, 429]
-        # A customer has a whole /64.
-        assert [status(behind, one) for one in ("2001:db8::1", "2001:db8::2", "2001:db8:0:1::1")] == [200, 429, 200]
-        assert [status(open_to_all, one) for one in ("10.2.2.1", "10.2.2.2")] == [200, 429]
-
-
-async def test_a_store_that_does_not_count_refuses_nobody(etcd: EtcdMember) -> None:
-    """While the store is away buyers are told that, and not that they try too often."""
-    with Valkey() as store:
-        async with client(
-            etcd.endpoint, store.url, rate_per_buyer="1/minute", purchase_timeout_ms=2000, store_timeout_ms=1000
-        ) as http:
-            (await http.put("/stock", json={"stock": 5}, headers=OPERATOR)).raise_for_status()
-            store.pause()
-            try:
-                for _ in range(2):
-                    is_problem(await http.post("/stock/reduce", params={"buyer": "ann"}), 503)
-            finally:
-                store.resume()
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"rate_per_buyer": "often"},
-        {"rate_per_address": "10"},
-        {"rate_per_buyer": "1/day", "store": "mysql://me:pw@127.0.0.1:1/b"},
-    ],
-)
-def test_a_rate_that_is_none(wrong: dict[str, str]) -> None:
-    """With an invalid rate the instance does not start, and names the setting."""
-    given = {"lock": "local://", "guard": "compare", "store": "redis://127.0.0.1:1"} | wrong
-    if given["store"].startswith("mysql"):
-        given |= {"guard": "version"}
-    with pytest.raises(ConfigurationError, match="SECKILL_RATE_PER_"):
-        create_app(settings("http://127.0.0.1:1", given.pop("store"), **given))

@@ -206,16 +206,3 @@ async def test_what_is_expected_is_no_error(etcd: EtcdMember, valkey: Valkey) ->
             answer = await http.post(f"/holds/{order}/confirm", json={"payment_ref": ref}, headers=OPERATOR)
             told.append((answer.status_code, answer.json()["outcome"]))
         assert told == [(200, "refund_due")] * 2 + [(200, "not_found")] * 2
-
-
-async def test_rates_count_holds(etcd: EtcdMember, valkey: Valkey) -> None:
-    """A buyer who tries too often waits on each path that takes units, and tries on all of them count together."""
-    async with client(etcd.endpoint, valkey.url, rate_per_buyer="2/minute") as http:
-        await http.put("/stock", json={"stock": 5, "new_sale": True, "forget_orders": "all"}, headers=OPERATOR)
-        assert (await http.post("/holds", json={"buyer": "ann"})).status_code == 200
-        assert (await http.post("/stock/reduce", params={"buyer": "ann"})).status_code == 200
-        answer = await http.post("/holds", json={"buyer": "ann"})
-        assert (answer.status_code, answer.json()["type"]) == (429, "urn:seckill:too-often")
-        assert (await http.post("/holds/", json={"buyer": "ann"})).status_code in (404, 405, 429)
-        assert (await http.post("/holds", json={"buyer": "bob"})).status_code == 200
-        assert (await http.post("/holds", json={"buyer": "ann"}, headers=OPERATOR)).status_code == 200

@@ -103,9 +103,6 @@ seccompProfile:
 {{- if and .Values.autoscaling.enabled (not .Values.monitoring.enabled) }}
 {{- fail "autoscaling.enabled needs monitoring.enabled: the queue that it looks at is a metric that Prometheus must have" }}
 {{- end }}
-{{- if and (or .Values.ingress.enabled .Values.gateway.enabled) $settings.SECKILL_RATE_PER_ADDRESS (not $settings.SECKILL_PROXIES) }}
-{{- fail "settings.SECKILL_RATE_PER_ADDRESS needs settings.SECKILL_PROXIES, the network of the ingress controller's pods: else all buyers have its address" }}
-{{- end }}
 {{- if and (not .Values.existingSecret) (ne (empty .Values.secrets.SECKILL_WEBHOOK_URL) (empty .Values.secrets.SECKILL_WEBHOOK_SECRET)) }}
 {{- fail "secrets.SECKILL_WEBHOOK_URL and secrets.SECKILL_WEBHOOK_SECRET go together" }}
 {{- end }}
