@@ -129,6 +129,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
                 catalogue=shown,
                 pay_url=settings.pay_url or "",
                 request_ids=settings.request_ids and sale.store.holds,
+                only_shop_holds=settings.only_shop_holds,
                 auth=AdminAuth(
                     settings.operators,
                     shop_token=settings.shop_token.get_secret_value() if settings.shop_token else None,

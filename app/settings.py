@@ -8,7 +8,7 @@ import socket
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, Literal, Self
 
 from dotenv import dotenv_values
 from pydantic import AwareDatetime, Field, SecretStr, ValidationError, ValidationInfo, field_validator, model_validator
@@ -219,7 +219,7 @@ class Settings(BaseSettings):
     quantity_max: int = Field(100, ge=1, le=1_000_000, description="how many units one purchase may ask for")
     catalogue: Path | None = Field(
         None,
-        description="a TOML file with the name, price and picture of what the shop sells, for each item "
+        description="a TOML file with the name and picture of what the shop sells, for each item "
         "(docs/operations.md); unset: the item `default` is a lamp",
     )
     queue_max: int = Field(
@@ -266,7 +266,7 @@ class Settings(BaseSettings):
         None,
         pattern=r"^https?://[\x21-\x7e]+$",
         description="where the shop page sends a buyer to pay, with the hold and the way back (`?hold=...&back=...`); "
-        "with it the page holds each item that has a price until it is paid; unset: the page sells at once",
+        "with it the page holds each item that has a price until it is paid; unset: the page sells what has no price",
     )
     webhook_url: SecretStr | None = Field(
         None,
@@ -302,6 +302,12 @@ class Settings(BaseSettings):
         "(an operator's does, too); unset, without operators: nobody does, but in a rehearsal",
     )
 
+    holds_from: Literal["shop", "anybody"] | None = Field(
+        None,
+        description="who may hold units: the shop's back end alone, by its token, or anybody; unset: the shop, if it "
+        "has a token, and neither signs buyers nor has the page hold (`SECKILL_PAY_URL`)",
+    )
+
     # -- Buyers
     allow_get: bool = Field(
         True,
@@ -328,6 +334,7 @@ class Settings(BaseSettings):
         "payments_secret",
         "stripe_secret",
         "pay_url",
+        "holds_from",
         "operator_port",
         "sale_starts_at",
         "sale_ends_at",
@@ -386,6 +393,13 @@ class Settings(BaseSettings):
         more = self.admin_tokens.get_secret_value().split(",") if self.admin_tokens else []
         return dict([*own, *((name, token) for name, _, token in (entry.partition(":") for entry in more))])
 
+    @property
+    def only_shop_holds(self) -> bool:
+        """True if a hold needs the shop's token."""
+        if self.holds_from is not None:
+            return self.holds_from == "shop"
+        return self.shop_token is not None and self.buyer_key is None and self.pay_url is None
+
     @model_validator(mode="after")
     def _goes_together(self) -> Self:
         if self.lock_fallback and self.guard is not Guard.VERSION:
@@ -396,6 +410,8 @@ class Settings(BaseSettings):
             raise ValueError("SECKILL_WEBHOOK_URL and SECKILL_WEBHOOK_SECRET go together")
         if self.pay_s < self.hold_s:
             raise ValueError("SECKILL_PAY_S must not be shorter than SECKILL_HOLD_S")
+        if self.holds_from == "shop" and self.pay_url is not None:
+            raise ValueError("SECKILL_HOLDS_FROM=shop: with SECKILL_PAY_URL the page holds for buyers; leave one out")
         if self.operator_port == self.port:
             raise ValueError("SECKILL_OPERATOR_PORT must not be SECKILL_PORT")
         given = bool(self.admin_token) + (

@@ -149,6 +149,12 @@ def rehearse(
         Path | None,
         typer.Option(exists=True, dir_okay=False, help="The secret or private key that signs buyers."),
     ] = None,
+    pay: Annotated[
+        float | None,
+        typer.Option(
+            min=0, max=100, help="Units are held, and this percentage pays; LOADTEST_SHOP_TOKEN is the shop's."
+        ),
+    ] = None,
     report: Annotated[Path | None, typer.Option(help="Write all answers to this file, as JSON.")] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
 ) -> None:
@@ -165,7 +171,9 @@ def rehearse(
     if not yes:
         typer.confirm(f"{buyers:,} purchases of {', '.join(skus)} will be made at {', '.join(hosts)}. Go?", abort=True)
     raise typer.Exit(
-        rehearsing.run(rehearsing.Rehearsal(hosts, buyers, skus, quantity, over, retries, again, sign_with, report))
+        rehearsing.run(
+            rehearsing.Rehearsal(hosts, buyers, skus, quantity, over, retries, again, sign_with, report, pay)
+        )
     )
 
 

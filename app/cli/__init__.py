@@ -125,7 +125,9 @@ def stock_set(
     ] = None,
     price: Annotated[
         str | None,
-        typer.Option(metavar="AMOUNT|none", help="Its price in the minor unit of the currency, such as 499EUR."),
+        typer.Option(
+            metavar="AMOUNT|none", help="Its price, such as 499EUR or 499.95EUR: it is held until it is paid."
+        ),
     ] = None,
     add: Annotated[bool, typer.Option("--add", help="Add so many to those that are left.")] = False,
     new_sale: Annotated[

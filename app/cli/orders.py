@@ -23,7 +23,7 @@ orders = typer.Typer(help="Find orders, look at one's life, cancel, refund and e
 buyers = typer.Typer(help="What is kept of buyers.", no_args_is_help=True)
 
 _STATES: Final = (*(str(state) for state in OrderState), "attention")
-Sku = Annotated[str, typer.Option(help="The item.")]
+Sku = Annotated[str | None, typer.Option(help="The item; all of them without.")]
 Number = Annotated[str, typer.Argument(help="The order's number: its id, or the part of it before the secret.")]
 
 
@@ -43,13 +43,13 @@ State = Annotated[
 
 @orders.command("list")
 def orders_list(
-    sku: Sku = DEFAULT_SKU,
+    sku: Sku = None,
     state: State = None,
     after: Annotated[str | None, typer.Option(help="Go on behind the order of this id.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="How many.")] = 100,
     as_json: Json = False,
 ) -> None:
-    """List the orders of an item, oldest first."""
+    """List the orders of an item, or of all: one item after the other, oldest first."""
     wanted = Wanted(_state(state))
 
     async def look(sale: Sale) -> Found:
@@ -88,7 +88,7 @@ def orders_find(
     number: Annotated[str | None, typer.Option(help="The order's number, with or without the secret.")] = None,
     buyer: Annotated[str | None, typer.Option(help="The buyer's name.")] = None,
     ref: Annotated[str | None, typer.Option(help="The shop's own number.")] = None,
-    sku: Annotated[str | None, typer.Option(help="The item; all of them without.")] = None,
+    sku: Sku = None,
     as_json: Json = False,
 ) -> None:
     """Find orders among any number: by their number, their buyer, or the shop's own number. Exit status 1: none."""
@@ -101,13 +101,11 @@ def orders_find(
             one = await sale.admin.numbered(number)
             return [one] if one is not None and wanted.has(one) and sku in (None, one.sku) else []
         found: list[Order] = []
-        skus = [sku] if sku else await sale.admin.items()
         with _progress() as advance:
-            total = sum([await sale.admin.count_orders(one) for one in skus])
-            for each in skus:
-                async for page in sale.admin.pages(each, wanted):
-                    found += page.orders
-                    advance(page.looked, total)
+            total = sum([await sale.admin.count_orders(one) for one in await sale.admin.named(sku)])
+            async for page in sale.admin.pages(sku, wanted):
+                found += page.orders
+                advance(page.looked, total)
         return found
 
     found = with_sale(look)
@@ -117,12 +115,12 @@ def orders_find(
 
 @orders.command("export")
 def orders_export(
-    sku: Sku = DEFAULT_SKU,
+    sku: Sku = None,
     state: State = None,
     as_: Annotated[str, typer.Option("--format", metavar="csv|jsonl", help="For spreadsheets, or programs.")] = "csv",
     out: Annotated[Path | None, typer.Option(help="A new file; standard output without.")] = None,
 ) -> None:
-    """Write the orders of an item to a file, page by page, without the secrets in their ids."""
+    """Write the orders of an item, or of all, to a file, page by page, without the secrets in their ids."""
     if as_ not in ("csv", "jsonl"):
         raise typer.BadParameter("csv or jsonl", param_hint="--format")
     form: Format = "csv" if as_ == "csv" else "jsonl"
@@ -130,7 +128,7 @@ def orders_export(
 
     async def write(sale: Sale, file: TextIO) -> int:
         count = 0
-        total = await sale.admin.count_orders(sku)
+        total = sum([await sale.admin.count_orders(one) for one in await sale.admin.named(sku)])
         file.write(head(form))
         with _progress() as advance:
             async for page in sale.admin.pages(sku, wanted):
@@ -145,7 +143,9 @@ def orders_export(
         return
     with whole_file(out, "--out") as file:
         count = with_sale(lambda sale: write(sale, file))
-    Console(stderr=True).print(f"{count:,} orders of {sku} in {out}", markup=False, highlight=False, soft_wrap=True)
+    Console(stderr=True).print(
+        f"{count:,} orders{f' of {sku}' if sku else ''} in {out}", markup=False, highlight=False, soft_wrap=True
+    )
 
 
 @orders.command("cancel")

@@ -1,11 +1,12 @@
 """The output of the operator's commands for people: stock, audits, lock queues."""
 
-from typing import Final
+from typing import Any, Final
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
+from app import money
 from app.audit import Audit
 from app.cli import terms
 from app.stock import Change, EventKind, Level, Order, Record, Step
@@ -13,6 +14,7 @@ from fencelock import Contender
 from fencelock.contender import printable
 
 _SHOWN_MAX: Final = 200
+_AMOUNTS: Final = ("price", "amount", "expected")  # facts of events
 
 
 def print_levels(levels: list[Level]) -> None:
@@ -133,7 +135,7 @@ def print_life(order: Order) -> None:
     began = Step(EventKind.SOLD, round(order.sold_at * 1000), order.token, order.batch_id)
     table = Table("when", "event", "token", Column("batch", overflow="fold"), Column("facts", overflow="fold"))
     for step in order.record.steps if order.record else (began,):
-        said = ", ".join(f"{name} {value}" for name, value in step.facts.items())
+        said = ", ".join(_fact(name, value, order.record) for name, value in step.facts.items())
         table.add_row(
             *map(_foreign, (terms.moment(step.at_ms / 1000), step.kind, str(step.token), step.batch_id, said))
         )
@@ -141,5 +143,12 @@ def print_life(order: Order) -> None:
 
 
 def _money(record: Record | None) -> str:
-    """The amount of an order, in the minor unit of its currency."""
-    return "" if record is None or record.to_pay is None else f"{record.to_pay} {record.currency or ''}".rstrip()
+    """The amount of an order."""
+    return "" if record is None or record.to_pay is None else money.written(record.to_pay, record.currency)
+
+
+def _fact(name: str, value: Any, record: Record | None) -> str:
+    """A fact of an event; amounts are in the currency of the order, or in that of the payment."""
+    if name in _AMOUNTS and isinstance(value, int) and record is not None:
+        value = money.written(value, record.currency)
+    return f"{name} {value}"

@@ -7,6 +7,7 @@ from typing import Final, TypeVar
 
 import typer
 
+from app import money
 from app.settings import A_MOMENT, long_past, read_moment
 from app.stock import LATEST, Terms, TermsChange
 
@@ -19,7 +20,6 @@ _WINDOW_MAX_S: Final = 86_400
 _UNITS: Final = "a number of units, a million at most"
 _SECONDS: Final = "a whole number of seconds, a day at most"
 _MOMENT: Final = f"{A_MOMENT} (from 1970 to 5138)"
-_PRICE: Final = "a price in the minor unit of its currency, such as 499EUR"
 
 
 def read(
@@ -43,8 +43,7 @@ def read(
     if pay is not None:
         found["pay_s"] = _value(pay, "--pay", _seconds, _SECONDS)
     if price is not None:
-        amount = None if price == NONE else _value(price, "--price", _price, _PRICE)
-        found["price"], found["currency"] = amount or (None, None)
+        found["price"], found["currency"] = (None, None) if price in (NONE, DEFAULT) else _price(price)
     start, end = found.get("starts_at"), found.get("ends_at")
     if start and end and end <= start:
         raise typer.BadParameter("must be later than --starts-at", param_hint="--ends-at")
@@ -69,7 +68,7 @@ def shown(terms: Terms) -> str:
     if terms.ends_at is not None:
         found.append(f"ends {moment(terms.ends_at)}" if terms.ends_at else "never ends")
     if terms.price is not None:
-        found.append(f"{terms.price} {terms.currency or 'each'}")
+        found.append(money.written(terms.price, terms.currency))
     if terms.hold_s is not None:
         found.append(f"held for {terms.hold_s:g} s")
     if terms.pay_s is not None:
@@ -100,10 +99,10 @@ def _seconds(text: str) -> float:
 
 
 def _price(text: str) -> tuple[int, str]:
-    match = re.fullmatch("([0-9]{1,11}) ?([A-Z]{3})", text)
-    if match is None:
-        raise ValueError
-    return int(match[1]), match[2]
+    try:
+        return money.read(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{text!r}: {error}; or `{NONE}`", param_hint="--price") from None
 
 
 def _read_moment(text: str) -> float:

@@ -34,7 +34,7 @@ from app.dashboard.picture import (
 from app.dashboard.watch import Watch
 from app.errors import EXPECTED, UnknownItem
 from app.forever import run_forever
-from app.sale import Admin, Purchase, Shop
+from app.sale import Admin, Hold, Outcome, Purchase, Shop
 from app.stock import DEFAULT_SKU, Level
 from fencelock import Scope
 
@@ -389,6 +389,8 @@ class ControlRoom:
             await asyncio.sleep(command.over_s * number / buyers)
             try:
                 answer = await self._shop.buy(Purchase(1, command.sku, f"rush-{rush}-{number}"))
+                if answer.outcome is Outcome.HOLD_REQUIRED:
+                    answer = await self._shop.buy(Hold(1, command.sku, f"rush-{rush}-{number}"))
             except EXPECTED as error:
                 return type(error).__name__
             return answer.outcome

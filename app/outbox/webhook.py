@@ -14,10 +14,21 @@ import httpx
 import standardwebhooks
 
 from app.errors import ConfigurationError
-from app.stock import Event
+from app.stock import Event, EventKind, OrderState
 
 _ANSWER_MAX: Final = 65_536  # bytes that are read of an answer, so that its connection can be used again
 _SECRET_BYTES: Final = 24
+# The state of an order after an event; after those that are not here it is among their facts.
+_AFTER: Final = {
+    EventKind.SOLD: OrderState.SOLD,
+    EventKind.HELD: OrderState.HELD,
+    EventKind.EXTENDED: OrderState.HELD,
+    EventKind.CONFIRMED: OrderState.CONFIRMED,
+    EventKind.AMOUNT_MISMATCH: OrderState.HELD,
+    EventKind.EXPIRED: OrderState.EXPIRED,
+    EventKind.CANCELLED: OrderState.CANCELLED,
+}
+_OF_A_PAYMENT: Final = (EventKind.AMOUNT_MISMATCH, EventKind.REFUND_DUE)
 _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 
 # It logs each address, with what secrets may be in its path.
@@ -108,8 +119,10 @@ def signer(secret: str, name: str) -> standardwebhooks.Webhook:
 
 
 def told(event: Event, ref: str | None) -> dict[str, Any]:
-    """The body of an event."""
+    """The body of an event. `state`: of the order after it; `about`: the order, a payment of it, or a part of one."""
     about: Mapping[str, Any] = {
+        "state": event.facts.get("state") or _AFTER.get(event.kind),
+        "about": event.facts.get("about") or ("payment" if event.kind in _OF_A_PAYMENT else "order"),
         "order": event.order_id,
         "sku": event.sku,
         "number": event.number,

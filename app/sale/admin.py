@@ -10,7 +10,15 @@ from typing import Final
 
 from typing_extensions import Unpack
 
-from app.errors import EXPECTED, HoursNotPossible, NotInCatalogue, StockCorrupt, StockError, UnknownItem
+from app.errors import (
+    EXPECTED,
+    HoursNotPossible,
+    ItemNotPossible,
+    NotInCatalogue,
+    StockCorrupt,
+    StockError,
+    UnknownItem,
+)
 from app.sale.commands import Answer, Cancel, CancelOutcome, Refund, RefundOutcome
 from app.sale.find import Found, Wanted, find, pages
 from app.sale.shop import Shop
@@ -69,13 +77,23 @@ class Admin:
         """Orders of an item, oldest first."""
         return await self._store.orders(sku, after=after, limit=limit)
 
-    async def find(self, sku: str, wanted: Wanted, *, after: str | None = None, limit: int = 100) -> Found:
-        """Find orders of an item. Raises `ValueError` if `after` is no order of it."""
-        return await find(self._store, sku, wanted, after=after, limit=limit)
+    async def find(self, sku: str | None, wanted: Wanted, *, after: str | None = None, limit: int = 100) -> Found:
+        """Find orders of an item, or of all. Raises `ValueError` if `after` is no order of these, and `UnknownItem`."""
+        return await find(self._store, await self.named(sku), wanted, after=after, limit=limit)
 
-    def pages(self, sku: str, wanted: Wanted) -> AsyncIterator[Found]:
-        """All orders of an item that are wanted, page by page."""
-        return pages(self._store, sku, wanted)
+    async def pages(self, sku: str | None, wanted: Wanted) -> AsyncIterator[Found]:
+        """All orders of an item, or of all items, that are wanted, page by page. Raises `UnknownItem`."""
+        async for page in pages(self._store, await self.named(sku), wanted):
+            yield page
+
+    async def named(self, sku: str | None) -> list[str]:
+        """The item of this name, or all of them. Raises `UnknownItem`: what is misspelt has nothing to be shown."""
+        if sku is None:
+            return await self.items()
+        found = (await self._store.levels([sku]))[sku]
+        if isinstance(found, UnknownItem | ItemNotPossible):
+            raise found
+        return [sku]
 
     async def numbered(self, number: str) -> Order | None:
         """An order by its number, with or without the secret."""

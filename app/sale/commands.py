@@ -8,7 +8,7 @@ from app.stock import DEFAULT_SKU, Record
 
 
 class Outcome(StrEnum):
-    """The outcome of a purchase."""
+    """The outcome of a purchase. `hold_required`: the item has a price, so it is held until it is paid."""
 
     SOLD = "sold"
     SOLD_OUT = "sold_out"
@@ -16,6 +16,7 @@ class Outcome(StrEnum):
     NOT_STARTED = "not_started"
     ENDED = "ended"
     PAUSED = "paused"
+    HOLD_REQUIRED = "hold_required"
 
 
 class HoldOutcome(StrEnum):
@@ -69,9 +70,12 @@ class CancelOutcome(StrEnum):
 
 
 class RefundOutcome(StrEnum):
-    """The outcome of a refund. `nothing_due`: nothing was paid that could be given back."""
+    """The outcome of a refund. `partly_refunded`: a part of a payment, which ends nothing; `nothing_due`: nothing was
+    paid that could be given back.
+    """
 
     REFUNDED = "refunded"
+    PARTLY_REFUNDED = "partly_refunded"
     ALREADY_REFUNDED = "already_refunded"
     NOTHING_DUE = "nothing_due"
     NOT_FOUND = "not_found"
@@ -105,7 +109,11 @@ class Purchase(NamedTuple):
 
 
 class Hold(NamedTuple):
-    """A request for units that are paid later. `ref`: the shop's own number; `key`: as a purchase's."""
+    """A request for units that are paid later. `ref`: the shop's own number; `key`: as a purchase's.
+
+    `proven`: it is certain that the buyer asks, as the shop says so, or has signed them; only they are shown a hold
+    that they have already.
+    """
 
     quantity: int = 1
     sku: str = DEFAULT_SKU
@@ -114,6 +122,7 @@ class Hold(NamedTuple):
     ref: str | None = None
     request_id: str | None = None
     traceparent: str | None = None
+    proven: bool = False
 
 
 class Confirm(NamedTuple):
@@ -150,7 +159,8 @@ class Cancel(NamedTuple):
 class Refund(NamedTuple):
     """Money was given back. `payment_ref`: which payment, None: that of the order, or all that are due.
 
-    `restock`: the units are sold again; else they are gone. `by`: the operator.
+    `amount`: how much of it, in the minor unit; None: all. `restock`: the units are sold again; else they are gone.
+    `by`: the operator.
     """
 
     sku: str
@@ -160,6 +170,7 @@ class Refund(NamedTuple):
     payment_ref: str | None = None
     by: str = ""
     key: str | None = None
+    amount: int | None = None
 
 
 class Expire(NamedTuple):

@@ -95,6 +95,7 @@ class Decided(NamedTuple):
 
 
 SELL: Final = Decision(Outcome.SOLD)  # the one of most buyers
+_HOLD_REQUIRED: Final = Decision(Outcome.HOLD_REQUIRED)
 _BUYER_REQUIRED: Final = "each buyer may have a limited number of units: say who is buying"
 OUTCOMES: Final[dict[type[Any], type[Any]]] = {
     Purchase: Outcome,
@@ -183,7 +184,12 @@ class _Now:
     # -- new orders --------------------------------------------------------------------------------------------------
 
     def buy(self, wish: Purchase, closed: Outcome | None) -> Decision:
-        """Sell at once."""
+        """Sell at once; what has a price is held, as nobody has paid for it yet."""
+        if closed is None and self._windows.price is not None:
+            return _HOLD_REQUIRED
+        return self._take(wish, closed)
+
+    def _take(self, wish: Purchase, closed: Outcome | None) -> Decision:
         if closed is not None:
             return Decision(closed)
         had = self.bought.get(wish.buyer, 0) if wish.buyer else 0
@@ -202,13 +208,13 @@ class _Now:
         return SELL if wish.request_id is None else Decision(Outcome.SOLD, begins=self._begin(wish, OrderState.SOLD))
 
     def hold(self, wish: Hold, closed: Outcome | None, index: int) -> Decision:
-        """Hold units; a buyer who can't have them and has a hold already is shown that."""
-        found = self.buy(Purchase(wish.quantity, wish.sku, wish.buyer), closed)
+        """Hold units; a buyer who can't have them and has a hold already is shown that, if it is certain who asks."""
+        found = self._take(Purchase(wish.quantity, wish.sku, wish.buyer), closed)
         if found is not SELL:
-            if wish.buyer in self.begun:
+            if wish.proven and wish.buyer in self.begun:
                 # No key remembers this answer, as the hold has no number yet; the next try will find the hold.
                 return Decision(HoldOutcome.HELD, repeats=self.begun[wish.buyer])
-            own = self.records.get(self.open.get(wish.buyer, "")) if wish.buyer else None
+            own = self.records.get(self.open.get(wish.buyer, "")) if wish.buyer and wish.proven else None
             if own is not None and own.state is OrderState.HELD:
                 return Decision(HoldOutcome.HELD, record=own)
             return found if found.outcome is None else Decision(HoldOutcome(found.outcome))
@@ -304,7 +310,7 @@ class _Now:
 
     def _owe(self, order: Record, ref: str, amount: int | None, payment: str | None = None) -> Record:
         """Note a payment that has to be given back; `payment`: its name, if it belongs to no order yet."""
-        facts: dict[str, Any] = {"payment_ref": ref, "why": str(_not_needed(order))}
+        facts: dict[str, Any] = {"state": order.state, "payment_ref": ref, "why": str(_not_needed(order))}
         if amount is not None:
             facts["amount"] = amount
         if order.payment_ref is not None:
@@ -347,14 +353,18 @@ class _Now:
         facts: dict[str, Any] = {"by": given.by} if given.by else {}
         owed = tuple(one for one in (*order.refunds_due, *order.wrong_payments) if ref in (None, one))
         of_order = order.state in (OrderState.SOLD, OrderState.CONFIRMED) and ref in (None, order.payment_ref)
+        if ref is not None and (owed or of_order) and _is_part(order, ref, given.amount):
+            facts |= {"state": order.state, "about": "part", "payment_refs": [ref], "amount": given.amount}
+            return Decision(outcome.PARTLY_REFUNDED, record=self._write(order, EventKind.REFUNDED, facts=facts))
         if owed and (ref is not None or not of_order):
             due = tuple(one for one in order.refunds_due if one not in owed)
-            facts["payment_refs"] = list(owed)
+            facts |= {"state": order.state, "about": "payment", "payment_refs": list(owed)}
             refunded = (*order.refunded, *owed)
             order = self._write(order, EventKind.REFUNDED, facts=facts, refunds_due=due, refunded=refunded)
             return Decision(outcome.REFUNDED, record=order)
         if of_order:
-            units, facts["restock"] = NO_UNITS, given.restock
+            units = NO_UNITS
+            facts |= {"state": OrderState.REFUNDED, "about": "order", "restock": given.restock}
             if given.restock:
                 units, self.left = Units(stock=order.quantity, lucky=-order.quantity), self.left + order.quantity
             paid = (order.payment_ref,) if order.payment_ref else ()
@@ -413,6 +423,16 @@ def _not_needed(order: Record) -> ConfirmOutcome:
 def _owed(order: Record, ref: str) -> str | None:
     """Return a payment if it is still to be given back."""
     return ref if ref in order.refunds_due else None
+
+
+def _is_part(order: Record, ref: str, amount: int | None) -> bool:
+    """Return whether an amount is only a part of one of the order's payments. Of one that nobody told, any is."""
+    if amount is None:
+        return False
+    paid = order.amount if ref == order.payment_ref else None
+    told = [step.facts.get("amount") for step in order.steps if step.facts.get("payment_ref") == ref]
+    paid = next((one for one in (paid, *told) if one is not None), order.to_pay if ref == order.payment_ref else None)
+    return paid is None or amount < paid
 
 
 def _mismatch(order: Record, paid: Confirm) -> dict[str, Any] | None:

@@ -1,6 +1,6 @@
 """To find orders among many: by state, buyer, the shop's own number, or their own."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Final, Literal, NamedTuple
 
 from app.stock import Order, OrderState, StockStore
@@ -52,12 +52,41 @@ def needs_attention(order: Order) -> bool:
 
 
 async def find(
-    store: StockStore, sku: str, wanted: Wanted, *, after: str | None = None, limit: int = 100, look_max: int = LOOK_MAX
+    store: StockStore,
+    skus: Sequence[str],
+    wanted: Wanted,
+    *,
+    after: str | None = None,
+    limit: int = 100,
+    look_max: int = LOOK_MAX,
 ) -> Found:
-    """Find orders of an item, up to `limit` or until `look_max` were looked at. Raises `ValueError` for `after`."""
+    """Find orders, item by item, up to `limit` or until `look_max` were looked at.
+
+    `after`: the id of an order, or an item and `~` for the end of its orders. Raises `ValueError` if it is neither.
+    """
     if wanted.number is not None:
         one = await store.numbered(wanted.number)  # which names its item
-        return Found([one] if one and wanted.has(one) else [], None, 1 if one else 0, one.sold_at if one else None)
+        found = [one] if one and one.sku in skus and wanted.has(one) else []
+        return Found(found, None, len(found), found[0].sold_at if found else None)
+    begin, mark, entry = after.partition("~") if after is not None else ("", "~", "")
+    if not mark or (entry and begin not in skus):
+        raise ValueError(f"not an order of item{f' {skus[0]!r}' if len(skus) == 1 else 's here'}: {after!r}")
+    left = [sku for sku in sorted(skus) if sku > begin or (sku == begin and entry)]
+    found, looked, until = list[Order](), 0, None
+    for n, sku in enumerate(left):
+        most = {"limit": limit - len(found), "look_max": look_max - looked}
+        page = await _of_item(store, sku, wanted, after=after if sku == begin else None, **most)
+        found, looked, until = found + page.orders, looked + page.looked, page.until or until
+        on = page.next or (f"{sku}~" if sku != left[-1] else None)
+        # To look at an item costs as much as to look at some orders, even if it has none.
+        if on is None or page.next or len(found) == limit or looked + n >= look_max:
+            return Found(found, on, looked, until)
+    return Found(found, None, looked, until)
+
+
+async def _of_item(
+    store: StockStore, sku: str, wanted: Wanted, *, after: str | None, limit: int, look_max: int
+) -> Found:
     size = limit if wanted == EVERYTHING else _PAGE
     found: list[Order] = []
     looked, until = 0, None
@@ -74,11 +103,11 @@ async def find(
     return Found(found, after, looked, until)
 
 
-async def pages(store: StockStore, sku: str, wanted: Wanted) -> AsyncIterator[Found]:
-    """Look at all orders of an item, page by page; a page may have none that is wanted."""
+async def pages(store: StockStore, skus: Sequence[str], wanted: Wanted) -> AsyncIterator[Found]:
+    """Look at all orders of some items, page by page; a page may have none that is wanted."""
     after = None
     while True:
-        page = await find(store, sku, wanted, after=after, limit=_PAGE, look_max=_PAGE)
+        page = await find(store, skus, wanted, after=after, limit=_PAGE, look_max=_PAGE)
         yield page
         if (after := page.next) is None:
             return

@@ -14,6 +14,7 @@ from app.stock import Level, Order, StockStore, Terms
 from app.telemetry.observer import Observer
 from fencelock import AsyncLocks, Scope
 
+_AT_ONCE: Final = 100  # items a call
 _TASKS_WITHOUT_LOCK: Final = 64  # as many requests at a time as a thread pool of a web server would
 
 
@@ -119,6 +120,17 @@ class Shop:
     async def order(self, order_id: str) -> Order | None:
         """An order by its id."""
         return await self._store.order(order_id)
+
+    async def paid_with(self, payment_ref: str, sku: str | None = None) -> list[Order]:
+        """The orders that have a payment: that of the item, if it has one; else those of all items."""
+        if sku is not None and (found := await self._store.paid_with(payment_ref, [sku])):
+            return found
+        skus = await self._store.items()
+        return [
+            order
+            for first in range(0, len(skus), _AT_ONCE)
+            for order in await self._store.paid_with(payment_ref, skus[first : first + _AT_ONCE])
+        ]
 
     def terms_of(self, level: Level) -> Terms:
         """The terms of an item: its own, and for the rest those of the settings."""

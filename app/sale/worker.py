@@ -268,6 +268,8 @@ class Worker:
         refusal = outside(part.terms, now)
         if refusal is Outcome.NOT_STARTED:
             ttl_s = min(ttl_s, (part.terms.starts_at or now) - now)
+        if refusal is None and part.terms.price is not None:
+            refusal = Outcome.HOLD_REQUIRED
         if refusal is None and part.sells_the_last:
             refusal = Outcome.SOLD_OUT
         part.item.refuse(refusal, read_at + ttl_s, limited=bool(part.terms.limit_per_buyer))

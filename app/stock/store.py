@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Final, TypedDict
 
 from typing_extensions import Unpack
 
+from app import money
 from app.errors import ItemNotPossible, StockError, StockUnavailable, UnknownItem
 from app.stock.orders import Event, EventKind, OrderChange, OrderState, Record, Units
 
@@ -344,12 +345,21 @@ class Change:
     @property
     def difference(self) -> str:
         """The facts that have changed, for people."""
-        names = sorted({*self.before, *self.after})
+        before, after = _said(self.before), _said(self.after)
         return ", ".join(
-            f"{name} {self.before.get(name, 'none')} -> {self.after.get(name, 'none')}"
-            for name in names
-            if self.before.get(name) != self.after.get(name)
+            f"{name} {before.get(name, 'none')} -> {after.get(name, 'none')}"
+            for name in sorted({*before, *after})
+            if before.get(name) != after.get(name)
         )
+
+
+def _said(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The facts of an item for people: its price with its currency."""
+    found = dict(facts)
+    currency = found.pop("currency", None)
+    if isinstance(found.get("price"), int):
+        found["price"] = money.written(found["price"], currency)
+    return found
 
 
 def facts(level: Level) -> dict[str, Any]:
@@ -502,6 +512,10 @@ class StockStore(ABC):
             return None
         right = match[5] is None or (found and secrets.compare_digest(found[0].id, number))
         return found[0] if found and right else None
+
+    @abstractmethod
+    async def paid_with(self, payment_ref: str, skus: Sequence[str]) -> list[Order]:
+        """The orders that a payment belongs to, of some hundred items at most: one of each item, or none."""
 
     async def erase(
         self, sku: str, buyer: str, under: Callable[[], AbstractAsyncContextManager[Fence]], *, by: str = ""

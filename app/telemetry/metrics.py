@@ -23,13 +23,13 @@ from app.telemetry.observer import Observer
 _MS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 
 # The answers to buyers: outcomes, errors of theirs, and errors of ours.
-_OUTCOMES: Final = ("sold", "sold_out", "limit_reached", "not_started", "ended", "paused")
+_OUTCOMES: Final = ("sold", "sold_out", "limit_reached", "not_started", "ended", "paused", "hold_required")
 _CHANGES: Final = {
     "hold": "held sold_out limit_reached not_started ended paused",
     "confirm": "confirmed already_confirmed duplicate_payment payment_ref_in_use refund_due amount_mismatch not_found",
     "extend": "extended already_extended confirmed expired cancelled refunded not_found",
     "cancel": "cancelled already_cancelled confirmed expired refunded not_found",
-    "refund": "refunded already_refunded nothing_due not_found",
+    "refund": "refunded partly_refunded already_refunded nothing_due not_found",
     "expire": "done more",
 }
 _REFUSALS: Final = ("UnknownItem", "ItemNotPossible", "BuyerRequired", "KeyReused", "HoldsNotPossible")

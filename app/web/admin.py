@@ -102,6 +102,8 @@ class StockChange(BaseModel):
     def terms(self) -> TermsChange:
         """The changes to the item's own terms; terms that are not named stay."""
         named = self.model_fields_set & TermsChange.__annotations__.keys()
+        if "price" in named:
+            named.add("currency")
         return cast(TermsChange, {name: None if (value := getattr(self, name)) == "" else value for name in named})
 
 
@@ -159,6 +161,9 @@ async def set_stock(
     said = change.model_fields_set
     if "stock" not in said and (said & {"add", "new_sale"} or not change.terms):
         raise invalid_field("stock", "how many units?", where="body")
+    if (change.price is None) != (change.currency is None):
+        name = "currency" if change.currency is None else "price"
+        raise invalid_field(name, "a price and its currency go together", where="body")
     if "forget_orders" in said and "new_sale" not in said:
         raise invalid_field("new_sale", "orders are forgotten by a new sale only", where="body")
     level = await state.admin.set_stock(

@@ -1,6 +1,6 @@
-"""The catalogue of the shop: name, price and picture of each item, read from a file at the start.
+"""The catalogue of the shop: name and picture of each item, read from a file at the start.
 
-It is for display only: the store and the settings decide on sales.
+It is for display only: the store and the settings decide on sales, and on prices.
 """
 
 import json
@@ -48,7 +48,6 @@ def _in_each_language(name: Any) -> Any:
 
 class _Entry(_Strict):
     name: Annotated[_Names, BeforeValidator(_in_each_language)]
-    price: Annotated[_Text, Field(max_length=40)] | None = None
     picture: _Text | None = None
 
 
@@ -104,9 +103,7 @@ def read(path: Path) -> Catalogue:
                 raise ConfigurationError(f"{path}: items.{sku}.picture: {picture} {error}") from None
             pictures[name] = file
             address = f"{PICTURES}/{name}"
-        told[sku] = json.dumps(
-            {"name": item.name.model_dump(), "price": item.price, "picture": address}, ensure_ascii=False
-        )
+        told[sku] = json.dumps({"name": item.name.model_dump(), "picture": address}, ensure_ascii=False)
     return Catalogue(told, pictures)
 
 
@@ -131,6 +128,8 @@ def _picture(path: Path) -> tuple[str, File]:
 def _line(error: Any) -> str:
     """Describe a fault, with the name of its field as in TOML."""
     where = ".".join(str(part) for part in error["loc"] if part != "[key]")
+    if error["type"] == "extra_forbidden" and where.endswith(".price"):
+        return f"{where}: a price is the item's own: `seckill stock set --sku NAME --price 499EUR`"
     if error["type"] == "extra_forbidden":
         return f"{where}: there is no such field"
     if error["type"] == "string_pattern_mismatch":

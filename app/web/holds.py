@@ -41,7 +41,7 @@ from app.web.state import State, state_of
 
 PATH: Final = "/holds"
 BODY_MAX_BYTES: Final = 8192
-_TEXT: Final = f"^{BUYER_PATTERN}$"
+TEXT: Final = f"^{BUYER_PATTERN}$"
 _ROUTE: Final = re.compile(rf"{PATH}(?:/([^/]{{1,200}})/(confirm|extend|cancel))?")
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -61,7 +61,7 @@ class HoldRequest(BaseModel):
         max_length=2048,
         description="who they are for; a token that the shop has signed, if buyers are signed and no shop asks",
     )
-    ref: str | None = Field(None, min_length=1, max_length=100, pattern=_TEXT, description="the shop's own number")
+    ref: str | None = Field(None, min_length=1, max_length=100, pattern=TEXT, description="the shop's own number")
 
 
 class ConfirmRequest(BaseModel):
@@ -70,7 +70,7 @@ class ConfirmRequest(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     payment_ref: str = Field(
-        min_length=1, max_length=200, pattern=_TEXT, description="the provider's own name of the payment"
+        min_length=1, max_length=200, pattern=TEXT, description="the provider's own name of the payment"
     )
     amount: Annotated[int | None, BeforeValidator(problems.whole)] = Field(
         None, ge=0, le=10**15, description="what was paid, in the minor unit of the currency; compared with the price"
@@ -201,15 +201,16 @@ def read(state: State, path: str, query: bytes, raw_headers: Iterable[tuple[byte
     key = purchase.read_key(headers[b"idempotency-key"]) if b"idempotency-key" in headers else None
     by_shop = state.auth.is_shop(headers.get(b"authorization", b"").decode("latin-1"))
     command: Hold | OrderCommand
+    if not by_shop and (verb == "confirm" or (verb is None and state.only_shop_holds)):
+        state.auth.refuse_stranger()
     if verb is None:
         wish = parse(HoldRequest, body)
         if wish.quantity > state.quantity_max:
             raise invalid_field("quantity", f"a whole number from 1 to {state.quantity_max}", where="body")
         buyer = _buyer(state, wish.buyer, by_shop=by_shop)
-        command = Hold(wish.quantity, wish.sku, buyer, key, wish.ref, request_id, traceparent)
+        proven = by_shop or state.signed is not None
+        command = Hold(wish.quantity, wish.sku, buyer, key, wish.ref, request_id, traceparent, proven)
         return Wish(command, wish.sku, _LOST["confirm"], request_id, by_shop)
-    if verb == "confirm" and not by_shop:
-        state.auth.refuse_stranger()
     paid = parse(ConfirmRequest, body) if verb == "confirm" else parse(Nothing, body or b"{}")
     parts = state.shop.parts_of(given)
     if parts is None:
@@ -289,7 +290,8 @@ Id = Annotated[str, Path(max_length=200, description="the hold's id")]
 async def hold(_: Request) -> Response:
     """Hold units for a buyer until `pay_by`. Sold out, a limit, the hours: outcomes, with 200.
 
-    A buyer who can't have the units and has a hold already is shown that one.
+    A buyer who can't have the units and has a hold already is shown that one, if the shop asks, or has signed the
+    buyer. It needs the shop's bearer token where `SECKILL_HOLDS_FROM` says so.
     """
     return RawEndpoint(change)
 

@@ -11,12 +11,12 @@ from starlette.exceptions import HTTPException
 from app.sale import CancelOutcome, Found, RefundOutcome, Wanted, WantedState
 from app.sale.export import Format, head, lines
 from app.sale.find import needs_attention
-from app.stock import DEFAULT_SKU, EventKind, Order, OrderState, Step
+from app.stock import SKU_PATTERN, EventKind, Order, OrderState, Step
 from app.web.auth import OPERATOR, Operator
 from app.web.pages import READING, page
 from app.web.problems import invalid_field, responses
 from app.web.state import state_of
-from app.web.stock import OrderView, Sku
+from app.web.stock import OrderView
 
 router = APIRouter(tags=["operator"], dependencies=[OPERATOR], responses=responses(401, 403, 503))
 pages = APIRouter(include_in_schema=False)
@@ -115,18 +115,21 @@ Number = Annotated[
 OrderId = Annotated[str, Path(max_length=200, description="the order's id, or its number: the id without the secret")]
 
 
-@router.get("/orders", responses=responses(400, 422))
+AnySku = Annotated[str | None, Query(pattern=f"^{SKU_PATTERN}$", description="the item; all of them without")]
+
+
+@router.get("/orders", responses=responses(400, 404, 422))
 async def orders(
     request: Request,
-    sku: Sku = DEFAULT_SKU,
+    sku: AnySku = None,
     state: State = None,
     buyer: Text = None,
     ref: Text = None,
     number: Number = None,
-    after: Annotated[str | None, Query(max_length=200, description="an order's id")] = None,
+    after: Annotated[str | None, Query(max_length=200, description="an order's id, or what `next` was")] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> OrdersView:
-    """The orders of an item. A request looks at some thousand at most: look on from `next`."""
+    """The orders of an item, or of all, item by item. A request looks at some thousand at most: look on from `next`."""
     try:
         found = await state_of(request).admin.find(sku, Wanted(state, buyer, ref, number), after=after, limit=limit)
     except ValueError as error:
@@ -137,17 +140,20 @@ async def orders(
 @router.get(
     "/orders/export",
     response_class=Response,
-    responses={200: {"content": {"text/csv": {}, "application/jsonl": {}}}, **responses(422)},
+    responses={200: {"content": {"text/csv": {}, "application/jsonl": {}}}, **responses(400, 404, 422)},
 )
 async def export_orders(
     request: Request,
     as_: Annotated[Format, Query(alias="format")] = "csv",
-    sku: Sku = DEFAULT_SKU,
+    sku: AnySku = None,
     state: State = None,
     buyer: Text = None,
     ref: Text = None,
 ) -> Response:
-    """The orders of an item as a file, sent while they are read. A text that begins as a formula gets an apostrophe."""
+    """The orders of an item, or of all, as a file, sent while they are read.
+
+    A text that begins as a formula gets an apostrophe.
+    """
     found = state_of(request).admin.pages(sku, Wanted(state, buyer, ref))
     first = await anext(found)  # so that what goes wrong at once has a status of its own
 
@@ -157,7 +163,7 @@ async def export_orders(
             if some.orders:
                 yield lines(some.orders, as_)
 
-    name = f'attachment; filename="orders-{sku}.{as_}"'
+    name = f'attachment; filename="orders{f"-{sku}" if sku else ""}.{as_}"'
     headers = {"Content-Disposition": name, **_KEPT_OUT}
     return StreamingResponse(parts(), media_type=_TYPES[as_], headers=headers)
 

@@ -2,22 +2,27 @@
 
 A callback may come twice, late, or before the one that it follows. The answer to an expected callback is the command's
 outcome with 200, as providers repeat whatever is not 2xx; only "no such order (yet)" and "try again" are not 2xx.
+
+A payment that fails, or is cancelled, frees nothing: the buyer may have begun another one. A hold ends by its deadline,
+or by its buyer. A refund is found by its payment, as few providers repeat the hold there. What is signed and speaks of
+money is never dropped without a line in the log.
 """
 
-import json
+import hashlib
 import logging
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Final, Literal, get_args
+from typing import Annotated, Any, Final, Literal, NamedTuple, Self, get_args
 
 import standardwebhooks
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, model_validator
+from pydantic_core import to_json
 from starlette.types import Receive, Scope, Send
 
 from app.errors import ConfigurationError
 from app.outbox.webhook import signer
-from app.sale import Answer, Cancel, Confirm, ConfirmOutcome, OrderCommand, Refund, RefundOutcome
+from app.sale import Answer, Confirm, ConfirmOutcome, Refund
 from app.stock import CURRENCY_PATTERN
 from app.web import holds, problems
 from app.web.problems import responses
@@ -37,11 +42,15 @@ class NotSignedError(Exception):
 
 
 class Payment(BaseModel):
-    """A payment of a hold."""
+    """A payment of a hold; of a refund the hold need not be said."""
 
-    hold: str = Field(min_length=1, max_length=200, description="the id of the hold")
-    payment_ref: str = Field(min_length=1, max_length=200, description="the provider's own name of the payment")
-    amount: Annotated[int | None, Field(ge=0, le=10**15, strict=True)] = None
+    hold: str | None = Field(None, min_length=1, max_length=200, description="the id of the hold")
+    payment_ref: str = Field(
+        min_length=1, max_length=200, pattern=holds.TEXT, description="the provider's own name of the payment"
+    )
+    amount: Annotated[int | None, Field(ge=0, le=10**15, strict=True)] = Field(
+        None, description="what was paid, or given back: less than what was paid is a part, which ends no order"
+    )
     currency: Annotated[str | None, Field(pattern=CURRENCY_PATTERN)] = None
 
 
@@ -58,6 +67,12 @@ class Callback(BaseModel):
     timestamp: str | None = None
     data: Payment
 
+    @model_validator(mode="after")
+    def _says_of_what(self) -> Self:
+        if self.data.hold is None and self.type == "payment.succeeded":
+            raise ValueError("data.hold is needed")
+        return self
+
 
 class CallbackView(BaseModel):
     """The outcome of the command; `ignored`: nothing follows from such a callback."""
@@ -66,19 +81,32 @@ class CallbackView(BaseModel):
 
 
 _TYPES: Final = get_args(Callback.model_fields["type"].annotation)
-Read = Callable[[bytes, Mapping[str, str]], Callback | None]
+
+
+class Report(NamedTuple):
+    """A callback, and the name of the message, which is the same each time that it comes."""
+
+    callback: Callback
+    message: str
+
+
+Read = Callable[[bytes, Mapping[str, str]], Report | None]
 
 
 def standard(secret: str) -> Read:
     """The reader of callbacks that are signed as Standard Webhooks has it. Raises `ConfigurationError`."""
     verifier = signer(secret, "SECKILL_PAYMENTS_SECRET")
 
-    def read(body: bytes, headers: Mapping[str, str]) -> Callback | None:
+    def read(body: bytes, headers: Mapping[str, str]) -> Report | None:
         try:
             verifier.verify(body, dict(headers), json_parse=False)
         except (standardwebhooks.WebhookVerificationError, ValueError) as error:  # ValueError: a header that is none
             raise NotSignedError(str(error)) from None
-        return holds.parse(Callback, body) if holds.parse(_Head, body).type in _TYPES else None
+        kind = holds.parse(_Head, body).type
+        if kind not in _TYPES:
+            _log.info("a callback of the type %r is ignored", kind)
+            return None
+        return Report(holds.parse(Callback, body), headers["webhook-id"])
 
     return read
 
@@ -87,10 +115,38 @@ _OF_STRIPE: Final = {
     "checkout.session.completed": "payment.succeeded",
     "checkout.session.async_payment_succeeded": "payment.succeeded",
     "payment_intent.succeeded": "payment.succeeded",
-    "payment_intent.payment_failed": "payment.failed",
-    "payment_intent.canceled": "payment.canceled",
     "charge.refunded": "payment.refunded",
 }
+
+
+class _StripeObject(BaseModel):
+    """The parts of a session, a payment intent or a charge that we read."""
+
+    id: str | None = None
+    metadata: dict[str, Any] | None = None
+    client_reference_id: str | None = None
+    payment_intent: str | dict[str, Any] | None = None
+    payment_status: str | None = None
+    amount: int | None = None
+    amount_total: int | None = None
+    amount_received: int | None = None
+    amount_refunded: int = 0
+    refunded: bool | None = None
+    currency: str | None = None
+
+
+class _StripeBefore(BaseModel):
+    amount_refunded: int | None = None
+
+
+class _StripeData(BaseModel):
+    object: _StripeObject
+    previous_attributes: _StripeBefore | None = None
+
+
+class _StripeEvent(BaseModel):
+    id: str = ""
+    data: _StripeData
 
 
 def stripe(secret: str) -> Read:
@@ -102,33 +158,39 @@ def stripe(secret: str) -> Read:
             "SECKILL_STRIPE_SECRET needs Stripe's library; in the checkout: pip install '.[stripe]'"
         ) from None
 
-    def read(body: bytes, headers: Mapping[str, str]) -> Callback | None:
+    def read(body: bytes, headers: Mapping[str, str]) -> Report | None:
         try:
             WebhookSignature.verify_header(body.decode(), headers.get("stripe-signature"), secret, 300)
         except (SignatureVerificationError, ValueError, TypeError) as error:  # of one that isn't ASCII
             raise NotSignedError(str(error)) from None
-        return _of_stripe(json.loads(body))
+        kind = holds.parse(_Head, body).type
+        report = _of_stripe(_OF_STRIPE[kind], holds.parse(_StripeEvent, body)) if kind in _OF_STRIPE else None
+        if report is None:
+            _log.info("Stripe's event of the type %r is ignored", kind)
+        return report
 
     return read
 
 
-def _of_stripe(event: Any) -> Callback | None:
-    """Translate an event of Stripe's; None if it says nothing of a hold. Its signature vouches for its form."""
-    kind = _OF_STRIPE.get(event.get("type"))
-    about = event.get("data", {}).get("object", {})
-    hold = (about.get("metadata") or {}).get("hold") or about.get("client_reference_id")
+def _of_stripe(kind: str, event: _StripeEvent) -> Report | None:
+    """Translate an event of Stripe's; None if it says nothing of a payment of ours."""
+    about, before = event.data.object, event.data.previous_attributes
+    hold = (about.metadata or {}).get("hold") or about.client_reference_id
     # A payment has the same name, whichever of its objects an event is about.
-    ref = about.get("payment_intent") or about.get("id")
-    unpaid = about.get("payment_status") == "unpaid"  # a session of a way to pay that takes days
-    partly = kind == "payment.refunded" and about.get("refunded") is not True
-    if kind is None or not hold or not ref or unpaid or partly:
+    ref = about.payment_intent or about.id
+    ref = ref.get("id") if isinstance(ref, dict) else ref
+    if kind == "payment.refunded":
+        # The charge says how much was given back so far.
+        earlier = (before and before.amount_refunded) or 0
+        part = None if about.refunded else max(0, about.amount_refunded - earlier)
+        data: dict[str, Any] = {"hold": hold, "payment_ref": ref, "amount": part}
+    elif not hold or about.payment_status == "unpaid":  # a session of a way to pay that takes days
         return None
-    ref = ref if isinstance(ref, str) else ref.get("id")
-    amount = about.get("amount_total", about.get("amount_received", about.get("amount")))
-    data = {"hold": hold, "payment_ref": ref, "amount": amount, "currency": str(about.get("currency") or "").upper()}
-    return holds.parse(
-        Callback, json.dumps({"type": kind, "data": {k: v for k, v in data.items() if v not in (None, "")}}).encode()
-    )
+    else:
+        sums = (about.amount_total, about.amount_received, about.amount)
+        amount = next((one for one in sums if one is not None), None)
+        data = {"hold": hold, "payment_ref": ref, "amount": amount, "currency": (about.currency or "").upper() or None}
+    return Report(holds.parse(Callback, to_json({"type": kind, "data": data})), event.id)
 
 
 def is_route(method: str, path: str) -> bool:
@@ -157,31 +219,52 @@ async def _answer(state: State, path: str, headers: Mapping[bytes, bytes], body:
     if read is None:
         name = "SECKILL_PAYMENTS_SECRET" if path == PATH else "SECKILL_STRIPE_SECRET"
         return problems.problem(403, "no-callbacks", "No callbacks", f"switched off: {name} is not set")
-    callback = read(body, {name.decode("latin-1"): value.decode("latin-1") for name, value in headers.items()})
-    if callback is None:
+    report = read(body, {name.decode("latin-1"): value.decode("latin-1") for name, value in headers.items()})
+    if report is None:
         return _told("ignored")
-    paid, parts = callback.data, state.shop.parts_of(callback.data.hold)
-    if parts is None:
-        return _unknown()
-    command: OrderCommand | None = None
-    match callback.type:
+    match report.callback.type:
         case "payment.succeeded":
-            command = Confirm(*parts, paid.payment_ref, paid.amount, paid.currency)
-        case "payment.canceled":
-            command = Cancel(*parts)
+            return await _succeeded(state, report.callback.data)
         case "payment.refunded":
-            command = Refund(*parts, restock=False, payment_ref=paid.payment_ref, by=_PROVIDER)
-    if command is None:  # the buyer may try another card
-        return _told("ignored" if await state.shop.order(paid.hold) is not None else None)
-    answer: Answer = await state.shop.buy(command)
-    # A refund of a payment that has not come yet would be forgotten by the time the payment comes.
-    early = answer.outcome is RefundOutcome.NOTHING_DUE
-    return _told(None if early or answer.outcome == ConfirmOutcome.NOT_FOUND else str(answer.outcome))
+            return await _refunded(state, report.callback.data, report.message)
+        case _:
+            return _told("ignored")
 
 
-def _told(outcome: str | None) -> Response:
-    if outcome is None:
+async def _succeeded(state: State, paid: Payment) -> Response:
+    parts = state.shop.parts_of(paid.hold or "")
+    if parts is None:
+        _log.warning("payment %s is of %r, which is no hold of this service: ignored", paid.payment_ref, paid.hold)
+        return _told("ignored")
+    answer = await state.shop.buy(Confirm(*parts, paid.payment_ref, paid.amount, paid.currency))
+    return _unknown() if answer.outcome is ConfirmOutcome.NOT_FOUND else _told(answer.outcome)
+
+
+async def _refunded(state: State, given: Payment, message: str) -> Response:
+    """Note a refund with each order that has the payment; it may be that of an order for each of several items."""
+    ref, parts = given.payment_ref, state.shop.parts_of(given.hold or "")
+    orders = await state.shop.paid_with(ref, parts[0] if parts is not None else None)
+    key = None
+    if given.amount is not None:  # a part: the same message again is not another one
+        said = f"{message}\n{ref}\n{given.amount}"
+        key = hashlib.sha256(said.encode()).hexdigest()
+    answers: list[Answer] = []
+    for order in orders:
+        of_order = state.shop.parts_of(order.id)
+        assert of_order is not None  # noqa: S101 - for the type checker
+        refund = Refund(*of_order, restock=False, payment_ref=ref, by=_PROVIDER, key=key, amount=given.amount)
+        answers.append(await state.shop.buy(refund))
+    if answers:
+        return _told(answers[0].outcome)
+    if (
+        parts is not None
+    ):  # a refund of a payment that has not come yet would be forgotten by the time the payment comes
         return _unknown()
+    _log.warning("payment %s was given back, and no order of this service has it: ignored", ref)
+    return _told("ignored")
+
+
+def _told(outcome: str) -> Response:
     return Response(CallbackView(outcome=outcome).model_dump_json(), media_type="application/json")
 
 
@@ -199,8 +282,9 @@ def router() -> APIRouter:
     async def payment_webhook(_: Request) -> Response:
         """Take a report on a payment, signed as Standard Webhooks has it (`SECKILL_PAYMENTS_SECRET`).
 
-        succeeded: the hold is confirmed; failed: nothing, as the buyer may try again; canceled: the hold is given back;
-        refunded: noted, and the units stay out of the sale.
+        succeeded: the hold is confirmed; failed and canceled: nothing, as the buyer may try again until the deadline;
+        refunded: noted with the order that has the payment, and the units stay out of the sale. A part of what was
+        paid is noted, too, and the order stays as it is.
         """
         return RawEndpoint(called_back)
 

@@ -212,7 +212,8 @@ def respond(
         content_type = b"application/json"
     else:
         port = server[1] if server and server[1] else state.instance  # behind a unix socket there is no port
-        text, content_type = f"{port} reduce stock end!", b"text/plain; charset=utf-8"
+        said = "hold required: it has a price" if answer.outcome is Outcome.HOLD_REQUIRED else "reduce stock end!"
+        text, content_type = f"{port} {said}", b"text/plain; charset=utf-8"
     body = text.encode()
     headers = [
         (b"content-length", b"%d" % len(body)),

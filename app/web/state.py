@@ -33,8 +33,9 @@ class State:
     """The parts that the routes use, and the settings that concern HTTP.
 
     `buying`: the methods that buy; `signed`: reads buyers from signed tokens, if there is a key;
-    `callbacks`: read payment providers', by their paths; `catalogue`: the descriptions of the items; `pay_url`: where
-    buyers pay, or ""; `request_ids`: whether purchases have ids, too, and all requests a line in the log.
+    `only_shop_holds`: a hold needs the shop's token; `callbacks`: read payment providers', by their paths;
+    `catalogue`: the descriptions of the items; `pay_url`: where buyers pay, or ""; `request_ids`: whether purchases
+    have ids, too, and all requests a line in the log.
 
     `buyers` and `operators` are the live feeds; from `looks` on, the fields make things once for all who ask.
     """
@@ -61,6 +62,7 @@ class State:
     sender: Sender | None = None
     pay_url: str = ""
     request_ids: bool = False
+    only_shop_holds: bool = False
 
     def close_feeds(self) -> None:
         """Let all listeners go: the server waits for its last answer."""

@@ -34,6 +34,7 @@ class Rehearsal:
     again: float
     sign_with: Path | None
     report: Path | None
+    pay: float | None = None
 
 
 def run(rehearsal: Rehearsal) -> int:
@@ -73,6 +74,8 @@ def argv_of(rehearsal: Rehearsal, report: Path) -> list[str]:
     argv += ["--retries", str(rehearsal.retries), "--again", str(rehearsal.again)]
     if rehearsal.sign_with is not None:
         argv += ["--sign-with", str(rehearsal.sign_with)]
+    if rehearsal.pay is not None:
+        argv += ["--pay", str(rehearsal.pay)]
     return argv
 
 

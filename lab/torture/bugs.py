@@ -494,6 +494,11 @@ def _shows_anothers_hold() -> None:
     decision._Now.hold = patched  # type: ignore[method-assign]
 
 
+def _gives_away() -> None:
+    """What has a price is sold at once, for nothing."""
+    decision._Now.buy = decision._Now._take  # type: ignore[method-assign]
+
+
 def _no_mercy() -> None:
     """A hold's units go back at the deadline that the buyer is told, less half a second."""
     hold = decision._Now.hold
@@ -656,6 +661,7 @@ BUGS: Final[dict[str, Bug]] = {
     "keeps-cancelled-units": _bug(_keeps_cancelled_units, "lost-commit"),
     "forgets-what-is-owed": _bug(_forgets_what_is_owed, "lost-commit"),
     "keeps-wrong-amounts": _bug(_keeps_wrong_amounts, "lost-commit"),
+    "gives-away": _bug(_gives_away, "lost-commit"),
     "expires-what-is-paid": _bug(_expires_what_is_paid, "lost-commit"),
     "pays-for-many": _bug(_pays_for_many, "lost-commit"),
     "shows-anothers-hold": _bug(_shows_anothers_hold, "lost-commit"),

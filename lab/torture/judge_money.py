@@ -20,14 +20,12 @@ CONFIRMED: Final = "confirmed"
 REFUND_DUE: Final = "refund_due"
 # From an order's state and an event to its next state; any other event may not come then.
 _STEPS: Final[Mapping[tuple[str, str], str]] = {
-    ("", "sold"): "sold",
     ("", "held"): "held",
     ("held", "extended"): "held",
     ("held", "confirmed"): "confirmed",
     ("held", "expired"): "expired",
     ("held", "cancelled"): "cancelled",
     ("expired", "confirmed"): "confirmed",  # a late payment
-    ("sold", "refunded"): "refunded",
     ("confirmed", "refunded"): "refunded",
     **{(state, "amount_mismatch"): state for state in ("held", "expired")},
     **{(state, "refund_due"): state for state in ("confirmed", "expired", "cancelled", "refunded")},
@@ -35,7 +33,6 @@ _STEPS: Final[Mapping[tuple[str, str], str]] = {
 }
 # The amounts that an event adds to the units left, held and sold, for each unit of its order.
 _UNITS: Final[Mapping[tuple[str, str], tuple[int, int, int]]] = {
-    ("", "sold"): (-1, 0, 1),
     ("", "held"): (-1, 1, 0),
     ("held", "confirmed"): (0, -1, 1),
     ("expired", "confirmed"): (-1, 0, 1),
@@ -45,7 +42,6 @@ _UNITS: Final[Mapping[tuple[str, str], tuple[int, int, int]]] = {
 _RESTOCKED: Final = (1, 0, -1)
 # The events of which an answer speaks: one of them must be there.
 _SPEAKS_OF: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
-    ("buy", "sold"): ("sold",),
     ("hold", "held"): ("held",),
     ("confirm", "confirmed"): ("confirmed",),
     ("confirm", "already_confirmed"): ("confirmed",),
@@ -66,7 +62,8 @@ _SPEAKS_OF: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
     ("refund", "refunded"): ("refunded",),
     ("refund", "already_refunded"): ("refunded",),
 }
-_NOTHING: Final = {(verb, one) for verb in ("hold", "buy") for one in ("sold_out", "limit_reached")}
+_NOTHING: Final = {("hold", "sold_out"), ("hold", "limit_reached")}
+_HOLD_REQUIRED: Final = ("buy", "hold_required")  # the items of the flow have a price
 _NOT_TAKEN: Final = {"not_found", "payment_ref_in_use", "amount_mismatch"}
 _ABOUT_A_PAYMENT: Final = ("confirmed", "refund_due", "amount_mismatch")
 
@@ -137,7 +134,7 @@ def orders_live_once(money: Money) -> Iterator[str]:
                 yield f"{order}: event {one.kind} has number {one.number}, and is its event {number}"
             following, each = _STEPS.get((state, one.kind)), _UNITS.get((state, one.kind), (0, 0, 0))
             if one.kind == "refunded" and "restock" in one.facts:
-                following = following if state in ("sold", "confirmed") else None
+                following = following if state == "confirmed" else None
                 each = _RESTOCKED if one.facts["restock"] else each
             elif one.kind == "refunded":
                 following = following and state  # what was owed was given back; the order stays as it is
@@ -241,7 +238,7 @@ def answers_true(money: Money) -> Iterator[str]:
     for call in money.told:
         key, about = (call.verb, call.outcome or ""), call.told if call.verb in ("hold", "buy") else call.order
         entries = money.of.get(about or "", [])
-        if key in _NOTHING:
+        if key in _NOTHING or key == _HOLD_REQUIRED:
             continue
         if call.outcome == "not_found":
             if entries:
@@ -442,8 +439,6 @@ def _asked_for(one: Entry) -> tuple[str, str, str | None, str | None] | None:
     match one.kind:
         case "held":
             return "hold", one.facts.get("ref", ""), None, None
-        case "sold":
-            return "buy", one.key or "", None, None
         case "confirmed" | "refund_due" | "amount_mismatch":
             return "confirm", "", one.order, one.facts.get("payment_ref")
         case "extended" | "cancelled" | "refunded":
@@ -490,6 +485,8 @@ def tested(money: Money) -> Iterator[str]:
     ):
         if money.flows and what not in seen:
             yield name
+    if money.flows and not any(call.outcome == "hold_required" for call in money.told):
+        yield "nobody tried to buy what has a price at once"
     if money.flows and not judge_events.ways(money.history)["events sent again"]:
         yield "no event was sent again"
 

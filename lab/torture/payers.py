@@ -39,6 +39,7 @@ _LOST: Final = 0.15  # share of the callbacks
 _REPEATED: Final = 0.3  # share of the answered callbacks that come once more
 _KEYED: Final = 30  # percent of the callbacks
 _KEYLESS: Final = 0.15  # share of the holds
+_BY_SHOP: Final = 0.5  # share of the holds for which the shop asks
 _AGAIN: Final = 0.2  # share of the buyers who come a second time while they hold
 _REGULARS: Final = 6
 _VISITS_OF_A_REGULAR: Final = 5
@@ -244,7 +245,8 @@ class Payers(Visitors):
             body = {"payment_ref": act.payment, "amount": act.amount, "currency": "EUR"}
         if act.verb == "refund":
             body = {"restock": act.restock} | ({"payment_ref": act.payment} if act.payment else {})
-        if act.verb in ("confirm", "refund"):
+        by_shop = act.verb == "hold" and self._ways.random() < _BY_SHOP
+        if by_shop or act.verb in ("confirm", "refund"):
             headers["Authorization"] = f"Bearer {self._token}"
         return about | {"json": body}
 

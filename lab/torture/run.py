@@ -268,6 +268,7 @@ def _variables(options: TortureOptions) -> dict[str, str]:
         "STORE_WAIT_REPLICAS": str(_wait_replicas(options)),
         "REFUSAL_TTL_S": str(_REFUSAL_TTL_S),
         "SHOP_TOKEN": _TOKEN,
+        "HOLDS_FROM": "anybody",
         "ADMIN_TOKEN": _TOKEN,
         "GRACE_S": str(options.seed % 2),
     }

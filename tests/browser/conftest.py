@@ -36,7 +36,7 @@ class Item:
     def set(self, stock: int, **how: Any) -> None:
         self._change({"stock": stock, **how})
 
-    def terms(self, **terms: float | str) -> None:
+    def terms(self, **terms: float | str | None) -> None:
         """Give it terms of its own, from now on; its stock stays."""
         self._change(terms)
 

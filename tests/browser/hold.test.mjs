@@ -2,8 +2,9 @@
 
 import assert from "node:assert/strict";
 import { beforeEach, test } from "node:test";
-import { anew } from "./stand_in.mjs";
-import { kindOf } from "./static/hold.js";
+import { answer, anew, settle, timers, visit } from "./stand_in.mjs";
+import { holdOf, kindOf, pauseOf } from "./static/hold.js";
+import { browser } from "./static/keep.js";
 
 beforeEach(anew);
 
@@ -16,4 +17,58 @@ test("a hold is what the service says, and only the end of its time is read from
   assert.deepEqual(ended.map((view) => kindOf(view, 0)), ["paid", "expired", "cancelled", "refunded"]);
   const owed = ended.slice(0, 3).map((view) => kindOf({ ...view, refunds_due: ["p"] }, 0));
   assert.deepEqual(owed, ["paid_twice", "refund_due", "refund_due"]);
+});
+
+test("after the buyer went to pay, a hold that has run out is waited for, and never said to have cost nothing", () => {
+  const over = { state: "expired", pay_by: 100, extended: true, refunds_due: [] };
+  assert.deepEqual([100, 279, 280].map((now) => kindOf(over, now)), ["awaited", "awaited", "unpaid"]);
+  assert.equal(kindOf({ ...over, refunds_due: ["p"] }, 101), "refund_due");
+  assert.equal(kindOf({ ...over, extended: false }, 101), "expired");
+});
+
+test("it is looked for as long as something may come, less and less often, and then no more", () => {
+  const held = { state: "held", pay_by: 100, extended: false };
+  assert.deepEqual([0, 95, 100].map((now) => pauseOf(held, now)), [10_000, 5_000, 2_000]);
+  const over = { ...held, state: "expired", extended: true };
+  assert.deepEqual([101, 300, 3_701].map((now) => pauseOf(over, now)), [2_000, 30_000, null]);
+  for (const end of [{ state: "expired", extended: false }, { state: "confirmed" }, { state: "refunded" }, { state: "gone" }]) {
+    assert.equal(pauseOf({ ...over, ...end }, 101), null);
+  }
+});
+
+const clock = { now: null, hear: () => {} };
+
+/** The kept hold of the buyer at an address, and what it calls. */
+function kept(address = "/") {
+  visit(address, "en-GB");
+  const paid = [];
+  return { paid, hold: holdOf("phone", clock, { onChange: () => {}, onPaid: (order) => paid.push(order) }) };
+}
+
+const of = (name) => `/#buyer=x.${Buffer.from(JSON.stringify({ sub: name })).toString("base64url")}.y`;
+
+test("an order that was paid is told, however long ago that was; money that comes back is shown", async () => {
+  const { hold, paid } = kept(of("ann"));
+  hold.keep({ id: "phone~1~aa", state: "held", pay_by: 100, now: 0 });
+  for (const [refunds_due, kind] of [[[], "none"], [["p2"], "paid_twice"]]) {
+    const later = kept(of("ann"));
+    answer({ json: { id: "phone~1~aa", state: "confirmed", pay_by: 100, now: 8_000, refunds_due } });
+    await later.hold.ask();
+    assert.deepEqual([later.paid, later.hold.kind], [["phone~1~aa"], kind]);
+  }
+  assert.deepEqual(paid, []);
+});
+
+test("a hold is its buyer's: another one of the same browser has none, and keeps their own", async () => {
+  const ann = kept(of("ann")).hold;
+  ann.keep({ id: "phone~1~aa", state: "held", pay_by: 100, now: 0 });
+  const bob = kept(of("bob")).hold;
+  const requests = answer({ json: { id: "phone~1~aa", state: "held", pay_by: 100, now: 0 } });
+  assert.deepEqual([bob.id(), bob.kind, await bob.ask()], [null, "none", null]);
+  assert.deepEqual(requests, []);
+  bob.keep({ id: "phone~2~bb", state: "held", pay_by: 100, now: 0 });
+  assert.equal(kept(of("ann")).hold.id(), "phone~1~aa");
+  assert.equal(browser.get("hold.phone.bob").id, "phone~2~bb");
+  await settle();
+  timers.length = 0;
 });

@@ -105,3 +105,12 @@ test("a new sale during a check has all orders asked about again", async () => {
   for (let turn = 0; turn < 5; turn += 1) await settle();
   assert.deepEqual([requests.length, orders.all()[0].gone], [2, true]);
 });
+
+test("how an order stood is kept: one that was given back is none of the buyer's any more", async () => {
+  const orders = ordersOf("phone", () => {});
+  orders.add("phone~1~aa", "ann");
+  assert.equal(orders.all()[0].state, null);
+  answer({ json: { quantity: 1, state: "refunded" } });
+  await orders.check(true);
+  assert.deepEqual([orders.all()[0].state, orders.all()[0].by], ["refunded", "ann"]);
+});

@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { beforeEach, test } from "node:test";
 import { answer, anew, define, elapse, settle, timers, visit } from "./stand_in.mjs";
 import { browser, tab } from "./static/keep.js";
-import { buyerName, press, unanswered } from "./static/press.js";
+import { buyerName, knownBuyer, press, unanswered } from "./static/press.js";
 
 const SOLD = { json: { outcome: "sold", order: "x~1~aa" } };
 
@@ -67,6 +67,12 @@ test("after five tries its outcome is unknown; the next press asks about the sam
   assert.deepEqual(keys(heard), [keys(unheard)[0]]);
 });
 
+test("a guest who only looks gets no name", () => {
+  browser.remove("buyer");
+  assert.equal(knownBuyer(), null);
+  assert.equal(browser.get("buyer"), null);
+});
+
 test("nobody waits any more for a press of two minutes ago", async (t) => {
   await pressed();
   const now = Date.now();
@@ -109,6 +115,29 @@ test("a refusal is told by its type and status, also a proxy's that is no docume
   assert.deepEqual((await pressed()).outcome, { problem: { type: "urn:seckill:unknown-item", status: 404 } });
   answer({ status: 403, body: "<p>no" });
   assert.deepEqual((await pressed()).outcome, { problem: { type: "undefined", status: 403 } });
+  assert.equal(unanswered("phone"), null);
+});
+
+test("a refusal says nothing of an earlier try that was not heard: the key stays, and asks once more", async () => {
+  const refused = { status: 403, json: { type: "urn:seckill:buyer-not-signed" } };
+  const requests = answer({ status: 0 }, refused);
+  const problem = { type: "urn:seckill:buyer-not-signed", status: 403 };
+  assert.deepEqual((await pressed()).outcome, { outcome: "unknown", problem });
+  assert.equal(unanswered("phone"), "fresh");
+  const again = answer(refused, SOLD);
+  assert.deepEqual((await pressed()).outcome, { outcome: "unknown", problem });
+  assert.deepEqual((await pressed()).outcome, SOLD.json);
+  assert.equal(new Set([...keys(requests), ...keys(again)]).size, 1);
+  answer({ status: 0 }, { status: 422, json: { type: "urn:seckill:key-reused" } });
+  assert.equal((await pressed()).outcome.problem.type, "urn:seckill:key-reused"); // it can never be answered
+  assert.equal(unanswered("phone"), null);
+});
+
+test("a press without an answer is its buyer's alone", async () => {
+  await pressed();
+  assert.equal(unanswered("phone"), "fresh");
+  visit(`/#buyer=x.${Buffer.from('{"sub": "bob"}').toString("base64url")}.y`, "en");
+  assert.equal(knownBuyer(), "bob");
   assert.equal(unanswered("phone"), null);
 });
 

@@ -1,5 +1,6 @@
 """The shop where units are held and paid, with a pretended payment provider, in a real browser."""
 
+import base64
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -65,6 +66,13 @@ def goes_to_pay(page: Page, how: str) -> None:
     page.locator(f"button[value={how}]").click()
 
 
+def hold_of(page: Page, item: Item) -> str:
+    """Return the hold that the browser keeps for its guest."""
+    name = page.evaluate("JSON.parse(localStorage.getItem('seckill.buyer'))")
+    kept = page.evaluate("name => JSON.parse(localStorage.getItem(name))", f"seckill.hold.{item.sku}.{name}")
+    return str(kept["id"])
+
+
 def levels(shop: Instance, item: Item) -> tuple[int, int, int]:
     found = httpx.get(f"{shop.url}/stock", params={"sku": item.sku}).json()
     return found["stock"], found["held"], found["lucky"]
@@ -121,7 +129,7 @@ def test_another_amount_is_paid(shop: Instance, visitors: Visitors) -> None:
     item = priced(shop)
     page = visitors.visit(item.at(shop))
     holds(page)
-    hold_id = page.evaluate("sku => JSON.parse(localStorage.getItem(`seckill.hold.${sku}`)).id", item.sku)
+    hold_id = hold_of(page, item)
     paid = {"payment_ref": "half", "amount": 9950, "currency": "CNY"}
     answer = httpx.post(f"{shop.url}/holds/{hold_id}/confirm", json=paid)
     assert answer.json()["outcome"] == "amount_mismatch"
@@ -172,12 +180,57 @@ def test_money_that_is_too_much_or_too_late_comes_back(shop: Instance, visitors:
     eventually(
         lambda: (
             late.wait_for_timeout(50)
-            or httpx.post(f"{shop.url}/stock/reduce", params=wish).headers["X-Seckill-Outcome"] == "sold"
+            or httpx.post(f"{shop.url}/holds", json=wish).headers["X-Seckill-Outcome"] == "held"
         ),
-        "the unit is sold to somebody else",
+        "the unit is somebody else's",
     )
     shows(late, headline="Your money comes back")
-    assert levels(shop, item) == (0, 0, 2)
+    assert levels(shop, item) == (0, 1, 1)
+
+
+def test_a_payment_that_may_be_on_its_way_is_waited_for(shop: Instance, visitors: Visitors) -> None:
+    """After the buyer went to pay, the page neither says that nothing was charged, nor lets them pay a second time."""
+    item = priced(shop, hold_s=15, pay_s=15)
+    page = visitors.visit(item.at(shop))
+    press(page, re.compile("^Buy one"))
+    press(page, "Pay ¥199.00")
+    expect(page.get_by_role("heading", name="Payment")).to_be_visible()
+    page.goto(item.at(shop))
+    shows(page, headline="The time to pay has run out", buy="One moment …")
+    expect(outcome(page)).to_contain_text("If you have paid, don't pay again")
+    expect(page.locator("#buy")).to_be_disabled()
+    hold_id = hold_of(page, item)
+    paid = {"payment_ref": "late", "amount": 19_900, "currency": "CNY"}
+    assert httpx.post(f"{shop.url}/holds/{hold_id}/confirm", json=paid).json()["outcome"] == "confirmed"
+    shows(page, headline="Paid. It's yours!")
+
+
+def test_two_buyers_of_one_browser(shop: Instance, visitors: Visitors) -> None:
+    """The hold and the orders of one are not shown to the other, who gets their own."""
+    item = priced(shop)
+    ann = visitors.visit(item.at(shop))
+    holds(ann)
+    hold_id = hold_of(ann, item)
+    bob = ann.context.new_page()
+    token = base64.urlsafe_b64encode(b'{"sub": "bob"}').decode()
+    bob.goto(f"{item.at(shop)}#buyer=x.{token}.y")
+    shows(bob, buy="Buy one for ¥199.00")
+    expect(outcome(bob)).not_to_contain_text("It's held for you")
+    goes_to_pay(ann, "pay")
+    shows(ann, headline="Paid. It's yours!")
+    bob.reload()
+    expect(bob.locator("#orders")).to_be_hidden()
+    assert httpx.get(f"{shop.url}/holds/{hold_id}").json()["state"] == "confirmed"
+
+
+def test_a_price_without_a_way_to_pay(start: Start, visitors: Visitors) -> None:
+    """The page shows it, and leaves the sale to the shop that holds and takes the money."""
+    shop = start()
+    item = priced(shop)
+    page = visitors.visit(item.at(shop))
+    shows(page, price="¥199.00", buy="Sold in the shop")
+    expect(page.locator("#buy")).to_be_disabled()
+    assert levels(shop, item) == (3, 0, 0)
 
 
 def test_all_units_are_held(shop: Instance, visitors: Visitors) -> None:

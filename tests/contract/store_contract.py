@@ -824,6 +824,28 @@ class StoreContract:
         ]
         assert await store.count_orders("default") == 2
 
+    async def test_orders_are_found_by_a_payment(self, open_store: OpenStore) -> None:
+        """A payment may be that of an order of each of several items; a new sale forgets it."""
+        store = await open_store()
+        found: dict[str, str] = {}
+        for sku in ("phone", "watch"):
+            await store.set_stock(sku, fence(1), 9)
+            seen = await prepare(store, sku, fence(2), "a", holds=True)
+            await commit(store, sku, fence(2), decided(seen, batch_id="a", held=[held_for(seen, "ann")]))
+            (order,) = await store.orders(sku)
+            assert order.record is not None
+            seen = await prepare(store, sku, fence(3), "b", orders=[order.record.number], holds=True)
+            write = decided(seen, batch_id="b", changes=[paid(order.record, "p")])
+            await commit(store, sku, fence(3), write)
+            found[sku] = order.id
+        for skus in (["phone"], ["watch", "phone", "lamp"], ["lamp"]):
+            orders = await store.paid_with("p", skus)
+            assert {one.sku: one.id for one in orders} == {sku: found[sku] for sku in skus if sku in found}
+            assert all(one.state is OrderState.CONFIRMED for one in orders)
+        assert await store.paid_with("q", ["phone", "watch"]) == []
+        await store.set_stock("phone", fence(9), 9, new_sale=True, forget_orders=None)
+        assert [one.sku for one in await store.paid_with("p", ["phone", "watch"])] == ["watch"]
+
     async def test_a_change_needs_the_order_as_it_was(self, store: StockStore) -> None:
         """A change that was decided on an older state of an order isn't written, however late it comes."""
         await store.set_stock("default", fence(1), 9)

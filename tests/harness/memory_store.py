@@ -323,6 +323,11 @@ class MemoryStockStore(StockStore):
         return len(self._item(sku).orders)
 
     @override
+    async def paid_with(self, payment_ref: str, skus: Sequence[str]) -> list[Order]:
+        numbers = [f"{sku}~{number}" for sku in skus if (number := self._item(sku).payments.get(payment_ref))]
+        return [order for number in numbers if (order := await self.numbered(number)) is not None]
+
+    @override
     async def levels(self, skus: Sequence[str]) -> dict[str, Level | StockError]:
         return {sku: self._level(sku) for sku in skus}
 

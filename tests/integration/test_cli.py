@@ -174,7 +174,7 @@ def test_the_terms_of_an_item(env: dict[str, str]) -> None:
         ("--ends-at", "9999-12-31T23:59:59-12:00"): "--ends-at: '9999-12-31T23:59:59-12:00' is not a time",
         ("--starts-at", "0001-01-01T00:00:00+14:00"): "--starts-at: '0001-01-01T00:00:00+14:00' is not a time",
         ("--hold", "0"): "--hold: '0' is not a whole number of seconds",
-        ("--price", "4.99EUR"): "--price: '4.99EUR' is not a price in the minor unit",
+        ("--price", "4.995EUR"): "--price: '4.995EUR': EUR has 2 decimals",
         ("--add",): "say how many",
     }.items():
         done = seckill("stock", "set", *wrong, env=env)
@@ -183,10 +183,10 @@ def test_the_terms_of_an_item(env: dict[str, str]) -> None:
     done = seckill("stock", "set", "--limit", "none", "--starts-at", "default", "--json", env=env)
     assert json.loads(done.stdout)[0]["terms"] == nothing | {"limit_per_buyer": 0}
     done = seckill("stock", "set", "--price", "499EUR", "--hold", "60", "--pay", "90", "--json", env=env)
-    priced = {"limit_per_buyer": 0, "price": 499, "currency": "EUR", "hold_s": 60, "pay_s": 90}
+    priced = {"limit_per_buyer": 0, "price": 49_900, "currency": "EUR", "hold_s": 60, "pay_s": 90}
     assert json.loads(done.stdout)[0]["terms"] == nothing | priced
     shown = " ".join(seckill("stock", "show", env=env).stdout.split())
-    assert "499 EUR, held for 60 s, 90 s to pay" in shown
+    assert "499.00 EUR, held for 60 s, 90 s to pay" in shown
     seckill("stock", "set", "--price", "none", "--hold", "default", "--pay", "default", env=env)
     done = seckill("stock", "show", "--json", env=env)
     assert json.loads(done.stdout)[0]["terms"] == nothing | {"limit_per_buyer": 0}

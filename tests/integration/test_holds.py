@@ -131,9 +131,11 @@ async def test_refusals_are_values(one: Any) -> None:
 
 
 async def test_own_hold_never_blocks(one: Any) -> None:
-    """A buyer who comes again, in a second tab, is shown their hold: at the limit, and when nothing is left."""
+    """A buyer who comes again is shown their hold, at the limit, and when nothing is left; nobody else is."""
     await one.set_stock("default", 1, terms={"limit_per_buyer": 1})
-    first, second = await hold(one, "ann"), await hold(one, "ann")
+    first, second = await hold(one, "ann"), await hold(one, "ann", proven=True)
+    stranger = await hold(one, "ann")
+    assert (stranger.outcome, stranger.order_id, stranger.record) == ("sold_out", None, None)
     assert (second.outcome, second.order_id) == ("held", first.order_id)
     assert (await hold(one, "bob")).outcome == "sold_out"
     assert await units(one) == (0, 1, 0)

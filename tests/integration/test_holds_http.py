@@ -6,6 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
+from app.settings import Settings
 from lab.servers import EtcdMember, Valkey
 from tests.harness.shop import TOKEN, client
 
@@ -17,7 +18,7 @@ BACK_END = {"Authorization": f"Bearer {SHOP}"}
 @pytest.fixture
 async def http(etcd: EtcdMember, valkey: Valkey) -> AsyncIterator[httpx.AsyncClient]:
     """An instance with a shop's token, and 5 units."""
-    async with client(etcd.endpoint, valkey.url, shop_token=SHOP) as http:
+    async with client(etcd.endpoint, valkey.url, shop_token=SHOP, holds_from="anybody") as http:
         await http.put("/stock", json={"stock": 5, "new_sale": True, "forget_orders": "all"}, headers=OPERATOR)
         yield http
 
@@ -140,3 +141,89 @@ async def test_terms_of_an_item(http: httpx.AsyncClient) -> None:
     assert held["pay_by"] - held["now"] < 31
     wrong = await http.post(f"/holds/{held['id']}/confirm", json={"payment_ref": "p1", "amount": 1}, headers=BACK_END)
     assert (wrong.status_code, wrong.json()["outcome"], wrong.json()["state"]) == (200, "amount_mismatch", "held")
+
+
+async def test_what_has_a_price_is_not_given(http: httpx.AsyncClient) -> None:
+    """At the door of purchases it has an outcome of its own, in JSON and as text; the key may buy when it has none."""
+    await http.put("/stock", json={"price": 49900, "currency": "EUR"}, headers=OPERATOR)
+    for method in ("GET", "POST"):
+        for headers in ({}, {"Idempotency-Key": f"k-{method}"}, {"Authorization": f"Bearer {SHOP}"}):
+            for accept in ("application/json", "text/plain"):
+                wish = {"buyer": "eve", "quantity": 5}
+                told = await http.request(method, "/stock/reduce", params=wish, headers=headers | {"Accept": accept})
+                assert (told.status_code, told.headers["X-Seckill-Outcome"]) == (200, "hold_required")
+                assert "X-Seckill-Order" not in told.headers
+                body = told.json()["outcome"] if "json" in accept else told.text
+                assert body == ("hold_required" if "json" in accept else "8080 hold required: it has a price")
+    stock = (await http.get("/stock")).json()
+    assert (stock["stock"], stock["held"], stock["lucky"]) == (5, 0, 0)
+    assert (await hold(http, quantity=5))["outcome"] == "held"
+    told = await http.post("/stock/reduce", headers={"Accept": "application/json"})
+    assert told.json()["outcome"] == "hold_required"  # and not sold out, which a restock would change
+    (await http.put("/stock", json={"price": None, "stock": 5}, headers=OPERATOR)).raise_for_status()
+    told = await http.post(
+        "/stock/reduce", params={"buyer": "eve", "quantity": 5}, headers={"Idempotency-Key": "k-GET"}
+    )
+    assert told.headers["X-Seckill-Outcome"] == "sold"
+
+
+async def test_strangers_are_shown_no_hold(http: httpx.AsyncClient) -> None:
+    """A name is no proof: at the limit and when nothing is left, only the shop and the key that began it see a hold."""
+    await http.put("/stock", json={"stock": 1, "limit_per_buyer": 1}, headers=OPERATOR)
+    wish = {"buyer": "victim", "ref": "order 7"}
+    began = await http.post("/holds", json=wish, headers=BACK_END | {"Idempotency-Key": "k"})
+    theirs = began.json()
+    for stock in (0, 1):
+        await http.put("/stock", json={"stock": stock}, headers=OPERATOR)
+        for headers in ({}, {"Idempotency-Key": f"other-{stock}"}):
+            told = await http.post("/holds", json={"buyer": "victim"}, headers=headers)
+            assert told.json()["outcome"] == ("limit_reached" if stock else "sold_out")
+            assert not any(secret in told.text for secret in (theirs["id"], "order 7", "pay_by"))
+        for headers in (BACK_END, OPERATOR, {"Idempotency-Key": "k"}):
+            assert (await http.post("/holds", json={"buyer": "victim"}, headers=headers)).json()["id"] == theirs["id"]
+    assert (await http.get(f"/holds/{theirs['id']}")).json()["state"] == "held"
+
+
+@pytest.mark.parametrize(
+    ("settings", "status"),
+    [
+        ({}, 401),
+        ({"holds_from": "anybody"}, 200),
+        ({"pay_url": "https://pay.example"}, 200),  # the page holds by itself
+        ({"buyer_key": 32 * "k"}, 403),  # it must be a buyer that the shop has signed
+        ({"shop_token": None}, 200),
+        ({"shop_token": None, "holds_from": "shop"}, 401),
+        ({"rehearsal": True}, 200),
+    ],
+)
+async def test_who_may_hold(etcd: EtcdMember, valkey: Valkey, settings: dict[str, Any], status: int) -> None:
+    """The shop alone, where it has a token, and buyers come to nobody else; a setting says otherwise."""
+    async with client(etcd.endpoint, valkey.url, **{"shop_token": SHOP} | settings) as http:
+        await http.put("/stock", json={"stock": 9, "new_sale": True, "forget_orders": "all"}, headers=OPERATOR)
+        answer = await http.post("/holds", json={"buyer": "nobody", "quantity": 9})
+        assert answer.status_code == status, answer.text
+        assert (await http.get("/stock")).json()["held"] == (9 if status == 200 else 0)
+        if status == 401:
+            assert "shop's bearer token" in answer.json()["detail"]
+            assert (await http.post("/holds", json={"buyer": "ann"}, headers=OPERATOR)).status_code == 200
+        if status != 200 and settings.get("shop_token", SHOP):
+            assert (await http.post("/holds", json={"buyer": "ann"}, headers=BACK_END)).json()["outcome"] == "held"
+
+
+def test_the_page_or_the_shop_holds() -> None:
+    """With the page that holds, the shop can't be the only one who does: the settings are refused together."""
+    with pytest.raises(ValueError, match="SECKILL_HOLDS_FROM=shop: with SECKILL_PAY_URL the page holds"):
+        Settings(_env_file=None, holds_from="shop", pay_url="https://pay.example")  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [({"price": 499}, "currency"), ({"currency": "EUR"}, "price"), ({"price": None, "currency": "EUR"}, "price")],
+)
+async def test_a_price_has_its_currency(http: httpx.AsyncClient, change: dict[str, Any], field: str) -> None:
+    """100 yen would pay 100 cents; to take a price away takes its currency away, too."""
+    wrong = await http.put("/stock", json=change, headers=OPERATOR)
+    assert (wrong.status_code, wrong.json()["errors"][0]["field"]) == (422, field)
+    assert (await http.put("/stock", json={"price": 499, "currency": "EUR"}, headers=OPERATOR)).json()["price"] == 499
+    gone = (await http.put("/stock", json={"price": None}, headers=OPERATOR)).json()
+    assert (gone["price"], gone["currency"]) == (None, None)

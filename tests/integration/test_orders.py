@@ -40,6 +40,14 @@ async def hold(http: httpx.AsyncClient, buyer: str, **wish: Any) -> str:
     return str(answer.json()["id"])
 
 
+async def buy(http: httpx.AsyncClient, wish: dict[str, Any], **more: Any) -> httpx.Response:
+    """Buy at once, while the item has no price for a moment."""
+    await http.put("/stock", json={"price": None})
+    answer = await http.post("/stock/reduce", params=wish, **more)
+    await http.put("/stock", json={"price": 499, "currency": "EUR"})
+    return answer
+
+
 async def pay(http: httpx.AsyncClient, order: str, ref: str, amount: int = 499) -> str:
     paid = {"payment_ref": ref, "amount": amount, "currency": "EUR"}
     return str((await http.post(f"/holds/{order}/confirm", json=paid)).json()["outcome"])
@@ -66,7 +74,7 @@ async def test_an_order_is_found(http: httpx.AsyncClient) -> None:
     ann = await hold(http, "ann", ref="A-7", quantity=2)
     bob = await hold(http, "bob", ref="B-1")
     assert await pay(http, bob, "p1") == "confirmed"
-    await http.post("/stock/reduce", params={"buyer": "cy"})
+    await buy(http, {"buyer": "cy"})
     cy = (await find(http))[2]["id"]
     assert [one["id"] for one in await find(http)] == [ann, bob, cy]
     for query, wanted in (
@@ -97,7 +105,7 @@ async def test_an_order_is_found(http: httpx.AsyncClient) -> None:
 async def test_pages_go_on_where_they_stopped(http: httpx.AsyncClient) -> None:
     """A filter that matches little looks on from `next`, and says how far it looked."""
     for buyer in ("ann", "bob", "ann", "bob"):
-        await http.post("/stock/reduce", params={"buyer": buyer})
+        await buy(http, {"buyer": buyer})
     first = (await http.get("/orders", params={"buyer": "bob", "limit": 1})).json()
     assert (len(first["orders"]), first["looked"]) == (1, 2)
     assert first["until"] == first["orders"][0]["sold_at"]
@@ -131,7 +139,7 @@ async def test_what_needs_an_operator(http: httpx.AsyncClient) -> None:
     assert all(step["token"].isdigit() and step["batch"] for step in life["steps"])
     assert (await http.post("/orders/default~1-1/cancel")).json()["outcome"] == "not_found"
     assert (await http.get("/orders/default~1-1/history")).status_code == 404
-    await http.post("/stock/reduce", params={"buyer": "cy"})
+    await buy(http, {"buyer": "cy"})
     (sold,) = await find(http, state="sold")
     life = (await http.get(f"/orders/{sold['id']}/history")).json()
     assert [step["kind"] for step in life["steps"]] == ["sold"]
@@ -144,7 +152,7 @@ async def test_the_export(http: httpx.AsyncClient) -> None:
         await hold(http, name, ref="R")
     text = await http.get("/orders/export", params={"format": "csv"})
     assert text.headers["Content-Type"] == "text/csv; charset=utf-8"
-    assert 'filename="orders-default.csv"' in text.headers["Content-Disposition"]
+    assert 'filename="orders.csv"' in text.headers["Content-Disposition"]
     rows = list(csv.DictReader(io.StringIO(text.text)))
     assert [one["buyer"] for one in rows] == ["'=1+1", "'+ann", "'-bob", "'@cy", names[4]]
     lines = (await http.get("/orders/export", params={"format": "jsonl"})).text.splitlines()
@@ -206,8 +214,8 @@ async def test_a_name_is_erased_while_a_sale_goes_on(
     """The name is nowhere any more, orders and numbers are as they were, and nobody's purchase is lost."""
     name = 'Änne "the/buyer" \\ 1'
     held = await hold(http, name, ref="R-1", quantity=2)
-    await http.post("/stock/reduce", params={"buyer": name}, headers={"Idempotency-Key": "k-1"})
-    await http.post("/stock/reduce", params={"buyer": name, "quantity": 100}, headers={"Idempotency-Key": "k-2"})
+    await buy(http, {"buyer": name}, headers={"Idempotency-Key": "k-1"})
+    await buy(http, {"buyer": name, "quantity": 100}, headers={"Idempotency-Key": "k-2"})
     paid = (await http.post("/holds", json={"buyer": name}, headers={"Idempotency-Key": "k-3"})).json()["id"]
     await pay(http, paid, "p1")
     await http.put("/stock", json={"stock": 900})
@@ -308,3 +316,44 @@ async def test_one_among_very_many(etcd: EtcdMember, valkey: Valkey, env: dict[s
     with redis.Redis(port=valkey.port, decode_responses=True) as store:
         assert store.xlen("seckill:{default}:orders") == MANY
         assert not store.hexists("seckill:{default}:buyers", f"b{last}")
+
+
+async def test_all_items_where_none_is_named(http: httpx.AsyncClient, env: dict[str, str], tmp_path: Any) -> None:
+    """Owed money is found in whichever item; pages go on over items, also over those that have no orders."""
+    mark = str(tmp_path.name)
+    skus = [f"{mark}-{number}" for number in range(5)]
+    for sku in skus:
+        await http.put("/stock", params={"sku": sku}, json={"stock": 9, "price": 499, "currency": "EUR"})
+    held = {sku: [await hold(http, f"{sku}-{n}", sku=sku) for n in range(3)] for sku in skus[1::2]}
+    await http.post(f"/holds/{held[skus[3]][1]}/cancel")
+    assert await pay(http, held[skus[3]][1], "p-owed") == "refund_due"
+    (owed,) = [one["id"] for one in await find(http, state="attention") if one["sku"].startswith(mark)]
+    assert owed == held[skus[3]][1]
+    for limit in (1, 2, 3, 1000):
+        found, after = list[str](), None
+        while True:
+            query = {"limit": limit} | ({"after": after} if after else {})
+            page = (await http.get("/orders", params=query)).json()
+            assert len(page["orders"]) <= limit
+            found += [one["id"] for one in page["orders"] if one["sku"].startswith(mark)]
+            if (after := page["next"]) is None:
+                break
+        assert found == held[skus[1]] + held[skus[3]], limit
+    listed = json.loads((await seckill("orders", "list", "--state", "attention", "--json", env=env)).stdout)
+    assert number_of(owed) in [one["order"] for one in listed]
+    for text in (await http.get("/orders/export")).text, (await seckill("orders", "export", env=env)).stdout:
+        assert text.count("\n" + mark) == 6
+    row = (await seckill("orders", "list", "--sku", skus[3], env=env)).stdout
+    assert "4.99 EUR" in row
+
+
+@pytest.mark.parametrize("name", ["phnoe", "no item"])
+async def test_an_item_that_is_misspelt(http: httpx.AsyncClient, env: dict[str, str], name: str) -> None:
+    """It is an error, and not an item without orders."""
+    status = 404 if name == "phnoe" else 422
+    for path in ("/orders", "/orders/export"):
+        assert (await http.get(path, params={"sku": name})).status_code == status
+    for command in ("list", "export", "find --buyer ann", "replay --since 0", "replay --dead"):
+        done = await seckill("orders", *command.split(), "--sku", name, env=env)
+        assert (done.exit_code, name in str(done.exception)) == (1, True), (command, done.output)
+    assert (await http.get("/orders", params={"after": f"phnoe~1-1~{32 * '0'}"})).status_code == 422

@@ -18,7 +18,7 @@ from starlette.responses import Response
 from app.cli.events import undelivered
 from app.errors import FenceRefused, ForeignFence, StockChanged
 from app.outbox import State, Wish
-from app.sale import Cancel, Confirm, Hold, Purchase
+from app.sale import Cancel, Confirm, Extend, Hold, Purchase, Refund
 from app.stock import Fence, Outbox
 from app.wiring import open_sale
 from lab.servers import EtcdMember, MariaDB, Valkey, ZooKeeper
@@ -98,6 +98,51 @@ async def test_each_event_arrives(
         await held(shop, "dan")
         await eventually_async(lambda: len(shop_end.got) >= 6, "the next event")
         assert [event["data"]["buyer"] for event in shop_end.got[5:]] == ["dan"]
+
+
+async def test_an_event_says_how_the_order_stands(etcd: EtcdMember, valkey: Valkey, shop_end: Receiver) -> None:
+    """Who obeys the state of the events has the right orders; `about` tells a refund of the order from one of money."""
+    async with selling(etcd, valkey, shop_end) as shop:
+        await shop.set_stock("default", 1, terms={"price": 500, "currency": "EUR", "limit_per_buyer": 1})
+        one = await held(shop, "ann")
+        await shop.buy(Extend(*parts(one)))
+        await shop.buy(Confirm(*parts(one), "wrong", 1))
+        await shop.buy(Confirm(*parts(one), "p1", 500))
+        await shop.buy(Confirm(*parts(one), "p2", 500))
+        await shop.buy(Refund(*parts(one), restock=False, payment_ref="p2"))
+        await shop.buy(Refund(*parts(one), restock=False, payment_ref="p1", amount=100))
+        await shop.buy(Refund(*parts(one), restock=True))
+        await shop.buy(Confirm(*parts(one), "p3", 500))
+        two = await held(shop, "bob")
+        await shop.buy(Cancel(*parts(two)))
+        await shop.buy(Confirm(*parts(two), "p4", 500))
+        await shop.buy(Refund(*parts(two), restock=False))
+        await eventually_async(lambda: len(shop_end.got) == 14, "all events")
+        told: dict[str, list[tuple[str, str, str]]] = {one.order_id: [], two.order_id: []}
+        for event in shop_end.got:
+            data = event["data"]
+            told[data["order"]].append((event["type"].removeprefix("order."), data["state"], data["about"]))
+        assert told[one.order_id] == [
+            ("held", "held", "order"),
+            ("extended", "held", "order"),
+            ("amount_mismatch", "held", "payment"),
+            ("confirmed", "confirmed", "order"),
+            ("refund_due", "confirmed", "payment"),  # of the wrong one
+            ("refund_due", "confirmed", "payment"),
+            ("refunded", "confirmed", "payment"),
+            ("refunded", "confirmed", "part"),
+            ("refunded", "refunded", "order"),
+            ("refund_due", "refunded", "payment"),
+        ]
+        assert told[two.order_id] == [
+            ("held", "held", "order"),
+            ("cancelled", "cancelled", "order"),
+            ("refund_due", "cancelled", "payment"),
+            ("refunded", "cancelled", "payment"),
+        ]
+        for order_id, events in told.items():
+            order = await shop.order(order_id)
+            assert order.state == events[-1][1]
 
 
 async def test_a_later_sender_goes_on(etcd: EtcdMember, valkey: Valkey, shop_end: Receiver) -> None:

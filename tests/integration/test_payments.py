@@ -42,7 +42,7 @@ async def hold(http: httpx.AsyncClient, buyer: str = "ann") -> str:
 async def call_back(
     http: httpx.AsyncClient,
     kind: str,
-    hold: str,
+    hold: str | None,
     ref: str = "p1",
     *,
     secret: str = SECRET,
@@ -50,7 +50,7 @@ async def call_back(
     **more: Any,
 ) -> httpx.Response:
     """Call back as a provider does."""
-    about = {"hold": hold, "payment_ref": ref} | more
+    about = ({} if hold is None else {"hold": hold}) | {"payment_ref": ref} | more
     body = json.dumps({"type": f"payment.{kind}", "timestamp": "2026-11-11T12:00:00Z", "data": about})
     at = datetime.now(UTC) - timedelta(seconds=ago_s)
     headers = {
@@ -61,7 +61,7 @@ async def call_back(
     return await http.post("/payments/webhook", content=body, headers=headers)
 
 
-async def outcome(http: httpx.AsyncClient, kind: str, hold: str, ref: str = "p1", **more: Any) -> str:
+async def outcome(http: httpx.AsyncClient, kind: str, hold: str | None, ref: str = "p1", **more: Any) -> str:
     """Call back, and return the outcome."""
     answer = await call_back(http, kind, hold, ref, **more)
     assert answer.status_code == 200, answer.text
@@ -103,22 +103,65 @@ async def test_a_failed_payment_releases_nothing(http: httpx.AsyncClient) -> Non
     assert (await stands(http, held))["payment_ref"] == "p2"
 
 
-async def test_canceled_after_succeeded(http: httpx.AsyncClient) -> None:
-    """A confirmed order stays as it is."""
+async def test_a_payment_that_ends_frees_nothing(http: httpx.AsyncClient) -> None:
+    """A first attempt is cancelled by the provider while the second one is on its way, or after it: that one counts."""
     held = await hold(http)
-    assert await outcome(http, "succeeded", held) == "confirmed"
-    assert await outcome(http, "canceled", held) == "confirmed"
+    assert await outcome(http, "canceled", held) == "ignored"
+    assert await stock(http) == (1, 1, 0)
+    assert await outcome(http, "succeeded", held, "p2") == "confirmed"
+    assert await outcome(http, "canceled", held) == "ignored"
+    found = await stands(http, held)
+    assert (found["state"], found["payment_ref"], found["refunds_due"]) == ("confirmed", "p2", [])
     assert await stock(http) == (1, 0, 1)
 
 
-async def test_canceled_before_succeeded(http: httpx.AsyncClient) -> None:
-    """The hold has gone back at once, and the payment that overtook nobody is to be given back."""
+async def test_a_refund_without_a_hold(http: httpx.AsyncClient, caplog: pytest.LogCaptureFixture) -> None:
+    """It is found by its payment, in whatever item; one of nobody is ignored, with a line in the log."""
+    await http.put("/stock?sku=watch", json={"stock": 5, "new_sale": True, "forget_orders": "all"}, headers=OPERATOR)
+    other = (await http.post("/holds", json={"buyer": "bob", "sku": "watch"})).json()["id"]
     held = await hold(http)
-    assert await outcome(http, "canceled", held) == "cancelled"
-    assert await outcome(http, "canceled", held) == "already_cancelled"
-    assert await outcome(http, "succeeded", held) == "refund_due"
-    assert await stock(http) == (2, 0, 0)
-    assert (await stands(http, held))["refunds_due"] == ["p1"]
+    assert await outcome(http, "succeeded", other, "p-other") == "confirmed"
+    assert await outcome(http, "succeeded", held, amount=499) == "confirmed"
+    assert await outcome(http, "refunded", None, "p1") == "refunded"
+    assert await outcome(http, "refunded", None, "p1") == "already_refunded"
+    assert (await stands(http, held))["state"] == "refunded"
+    assert await outcome(http, "refunded", held, "p-other") == "refunded"  # the hold is another one than the payment's
+    assert (await stands(http, other))["state"] == "refunded"
+    caplog.clear()
+    assert await outcome(http, "refunded", None, "p-of-nobody") == "ignored"
+    assert "p-of-nobody was given back, and no order of this service has it" in caplog.text
+    answer = await call_back(http, "succeeded", None, "p9")
+    assert (answer.status_code, answer.json()["errors"][0]["message"]) == (422, "Value error, data.hold is needed")
+
+
+async def test_a_part_is_never_the_whole(http: httpx.AsyncClient) -> None:
+    """A part of a payment is a line in the order's life, once for each message, and ends nothing."""
+    held = await hold(http)
+    assert await outcome(http, "succeeded", held, amount=499) == "confirmed"
+    for amount in (1, 1, 498):  # the same message twice
+        assert await outcome(http, "refunded", held, amount=amount) == "partly_refunded"
+    assert await outcome(http, "succeeded", held, "p2", amount=499) == "duplicate_payment"
+    assert await outcome(http, "refunded", held, "p2", amount=400) == "partly_refunded"
+    found = await stands(http, held)
+    assert (found["state"], found["refunds_due"]) == ("confirmed", ["p2"])
+    life = (await http.get(f"/orders/{held}/history", headers=OPERATOR)).json()["steps"]
+    told = [(step["facts"]["payment_refs"], step["facts"]["amount"]) for step in life if step["kind"] == "refunded"]
+    assert told == [(["p1"], 1), (["p1"], 498), (["p2"], 400)]
+    assert await stock(http) == (1, 0, 1)
+    assert await outcome(http, "refunded", held, "p2", amount=499) == "refunded"
+    assert await outcome(http, "refunded", held, amount=499) == "refunded"
+    assert (await stands(http, held))["state"] == "refunded"
+    assert await outcome(http, "refunded", held, amount=7) == "already_refunded"
+
+
+async def test_a_part_of_an_amount_that_nobody_told(etcd: EtcdMember, valkey: Valkey) -> None:
+    """Without a price, and confirmed without an amount, no amount is known to be the whole."""
+    async with client(etcd.endpoint, valkey.url, payments_secret=SECRET) as http:
+        await http.put("/stock", json={"stock": 1, "new_sale": True, "forget_orders": "all"}, headers=OPERATOR)
+        held = await hold(http)
+        assert await outcome(http, "succeeded", held) == "confirmed"
+        assert await outcome(http, "refunded", held, amount=499) == "partly_refunded"
+        assert await outcome(http, "refunded", held) == "refunded"
 
 
 async def test_refunded_before_succeeded(http: httpx.AsyncClient) -> None:
@@ -144,19 +187,23 @@ async def test_a_late_payment(etcd: EtcdMember, valkey: Valkey) -> None:
 
         other = await eventually_async(next_one, "the hold has run out")
         assert await outcome(http, "succeeded", late) == "refund_due"
-        assert await outcome(http, "canceled", other) == "cancelled"
+        assert (await http.post(f"/holds/{other}/cancel")).json()["outcome"] == "cancelled"
         assert await outcome(http, "succeeded", late) == "refund_due"  # as it was told before
 
 
-async def test_orders_that_are_not_there(http: httpx.AsyncClient) -> None:
-    """They may come, as a callback may be faster: 409 with Retry-After, whatever has happened."""
+async def test_orders_that_are_not_there(http: httpx.AsyncClient, caplog: pytest.LogCaptureFixture) -> None:
+    """They may come, as a callback may be faster: 409 with Retry-After, if anything follows; else it is ignored."""
     held = await hold(http)
     number = held.rpartition("~")[0]
-    for unknown in ("nothing", f"{number}~{32 * '0'}", f"default~1-1~{32 * '0'}"):
-        for kind in ("succeeded", "failed", "canceled", "refunded"):
+    for unknown in (f"{number}~{32 * '0'}", f"default~1-1~{32 * '0'}"):
+        for kind in ("succeeded", "refunded"):
             answer = await call_back(http, kind, unknown)
             assert (answer.status_code, answer.headers["Retry-After"]) == (409, "5")
             assert answer.headers["Content-Type"] == "application/problem+json"
+        for kind in ("failed", "canceled"):
+            assert await outcome(http, kind, unknown) == "ignored"
+    assert await outcome(http, "succeeded", "user_42") == "ignored"  # which no hold of ours is called
+    assert "payment p1 is of 'user_42', which is no hold of this service" in caplog.text
     assert (await stands(http, held))["state"] == "held"
 
 
@@ -194,7 +241,7 @@ async def test_switched_off(etcd: EtcdMember, valkey: Valkey) -> None:
 # -- Stripe ------------------------------------------------------------------------------------------------------------
 
 
-async def of_stripe(http: httpx.AsyncClient, kind: str, about: dict[str, Any], **more: Any) -> httpx.Response:
+async def of_stripe(http: httpx.AsyncClient, kind: str, about: dict[str, Any] | None, **more: Any) -> httpx.Response:
     """Call back as Stripe does, signed by its own library."""
     if not HAS_STRIPE:
         if os.environ.get("CI"):
@@ -202,7 +249,8 @@ async def of_stripe(http: httpx.AsyncClient, kind: str, about: dict[str, Any], *
         pytest.skip("stripe is not installed: pip install '.[stripe]'")
     import stripe
 
-    body = json.dumps({"id": "evt_1", "object": "event", "type": kind, "data": {"object": about}})
+    data = {"object": about} | ({"previous_attributes": more["before"]} if "before" in more else {})
+    body = json.dumps({"id": f"evt_{kind}", "object": "event", "type": kind, "data": about and data})
     signature = stripe.WebhookSignature.generate_signature_header(body, more.get("secret", STRIPE), more.get("at"))
     return await http.post("/payments/stripe", content=body, headers={"Stripe-Signature": signature})
 
@@ -225,15 +273,36 @@ async def test_stripe(http: httpx.AsyncClient) -> None:
     for kind, about, told in (
         ("payment_intent.succeeded", intent, "already_confirmed"),
         ("payment_intent.payment_failed", intent, "ignored"),
-        ("payment_intent.canceled", intent, "confirmed"),
+        ("payment_intent.canceled", intent, "ignored"),
         ("customer.created", {"id": "cus_1"}, "ignored"),
-        ("charge.refunded", charge | {"refunded": False, "amount_refunded": 1}, "ignored"),
+        ("v1.billing.meter.error_report_triggered", None, "ignored"),
+        ("charge.refunded", charge | {"refunded": False, "amount_refunded": 1}, "partly_refunded"),
+        ("charge.refunded", charge | {"refunded": False, "amount_refunded": 1}, "partly_refunded"),
         ("charge.refunded", charge | {"refunded": True}, "refunded"),
         ("charge.refunded", charge | {"refunded": True}, "already_refunded"),
     ):
         answer = await of_stripe(http, kind, about)
         assert (answer.status_code, answer.json()) == (200, {"outcome": told}), kind
     assert (await stands(http, held))["state"] == "refunded"
+    life = (await http.get(f"/orders/{held}/history", headers=OPERATOR)).json()["steps"]
+    assert [step["facts"].get("amount") for step in life if step["kind"] == "refunded"] == [1, None]
+
+
+async def test_a_refund_in_stripes_dashboard(http: httpx.AsyncClient) -> None:
+    """A charge knows nothing of a hold that only the session had; its parts are what was given back since the last."""
+    held = await hold(http)
+    session = {"id": "cs_1", "client_reference_id": held, "payment_intent": "pi_1", "amount_total": 499}
+    assert (await of_stripe(http, "checkout.session.completed", session)).json() == {"outcome": "confirmed"}
+    charge = {"id": "ch_1", "metadata": {}, "payment_intent": "pi_1", "amount": 499, "refunded": False}
+    for so_far, before in ((100, 0), (300, 100)):
+        charge |= {"amount_refunded": so_far}
+        answer = await of_stripe(http, "charge.refunded", charge, before={"amount_refunded": before})
+        assert answer.json() == {"outcome": "partly_refunded"}
+    assert (await stands(http, held))["state"] == "confirmed"
+    charge |= {"amount_refunded": 499, "refunded": True}
+    assert (await of_stripe(http, "charge.refunded", charge)).json() == {"outcome": "refunded"}
+    life = (await http.get(f"/orders/{held}/history", headers=OPERATOR)).json()["steps"]
+    assert [step["facts"].get("amount") for step in life if step["kind"] == "refunded"] == [100, 200, None]
 
 
 async def test_stripes_signatures(http: httpx.AsyncClient) -> None:
@@ -245,6 +314,7 @@ async def test_stripes_signatures(http: httpx.AsyncClient) -> None:
     for signature in ("", "t=1,v1=\xe9"):
         headers = {"Stripe-Signature": signature.encode("latin-1")}
         assert (await http.post("/payments/stripe", content=b"{}", headers=headers)).status_code == 400
-    lost = await of_stripe(http, "payment_intent.succeeded", intent | {"metadata": {"hold": "nothing"}})
+    missing = f"{held.rpartition('~')[0]}~{32 * '0'}"
+    lost = await of_stripe(http, "payment_intent.succeeded", intent | {"metadata": {"hold": missing}})
     assert (lost.status_code, lost.headers["Retry-After"]) == (409, "5")
     assert (await stands(http, held))["state"] == "held"

@@ -92,7 +92,7 @@ async def test_a_look_moves_no_deadline(two: tuple[Any, Any]) -> None:
     """Coming again, with the same key or at the limit, shows the hold, whose end stays where it was."""
     await two[0].set_stock("default", 5, terms={"limit_per_buyer": 1})
     first = await two[0].buy(Hold(1, "default", "ann", "k"))
-    for again in (Hold(1, "default", "ann", "k"), Hold(1, "default", "ann")):
+    for again in (Hold(1, "default", "ann", "k"), Hold(1, "default", "ann", proven=True)):
         second = await two[1].buy(again)
         assert (second.order_id, second.record.pay_by_ms) == (first.order_id, first.record.pay_by_ms)
     assert await kinds(two[0]) == {"held": 1}
@@ -114,7 +114,9 @@ async def test_a_double_press_is_shown_its_own_hold(two: tuple[Any, Any]) -> Non
     """Both presses are told of the one hold that the buyer may have, in one batch or in two."""
     await two[0].set_stock("default", 100, terms={"limit_per_buyer": 1})
     for n in range(20):
-        first, second = await asyncio.gather(*(two[0].buy(Hold(1, "default", f"buyer {n}")) for _ in range(2)))
+        first, second = await asyncio.gather(
+            *(two[0].buy(Hold(1, "default", f"buyer {n}", proven=True)) for _ in range(2))
+        )
         assert (first.outcome, second.outcome) == ("held", "held")
         assert (first.order_id, second.replayed) == (second.order_id, False)
 

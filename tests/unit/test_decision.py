@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.errors import BuyerRequired, KeyReused
-from app.sale import Outcome, Purchase, decide
-from app.sale.decision import Decision
+from app.sale import Hold, HoldOutcome, Outcome, Purchase, decide
+from app.sale.decision import Decision, Windows
 from app.stock import Settled, Snapshot
 
 quantities = st.lists(st.integers(1, 8), max_size=60)
@@ -103,3 +103,15 @@ def test_the_limit_per_buyer_holds(line: list[Purchase], limit: int, had: int) -
             assert units[purchase.buyer] <= limit
         elif decision.outcome is Outcome.LIMIT_REACHED:
             assert units.get(purchase.buyer, 0) + purchase.quantity > limit
+
+
+@given(line=purchases, stock=st.integers(0, 60), limit=st.integers(0, 5), price=st.integers(0, 10**6))
+def test_what_has_a_price_is_held(line: list[Purchase], stock: int, limit: int, price: int) -> None:
+    """Nothing of it is sold at once, whatever the rest of the batch is, and a purchase takes no unit from a hold."""
+    commands = [Hold(1, buyer="dan"), *line] if stock else line
+    decided = decide(
+        Snapshot(stock, 0), commands, limit_per_buyer=limit, windows=Windows(price=price, currency="EUR")
+    ).decisions
+    held, rest = decided[: len(commands) - len(line)], decided[len(commands) - len(line) :]
+    assert [one.outcome for one in held] == [HoldOutcome.HELD] * len(held)
+    assert {one.outcome for one in rest if one.error is None and one.repeats is None} <= {Outcome.HOLD_REQUIRED}

@@ -35,7 +35,7 @@ def entry(order: str, kind: str, at: float, *units: int, quantity: int = 1, **fa
     sku, _, name = order.partition("~")
     if kind == "held":
         facts = {"ref": f"visit of {name}", "pay_by": BEGIN_S + at + HOLD_S} | facts
-    buyer, key = facts.pop("buyer", name), f"visit of {name}" if kind in ("sold", "held") else None
+    buyer, key = facts.pop("buyer", name), f"visit of {name}" if kind == "held" else None
     moves = (*units, 0, 0, 0)[:3]
     return Entry(sku, f"{at:g}", kind, order, 0, quantity, buyer, key, 1, f"batch {at:g}", 0, *moves, facts)
 
@@ -53,16 +53,17 @@ def call(
     given: dict[str, Any] = {"verb": verb, "wish": f"visit of {name}", "sku": sku, "buyer": name, "quantity": units}
     given |= {"instance": "one", "sent_at": at - 0.1, "done_at": at, "status": 200, "outcome": outcome, "units": units}
     given |= {"key": f"visit of {name}" if new else None, "order": None if new else order, "payment": ref}
-    given |= {"told": order if outcome not in ("sold_out", "limit_reached", "not_found") else None}
+    given |= {"told": order if outcome not in ("sold_out", "limit_reached", "hold_required", "not_found") else None}
     return Call(**given | more)
 
 
 def history() -> History:
     """Return a history: three tickets and three seats, of which each buyer may have two.
 
-    Ticket a is extended and paid, with a second payment to give back; b's two run out, go to s, and are paid too late.
-    d was refused in between. Of the seats c's are cancelled; e's run out, and are paid late; f was refused a third. At
-    the end s and e are refunded, and b's payment is given back. The shop is told of all; it drops the first event.
+    Ticket a is extended and paid, with a second payment to give back; b's two run out, go to s, who first tried to buy
+    them at once, and are paid too late. d was refused in between. Of the seats c's are cancelled; e's run out, and are
+    paid late; f was refused a third. At the end s and e are refunded, and b's payment is given back. The shop is told
+    of all; it drops the first event.
     """
     flows = tuple(Flow(item, HOLD_S, PAY_S, 0.0, PRICE) for item in (Item("ticket", 3), Item("seat", 3, limit=2)))
     made = History(Setup((), 2, 2.0, 4.0, "etcd", "redis", "fence", 1, (), flows=flows))
@@ -73,21 +74,22 @@ def history() -> History:
         paid("ticket~a", "confirmed", 3.5, "p-a", 0, -1, 1),
         entry("ticket~b", "expired", 4, 2, -2, quantity=2),
         paid("ticket~a", "refund_due", 5, "p-a2", why="duplicate_payment"),
-        entry("ticket~s", "sold", 6, -2, 0, 2, quantity=2),
+        entry("ticket~s", "held", 6, -2, 2, quantity=2),
+        paid("ticket~s", "confirmed", 6.5, "p-s", 0, -2, 2, quantity=2),
         paid("ticket~b", "refund_due", 7, "p-b", quantity=2, why="refund_due"),
         entry("seat~c", "held", 1, -2, 2, quantity=2),
         entry("seat~c", "cancelled", 3, 2, -2, quantity=2),
         entry("seat~e", "held", 4, -2, 2, quantity=2),
         entry("seat~e", "expired", 5.5, 2, -2, quantity=2),
         paid("seat~e", "confirmed", 6, "p-e", -2, 0, 2, quantity=2, late=True),
-        entry("ticket~s", "refunded", 9, 2, 0, -2, quantity=2, restock=True),
+        entry("ticket~s", "refunded", 9, 2, 0, -2, quantity=2, restock=True, payment_refs=["p-s"]),
         entry("ticket~b", "refunded", 9.5, quantity=2, payment_refs=["p-b"]),
         entry("seat~e", "refunded", 9, quantity=2, restock=False, payment_refs=["p-e"]),
     ]
     kept = {
         "ticket~a": {"state": "confirmed", "payment": "p-a", "refunds_due": ("p-a2",)},
         "ticket~b": {"state": "expired", "refunded": ("p-b",)},
-        "ticket~s": {"state": "refunded"},
+        "ticket~s": {"state": "refunded", "payment": "p-s", "refunded": ("p-s",)},
         "seat~c": {"state": "cancelled"},
         "seat~e": {"state": "refunded", "payment": "p-e", "refunded": ("p-e",)},
     }
@@ -100,7 +102,7 @@ def history() -> History:
         call("confirm", "ticket~a", 3.8, "already_confirmed", ref="p-a", keeps="p-a"),
         call("confirm", "seat~c", 3.9, "payment_ref_in_use", ref="p-a"),
         call("confirm", "ticket~a", 5.1, "duplicate_payment", ref="p-a2", keeps="p-a"),
-        call("buy", "ticket~s", 6.1, "sold", units=2),
+        call("hold", "ticket~s", 6.1, "held", units=2),
         call("confirm", "ticket~b", 7.1, "refund_due", ref="p-b", units=2),
         call("confirm", "ticket~nobody", 7.2, "not_found", ref="p-x"),
         call("hold", "seat~c", 1.1, "held", units=2),
@@ -111,6 +113,8 @@ def history() -> History:
         call("refund", "ticket~s", 9.1, "refunded", restock=True),
         call("refund", "ticket~s", 9.2, "already_refunded", restock=True),
         call("refund", "ticket~b", 9.6, "refunded", ref="p-b", restock=True),
+        call("buy", "ticket~s", 6.0, "hold_required", units=2),
+        call("confirm", "ticket~s", 6.6, "confirmed", ref="p-s", keeps="p-s", units=2),
         call("refund", "seat~e", 9.1, "refunded", restock=False),
     ]
     made.glances = [
@@ -232,14 +236,15 @@ def early_though_extended(made: History) -> Any:
 
 FORGED: dict[str, dict[str, Forgery]] = {
     "no unit is in two places": {
-        "a cancellation that gives nothing back": lambda made: event(made, 9, stock=0),
+        "a cancellation that gives nothing back": lambda made: event(made, 10, stock=0),
         "a late payment of a unit that isn't there": lambda made: more(
-            made, paid("ticket~b", "confirmed", 8, "p-b2", -2, 0, 2, quantity=2), at=8
+            made, paid("ticket~b", "confirmed", 8, "p-b2", -2, 0, 2, quantity=2), at=9
         ),
         "a look that was never": lambda made: seen(made, Glance(4.1, 4.2, "ticket", 1, 2, 0)),
     },
     "a path to its end": {
         "expired after it was paid": lambda made: more(made, entry("seat~e", "expired", 7, 2, -2, quantity=2)),
+        "sold at once, though it has a price": lambda made: event(made, 6, kind="sold", held=0, lucky=2),
         "confirmed twice": lambda made: more(made, paid("seat~e", "confirmed", 7, "p-e", quantity=2)),
         "a gap": lambda made: event(made, 3, number=4),
         "extended after the end": lambda made: more(made, entry("seat~c", "extended", 3.5)),
@@ -247,20 +252,20 @@ FORGED: dict[str, dict[str, Forgery]] = {
         "refunded twice": lambda made: more(
             made, entry("ticket~s", "refunded", 10, 2, 0, -2, quantity=2, restock=True)
         ),
-        "sold again, and the units should be gone": lambda made: event(made, 15, stock=2, lucky=-2),
-        "gone, and the units should be sold again": lambda made: event(made, 13, stock=0, lucky=0),
-        "restocked for a payment too many": lambda made: event(made, 14, stock=2, held=-2),
+        "sold again, and the units should be gone": lambda made: event(made, 16, stock=2, lucky=-2),
+        "gone, and the units should be sold again": lambda made: event(made, 14, stock=0, lucky=0),
+        "restocked for a payment too many": lambda made: event(made, 15, stock=2, held=-2),
     },
     "is what its events say": {
-        "an event outside of the journal": lambda made: lost(made, 9),
+        "an event outside of the journal": lambda made: lost(made, 10),
         "another state": lambda made: order(made, 1, state="held"),
         "another payment": lambda made: order(made, 0, payment="p-a2"),
         "a refund that was forgotten": lambda made: order(made, 0, refunds_due=()),
-        "another batch": lambda made: event(made, 9, batch="batch 8"),
+        "another batch": lambda made: event(made, 10, batch="batch 8"),
         "an order without events": lambda made: order(made, 3, order="seat~z"),
     },
     "count for a buyer's limit": {
-        "two holds and one more": lambda made: more(made, entry("seat~g", "held", 2, -1, 1, buyer="c"), at=9),
+        "two holds and one more": lambda made: more(made, entry("seat~g", "held", 2, -1, 1, buyer="c"), at=10),
     },
     "runs out before its end": {
         "too early": early,
@@ -274,6 +279,7 @@ FORGED: dict[str, dict[str, Forgery]] = {
         ),
     },
     "are told is true": {
+        "a price, and told sold": lambda made: answered(made, 19, outcome="sold", told="ticket~s"),
         "told held without a hold": lambda made: told(made, call("hold", "ticket~z", 8, "held")),
         "told of another's hold": lambda made: told(made, call("hold", "ticket~a", 1.2, "held", buyer="mallory")),
         "told confirmed without a payment": lambda made: answered(made, 4, payment="p-z"),
@@ -297,7 +303,7 @@ FORGED: dict[str, dict[str, Forgery]] = {
         "given back twice": lambda made: more(
             made, entry("ticket~b", "refunded", 10, quantity=2, payment_refs=["p-b"])
         ),
-        "given back by another": lambda made: event(made, 14, facts={"payment_refs": ["p-e"]}),
+        "given back by another": lambda made: event(made, 15, facts={"payment_refs": ["p-e"]}),
         "two refunds told, and one made": lambda made: told(made, call("refund", "ticket~s", 9.3, "refunded")),
     },
     "first come, first held": {

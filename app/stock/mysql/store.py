@@ -435,6 +435,10 @@ class TransactionalStockStore(StockStore):
         return await self._run(self._readers, lambda call: tables.list_orders(call, sku, first, last, limit))
 
     @override
+    async def paid_with(self, payment_ref: str, skus: Sequence[str]) -> list[Order]:
+        return await self._run(self._readers, lambda call: tables.find_paid(call, payment_ref, skus))
+
+    @override
     async def journal(
         self, sku: str, *, after: str | None = None, until: str | None = None, limit: int = 100
     ) -> list[Event]:

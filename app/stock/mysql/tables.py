@@ -284,6 +284,18 @@ async def count_orders(call: Call, sku: str, *, entries: bool = False) -> int:
     return int(rows[0][0])
 
 
+async def find_paid(call: Call, payment_ref: str, skus: Sequence[str]) -> list[Order]:
+    """See `StockStore.paid_with`."""
+    rows = await rows_of(
+        call,
+        "SELECT sku, number FROM seckill_items JOIN seckill_payments USING (sku, sale) "
+        f"WHERE payment_ref = %s AND sku IN ({places(skus)})",
+        (payment_ref, *skus),
+    )
+    found = [await list_orders(call, plain(sku) or "", number, number, 1) for sku, number in rows]
+    return [order for one in found for order in one]
+
+
 # -- writes, each within a transaction ---------------------------------------------------------------------------------
 
 

@@ -72,7 +72,7 @@ class Keys:
         standing = (f"{item}:records", f"{item}:due", f"{item}:payments", f"{item}:holders")
         # For operators' scripts alone; how far the events have left, which begins anew with a sale.
         self.log, self.outbox = f"{item}:log", f"{item}:outbox"
-        self.records, self.holders = standing[0], standing[3]
+        self.records, self.payments, self.holders = standing[0], standing[2], standing[3]
         self.all = (
             *(self.stock, self.lucky, self.fence, self.buyers, self.settled, self.orders, *refused),
             *standing,

@@ -318,6 +318,15 @@ class RedisOperations(StockStore):
         return found
 
     @override
+    async def paid_with(self, payment_ref: str, skus: Sequence[str]) -> list[Order]:
+        async with self._readers.commands() as redis, redis.pipeline(transaction=False) as pipe:
+            for sku in skus:
+                pipe.hget(self._keys(sku).payments, payment_ref)
+            numbers = await pipe.execute()
+        named = [f"{sku}~{number}" for sku, number in zip(skus, numbers, strict=True) if number]
+        return [order for number in named if (order := await self.numbered(number)) is not None]
+
+    @override
     async def journal(
         self, sku: str, *, after: str | None = None, until: str | None = None, limit: int = 100
     ) -> list[Event]:

@@ -1,6 +1,6 @@
 // The catalogue: what the shop sells, each with the way to its own page.
 
-import { number, part, write } from "./page.js";
+import { money, number, part, write } from "./page.js";
 import { behind } from "./press.js";
 import { texts } from "./texts.js";
 
@@ -8,7 +8,7 @@ const EVERY_MS = 5_000;
 const PATIENCE_MS = 10_000;
 
 const told = JSON.parse(document.querySelector("meta[name=item]").content);
-const states = new Map(); // by sku: the element that says how many are left
+const states = new Map(); // by sku: the elements that say what it costs, and how many are left
 
 /** The item's own page; a buyer's name in the address is kept. */
 function addressOf(sku) {
@@ -17,7 +17,7 @@ function addressOf(sku) {
   return `/?${query}${behind()}`;
 }
 
-function card([sku, { name, price, picture }]) {
+function card([sku, { name, picture }]) {
   const made = document.createElement("li");
   const link = document.createElement("a");
   link.className = "card";
@@ -31,9 +31,8 @@ function card([sku, { name, price, picture }]) {
   }
   const [title, cost, state] = ["strong", "span", "span"].map((tag) => document.createElement(tag));
   title.textContent = name[texts.words];
-  cost.textContent = price ?? "";
   state.className = "quiet";
-  states.set(sku, state);
+  states.set(sku, { cost, state });
   const words = document.createElement("span");
   words.className = "words";
   words.append(title, cost, state);
@@ -52,8 +51,12 @@ function stateOf({ stock, held, starts_at, ends_at, paused, now }) {
 async function look(sku) {
   try {
     const answer = await fetch(`/stock?sku=${encodeURIComponent(sku)}`, { signal: AbortSignal.timeout(PATIENCE_MS) });
-    if (answer.ok) states.get(sku).textContent = stateOf(await answer.json());
-    else if (answer.status === 404) states.get(sku).textContent = texts.comesLater;
+    const { cost, state } = states.get(sku);
+    if (answer.status === 404) state.textContent = texts.comesLater;
+    if (!answer.ok) return;
+    const level = await answer.json();
+    state.textContent = stateOf(level);
+    cost.textContent = level.price === null ? "" : money(level.price, level.currency);
   } catch {
     // it stays as it was
   }

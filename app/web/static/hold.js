@@ -1,43 +1,63 @@
 // A hold: units that are this buyer's until they are paid, or the time to pay is over. The service says which.
 
 import { browser } from "./keep.js";
+import { knownBuyer } from "./press.js";
 
 const PATIENCE_MS = 15_000;
 const LOOK_MS = 10_000; // while nothing is expected
 const PAYING_MS = 2_000; // while a payment is, or an end
+const AWAITED_S = 180; // a payment may still be on its way for so long after the end
+const LATE_MS = 30_000; // while one may come all the same
 const OLD_S = 3_600; // a hold that ended so long ago is no news
 
-/** How a hold stands for its buyer at a moment of the service's clock: "none", "held", "paying", "late", "paid", ... */
+/**
+ * How a hold stands for its buyer at a moment of the service's clock: "none", "held", "paying", "late", "paid", ...
+ *
+ * After a buyer went to pay, nobody here knows what was charged: a hold that has run out is "awaited" for some minutes, and then "unpaid".
+ */
 export function kindOf(view, now) {
   if (!view || view.state === "gone") return "none";
   const { state, extended, pay_by, amount_mismatch, refunds_due = [] } = view;
   if (state === "held") return now >= pay_by ? "late" : amount_mismatch ? "mismatch" : extended ? "paying" : "held";
   if (state === "confirmed") return refunds_due.length > 0 ? "paid_twice" : "paid";
-  return refunds_due.length > 0 ? "refund_due" : state;
+  if (refunds_due.length > 0) return "refund_due";
+  return state === "expired" && extended ? (now < pay_by + AWAITED_S ? "awaited" : "unpaid") : state;
 }
 
-/** The hold of an item that this browser keeps, for all its tabs; `onChange` is called when something new is known. */
-export function holdOf(sku, clock, onChange) {
-  const name = `hold.${sku}`;
+/** The pause before the next look at a hold, in milliseconds; null: there is nothing more to learn. */
+export function pauseOf(view, now) {
+  if (view === null) return PAYING_MS;
+  const { state, extended, pay_by } = view;
+  const left = pay_by - now;
+  if (state === "held") return extended || left <= 0 ? PAYING_MS : Math.min(LOOK_MS, 1_000 * left);
+  if (!["expired", "cancelled"].includes(state) || !extended || left < -OLD_S) return null;
+  return left < -AWAITED_S ? LATE_MS : state === "expired" ? PAYING_MS : LOOK_MS;
+}
+
+/**
+ * The hold of an item that this browser keeps for the buyer who is here, for all its tabs; another buyer may have used it, too.
+ *
+ * `onChange` is called when something new is known, and `onPaid` with each order that is paid, however long ago.
+ */
+export function holdOf(sku, clock, { onChange, onPaid }) {
+  const name = () => `hold.${sku}.${knownBuyer() ?? ""}`;
   let view = null;
   let timer;
 
-  const id = () => browser.get(name)?.id ?? null;
+  const id = () => browser.get(name())?.id ?? null;
+  const now = () => clock.now ?? view?.now;
 
   function hear(said) {
     view = said;
-    if (view.state !== browser.get(name).state) browser.set(name, { id: id(), state: view.state }); // tells other tabs
+    if (view.state !== browser.get(name())?.state) browser.set(name(), { id: id(), state: view.state }); // tells other tabs
     schedule();
     onChange();
   }
 
   function schedule() {
     clearTimeout(timer);
-    if (view?.state === "gone" || (view !== null && !view.extended && view.state !== "held") || id() === null) return;
-    if (view !== null && ["confirmed", "refunded"].includes(view.state)) return;
-    const left = view?.state === "held" ? 1_000 * (view.pay_by - (clock.now ?? view.now)) : 0;
-    const pause = view === null || view.extended || left <= 0 ? PAYING_MS : Math.min(LOOK_MS, left);
-    timer = setTimeout(() => (document.hidden ? schedule() : ask()), pause * (1 + Math.random() / 8));
+    const pause = id() === null ? null : pauseOf(view, now());
+    if (pause !== null) timer = setTimeout(() => (document.hidden ? schedule() : ask()), pause * (1 + Math.random() / 8));
   }
 
   /** Look, or "extend" or "cancel". Resolves with the answer, or with null: none came. */
@@ -57,7 +77,8 @@ export function holdOf(sku, clock, onChange) {
       if (!answer.ok && !lost) return null;
       if (mine !== id()) return null; // another tab has a newer one
       if (answer.ok) clock.hear(said.now, sent, performance.now());
-      const ended = said.state !== "held" && said.pay_by < said.now - OLD_S;
+      if (said.state === "confirmed") onPaid(mine);
+      const ended = said.state !== "held" && !said.refunds_due?.length && said.pay_by < said.now - OLD_S;
       hear(lost || (view === null && ended) ? { state: "gone" } : said);
       return said;
     } catch {
@@ -67,7 +88,7 @@ export function holdOf(sku, clock, onChange) {
     }
   }
 
-  addEventListener("storage", ({ key }) => key === `seckill.${name}` && ask());
+  addEventListener("storage", ({ key }) => key === `seckill.${name()}` && ask());
   addEventListener("pageshow", ({ persisted }) => persisted && ask()); // back from the provider's page
   document.addEventListener("visibilitychange", () => document.hidden || ask());
 
@@ -78,12 +99,12 @@ export function holdOf(sku, clock, onChange) {
       return view;
     },
     get kind() {
-      if (view === null && browser.get(name)?.state === "held") return "asking";
-      return kindOf(view, clock.now ?? view?.now);
+      if (view === null && browser.get(name())?.state === "held") return "asking";
+      return kindOf(view, now());
     },
     /** A new one, as the service has answered. */
     keep(said) {
-      browser.set(name, { id: said.id, state: said.state });
+      browser.set(name(), { id: said.id, state: said.state });
       hear(said);
     },
   };

@@ -5,14 +5,16 @@ import { texts } from "./ledger_texts.js";
 import { texts as room } from "./control_texts.js";
 import { make, part, write } from "./dom.js";
 import { number } from "./figure.js";
+import { written } from "./money.js";
 import { furnish, wireRoom } from "./room.js";
 import { command, leave, toTheDoor } from "./session.js";
 
 const PAGE = 50;
 const PATIENCE_MS = 20_000;
+const AMOUNTS = ["price", "amount", "expected"]; // facts of events
 const FIELDS = ["state", "number", "buyer", "ref"];
 const query = new URLSearchParams(location.search);
-const sku = query.get("sku") || "default";
+const sku = query.get("sku") ?? ""; // all items without
 const clock = new Intl.DateTimeFormat(texts.locale, { dateStyle: "short", timeStyle: "medium" });
 const moment = (at) => clock.format(at * 1_000);
 
@@ -24,19 +26,14 @@ let opened = null; // the number of the order whose life is shown
 /** An order's number: its id without the secret. */
 const numberOf = (id) => id.slice(0, id.lastIndexOf("~"));
 
-function money({ to_pay: minor, currency }) {
-  if (minor === null) return "";
-  if (!currency) return number(minor);
-  const format = new Intl.NumberFormat(texts.locale, { style: "currency", currency });
-  return format.format(minor / 10 ** format.resolvedOptions().maximumFractionDigits);
-}
+const money = ({ to_pay: minor, currency }) => (minor === null ? "" : written(minor, currency, texts.locale));
 
 /** What is looked for, as the parameters of a request. */
 function wanted(fields = FIELDS) {
-  const found = new URLSearchParams({ sku });
+  const found = new URLSearchParams(sku && { sku });
   for (const name of fields) {
     const value = part(name).value.trim();
-    if (value) found.set(name, name === "number" && !value.includes("~") ? `${sku}~${value}` : value);
+    if (value) found.set(name, name === "number" && !value.includes("~") ? `${sku || "default"}~${value}` : value);
   }
   if (found.get("number")) found.set("sku", found.get("number").split("~")[0]);
   return found;
@@ -55,7 +52,7 @@ async function read(path) {
 
 function row(order) {
   const id = numberOf(order.id);
-  const open = make("button", "open", id.slice(id.indexOf("~") + 1));
+  const open = make("button", "open", sku ? id.slice(id.indexOf("~") + 1) : id);
   open.type = "button";
   open.setAttribute("aria-label", texts.order(id));
   const head = make("th", "", open);
@@ -119,10 +116,13 @@ function begin() {
 
 // -- the life of an order ----------------------------------------------------------------------------------------------
 
-function step({ kind, at, token, batch, facts }) {
+function step({ kind, at, token, batch, facts }, currency) {
   const time = make("time", "", moment(at));
   time.dateTime = new Date(at * 1_000).toISOString();
-  const said = Object.entries(facts).map(([name, value]) => `${name} ${Array.isArray(value) ? value.join(" ") : value}`);
+  const said = Object.entries(facts).map(([name, value]) => {
+    if (AMOUNTS.includes(name) && Number.isInteger(value)) return `${name} ${written(value, currency, texts.locale)}`;
+    return `${name} ${Array.isArray(value) ? value.join(" ") : value}`;
+  });
   const made = make("li", "", time, make("strong", "", texts.kinds[kind] ?? kind));
   if (said.length > 0) made.append(make("span", "", said.join(room.comma)));
   made.append(make("span", "small", texts.written(token, batch)));
@@ -154,7 +154,7 @@ async function show(id, focus = true) {
   write(part("done"), "");
   write(part("life-title"), `${texts.order(id)} · ${texts.states[order.state]}`);
   part("facts").replaceChildren(...factsOf(order));
-  part("steps").replaceChildren(...steps.map(step));
+  part("steps").replaceChildren(...steps.map((one) => step(one, order.currency)));
   part("actions").replaceChildren(...actions(order));
   part("life").hidden = false;
   mark();

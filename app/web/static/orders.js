@@ -62,7 +62,7 @@ export function ordersOf(sku, onChange) {
   let checking = false;
   let wanted = false; // a check of all of them, asked for meanwhile
 
-  /** `{ order, at, seen, gone, by }`: its number, when it was made, when it was last asked about, and its buyer. */
+  /** `{ order, at, seen, gone, state, by }`: its number, when it was made, when it was last asked about and how it stood, and its buyer. */
   const all = () => browser.get(name) ?? [];
 
   function write(orders) {
@@ -70,9 +70,9 @@ export function ordersOf(sku, onChange) {
     onChange();
   }
 
-  function add(order, by) {
+  function add(order, by, state = null) {
     const at = all().find((one) => one.order === order)?.at ?? Date.now();
-    write([{ order, at, seen: Date.now(), gone: false, by }, ...all().filter((one) => one.order !== order)]);
+    write([{ order, at, seen: Date.now(), gone: false, state, by }, ...all().filter((one) => one.order !== order)]);
   }
 
   /** Ask the service about the orders that nothing was heard of lately, or about all. */
@@ -87,7 +87,7 @@ export function ordersOf(sku, onChange) {
         setTimeout(() => check(each), AGAIN_MS);
         break;
       }
-      const now = { gone: found.gone === true, seen: Date.now() };
+      const now = { gone: found.gone === true, seen: Date.now(), state: found.state ?? null };
       write(all().map((one) => (one.order === order ? { ...one, ...now } : one)));
     }
     checking = false;

@@ -1,5 +1,6 @@
 // How the shop and an order's page write into the document, and how both describe the item.
 
+import { written } from "./money.js";
 import { texts } from "./texts.js";
 
 const COPIED_MS = 2_000;
@@ -22,18 +23,11 @@ export const moment = new Intl.DateTimeFormat(texts.locale, {
 // The service's description of the item came with the page.
 const told = JSON.parse(document.querySelector("meta[name=item]").content);
 
-/** The price of a unit, as the catalogue writes it; null if it doesn't. */
-export const price = told.price ?? null;
-
 /** Where the shop sends a buyer to pay; empty if it sells at once. */
 export const payAt = document.querySelector("meta[name=pay]")?.content ?? "";
 
 /** An amount in the minor unit of its currency, as people write it. */
-export function money(amount, currency) {
-  if (!currency) return number.format(amount);
-  const writer = new Intl.NumberFormat(texts.locale, { style: "currency", currency, currencyDisplay: "narrowSymbol" });
-  return writer.format(amount / 10 ** writer.resolvedOptions().maximumFractionDigits);
-}
+export const money = (amount, currency) => written(amount, currency, texts.locale);
 
 /** The item's name; one that is not in the catalogue is called by its sku. */
 export function nameOf(sku) {

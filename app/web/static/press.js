@@ -6,6 +6,7 @@ const TRIES = 5;
 const FIRST_PAUSE_MS = 1_000; // doubled from try to try
 const PATIENCE_MS = 15_000; // for one answer, and for the longest pause
 const FRESH_MS = 120_000;
+const KEY_REUSED = "urn:seckill:key-reused"; // this press can never have an answer
 const TOKEN = /^[\w-]+\.[\w-]+\.[\w-]*$/; // in a header no log of a proxy shows it
 
 // crypto.randomUUID is there on HTTPS only.
@@ -43,8 +44,15 @@ function buyer() {
 }
 
 /** The buyer's name as the service knows it: the one that is in the token. */
-export function buyerName() {
-  const said = buyer();
+export const buyerName = () => nameIn(buyer());
+
+/** The same; null for a guest who has no name yet, and is not given one. */
+export function knownBuyer() {
+  const known = given() ?? browser.get("buyer");
+  return known === null ? null : nameIn(known);
+}
+
+function nameIn(said) {
   try {
     const claims = said.split(".")[1].replaceAll("-", "+").replaceAll("_", "/");
     return JSON.parse(atob(claims)).sub ?? said;
@@ -56,7 +64,7 @@ export function buyerName() {
 /** The press that has no answer yet: "fresh", "old" (nobody waits for it any more), or null. */
 export function unanswered(sku) {
   const press = tab.get(`press.${sku}`);
-  if (press === null) return null;
+  if (press === null || press.by !== knownBuyer()) return null; // or it is another buyer's
   return Date.now() - press.at < FRESH_MS ? "fresh" : "old";
 }
 
@@ -64,27 +72,30 @@ export function unanswered(sku) {
  * Buy one unit, or hold one. A press that has no answer yet is sent again, with its key; so is this one, a few times.
  *
  * Resolves with the service's answer: `{ outcome, order, replayed }`, or that of a hold, or `{ problem }` with its type and status; or
- * with the outcome "too_often" (nothing was bought) or "unknown". `onRetry` is called before each further try, with its
+ * with the outcome "too_often" (nothing was bought) or "unknown": then an earlier try may have counted, and the press keeps its key,
+ * also if this one was refused for a `problem`. `onRetry` is called before each further try, with its
  * number and that of the last, and whether the last one was refused because of too many.
  */
 export async function press(sku, onRetry, holding = false) {
   const name = `press.${sku}`;
-  const before = tab.get(name);
+  const by = buyerName();
+  const before = unanswered(sku) === null ? null : tab.get(name);
   const key = before?.key ?? random(16);
   const holds = before?.holds ?? holding; // the same press means the same
-  let refused = before === null; // each time, unheard
-  tab.set(name, { key, at: Date.now(), holds });
+  let unheard = before !== null; // a try may have counted, although its answer did not come
+  tab.set(name, { key, at: Date.now(), holds, by });
   for (let attempt = 1; ; attempt += 1) {
     const { answer, pauseMs, tooOften } = await send(sku, key, holds);
     if (answer) {
+      if (unheard && answer.problem && answer.problem.type !== KEY_REUSED) return { outcome: "unknown", ...answer };
       tab.remove(name);
       return answer;
     }
-    refused &&= tooOften;
+    unheard ||= !tooOften;
     const wait = Math.max(pauseMs, FIRST_PAUSE_MS * 2 ** (attempt - 1)) * (1 + Math.random() / 4);
     if (attempt === TRIES || wait > PATIENCE_MS) {
-      if (refused) tab.remove(name);
-      return { outcome: refused ? "too_often" : "unknown" };
+      if (!unheard) tab.remove(name);
+      return { outcome: unheard ? "unknown" : "too_often" };
     }
     onRetry(attempt + 1, TRIES, tooOften);
     await new Promise((resolve) => setTimeout(resolve, wait));

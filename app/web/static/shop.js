@@ -3,14 +3,15 @@
 import { holdOf } from "./hold.js";
 import { follow } from "./level.js";
 import { addressOf, ordersOf, shorten } from "./orders.js";
-import { copyButton, moment, money, nameOf, number, part, payAt, price as listPrice, showPicture, write } from "./page.js";
-import { buyerName, press, unanswered } from "./press.js";
+import { copyButton, moment, money, nameOf, number, part, payAt, showPicture, write } from "./page.js";
+import { buyerName, knownBuyer, press, unanswered } from "./press.js";
 import { countdown, phaseOf, wordsOf } from "./sale.js";
 import { texts } from "./texts.js";
 
 const REST_MS = 1_000; // after an outcome, before a press can be the next one
 const KNOWN_PHASES = ["before", "open", "sold_out", "all_held", "ended", "paused"];
 const TO_PAY = ["held", "paying", "mismatch", "late"]; // a hold's kinds while it is one
+const NOT_BOUGHT = ["expired", "cancelled"]; // how an order stands that was held, and is none
 const OVER = ["not_started", "sold_out", "limit_reached", "paused"]; // outdated when the button opens again
 
 const sku = new URLSearchParams(location.search).get("sku") ?? "default";
@@ -22,9 +23,10 @@ let phase = null;
 let connection = null;
 let spoken = null; // the order that is shown below the button
 let listed = null; // the orders that are shown
-let price = listPrice;
+let price = null; // of a unit, as people write it
 let standing = "none"; // how the hold stood
 let pressed = false;
+let leaving = false; // for the provider's page
 let resting = false;
 let selling = false; // to this buyer
 let fullAt = null; // the limit that this buyer has reached, as the service said
@@ -48,7 +50,7 @@ function show() {
 
 function showLevel() {
   const total = level === null ? null : (level.initial ?? level.stock + level.held + level.lucky);
-  price = (level?.price ?? null) === null ? listPrice : money(level.price, level.currency);
+  price = (level?.price ?? null) === null ? null : money(level.price, level.currency);
   const nothing = missing && unanswered(sku) === null;
   part("sale").hidden = nothing;
   part("absent").hidden = !nothing;
@@ -69,10 +71,9 @@ function showHold() {
   const was = standing;
   standing = document.body.dataset.hold = kind;
   if (kind === was) return;
-  if (kind === "paid" || kind === "paid_twice") orders.add(view.id, buyerName());
   if (kind === "late") hold.ask(); // what is on this page is not the end: the service says that
   if (!Object.hasOwn(texts.holds, kind)) tell("none", [""]);
-  else tell(kind, texts.holds[kind], ["paid", "paid_twice", "refund_due"].includes(kind) ? view.id : undefined);
+  else tell(kind, texts.holds[kind], ["paid", "paid_twice", "refund_due", "unpaid"].includes(kind) ? view.id : undefined);
 }
 
 function showHours() {
@@ -89,12 +90,13 @@ function showHours() {
 }
 
 /** This buyer's orders, as far as this browser knows; another buyer may have used it, too. */
-function own() {
-  const kept = orders.all();
-  if (kept.length === 0) return []; // without a purchase nobody needs a name
-  const name = buyerName();
-  return kept.filter(({ gone, by = name }) => !gone && by === name);
+function kept() {
+  const name = knownBuyer();
+  return orders.all().filter(({ by = name, state }) => by === name && !NOT_BOUGHT.includes(state));
 }
+
+/** Those that count for the limit. */
+const own = () => kept().filter(({ gone, state }) => !gone && state !== "refunded");
 
 /** Whether this buyer has had all that one may have. */
 function isFull() {
@@ -107,14 +109,15 @@ function showButton() {
   const lost = unanswered(sku) !== null;
   const before = selling;
   const held = TO_PAY.includes(standing);
-  selling = phase === "open" && !isFull();
-  part("buy").setAttribute("aria-disabled", String(pressed || resting || standing === "asking" || !(held ? standing !== "late" : selling || lost)));
+  selling = phase === "open" && !isFull() && !elsewhere();
+  const waits = pressed || resting || standing === "asking" || (standing === "awaited" && !lost);
+  part("buy").setAttribute("aria-disabled", String(waits || !(held ? standing !== "late" : selling || lost)));
   part("buy").classList.toggle("again", !pressed && !lost && !held && own().length > 0);
   write("buy", buttonText(lost));
   part("cancel").hidden = !held;
   part("cancel").setAttribute("aria-disabled", String(pressed));
   if (selling && !before && OVER.includes(part("outcome").dataset.kind)) tell("none", [""]);
-  if (part("outcome").dataset.kind === "none") write("detail", selling ? (holding() ? texts.hintHold : texts.hint) : "");
+  if (part("outcome").dataset.kind === "none") write("detail", elsewhere() ? texts.hintElsewhere : selling ? (holding() ? texts.hintHold : texts.hint) : "");
 }
 
 /** The button's words: what a press would do now, or why there is none. */
@@ -122,7 +125,7 @@ function buttonText(lost) {
   const { buttons } = texts;
   if (pressed) return buttons.pressed;
   if (lost) return buttons.unanswered;
-  if (standing === "asking") return buttons.unknown;
+  if (standing === "asking" || standing === "awaited") return buttons.unknown;
   if (TO_PAY.includes(standing)) return standing === "late" ? buttons.late : buttons.pay(toPay());
   if (phase === "before") {
     const [start, now] = [level.starts_at, shelf.clock.now].map((seconds) => new Date(seconds * 1_000));
@@ -130,8 +133,9 @@ function buttonText(lost) {
     return buttons.before((today ? hour : moment).format(start), today);
   }
   if (phase !== "open") return buttons[phase] ?? "";
+  if (elsewhere()) return buttons.elsewhere;
   if (isFull()) return buttons.full(number.format(level.limit_per_buyer));
-  if (standing === "expired") return buttons.again;
+  if (standing === "expired" || standing === "unpaid") return buttons.again;
   return own().length > 0 ? buttons.more(price) : buttons.open(price);
 }
 
@@ -146,7 +150,7 @@ function tell(kind, [headline, detail = ""], order) {
 
 // -- orders -----------------------------------------------------------------------------------------------------------
 
-const short = (order) => shorten(order, orders.all().map((one) => one.order));
+const short = (order) => shorten(order, kept().map((one) => one.order));
 
 function linkTo(order) {
   const link = document.createElement("a");
@@ -156,22 +160,22 @@ function linkTo(order) {
 }
 
 function showOrders() {
-  const kept = orders.all();
-  const now = JSON.stringify(kept.map(({ order, at, gone }) => [order, at, gone]));
+  const shown = kept();
+  const now = JSON.stringify(shown.map(({ order, at, gone, state }) => [order, at, gone, state]));
   if (now === listed) return; // a link that has the focus keeps it
   listed = now;
-  if (kept.some(({ order, gone }) => gone && order === spoken)) tell("none", [""]);
-  part("orders").hidden = kept.length === 0;
+  if (shown.some(({ order, gone }) => gone && order === spoken)) tell("none", [""]);
+  part("orders").hidden = shown.length === 0;
   part("orders-list").replaceChildren(
-    ...kept.map(({ order, at, gone }) => {
+    ...shown.map(({ order, at, gone, state }) => {
       const row = document.createElement("li");
       const when = document.createElement("time");
       when.dateTime = new Date(at).toISOString();
       when.textContent = moment.format(at);
       row.append(linkTo(order), when);
-      if (gone) {
+      if (gone || state === "refunded") {
         const mark = document.createElement("p");
-        mark.textContent = texts.gone;
+        mark.textContent = gone ? texts.gone : texts.holds.refunded[0];
         row.append(mark);
       }
       return row;
@@ -182,7 +186,10 @@ function showOrders() {
 // -- the button -------------------------------------------------------------------------------------------------------
 
 /** Whether a press holds a unit that is paid then: the item has a price, and there is a page where to pay it. */
-const holding = () => payAt !== "" && (level?.price ?? null) !== null;
+const holding = () => payAt !== "" && price !== null;
+
+/** Whether a press can't get this item: it has a price, and only the shop that has this page in front of it takes money. */
+const elsewhere = () => payAt === "" && price !== null;
 
 function toPay() {
   const { to_pay: amount = null, currency } = hold.view;
@@ -200,7 +207,7 @@ async function pay() {
     const address = new URL(payAt);
     address.searchParams.set("hold", said.id);
     address.searchParams.set("back", location.origin + location.pathname + location.search);
-    pressed = true;
+    pressed = leaving = true;
     location.assign(address);
   }
   show();
@@ -221,12 +228,15 @@ async function buy() {
   const { outcome, order, replayed, problem, ...held } = await press(sku, (...tries) => tell("waiting", texts.retrying(...tries)), holding());
   pressed = false;
   if (outcome === "held") {
+    const last = hold.view;
+    if (last?.extended && last.id !== held.id) orders.add(last.id, buyerName(), last.state); // its payment may still come
     standing = "none";
     hold.keep({ outcome, ...held });
   }
   if (order) orders.add(order, buyerName());
   if (outcome === "limit_reached") fullAt = level?.limit_per_buyer ?? null;
-  if (problem) tell("problem", [...texts.outcomes.problem, wordsOf(problem)]);
+  if (problem && outcome === "unknown") tell("unknown", [texts.outcomes.unknown[0], texts.unheard[problem.type] ?? texts.unheard.other]);
+  else if (problem) tell("problem", [...texts.outcomes.problem, wordsOf(problem)]);
   else if (outcome !== "held") tell(outcome, texts.outcomes[outcome === "sold_out" && level?.held > 0 ? "all_held" : outcome === "sold" && replayed ? "replayed" : outcome], order);
   if (outcome === "not_started") shelf.clock.doubt();
   resting = true;
@@ -235,7 +245,7 @@ async function buy() {
     showButton();
   }, REST_MS);
   show();
-  if (!shelf.isLive() || outcome === "not_started") shelf.look();
+  if (!shelf.isLive() || ["not_started", "hold_required"].includes(outcome)) shelf.look();
 }
 
 part("buy").addEventListener("click", (event) => {
@@ -245,11 +255,13 @@ part("buy").addEventListener("click", (event) => {
   else buy();
 });
 part("cancel").addEventListener("click", () => part("cancel").getAttribute("aria-disabled") === "false" && giveBack());
-addEventListener("pageshow", ({ persisted }) => {
-  if (!persisted) return;
-  pressed = false; // back from the provider's page
+function comeBack() {
+  if (!leaving) return;
+  pressed = leaving = false; // from the provider's page, or from an app that has opened instead
   show();
-});
+}
+addEventListener("pageshow", comeBack);
+document.addEventListener("visibilitychange", () => document.hidden || comeBack());
 part("buy").addEventListener("keydown", (event) => {
   if (event.repeat) event.preventDefault(); // a key that is held down presses once
 });
@@ -295,7 +307,10 @@ const shelf = follow(sku, {
     if (!pressed && unanswered(sku) === "fresh") buy(); // it is still waited for
   },
 });
-const hold = holdOf(sku, shelf.clock, show);
+const hold = holdOf(sku, shelf.clock, {
+  onChange: show,
+  onPaid: (order) => own().some((one) => one.order === order) || orders.add(order, buyerName()),
+});
 write("cancel", texts.buttons.cancel);
 tell("none", [""]);
 show();

@@ -42,6 +42,7 @@ const english = {
     all_held: "All units are held",
     ended: "Ended",
     paused: "Paused",
+    elsewhere: "Sold in the shop",
     pressed: "One moment …",
     unanswered: "Ask again (the last answer was lost)",
   },
@@ -59,6 +60,7 @@ const english = {
   },
   hint: "One press buys one unit. A double click counts once.",
   hintHold: "One press holds one unit for you. Then you pay.",
+  hintElsewhere: "This item is held and paid in the shop, not on this page.",
   holds: {
     held: ["It's held for you", "It is yours once you have paid. Until the time is over nobody else can have it."],
     paying: ["Waiting for your payment", "This page notices it by itself. You may go back to the payment and try another card."],
@@ -66,10 +68,12 @@ const english = {
     paid: ["Paid. It's yours!", "Your order number:"],
     mismatch: ["That was not the price", "A payment of another amount has come. The shop looks into it; until the time is over you can pay the price."],
     paid_twice: ["Paid. It's yours!", "You paid more than once: what was too much is given back. Your order number:"],
-    refund_due: ["Your money comes back", "The payment came when the unit was gone. It is given back. The number, if you ask us:"],
+    refund_due: ["Your money comes back", "The payment could not be used, and is given back. The number, if you ask us:"],
     refunded: ["Your money was given back", "This order is over."],
-    expired: ["The time to pay has run out", "The unit was given back, and nothing was charged. If there are units, try again."],
-    cancelled: ["Given back", "Nothing was charged."],
+    expired: ["The time to pay has run out", "The unit was given back. If there are units, try again."],
+    awaited: ["The time to pay has run out", "If you have paid, don't pay again: this page waits for your payment, and says what becomes of it."],
+    unpaid: ["No payment has come", "The unit was given back. If you have paid all the same, ask the shop before you pay again. The number:"],
+    cancelled: ["Given back", "Should a payment still come, it is given back, too."],
   },
   outcomes: {
     all_held: ["All units are held", "Somebody was faster. Some may come back: then the button opens again."],
@@ -83,6 +87,7 @@ const english = {
     ended: ["Too late", "The sale has ended. Nothing was bought."],
     unknown: ["We don't know yet", "Nobody answered. Press again to ask: it still counts once."],
     too_often: ["Too many tries", "Nothing was bought. Wait a while before you press again."],
+    hold_required: ["It has a price now", "Nothing was bought."],
     problem: ["That did not work"],
   },
   problems: {
@@ -96,6 +101,11 @@ const english = {
     "invalid-request": "This page and the service don't understand each other. Reload the page and press again.",
   },
   problem: (status) => `The service refused it (${status}). Reload the page and press again.`,
+  unheard: {
+    "urn:seckill:buyer-not-signed":
+      "An earlier try may have counted. The shop that sent you here must say who you are: go back there, come again, and ask. It still counts once.",
+    other: "An earlier try may have counted, and this one was refused. Ask again in a while: it still counts once.",
+  },
   retrying: (attempt, tries, tooOften) => [
     tooOften ? "Too many tries at the moment" : "No answer yet",
     `Sending the same press again, ${attempt} of ${tries}. It counts once.`,
@@ -162,6 +172,7 @@ const chinese = {
     all_held: "已全部被预留",
     ended: "已结束",
     paused: "已暂停",
+    elsewhere: "请在商城购买",
     pressed: "请稍候……",
     unanswered: "再问一次（上次没有收到答复）",
   },
@@ -179,6 +190,7 @@ const chinese = {
   },
   hint: "按一次买一件，双击也只算一次。",
   hintHold: "按一次为您预留一件，随后付款。",
+  hintElsewhere: "这件商品在商城预留并付款，不在本页购买。",
   holds: {
     held: ["已为您预留", "付款后即归您所有。时间到之前，别人买不到这一件。"],
     paying: ["等待付款结果", "付款成功后本页会自动显示。您也可以回到付款页换一张卡。"],
@@ -186,10 +198,12 @@ const chinese = {
     paid: ["付款成功，归您了！", "您的订单号："],
     mismatch: ["付款金额与价格不符", "收到的金额与价格不一致，商家会处理。付款时间结束前，您仍可按原价付款。"],
     paid_twice: ["付款成功，归您了！", "您多付了一次，多付的款项将退还。您的订单号："],
-    refund_due: ["款项将退还给您", "付款到达时已经无货，款项将原路退还。如需咨询，请提供此号码："],
+    refund_due: ["款项将退还给您", "这笔付款无法使用，将原路退还。如需咨询，请提供此号码："],
     refunded: ["款项已退还", "这张订单已结束。"],
-    expired: ["付款超时", "这一件已退回，没有扣款。如还有货，请再试一次。"],
-    cancelled: ["已退回", "没有扣款。"],
+    expired: ["付款超时", "这一件已退回。如还有货，请再试一次。"],
+    awaited: ["付款超时", "如果您已经付款，请不要再付：本页正在等待您的付款，并会显示结果。"],
+    unpaid: ["没有收到付款", "这一件已退回。如果您确实付过款，再次付款前请先咨询商家。订单号："],
+    cancelled: ["已退回", "如果之后仍有付款到达，也会退还。"],
   },
   outcomes: {
     all_held: ["已全部被预留", "有人比您快了一步。如有退回，按钮会再次开放。"],
@@ -203,6 +217,7 @@ const chinese = {
     ended: ["来晚了", "活动已结束，没有购买任何商品。"],
     unknown: ["暂时还不知道结果", "没有收到答复。请再按一次询问结果，仍然只算一次。"],
     too_often: ["尝试次数过多", "没有购买任何商品。请稍等片刻再按。"],
+    hold_required: ["现在有价格了", "没有购买任何商品。"],
     problem: ["没有成功"],
   },
   problems: {
@@ -216,6 +231,10 @@ const chinese = {
     "invalid-request": "本页面与服务不一致。请刷新页面后再按一次。",
   },
   problem: (status) => `服务拒绝了请求（${status}）。请刷新页面后再按一次。`,
+  unheard: {
+    "urn:seckill:buyer-not-signed": "之前的一次可能已经算数。需要由带您来的商城说明您的身份：请回到那里重新进入，再问一次，仍然只算一次。",
+    other: "之前的一次可能已经算数，而这一次被拒绝了。请稍后再问一次，仍然只算一次。",
+  },
   retrying: (attempt, tries, tooOften) => [
     tooOften ? "当前尝试次数过多" : "还没有答复",
     `正在重发同一次请求（第 ${attempt} 次，共 ${tries} 次），只算一次。`,

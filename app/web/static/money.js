@@ -1,0 +1,18 @@
+// Amounts of money: whole numbers in the minor unit of their currency, written with its decimals.
+
+// How many decimals a currency has is ISO 4217's to say, and not how the browser usually shows it: forints are shown
+// without any, and have two. Those that don't have two, as in app/money.py:
+const DECIMALS = {
+  ...Object.fromEntries("BIF CLP DJF GNF ISK JPY KMF KRW PYG RWF UGX UYI VND VUV XAF XOF XPF".split(" ").map((one) => [one, 0])),
+  ...Object.fromEntries("BHD IQD JOD KWD LYD OMN TND".split(" ").map((one) => [one, 3])),
+  ...Object.fromEntries("CLF UYW".split(" ").map((one) => [one, 4])),
+};
+
+/** An amount as people write it. One without a currency was set by an earlier release: nobody knows its unit. */
+export function written(amount, currency, locale) {
+  if (!currency) return String(amount);
+  const digits = DECIMALS[currency] ?? 2;
+  const style = { style: "currency", currency, currencyDisplay: "narrowSymbol" };
+  const writer = new Intl.NumberFormat(locale, { ...style, minimumFractionDigits: digits, maximumFractionDigits: digits });
+  return writer.format(amount / 10 ** digits);
+}
