@@ -13,7 +13,6 @@ from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
-from app.errors import Overloaded
 from app.web import auth, dashboard, health, holds, operator_routes, pages, payments, problems, purchase, stock
 from app.web.admission import Admission
 from app.web.body_limit import Bodies, has_body, with_body
@@ -95,9 +94,6 @@ class Application(FastAPI):
             receive = await self._with_body(scope, receive)
         except HTTPException as error:
             await _http(error)(scope, receive, send)
-            return
-        except Overloaded as error:
-            await problems.of(error, method, "a body")(scope, receive, send)
             return
         if path == health.ALIVE:
             await self._probes(scope, receive, send)

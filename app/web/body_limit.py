@@ -4,20 +4,25 @@ Valid bodies are small. A request takes no place among the readers while its bod
 """
 
 import asyncio
+import contextlib
+from collections import deque
 from collections.abc import Mapping
 from typing import Final
 
 from starlette.exceptions import HTTPException
 from starlette.types import Message, Receive, Scope
 
-from app.errors import Overloaded
-
 BODY_MAX_BYTES: Final = 65_536
 _STRANGERS_MAX: Final = 100  # bodies at once of clients without rights, such as a login's
 
 
 class Bodies:
-    """Reads bodies of at most `bytes_max` within `timeout_s` seconds. It lives on one event loop."""
+    """Reads bodies of at most `bytes_max` within `timeout_s` seconds. It lives on one event loop.
+
+    At most `strangers_max` of clients without rights are read at once. If there are more, the one that has taken the
+    longest gives up its place: a body that is sent in one go takes milliseconds, and no number of slow ones keeps it
+    out.
+    """
 
     def __init__(
         self, *, timeout_s: float, bytes_max: int = BODY_MAX_BYTES, strangers_max: int = _STRANGERS_MAX
@@ -25,40 +30,41 @@ class Bodies:
         self._timeout_s = timeout_s
         self._bytes_max = bytes_max
         self._strangers_max = strangers_max
-        self._strangers = 0
+        self._strangers: deque[asyncio.Timeout] = deque()  # the one that began first is the first
 
     async def read(self, receive: Receive, headers: Mapping[bytes, bytes], *, known: bool) -> Receive:
         """Read a request's body, and return the `receive` that gives it to the application.
 
-        `known`: the client has rights. Raises `HTTPException` 413 or 408, and `Overloaded` for too many strangers.
+        `known`: the client has rights. Raises `HTTPException` 413 or 408.
         """
-        if known:
-            return await self._read(receive, headers)
-        if self._strangers >= self._strangers_max:
-            raise Overloaded(f"{self._strangers_max} bodies are on their way already")
-        self._strangers += 1
-        try:
-            return await self._read(receive, headers)
-        finally:
-            self._strangers -= 1
-
-    async def _read(self, receive: Receive, headers: Mapping[bytes, bytes]) -> Receive:
         declared = headers.get(b"content-length", b"0")
         if declared.isdigit() and int(declared) > self._bytes_max:
             raise _too_large(self._bytes_max)
-        body, more = b"", True
         try:
-            async with asyncio.timeout(self._timeout_s):
-                while more:
-                    message = await receive()
-                    if message["type"] != "http.request":  # the client has gone
-                        return receive
-                    body += message.get("body", b"")
-                    more = message.get("more_body", False)
-                    if len(body) > self._bytes_max:
-                        raise _too_large(self._bytes_max)
+            async with asyncio.timeout(self._timeout_s) as until:
+                if known:
+                    return await self._read(receive)
+                if len(self._strangers) >= self._strangers_max and not (oldest := self._strangers.popleft()).expired():
+                    oldest.reschedule(0.0)  # a moment that is over
+                self._strangers.append(until)
+                try:
+                    return await self._read(receive)
+                finally:
+                    with contextlib.suppress(ValueError):  # it has given up its place
+                        self._strangers.remove(until)
         except TimeoutError:
             raise HTTPException(408, f"no whole body within {self._timeout_s:g} s", {"Connection": "close"}) from None
+
+    async def _read(self, receive: Receive) -> Receive:
+        body, more = b"", True
+        while more:
+            message = await receive()
+            if message["type"] != "http.request":  # the client has gone
+                return receive
+            body += message.get("body", b"")
+            more = message.get("more_body", False)
+            if len(body) > self._bytes_max:
+                raise _too_large(self._bytes_max)
         return with_body(body, receive)
 
 

@@ -1,5 +1,6 @@
 """Callbacks of payment providers: twice, late and out of order they have one result, and none is a 5xx."""
 
+import asyncio
 import base64
 import importlib.util
 import json
@@ -14,8 +15,8 @@ import pytest
 import standardwebhooks
 
 from lab.servers import EtcdMember, Valkey
-from tests.harness.shop import TOKEN, client
-from tests.harness.waiting import eventually_async
+from tests.harness.shop import TOKEN, Instance, client
+from tests.harness.waiting import WITHIN_S, eventually_async
 
 SECRET = "whsec_" + base64.b64encode(b"a provider's secret of 32 bytes.").decode()
 OPERATOR = {"Authorization": f"Bearer {TOKEN}"}
@@ -227,6 +228,27 @@ async def test_callbacks_that_say_nothing(http: httpx.AsyncClient) -> None:
     answer = await call_back(http, "succeeded", held, amount="much")
     assert (answer.status_code, answer.json()["errors"][0]["field"]) == (422, "amount")
     assert await outcome(http, "succeeded", held, amount=1) == "amount_mismatch"
+
+
+@pytest.mark.parametrize("path", ["/payments/webhook", "/control/login"])
+async def test_half_requests_keep_nobody_out(etcd: EtcdMember, valkey: Valkey, path: str) -> None:
+    """However many strangers send half a body and wait, one that is sent in one go is read; the slowest gives way."""
+    with Instance(etcd.endpoint, valkey.url, payments_secret=SECRET, request_timeout_ms=120_000) as instance:
+        half = f"POST {path} HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n{{".encode()
+        slow = [await asyncio.open_connection("127.0.0.1", instance.port) for _ in range(520)]
+        for _, writer in slow:
+            writer.write(half)
+            await writer.drain()
+        async with httpx.AsyncClient(base_url=instance.url, trust_env=False, timeout=60) as http:
+            for _ in range(3):
+                if path == "/payments/webhook":
+                    assert await outcome(http, "failed", "any") == "ignored"
+                else:
+                    assert (await http.post(path, data={"token": "wrong"})).status_code in (303, 401, 403)
+        first = await asyncio.wait_for(slow[0][0].readline(), WITHIN_S)
+        assert first == b"HTTP/1.1 408 Request Timeout\r\n"
+        for _, writer in slow:
+            writer.close()
 
 
 async def test_switched_off(etcd: EtcdMember, valkey: Valkey) -> None:
