@@ -40,6 +40,7 @@ _SKUS_AT_ONCE: Final = 100
 _REST: Final = 20  # times as long as it worked, while buyers wait here: as the auditor
 _IDLE_REST: Final = 2
 _REST_MAX_S: Final = 2.0
+_ALL_REST_MAX_S: Final = 5.0  # between looks at all items: new ones, and an operator's wish, are noticed in seconds
 _BUSY_PAUSE_S: Final = 0.4  # of each lane after an event while buyers wait: all lanes take 5 % of an instance
 _AGAIN_S: Final = 1.0
 _REFS_MAX: Final = 10_000
@@ -213,6 +214,7 @@ class _Office:
         self._feeds: dict[str, _Feed] = {}
         self._ready: asyncio.Queue[_Chain] = asyncio.Queue()
         self._looked_at_all = 0.0
+        self._rested_s = 0.0  # so far
         self._odd: dict[str, str] = {}  # items that could not be looked at, and why
         self._said: dict[str, dict[str, str]] = {}  # what can't be done, for which items, and why, as the log has it
         self._refs: OrderedDict[str, str | None] = OrderedDict()
@@ -264,8 +266,9 @@ class _Office:
                     await self._save()
 
     async def _rest(self, began: float) -> None:
-        worked_s = time.monotonic() - began
-        await asyncio.sleep(min(_REST_MAX_S, worked_s * (_REST if self._sender.busy() else _IDLE_REST)))
+        ended = time.monotonic()
+        await asyncio.sleep(min(_REST_MAX_S, (ended - began) * (_REST if self._sender.busy() else _IDLE_REST)))
+        self._rested_s += time.monotonic() - ended
 
     def _say(self, what: str, odd: dict[str, str]) -> None:
         """Warn of each item with which something can't be done, once for each reason, and say when it can be."""
@@ -279,9 +282,11 @@ class _Office:
 
     async def _read(self) -> None:
         if time.monotonic() > self._looked_at_all:
-            began = time.monotonic()
+            began, rested_s = time.monotonic(), self._rested_s
             await self._look_at_all()
-            self._looked_at_all = time.monotonic() + max(_ALL_EVERY_S, _REST * (time.monotonic() - began))
+            worked_s = time.monotonic() - began - (self._rested_s - rested_s)
+            rest_s = min(_ALL_REST_MAX_S, _REST * worked_s)
+            self._looked_at_all = time.monotonic() + max(_ALL_EVERY_S, rest_s)
         else:
             await self._look_at_ends(list(self._feeds))
         odd = self._odd.copy()
@@ -412,9 +417,15 @@ class _Office:
             except EXPECTED as error:  # the store, which was asked for a reference
                 _log.debug("sending events: %s", error)
                 self._again_later(chain)
-            except Exception:
+            except Exception as error:
                 _log.exception("unexpected error in sending events")
-                self._again_later(chain)
+                if self._is_current(chain):  # not at once again: it may be so each time
+                    self._put_off(chain, Result(0, f"unexpected {type(error).__name__}; the log has it"), probe=False)
+
+    def _is_current(self, chain: _Chain) -> bool:
+        """Return whether the events of its order are this chain's to send, and no later one's."""
+        feed = chain.feed
+        return self._feeds.get(feed.sku) is feed and feed.chains.get(chain.order) is chain
 
     def _again_later(self, chain: _Chain) -> None:
         asyncio.get_running_loop().call_later(_AGAIN_S, self._ready.put_nowait, chain)
@@ -424,7 +435,7 @@ class _Office:
         while chain.waiting:
             probe = await self._admitted()
             try:
-                if self._lost() or self._feeds.get(feed.sku) is not feed:
+                if self._lost() or not self._is_current(chain):
                     return
                 pending = chain.waiting[0]
                 result, asked = await self._try(pending.event)
@@ -432,7 +443,7 @@ class _Office:
                 if probe:
                     self._probing = False
                     self._moved.set()
-            if self._feeds.get(feed.sku) is not feed:
+            if not self._is_current(chain):
                 return  # a new sale has begun, or an operator wants this again
             if result.why:
                 if asked:
@@ -449,6 +460,13 @@ class _Office:
             feed.advance()
             if self._sender.busy():
                 await asyncio.sleep(_BUSY_PAUSE_S)
+        self._close(chain)
+
+    def _close(self, chain: _Chain) -> None:
+        """Note that nothing of a chain waits any more."""
+        if not self._is_current(chain):
+            return
+        feed, parked = chain.feed, chain.parked
         del feed.chains[chain.order]
         if parked is not None:
             parked.tries, parked.due = 0, time.time()
@@ -562,11 +580,10 @@ class _Office:
 
     async def _retry(self) -> None:
         """Have the parked orders whose time has come tried again."""
-        now = time.time()
         odd: dict[str, str] = {}
         for feed in list(self._feeds.values()):
             for parked in list(feed.state.parked.values()):
-                if not parked.is_due(now) or parked.order in feed.chains:
+                if not self._rests(feed, parked):  # it was delivered while others were read
                     continue
                 chain = _Chain(feed, parked.order, parked=parked)
                 with _apart(feed.sku, odd):
@@ -576,11 +593,17 @@ class _Office:
                         )
                         if page:
                             chain.waiting.append(_Pending(page[0], place, None))
-                        else:  # it was trimmed
+                        elif place in parked.places:  # it was trimmed
                             parked.places.remove(place)
-                    feed.chains[parked.order] = chain
-                    self._ready.put_nowait(chain)
+                    if self._rests(feed, parked):
+                        feed.chains[parked.order] = chain
+                        self._ready.put_nowait(chain)
         self._say("tried again", odd)
+
+    def _rests(self, feed: _Feed, parked: Parked) -> bool:
+        """Return whether a parked order is due, and nobody has taken it up."""
+        known = self._feeds.get(feed.sku) is feed and feed.state.parked.get(parked.order) is parked
+        return known and parked.is_due(time.time()) and parked.order not in feed.chains
 
     # -- noting ------------------------------------------------------------------------------------------------------
 

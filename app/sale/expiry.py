@@ -16,7 +16,8 @@ _log = logging.getLogger(__name__)
 
 _LOOK_EVERY_S: Final = 1.0
 _ALL_EVERY_S: Final = 5.0
-_REST: Final = 20  # times as long as a look took
+_REST: Final = 20  # times as long as the reading took
+_REST_MAX_S: Final = 5.0
 _AT_ONCE: Final = 100  # items
 
 
@@ -32,6 +33,7 @@ class Expiry:
         self._store = store
         self._in_office = in_office
         self._holding: set[str] = set()  # the items of which something is held
+        self._giving_back: dict[str, asyncio.Task[None]] = {}  # by item: it waits for the lock, and the looks don't
         self._looked_at_all = 0.0
         self._task: asyncio.Task[None] | None = None
 
@@ -42,9 +44,10 @@ class Expiry:
 
     async def close(self) -> None:
         """Look no more."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        tasks = [self._task, *self._giving_back.values()] if self._task is not None else []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _look(self) -> None:
         if not self._in_office():
@@ -59,8 +62,23 @@ class Expiry:
                     continue
                 self._holding.add(sku)
                 if level.due_in_s is not None and level.due_in_s <= 0:
-                    with contextlib.suppress(*EXPECTED):  # the next look tries again
-                        await self._shop.give_back(sku)
+                    self._give_back(sku)
         if all_of_them:
             now = time.monotonic()
-            self._looked_at_all = now + _REST * (now - began)
+            self._looked_at_all = now + min(_REST_MAX_S, _REST * (now - began))
+
+    def _give_back(self, sku: str) -> None:
+        """Have the shop give back what has run out, unless it is about to; the next look tries again."""
+        if sku in self._giving_back or len(self._giving_back) >= _AT_ONCE:
+            return
+
+        async def give_back() -> None:
+            try:
+                with contextlib.suppress(*EXPECTED):
+                    await self._shop.give_back(sku)
+            except Exception:
+                _log.exception("unexpected error in giving back what has run out of %s", sku)
+            finally:
+                del self._giving_back[sku]
+
+        self._giving_back[sku] = asyncio.get_running_loop().create_task(give_back(), name=f"expiry of {sku}")

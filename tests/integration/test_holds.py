@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from app.errors import BuyerRequired, HoldsNotPossible, KeyReused
+from app.errors import BuyerRequired, HoldsNotPossible, KeyReused, NotDecided
 from app.sale import Answer, Cancel, Confirm, Extend, Hold, Purchase, Refund
 from app.stock import EventKind, OrderState
 from lab.servers import EtcdMember, MariaDB, Valkey
@@ -302,6 +302,29 @@ async def test_an_extended_hold_does_not_expire(etcd: EtcdMember, store: str) ->
         await ran_out(one, await hold(one, "bob"))
         assert (await one.order(kept.order_id)).state is OrderState.HELD
         assert await units(one) == (99, 1, 0)
+
+
+@pytest.mark.slow
+async def test_holds_go_back_soon_after_an_outage(etcd: EtcdMember, valkey: Valkey) -> None:
+    """While the lock is away nothing can be given back; then it takes some seconds, whichever the item."""
+    skus = [f"away-{number}" for number in range(4)]
+    with Valkey() as locks:
+        about = {"lock": locks.url, "hold_s": SHORT_S, "pay_s": SHORT_S, "grace_s": 0, "purchase_timeout_ms": 2000}
+        async with shop(etcd.endpoint, valkey.url, with_auditor=True, **about) as one:
+            for sku in skus:
+                await one.set_stock(sku, 5)
+            for sku in skus[:3]:
+                assert (await one.buy(Hold(1, sku, "ann"))).outcome == "held"
+            locks.pause()
+            try:
+                for sku in skus[:3]:
+                    await eventually_async(partial(one.level, sku), sku, until=lambda it: (it.due_in_s or 0) < -8)
+            finally:
+                locks.resume()
+            another = partial(one.buy, Hold(1, skus[3], "ann", "key"))
+            await eventually_async(another, "the lock is back", despite=NotDecided)
+            for sku in skus:
+                await eventually_async(partial(one.level, sku), f"{sku} is given back", until=lambda it: not it.held)
 
 
 async def test_cancellation(one: Any) -> None:

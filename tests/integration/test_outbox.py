@@ -25,7 +25,7 @@ from lab.servers import EtcdMember, MariaDB, Valkey, ZooKeeper
 from tests.harness.receiver import Receiver, receiver
 from tests.harness.servers import optional
 from tests.harness.shop import Counter, Instance, lock_url, settings
-from tests.harness.waiting import eventually_async
+from tests.harness.waiting import WITHIN_S, eventually_async
 
 
 @pytest.fixture
@@ -197,6 +197,53 @@ async def test_one_order_is_refused(etcd: EtcdMember, valkey: Valkey, shop_end: 
         await eventually_async(lambda: len(shop_end.of(odd.order_id)) == 2, "both events of it")
         assert shop_end.of(odd.order_id) == [(1, "order.held"), (2, "order.cancelled")]
         await eventually_async(lambda: shop.sender.view.parked == 0, "it is not parked any more")
+
+
+async def test_an_order_that_is_delivered_while_another_is_read(
+    etcd: EtcdMember,
+    valkey: Valkey,
+    shop_end: Receiver,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It is not taken up again: its later events come once, in order, and the sender has no error."""
+    refusing, on_its_way, taken, reading, go_on = True, *(asyncio.Event() for _ in range(4))
+
+    async def decide(event: dict[str, Any]) -> Response | None:
+        if event["data"]["buyer"] == "bob" and not refusing and event["data"]["number"] == 1:
+            on_its_way.set()
+            await taken.wait()
+        elif event["data"]["buyer"] == "ann" or (event["data"]["buyer"] == "bob" and refusing):
+            return Response(status_code=500)
+        return None
+
+    shop_end.decide = decide
+    async with selling(etcd, valkey, shop_end) as shop:
+        _, bob, _ = [await held(shop, name) for name in ("ann", "bob", "cyd")]
+        await eventually_async(lambda: shop.sender.view.parked == 2, "two are parked")
+        refusing = False
+        await asyncio.wait_for(on_its_way.wait(), WITHIN_S)
+        journal = shop.store.journal
+
+        async def slow(sku: str, **how: Any) -> Any:
+            if how["limit"] == 1:
+                reading.set()
+                await go_on.wait()
+            return await journal(sku, **how)
+
+        monkeypatch.setattr(shop.store, "journal", slow)
+        await asyncio.wait_for(reading.wait(), WITHIN_S)  # of the one that stays refused
+        since = time.time()
+        await eventually_async(lambda: time.time() > since + 0.5, "the back-off is long over")
+        taken.set()
+        await eventually_async(lambda: shop.sender.view.parked == 1, "the other one is delivered")
+        go_on.set()
+        await shop.buy(Cancel(*parts(bob)))
+        await eventually_async(lambda: len(shop_end.of(bob.order_id)) == 2, "its next event")
+        await held(shop, "dan")
+        await eventually_async(lambda: shop_end.got[-1]["data"]["buyer"] == "dan", "what comes behind it")
+        assert [one["data"]["number"] for one in shop_end.got if one["data"]["buyer"] == "bob"] == [1, 2]
+    assert "unexpected error" not in caplog.text
 
 
 async def test_a_parked_order_survives_its_sender(etcd: EtcdMember, valkey: Valkey, shop_end: Receiver) -> None:
