@@ -175,7 +175,9 @@ async def open_sale(
             metrics.watch_mode(lambda: operator.mode)
             metrics.watch_renewal(lambda: operator.renewing)
             if auditor is not None and with_auditor:
-                metrics.watch_auditor(lambda: auditor.leads, lambda: auditor.violations, lambda: auditor.units)
+                metrics.watch_auditor(
+                    lambda: auditor.leads, lambda: auditor.violations, lambda: auditor.owed, lambda: auditor.units
+                )
                 auditor.start()
             expiry = Expiry(shop, store, lambda: auditor is None or auditor.leads)
             if with_auditor and store.holds:

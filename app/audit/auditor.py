@@ -48,7 +48,8 @@ class AuditVerdict:
     """The auditor's findings; an item's are as of a moment between `at` (seconds since 1970) and the publication.
 
     `violations`: their number, by item, where there are any; the details are in the auditor's log, not for buyers.
-    `missing`: the items of which orders are missing; these are not sold.
+    `missing`: the items of which orders are missing; these are not sold. `owed`: payments that are to be given back, or
+    of a wrong amount.
     """
 
     auditor: str
@@ -57,6 +58,7 @@ class AuditVerdict:
     orders: int
     violations: dict[str, int]
     missing: tuple[str, ...] = ()
+    owed: int = 0
 
     @property
     def consistent(self) -> bool:
@@ -71,7 +73,8 @@ class AuditVerdict:
             violations = {str(sku): int(number) for sku, number in fields["violations"].items()}
             auditor, at = str(fields["auditor"]), float(fields["at"])
             missing = tuple(map(str, fields["missing"]))
-            return cls(auditor, at, int(fields["items"]), int(fields["orders"]), violations, missing)
+            items, orders, owed = (int(fields.get(name, 0)) for name in ("items", "orders", "owed"))
+            return cls(auditor, at, items, orders, violations, missing, owed)
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             return None
 
@@ -158,6 +161,11 @@ class Auditor:
     def violations(self) -> int:
         """The number of violations that the last audit found, whichever instance made it."""
         return sum(self.verdict.violations.values()) if self.verdict else 0
+
+    @property
+    def owed(self) -> int:
+        """The payments that are to be given back, or of a wrong amount, as the last audit found them."""
+        return self.verdict.owed if self.verdict else 0
 
     @property
     def units(self) -> dict[str, tuple[int, int]]:
@@ -287,7 +295,8 @@ class Auditor:
         at = time.time()
         try:
             found = await self._look_at_all()
-            verdict = AuditVerdict(self._instance, at, found.items, found.orders, found.violations, self._missing)
+            seen = found.items, found.orders, found.violations
+            verdict = AuditVerdict(self._instance, at, *seen, self._missing, found.owed)
             await self._tell(verdict)
         except LockLost:
             raise
@@ -399,11 +408,12 @@ class _Tally:
     """The findings of a round."""
 
     def __init__(self) -> None:
-        self.items = self.orders = 0
+        self.items = self.orders = self.owed = 0
         self.violations: dict[str, int] = {}
 
     def add(self, one: Audit) -> None:
         self.items += 1
         self.orders += one.orders
+        self.owed += one.owed
         if one.violations and len(self.violations) < _VIOLATED_MAX:
             self.violations[one.sku] = len(one.violations)

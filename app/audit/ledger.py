@@ -5,12 +5,17 @@ from typing import Final
 
 from app.stock import Event, EventKind, Level, Units
 
+_ABOUT_PAYMENTS: Final = frozenset(
+    (EventKind.REFUND_DUE, EventKind.AMOUNT_MISMATCH, EventKind.CONFIRMED, EventKind.REFUNDED)
+)
 _MOST: Final = 10  # violations of orders that are described; one cause may have thousands
 
 
 @dataclass(slots=True)
 class Audit:
-    """The result of an audit. `oversold`: units sold that did not exist; `violations`: sentences for a person."""
+    """The result of an audit. `oversold`: units sold that did not exist; `violations`: sentences for a person; `owed`:
+    payments that are to be given back, or of a wrong amount.
+    """
 
     sku: str
     stock: int
@@ -22,6 +27,7 @@ class Audit:
     oversold: int = 0
     units_per_instance: dict[str, int] = field(default_factory=dict)
     violations: list[str] = field(default_factory=list)
+    owed: int = 0
 
     @property
     def consistent(self) -> bool:
@@ -41,6 +47,7 @@ class Ledger:
         self._token = self._epoch = 0
         self._violations: list[str] = []
         self._more = 0  # violations that are counted only
+        self._owed: set[tuple[str, str]] = set()  # payments that are to be given back, or were wrong, by their order
 
     def add(self, event: Event) -> None:
         """Add the next event, and check I2 (an idempotency key buys once) and I5 (tokens never decrease)."""
@@ -52,6 +59,8 @@ class Ledger:
             self._violate(f"event {event.number} of order {_name(event)} moves other units than {event.kind} does")
         if event.number == 1:
             self.orders += 1
+        if event.kind in _ABOUT_PAYMENTS:
+            self._note_payments(event)
         of_instance = self._units_per_instance.get(event.instance, 0)
         self._units_per_instance[event.instance] = of_instance + units.lucky
         if event.epoch != self._epoch:
@@ -65,6 +74,15 @@ class Ledger:
                 self._violate(f"order {_name(event)} has an idempotency key that an earlier order has")
             self._keys.add(key)
 
+    def _note_payments(self, event: Event) -> None:
+        order, facts = event.order_id, event.facts
+        if event.kind in (EventKind.REFUND_DUE, EventKind.AMOUNT_MISMATCH):
+            self._owed.add((order, facts["payment_ref"]))
+        elif event.kind is EventKind.CONFIRMED:
+            self._owed.discard((order, facts.get("payment_ref", "")))
+        elif facts.get("about") != "part":
+            self._owed.difference_update((order, ref) for ref in facts.get("payment_refs", ()))
+
     def _violate(self, text: str) -> None:
         if len(self._violations) < _MOST:
             self._violations.append(text)
@@ -76,7 +94,7 @@ class Ledger:
         result = Audit(level.sku, level.stock, level.lucky, level.initial, level.held)
         result.orders, result.units_ordered = self.orders, self._units
         result.units_per_instance = dict(self._units_per_instance)
-        result.violations = list(self._violations)
+        result.violations, result.owed = list(self._violations), len(self._owed)
         if self._more:
             result.violations.append(f"and {self._more} orders more with such faults")
         if self._units != level.lucky:

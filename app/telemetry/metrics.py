@@ -204,15 +204,19 @@ class Metrics(Observer):
         self,
         leads: Callable[[], bool],
         violations: Callable[[], int],
+        owed: Callable[[], int],
         units: Callable[[], Mapping[str, tuple[int, int]]],
     ) -> None:
-        """Report whether this instance is the auditor, what the last audit found, whichever instance made it, and the
-        units left and sold of each item that it has seen as the auditor: those cost no call of their own.
+        """Report whether this instance is the auditor; what the last audit found, and the payments that are owed by it,
+        whichever instance made it; and the units left and sold of each item that it has seen as the auditor: those
+        cost no call of their own.
         """
         auditor = Gauge("seckill_auditor", "1 if this instance is the auditor", registry=self._registry)
         auditor.set_function(leads)
         found = Gauge("seckill_audit_violations", "Violations that the last audit found", registry=self._registry)
         found.set_function(violations)
+        text = "Payments that are to be given back, or of a wrong amount, when the auditor last looked"
+        Gauge("seckill_payments_owed", text, registry=self._registry).set_function(owed)
         self._registry.register(_Units(units))
 
     @override

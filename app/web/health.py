@@ -86,10 +86,16 @@ async def readyz(request: Request) -> Response:
             *state.warnings,
             *_blocked(state.shop.errors),
             *(state.sender.warnings if state.sender is not None else ()),
+            *_owed(state.auditor.owed if state.auditor is not None else 0),
         ],
         checks=checks,
     )
     return JSONResponse(view.model_dump(), 200 if ready else 503, headers={} if ready else {"Retry-After": "1"})
+
+
+def _owed(payments: int) -> list[str]:
+    said = f"{payments} payment{'s' * (payments != 1)} to give back, or of a wrong amount"
+    return [f"{said}: `seckill orders list --state attention`"] if payments else []
 
 
 def _blocked(errors: dict[str, Exception]) -> list[str]:

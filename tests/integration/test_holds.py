@@ -304,6 +304,34 @@ async def test_an_extended_hold_does_not_expire(etcd: EtcdMember, store: str) ->
         assert await units(one) == (99, 1, 0)
 
 
+async def test_what_is_owed_is_counted(one: Any) -> None:
+    """The audit counts payments that are to be given back, or of a wrong amount, until they were given back whole."""
+
+    async def owed() -> int:
+        audit = await one.audit("default")
+        assert audit.consistent, audit.violations
+        return int(audit.owed)
+
+    await one.set_stock("default", 3, terms={"price": 499, "currency": "EUR"})
+    held, other = await hold(one, "ann"), await hold(one, "bob")
+    counts = []
+    for act in (
+        confirm(one, held, "wrong", amount=498),
+        confirm(one, held, "p1", amount=499),
+        confirm(one, held, "p2", amount=499),
+        one.buy(Refund(*about(held), restock=False, payment_ref="p2", amount=1)),
+        one.buy(Refund(*about(held), restock=False, payment_ref="wrong")),
+        one.buy(Refund(*about(held), restock=False, payment_ref="p2")),
+        one.buy(Refund(*about(held), restock=True)),
+        one.buy(Cancel(*about(other))),
+        confirm(one, other, "late", amount=499),
+        one.buy(Refund(*about(other), restock=False)),
+    ):
+        await act
+        counts.append(await owed())
+    assert counts == [1, 1, 2, 2, 1, 0, 0, 0, 1, 0]
+
+
 @pytest.mark.slow
 async def test_holds_go_back_soon_after_an_outage(etcd: EtcdMember, valkey: Valkey) -> None:
     """While the lock is away nothing can be given back; then it takes some seconds, whichever the item."""

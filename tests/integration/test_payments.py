@@ -165,6 +165,25 @@ async def test_a_part_of_an_amount_that_nobody_told(etcd: EtcdMember, valkey: Va
         assert await outcome(http, "refunded", held) == "refunded"
 
 
+async def test_owed_money_is_a_warning(etcd: EtcdMember, valkey: Valkey) -> None:
+    """Where there is an auditor, each instance's /readyz says how many payments are to be given back, and stays 200."""
+    async with client(etcd.endpoint, valkey.url, payments_secret=SECRET, audit_interval_s=0.2) as http:
+        await http.put("/stock", json={"stock": 1, "new_sale": True, "forget_orders": "all"}, headers=OPERATOR)
+        held = await hold(http)
+        await http.post(f"/holds/{held}/cancel")
+        assert await outcome(http, "succeeded", held) == "refund_due"
+
+        async def warns() -> bool:
+            answer = await http.get("/readyz")
+            assert answer.status_code == 200
+            return any(one.startswith("1 payment to give back") for one in answer.json()["warnings"])
+
+        await eventually_async(warns, "it warns")
+        assert "seckill_payments_owed 1.0" in (await http.get("/metrics")).text
+        assert await outcome(http, "refunded", None) == "refunded"
+        await eventually_async(warns, "it warns no more", until=lambda warned: not warned)
+
+
 async def test_refunded_before_succeeded(http: httpx.AsyncClient) -> None:
     """A refund of a payment that has not come is to come again: else the order would stay paid that is not."""
     held = await hold(http)

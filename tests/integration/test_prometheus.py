@@ -10,7 +10,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from lab.servers import EtcdMember, Valkey
+from lab.servers.process import free_port
 from tests.harness.monitoring import ALERTS, CONFIG, DASHBOARD, Prometheus, expressions, generate, panels, used
+from tests.harness.receiver import SECRET
 from tests.harness.shop import TOKEN, Instance
 from tests.harness.waiting import eventually
 
@@ -29,7 +31,8 @@ QUIET = {
 @pytest.fixture
 def instances(etcd: EtcdMember, valkey: Valkey) -> Iterator[list[Instance]]:
     """Start two instances that sell; one of them soon becomes the auditor, and has a lease to renew."""
-    others = {"lock_ttl_s": 10, "audit_interval_s": 0.2}
+    others = {"lock_ttl_s": 10, "audit_interval_s": 0.2, "webhook_secret": SECRET}
+    others |= {"webhook_url": f"http://127.0.0.1:{free_port()}/events"}  # where nobody is
     with (
         Instance(etcd.endpoint, valkey.url, **others) as one,
         Instance(etcd.endpoint, valkey.url, **others) as another,
