@@ -91,8 +91,10 @@ class Lease:
         self._clock = clock
         self._deadline = (clock() if asked_at is None else asked_at) + ttl_s
         self._under = under
-        self._mutex = threading.Lock()
         self._reason: str | None = None
+        # Its first reason, kept by a method that is atomic: a mutex would be held by a thread whose signal handler may
+        # have the same lease given back.
+        self._first: dict[None, list[str]] = {}
         self._on_lost = Callbacks()
 
     @property
@@ -170,16 +172,17 @@ class Lease:
         """Stop believing in it and tell all subscribers. Only the first reason counts."""
         if self.inherited:
             return
-        with self._mutex:
-            if self._reason is not None:
-                return
-            self._reason = reason
-        self._on_lost.fire()
+        if self._end(own := [reason]) is own:
+            self._on_lost.fire()
 
     def give_up(self) -> None:
         """Note that its owner wants it no longer: it must not be trusted any more, and nobody is told of a loss."""
-        with self._mutex:
-            self._reason = self._reason or "it was given back"
+        self._end(["it was given back"])
+
+    def _end(self, reason: list[str]) -> list[str]:
+        first = self._first.setdefault(None, reason)
+        self._reason = first[0]
+        return first
 
     def on_lost(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Have `callback` called once when the lease is lost (now, if it is). The returned function unsubscribes.

@@ -256,8 +256,7 @@ class DistributedLock(Owned):
     ) -> Grant:
         """Own the lock: see `AsyncLock.acquire`."""
         owner = _thread(owner)
-        grant = self._owners.reenter(owner)
-        if grant is not None:
+        if owner is threading.current_thread() and (grant := self._owners.reenter(owner, alone=True)) is not None:
             return grant
 
         async def undo(_: Grant) -> None:
@@ -279,7 +278,7 @@ class DistributedLock(Owned):
     def release(self, *, owner: Hashable | None = None) -> None:
         """Undo one acquire: see `AsyncLock.release`."""
         owner = _thread(owner)
-        if not self._owners.leave_inner(owner):
+        if owner is not (thread := threading.current_thread()) or not self._owners.leave_inner(thread):
             portal.run(self._lock.release(owner=owner), to_the_end=True)
 
     @contextmanager

@@ -4,6 +4,7 @@ import asyncio
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Hashable
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 from . import clock, fork
@@ -23,6 +24,9 @@ class LockData:
 class Owners:
     """The owners of one lock object. Keys are thread or task *objects*: identifiers are recycled, and a new thread
     would inherit a dead one's lock.
+
+    The mutex is taken on event loops alone. A thread enters again, and leaves, without it (`alone`), as nobody else
+    changes what it has: a signal handler that uses the same lock object would wait for the thread that it interrupts.
     """
 
     def __init__(self, name: str) -> None:
@@ -41,8 +45,11 @@ class Owners:
         """Return that owner's data, if it owns the lock."""
         return self._held.get(owner)
 
-    def reenter(self, owner: Hashable) -> Grant | None:
-        """Count one acquire more, and return the grant, if this owner has one; else None. Raises `LockLost`."""
+    def reenter(self, owner: Hashable, *, alone: bool = False) -> Grant | None:
+        """Count one acquire more, and return the grant, if this owner has one; else None. Raises `LockLost`.
+
+        `alone`: the owner is the current thread.
+        """
         data = self._held.get(owner)
         if data is None:
             return None
@@ -52,7 +59,7 @@ class Owners:
             if self._held.get(owner) is not data:  # another thread with this owner's name has just released it
                 return None
             raise
-        with self._mutex:
+        with nullcontext() if alone else self._mutex:
             if self._held.get(owner) is not data:
                 return None
             data.hold_count += 1
@@ -84,14 +91,13 @@ class Owners:
             del self._held[owner]
             return data
 
-    def leave_inner(self, owner: Hashable) -> bool:
-        """Count one acquire less if others are left after that, and return whether they are; else do nothing."""
-        with self._mutex:
-            data = self._held.get(owner)
-            if data is None or data.hold_count == 1:
-                return False
-            data.hold_count -= 1
-            return True
+    def leave_inner(self, thread: threading.Thread) -> bool:
+        """Count one acquire less of the current thread if others are left after that, and return whether they are."""
+        data = self._held.get(thread)
+        if data is None or data.hold_count == 1:
+            return False
+        data.hold_count -= 1
+        return True
 
 
 class Owned(ABC):

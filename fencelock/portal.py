@@ -72,13 +72,13 @@ class _Portal:
 
 
 _portal: _Portal | None = None
-_mutex = threading.Lock()
+_mutex = threading.RLock()  # a signal's handler may come to it within the block
 
 
 def _forget() -> None:
     global _portal, _mutex
     fork.keep(_portal)
-    _portal, _mutex = None, threading.Lock()
+    _portal, _mutex = None, threading.RLock()
 
 
 fork.in_child(_forget)
@@ -92,11 +92,15 @@ def _stop() -> None:
 
 def _entered() -> _Portal:
     global _portal  # noqa: PLW0603
-    portal = _portal
-    if portal is None:
+    if _portal is None:
         with _mutex:
-            portal = _portal = _portal or _Portal()
-    return portal
+            if _portal is None:
+                made = _Portal()
+                if _portal is None:
+                    _portal = made
+                else:  # a signal's handler has made one meanwhile
+                    made.stop()
+    return _portal
 
 
 def loop() -> asyncio.AbstractEventLoop:
@@ -116,43 +120,45 @@ def run(
     already, `undo` is called with its result. Work that goes `to_the_end` is done all the same. Before that exception
     goes on, this waits up to two seconds until nothing is under way any more.
     """
-    job = _Job(work, undo, to_the_end=to_the_end)
+    job: _Job[Result] | None = None
     try:
         portal = _entered()
         if portal.entered:
             raise LockError("a callback must not block: it is called by what it would wait for")
-        portal.jobs.add(job)
+        job = _Job(work, undo, portal.jobs, to_the_end=to_the_end)
         if portal.closed:
             raise LockError("locks are over when the interpreter ends")
     except BaseException:
         work.close()
+        if job is not None:
+            portal.jobs.discard(job)
         raise
     try:
         portal.call_soon(job.begin)
         error, found = job.answer.get()
         if error is None:
-            return found  # type: ignore[return-value]
+            return found  # type: ignore[return-value] # nothing comes behind this: an interrupt there could undo nothing
     except BaseException:
         portal.call_soon(job.begin if to_the_end else job.call_off)
         with suppress(queue.Empty):
             job.over.get(timeout=_END_S)
         raise
-    finally:
-        portal.jobs.discard(job)
     raise error
 
 
 class _Job(Generic[Result]):
     """Work for the loop, where its methods are called; an interrupt may come before it was begun.
 
-    `answer`: gets the error or the result; `over`: filled when nothing is under way any more. These queues are in C: a
-    signal may come at any time, and would break the invariants of `threading.Condition`.
+    `jobs`: it is among them until it is answered. `answer`: gets the error or the result; `over`: filled when nothing
+    is under way any more. These queues are in C: a signal may come at any time, and would break the invariants of
+    `threading.Condition`.
     """
 
     def __init__(
         self,
         work: Coroutine[Any, Any, Result],
         undo: Callable[[Result], Coroutine[Any, Any, None]] | None,
+        jobs: "set[_Job[Any]]",
         *,
         to_the_end: bool,
     ) -> None:
@@ -164,6 +170,8 @@ class _Job(Generic[Result]):
         self._to_the_end = to_the_end
         self._task: asyncio.Task[Any] | None = None
         self._off = False
+        self._jobs = jobs
+        jobs.add(self)
 
     def begin(self) -> None:
         if self._task is None and not self._off:
@@ -173,6 +181,7 @@ class _Job(Generic[Result]):
     def call_off(self) -> None:
         self._off = True
         if self._task is None:
+            self._jobs.discard(self)
             self._work.close()
             self.over.put(None)
         elif self._task.done():
@@ -187,6 +196,7 @@ class _Job(Generic[Result]):
         self.over.put(None)
 
     def _done(self, task: "asyncio.Task[Any]") -> None:
+        self._jobs.discard(self)
         error = asyncio.CancelledError() if task.cancelled() else task.exception()
         if not self._off:
             if isinstance(error, asyncio.CancelledError):

@@ -8,7 +8,9 @@ import pytest
 
 from fencelock import Grant, Hook, LockBackend, local
 from fencelock.local import LocalBackend
+from fencelock.owners import Owners
 from tests.contract.lock_contract import TTL_S, InThread, LockContract, LockSystem, hold_and_release
+from tests.harness.signals import handled_at
 from tests.harness.waiting import eventually, eventually_async
 from tests.harness.worker import Worker
 
@@ -53,6 +55,31 @@ def test_two_processes_have_two_locks() -> None:
     with backend.lock("/test/both") as later:
         assert later.token > theirs
     backend.close()
+
+
+def test_a_signal_handler_may_use_the_lock_that_it_interrupts() -> None:
+    """It re-enters and leaves, wherever its thread was interrupted while doing the same."""
+    codes = [getattr(Owners, name).__code__ for name in ("get", "reenter", "leave_inner")]
+    with LocalBackend() as backend:
+        lock = backend.lock("/test/handler")
+
+        def use() -> None:
+            lock.acquire()
+            lock.release()
+
+        def at_each_moment() -> int:
+            with lock:
+                for number in range(100):
+                    with handled_at(number, codes, use) as where:
+                        use()
+                    assert lock.hold_count == 1, where
+                    if not where:
+                        return number
+            return 0
+
+        assert InThread(at_each_moment).result() >= 3
+        with lock.holding(wait_s=0):
+            pass
 
 
 def test_who_waits_for_longer_than_a_ttl_keeps_the_place() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from fencelock import LockError, portal
 from tests.harness.forked import Forked
+from tests.harness.signals import handled_at
 from tests.harness.waiting import WITHIN_S, eventually
 
 
@@ -97,6 +98,34 @@ def test_what_was_done_before_an_interrupt_is_undone(interrupted: threading.Even
     with pytest.raises(KeyboardInterrupt):
         portal.run(work(), undo)
     assert undone == ["a grant"]
+
+
+def test_an_interrupt_at_any_moment_undoes_what_was_done() -> None:
+    """A handler may raise behind any call, also behind the last one: the result is returned, or there is none."""
+    there: list[str] = []
+
+    async def work() -> str:
+        there.append("a grant")
+        return "a grant"
+
+    async def undo(result: str) -> None:
+        there.remove(result)
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    moments = 0
+    for number in range(100):
+        try:
+            with handled_at(number, [portal.run.__code__], interrupt) as where:
+                returned = [portal.run(work(), undo)]
+        except KeyboardInterrupt:
+            moments, returned = moments + 1, []
+        assert there == returned, where
+        there.clear()
+        if not where:
+            break
+    assert moments >= 3
 
 
 def test_an_interrupt_ends_no_release(interrupted: threading.Event) -> None:
