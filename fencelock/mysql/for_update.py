@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from .. import clock
 from ..backend import Guarantees
-from ..clients.mysql import DUPLICATE, NO_TABLE, Refused, Session, Sessions
+from ..clients.mysql import DUPLICATE, NO_TABLE, Call, Refused, Session, Sessions
 from ..connection import Attempt, Connection, Terms
 from ..contender import whoami
 from ..errors import LockUnavailable
@@ -22,8 +22,10 @@ from ..waiting import Wait
 from .backend import NOW, OWNER_COLUMNS, MySqlBackend, MySqlConnection, key, short
 
 _TAKEN: Final = (1205, 3572)  # what MariaDB and MySQL say to NOWAIT
+_NO_SESSION: Final = 1094
 _KILL_S: Final = 0.25
 _LOCK_ROW: Final = "SELECT 1 FROM fencelock_rows WHERE name = %s FOR UPDATE"
+_SESSION: Final = "SELECT ID FROM information_schema.PROCESSLIST WHERE INFO LIKE %s AND ID <> CONNECTION_ID()"
 _SHOW: Final = f"SELECT {OWNER_COLUMNS}, NULL FROM fencelock_rows WHERE holder IS NOT NULL AND "  # noqa: S608
 
 
@@ -31,8 +33,8 @@ class _Attempt(Attempt["MySqlForUpdateConnection"]):
     """A row lock, held by an open transaction, in MySQL's own queue, and fenced by a counter.
 
     It asks for the row without waiting; if it is taken, it waits in the server's queue, on a session of its own, in a
-    task that wakes the waiter when the server has answered. A wait ends after a TTL at most and begins anew, so that a
-    waiter that died silently gets no lock later than that.
+    task that wakes the waiter when the server has answered. A wait ends after half a TTL and begins anew, so that a
+    waiter that died silently gets no lock later than that, and one whose connection is silent finds out.
 
     That transaction writes the owner's name and token into the row, and never commits: `contenders` reads uncommitted
     data, and it vanishes with the grant, however that ends.
@@ -42,20 +44,20 @@ class _Attempt(Attempt["MySqlForUpdateConnection"]):
 
     def __init__(self, connection: "MySqlForUpdateConnection", name: str, ttl_s: float) -> None:
         super().__init__(connection, name, ttl_s)
-        self._rows = connection.rows(ttl_s)
+        self._rows = connection.rows
         self._who = whoami()
         self._client = connection.client
         self._key = key(name)
         self._session: Session | None = None
         self._queue_next = False  # the row is taken: the next try waits for it
         self._queued: asyncio.Task[bool | None] | None = None
+        self._mark = secrets.token_hex(16)  # of its statement in the server's queue
+        self._queue_s = max(1, math.ceil(ttl_s / 2))  # for which the server lets it wait there
 
     @override
     async def take(self, wait: Wait) -> Grant | float:
         try:
-            if self._session is None:
-                self._session = await self._rows.take(wait.call_s(self.timeout_s))
-            session, queued = self._session, self._queued
+            session, queued = self._session or await self._begin(wait), self._queued
             if self._queue_next:
                 self._queue_next = False
                 queued = self._queued = asyncio.create_task(self._in_queue(session))
@@ -75,6 +77,18 @@ class _Attempt(Attempt["MySqlForUpdateConnection"]):
             raise
         self._queue_next = True
         return 0.0
+
+    async def _begin(self, wait: Wait) -> Session:
+        session = self._session = await self._rows.take(wait.call_s(self.timeout_s))
+        if session.notes.get("ttl_s") != self.ttl_s:  # all TTLs share the pool
+            silent_s = math.ceil(self.ttl_s)  # rounded up: never shorter than we believe in a lease
+            await session.run(
+                f"SET SESSION innodb_lock_wait_timeout = {self._queue_s}, wait_timeout = {silent_s}, "
+                f"net_read_timeout = {silent_s}",
+                timeout_s=wait.call_s(self.timeout_s),
+            )
+            session.notes["ttl_s"] = self.ttl_s
+        return session
 
     async def _make_row(self, session: Session, wait: Wait) -> None:
         await session.rollback(wait.call_s(self.timeout_s))
@@ -98,8 +112,10 @@ class _Attempt(Attempt["MySqlForUpdateConnection"]):
 
     async def _in_queue(self, session: Session) -> bool | None:
         """Return the same after a wait in the queue. If somebody ends the wait (KILL QUERY), that is an error."""
+        sql = _LOCK_ROW.replace("1", f"/* {self._mark} */ 1", 1)
+        timeout_s = self._queue_s + self.timeout_s  # no answer later than that: the connection is silent
         try:
-            answer = await session.run(_LOCK_ROW, (self._key,), timeout_s=None, tell=(NO_TABLE, *_TAKEN))
+            answer = await session.run(sql, (self._key,), timeout_s=timeout_s, tell=(NO_TABLE, *_TAKEN))
         except Refused as refusal:
             return None if refusal.code == NO_TABLE else False
         return True if answer.rows else None
@@ -143,8 +159,21 @@ class _Attempt(Attempt["MySqlForUpdateConnection"]):
             await session.end()
             await self._rows.give(session)
             if called_off:
-                # The server would notice only when it is the session's turn.
-                await self._client.kill(session.id, _KILL_S)
+                await self._leave_queue()
+
+    async def _leave_queue(self) -> None:
+        """End the session that waits, on the server, which would notice only when it is the session's turn.
+
+        Its number may be another one's by now, as they begin anew with the server: so the server is asked, over one
+        connection, for the number of the session that runs our statement, and while it runs no number is used twice.
+        """
+
+        async def kill(call: Call) -> None:
+            for (number,) in (await call.run(_SESSION, (f"%{self._mark}%",))).rows:
+                await call.run(f"KILL {number:d}", tell=(_NO_SESSION,))
+
+        with contextlib.suppress(LockUnavailable, Refused):
+            await self._client.call(kill, timeout_s=_KILL_S, tell=(_NO_SESSION,))
 
     @override
     async def leave(self, *, in_background: bool = False) -> None:
@@ -201,22 +230,13 @@ class MySqlForUpdateConnection(MySqlConnection):
 
     def __init__(self, terms: Terms, url: str) -> None:
         super().__init__(terms, url)
-        self._pools: dict[float, Sessions] = {}
+        # A transaction begins with its first statement.
+        self.rows = self.client.sessions(autocommit=False)
         self.lookers = self.client.sessions("SET SESSION TRANSACTION ISOLATION LEVEL READ UNCOMMITTED")
 
     @override
     def attempt(self, name: str, ttl_s: float) -> _Attempt:
         return _Attempt(self, name, ttl_s)
-
-    def rows(self, ttl_s: float) -> Sessions:
-        """Return the sessions that hold rows for that TTL."""
-        if ttl_s not in self._pools:
-            self._pools[ttl_s] = self.client.sessions(
-                f"SET SESSION innodb_lock_wait_timeout = {max(1, math.ceil(ttl_s / 2))}",
-                autocommit=False,  # a transaction begins with its first statement
-                silent_s=ttl_s,  # in whole seconds, rounded up: never shorter than we believe in a lease
-            )
-        return self._pools[ttl_s]
 
 
 class MySqlForUpdateBackend(MySqlBackend):

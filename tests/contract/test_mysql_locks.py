@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import psutil
 import pymysql
 import pytest
 import trustme
@@ -34,7 +33,7 @@ from lab.servers import MariaDB
 from lab.servers.process import free_port
 from lab.torture.proxy import Proxy
 from tests.contract.lock_contract import TTL_S, InThread, LockContract, LockSystem, hold_and_release
-from tests.harness.servers import ask, optional
+from tests.harness.servers import ask, connections, optional
 from tests.harness.waiting import WITHIN_S, eventually
 from tests.harness.worker import Worker
 
@@ -118,6 +117,13 @@ def waiting(server: MariaDB) -> int:
     """How many sessions wait for a row."""
     [(_, number)] = ask(server, "SHOW GLOBAL STATUS LIKE 'Innodb_row_lock_current_waits'")
     return int(number)
+
+
+def waiting_session(server: MariaDB) -> int:
+    """The number of the only session that waits for a row."""
+    where = "INFO LIKE '%fencelock_rows%FOR UPDATE' AND ID <> CONNECTION_ID()"
+    [(session,)] = ask(server, f"SELECT ID FROM information_schema.PROCESSLIST WHERE {where}")
+    return int(session)
 
 
 @pytest.fixture(scope="module")
@@ -399,7 +405,7 @@ def test_tls(kind: type[MySqlSystem], tmp_path: Path, open_: Open) -> None:
             cancel.set()
             with pytest.raises(LockCancelled):
                 called_off.result()
-            assert connections(server) > 0
+            assert connections(server.port) > 0
         assert waiter.result() > 0
         with pytest.raises(LockUnavailable, match="certificate"):
             open_(kind.kind, f"{server.url}?ssl_ca={files['stranger']}").ping(WITHIN_S)
@@ -555,13 +561,85 @@ def test_a_wait_that_somebody_ended_goes_on(server: MariaDB, rows: MySqlBackend)
     first = holder.acquire()
     waiter = InThread(lambda: hold_and_release(rows.lock("/test/ended")))
     eventually(lambda: waiting(server) == 1, "it waits in the server")
-    query = "SELECT ID FROM information_schema.PROCESSLIST WHERE INFO LIKE 'SELECT 1 FROM fencelock_rows%FOR UPDATE'"
-    [(session,)] = ask(server, query)
-    ask(server, f"KILL QUERY {session}")
+    ask(server, f"KILL QUERY {waiting_session(server)}")
     eventually(lambda: waiting(server) == 1, "it waits again")
     assert waiter.thread.is_alive()
     holder.release()
     assert waiter.result() > first.token
+
+
+def by_proxy(server: MariaDB, proxy: Proxy) -> str:
+    return server.url.replace(f":{server.port}/", f":{proxy.port}/")
+
+
+def test_a_waiter_whose_connection_falls_silent_finds_out(server: MariaDB, open_: Open) -> None:
+    """It waits in the server's queue, where no answer is no news; but the server lets nobody wait for ever."""
+    proxy = Proxy(server.port)
+    try:
+        lock = open_(MySqlForUpdateBackend, server.url).lock("/test/deaf")
+        first = lock.acquire()
+        deaf = open_(MySqlForUpdateBackend, by_proxy(server, proxy)).lock("/test/deaf")
+        waiter = InThread(lambda: hold_and_release(deaf))
+        eventually(lambda: waiting(server) == 1, "it waits in the server")
+        proxy.swallow()
+        lock.release()
+        assert waiter.result() > first.token
+    finally:
+        proxy.close()
+
+
+def test_a_waiter_ends_no_session_but_its_own(open_: Open) -> None:
+    """Numbers of sessions begin anew with the server: its own number may be a holder's when it gives up."""
+    with optional(MariaDB) as server:
+        proxy = Proxy(server.port)
+        try:
+            for _ in range(30):  # so that its number is above those of a fresh server's first users
+                ask(server, "SELECT 1")
+            first = open_(MySqlForUpdateBackend, server.url, ttl_s=60).lock("/test/former")
+            first.acquire()
+            cancel = Cancel()
+            lock = open_(MySqlForUpdateBackend, by_proxy(server, proxy), ttl_s=60).lock("/test/former")
+            waiter = InThread(lambda: lock.acquire(cancel=cancel))
+            eventually(lambda: waiting(server) == 1, "it waits in the server")
+            number = waiting_session(server)
+            proxy.swallow()  # its connection stays open, and it hears nothing of the restart
+            server.kill()
+            server.start()
+            others = open_(MySqlForUpdateBackend, server.url, ttl_s=60)
+            grants = [others.lock(f"/test/other/{one}").acquire() for one in range(number)]
+            uncommitted = "SET TRANSACTION ISOLATION LEVEL READ UNCOMMITTED"
+            assert (number,) in ask(server, uncommitted, "SELECT session FROM fencelock_rows")
+            cancel.set()
+            with pytest.raises(LockCancelled):
+                waiter.result()
+            assert all(portal.run(grant.lease.hold.renew(WITHIN_S)) for grant in grants)
+        finally:
+            proxy.close()
+
+
+def test_locks_with_many_ttls_share_their_connections(server: MariaDB, rows: MySqlBackend) -> None:
+    """A program may give each lock the seconds that are left of a job."""
+    with rows.lock("/test/ttls"):
+        before = connections(server.port)
+    for ttl_s in range(60, 80):
+        with rows.lock("/test/ttls", ttl_s=ttl_s):
+            assert connections(server.port) == before
+
+
+def test_a_connection_that_had_a_longer_ttl_is_freed_after_its_own(server: MariaDB, open_: Open) -> None:
+    proxy = Proxy(server.port)
+    try:
+        mine = open_(MySqlForUpdateBackend, by_proxy(server, proxy))
+        with mine.lock("/test/shorter", ttl_s=60):
+            before = connections(proxy.port)
+        gone = mine.lock("/test/shorter", ttl_s=TTL_S).acquire()
+        assert connections(proxy.port) == before
+        proxy.swallow()
+        lock = open_(MySqlForUpdateBackend, server.url).lock("/test/shorter")
+        assert lock.acquire(wait_s=TTL_S + WITHIN_S).token > gone.token
+        lock.release()
+    finally:
+        proxy.close()
 
 
 def test_a_row_that_was_deleted_is_made_again(server: MariaDB, rows: MySqlBackend) -> None:
@@ -672,9 +750,3 @@ def test_a_ctrl_c_ends_a_wait(system: MySqlSystem, backend: MySqlBackend, open_:
             holder.release(owner="holder")
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def connections(server: MariaDB) -> int:
-    """How many this process has open to it."""
-    open_ones = psutil.Process().net_connections("tcp")
-    return sum(bool(one.raddr) and one.raddr.port == server.port for one in open_ones)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 from urllib.parse import urlsplit
 
+import psutil
 import pymysql
 import pytest
 
@@ -171,6 +172,12 @@ def connected(server: MariaDB, **options: Any) -> Any:
     """Open a plain connection."""
     login = {name: getattr(server, name) for name in ("port", "user", "password", "database")}
     return pymysql.connect(host="127.0.0.1", ssl_disabled=True, **login, **options)
+
+
+def connections(port: int) -> int:
+    """Return how many connections this process has open to that port."""
+    open_ones = psutil.Process().net_connections("tcp")
+    return sum(bool(one.raddr) and one.raddr.port == port for one in open_ones)
 
 
 def ask(server: MariaDB, *statements: str, args: tuple[Any, ...] = ()) -> tuple[Any, ...]:

@@ -289,11 +289,6 @@ class MySqlClient:
             with suppress(Refused):  # it was there, or somebody else made it at the same moment
                 await session.run(statement, timeout_s=self.timeout_s, tell=(_TABLE_EXISTS, DEADLOCK))
 
-    async def kill(self, session_id: int, timeout_s: float) -> None:
-        """End a session of ours on the server, as far as that can be done."""
-        with suppress(self._unavailable):
-            await self.ask(f"KILL {session_id}", timeout_s=timeout_s)
-
     # -- connections -------------------------------------------------------------------------------------------------
 
     async def dial(self, settings: Sequence[str], autocommit: bool) -> Any:

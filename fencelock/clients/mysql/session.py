@@ -41,7 +41,7 @@ class Answer:
 
 
 class Session:
-    """A connection, for one at a time. `before_end`: called when the client is closed."""
+    """A connection, for one at a time. `before_end`: called when the client is closed; `notes`: of its users."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Session:
     ) -> None:
         self.connection = connection
         self._driver = connection.sync_connection.connection.driver_connection
-        self.id = int(self._driver.thread_id())
+        self.notes: dict[str, Any] = connection.sync_connection.info  # kept with the connection while it lives
         self.open = True  # as far as we know
         self.before_end: Callable[[], None] = lambda: None
         self._failed = failed
