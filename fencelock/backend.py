@@ -174,10 +174,12 @@ class LockBackend(ABC):
 
         return Election(self.election_for_tasks(name))
 
-    def session(self, *, ttl_s: float | None = None, lease_id: int | None = None) -> Any:
+    def session(self, *, ttl_s: float | None = None, lease_id: int | None = None, end_lease: bool = False) -> Any:
         """Begin a `Session`, a lease for several locks and elections. Raises `LockUnavailable` and `LockLost`.
 
-        Raises `LockError` where there are none.
+        `lease_id`: joins a lease that another program has granted, and leaves it alone in the end, unless `end_lease`:
+        then it ends with this session, for all that use it, as Go's `Session.Close` has it. Raises `LockError` where
+        there are none.
         """
         raise LockError(f"{self.name} has no sessions")
 
@@ -194,7 +196,9 @@ class LockBackend(ABC):
         """Return the `Ballot` of an election, on the running loop's connection."""
         raise LockError(f"{self.name} has no elections")
 
-    def session_for_tasks(self, *, ttl_s: float | None, lease_id: int | None) -> AbstractAsyncContextManager[Any]:
+    def session_for_tasks(
+        self, *, ttl_s: float | None, lease_id: int | None, end_lease: bool
+    ) -> AbstractAsyncContextManager[Any]:
         """Return the context manager that holds an `AsyncSession`: `session` for tasks."""
         raise LockError(f"{self.name} has no sessions")
 
@@ -306,9 +310,11 @@ class AsyncLocks:
         """Return the `AsyncElection` of that name. Raises `LockError` where there are none."""
         return self.backend.election_for_tasks(name)
 
-    def session(self, *, ttl_s: float | None = None, lease_id: int | None = None) -> AbstractAsyncContextManager[Any]:
+    def session(
+        self, *, ttl_s: float | None = None, lease_id: int | None = None, end_lease: bool = False
+    ) -> AbstractAsyncContextManager[Any]:
         """Hold an `AsyncSession` in a block: see `LockBackend.session`."""
-        return self.backend.session_for_tasks(ttl_s=ttl_s, lease_id=lease_id)
+        return self.backend.session_for_tasks(ttl_s=ttl_s, lease_id=lease_id, end_lease=end_lease)
 
     async def contenders(self, prefix: str) -> list[Contender]:
         """Return the queues of all locks whose names begin with `prefix`. Raises `LockUnavailable`."""

@@ -272,16 +272,18 @@ class FallbackBackend(LockBackend):
         return self._backend.election(name)
 
     @override
-    def session(self, *, ttl_s: float | None = None, lease_id: int | None = None) -> Any:
-        return self._backend.session(ttl_s=ttl_s, lease_id=lease_id)
+    def session(self, *, ttl_s: float | None = None, lease_id: int | None = None, end_lease: bool = False) -> Any:
+        return self._backend.session(ttl_s=ttl_s, lease_id=lease_id, end_lease=end_lease)
 
     @override
     def election_for_tasks(self, name: str) -> Any:
         return self._backend.election_for_tasks(name)
 
     @override
-    def session_for_tasks(self, *, ttl_s: float | None, lease_id: int | None) -> AbstractAsyncContextManager[Any]:
-        return self._backend.session_for_tasks(ttl_s=ttl_s, lease_id=lease_id)
+    def session_for_tasks(
+        self, *, ttl_s: float | None, lease_id: int | None, end_lease: bool
+    ) -> AbstractAsyncContextManager[Any]:
+        return self._backend.session_for_tasks(ttl_s=ttl_s, lease_id=lease_id, end_lease=end_lease)
 
     @property
     @override

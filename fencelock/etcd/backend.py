@@ -31,8 +31,8 @@ class AsyncSession(Leased):
     """A lease for several locks and elections, kept renewed until `close`, or the end of the connection or the loop.
 
     Locks that are given no session share the lease of a default one. A session of one's own is for locks that are worth
-    nothing without each other, or for a lease that another program has granted. Unlike in Go, two tasks of a session
-    are two contenders.
+    nothing without each other, or for a lease that another program has granted, and which does not end with this
+    session (but see `end_lease` of `LockBackend.session`). Unlike in Go, two tasks of a session are two contenders.
 
     >>> async with locks.session(ttl_s=10) as session:
     ...     async with session.lock("/jobs/nightly"), session.lock("/jobs/weekly"):
@@ -48,13 +48,15 @@ class AsyncSession(Leased):
         self._session = session
 
     @classmethod
-    async def open(cls, connection: EtcdConnection, *, ttl_s: float | None, lease_id: int | None) -> Self:
+    async def open(
+        cls, connection: EtcdConnection, *, ttl_s: float | None, lease_id: int | None, end_lease: bool
+    ) -> Self:
         """Begin a session, or join a lease's. Raises `LockUnavailable`, and `LockLost` if there is no such lease."""
         client, renewer = connection.client, connection.renewer
 
         async def begin() -> Self:
             if lease_id is not None:
-                return cls(connection, await SharedLease.join(client, renewer, lease_id))
+                return cls(connection, await SharedLease.join(client, renewer, lease_id, ends_lease=end_lease))
             whole_s = math.ceil(connection.terms.ttl_s if ttl_s is None else ttl_s)
             return cls(connection, await SharedLease.begin(client, renewer, whole_s, connection.timeout_s))
 
@@ -101,7 +103,10 @@ class AsyncSession(Leased):
         self._connection.renewer.drop(self.lease)
 
     async def close(self) -> None:
-        """End the session: its locks are free at once. Never raises, and may be called again."""
+        """End the session, with its lease unless that is another program's: its locks are free at once.
+
+        Never raises, and may be called again.
+        """
         self.lease.lose("the session was closed")  # before another one can have what was locked
         await insisted(lambda: self._connection.renewer.hand_back(self.lease, self._connection.timeout_s))
 
@@ -241,19 +246,19 @@ class EtcdBackend(LockBackend):
         return EtcdBallot(self.here(), name)
 
     @override
-    def session(self, *, ttl_s: float | None = None, lease_id: int | None = None) -> Session:
+    def session(self, *, ttl_s: float | None = None, lease_id: int | None = None, end_lease: bool = False) -> Session:
         undo = AsyncSession.undo if lease_id is None else AsyncSession.leave_alone
-        return Session(portal.run(self._session(ttl_s, lease_id), undo))
+        return Session(portal.run(self._session(ttl_s, lease_id, end_lease), undo))
 
-    async def _session(self, ttl_s: float | None, lease_id: int | None) -> AsyncSession:
-        return await AsyncSession.open(self.here(), ttl_s=ttl_s, lease_id=lease_id)
+    async def _session(self, ttl_s: float | None, lease_id: int | None, end_lease: bool) -> AsyncSession:
+        return await AsyncSession.open(self.here(), ttl_s=ttl_s, lease_id=lease_id, end_lease=end_lease)
 
     @override
     @asynccontextmanager
     async def session_for_tasks(
-        self, *, ttl_s: float | None = None, lease_id: int | None = None
+        self, *, ttl_s: float | None = None, lease_id: int | None = None, end_lease: bool = False
     ) -> AsyncIterator[AsyncSession]:
-        session = await self._session(ttl_s, lease_id)
+        session = await self._session(ttl_s, lease_id, end_lease)
         try:
             yield session
         finally:

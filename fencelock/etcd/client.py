@@ -243,6 +243,9 @@ class EtcdClient:
                     raise
                 self._next(endpoint)
                 failure = error
+            except BaseException:  # cancelled, by a program that goes on: it may still arrive
+                unanswered()
+                raise
             unanswered()
             untried -= 1
             if untried <= 0:

@@ -146,7 +146,6 @@ class Place(Attempt[EtcdConnection]):
         self.lease = key.lease()
         self.cleanup.callback(self.lease.on_lost(self.wake.set))
         self.renewer.keep(self.lease)
-        key.asked = True
         try:
             answer = await self._client.txn(
                 created(key.name, 0),

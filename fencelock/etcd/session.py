@@ -24,7 +24,7 @@ class Session(Leased):
 
     `default`: all locks with one TTL that were given no session share it, and it ends when it is idle. A `retired`
     session takes no new locks, and ends with its last key: a late call may still create a key under its lease that
-    nobody knows of.
+    nobody knows of. `ends_lease`: the lease ends with the session, and does not go on as another program's.
     """
 
     __slots__ = (
@@ -35,17 +35,28 @@ class Session(Leased):
         "_numbers",
         "client",
         "default",
+        "ends_lease",
         "keys",
         "lease_id",
         "renewer",
         "retired",
     )
 
-    def __init__(self, client: EtcdClient, renewer: Renewer, lease_id: int, ttl_s: int, *, default: bool) -> None:
+    def __init__(
+        self,
+        client: EtcdClient,
+        renewer: Renewer,
+        lease_id: int,
+        ttl_s: int,
+        *,
+        default: bool = False,
+        ends_lease: bool = True,
+    ) -> None:
         self.client = client
         self.renewer = renewer
         self.lease_id = lease_id
         self.default = default
+        self.ends_lease = ends_lease
         self.retired = False
         self.keys: set[Key] = set()
         # Others may have the lease of a session of one's own: they count by themselves, and Go's key has no number.
@@ -78,11 +89,11 @@ class Session(Leased):
         return session
 
     @classmethod
-    async def join(cls, client: EtcdClient, renewer: Renewer, lease_id: int) -> Self:
+    async def join(cls, client: EtcdClient, renewer: Renewer, lease_id: int, *, ends_lease: bool) -> Self:
         """Begin a session on a lease that another program has granted. Raises `LockLost` and `LockUnavailable`."""
         found = await client.time_to_live(lease_id)
         # Its time begins here, before the lease is renewed.
-        session = None if found is None else cls(client, renewer, lease_id, found[1], default=False)
+        session = None if found is None else cls(client, renewer, lease_id, found[1], ends_lease=ends_lease)
         if session is None or not await client.keep_alive(lease_id):
             raise LockLost(f"etcd has no lease {lease_id:x}")
         renewer.keep(session.lease)
@@ -126,23 +137,36 @@ class Session(Leased):
             await self.client.revoke(self.lease_id, timeout_s)
             return False
         alive = await self.client.keep_alive(self.lease_id, timeout_s)
-        now = clock.now()
-        self._deleted = {key: until for key, until in self._deleted.items() if now < until}
-        # A call that we gave up on may arrive at any time, through another member than the deletion of its key, and
-        # the key would then live as long as the session does.
-        names = [name for name, value in self._deleted if value is None][:_DELETES_MAX]
         with suppress(LockUnavailable):
-            if names:
-                deletes = [delete(name) for name in names]
-                await self.client.txn(created(names[0], 0), deletes, deletes, timeout_s=timeout_s / 2)
-            for name, value in list(self._deleted):
-                if value is not None:
-                    await self.client.txn(valued(name, value), [delete(name)], timeout_s=timeout_s / 2)
+            await self._delete_again(timeout_s / 2)
         return alive
 
+    async def _delete_again(self, timeout_s: float) -> None:
+        """Delete the keys that a late call may have created meanwhile.
+
+        A call that we gave up on may arrive at any time, through another member than the deletion of its key, and the
+        key would then live as long as the lease does.
+        """
+        now = clock.now()
+        self._deleted = {key: until for key, until in self._deleted.items() if now < until}
+        names = [name for name, value in self._deleted if value is None][:_DELETES_MAX]
+        if names:
+            deletes = [delete(name) for name in names]
+            await self.client.txn(created(names[0], 0), deletes, deletes, timeout_s=timeout_s)
+        for name, value in list(self._deleted):
+            if value is not None:
+                await self.client.txn(valued(name, value), [delete(name)], timeout_s=timeout_s)
+
     async def end(self, timeout_s: float) -> None:
-        """Revoke the lease."""
-        await self.client.revoke(self.lease_id, timeout_s)
+        """Revoke the lease, or, if it is another program's, delete our keys."""
+        if self.ends_lease:
+            await self.client.revoke(self.lease_id, timeout_s)
+            return
+        for key in list(self.keys):
+            await key.end(timeout_s)
+        await self._delete_again(timeout_s)
+        if self._deleted:
+            raise LockUnavailable("a key that was deleted may still be created")
 
     async def forget(self, key: "Key", timeout_s: float) -> None:
         """Note that a key was deleted; a default session that takes no more keys ends with its last one."""
@@ -152,7 +176,7 @@ class Session(Leased):
             if key.unsure:
                 self.retired = True
                 self._deleted[key.name, key.value] = clock.now() + _LATE_S
-            elif key.number is not None:
+            elif key.number is not None and not self.of_before:
                 heapq.heappush(self._free, key.number)
         if self.default and not self.keys and not self.usable:
             self.renewer.drop(self.lease)
@@ -172,7 +196,6 @@ class Key:
         self.number = number
         self.value = value
         self.revision = 0  # at which it was created; not known yet
-        self.asked = False  # whether etcd was asked to create it
         self.unsure = False
         self.granted = False
         self.forget: Callable[[], None] = lambda: None  # unsubscribes from the end of the session
@@ -202,13 +225,18 @@ class Key:
         return not self.granted or await self.exists(timeout_s)
 
     async def end(self, timeout_s: float) -> None:
-        """Delete it, and nothing else. It is off our lease if somebody has written over it."""
+        """Delete it, and nothing else. It is off our lease if somebody has written over it.
+
+        A deletion may be late, too, and meet the next key of that name: so it says which key it means, unless there
+        will be no next one. After a create that was refused there is nothing to delete.
+        """
         self.forget()
         client = self.session.client
         if self.revision and not self.session.of_before:
             await client.txn(created(self.name, self.revision), [delete(self.name)], timeout_s=timeout_s)
-        elif self.value is not None and (self.revision or self.unsure):
-            await client.txn(valued(self.name, self.value), [delete(self.name)], timeout_s=timeout_s)
-        elif self.value is None and self.asked:
-            await client.delete(self.name, timeout_s)
+        elif self.revision or self.unsure:
+            if self.value is not None:
+                await client.txn(valued(self.name, self.value), [delete(self.name)], timeout_s=timeout_s)
+            else:
+                await client.delete(self.name, timeout_s)  # and the name is not used again: see `Session.forget`
         await self.session.forget(self, timeout_s)

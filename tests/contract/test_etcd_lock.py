@@ -5,10 +5,12 @@ import base64
 import contextlib
 import gc
 import os
+import re
 import shutil
 import subprocess
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
@@ -714,6 +716,25 @@ def test_an_etcd_without_space_is_not_ready() -> None:
         eventually(lambda: leases(member) == [], "no ping leaves a lease")
 
 
+def test_a_refused_acquire_deletes_nothing(etcd: EtcdMember) -> None:
+    """A deletion that is late would meet the next key of that name, which is a holder's by then."""
+    with EtcdBackend([etcd.endpoint], ttl_s=CALM_S) as backend:
+        with backend.lock("/test/refused"):
+            (session,) = backend.threads._sessions.values()
+        before = deletions(etcd)
+        alarm = {"memberID": gateway(etcd, "maintenance/status")["header"]["member_id"], "alarm": "NOSPACE"}
+        gateway(etcd, "maintenance/alarm", action="ACTIVATE", **alarm)
+        try:
+            with pytest.raises(LockUnavailable, match="space exceeded"):
+                backend.lock("/test/refused").acquire()
+            eventually(lambda: not session.keys, "the attempt is over")
+            assert deletions(etcd) == before
+        finally:
+            gateway(etcd, "maintenance/alarm", action="DEACTIVATE", **alarm)
+        with backend.lock("/test/refused") as grant:
+            assert session.lease.name.rpartition(" ")[2] in grant.key  # a refusal is no reason for another session
+
+
 def test_login(tmp_path: Path) -> None:
     """With log-ins on: a user with rights on the prefix gets the lock, also after its token became void."""
     with EtcdMember(options=QUICK_ETCD) as member:
@@ -961,6 +982,14 @@ def _take_once(backend: EtcdBackend) -> None:
             pass
     finally:
         backend.close()
+
+
+def deletions(member: EtcdMember) -> int:
+    """How often the server was asked to delete without a condition."""
+    with urllib.request.urlopen(f"{member.endpoint}/metrics", timeout=5) as answer:
+        metric = rb'^grpc_server_started_total{grpc_method="DeleteRange",.*} (\d+)$'
+        found = re.search(metric, answer.read(), re.MULTILINE)
+    return int(found[1]) if found else 0
 
 
 def _has(lock: DistributedLock, key: str) -> bool:

@@ -14,6 +14,7 @@ from fencelock.etcd import lookout
 from fencelock.etcd.backend import AsyncSession, EtcdBackend
 from fencelock.local import LocalBackend
 from lab.servers import EtcdMember
+from lab.torture.proxy import Proxy
 from tests.contract.lock_contract import CALM_S, TTL_S
 from tests.contract.test_etcd_lock import EtcdSystem
 from tests.harness.servers import end_leases, etcdctl, leases, watchers
@@ -273,6 +274,30 @@ async def test_a_session_that_is_called_off_leaves_no_lease(etcd: EtcdMember, lo
     assert await asyncio.to_thread(leases, etcd) == []
 
 
+async def test_a_program_that_cancels_all_tasks_and_goes_on(etcd: EtcdMember) -> None:
+    """What the library had asked for at that moment may be done later: nobody waits behind a key that nobody has."""
+    with Proxy(etcd.client_port) as proxy:
+        async with EtcdBackend([f"http://127.0.0.1:{proxy.port}"], ttl_s=TTL_S).aio as locks:
+            keep = locks.lock(ONE)
+            await keep.acquire()  # so that the session lives
+            async with locks.lock(TWO):
+                pass
+            (session,) = locks.backend.here()._sessions.values()
+            proxy.stall()
+            before = asyncio.all_tasks()
+            taking = asyncio.create_task(locks.lock(TWO).acquire())
+            (key,) = await eventually_async(
+                lambda: [key for key in session.keys if not key.granted], "it asks for a key"
+            )
+            for task in asyncio.all_tasks() - before:
+                task.cancel()
+            proxy.restore()
+            await asyncio.wait({taking})
+            await do(etcd, "put", f"--lease={session.lease_id:x}", key.name, "late")
+            await in_line(locks, TWO, 0)
+            await keep.release()
+
+
 async def test_tasks_under_a_lost_session_are_told(etcd: EtcdMember, locks: AsyncLocks, brief: AsyncLocks) -> None:
     """Holders, leaders and waiters are told; with `cancel_on_lost` a body goes no further."""
     other, told = locks.lock(TWO), threading.Event()
@@ -317,7 +342,9 @@ async def test_a_task_uses_a_lease_that_somebody_else_has_granted(etcd: EtcdMemb
     """It is kept, with its own TTL. A lease that isn't there is an error; a task that is cancelled does not end it."""
     lease_id = int((await do(etcd, "lease", "grant", "60")).split()[1], 16)
     for moment in range(MOMENTS):
-        opening = asyncio.create_task(AsyncSession.open(locks.backend.here(), ttl_s=None, lease_id=lease_id))
+        opening = asyncio.create_task(
+            AsyncSession.open(locks.backend.here(), ttl_s=None, lease_id=lease_id, end_lease=False)
+        )
         await asyncio.sleep(moment * 0.0001)  # not a wait for anything: a different moment each time
         opening.cancel()
         await asyncio.wait({opening}, timeout=WITHIN_S)
@@ -327,6 +354,8 @@ async def test_a_task_uses_a_lease_that_somebody_else_has_granted(etcd: EtcdMemb
         assert (session.lease_id, session.ttl_s) == (lease_id, 60)
         async with session.lock(ONE):
             assert not await is_free(locks, ONE)
+    async with locks.session(lease_id=lease_id, end_lease=True):
+        assert lease_id in [int(lease, 16) for lease in await asyncio.to_thread(leases, etcd)]
     with pytest.raises(LockLost, match=f"no lease {lease_id:x}"):
         async with locks.session(lease_id=lease_id):
             pass

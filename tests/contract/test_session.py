@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fencelock import LockError, LockLost, LockTimeout, portal
+from fencelock import LockError, LockLost, LockTimeout, LockUnavailable, portal
 from fencelock.clock import now
 from fencelock.etcd.backend import AsyncSession, EtcdBackend
 from fencelock.etcd.client import EtcdClient
@@ -111,7 +111,7 @@ def test_an_orphaned_session_ends_by_itself(backend: EtcdBackend) -> None:
 
 
 def test_a_lease_that_somebody_else_has_granted(etcd: EtcdMember, backend: EtcdBackend) -> None:
-    """It is kept, with its own TTL; one that isn't there is an error."""
+    """It is kept, with its own TTL, also after us; one that isn't there is an error."""
     answer = etcdctl(etcd.endpoint, "lease", "grant", "3")
     lease_id = int(answer.split()[1], 16)
     with backend.session(lease_id=lease_id) as session:
@@ -120,9 +120,55 @@ def test_a_lease_that_somebody_else_has_granted(etcd: EtcdMember, backend: EtcdB
             began = session.deadline
             eventually(lambda: session.deadline > began + 3, "it was renewed beyond its TTL")
             assert not grant.lost
-            assert lease_id in [int(lease, 16) for lease in leases(etcd)]
+    assert lease_id in [int(lease, 16) for lease in leases(etcd)]
+    etcdctl(etcd.endpoint, "lease", "revoke", f"{lease_id:x}")
     with pytest.raises(LockLost, match=f"no lease {lease_id:x}"):
         backend.session(lease_id=lease_id)
+
+
+def test_who_joins_a_lease_leaves_it_alone(etcd: EtcdMember, backend: EtcdBackend) -> None:
+    """What the joined session locked is free at its end, and what others locked under the lease is still theirs."""
+    with backend.session() as session, session.lock(ONE) as grant:
+        with backend.session(lease_id=session.lease_id) as joined:
+            mine = joined.lock(TWO).acquire()
+            waiting = InThread(lambda: joined.lock(ONE).acquire())
+            eventually(lambda: len(session.lock(ONE).contenders()) == 2, "it waits")
+        assert mine.lost
+        assert is_free(backend, TWO)
+        with pytest.raises(LockLost):
+            waiting.result()
+        assert [one.token for one in session.lock(ONE).contenders()] == [grant.token]
+        assert session.lease_id in [int(lease, 16) for lease in leases(etcd)]
+        began = session.deadline
+        eventually(lambda: session.deadline > began, "it is still renewed")
+        assert not grant.lost
+
+
+def test_who_joins_a_lease_may_end_it(etcd: EtcdMember, backend: EtcdBackend) -> None:
+    """Go's way, for who asks for it."""
+    lease_id = int(etcdctl(etcd.endpoint, "lease", "grant", "60").split()[1], 16)
+    with backend.session(lease_id=lease_id, end_lease=True):
+        pass
+    assert leases(etcd) == []
+
+
+def test_a_late_key_under_a_joined_lease_is_deleted(etcd: EtcdMember, backend: EtcdBackend) -> None:
+    """A call that was given up arrives after the end of the session, whose lease lives on."""
+    lease_id = int(etcdctl(etcd.endpoint, "lease", "grant", "60").split()[1], 16)
+    with Proxy(etcd.client_port) as proxy, EtcdBackend([f"http://127.0.0.1:{proxy.port}"], ttl_s=TTL_S) as other:
+        session = other.session(lease_id=lease_id)
+        with session.lock(TWO):
+            pass
+        proxy.stall()
+        with pytest.raises(LockUnavailable):
+            session.lock(ONE).acquire(wait_s=0)
+        (key,) = session._session._session.keys
+        session.close()
+        proxy.restore()
+        eventually(lambda: not session._session._session.keys, "it is deleted")
+        etcdctl(etcd.endpoint, "put", f"--lease={lease_id:x}", key.name, "late")
+        eventually(lambda: backend.lock(ONE).contenders() == [], "the late key is deleted")
+        etcdctl(etcd.endpoint, "lease", "revoke", f"{lease_id:x}")
 
 
 def test_a_lease_that_is_shorter_than_the_backends(etcd: EtcdMember) -> None:
@@ -308,12 +354,12 @@ def test_the_time_of_a_joined_lease_begins_before_it_is_renewed(etcd: EtcdMember
         session.close()
 
 
-def test_who_joins_leaves_the_lease_alone(etcd: EtcdMember, backend: EtcdBackend) -> None:
+def test_an_interrupted_join_leaves_the_lease_alone(etcd: EtcdMember, backend: EtcdBackend) -> None:
     """It is another program's, also if nobody wants the session that was begun on it any more."""
     lease_id = int(etcdctl(etcd.endpoint, "lease", "grant", "30").split()[1], 16)
 
     async def joined() -> AsyncSession:
-        return await AsyncSession.open(backend.here(), ttl_s=None, lease_id=lease_id)
+        return await AsyncSession.open(backend.here(), ttl_s=None, lease_id=lease_id, end_lease=True)
 
     portal.run(portal.run(joined()).leave_alone())
     assert lease_id in [int(lease, 16) for lease in leases(etcd)]
