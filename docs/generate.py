@@ -106,7 +106,7 @@ def alerts() -> str:
     rows = [
         f"| `{rule['alert']}` | {rule['labels']['severity']} | {_spoken(rule['annotations']['summary'])} | "
         f"{rule['annotations']['action']} | [{rule['annotations']['runbook'].partition('#')[2].replace('-', ' ')}]"
-        f"(#{rule['annotations']['runbook'].partition('#')[2]}) |"
+        f"({rule['annotations']['runbook'].removeprefix('docs/').removeprefix('operations.md')}) |"
         for rule in rules
     ]
     return "\n".join(["| alert | severity | what it means | what to do | read on |", "|---|---|---|---|---|", *rows])

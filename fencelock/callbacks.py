@@ -26,6 +26,10 @@ class Callbacks:
             self._call_all()
         return lambda: self._unsubscribe(callback)
 
+    def __bool__(self) -> bool:
+        """Whether there is anybody to call."""
+        return bool(self._callbacks)
+
     def fire(self) -> None:
         """Call all callbacks. Each is called once."""
         self.fired = True

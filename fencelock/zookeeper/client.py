@@ -40,14 +40,15 @@ def sequence(name: str) -> int | None:
 class ZooKeeperClient:
     """The current session with ZooKeeper, made at the first call, for one event loop.
 
-    `session_s`: the timeout to ask for. Methods raise `LockUnavailable` when there is no answer within their
-    `timeout_s`.
+    `session_s`: the timeout to ask for; `attempts`: to get a lock, that use it now. Methods raise `LockUnavailable`
+    when there is no answer within their `timeout_s`.
     """
 
     def __init__(self, access: Access, *, session_s: float) -> None:
         self.check(session_s)
         self.timeout_s = access.timeout_s
         self.session_s = session_s
+        self.attempts = 0
         self._access = access
         self._closed = False
         self._session: Session | None = None
@@ -74,6 +75,14 @@ class ZooKeeperClient:
             session = self._session = Session(self._access, self.session_s)
         await session.wait_ready(timeout_s)
         return session
+
+    @property
+    def idle_since(self) -> float | None:
+        """The moment since which nobody uses it, on the monotonic clock; None while somebody does."""
+        session = self._session
+        if self.attempts or not (session is None or session.idle or session.over):
+            return None
+        return 0.0 if session is None else session.used_at
 
     async def close(self) -> None:
         """End the session, and with it all its nodes; holders are told."""

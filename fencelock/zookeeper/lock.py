@@ -1,6 +1,8 @@
 """The ZooKeeper lock, in Curator's queue: contenders have ephemeral sequential nodes; the lowest number owns it."""
 
 import asyncio
+import math
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
@@ -24,6 +26,8 @@ from .session import Access, Created, Missing, Session, Watch, parse
 
 _BOTH: Final = 2  # the node ahead, and our own
 _LOOK_AGAIN_S: Final = 5.0  # at the latest, whatever a watch tells
+_IDLE_S: Final = 5.0  # a session with another TTL than the default one that has had no node for longer is ended
+_IDLE_MAX: Final = 4  # such sessions are kept for so long
 
 
 class _Place(Attempt["ZooKeeperConnection"]):
@@ -36,7 +40,9 @@ class _Place(Attempt["ZooKeeperConnection"]):
 
     def __init__(self, connection: "ZooKeeperConnection", name: str, ttl_s: float) -> None:
         super().__init__(connection, name, ttl_s)
-        self._client = connection.client_for(ttl_s)
+        client = self._client = connection.client_for(ttl_s)
+        client.attempts += 1
+        self.cleanup.callback(self._leave_client)
         self._node: _Node
         self._source = ""
         self._watch: Watch | None = None
@@ -104,6 +110,9 @@ class _Place(Attempt["ZooKeeperConnection"]):
         self.renewer.keep(lease)
         self.answered = True  # an outage from here on is waited for
         return lease, created.names
+
+    def _leave_client(self) -> None:
+        self._client.attempts -= 1
 
     def _unwatch(self) -> None:
         if self._watch is not None:
@@ -175,24 +184,51 @@ def _contenders(nodes: Sequence[Found]) -> list[Contender]:
 
 
 class ZooKeeperConnection(Connection):
-    """ZooKeeper on one event loop: a session for each TTL, as a lease can't outlast its session's timeout."""
+    """ZooKeeper on one event loop: a session for each TTL, as a lease can't outlast its session's timeout.
+
+    A session costs a thread, some sockets, and a place among those that a server allows each host (60 by its defaults):
+    so other TTLs than the default one are rounded up to whole seconds, and few of their sessions outlive their use.
+    """
 
     def __init__(self, terms: Terms, access: Access) -> None:
         super().__init__(terms)
         self._access = access
-        self._clients: dict[float, ZooKeeperClient] = {}
-
-    @property
-    def client(self) -> ZooKeeperClient:
-        """The client of the locks with the default TTL."""
-        return self.client_for(self.terms.ttl_s)
+        self.client = ZooKeeperClient(access, session_s=terms.ttl_s)
+        self._others: dict[int, ZooKeeperClient] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
 
     def client_for(self, ttl_s: float) -> ZooKeeperClient:
         """Return the client whose session has that timeout."""
-        client = self._clients.get(ttl_s)
+        if ttl_s == self.terms.ttl_s:
+            return self.client
+        whole_s = math.ceil(ttl_s)
+        client = self._others.get(whole_s)
         if client is None:
-            client = self._clients[ttl_s] = ZooKeeperClient(self._access, session_s=ttl_s)
+            self._end_idle(_IDLE_MAX - 1)
+            client = self._others[whole_s] = ZooKeeperClient(self._access, session_s=whole_s)
+            if self._timer is None:
+                self._look_later()
         return client
+
+    def _look_later(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(_IDLE_S / 2, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        self._end_idle(_IDLE_MAX, time.monotonic() - _IDLE_S)
+        if self._others:
+            self._look_later()
+
+    def _end_idle(self, keep: int, until: float = -math.inf) -> None:
+        """End the sessions that nobody has used since `until`, and the longest idle ones of more than `keep`."""
+        found = [(client.idle_since, whole_s) for whole_s, client in self._others.items()]
+        idle = sorted((since, whole_s) for since, whole_s in found if since is not None)
+        for number, (since, whole_s) in enumerate(idle):
+            if since < until or number < len(idle) - keep:
+                task = asyncio.get_running_loop().create_task(self._others.pop(whole_s).close())
+                self._closing.add(task)
+                task.add_done_callback(self._closing.discard)
 
     @override
     def attempt(self, name: str, ttl_s: float) -> _Place:
@@ -212,8 +248,11 @@ class ZooKeeperConnection(Connection):
 
     @override
     async def disconnect(self) -> None:
-        for client in self._clients.values():
+        if self._timer is not None:
+            self._timer.cancel()
+        for client in (self.client, *self._others.values()):
             await client.close()
+        await asyncio.gather(*self._closing)
 
 
 class ZooKeeperBackend(LockBackend):
@@ -224,7 +263,7 @@ class ZooKeeperBackend(LockBackend):
     needs no user); our nodes are for that user alone then. `tls`: speak TLS, and check the host's name against a
     certificate of `ca_file`, or of the system; `cert_file` and `key_file`: our own. They are read at each connection.
     For the rest see `Options`; `ttl_s` is the timeout of the session, as far as the server allows it, and a lease
-    lasts two thirds of it.
+    lasts two thirds of it; a lock's own `ttl_s` is rounded up to whole seconds.
     """
 
     name = "zookeeper"

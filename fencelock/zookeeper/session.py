@@ -220,6 +220,7 @@ class Session:
         self._ended = asyncio.Event()
         self._asked = 0  # requests under way
         self._silent_since: float | None = None
+        self.used_at = time.monotonic()  # when it was last asked for anything
         self._unwanted: set[str] = set()  # nodes that could not be deleted for want of a connection
         self._handler = _Handler(self._loop, session_s, access.timeout_s)
         self.client = self._handler.client = access.client(self._handler, session_s)
@@ -250,6 +251,11 @@ class Session:
     def ready(self) -> bool:
         """True while it is connected, as far as we know."""
         return self._ready.is_set() and self.over is None
+
+    @property
+    def idle(self) -> bool:
+        """True while it is connected in vain: it has no node whose owner would be told of its end, and no request."""
+        return self.ready and not self._on_over and not self._asked
 
     async def wait_ready(self, timeout_s: float) -> None:
         """Wait until it is connected. Raises `LockUnavailable` if it is not within that time."""
@@ -349,6 +355,7 @@ class Session:
         except ValueError as error:
             raise LockUnavailable(f"ZooKeeper can't have a node of that name: {error}") from None
         self._asked += 1
+        self.used_at = time.monotonic()
         if self._silent_since is None:
             self._silent_since = time.monotonic()
         future: asyncio.Future[Any] = self._loop.create_future()

@@ -41,8 +41,8 @@ from lab.servers import ZooKeeper
 from lab.servers.process import free_port
 from lab.servers.zookeeper import zookeeper_classpath
 from lab.torture.proxy import Proxy
-from tests.contract.lock_contract import TTL_S, InThread, LockContract, LockSystem
-from tests.harness.servers import optional
+from tests.contract.lock_contract import TTL_S, InThread, LockContract, LockSystem, hold_and_release
+from tests.harness.servers import connections, optional
 from tests.harness.waiting import WITHIN_S, eventually, eventually_async
 
 
@@ -76,7 +76,7 @@ def client_id(backend: ZooKeeperBackend) -> tuple[int, bytes] | None:
 
 def sessions_of(backend: ZooKeeperBackend) -> list[zookeeper_session.Session]:
     """Return the sessions of all loops, including the threads' loop."""
-    clients = [client for one in backend._connections.values() for client in one._clients.values()]  # type: ignore[attr-defined]
+    clients = [client for one in backend._connections.values() for client in (one.client, *one._others.values())]  # type: ignore[attr-defined]
     return [client._session for client in clients if client._session is not None]
 
 
@@ -448,6 +448,31 @@ def test_many_who_come_at_once_share_a_session(server: ZooKeeper) -> None:
         assert len(made) == 1
         end(next(iter(made.values())))
     backend.close()
+
+
+def test_ttls_come_and_go_with_their_sessions(server: ZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program may give each lock the seconds that are left of a job: a server takes 60 sessions of a host.
+
+    Those that hold a lock, or wait for one, stay; of the others a few, for a while.
+    """
+    monkeypatch.setattr(zookeeper, "_IDLE_S", 1.0)
+    with ZooKeeperBackend(server.hosts, ttl_s=TTL_S) as backend:
+        locks = [backend.lock(f"/test/ttls/{ttl_s}", ttl_s=ttl_s) for ttl_s in range(60, 66)]
+        grants = [lock.acquire() for lock in locks]
+        waiting = InThread(lambda: hold_and_release(backend.lock("/test/ttls/60", ttl_s=99)))
+        eventually(lambda: len(locks[0].contenders()) == 2, "it waits")
+        used = len(locks) + 2  # the waiter's, and the default one, over which we look
+        assert connections(server.port) == used
+        for ttl_s in range(20, 50):
+            with backend.lock("/test/ttls", ttl_s=ttl_s - 0.5):
+                pass
+            eventually(lambda: connections(server.port) <= used + 4, "few idle ones are kept")
+        eventually(lambda: connections(server.port) == used, "and not for long")
+        assert not any(grant.lost for grant in grants)
+        for lock in locks:
+            lock.release()
+        assert waiting.result() > grants[0].token
+        eventually(lambda: connections(server.port) == 1, "the default one is kept")
 
 
 def test_threads_have_a_session_and_each_loop_has_one(server: ZooKeeper) -> None:
