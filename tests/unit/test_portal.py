@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import pytest
 
@@ -16,9 +17,15 @@ from tests.harness.signals import handled_at
 from tests.harness.waiting import WITHIN_S, eventually
 
 
+class Interrupt(NamedTuple):
+    """Once `go` is set the test's thread gets a Ctrl-C; `heard` is set before that raises."""
+
+    go: threading.Event
+    heard: threading.Event
+
+
 @pytest.fixture
-def interrupted() -> Iterator[threading.Event]:
-    """Once it is set this thread gets a Ctrl-C."""
+def interrupted() -> Iterator[Interrupt]:
     go, heard = threading.Event(), threading.Event()
 
     def interrupt(*_: object) -> None:
@@ -35,7 +42,7 @@ def interrupted() -> Iterator[threading.Event]:
     before = signal.signal(signal.SIGINT, interrupt)
     thread = threading.Thread(target=send)
     thread.start()
-    yield go
+    yield Interrupt(go, heard)
     go.set()
     heard.set()
     thread.join()
@@ -62,12 +69,12 @@ def test_it_has_one_thread_for_all() -> None:
     assert portal.run(name()) == threading.current_thread().name
 
 
-def test_an_interrupt_cancels_the_work(interrupted: threading.Event) -> None:
+def test_an_interrupt_cancels_the_work(interrupted: Interrupt) -> None:
     """It is over when the thread goes on."""
     ended: list[str] = []
 
     async def work() -> None:
-        interrupted.set()
+        interrupted.go.set()
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
@@ -80,12 +87,12 @@ def test_an_interrupt_cancels_the_work(interrupted: threading.Event) -> None:
     assert ended == ["cleaned up"]
 
 
-def test_what_was_done_before_an_interrupt_is_undone(interrupted: threading.Event) -> None:
+def test_what_was_done_before_an_interrupt_is_undone(interrupted: Interrupt) -> None:
     """If the work does not let itself be cancelled, its result is handed to what undoes it."""
     undone: list[str] = []
 
     async def work() -> str:
-        interrupted.set()
+        interrupted.go.set()
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
@@ -128,23 +135,19 @@ def test_an_interrupt_at_any_moment_undoes_what_was_done() -> None:
     assert moments >= 3
 
 
-def test_an_interrupt_ends_no_release(interrupted: threading.Event) -> None:
+def test_an_interrupt_ends_no_release(interrupted: Interrupt) -> None:
     """Work that must be done to the end is, and the thread waits for that before it goes on."""
     done: list[str] = []
 
     async def work() -> None:
-        interrupted.set()
-        while not told.is_set():
+        interrupted.go.set()
+        while not interrupted.heard.is_set():
             await asyncio.sleep(0.01)
         done.append("given back")
 
-    told = threading.Event()
-    teller = threading.Thread(target=lambda: (interrupted.wait(), told.set()))
-    teller.start()
     with pytest.raises(KeyboardInterrupt):
         portal.run(work(), to_the_end=True)
     assert done == ["given back"]
-    teller.join()
 
 
 @pytest.mark.parametrize(
