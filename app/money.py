@@ -12,12 +12,13 @@ DECIMALS: Final = {
     currency: count
     for count, currencies in (
         (0, "BIF CLP DJF GNF ISK JPY KMF KRW PYG RWF UGX UYI VND VUV XAF XOF XPF"),
-        (3, "BHD IQD JOD KWD LYD OMN TND"),
+        (3, "BHD IQD JOD KWD LYD OMR TND"),
         (4, "CLF UYW"),
     )
     for currency in currencies.split()
 }
-_WRITTEN: Final = re.compile(r"([0-9]{1,11})(?:\.([0-9]{1,4}))? ?([A-Z]{3})")
+MOST: Final = 10**11  # the highest price, in the minor unit
+_WRITTEN: Final = re.compile(r"([0-9]{1,12})(?:\.([0-9]{1,4}))? ?([A-Z]{3})")
 
 
 def decimals(currency: str) -> int:
@@ -37,7 +38,10 @@ def read(text: str) -> tuple[int, str]:
     most = decimals(currency)
     if len(part) > most:
         raise ValueError(f"{currency} has {most or 'no'} decimals")
-    return int(whole + part.ljust(most, "0")), currency
+    amount = int(whole + part.ljust(most, "0"))
+    if amount > MOST:
+        raise ValueError(f"a price is at most {written(MOST, currency)}")
+    return amount, currency
 
 
 def written(amount: int, currency: str | None) -> str:

@@ -107,10 +107,13 @@ class Lease:
         """The moment at which the server has forgotten it at the latest, if it (or the lease above) is not renewed.
 
         It is a TTL later for one that is overdue, as the server may not know of its end: it has a session that lives.
+        Never, if others may renew it.
         """
+        if self.shared or (self._under is not None and self._under.shared):
+            return math.inf
         if self._under is None:
             return self._deadline + (self.ttl_s if self.overdue else 0)
-        return math.inf if self._under.shared else self._under.deadline
+        return self._under.deadline
 
     @property
     def inherited(self) -> bool:

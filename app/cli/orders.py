@@ -1,7 +1,7 @@
 """`seckill orders` and `seckill buyers`: an operator finds an order, and answers its buyer."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Final, TextIO
@@ -16,6 +16,7 @@ from app.cli.questions import name_of, whole_file
 from app.errors import SeckillError
 from app.sale import Answer, Found, Wanted, WantedState
 from app.sale.export import Format, head, lines, row
+from app.sale.find import refuse_gaps
 from app.stock import DEFAULT_SKU, Order, OrderState
 from app.wiring import Sale
 
@@ -53,7 +54,7 @@ def orders_list(
     wanted = Wanted(_state(state))
 
     async def look(sale: Sale) -> Found:
-        found: list[Order] = []
+        found, unread = list[Order](), list[str]()
         on = after
         while True:
             try:
@@ -61,15 +62,23 @@ def orders_list(
             except ValueError as error:
                 raise typer.BadParameter(str(error), param_hint="--after") from None
             found, on = found + page.orders, page.next
+            unread += page.unread
             if on is None or len(found) == limit:
-                return Found(found, on, page.looked, page.until)
+                return Found(found, on, page.looked, page.until, unread)
 
     page = with_sale(look)
     _print(page.orders, as_json)
+    _warn(page.unread)
     if page.next is not None and not as_json:
         Console(stderr=True).print(
             f"There are more: --after {page.next}", markup=False, highlight=False, soft_wrap=True
         )
+
+
+def _warn(unread: Sequence[str]) -> None:
+    if unread:
+        said = f"the orders of {', '.join(unread)} can't be read, and are missing here"
+        Console(stderr=True).print(said, markup=False, highlight=False, soft_wrap=True)
 
 
 @orders.command("show")
@@ -96,6 +105,8 @@ def orders_find(
         raise typer.BadParameter("say --number, --buyer or --ref")
     wanted = Wanted(None, buyer, ref)
 
+    unread: list[str] = []
+
     async def look(sale: Sale) -> list[Order]:
         if number:
             one = await sale.admin.numbered(number)
@@ -105,11 +116,13 @@ def orders_find(
             total = sum([await sale.admin.count_orders(one) for one in await sale.admin.named(sku)])
             async for page in sale.admin.pages(sku, wanted):
                 found += page.orders
+                unread.extend(page.unread)
                 advance(page.looked, total)
         return found
 
     found = with_sale(look)
     _print(found, as_json)
+    _warn(unread)
     raise typer.Exit(0 if found else 1)
 
 
@@ -132,6 +145,7 @@ def orders_export(
         file.write(head(form))
         with _progress() as advance:
             async for page in sale.admin.pages(sku, wanted):
+                refuse_gaps(page)
                 await asyncio.to_thread(file.write, lines(page.orders, form))
                 count += len(page.orders)
                 advance(page.looked, total)

@@ -1,5 +1,6 @@
 """The output of the operator's commands for people: stock, audits, lock queues."""
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from rich.console import Console
@@ -135,7 +136,7 @@ def print_life(order: Order) -> None:
     began = Step(EventKind.SOLD, round(order.sold_at * 1000), order.token, order.batch_id)
     table = Table("when", "event", "token", Column("batch", overflow="fold"), Column("facts", overflow="fold"))
     for step in order.record.steps if order.record else (began,):
-        said = ", ".join(_fact(name, value, order.record) for name, value in step.facts.items())
+        said = ", ".join(_fact(name, step.facts, order.record) for name in step.facts)
         table.add_row(
             *map(_foreign, (terms.moment(step.at_ms / 1000), step.kind, str(step.token), step.batch_id, said))
         )
@@ -147,8 +148,9 @@ def _money(record: Record | None) -> str:
     return "" if record is None or record.to_pay is None else money.written(record.to_pay, record.currency)
 
 
-def _fact(name: str, value: Any, record: Record | None) -> str:
+def _fact(name: str, facts: Mapping[str, Any], record: Record | None) -> str:
     """A fact of an event; amounts are in the currency of the order, or in that of the payment."""
+    value = facts[name]
     if name in _AMOUNTS and isinstance(value, int) and record is not None:
-        value = money.written(value, record.currency)
+        value = money.written(value, facts.get("currency", record.currency) if name == "amount" else record.currency)
     return f"{name} {value}"

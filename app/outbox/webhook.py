@@ -120,9 +120,14 @@ def signer(secret: str, name: str) -> standardwebhooks.Webhook:
 
 def told(event: Event, ref: str | None) -> dict[str, Any]:
     """The body of an event. `state`: of the order after it; `about`: the order, a payment of it, or a part of one."""
+    facts = event.facts
+    # The refunds of earlier releases don't say it: that of an order says what became of its units.
+    of_payment = event.kind in _OF_A_PAYMENT or (event.kind is EventKind.REFUNDED and "restock" not in facts)
+    of = facts.get("about") or ("payment" if of_payment else "order")
+    became = OrderState.REFUNDED if event.kind is EventKind.REFUNDED and of == "order" else _AFTER.get(event.kind)
     about: Mapping[str, Any] = {
-        "state": event.facts.get("state") or _AFTER.get(event.kind),
-        "about": event.facts.get("about") or ("payment" if event.kind in _OF_A_PAYMENT else "order"),
+        "state": facts.get("state") or became,
+        "about": of,
         "order": event.order_id,
         "sku": event.sku,
         "number": event.number,
@@ -131,7 +136,7 @@ def told(event: Event, ref: str | None) -> dict[str, Any]:
         "ref": ref,
     }
     at = datetime.fromtimestamp(event.at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    return {"type": f"order.{event.kind}", "timestamp": at, "data": {**event.facts, **about}}
+    return {"type": f"order.{event.kind}", "timestamp": at, "data": {**facts, **about}}
 
 
 def _retry_after(text: str) -> float:

@@ -159,8 +159,9 @@ class Cancel(NamedTuple):
 class Refund(NamedTuple):
     """Money was given back. `payment_ref`: which payment, None: that of the order, or all that are due.
 
-    `amount`: how much of it, in the minor unit; None: all. `restock`: the units are sold again; else they are gone.
-    `by`: the operator.
+    `amount`: how much of it, in the minor unit of `currency` (None: that of the order); None: all. `part`: whatever the
+    amount is, it is not the whole payment. `message`: the name of the notice of a part; the same one again is not
+    another part. `restock`: the units are sold again; else they are gone. `by`: the operator.
     """
 
     sku: str
@@ -169,8 +170,10 @@ class Refund(NamedTuple):
     restock: bool
     payment_ref: str | None = None
     by: str = ""
-    key: str | None = None
     amount: int | None = None
+    currency: str | None = None
+    part: bool = False
+    message: str | None = None
 
 
 class Expire(NamedTuple):

@@ -94,6 +94,7 @@ class Decided(NamedTuple):
     changes: list[OrderChange]
 
 
+_PROVEN: Final = "proven"  # a fact of how a hold began
 SELL: Final = Decision(Outcome.SOLD)  # the one of most buyers
 _HOLD_REQUIRED: Final = Decision(Outcome.HOLD_REQUIRED)
 _BUYER_REQUIRED: Final = "each buyer may have a limited number of units: say who is buying"
@@ -208,14 +209,17 @@ class _Now:
         return SELL if wish.request_id is None else Decision(Outcome.SOLD, begins=self._begin(wish, OrderState.SOLD))
 
     def hold(self, wish: Hold, closed: Outcome | None, index: int) -> Decision:
-        """Hold units; a buyer who can't have them and has a hold already is shown that, if it is certain who asks."""
+        """Hold units; a buyer who can't have them and has a hold already is shown that.
+
+        Only if it is certain who asks, and was when that hold began: else it may be a stranger's in the buyer's name.
+        """
         found = self._take(Purchase(wish.quantity, wish.sku, wish.buyer), closed)
         if found is not SELL:
             if wish.proven and wish.buyer in self.begun:
                 # No key remembers this answer, as the hold has no number yet; the next try will find the hold.
                 return Decision(HoldOutcome.HELD, repeats=self.begun[wish.buyer])
             own = self.records.get(self.open.get(wish.buyer, "")) if wish.buyer and wish.proven else None
-            if own is not None and own.state is OrderState.HELD:
+            if own is not None and own.state is OrderState.HELD and own.steps[0].facts.get(_PROVEN):
                 return Decision(HoldOutcome.HELD, record=own)
             return found if found.outcome is None else Decision(HoldOutcome(found.outcome))
         windows, pay_by_ms = self._windows, self.at_ms + self._windows.hold_ms
@@ -228,13 +232,14 @@ class _Now:
             price=windows.price,
             currency=windows.currency,
         )
-        if wish.buyer is not None:
+        if wish.buyer is not None and wish.proven:
             self.begun[wish.buyer] = index
         return Decision(HoldOutcome.HELD, begins=record)
 
     def _begin(self, wish: Purchase | Hold, state: OrderState, **more: Any) -> Record:
         more |= {"request_id": wish.request_id, "traceparent": wish.traceparent}
-        step = Step(EventKind(state), self.at_ms, self._token, self._batch_id)
+        facts = {_PROVEN: True} if isinstance(wish, Hold) and wish.proven else {}
+        step = Step(EventKind(state), self.at_ms, self._token, self._batch_id, facts)
         return Record("", "", state, wish.quantity, wish.buyer, **more, steps=(step,))
 
     # -- orders that are there ---------------------------------------------------------------------------------------
@@ -305,14 +310,20 @@ class _Now:
         return Decision(outcome.CONFIRMED, record=self._owe_wrong_payments(order))
 
     def _decline(self, order: Record, paid: Confirm, payment: str | None) -> Decision:
-        order = self._owe(order, paid.payment_ref, paid.amount, payment)
+        foreign = paid.currency if _is_foreign(order, paid.currency) else None
+        order = self._owe(order, paid.payment_ref, paid.amount, foreign, payment)
         return Decision(_not_needed(order), record=order, refund=paid.payment_ref)
 
-    def _owe(self, order: Record, ref: str, amount: int | None, payment: str | None = None) -> Record:
-        """Note a payment that has to be given back; `payment`: its name, if it belongs to no order yet."""
+    def _owe(
+        self, order: Record, ref: str, amount: int | None, foreign: str | None, payment: str | None = None
+    ) -> Record:
+        """Note a payment that has to be given back.
+
+        `foreign`: its currency, if that is another one than the order's; `payment`: its name, if it belongs to no order
+        yet.
+        """
         facts: dict[str, Any] = {"state": order.state, "payment_ref": ref, "why": str(_not_needed(order))}
-        if amount is not None:
-            facts["amount"] = amount
+        facts |= {name: one for name, one in (("amount", amount), ("currency", foreign)) if one is not None}
         if order.payment_ref is not None:
             facts["keep"] = order.payment_ref
         due = (*order.refunds_due, ref)
@@ -320,8 +331,8 @@ class _Now:
 
     def _owe_wrong_payments(self, order: Record) -> Record:
         """Give back what was paid of another amount than the price: the order does not wait for money any more."""
-        for ref, amount in order.wrong_payments.items():
-            order = self._owe(order, ref, amount)
+        for ref, facts in order.wrong_payments.items():
+            order = self._owe(order, ref, facts["amount"], facts.get("currency"))
         return order
 
     def _extend(self, order: Record) -> Decision:
@@ -353,8 +364,13 @@ class _Now:
         facts: dict[str, Any] = {"by": given.by} if given.by else {}
         owed = tuple(one for one in (*order.refunds_due, *order.wrong_payments) if ref in (None, one))
         of_order = order.state in (OrderState.SOLD, OrderState.CONFIRMED) and ref in (None, order.payment_ref)
-        if ref is not None and (owed or of_order) and _is_part(order, ref, given.amount):
+        if ref is not None and (owed or of_order) and _is_part(order, ref, given):
             facts |= {"state": order.state, "about": "part", "payment_refs": [ref], "amount": given.amount}
+            facts |= {"currency": given.currency} if _is_foreign(order, given.currency) else {}
+            if given.message is not None:
+                if any(step.facts.get("message") == given.message for step in order.steps):
+                    return Decision(outcome.PARTLY_REFUNDED, record=order)
+                facts["message"] = given.message
             return Decision(outcome.PARTLY_REFUNDED, record=self._write(order, EventKind.REFUNDED, facts=facts))
         if owed and (ref is not None or not of_order):
             due = tuple(one for one in order.refunds_due if one not in owed)
@@ -425,20 +441,26 @@ def _owed(order: Record, ref: str) -> str | None:
     return ref if ref in order.refunds_due else None
 
 
-def _is_part(order: Record, ref: str, amount: int | None) -> bool:
-    """Return whether an amount is only a part of one of the order's payments. Of one that nobody told, any is."""
-    if amount is None:
+def _is_part(order: Record, ref: str, given: Refund) -> bool:
+    """Return whether it is only a part of one of the order's payments. Of one that nobody told, any amount is."""
+    if given.amount is None:
         return False
+    if given.part or _is_foreign(order, given.currency):
+        return True
     paid = order.amount if ref == order.payment_ref else None
     told = [step.facts.get("amount") for step in order.steps if step.facts.get("payment_ref") == ref]
     paid = next((one for one in (paid, *told) if one is not None), order.to_pay if ref == order.payment_ref else None)
-    return paid is None or amount < paid
+    return paid is None or given.amount < paid
+
+
+def _is_foreign(order: Record, currency: str | None) -> bool:
+    return None not in (currency, order.currency) and currency != order.currency
 
 
 def _mismatch(order: Record, paid: Confirm) -> dict[str, Any] | None:
     """Return the facts of a payment whose amount or currency is wrong; None if both are right."""
     wrong = paid.amount is not None and order.to_pay is not None and paid.amount != order.to_pay
-    foreign = paid.currency is not None and order.currency is not None and paid.currency != order.currency
+    foreign = _is_foreign(order, paid.currency)
     if not (wrong or foreign):
         return None
     found: dict[str, Any] = {"payment_ref": paid.payment_ref, "amount": paid.amount, "expected": order.to_pay}

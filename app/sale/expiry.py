@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from bisect import bisect_left
 from collections.abc import Callable
 from typing import Final
 
@@ -35,6 +36,7 @@ class Expiry:
         self._holding: set[str] = set()  # the items of which something is held
         self._giving_back: dict[str, asyncio.Task[None]] = {}  # by item: it waits for the lock, and the looks don't
         self._looked_at_all = 0.0
+        self._first = ""  # the item with which the next look begins, as it had to wait behind others
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -54,7 +56,9 @@ class Expiry:
             return
         began = time.monotonic()
         all_of_them = began - self._looked_at_all > _ALL_EVERY_S
-        skus = await self._store.items() if all_of_them else sorted(self._holding)
+        skus = sorted(await self._store.items() if all_of_them else self._holding)
+        begin, self._first = bisect_left(skus, self._first), ""
+        skus = skus[begin:] + skus[:begin]
         for first in range(0, len(skus), _AT_ONCE):
             for sku, level in (await self._store.levels(skus[first : first + _AT_ONCE])).items():
                 if not isinstance(level, Level) or not level.held:
@@ -69,7 +73,10 @@ class Expiry:
 
     def _give_back(self, sku: str) -> None:
         """Have the shop give back what has run out, unless it is about to; the next look tries again."""
-        if sku in self._giving_back or len(self._giving_back) >= _AT_ONCE:
+        if sku in self._giving_back:
+            return
+        if len(self._giving_back) >= _AT_ONCE:
+            self._first = self._first or sku
             return
 
         async def give_back() -> None:

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Sequence
 from typing import Final, Literal, NamedTuple
 
+from app.errors import StockCorrupt
 from app.stock import Order, OrderState, StockStore
 
 ATTENTION: Final = "attention"
@@ -37,13 +38,15 @@ EVERYTHING: Final = Wanted()
 class Found(NamedTuple):
     """Orders that were found, oldest first. `next`: look on behind the order with this id, None: that was all.
 
-    `looked`: how many orders were looked at, the last of them from `until`, in seconds since 1970.
+    `looked`: how many orders were looked at, the last of them from `until`, in seconds since 1970. `unread`: items
+    whose data are odd, so that their orders (or the rest of them) are missing here.
     """
 
     orders: list[Order]
     next: str | None
     looked: int
     until: float | None
+    unread: Sequence[str] = ()
 
 
 def needs_attention(order: Order) -> bool:
@@ -62,6 +65,7 @@ async def find(
 ) -> Found:
     """Find orders, item by item, up to `limit` or until `look_max` were looked at.
 
+    Of several items, one that can't be read hides none of the others' orders: it is named. Of one it is an error.
     `after`: the id of an order, or an item and `~` for the end of its orders. Raises `ValueError` if it is neither.
     """
     if wanted.number is not None:
@@ -72,16 +76,22 @@ async def find(
     if not mark or (entry and begin not in skus):
         raise ValueError(f"not an order of item{f' {skus[0]!r}' if len(skus) == 1 else 's here'}: {after!r}")
     left = [sku for sku in sorted(skus) if sku > begin or (sku == begin and entry)]
-    found, looked, until = list[Order](), 0, None
+    found, looked, until, unread = list[Order](), 0, None, list[str]()
     for n, sku in enumerate(left):
         most = {"limit": limit - len(found), "look_max": look_max - looked}
-        page = await _of_item(store, sku, wanted, after=after if sku == begin else None, **most)
+        try:
+            page = await _of_item(store, sku, wanted, after=after if sku == begin else None, **most)
+        except StockCorrupt:
+            if len(skus) == 1:
+                raise
+            unread.append(sku)
+            page = Found([], None, 0, None)
         found, looked, until = found + page.orders, looked + page.looked, page.until or until
         on = page.next or (f"{sku}~" if sku != left[-1] else None)
         # To look at an item costs as much as to look at some orders, even if it has none.
         if on is None or page.next or len(found) == limit or looked + n >= look_max:
-            return Found(found, on, looked, until)
-    return Found(found, None, looked, until)
+            return Found(found, on, looked, until, unread)
+    return Found(found, None, looked, until, unread)
 
 
 async def _of_item(
@@ -101,6 +111,12 @@ async def _of_item(
         if len(page) < size:
             return Found(found, None, looked, until)
     return Found(found, after, looked, until)
+
+
+def refuse_gaps(page: Found) -> None:
+    """Raise `StockCorrupt` if orders are missing: a file must not look as if it had them all."""
+    if page.unread:
+        raise StockCorrupt(f"the orders of {', '.join(page.unread)} can't be read; choose items one by one")
 
 
 async def pages(store: StockStore, skus: Sequence[str], wanted: Wanted) -> AsyncIterator[Found]:

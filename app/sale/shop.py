@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from app.errors import Closing, HoldsNotPossible, StockError, TurnedAway
+from app.errors import Closing, HoldsNotPossible, StockCorrupt, StockError, TurnedAway
 from app.sale.commands import Answer, Command, Expire, ExpiryOutcome, Purchase
 from app.sale.rules import Rules
 from app.sale.worker import Halted, Worker
@@ -121,16 +121,26 @@ class Shop:
         """An order by its id."""
         return await self._store.order(order_id)
 
-    async def paid_with(self, payment_ref: str, sku: str | None = None) -> list[Order]:
-        """The orders that have a payment: that of the item, if it has one; else those of all items."""
-        if sku is not None and (found := await self._store.paid_with(payment_ref, [sku])):
-            return found
-        skus = await self._store.items()
-        return [
-            order
-            for first in range(0, len(skus), _AT_ONCE)
-            for order in await self._store.paid_with(payment_ref, skus[first : first + _AT_ONCE])
-        ]
+    async def paid_with(self, payment_ref: str) -> list[Order]:
+        """The orders that have a payment: one of each item, at most.
+
+        Raises `StockCorrupt` if none is found, and some item can't be read.
+        """
+        skus, found = await self._store.items(), list[Order]()
+        unread: StockCorrupt | None = None
+        ahead = [skus[first : first + _AT_ONCE] for first in range(0, len(skus), _AT_ONCE)]
+        while ahead:
+            some = ahead.pop()
+            try:
+                found += await self._store.paid_with(payment_ref, some)
+            except StockCorrupt as error:
+                if len(some) == 1:
+                    unread = error
+                else:
+                    ahead += [[sku] for sku in some]
+        if unread is not None and not found:
+            raise unread
+        return found
 
     def terms_of(self, level: Level) -> Terms:
         """The terms of an item: its own, and for the rest those of the settings."""

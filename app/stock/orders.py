@@ -109,11 +109,11 @@ class Record(NamedTuple):
         return Units(stock=-self.quantity, lucky=self.quantity)
 
     @property
-    def wrong_payments(self) -> dict[str, Any]:
-        """The amounts of the payments of another amount than the price that are neither taken nor to be given back."""
+    def wrong_payments(self) -> dict[str, Mapping[str, Any]]:
+        """What is known of the payments of a wrong amount that are neither taken nor to be given back."""
         settled = {self.payment_ref, *self.refunds_due, *self.refunded}
         wrong = [step.facts for step in self.steps if step.kind is EventKind.AMOUNT_MISMATCH]
-        return {one["payment_ref"]: one["amount"] for one in wrong if one["payment_ref"] not in settled}
+        return {one["payment_ref"]: one for one in wrong if one["payment_ref"] not in settled}
 
     @property
     def to_pay(self) -> int | None:

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Final, Literal, cast
 from fastapi import APIRouter, Header, Query, Request, Response
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from app import money
 from app.stock import CURRENCY_PATTERN, DEFAULT_SKU, LATEST, PAUSED_MAX, PAUSED_PATTERN, SKU_PATTERN, TermsChange
 from app.web.auth import OPERATOR, Operator
 from app.web.problems import invalid_field, responses, whole
@@ -94,7 +95,7 @@ class StockChange(BaseModel):
         None, strict=True, ge=1, le=86_400, description="the second window, from when the buyer goes to pay"
     )
     price: Annotated[int | None, BeforeValidator(whole)] = Field(
-        None, strict=True, ge=0, le=10**11, description="of a unit, in the minor unit of the currency"
+        None, strict=True, ge=0, le=money.MOST, description="of a unit, in the minor unit of the currency"
     )
     currency: str | None = Field(None, strict=True, pattern=CURRENCY_PATTERN, description="ISO 4217, such as EUR")
 

@@ -10,7 +10,7 @@ from starlette.exceptions import HTTPException
 
 from app.sale import CancelOutcome, Found, RefundOutcome, Wanted, WantedState
 from app.sale.export import Format, head, lines
-from app.sale.find import needs_attention
+from app.sale.find import needs_attention, refuse_gaps
 from app.stock import SKU_PATTERN, EventKind, Order, OrderState, Step
 from app.web.auth import OPERATOR, Operator
 from app.web.pages import READING, page
@@ -64,12 +64,13 @@ class OrdersView(BaseModel):
     next: str | None = Field(description="give this as `after` to look on; null: that was all")
     looked: int = Field(description="how many orders were looked at")
     until: float | None = Field(description="when the last of these began, in seconds since 1970")
+    unread: list[str] = Field([], description="items whose data are odd: their orders are missing here")
 
     @classmethod
     def of(cls, found: Found) -> "OrdersView":
         """The view of what was found."""
         orders = [OperatorOrderView.of(order) for order in found.orders]
-        return cls(orders=orders, next=found.next, looked=found.looked, until=found.until)
+        return cls(orders=orders, next=found.next, looked=found.looked, until=found.until, unread=list(found.unread))
 
 
 class StepView(BaseModel):
@@ -156,10 +157,12 @@ async def export_orders(
     """
     found = state_of(request).admin.pages(sku, Wanted(state, buyer, ref))
     first = await anext(found)  # so that what goes wrong at once has a status of its own
+    refuse_gaps(first)
 
     async def parts() -> AsyncIterator[str]:
         yield head(as_) + lines(first.orders, as_)
         async for some in found:
+            refuse_gaps(some)
             if some.orders:
                 yield lines(some.orders, as_)
 

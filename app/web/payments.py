@@ -10,6 +10,7 @@ money is never dropped without a line in the log.
 
 import hashlib
 import logging
+import time
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Final, Literal, NamedTuple, Self, get_args
 
@@ -35,6 +36,8 @@ PATH: Final = "/payments/webhook"
 STRIPE: Final = "/payments/stripe"
 _PROVIDER: Final = "payment provider"  # the name in the record of a refund
 _RETRY_AFTER_S: Final = 5
+_OVERTAKES_S: Final = 3600.0  # a refund that comes before its payment is asked for again for so long
+_MESSAGE_DIGITS: Final = 16
 
 
 class NotSignedError(Exception):
@@ -84,10 +87,16 @@ _TYPES: Final = get_args(Callback.model_fields["type"].annotation)
 
 
 class Report(NamedTuple):
-    """A callback, and the name of the message, which is the same each time that it comes."""
+    """A callback.
+
+    `message`: its name, which is the same each time that it comes; `at`: when the provider wrote it, in seconds since
+    1970, if it says so; `part`: it says that it is about a part of a payment.
+    """
 
     callback: Callback
     message: str
+    at: float | None = None
+    part: bool = False
 
 
 Read = Callable[[bytes, Mapping[str, str]], Report | None]
@@ -146,6 +155,7 @@ class _StripeData(BaseModel):
 
 class _StripeEvent(BaseModel):
     id: str = ""
+    created: float | None = None
     data: _StripeData
 
 
@@ -179,6 +189,7 @@ def _of_stripe(kind: str, event: _StripeEvent) -> Report | None:
     # A payment has the same name, whichever of its objects an event is about.
     ref = about.payment_intent or about.id
     ref = ref.get("id") if isinstance(ref, dict) else ref
+    part = None
     if kind == "payment.refunded":
         # The charge says how much was given back so far.
         earlier = (before and before.amount_refunded) or 0
@@ -189,8 +200,12 @@ def _of_stripe(kind: str, event: _StripeEvent) -> Report | None:
     else:
         sums = (about.amount_total, about.amount_received, about.amount)
         amount = next((one for one in sums if one is not None), None)
-        data = {"hold": hold, "payment_ref": ref, "amount": amount, "currency": (about.currency or "").upper() or None}
-    return Report(holds.parse(Callback, to_json({"type": kind, "data": data})), event.id)
+        if amount is None:  # a session that only keeps a card for later
+            return None
+        data = {"hold": hold, "payment_ref": ref, "amount": amount}
+    data["currency"] = (about.currency or "").upper() or None
+    callback = holds.parse(Callback, to_json({"type": kind, "data": data}))
+    return Report(callback, event.id, event.created, part=part is not None)
 
 
 def is_route(method: str, path: str) -> bool:
@@ -226,7 +241,7 @@ async def _answer(state: State, path: str, headers: Mapping[bytes, bytes], body:
         case "payment.succeeded":
             return await _succeeded(state, report.callback.data)
         case "payment.refunded":
-            return await _refunded(state, report.callback.data, report.message)
+            return await _refunded(state, report)
         case _:
             return _told("ignored")
 
@@ -237,29 +252,32 @@ async def _succeeded(state: State, paid: Payment) -> Response:
         _log.warning("payment %s is of %r, which is no hold of this service: ignored", paid.payment_ref, paid.hold)
         return _told("ignored")
     answer = await state.shop.buy(Confirm(*parts, paid.payment_ref, paid.amount, paid.currency))
-    return _unknown() if answer.outcome is ConfirmOutcome.NOT_FOUND else _told(answer.outcome)
+    return _unknown(paid) if answer.outcome is ConfirmOutcome.NOT_FOUND else _told(answer.outcome)
 
 
-async def _refunded(state: State, given: Payment, message: str) -> Response:
+async def _refunded(state: State, report: Report) -> Response:
     """Note a refund with each order that has the payment; it may be that of an order for each of several items."""
+    given = report.callback.data
     ref, parts = given.payment_ref, state.shop.parts_of(given.hold or "")
-    orders = await state.shop.paid_with(ref, parts[0] if parts is not None else None)
-    key = None
-    if given.amount is not None:  # a part: the same message again is not another one
-        said = f"{message}\n{ref}\n{given.amount}"
-        key = hashlib.sha256(said.encode()).hexdigest()
+    orders = await state.shop.paid_with(ref)
+    if given.amount is not None and parts is not None:
+        orders = [order for order in orders if order.id == given.hold] or orders
+    about: dict[str, Any] = {"payment_ref": ref, "by": _PROVIDER, "amount": given.amount, "currency": given.currency}
+    if given.amount is not None:
+        said = f"{report.message}\n{ref}\n{given.amount}"
+        about["message"] = hashlib.sha256(said.encode()).hexdigest()[:_MESSAGE_DIGITS]
+        # What several orders were paid with, and which of them this is about, only the shop can tell.
+        about["part"] = report.part or len(orders) > 1
     answers: list[Answer] = []
     for order in orders:
         of_order = state.shop.parts_of(order.id)
         assert of_order is not None  # noqa: S101 - for the type checker
-        refund = Refund(*of_order, restock=False, payment_ref=ref, by=_PROVIDER, key=key, amount=given.amount)
-        answers.append(await state.shop.buy(refund))
+        answers.append(await state.shop.buy(Refund(*of_order, restock=False, **about)))
     if answers:
         return _told(answers[0].outcome)
-    if (
-        parts is not None
-    ):  # a refund of a payment that has not come yet would be forgotten by the time the payment comes
-        return _unknown()
+    # A refund of a payment that has not come yet would be forgotten by the time the payment comes.
+    if parts is not None or (report.at is not None and time.time() - report.at < _OVERTAKES_S):
+        return _unknown(given)
     _log.warning("payment %s was given back, and no order of this service has it: ignored", ref)
     return _told("ignored")
 
@@ -268,8 +286,10 @@ def _told(outcome: str) -> Response:
     return Response(CallbackView(outcome=outcome).model_dump_json(), media_type="application/json")
 
 
-def _unknown() -> Response:
+def _unknown(about: Payment) -> Response:
     """The order, or the payment, is not there yet, as callbacks overtake each other: the provider is to try again."""
+    hold = about.hold and about.hold.rpartition("~")[0]  # without the secret
+    _log.warning("no order for payment %s (%s %s, hold %s)", about.payment_ref, about.amount, about.currency, hold)
     headers = {"Retry-After": str(_RETRY_AFTER_S)}
     detail = "no such order or payment, or not yet; nothing was done"
     return problems.problem(409, "no-such-order", "No such order", detail, headers=headers)

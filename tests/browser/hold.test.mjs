@@ -72,3 +72,23 @@ test("a hold is its buyer's: another one of the same browser has none, and keeps
   await settle();
   timers.length = 0;
 });
+
+test("after the page was loaded again, nobody is let to pay twice before the service has said how a hold stands", async () => {
+  const now = Date.now() / 1_000;
+  const { hold } = kept(of("eve"));
+  const view = { id: "phone~1~aa", pay_by: now - 5, now, refunds_due: [], extended: true };
+  hold.keep({ ...view, state: "held", extended: false });
+  for (const [said, kind] of [[{ state: "held" }, "asking"], [{ state: "expired" }, "asking"], [{ state: "expired", extended: false }, "none"]]) {
+    answer({ json: { ...view, ...said } });
+    await hold.ask();
+    const later = kept(of("eve")).hold;
+    assert.equal(later.kind, kind);
+    answer({ status: 503, json: {} });
+    assert.equal(await later.ask(), null);
+    assert.equal(later.kind, kind);
+  }
+  hold.keep({ ...view, state: "expired", pay_by: now - 4_000 });
+  assert.equal(kept(of("eve")).hold.kind, "none"); // it ended long ago
+  await settle();
+  timers.length = 0;
+});

@@ -10,7 +10,7 @@ const SOLD = { json: { outcome: "sold", order: "x~1~aa" } };
 
 beforeEach(() => {
   anew();
-  tab.remove("press.phone");
+  tab.remove(`press.phone.${buyerName()}`);
 });
 
 const keys = (requests) => requests.map(({ headers }) => headers["Idempotency-Key"]);
@@ -133,12 +133,26 @@ test("a refusal says nothing of an earlier try that was not heard: the key stays
   assert.equal(unanswered("phone"), null);
 });
 
-test("a press without an answer is its buyer's alone", async () => {
+test("a press without an answer is its buyer's alone, also after another one's in the same tab", async () => {
+  const of = (name) => `/#buyer=x.${Buffer.from(JSON.stringify({ sub: name })).toString("base64url")}.y`;
+  visit(of("ann"), "en");
+  const unheard = answer({ status: 0 });
+  assert.equal(buyerName(), "ann");
   await pressed();
   assert.equal(unanswered("phone"), "fresh");
-  visit(`/#buyer=x.${Buffer.from('{"sub": "bob"}').toString("base64url")}.y`, "en");
-  assert.equal(knownBuyer(), "bob");
-  assert.equal(unanswered("phone"), null);
+  visit(of("bob"), "en");
+  assert.equal(buyerName(), "bob");
+  assert.deepEqual([knownBuyer(), unanswered("phone")], ["bob", null]);
+  const requests = answer({ json: { outcome: "sold_out" } });
+  await pressed();
+  assert.notEqual(keys(requests)[0], keys(unheard)[0]);
+  visit(of("ann"), "en");
+  assert.equal(buyerName(), "ann");
+  assert.equal(unanswered("phone"), "fresh");
+  const again = answer(SOLD);
+  await pressed();
+  assert.equal(keys(again)[0], keys(unheard)[0]);
+  tab.remove("given");
 });
 
 test("a buyer whom the shop in front has signed has the name in the token, and sends the token", async () => {

@@ -133,7 +133,7 @@ async def test_refusals_are_values(one: Any) -> None:
 async def test_own_hold_never_blocks(one: Any) -> None:
     """A buyer who comes again is shown their hold, at the limit, and when nothing is left; nobody else is."""
     await one.set_stock("default", 1, terms={"limit_per_buyer": 1})
-    first, second = await hold(one, "ann"), await hold(one, "ann", proven=True)
+    first, second = await hold(one, "ann", proven=True), await hold(one, "ann", proven=True)
     stranger = await hold(one, "ann")
     assert (stranger.outcome, stranger.order_id, stranger.record) == ("sold_out", None, None)
     assert (second.outcome, second.order_id) == ("held", first.order_id)
@@ -255,6 +255,24 @@ async def test_units_come_back_without_buyers(etcd: EtcdMember, store: str) -> N
         assert await units(one) == (700, 0, 0)
         events = Counter(str(event.kind) for event in await one.sale.store.journal("default", limit=5000))
         assert events == {"held": 700, "expired": 700}
+
+
+async def test_an_item_that_cant_be_helped_keeps_no_other_waiting(etcd: EtcdMember, valkey: Valkey) -> None:
+    """Many items of a lock that somebody keeps have run out; those of another lock go back all the same."""
+    brief = {"hold_s": SHORT_S, "pay_s": SHORT_S, "grace_s": 0, "lock_groups": 2, "purchase_timeout_ms": 2000}
+    async with shop(etcd.endpoint, valkey.url, with_auditor=True, **brief) as one:
+        stuck, well = f"{one.lock_prefix}1-of-2", f"{one.lock_prefix}2-of-2"
+        names = [f"item-{number}" for number in range(400)]
+        many = [name for name in names if one.lock_name(name) == stuck][:130]
+        last = next(f"z{number}" for number in range(99) if one.lock_name(f"z{number}") == well)
+        skus = [*many, last]
+        await asyncio.gather(*(one.set_stock(sku, 1) for sku in skus))
+        answers = await asyncio.gather(*(one.buy(Hold(1, sku, "ann")) for sku in skus))
+        assert {answer.outcome for answer in answers} == {"held"}
+        async with one.sale.admin._locks.lock(stuck):
+            back = lambda: one.level(last)  # noqa: E731
+            await eventually_async(back, "it is given back", until=lambda level: level.held == 0)
+            assert (await one.level(many[0])).held == 1
 
 
 async def test_grace(etcd: EtcdMember, store: str) -> None:

@@ -1,5 +1,6 @@
 """Holds over HTTP: outcomes with 200, problem documents for all else, and rights."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -182,6 +183,20 @@ async def test_strangers_are_shown_no_hold(http: httpx.AsyncClient) -> None:
         for headers in (BACK_END, OPERATOR, {"Idempotency-Key": "k"}):
             assert (await http.post("/holds", json={"buyer": "victim"}, headers=headers)).json()["id"] == theirs["id"]
     assert (await http.get(f"/holds/{theirs['id']}")).json()["state"] == "held"
+
+
+async def test_the_shop_is_shown_no_strangers_hold(http: httpx.AsyncClient) -> None:
+    """Where anybody may hold in any name, one who did could cancel what the shop would send its buyer to pay."""
+    await http.put("/stock", json={"stock": 1}, headers=OPERATOR)
+    theirs = (await http.post("/holds", json={"buyer": "victim"})).json()["id"]
+    told = await http.post("/holds", json={"buyer": "victim", "ref": "order 7"}, headers=BACK_END)
+    assert told.json()["outcome"] == "sold_out"
+    assert theirs not in told.text
+    await http.put("/stock", json={"stock": 1}, headers=OPERATOR)
+    wishes = [{"headers": {}}, {"headers": BACK_END}, {"headers": BACK_END}]  # in one batch, perhaps
+    answers = await asyncio.gather(*(http.post("/holds", json={"buyer": "other"}, **wish) for wish in wishes))
+    mine = {one.json().get("id") for one in answers[1:]} - {None}
+    assert answers[0].json().get("id") not in mine
 
 
 @pytest.mark.parametrize(

@@ -347,6 +347,43 @@ async def test_all_items_where_none_is_named(http: httpx.AsyncClient, env: dict[
     assert "4.99 EUR" in row
 
 
+async def test_a_payment_in_another_currency(http: httpx.AsyncClient, env: dict[str, str]) -> None:
+    """Its amount is shown as it was paid, also once it is owed."""
+    held = await hold(http, "ann")
+    paid = {"payment_ref": "p1", "amount": 5000, "currency": "JPY"}
+    assert (await http.post(f"/holds/{held}/confirm", json=paid)).json()["outcome"] == "amount_mismatch"
+    await http.post(f"/holds/{held}/cancel")
+    await http.post(f"/holds/{held}/confirm", json=paid | {"payment_ref": "p2"})
+    shown = (await seckill("orders", "show", number_of(held), env=env)).stdout
+    assert shown.count("5000 JPY") == 3
+    assert shown.count("expected 4.99 EUR") == 1
+
+
+async def test_an_item_that_cant_be_read_hides_no_other(
+    http: httpx.AsyncClient, env: dict[str, str], valkey: Valkey, tmp_path: Any
+) -> None:
+    """It is named; a file, which must not look as if it had all, is not written."""
+    held = await hold(http, "ann")
+    await http.post(f"/holds/{held}/cancel")
+    assert await pay(http, held, "p-owed") == "refund_due"
+    valkey.ask("SET", "seckill:{0bad}:stock", "5")
+    valkey.ask("SET", "seckill:{0bad}:orders", "not ours")
+    try:
+        page = (await http.get("/orders", params={"state": "attention"})).json()
+        assert ([one["id"] for one in page["orders"] if one["id"] == held], page["unread"]) == ([held], ["0bad"])
+        listed = await seckill("orders", "list", env=env)
+        assert number_of(held) in listed.output
+        assert "the orders of 0bad can't be read" in listed.output
+        assert (await http.get("/orders", params={"sku": "0bad"})).status_code == 503
+        export = await http.get("/orders/export")
+        assert (export.status_code, "0bad" in export.json()["detail"]) == (503, True)
+        file = tmp_path / "all.csv"
+        assert (await seckill("orders", "export", "--out", str(file), env=env)).exit_code == 1
+        assert not file.exists()
+    finally:
+        valkey.ask("DEL", "seckill:{0bad}:stock", "seckill:{0bad}:orders")
+
+
 @pytest.mark.parametrize("name", ["phnoe", "no item"])
 async def test_an_item_that_is_misspelt(http: httpx.AsyncClient, env: dict[str, str], name: str) -> None:
     """It is an error, and not an item without orders."""

@@ -155,6 +155,37 @@ async def test_a_part_is_never_the_whole(http: httpx.AsyncClient) -> None:
     assert await outcome(http, "refunded", held, amount=7) == "already_refunded"
 
 
+async def test_a_payment_for_several_orders(http: httpx.AsyncClient) -> None:
+    """Of a part nobody but the shop knows which of them it is for; the whole is the whole of each."""
+    terms = {"price": 499, "currency": "EUR"}
+    stock = {"stock": 5, "new_sale": True, "forget_orders": "all"}
+    await http.put("/stock?sku=watch", json=stock | terms, headers=OPERATOR)
+    one, two = await hold(http), (await http.post("/holds", json={"buyer": "bob", "sku": "watch"})).json()["id"]
+
+    async def states() -> list[str]:
+        return [(await stands(http, each))["state"] for each in (one, two)]
+
+    for each in (one, two):
+        assert await outcome(http, "succeeded", each, "shared", amount=499) == "confirmed"
+    assert await outcome(http, "refunded", None, "shared", amount=499) == "partly_refunded"
+    assert await states() == ["confirmed", "confirmed"]
+    assert (
+        await outcome(http, "refunded", one, "shared", amount=499, currency="EUR") == "refunded"
+    )  # the shop said whose
+    assert await states() == ["refunded", "confirmed"]
+    assert await outcome(http, "refunded", one, "shared") == "already_refunded"
+    assert await states() == ["refunded", "refunded"]
+
+
+async def test_a_part_in_another_currency(http: httpx.AsyncClient) -> None:
+    """However much it is, it can't be compared with what was paid."""
+    held = await hold(http)
+    assert await outcome(http, "succeeded", held, amount=499) == "confirmed"
+    assert await outcome(http, "refunded", held, amount=5000, currency="JPY") == "partly_refunded"
+    life = (await http.get(f"/orders/{held}/history", headers=OPERATOR)).json()["steps"]
+    assert (life[-1]["facts"]["amount"], life[-1]["facts"]["currency"]) == (5000, "JPY")
+
+
 async def test_a_part_of_an_amount_that_nobody_told(etcd: EtcdMember, valkey: Valkey) -> None:
     """Without a price, and confirmed without an amount, no amount is known to be the whole."""
     async with client(etcd.endpoint, valkey.url, payments_secret=SECRET) as http:
@@ -222,6 +253,8 @@ async def test_orders_that_are_not_there(http: httpx.AsyncClient, caplog: pytest
             assert answer.headers["Content-Type"] == "application/problem+json"
         for kind in ("failed", "canceled"):
             assert await outcome(http, kind, unknown) == "ignored"
+    assert "no order for payment p1 (None None, hold default~1-1)" in caplog.text
+    assert 32 * "0" not in caplog.text
     assert await outcome(http, "succeeded", "user_42") == "ignored"  # which no hold of ours is called
     assert "payment p1 is of 'user_42', which is no hold of this service" in caplog.text
     assert (await stands(http, held))["state"] == "held"
@@ -291,7 +324,8 @@ async def of_stripe(http: httpx.AsyncClient, kind: str, about: dict[str, Any] | 
     import stripe
 
     data = {"object": about} | ({"previous_attributes": more["before"]} if "before" in more else {})
-    body = json.dumps({"id": f"evt_{kind}", "object": "event", "type": kind, "data": about and data})
+    event = {"id": f"evt_{kind}", "object": "event", "type": kind, "data": about and data}
+    body = json.dumps(event | ({"created": more["created"]} if "created" in more else {}))
     signature = stripe.WebhookSignature.generate_signature_header(body, more.get("secret", STRIPE), more.get("at"))
     return await http.post("/payments/stripe", content=body, headers={"Stripe-Signature": signature})
 
@@ -344,6 +378,46 @@ async def test_a_refund_in_stripes_dashboard(http: httpx.AsyncClient) -> None:
     assert (await of_stripe(http, "charge.refunded", charge)).json() == {"outcome": "refunded"}
     life = (await http.get(f"/orders/{held}/history", headers=OPERATOR)).json()["steps"]
     assert [step["facts"].get("amount") for step in life if step["kind"] == "refunded"] == [100, 200, None]
+
+
+async def test_a_charge_of_several_orders(http: httpx.AsyncClient) -> None:
+    """Stripe says what is not the whole, whatever it is for one order; the whole is all that was paid, in any item."""
+    terms = {"price": 499, "currency": "EUR", "stock": 5, "new_sale": True, "forget_orders": "all"}
+    await http.put("/stock?sku=watch", json=terms, headers=OPERATOR)
+    one, two = await hold(http), (await http.post("/holds", json={"buyer": "bob", "sku": "watch"})).json()["id"]
+    for each in (one, two):
+        assert await outcome(http, "succeeded", each, "pi_1", amount=499) == "confirmed"
+    charge = {"id": "ch_1", "metadata": {"hold": one}, "payment_intent": "pi_1", "amount": 998, "currency": "eur"}
+    part = charge | {"amount_refunded": 499, "refunded": False}
+    assert (await of_stripe(http, "charge.refunded", part)).json() == {"outcome": "partly_refunded"}
+    assert [(await stands(http, each))["state"] for each in (one, two)] == ["confirmed", "confirmed"]
+    whole = charge | {"amount_refunded": 998, "refunded": True}
+    assert (await of_stripe(http, "charge.refunded", whole)).json() == {"outcome": "refunded"}
+    assert [(await stands(http, each))["state"] for each in (one, two)] == ["refunded", "refunded"]
+
+
+async def test_a_refund_that_overtakes_its_payment(http: httpx.AsyncClient) -> None:
+    """For an hour a refund of a payment that is not here may be of one that comes; then it is none of ours."""
+    held = await hold(http)
+    charge = {"id": "ch_1", "payment_intent": "pi_1", "amount": 499, "amount_refunded": 499, "refunded": True}
+    early = await of_stripe(http, "charge.refunded", charge, created=time.time() - 60)
+    assert (early.status_code, early.json()["type"]) == (409, "urn:seckill:no-such-order")
+    old = await of_stripe(http, "charge.refunded", charge, created=time.time() - 3700)
+    assert old.json() == {"outcome": "ignored"}
+    session = {"id": "cs_1", "client_reference_id": held, "payment_intent": "pi_1", "amount_total": 499}
+    assert (await of_stripe(http, "checkout.session.completed", session)).json() == {"outcome": "confirmed"}
+    late = await of_stripe(http, "charge.refunded", charge, created=time.time() - 60)
+    assert late.json() == {"outcome": "refunded"}
+
+
+async def test_a_session_that_takes_no_money(http: httpx.AsyncClient) -> None:
+    """One that keeps a card for later pays nothing; one of an amount of nothing is a wrong amount."""
+    held = await hold(http)
+    session = {"id": "cs_1", "client_reference_id": held, "payment_status": "no_payment_required"}
+    for amount, told in ((None, "ignored"), (0, "amount_mismatch")):
+        answer = await of_stripe(http, "checkout.session.completed", session | {"amount_total": amount})
+        assert answer.json() == {"outcome": told}
+    assert (await stands(http, held))["state"] == "held"
 
 
 async def test_stripes_signatures(http: httpx.AsyncClient) -> None:

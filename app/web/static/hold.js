@@ -47,9 +47,21 @@ export function holdOf(sku, clock, { onChange, onPaid }) {
   const id = () => browser.get(name())?.id ?? null;
   const now = () => clock.now ?? view?.now;
 
+  /** Keep what decides whether another hold may be begun, as the page may be loaded again where the service does not answer. */
+  function remember(mine, { state, extended, pay_by }) {
+    const kept = { id: mine, state, extended, pay_by };
+    if (JSON.stringify(kept) !== JSON.stringify(browser.get(name()))) browser.set(name(), kept); // tells other tabs
+  }
+
+  /** It was held, or a payment was perhaps on its way, when this browser last heard of it. */
+  function stood() {
+    const { state, extended, pay_by } = browser.get(name()) ?? {};
+    return state === "held" || (state === "expired" && extended && pay_by > Date.now() / 1_000 - OLD_S);
+  }
+
   function hear(said) {
     view = said;
-    if (view.state !== browser.get(name())?.state) browser.set(name(), { id: id(), state: view.state }); // tells other tabs
+    remember(id(), view);
     schedule();
     onChange();
   }
@@ -99,12 +111,12 @@ export function holdOf(sku, clock, { onChange, onPaid }) {
       return view;
     },
     get kind() {
-      if (view === null && browser.get(name())?.state === "held") return "asking";
+      if (view === null && stood()) return "asking";
       return kindOf(view, now());
     },
     /** A new one, as the service has answered. */
     keep(said) {
-      browser.set(name(), { id: said.id, state: said.state });
+      remember(said.id, said);
       hear(said);
     },
   };

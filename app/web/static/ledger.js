@@ -33,9 +33,9 @@ function wanted(fields = FIELDS) {
   const found = new URLSearchParams(sku && { sku });
   for (const name of fields) {
     const value = part(name).value.trim();
-    if (value) found.set(name, name === "number" && !value.includes("~") ? `${sku || "default"}~${value}` : value);
+    if (value) found.set(name, name === "number" && sku && !value.includes("~") ? `${sku}~${value}` : value);
   }
-  if (found.get("number")) found.set("sku", found.get("number").split("~")[0]);
+  if (found.get("number")?.includes("~")) found.set("sku", found.get("number").split("~")[0]);
   return found;
 }
 
@@ -71,6 +71,7 @@ function row(order) {
 async function look() {
   const mine = ++turn;
   const found = [];
+  const unread = [];
   let [after, looked] = [begins.at(-1), 0];
   part("rows").setAttribute("aria-busy", "true");
   do {
@@ -84,9 +85,12 @@ async function look() {
       break;
     }
     found.push(...answer.orders);
+    unread.push(...answer.unread);
     looked += answer.looked;
     after = answer.next;
     if (after && found.length < PAGE) write(part("said"), texts.looking(number(looked), moment(answer.until)));
+    else if (unread.length > 0) write(part("said"), texts.unread(unread.join(room.comma)));
+    else if (!sku && part("number").value.trim() && found.length === 0) write(part("said"), texts.withItem);
     else write(part("said"), texts.shown(number(found.length)));
   } while (after && found.length < PAGE);
   next = after;
@@ -120,7 +124,8 @@ function step({ kind, at, token, batch, facts }, currency) {
   const time = make("time", "", moment(at));
   time.dateTime = new Date(at * 1_000).toISOString();
   const said = Object.entries(facts).map(([name, value]) => {
-    if (AMOUNTS.includes(name) && Number.isInteger(value)) return `${name} ${written(value, currency, texts.locale)}`;
+    const of = (name === "amount" && facts.currency) || currency; // a payment may be of another one than the order
+    if (AMOUNTS.includes(name) && Number.isInteger(value)) return `${name} ${written(value, of, texts.locale)}`;
     return `${name} ${Array.isArray(value) ? value.join(" ") : value}`;
   });
   const made = make("li", "", time, make("strong", "", texts.kinds[kind] ?? kind));

@@ -4,7 +4,7 @@
 // without any, and have two. Those that don't have two, as in app/money.py:
 const DECIMALS = {
   ...Object.fromEntries("BIF CLP DJF GNF ISK JPY KMF KRW PYG RWF UGX UYI VND VUV XAF XOF XPF".split(" ").map((one) => [one, 0])),
-  ...Object.fromEntries("BHD IQD JOD KWD LYD OMN TND".split(" ").map((one) => [one, 3])),
+  ...Object.fromEntries("BHD IQD JOD KWD LYD OMR TND".split(" ").map((one) => [one, 3])),
   ...Object.fromEntries("CLF UYW".split(" ").map((one) => [one, 4])),
 };
 

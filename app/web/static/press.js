@@ -61,10 +61,13 @@ function nameIn(said) {
   }
 }
 
+/** Where a press is kept: each buyer of this browser has their own. */
+const slot = (sku, by) => `press.${sku}.${by ?? ""}`;
+
 /** The press that has no answer yet: "fresh", "old" (nobody waits for it any more), or null. */
 export function unanswered(sku) {
-  const press = tab.get(`press.${sku}`);
-  if (press === null || press.by !== knownBuyer()) return null; // or it is another buyer's
+  const press = tab.get(slot(sku, knownBuyer()));
+  if (press === null) return null;
   return Date.now() - press.at < FRESH_MS ? "fresh" : "old";
 }
 
@@ -77,13 +80,12 @@ export function unanswered(sku) {
  * number and that of the last, and whether the last one was refused because of too many.
  */
 export async function press(sku, onRetry, holding = false) {
-  const name = `press.${sku}`;
-  const by = buyerName();
-  const before = unanswered(sku) === null ? null : tab.get(name);
+  const name = slot(sku, buyerName());
+  const before = tab.get(name);
   const key = before?.key ?? random(16);
   const holds = before?.holds ?? holding; // the same press means the same
   let unheard = before !== null; // a try may have counted, although its answer did not come
-  tab.set(name, { key, at: Date.now(), holds, by });
+  tab.set(name, { key, at: Date.now(), holds });
   for (let attempt = 1; ; attempt += 1) {
     const { answer, pauseMs, tooOften } = await send(sku, key, holds);
     if (answer) {
