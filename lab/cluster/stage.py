@@ -76,9 +76,8 @@ class Balancer(Process):
         servers = [(one.name, one.address) for one in instances]
 
         def argv(directory: Path) -> list[str]:
-            example = re.sub(r"(?m)^  server .*\n", "", _EXAMPLE.read_text())
-            # All buyers of this stage have one address.
-            example = re.sub(r"(?m)^  http-request deny .*\n", "", example)
+            # Without the limit of tries for each address: all buyers of this stage have one.
+            example = re.sub(r"(?m)^  (server|http-request deny) .*\n", "", _EXAMPLE.read_text())
             example = example.replace("bind :80", f"bind 127.0.0.1:{port}")
             example = example.replace("maxconn 20000", "maxconn 5000")  # a shell may allow no more files
             lines = [f"  server {name} {at}:{_PORT} check port {_OPERATOR_PORT}" for name, at in servers]
