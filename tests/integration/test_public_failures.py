@@ -91,8 +91,8 @@ async def test_an_operator_sets_the_stock_to_nothing(two: tuple[Any, Any]) -> No
 async def test_a_look_moves_no_deadline(two: tuple[Any, Any]) -> None:
     """Coming again, with the same key or at the limit, shows the hold, whose end stays where it was."""
     await two[0].set_stock("default", 5, terms={"limit_per_buyer": 1})
-    first = await two[0].buy(Hold(1, "default", "ann", "k"))
-    for again in (Hold(1, "default", "ann", "k"), Hold(1, "default", "ann", proven=True)):
+    first = await two[0].buy(Hold(1, "default", "ann", "k", proven=True))
+    for again in (Hold(1, "default", "ann", "k", proven=True), Hold(1, "default", "ann", proven=True)):
         second = await two[1].buy(again)
         assert (second.order_id, second.record.pay_by_ms) == (first.order_id, first.record.pay_by_ms)
     assert await kinds(two[0]) == {"held": 1}
