@@ -15,15 +15,18 @@ SeckillError
 │   ├── FenceRefused            the store has seen a higher token than ours, or another batch
 │   │   └── ForeignFence        the store is fenced by another lock system's tokens
 │   └── StockUnavailable        the store can't be reached; a write may or may not have been applied
+├── NoCallbacks                 payment providers report nothing here
+├── NotSigned                   a callback that the payment provider has not signed, or too long ago
+├── NoSuchOrder                 no order has the payment of a callback, or not yet
 ├── Overloaded                  too many requests that are no purchases are in hand
 ├── TooManyListeners            as many listen to changes already as this instance is willing to notify
 └── SaleError
     ├── QueueFull               more buyers wait than this instance is willing to hold
     ├── Closing                 this instance is shutting down
     ├── ItemBlocked             nothing of the item can be sold until an operator acts
-    ├── NotDecided              the purchase's deadline passed; nothing was sold
-    ├── OutcomeUnknown          the deadline passed while the store's answer was out
-    ├── TurnedAway              a purchase that was refused before it was looked at
+    ├── NotDecided              the request's deadline passed; nothing was done
+    ├── OutcomeUnknown          the request's deadline passed while the store's answer was out
+    ├── TurnedAway              a request that was refused before it was looked at
     │   ├── ForeignOrigin       a page of another site had a browser send it
     │   ├── Prefetched          a browser sent it before anybody asked for it
     │   ├── BuyerNotSigned      the shop in front has not signed the buyer
@@ -112,6 +115,20 @@ class StockUnavailable(StockError):
         self.untouched = untouched
 
 
+class NoCallbacks(SeckillError):
+    """Payment providers report nothing here."""
+
+
+class NotSigned(SeckillError):
+    """A callback that the payment provider has not signed, or too long ago."""
+
+
+class NoSuchOrder(SeckillError):
+    """No order has the payment of a callback, or not yet; nothing was done."""
+
+    retry_after_s = 5
+
+
 class Overloaded(SeckillError):
     """As many requests that are no purchases are in hand as this instance takes at once."""
 
@@ -121,45 +138,45 @@ class TooManyListeners(SeckillError):
 
 
 class SaleError(SeckillError):
-    """A purchase that could not be processed."""
+    """A request of a buyer, or about an order, that could not be processed."""
 
 
 class QueueFull(SaleError):
-    """More buyers wait than this instance is willing to hold; nothing was sold."""
+    """More buyers wait than this instance is willing to hold; nothing was done."""
 
 
 class Closing(SaleError):
-    """This instance is shutting down; nothing was sold."""
+    """This instance is shutting down; nothing was done."""
 
 
 class ItemBlocked(SaleError):
-    """Nothing of the item can be sold until an operator acts; nothing was sold."""
+    """Nothing of the item can be sold until an operator acts; nothing was done."""
 
     retry_after_s = 5
 
 
 class NotDecided(SaleError):
-    """The purchase's deadline passed before it was its turn; nothing was sold."""
+    """The request's deadline passed before it was its turn; nothing was done."""
 
 
 class OutcomeUnknown(SaleError):
-    """The purchase's deadline passed while the store's answer was out; it may have been sold."""
+    """The request's deadline passed while the store's answer was out; it may count."""
 
 
 class TurnedAway(SaleError):
-    """A purchase that was refused before it was looked at; nothing was sold."""
+    """A request that was refused before it was looked at; nothing was done."""
 
 
 class ForeignOrigin(TurnedAway):
-    """A page of another site had a browser send it; nothing was sold."""
+    """A page of another site had a browser send it; nothing was done."""
 
 
 class Prefetched(TurnedAway):
-    """A browser sent it by itself, before anybody asked for it; nothing was sold."""
+    """A browser sent it by itself, before anybody asked for it; nothing was done."""
 
 
 class BuyerNotSigned(TurnedAway):
-    """The purchase's buyer is not one that the shop in front has signed; nothing was sold."""
+    """The buyer is not one that the shop in front has signed; nothing was done."""
 
 
 class HoldsNotPossible(SaleError):

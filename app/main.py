@@ -140,6 +140,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
                 looks=stock.looks_at(sale.shop, sale.auditor),
                 scrape=health.scrape(metrics),
                 ready=ready,
+                unpriced=health.unpriced(sale.admin),
                 locks=TtlCache(lambda _: sale.admin.contenders()),
                 warnings=not_promised,
                 callbacks=callbacks,

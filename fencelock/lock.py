@@ -7,7 +7,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from types import TracebackType
-from typing import Any, Final, Protocol, Self, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from . import clock, portal
 from .connection import Connection, Terms
@@ -237,9 +237,6 @@ class DistributedLock(Owned):
     by threads. A lock whose owning thread has ended is given back: nobody could release it any more. After a fork what
     the parent held is the parent's alone; in the child the lock can be acquired, as by any other process.
     """
-
-    def __class_getitem__(cls, _: object) -> type[Self]:
-        return cls  # annotations from when it was generic
 
     def __init__(self, lock: AsyncLock) -> None:
         self.name = lock.name

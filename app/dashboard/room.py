@@ -388,9 +388,9 @@ class ControlRoom:
         async def buy(number: int) -> str:
             await asyncio.sleep(command.over_s * number / buyers)
             try:
-                answer = await self._shop.buy(Purchase(1, command.sku, f"rush-{rush}-{number}"))
+                answer = await self._shop.submit(Purchase(1, command.sku, f"rush-{rush}-{number}"))
                 if answer.outcome is Outcome.HOLD_REQUIRED:
-                    answer = await self._shop.buy(Hold(1, command.sku, f"rush-{rush}-{number}"))
+                    answer = await self._shop.submit(Hold(1, command.sku, f"rush-{rush}-{number}"))
             except EXPECTED as error:
                 return type(error).__name__
             return answer.outcome

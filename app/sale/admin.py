@@ -73,6 +73,15 @@ class Admin:
             found |= await self._store.levels(skus[first : first + _AT_ONCE])
         return found
 
+    async def unpriced(self) -> list[str]:
+        """The items that have units left and no price: they are sold at once, for nothing."""
+        levels = await self.levels(await self.items())
+        return [
+            sku
+            for sku, level in levels.items()
+            if isinstance(level, Level) and level.stock > 0 and self._shop.terms_of(level).price is None
+        ]
+
     async def orders(self, sku: str, *, after: str | None = None, limit: int = 100) -> list[Order]:
         """Orders of an item, oldest first."""
         return await self._store.orders(sku, after=after, limit=limit)
@@ -100,16 +109,16 @@ class Admin:
         return await self._store.numbered(number)
 
     async def cancel(self, order: Order, *, by: str) -> Answer:
-        """Give back what an order holds. Raises what `Shop.buy` raises."""
+        """Give back what an order holds. Raises what `Shop.submit` raises."""
         parts = self._shop.parts_of(order.id)
-        return await self._shop.buy(Cancel(*parts, by)) if parts else Answer(CancelOutcome.NOT_FOUND, 0)
+        return await self._shop.submit(Cancel(*parts, by)) if parts else Answer(CancelOutcome.NOT_FOUND, 0)
 
     async def refund(self, order: Order, *, restock: bool, payment_ref: str | None = None, by: str) -> Answer:
-        """Note that money was given back. Raises what `Shop.buy` raises."""
+        """Note that money was given back. Raises what `Shop.submit` raises."""
         parts = self._shop.parts_of(order.id)
         if parts is None:
             return Answer(RefundOutcome.NOT_FOUND, 0)
-        return await self._shop.buy(Refund(*parts, restock, payment_ref, by))
+        return await self._shop.submit(Refund(*parts, restock, payment_ref, by))
 
     async def erase(self, sku: str, buyer: str, *, by: str = "", wait_s: float = 10.0) -> int:
         """Remove a buyer's name from an item, and keep the numbers. Returns how many entries of the journal had it."""

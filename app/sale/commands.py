@@ -88,8 +88,14 @@ class ExpiryOutcome(StrEnum):
     MORE = "more"
 
 
+class Notice(StrEnum):
+    """The outcome of a notice that asks for nothing."""
+
+    IGNORED = "ignored"
+
+
 AnyOutcome: TypeAlias = (
-    Outcome | HoldOutcome | ConfirmOutcome | ExtendOutcome | CancelOutcome | RefundOutcome | ExpiryOutcome
+    Outcome | HoldOutcome | ConfirmOutcome | ExtendOutcome | CancelOutcome | RefundOutcome | ExpiryOutcome | Notice
 )
 
 
@@ -194,6 +200,32 @@ VERBS: Final[dict[type[StrEnum], str]] = {
     RefundOutcome: "refund",
     ExpiryOutcome: "expire",
 }
+
+
+# What has not happened, and never will by that request, if it was not decided.
+_NOT_DONE: Final[dict[type[Command], str]] = {
+    Purchase: "nothing was sold",
+    Hold: "nothing was held",
+    Confirm: "the payment was not noted",
+    Extend: "the hold was not extended",
+    Cancel: "nothing was cancelled",
+    Refund: "the refund was not noted",
+    Expire: "nothing was given back",
+}
+
+
+def not_done(command: Command) -> str:
+    """Say what has not happened, as the command was not decided."""
+    return _NOT_DONE[type(command)]
+
+
+def in_doubt(command: Command) -> str:
+    """Say how the client learns what became of a command that was being written."""
+    if getattr(command, "key", None) is not None:
+        return "the same idempotency key will tell"
+    if isinstance(command, Purchase | Hold):
+        return "it may count; with an idempotency key the same request would tell"
+    return "the same request again will tell"
 
 
 def key_of(command: Command) -> str | None:

@@ -8,7 +8,7 @@ from enum import Enum, auto
 from typing import Final
 
 from app.errors import ItemBlocked, NotDecided, OutcomeUnknown, QueueFull, SaleError
-from app.sale.commands import VERBS, Answer, Command, Outcome, Purchase
+from app.sale.commands import VERBS, Answer, Command, Hold, Outcome, Purchase, in_doubt, not_done
 from app.telemetry.observer import Observer
 from fencelock.backoff import Backoff
 
@@ -19,8 +19,12 @@ _TURNS_FIRST: Final = 4  # of the loop, before buyers are answered: meanwhile th
 _ERROR_COUNTS_S: Final = 5.0
 
 
+def _never() -> bool:
+    return False
+
+
 class EntryState(Enum):
-    """The state of a buyer's purchase."""
+    """The state of a request."""
 
     WAITING = auto()  # for its turn
     TAKEN = auto()  # into a batch; nothing of it was sent
@@ -83,14 +87,15 @@ class Entry:
         item: Item,
         future: "asyncio.Future[Answer]",
         deadline: float,
-        gone: Callable[[], bool] = lambda: False,
+        gone: Callable[[], bool],
     ) -> None:
         self.command = command
         self.item = item
         self.future = future
         self.deadline = deadline
         self.came_at = time.time()
-        self.gone = gone
+        # What is about an order that is there is done all the same: money has come, or the buyer wants it no more.
+        self.gone = gone if isinstance(command, Purchase | Hold) else _never
         self.state = EntryState.WAITING
         self.answered = False
 
@@ -104,8 +109,8 @@ class Entry:
     def too_late(self, reason: str) -> SaleError:
         """The error for a buyer whose time is up."""
         if self.state is EntryState.SENT:
-            return OutcomeUnknown(f"{reason}, while the purchase was being written; the same idempotency key will tell")
-        return NotDecided(f"{reason}; nothing was sold")
+            return OutcomeUnknown(f"{reason}, while it was being written; {in_doubt(self.command)}")
+        return NotDecided(f"{reason}; {not_done(self.command)}")
 
 
 class Queue:
@@ -154,12 +159,12 @@ class Queue:
         """
         if len(self._entries) >= self._limit:
             self._observer.answered(QueueFull.__name__)
-            raise QueueFull(f"{self._limit} buyers are waiting already; nothing was sold")
+            raise QueueFull(f"{self._limit} buyers are waiting already; {not_done(command)}")
         loop = asyncio.get_running_loop()
         item = self._items.get(command.sku) or self._new_item(command.sku)
         if item.blocked and item.parked is not None:  # when its pause is over, the next buyer tries it again
             self._observer.answered(ItemBlocked.__name__)
-            raise _blocked(item)
+            raise _blocked(item, command)
         entry = Entry(command, item, loop.create_future(), deadline, gone)
         self._entries[entry] = None
         item.waiting += 1
@@ -236,7 +241,7 @@ class Queue:
         """Block an item until an operator acts: refuse its buyers whose purchase is not being written."""
         item.blocked = True
         for entry in [entry for entry in self._entries if entry.item is item and entry.state is not EntryState.SENT]:
-            self.answer(entry, _blocked(item))
+            self.answer(entry, _blocked(item, entry.command))
 
     def _unpark(self, item: Item) -> None:
         item.parked = None
@@ -298,8 +303,8 @@ class Queue:
                 timer.cancel()
 
 
-def _blocked(item: Item) -> ItemBlocked:
-    return ItemBlocked(f"{item.sku} can't be sold at the moment, the operator is told why; nothing was sold")
+def _blocked(item: Item, command: Command) -> ItemBlocked:
+    return ItemBlocked(f"{item.sku} can't be sold at the moment, the operator is told why; {not_done(command)}")
 
 
 def _told(future: "asyncio.Future[Answer]", answer: Answer | Exception) -> bool:

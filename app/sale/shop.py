@@ -1,4 +1,4 @@
-"""The shop is what buyers can do: buy, hold and pay, look at the stock, look up an order."""
+"""Everything a buyer can do: buy, hold and pay, look at the stock, look up an order."""
 
 import asyncio
 import dataclasses
@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from app.errors import Closing, HoldsNotPossible, StockCorrupt, StockError, TurnedAway
-from app.sale.commands import Answer, Command, Expire, ExpiryOutcome, Purchase
+from app.sale.commands import Answer, Command, Expire, ExpiryOutcome, Purchase, not_done
 from app.sale.rules import Rules
 from app.sale.worker import Halted, Worker
 from app.stock import Level, Order, StockStore, Terms
@@ -50,15 +50,15 @@ class Shop:
         return self._store.parts_of(order_id)
 
     async def give_back(self, sku: str) -> None:
-        """Give back all units of an item whose time is up. Raises what `buy` raises."""
-        while (await self.buy(Expire(sku))).outcome is ExpiryOutcome.MORE:
+        """Give back all units of an item whose time is up. Raises what `submit` raises."""
+        while (await self.submit(Expire(sku))).outcome is ExpiryOutcome.MORE:
             pass
 
-    async def buy(self, command: Command, *, gone: Callable[[], bool] = lambda: False) -> Answer:
-        """Queue a purchase, or any other command, and wait for the answer.
+    async def submit(self, command: Command, *, gone: Callable[[], bool] = lambda: False) -> Answer:
+        """Queue a command, and wait for the answer.
 
-        `gone` says whether the buyer has hung up. Without a key nobody could ever learn of the order, so such a buyer
-        gets none.
+        `gone` says whether the buyer has hung up. Without a key nobody could ever learn of the new order, so such a
+        buyer gets none.
         Raises a `SaleError` (queue full, deadline passed, ...) or a `StockError` (no such item, store away, ...).
         """
         told = self.join(command, gone=gone)
@@ -67,7 +67,7 @@ class Shop:
     def join(self, command: Command, *, gone: Callable[[], bool] = lambda: False) -> "Answer | asyncio.Future[Answer]":
         """Queue a command without waiting: return the answer, if it is known already, or a future that gets it."""
         if self.closing:
-            raise Closing("this instance is shutting down; nothing was sold")
+            raise Closing(f"this instance is shutting down; {not_done(command)}")
         queue, now = self._worker(command.sku).queue, asyncio.get_running_loop().time()
         if not queue.knows(command.sku):
             self._store.check(command.sku)

@@ -1,4 +1,4 @@
-"""The ASGI application: purchases go first, and all else is admitted as there is time for it."""
+"""The ASGI application: commands go first, and all else is admitted as there is time for it."""
 
 import json
 from collections.abc import Awaitable, Callable
@@ -16,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 from app.web import auth, dashboard, health, holds, operator_routes, pages, payments, problems, purchase, stock
 from app.web.admission import Admission
 from app.web.body_limit import Bodies, has_body, with_body
+from app.web.call import Route, asgi
 from app.web.headers import with_headers
 from app.web.state import State
 
@@ -80,25 +81,32 @@ class Application(FastAPI):
         if hidden:
             await _not_found(method, path)(scope, receive, send)
             return
-        if path == purchase.PATH and method in self._buying:
-            await purchase.purchase(scope, receive, send)
-            return
+        call, bodies = self._route(method, path)
         try:
-            if holds.is_route(method, path):
-                await holds.change(scope, await self._wishes.read(receive, dict(scope["headers"]), known=False), send)
-                return
-            if payments.is_route(method, path):
-                body = await self._callbacks.read(receive, dict(scope["headers"]), known=False)
-                await payments.called_back(scope, body, send)
-                return
-            receive = await self._with_body(scope, receive)
+            if bodies is not None:
+                receive = await bodies.read(receive, dict(scope["headers"]), known=False)
+            elif call is None:
+                receive = await self._with_body(scope, receive)
         except HTTPException as error:
             await _http(error)(scope, receive, send)
+            return
+        if call is not None:
+            await asgi(call, scope, receive, send)
             return
         if path == health.ALIVE:
             await self._probes(scope, receive, send)
         else:
             await (self._operators if from_operator else self._readers)(scope, receive, send)
+
+    def _route(self, method: str, path: str) -> tuple[Route | None, Bodies | None]:
+        """The route of a request for a command, and where its body has a place; None if it is none, or has none."""
+        if path == purchase.PATH and method in self._buying:
+            return purchase.ROUTE, None
+        if holds.is_route(method, path):
+            return holds.ROUTE, self._wishes
+        if method == "POST" and path in payments.ROUTES:
+            return payments.ROUTES[path], self._callbacks
+        return None, None
 
     async def _with_body(self, scope: Scope, receive: Receive) -> Receive:
         """Read a request's body, and return its new `receive`: of no body, if the client has no right to send one."""

@@ -22,15 +22,12 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.protocols.utils import get_local_addr
 from uvicorn.server import ServerState
 
-from app.errors import TurnedAway
-from app.sale import Answer, Command
-from app.web import holds
+from app.sale import Answer
+from app.web import holds, purchase
 from app.web.body_limit import BODY_MAX_BYTES
+from app.web.call import GONE, Call
 from app.web.connection_limits import HEAD_MAX_BYTES, ConnectionLimits
 from app.web.headers import HEADERS
-from app.web.problems import of
-from app.web.purchase import GONE, PATH, read, respond
-from app.web.request_ids import give_back
 from app.web.state import State
 
 _TITLES: Final = {
@@ -44,33 +41,9 @@ _ODD: Final = re.compile(rb"[%?#]")
 _LAST_MAX_BYTES: Final = 16 * BODY_MAX_BYTES  # behind an offer to upgrade: the largest body in chunks of a byte
 _NEVER_S: Final = 10**6
 _BEGIN: Final = b"HTTP/1.1 "  # of every answer
-_PATH: Final = PATH.encode()
+_PATH: Final = purchase.PATH.encode()
 _HOLDS: Final = holds.PATH.encode()
 _FIXED: Final = b"".join(b"%s: %s\r\n" % header for header in HEADERS)
-
-
-_Form = Callable[[Answer], tuple[list[tuple[bytes, bytes]], bytes]]
-
-
-class _Sale:
-    """A purchase or a hold that is being answered. `begun`: the first bytes of the answer were written.
-
-    `form` makes headers and body of the answer; `path`: of the route, for the log; `request_id`: None if it has none.
-    """
-
-    __slots__ = ("begun", "command", "form", "in_line", "keep_alive", "method", "path", "request_id", "state")
-
-    def __init__(
-        self, state: State, method: str, path: str, command: Command | None, form: _Form | None, *, keep_alive: bool
-    ) -> None:
-        self.state = state
-        self.method = method
-        self.path = path
-        self.command = command
-        self.form = form
-        self.request_id: str | None = None
-        self.keep_alive = keep_alive
-        self.in_line = self.begun = False
 
 
 def _raise(error: Exception) -> Answer:
@@ -95,7 +68,8 @@ class Connection(asyncio.Protocol):
         self._loop = _loop or asyncio.get_running_loop()
         self._parser = httptools.HttpRequestParser(self)
         self._uvicorn: HttpToolsProtocol | None = None  # made for the first request that is no purchase
-        self._sale: _Sale | None = None  # that is not answered
+        self._call: Call | None = None  # that is not answered
+        self._keep_alive = self._begun = False  # behind its answer; the first bytes of that were written
         self._wish: list[bytes] | None = None  # the body of a hold, as far as it has come
         self._url = b""
         self._headers: list[tuple[bytes, bytes]] = []
@@ -116,7 +90,7 @@ class Connection(asyncio.Protocol):
         self._limits = ConnectionLimits(transport, self._loop.time())
         self._server_state.connections.add(self)  # type: ignore[arg-type]
         if len(self._server_state.connections) > self.connections_max:
-            self._refuse(503, "too many connections; nothing was sold")
+            self._refuse(503, "too many connections; nothing was done")
 
     def data_received(self, data: bytes) -> None:
         """Parse the bytes. A request that does not wait for the previous answer is refused: no client does that."""
@@ -208,9 +182,8 @@ class Connection(asyncio.Protocol):
             body, self._wish = b"".join(self._wish), None
             self._hold(body)
             return
-        sale = self._sale
-        if sale is not None:
-            self._buy(sale)
+        if self._call is not None:
+            self._submit(self._call)
         elif self._chunked and self._uvicorn is not None and self._answering:
             self._uvicorn.data_received(b"0\r\n\r\n")
 
@@ -260,8 +233,8 @@ class Connection(asyncio.Protocol):
 
     def shutdown(self) -> None:
         """End after the answer that is under way; called by uvicorn's server at its shutdown."""
-        if self._sale is not None:
-            self._sale.keep_alive = False
+        if self._call is not None:
+            self._keep_alive = False
         elif self._uvicorn is not None:
             self._uvicorn.shutdown()
         else:
@@ -278,23 +251,20 @@ class Connection(asyncio.Protocol):
         state = self._open_shop()
         if state is None or method not in state.buying:
             return False
+        call = Call(purchase.ROUTE, state, method, purchase.PATH, query, self._headers, self._server)
         try:
-            purchase, as_json = read(state, query, self._headers)
+            call.read()
         except Exception:
             return False  # the application answers, and logs it if it is an error of ours
-        server = self._server
-
-        def form(answer: Answer) -> tuple[list[tuple[bytes, bytes]], bytes]:
-            return respond(state, server, purchase, answer, as_json=as_json)
-
-        self._sale = _Sale(state, method, PATH, purchase, form, keep_alive=self._keep_alive)
-        self._sale.request_id = purchase.request_id
+        self._begin(call)
         return True
 
-    @property
-    def _keep_alive(self) -> bool:
+    def _begin(self, call: Call) -> None:
         parser = self._parser  # it takes nothing more after an upgrade
-        return parser.get_http_version() != "1.0" and parser.should_keep_alive() and not parser.should_upgrade()
+        self._keep_alive = (
+            parser.get_http_version() != "1.0" and parser.should_keep_alive() and not parser.should_upgrade()
+        )
+        self._call, self._begun = call, False
 
     def _is_hold(self) -> bool:
         """Return whether it is a hold, or a change of one, whose body is small and will come."""
@@ -315,20 +285,14 @@ class Connection(asyncio.Protocol):
     def _hold(self, body: bytes) -> None:
         """Hold, or change a hold."""
         state, method = self._app_state["seckill"], self._parser.get_method().decode()
-        self._sale = sale = _Sale(state, method, holds.PATH, None, None, keep_alive=self._keep_alive)
+        call = Call(holds.ROUTE, state, method, self._url.decode("latin-1"), b"", self._headers, self._server, body)
+        self._begin(call)
         try:
-            wish = holds.read(state, self._url.decode("latin-1"), b"", self._headers, body)
+            call.read()
         except Exception as error:
-            if isinstance(error, TurnedAway):
-                state.shop.turned_away(error)
-            self._tell(sale, partial(_raise, error))
+            self._tell(call, partial(_raise, error))
             return
-        sale.command, sale.form = wish.command, partial(holds.respond, state, wish)
-        sale.request_id = wish.request_id
-        if wish.command is None:
-            self._tell(sale, lambda: wish.lost)
-        else:
-            self._buy(sale)
+        self._submit(call)
 
     def _open_shop(self) -> State | None:
         state = self._app_state.get("seckill")
@@ -336,48 +300,36 @@ class Connection(asyncio.Protocol):
             return None
         return None if self._server and self._server[1] == state.operator_port else state
 
-    def _buy(self, sale: _Sale) -> None:
-        sale.in_line = True
+    def _submit(self, call: Call) -> None:
         try:
-            assert sale.command is not None  # noqa: S101 - for the type checker
-            future = sale.state.shop.join(sale.command, gone=self._has_gone)
+            found = call.submit(self._has_gone)
         except Exception as error:
-            self._tell(sale, partial(_raise, error))
+            self._tell(call, partial(_raise, error))
             return
-        if isinstance(future, Answer):
-            self._tell(sale, lambda: future)
+        if isinstance(found, Answer):
+            self._tell(call, lambda: found)
         else:
-            future.add_done_callback(lambda future: self._tell(sale, future.result))
+            found.add_done_callback(lambda future: self._tell(call, future.result))
 
-    def _tell(self, sale: _Sale, answer: Callable[[], Answer]) -> None:
+    def _tell(self, call: Call, answer: Callable[[], Answer]) -> None:
         """Answer in any case; a buyer who can't be answered loses the connection."""
         try:
-            try:
-                told = answer()
-                assert sale.form is not None  # noqa: S101 - for the type checker
-                headers, body = sale.form(told)
-                status = 200
-            except Exception as error:
-                problem = of(error, sale.method, sale.path)
-                if sale.request_id is not None:
-                    give_back(sale.request_id, sale.path, problem, logged=sale.state.request_ids)
-                status, headers, body = problem.status_code, problem.raw_headers, bytes(problem.body)
-            self._say(sale, status, headers, body)
+            self._say(*call.answered(answer))
         except BaseException:
             self.transport.abort()
             raise
 
-    def _say(self, sale: _Sale, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> None:
-        self._sale, self._told = None, True
+    def _say(self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> None:
+        self._call, self._told = None, True
         if self.transport.is_closing():
             return
-        said = [STATUS_LINE[status].removeprefix(_BEGIN) if sale.begun else STATUS_LINE[status]]
+        said = [STATUS_LINE[status].removeprefix(_BEGIN) if self._begun else STATUS_LINE[status]]
         said += [b"%s: %s\r\n" % header for header in self._server_state.default_headers]
         said += [b"%s: %s\r\n" % header for header in headers]
-        said += (_FIXED, b"\r\n" if sale.keep_alive else b"connection: close\r\n\r\n", body)
+        said += (_FIXED, b"\r\n" if self._keep_alive else b"connection: close\r\n\r\n", body)
         self.transport.write(b"".join(said))
         self._server_state.total_requests += 1
-        if sale.keep_alive:
+        if self._keep_alive:
             self._limits.answered(self._loop.time())
         else:
             self.transport.close()
@@ -390,13 +342,13 @@ class Connection(asyncio.Protocol):
         """
         if self._in_body:
             return False  # the rest of it will not come
-        streams = self._sale is None and self._uvicorn is not None and self._uvicorn.cycle.response_started
+        streams = self._call is None and self._uvicorn is not None and self._uvicorn.cycle.response_started
         if not self._answering or streams:
             return False  # the transport closes
         self._half_closed = True
-        if self._sale is not None:
+        if self._call is not None:
             self.transport.write(_BEGIN)
-            self._sale.begun = True
+            self._begun = True
         self.shutdown()
         return True
 
@@ -405,14 +357,14 @@ class Connection(asyncio.Protocol):
             return self._gone or self.transport.is_closing()
         # Nobody reads from the socket any more, so the reset was not noticed.
         connected = self.transport.get_extra_info("socket")
-        self._gone = self._sale is not None and bool(connected.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
+        self._gone = self._call is not None and bool(connected.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
         return self._gone
 
     # -- limits ------------------------------------------------------------------------------------------------------
 
     @property
     def _answering(self) -> bool:
-        if self._sale is not None:
+        if self._call is not None:
             return True
         cycle = self._uvicorn.cycle if self._uvicorn is not None else None
         return cycle is not None and not cycle.response_complete

@@ -7,17 +7,19 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from pydantic import BaseModel, Field
 
+from app.errors import StockError
 from app.sale import Admin
 from app.telemetry.metrics import Metrics
 from app.web import problems
 from app.web.coalesce import TtlCache
 from app.web.problems import RETRY_AFTER, responses
-from app.web.state import Ready, state_of
+from app.web.state import Ready, State, state_of
 
 router = APIRouter(tags=["health"])
 
 ALIVE: Final = "/healthz"
 _NAMED_MAX: Final = 20
+_UNPRICED_FOR_S: Final = 5.0
 _PATIENCE_S: Final = 1.0  # orchestrators give up after a second or two
 
 
@@ -32,7 +34,8 @@ class ReadyView(BaseModel):
         "until they give it back, or lose it after a TTL"
     )
     warnings: list[str] = Field(
-        description="what this lock and this store together can't promise, and items that can't be sold for now"
+        description="what this lock and this store together can't promise, items that can't be sold for now, and items "
+        "without a price where payments are set up"
     )
     checks: dict[str, str] = Field(examples=[{"etcd": "ok", "store": "ok", "renewal": "ok", "stock": "ok"}])
 
@@ -45,6 +48,15 @@ def ready(admin: Admin) -> TtlCache[Ready]:
         return checks, waits_for
 
     return TtlCache(look)
+
+
+def unpriced(admin: Admin) -> TtlCache[list[str]]:
+    """The cache behind the warning of items that are given away: it reads all items."""
+
+    async def look(_: str) -> list[str]:
+        return await admin.unpriced()
+
+    return TtlCache(look, for_s=_UNPRICED_FOR_S)
 
 
 def scrape(metrics: Metrics) -> TtlCache[bytes]:
@@ -87,6 +99,7 @@ async def readyz(request: Request) -> Response:
             *_blocked(state.shop.errors),
             *(state.sender.warnings if state.sender is not None else ()),
             *_owed(state.auditor.owed if state.auditor is not None else 0),
+            *await _given_away(state),
         ],
         checks=checks,
     )
@@ -98,9 +111,24 @@ def _owed(payments: int) -> list[str]:
     return [f"{said}: `seckill orders list --state attention`"] if payments else []
 
 
+async def _given_away(state: State) -> list[str]:
+    """Items without a price, where payments are set up: a purchase gets them for nothing."""
+    if not state.pay_url and not state.callbacks:
+        return []
+    try:
+        items = sorted(await state.unpriced.at())
+    except StockError:
+        return []  # a check says that
+    return [f"{sku} has no price: it is sold for nothing" for sku in items[:_NAMED_MAX]] + _more(len(items))
+
+
+def _more(count: int) -> list[str]:
+    return [f"and {count - _NAMED_MAX} more items"] if count > _NAMED_MAX else []
+
+
 def _blocked(errors: dict[str, Exception]) -> list[str]:
     named = [f"{sku} can't be sold: {problems.title(error)}" for sku, error in sorted(errors.items())[:_NAMED_MAX]]
-    return named + ([f"and {len(errors) - _NAMED_MAX} more items"] if len(errors) > _NAMED_MAX else [])
+    return named + _more(len(errors))
 
 
 @router.get("/metrics", response_class=PlainTextResponse, responses=responses(503))

@@ -1,6 +1,6 @@
 """Holds, for a shop's back end and its page: hold, confirm, extend, cancel.
 
-They are plain ASGI, as purchases are, and go past the admission of readers into the same queue. An expected outcome has
+They go past the framework and the admission of readers into the same queue, as purchases do. An expected outcome has
 status 200, as payment providers repeat whatever is not 2xx; only "try again" is 5xx. For OpenAPI they are routes of
 FastAPI's as well.
 """
@@ -8,7 +8,8 @@ FastAPI's as well.
 import re
 import time
 from collections.abc import Iterable
-from typing import Annotated, Any, Final, NamedTuple, TypeVar
+from functools import partial
+from typing import Annotated, Any, Final, TypeVar
 from urllib.parse import unquote_plus
 
 from fastapi import APIRouter, Path, Request
@@ -17,9 +18,7 @@ from fastapi.responses import Response
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import to_json
 from starlette.exceptions import HTTPException
-from starlette.types import Receive, Scope, Send
 
-from app.errors import TurnedAway
 from app.sale import (
     Answer,
     Cancel,
@@ -33,7 +32,8 @@ from app.sale import (
     OrderCommand,
 )
 from app.stock import CURRENCY_PATTERN, DEFAULT_SKU, SKU_PATTERN, Order, OrderState, Record
-from app.web import problems, purchase, request_ids
+from app.web import problems, purchase
+from app.web.call import Asked, Call, Form, Route, asgi
 from app.web.identity import BUYER_MAX, BUYER_PATTERN, is_buyer
 from app.web.problems import invalid_field, responses
 from app.web.raw_endpoint import RawEndpoint
@@ -145,83 +145,47 @@ def is_route(method: str, path: str) -> bool:
     return method == "POST" and _ROUTE.fullmatch(path) is not None
 
 
-class Wish(NamedTuple):
-    """A request as it was read: a command, or None if its order can't be one of ours, and then the answer."""
-
-    command: Hold | OrderCommand | None
-    sku: str
-    lost: Answer
-    request_id: str
-    by_shop: bool
-
-
-async def change(scope: Scope, receive: Receive, send: Send) -> None:
-    """Hold, confirm, extend or cancel: an ASGI application."""
-    state: State = scope["state"]["seckill"]
-    wish: Wish | None = None
-    try:
-        wish = read(state, scope["path"], scope["query_string"], scope["headers"], (await receive()).get("body", b""))
-        answer = wish.lost if wish.command is None else await state.shop.buy(wish.command)
-    except Exception as error:
-        if isinstance(error, TurnedAway):
-            state.shop.turned_away(error)
-        problem = problems.of(error, scope["method"], PATH)
-        if wish is not None:
-            request_ids.give_back(wish.request_id, PATH, problem, logged=state.request_ids)
-        await problem(scope, receive, send)
-        return
-    headers, body = respond(state, wish, answer)
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
-
-
-def respond(state: State, wish: Wish, answer: Answer) -> tuple[list[tuple[bytes, bytes]], bytes]:
-    """Headers and body of an answer."""
-    body = to_json(view(state.instance, wish.sku, answer.order_id, answer.record, answer))
-    if state.request_ids:
-        request_ids.note(wish.request_id, PATH, answer)
-    headers = [
-        (b"content-length", b"%d" % len(body)),
-        (b"content-type", b"application/json"),
-        (request_ids.HEADER, wish.request_id.encode()),
-        (b"x-seckill-outcome", answer.outcome.encode()),
-    ]
-    return headers, body
-
-
-def read(state: State, path: str, query: bytes, raw_headers: Iterable[tuple[bytes, bytes]], body: bytes) -> Wish:
+def read(call: Call) -> Asked:
     """Read a request. Raises `RequestValidationError`, which names the field, or who may not do that."""
-    headers = headers_of(raw_headers)
-    request_id, traceparent = request_ids.read(raw_headers)
-    refuse_query(query)
+    state, headers = call.state, headers_of(call.headers)
+    refuse_query(call.query)
     purchase.refuse_foreign(headers)
-    match = _ROUTE.fullmatch(path)
+    match = _ROUTE.fullmatch(call.path)
     assert match is not None  # noqa: S101 - see `is_route`
     given, verb = match.groups()
     key = purchase.read_key(headers[b"idempotency-key"]) if b"idempotency-key" in headers else None
     by_shop = state.auth.is_shop(headers.get(b"authorization", b"").decode("latin-1"))
-    command: Hold | OrderCommand
     if not by_shop and (verb == "confirm" or (verb is None and state.only_shop_holds)):
         state.auth.refuse_stranger()
     if verb is None:
-        wish = parse(HoldRequest, body)
+        wish = parse(HoldRequest, call.body)
         if wish.quantity > state.quantity_max:
             raise invalid_field("quantity", f"a whole number from 1 to {state.quantity_max}", where="body")
         buyer = _buyer(state, wish.buyer, by_shop=by_shop)
         proven = by_shop or state.signed is not None
-        command = Hold(wish.quantity, wish.sku, buyer, key, wish.ref, request_id, traceparent, proven)
-        return Wish(command, wish.sku, _LOST["confirm"], request_id, by_shop)
-    paid = parse(ConfirmRequest, body) if verb == "confirm" else parse(Nothing, body or b"{}")
+        about = call.request_id, call.traceparent
+        return Asked(Hold(wish.quantity, wish.sku, buyer, key, wish.ref, *about, proven), _form(state, wish.sku))
+    paid = parse(ConfirmRequest, call.body) if verb == "confirm" else parse(Nothing, call.body or b"{}")
     parts = state.shop.parts_of(given)
-    if parts is None:
-        return Wish(None, DEFAULT_SKU, _LOST[verb], request_id, by_shop)
+    if parts is None:  # it is no order of ours
+        return Asked(_LOST[verb], _form(state, DEFAULT_SKU))
+    command: OrderCommand
     if isinstance(paid, ConfirmRequest):
         command = Confirm(*parts, paid.payment_ref, paid.amount, paid.currency, key)
     else:
         command = Extend(*parts, key) if verb == "extend" else Cancel(*parts, key=key)
-    return Wish(command, parts[0], _LOST[verb], request_id, by_shop)
+    return Asked(command, _form(state, parts[0]))
 
 
+def _form(state: State, sku: str) -> Form:
+    def form(answer: Answer) -> tuple[list[tuple[bytes, bytes]], bytes]:
+        body = to_json(view(state.instance, sku, answer.order_id, answer.record, answer))
+        return [(b"content-type", b"application/json")], body
+
+    return form
+
+
+ROUTE: Final = Route(PATH, read, has_id=True)
 _LOST: Final = {
     "confirm": Answer(ConfirmOutcome.NOT_FOUND, 0),
     "extend": Answer(ExtendOutcome.NOT_FOUND, 0),
@@ -293,7 +257,7 @@ async def hold(_: Request) -> Response:
     A buyer who can't have the units and has a hold already is shown that one, if the shop asks, or has signed the
     buyer. It needs the shop's bearer token where `SECKILL_HOLDS_FROM` says so.
     """
-    return RawEndpoint(change)
+    return RawEndpoint(partial(asgi, ROUTE))
 
 
 async def confirm(_: Request, hold_id: Id) -> Response:
@@ -302,17 +266,17 @@ async def confirm(_: Request, hold_id: Id) -> Response:
     The same payment may be announced any number of times. After the end of the hold it takes a unit if one is left;
     else it is to be given back (`refund_due`).
     """
-    return RawEndpoint(change)
+    return RawEndpoint(partial(asgi, ROUTE))
 
 
 async def extend(_: Request, hold_id: Id) -> Response:
     """Begin a second, longer window, once, as the buyer goes to pay."""
-    return RawEndpoint(change)
+    return RawEndpoint(partial(asgi, ROUTE))
 
 
 async def cancel(_: Request, hold_id: Id) -> Response:
     """Give the units back at once. A confirmed order stays as it is: that would be a refund."""
-    return RawEndpoint(change)
+    return RawEndpoint(partial(asgi, ROUTE))
 
 
 async def look(request: Request, hold_id: Id) -> dict[str, Any]:

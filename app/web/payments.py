@@ -12,6 +12,7 @@ import hashlib
 import logging
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Annotated, Any, Final, Literal, NamedTuple, Self, get_args
 
 import standardwebhooks
@@ -19,13 +20,13 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from pydantic import BaseModel, Field, model_validator
 from pydantic_core import to_json
-from starlette.types import Receive, Scope, Send
 
-from app.errors import ConfigurationError
+from app.errors import ConfigurationError, NoCallbacks, NoSuchOrder, NotSigned
 from app.outbox.webhook import signer
-from app.sale import Answer, Confirm, ConfirmOutcome, Refund
+from app.sale import Answer, Confirm, ConfirmOutcome, Notice, Refund, RefundOutcome
 from app.stock import CURRENCY_PATTERN
-from app.web import holds, problems
+from app.web import holds
+from app.web.call import Asked, Call, Route, asgi
 from app.web.problems import responses
 from app.web.raw_endpoint import RawEndpoint
 from app.web.state import State
@@ -35,13 +36,9 @@ _log = logging.getLogger(__name__)
 PATH: Final = "/payments/webhook"
 STRIPE: Final = "/payments/stripe"
 _PROVIDER: Final = "payment provider"  # the name in the record of a refund
-_RETRY_AFTER_S: Final = 5
 _OVERTAKES_S: Final = 3600.0  # a refund that comes before its payment is asked for again for so long
 _MESSAGE_DIGITS: Final = 16
-
-
-class NotSignedError(Exception):
-    """A callback that the provider has not signed, or too long ago."""
+_IGNORED: Final = Answer(Notice.IGNORED, 0)
 
 
 class Payment(BaseModel):
@@ -110,7 +107,7 @@ def standard(secret: str) -> Read:
         try:
             verifier.verify(body, dict(headers), json_parse=False)
         except (standardwebhooks.WebhookVerificationError, ValueError) as error:  # ValueError: a header that is none
-            raise NotSignedError(str(error)) from None
+            raise NotSigned(str(error)) from None
         kind = holds.parse(_Head, body).type
         if kind not in _TYPES:
             _log.info("a callback of the type %r is ignored", kind)
@@ -172,7 +169,7 @@ def stripe(secret: str) -> Read:
         try:
             WebhookSignature.verify_header(body.decode(), headers.get("stripe-signature"), secret, 300)
         except (SignatureVerificationError, ValueError, TypeError) as error:  # of one that isn't ASCII
-            raise NotSignedError(str(error)) from None
+            raise NotSigned(str(error)) from None
         kind = holds.parse(_Head, body).type
         report = _of_stripe(_OF_STRIPE[kind], holds.parse(_StripeEvent, body)) if kind in _OF_STRIPE else None
         if report is None:
@@ -208,54 +205,51 @@ def _of_stripe(kind: str, event: _StripeEvent) -> Report | None:
     return Report(callback, event.id, event.created, part=part is not None)
 
 
-def is_route(method: str, path: str) -> bool:
-    """Return whether a request is a provider's callback."""
-    return method == "POST" and path in (PATH, STRIPE)
-
-
-async def called_back(scope: Scope, receive: Receive, send: Send) -> None:
-    """Do what a callback says: an ASGI application."""
-    state: State = scope["state"]["seckill"]
+def read(call: Call) -> Asked:
+    """Read a callback. Raises `NoCallbacks`, `NotSigned`, or `RequestValidationError`, which names the field."""
+    holds.refuse_query(call.query)
+    reader = call.state.callbacks.get(call.path)
+    if reader is None:
+        name = "SECKILL_PAYMENTS_SECRET" if call.path == PATH else "SECKILL_STRIPE_SECRET"
+        raise NoCallbacks(f"switched off: {name} is not set")
+    headers = {
+        name.decode("latin-1"): value.decode("latin-1") for name, value in holds.headers_of(call.headers).items()
+    }
     try:
-        holds.refuse_query(scope["query_string"])
-        response = await _answer(
-            state, scope["path"], holds.headers_of(scope["headers"]), (await receive()).get("body", b"")
-        )
-    except NotSignedError as error:
+        report: Report | None = reader(call.body, headers)
+    except NotSigned as error:
         _log.warning("a callback that is not signed by the payment provider: %s", error)
-        response = problems.problem(400, "not-signed", "Not signed by the payment provider", str(error))
-    except Exception as error:
-        response = problems.of(error, scope["method"], scope["path"])
-    await response(scope, receive, send)
-
-
-async def _answer(state: State, path: str, headers: Mapping[bytes, bytes], body: bytes) -> Response:
-    read = state.callbacks.get(path)
-    if read is None:
-        name = "SECKILL_PAYMENTS_SECRET" if path == PATH else "SECKILL_STRIPE_SECRET"
-        return problems.problem(403, "no-callbacks", "No callbacks", f"switched off: {name} is not set")
-    report = read(body, {name.decode("latin-1"): value.decode("latin-1") for name, value in headers.items()})
+        raise
     if report is None:
-        return _told("ignored")
+        return Asked(_IGNORED, _form)
+    about = report.callback.data
     match report.callback.type:
         case "payment.succeeded":
-            return await _succeeded(state, report.callback.data)
+            return Asked(_succeeded(call.state, about), partial(_form, about=about))
         case "payment.refunded":
-            return await _refunded(state, report)
+            return Asked(partial(_refunded, call.state, report), partial(_form, about=about))
         case _:
-            return _told("ignored")
+            return Asked(_IGNORED, _form)
 
 
-async def _succeeded(state: State, paid: Payment) -> Response:
+def _form(answer: Answer, *, about: Payment | None = None) -> tuple[list[tuple[bytes, bytes]], bytes]:
+    """Raises `NoSuchOrder`, as callbacks overtake each other: the provider is to try again."""
+    if about is not None and answer.outcome in (ConfirmOutcome.NOT_FOUND, RefundOutcome.NOT_FOUND):
+        hold = about.hold and about.hold.rpartition("~")[0]  # without the secret
+        _log.warning("no order for payment %s (%s %s, hold %s)", about.payment_ref, about.amount, about.currency, hold)
+        raise NoSuchOrder("no such order or payment, or not yet; nothing was done")
+    return [(b"content-type", b"application/json")], CallbackView(outcome=answer.outcome).model_dump_json().encode()
+
+
+def _succeeded(state: State, paid: Payment) -> Confirm | Answer:
     parts = state.shop.parts_of(paid.hold or "")
     if parts is None:
         _log.warning("payment %s is of %r, which is no hold of this service: ignored", paid.payment_ref, paid.hold)
-        return _told("ignored")
-    answer = await state.shop.buy(Confirm(*parts, paid.payment_ref, paid.amount, paid.currency))
-    return _unknown(paid) if answer.outcome is ConfirmOutcome.NOT_FOUND else _told(answer.outcome)
+        return _IGNORED
+    return Confirm(*parts, paid.payment_ref, paid.amount, paid.currency)
 
 
-async def _refunded(state: State, report: Report) -> Response:
+async def _refunded(state: State, report: Report) -> Answer:
     """Note a refund with each order that has the payment; it may be that of an order for each of several items."""
     given = report.callback.data
     ref, parts = given.payment_ref, state.shop.parts_of(given.hold or "")
@@ -272,27 +266,17 @@ async def _refunded(state: State, report: Report) -> Response:
     for order in orders:
         of_order = state.shop.parts_of(order.id)
         assert of_order is not None  # noqa: S101 - for the type checker
-        answers.append(await state.shop.buy(Refund(*of_order, restock=False, **about)))
+        answers.append(await state.shop.submit(Refund(*of_order, restock=False, **about)))
     if answers:
-        return _told(answers[0].outcome)
+        return answers[0]
     # A refund of a payment that has not come yet would be forgotten by the time the payment comes.
     if parts is not None or (report.at is not None and time.time() - report.at < _OVERTAKES_S):
-        return _unknown(given)
+        return Answer(RefundOutcome.NOT_FOUND, 0)
     _log.warning("payment %s was given back, and no order of this service has it: ignored", ref)
-    return _told("ignored")
+    return _IGNORED
 
 
-def _told(outcome: str) -> Response:
-    return Response(CallbackView(outcome=outcome).model_dump_json(), media_type="application/json")
-
-
-def _unknown(about: Payment) -> Response:
-    """The order, or the payment, is not there yet, as callbacks overtake each other: the provider is to try again."""
-    hold = about.hold and about.hold.rpartition("~")[0]  # without the secret
-    _log.warning("no order for payment %s (%s %s, hold %s)", about.payment_ref, about.amount, about.currency, hold)
-    headers = {"Retry-After": str(_RETRY_AFTER_S)}
-    detail = "no such order or payment, or not yet; nothing was done"
-    return problems.problem(409, "no-such-order", "No such order", detail, headers=headers)
+ROUTES: Final = {path: Route(path, read) for path in (PATH, STRIPE)}
 
 
 def router() -> APIRouter:
@@ -306,11 +290,11 @@ def router() -> APIRouter:
         refunded: noted with the order that has the payment, and the units stay out of the sale. A part of what was
         paid is noted, too, and the order stays as it is.
         """
-        return RawEndpoint(called_back)
+        return RawEndpoint(partial(asgi, ROUTES[PATH]))
 
     async def stripe_webhook(_: Request) -> Response:
         """Take Stripe's report, with its own signature (`SECKILL_STRIPE_SECRET`); `metadata.hold` names the hold."""
-        return RawEndpoint(called_back)
+        return RawEndpoint(partial(asgi, ROUTES[STRIPE]))
 
     answers: dict[str, Any] = {
         "response_model": CallbackView,

@@ -1,6 +1,6 @@
 """The purchase: one endpoint, with one parser, for every client.
 
-It is plain ASGI: the framework's routing, validation and middleware cost more than the sale itself
+It goes past the framework, whose routing, validation and middleware cost more than the sale itself
 (docs/performance.md). For OpenAPI it is a route of FastAPI's as well: `purchase_route`.
 """
 
@@ -12,18 +12,15 @@ from typing import Final
 from urllib.parse import unquote_to_bytes
 
 from pydantic import BaseModel, Field
-from starlette.types import Receive, Scope, Send
 
-from app.errors import ForeignOrigin, Prefetched, TurnedAway
+from app.errors import ForeignOrigin, Prefetched
 from app.sale import Answer, Outcome, Purchase
 from app.stock import DEFAULT_SKU, SKU_PATTERN
-from app.web import problems, request_ids
+from app.web.call import Asked, Call, Form, Route
 from app.web.identity import BUYER_MAX, is_buyer
 from app.web.problems import invalid_field
-from app.web.state import State
 
 PATH: Final = "/stock/reduce"
-GONE: Final = "seckill.gone"  # in the state of a request: says whether its client has gone
 METHODS: Final = ("GET", "POST")
 _SKU: Final = re.compile(SKU_PATTERN)
 _QUANTITY: Final = re.compile(r"[1-9][0-9]{0,8}")
@@ -46,39 +43,18 @@ class PurchaseView(BaseModel):
     instance: str = Field(description="the instance that served it")
 
 
-def _never() -> bool:
-    return False  # behind another server
-
-
-async def purchase(scope: Scope, receive: Receive, send: Send) -> None:
-    """Buy: an ASGI application."""
-    state: State = scope["state"]["seckill"]
-    wish: Purchase | None = None
-    try:
-        wish, as_json = read(state, scope["query_string"], scope["headers"])
-        answer = await state.shop.buy(wish, gone=scope["state"].get(GONE, _never))
-    except Exception as error:
-        if isinstance(error, TurnedAway):
-            state.shop.turned_away(error)
-        problem = problems.of(error, scope["method"], PATH)
-        if wish is not None and wish.request_id is not None:
-            request_ids.give_back(wish.request_id, PATH, problem, logged=True)
-        await problem(scope, receive, send)
-        return
-    headers, body = respond(state, scope.get("server"), wish, answer, as_json=as_json)
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
-
-
-def read(state: State, query: bytes, headers: Iterable[tuple[bytes, bytes]]) -> tuple[Purchase, bool]:
-    """Read a request's purchase, and whether it asks for JSON. Raises what `parse` does, or `BuyerNotSigned`."""
-    wish, as_json = parse(query, headers, quantity_max=state.quantity_max, buyer_max=state.buyer_max)
+def read(call: Call) -> Asked:
+    """Read a purchase. Raises what `parse` does, or `BuyerNotSigned`."""
+    state = call.state
+    wish, as_json = parse(call.query, call.headers, quantity_max=state.quantity_max, buyer_max=state.buyer_max)
     if state.signed is not None:
-        wish = wish._replace(buyer=state.signed.read(token_of(wish.buyer, headers)))
-    if state.request_ids:
-        request_id, traceparent = request_ids.read(headers)
-        wish = wish._replace(request_id=request_id, traceparent=traceparent)
-    return wish, as_json
+        wish = wish._replace(buyer=state.signed.read(token_of(wish.buyer, call.headers)))
+    if call.request_id is not None:
+        wish = wish._replace(request_id=call.request_id, traceparent=call.traceparent)
+    if as_json:
+        return Asked(wish, _json(state.instance))
+    port = call.server[1] if call.server else None  # there is none behind a unix socket
+    return Asked(wish, _text(str(port) if port else state.instance))
 
 
 def token_of(given: str | None, headers: Iterable[tuple[bytes, bytes]]) -> str | None:
@@ -135,7 +111,7 @@ def _read_headers(headers: Iterable[tuple[bytes, bytes]]) -> tuple[str | None, b
             if name == b"transfer-encoding" or value.strip(b"0"):
                 raise invalid_field("body", "a purchase has no body; say what you want in the query", where="body")
         elif _AHEAD.search(value):
-            raise Prefetched("this was asked for ahead of time, by a browser and not by a buyer; nothing was sold")
+            raise Prefetched("this was asked for ahead of time, by a browser and not by a buyer; nothing was done")
     refuse_foreign(said)
     return key, as_json
 
@@ -153,7 +129,7 @@ def read_key(value: bytes) -> str:
 def refuse_foreign(headers: Mapping[bytes, bytes]) -> None:
     """Raise `ForeignOrigin` if a page of another origin sent a request with these headers."""
     if _is_foreign(headers):
-        raise ForeignOrigin("a page of another site sent this; nothing was sold")
+        raise ForeignOrigin("a page of another site sent this; nothing was done")
 
 
 def _is_foreign(said: Mapping[bytes, bytes]) -> bool:
@@ -196,38 +172,36 @@ def _wants_json(accept: bytes) -> bool:
     return False
 
 
-def respond(
-    state: State, server: tuple[str, int | None] | None, wish: Purchase, answer: Answer, *, as_json: bool
-) -> tuple[list[tuple[bytes, bytes]], bytes]:
-    """Headers and body of an answer; `server`: the address that the request came to."""
-    outcome = answer.outcome.value
-    if as_json:
-        # `PurchaseView`, by hand: no outcome and no id has anything to escape.
+@lru_cache(8)
+def _json(instance: str) -> Form:
+    """`PurchaseView`, by hand: no outcome and no id has anything to escape."""
+    quoted = json.dumps(instance)
+
+    def form(answer: Answer) -> tuple[list[tuple[bytes, bytes]], bytes]:
         order = f'"order":"{answer.order_id}",' if answer.order_id is not None else ""
         replayed = "true" if answer.replayed else "false"
-        text = (
-            f'{{"outcome":"{outcome}","quantity":{answer.quantity},{order}"replayed":{replayed},'
-            f'"instance":{_quoted(state.instance)}}}'
-        )
-        content_type = b"application/json"
-    else:
-        port = server[1] if server and server[1] else state.instance  # behind a unix socket there is no port
-        said = "hold required: it has a price" if answer.outcome is Outcome.HOLD_REQUIRED else "reduce stock end!"
-        text, content_type = f"{port} {said}", b"text/plain; charset=utf-8"
-    body = text.encode()
-    headers = [
-        (b"content-length", b"%d" % len(body)),
-        (b"content-type", content_type),
-        (b"x-seckill-outcome", outcome.encode()),
-    ]
-    if answer.order_id is not None:
-        headers.append((b"x-seckill-order", answer.order_id.encode()))
-    if wish.request_id is not None:
-        headers.append((request_ids.HEADER, wish.request_id.encode()))
-        request_ids.note(wish.request_id, PATH, answer)
-    return headers, body
+        told = f'{{"outcome":"{answer.outcome}","quantity":{answer.quantity},{order}"replayed":{replayed}'
+        return _with_order(b"application/json", answer), f'{told},"instance":{quoted}}}'.encode()
+
+    return form
 
 
 @lru_cache(8)
-def _quoted(text: str) -> str:
-    return json.dumps(text)
+def _text(name: str) -> Form:
+    """The articles' text, with the port that the request came to."""
+
+    def form(answer: Answer) -> tuple[list[tuple[bytes, bytes]], bytes]:
+        said = "hold required: it has a price" if answer.outcome is Outcome.HOLD_REQUIRED else "reduce stock end!"
+        return _with_order(b"text/plain; charset=utf-8", answer), f"{name} {said}".encode()
+
+    return form
+
+
+def _with_order(content_type: bytes, answer: Answer) -> list[tuple[bytes, bytes]]:
+    headers = [(b"content-type", content_type)]
+    if answer.order_id is not None:
+        headers.append((b"x-seckill-order", answer.order_id.encode()))
+    return headers
+
+
+ROUTE: Final = Route(PATH, read, has_body=False)

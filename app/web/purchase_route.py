@@ -1,6 +1,7 @@
 """The purchase as a route of FastAPI's, for OpenAPI."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
 from fastapi import APIRouter, Request
@@ -8,9 +9,10 @@ from fastapi.responses import Response
 
 from app.sale import Outcome
 from app.stock import DEFAULT_SKU, SKU_PATTERN
+from app.web.call import asgi
 from app.web.identity import BUYER_PATTERN
 from app.web.problems import responses
-from app.web.purchase import PATH, purchase
+from app.web.purchase import PATH, ROUTE
 from app.web.raw_endpoint import RawEndpoint
 
 
@@ -20,7 +22,7 @@ async def reduce(_: Request) -> Response:
     The articles' text (`8080 reduce stock end!`), or JSON to a client that asks for `application/json`. A purchase has
     no body. Unknown or repeated parameters are refused.
     """
-    return RawEndpoint(purchase)
+    return RawEndpoint(partial(asgi, ROUTE))
 
 
 def router(methods: Sequence[str], *, quantity_max: int, buyer_max: int) -> APIRouter:

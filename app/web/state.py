@@ -55,6 +55,7 @@ class State:
     looks: Coalesced[StockText]
     scrape: TtlCache[bytes]
     ready: TtlCache[Ready]
+    unpriced: TtlCache[list[str]]
     locks: TtlCache[list[Contender]]
     warnings: list[str]
     callbacks: Mapping[str, Callable[[bytes, Mapping[str, str]], Any]]

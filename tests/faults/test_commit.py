@@ -50,12 +50,12 @@ async def test_a_lost_commit_is_resolved_before_anybody_is_told(etcd: EtcdMember
         ):
             for sku, stock in units.items():
                 await one.set_stock(sku, stock)
-                await one.buy(Purchase(sku=sku))
+                await one.submit(Purchase(sku=sku))
             (proxy.lose_answer_to if lost == "answer" else proxy.lose_request)(COMMIT)
             wanted = [Purchase(sku=sku, buyer=BUYER, key=key) for sku in units for key in (None, "k")]
-            buying = asyncio.gather(*(one.buy(purchase) for purchase in wanted))
+            buying = asyncio.gather(*(one.submit(purchase) for purchase in wanted))
             assert await asyncio.to_thread(proxy.struck.wait, 15)
-            assert (await other.buy(Purchase(sku="item-0"))).outcome is Outcome.SOLD
+            assert (await other.submit(Purchase(sku="item-0"))).outcome is Outcome.SOLD
             assert not buying.done()
             proxy.restore()
             answers = await buying
@@ -89,15 +89,15 @@ async def test_a_shard_that_is_away_does_not_stop_the_others(
         one.store._clustered = True
         for sku in ("away", "here"):
             await one.set_stock(sku, 100)
-            await one.buy(Purchase(sku=sku))
+            await one.submit(Purchase(sku=sku))
         monkeypatch.setattr(RedisClient, "run", away)
-        in_vain = [asyncio.create_task(one.buy(Purchase(sku="away", buyer=BUYER)))]
+        in_vain = [asyncio.create_task(one.submit(Purchase(sku="away", buyer=BUYER)))]
         async with asyncio.timeout(WITHIN_S):
             await went_away.wait()
         for _ in range(10):
             async with asyncio.timeout(WITHIN_S):
-                assert (await one.buy(Purchase(sku="here"))).outcome is Outcome.SOLD
-            in_vain.append(asyncio.create_task(one.buy(Purchase(sku="away"))))
+                assert (await one.submit(Purchase(sku="here"))).outcome is Outcome.SOLD
+            in_vain.append(asyncio.create_task(one.submit(Purchase(sku="away"))))
         assert not any(buying.done() for buying in in_vain)
         monkeypatch.setattr(RedisClient, "run", deliver)
         assert {answer.outcome for answer in await asyncio.gather(*in_vain)} == {Outcome.SOLD}
@@ -126,10 +126,10 @@ async def test_much_that_is_in_doubt_leaves_the_others_their_turn(
         async with shop(etcd.endpoint, url, purchase_timeout_ms=60_000, max_hold_ms=50) as one:
             for sku in skus:
                 await one.set_stock(sku, 2)
-                await one.buy(Purchase(sku=sku))
+                await one.submit(Purchase(sku=sku))
             monkeypatch.setattr(RedisStockStore, "resolve", slowly)
             proxy.lose_answer_to(COMMIT)
-            buying = asyncio.gather(*(one.buy(Purchase(sku=sku, buyer=BUYER)) for sku in skus))
+            buying = asyncio.gather(*(one.submit(Purchase(sku=sku, buyer=BUYER)) for sku in skus))
             assert await asyncio.to_thread(proxy.struck.wait, 15)
             proxy.restore()
             assert counted(list(await buying)) == {"sold": 24}
@@ -152,7 +152,7 @@ async def test_a_server_that_is_away_and_comes_back(which: str) -> None:
             await asyncio.to_thread(victim.start)
             await eventually_async(lambda: one.ready(1), until=lambda checks: set(checks.values()) == {"ok"})
             # A key that an interrupted call left in etcd may stand in the way for a moment longer.
-            answer = await eventually_async(lambda: one.buy(Purchase()), despite=Exception)
+            answer = await eventually_async(lambda: one.submit(Purchase()), despite=Exception)
             assert answer.outcome is Outcome.SOLD
             assert counted(await buy(one, 10)) == {"sold": 10}
             audit = await one.audit("default")
@@ -164,7 +164,7 @@ async def test_a_short_outage_is_only_a_delay() -> None:
     with EtcdMember() as etcd, Valkey() as valkey:
         async with shop(etcd.endpoint, valkey.url, purchase_timeout_ms=60_000) as one:
             await one.set_stock("default", 100)
-            await one.buy(Purchase())
+            await one.submit(Purchase())
             for victim in (etcd, valkey):
                 victim.pause()
                 buying = asyncio.create_task(buy(one, 10))

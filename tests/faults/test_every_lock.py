@@ -45,7 +45,7 @@ async def test_a_paused_holder_is_overtaken_and_sells_nothing_twice(lock: str, v
                 buying = asyncio.create_task(asyncio.to_thread(buy, first))
                 assert await asyncio.to_thread(path.struck.wait, 15)
                 first.pause()
-                answers = [await second.buy(Purchase()) for _ in range(6)]
+                answers = [await second.submit(Purchase()) for _ in range(6)]
                 assert [answer.outcome for answer in answers] == [Outcome.SOLD] * 5 + [Outcome.SOLD_OUT]
                 path.restore()
                 first.resume()

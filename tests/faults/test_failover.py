@@ -33,10 +33,10 @@ async def test_sold_means_that_a_replica_has_it(etcd: EtcdMember, pair: Sentinel
     options = {"store_wait_replicas": 1, "purchase_timeout_ms": 4000, "store_timeout_ms": 1000}
     async with shop(etcd.endpoint, pair.url, **options) as one:
         await one.set_stock("phone", 10)
-        assert (await one.buy(Purchase(sku="phone"))).outcome is Outcome.SOLD
+        assert (await one.submit(Purchase(sku="phone"))).outcome is Outcome.SOLD
         pair.replicas[0].pause()
         with pytest.raises((NotDecided, OutcomeUnknown)):
-            await one.buy(Purchase(sku="phone", key="k"))
+            await one.submit(Purchase(sku="phone", key="k"))
         pair.replicas[0].resume()
         answer = await until_told(one, Purchase(sku="phone", key="k"))
         assert answer.outcome is Outcome.SOLD
@@ -95,11 +95,11 @@ async def test_a_failover_to_the_one_that_has_it_not(etcd: EtcdMember, trio: Sen
     options = {"store_wait_replicas": 2, "store_timeout_ms": 500, "lock_ttl_s": 2, "purchase_timeout_ms": 2000}
     async with shop(etcd.endpoint, trio.url, **options) as one:
         await one.set_stock("phone", 100)
-        told = [await one.buy(Purchase(sku="phone", key=f"k{number}")) for number in range(3)]
+        told = [await one.submit(Purchase(sku="phone", key=f"k{number}")) for number in range(3)]
         trio.paths[1].stall()
         for number in range(3):
             with pytest.raises((NotDecided, OutcomeUnknown)):
-                await one.buy(Purchase(sku="phone", key=f"late{number}"))
+                await one.submit(Purchase(sku="phone", key=f"late{number}"))
         for gone in (trio.primary, trio.replicas[0]):
             await asyncio.to_thread(gone.kill)
 
@@ -128,7 +128,7 @@ async def test_without_it_a_late_replica_is_noticed(etcd: EtcdMember, pair: Sent
     options = {"purchase_timeout_ms": 4000, "store_timeout_ms": 1000}
     async with shop(etcd.endpoint, pair.url, **options) as one:
         await one.set_stock("phone", 10)
-        assert (await one.buy(Purchase(sku="phone"))).outcome is Outcome.SOLD
+        assert (await one.submit(Purchase(sku="phone"))).outcome is Outcome.SOLD
 
         async def copied() -> bool:
             async with shop(etcd.endpoint, pair.replicas[0].url) as of_replica:
@@ -136,13 +136,13 @@ async def test_without_it_a_late_replica_is_noticed(etcd: EtcdMember, pair: Sent
 
         await eventually_async(copied, despite=UnknownItem)
         pair.paths[0].cut()
-        lost = await one.buy(Purchase(sku="phone"))
+        lost = await one.submit(Purchase(sku="phone"))
         assert lost.outcome is Outcome.SOLD
         await asyncio.to_thread(pair.primary.kill)
 
         async def refused() -> bool:
             with pytest.raises((NotDecided, OutcomeUnknown, ItemBlocked)):
-                await one.buy(Purchase(sku="phone"))
+                await one.submit(Purchase(sku="phone"))
             ready = await one.ready(1)
             return (ready["store"], ready["stock"]) == ("ok", "not available")
 
@@ -154,5 +154,5 @@ async def test_without_it_a_late_replica_is_noticed(etcd: EtcdMember, pair: Sent
 
 async def until_told(one: Counter, purchase: Purchase) -> Answer:
     """Send the same key again, as a client would, until there is an answer."""
-    answer: Answer = await eventually_async(lambda: one.buy(purchase), "the buyer is told", 120, despite=Exception)
+    answer: Answer = await eventually_async(lambda: one.submit(purchase), "the buyer is told", 120, despite=Exception)
     return answer

@@ -151,7 +151,7 @@ async def refused(*instances: Counter) -> None:
     for one in instances:
         for _ in range(3):
             with pytest.raises(ItemBlocked):
-                await asyncio.wait_for(one.buy(Purchase(sku="phone")), AT_ONCE_S)
+                await asyncio.wait_for(one.submit(Purchase(sku="phone")), AT_ONCE_S)
         assert isinstance(one.errors["phone"], StockBehind)
         await sold(one, "case")
         await ready(one, stock="ok")
@@ -160,7 +160,7 @@ async def refused(*instances: Counter) -> None:
 async def sold_again(*instances: Counter, sku: str = "phone") -> None:
     """Check that each instance sells again as soon as it looks again."""
     for one in instances:
-        buying = partial(one.buy, Purchase(sku=sku))
+        buying = partial(one.submit, Purchase(sku=sku))
         answer = await eventually_async(buying, "it is sold", despite=ItemBlocked)
         assert answer.outcome is Outcome.SOLD
 
@@ -177,7 +177,7 @@ async def test_the_process_that_sold_them_notices_by_itself(open_one: Open, valk
         await sold(one, "phone")
         put_back()
         with pytest.raises(ItemBlocked):
-            await one.buy(Purchase(sku="phone"))
+            await one.submit(Purchase(sku="phone"))
         await refused(one)
         # The store is consistent in itself. Only the missing order gives it away.
         audit = await one.audit("phone")
@@ -261,7 +261,7 @@ async def test_a_newcomer_misses_them_while_nobody_is_the_auditor(
             async with open_one() as newcomer:
                 await eventually_async(lambda: "phone" in newcomer.store.marks(), "it has read the record")
                 with pytest.raises(ItemBlocked):
-                    await newcomer.buy(Purchase(sku="phone"))
+                    await newcomer.submit(Purchase(sku="phone"))
                 await sold(newcomer, "case")
                 assert not newcomer.auditor.leads
                 assert (await newcomer.level("phone")).lucky == 1
@@ -454,7 +454,7 @@ async def test_more_items_than_can_be_named(
             put_back()
         await halted(["*"], one)
         with pytest.raises(ItemBlocked):
-            await one.buy(Purchase(sku="book"))
+            await one.submit(Purchase(sku="book"))
         await ready(one, stock="not available")
         await one.accept_loss("pen")
         await halted(["case", "phone"], one)

@@ -95,7 +95,7 @@ async def until_missed(one: Counter, skus: tuple[str, ...] = ("default",)) -> No
 
 async def until_sold(one: Counter) -> None:
     """Retry, as buyers do, until the purchase is sold."""
-    answer = await eventually_async(lambda: one.buy(Purchase()), "it is sold", despite=ItemBlocked)
+    answer = await eventually_async(lambda: one.submit(Purchase()), "it is sold", despite=ItemBlocked)
     assert answer.outcome is Outcome.SOLD
 
 
@@ -116,13 +116,13 @@ async def test_a_store_that_lost_its_last_second(own_etcd: EtcdMember, own_valke
         assert (await one.audit("default")).violations == []
         # The seller of these orders knows.
         with pytest.raises(ItemBlocked):
-            await one.buy(Purchase())
+            await one.submit(Purchase())
         await until_ready(one, stock="not available")
     async with shop(etcd.endpoint, valkey.url, with_auditor=True, **options) as other:
         # A newcomer reads it in the lock system.
         await until_missed(other)
         with pytest.raises(ItemBlocked):
-            await other.buy(Purchase())
+            await other.submit(Purchase())
         await until_ready(other, stock="not available")
         with pytest.raises(StockBehind, match=r"accept-loss"):
             await other.set_stock("default", 20)
@@ -149,7 +149,7 @@ async def test_a_store_without_its_whole_history(own_etcd: EtcdMember, own_valke
         with_hand = _cli(valkey, "FLUSHALL") + _cli(valkey, "SET stock 300")
         assert with_hand == "+OK+OK"
         with pytest.raises(ItemBlocked):
-            await one.buy(Purchase())
+            await one.submit(Purchase())
         await one.set_stock("default", 300, new_sale=True)
         await sold(one, 1)
         await until_ready(one, stock="ok")
@@ -170,7 +170,7 @@ async def test_an_etcd_restored_from_a_backup(own_etcd: EtcdMember, own_valkey: 
             await sold(one, 1)
         await asyncio.to_thread(copy.put_back)
         with pytest.raises(ItemBlocked):
-            await one.buy(Purchase())
+            await one.submit(Purchase())
         await until_ready(one, stock="not available")
         status, audits, _ = await asyncio.to_thread(check, etcd, valkey)
         assert status == 1
@@ -197,7 +197,7 @@ async def test_an_etcd_that_was_replaced(own_valkey: Valkey) -> None:
         assert "tokens of two lock systems" in audits[0]["violations"][0]
         async with shop(new.endpoint, valkey.url, purchase_timeout_ms=10_000) as one:
             with pytest.raises(ItemBlocked):
-                await one.buy(Purchase())
+                await one.submit(Purchase())
             await until_ready(one, stock="not available")
             await one.unfence("default")
             await sold(one, 1)

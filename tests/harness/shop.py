@@ -52,7 +52,7 @@ async def shop(etcd: str, store: str, /, *, with_auditor: bool = False, **others
 
 async def buy(shop: Any, count: int, **fields: Any) -> list[Answer | BaseException]:
     """Buy so many at once; return each answer, errors included."""
-    return list(await asyncio.gather(*(shop.buy(Purchase(**fields)) for _ in range(count)), return_exceptions=True))
+    return list(await asyncio.gather(*(shop.submit(Purchase(**fields)) for _ in range(count)), return_exceptions=True))
 
 
 @asynccontextmanager

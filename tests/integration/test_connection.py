@@ -445,9 +445,8 @@ async def test_what_goes_wrong_is_said_all_the_same(
 
     async with served(etcd, valkey, Connection) as one:
         await fill(one)
-        for step in ("read", "respond"):
+        for step in ("parse", "_with_order"):
             with monkeypatch.context() as patch:
-                patch.setattr(f"app.web.connection.{step}", broken)
                 patch.setattr(f"app.web.purchase.{step}", broken)
                 assert b"HTTP/1.1 500 Internal Server Error" in await one.ask(REQUESTS["get"])
 

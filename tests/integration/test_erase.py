@@ -18,8 +18,8 @@ async def test_two_names_at_once(etcd: EtcdMember, valkey: Valkey) -> None:
         await sale.set_stock("default", 99)
         names = ["ann", "bob", "cy"]
         for name in names:
-            await sale.buy(Purchase(1, "default", name))
-            await sale.buy(Hold(1, "default", name))
+            await sale.submit(Purchase(1, "default", name))
+            await sale.submit(Hold(1, "default", name))
         assert await asyncio.gather(*(sale.erase("default", name) for name in names)) == [2, 2, 2]
         orders = await sale.orders("default")
         assert {order.buyer for order in orders} == {ERASED}
@@ -32,11 +32,11 @@ async def test_a_remembered_refusal(etcd: EtcdMember, valkey: Valkey) -> None:
     async with shop(etcd.endpoint, valkey.url) as sale:
         await sale.set_stock("default", 5, terms={"limit_per_buyer": 1})
         first, second = [Purchase(1, "default", "ann", key) for key in ("k1", "k2")]
-        assert [str((await sale.buy(one)).outcome) for one in (first, second)] == ["sold", "limit_reached"]
+        assert [str((await sale.submit(one)).outcome) for one in (first, second)] == ["sold", "limit_reached"]
         await sale.erase("default", "ann")
         for one in (first, second):
             with pytest.raises(KeyReused):
-                await sale.buy(one)
+                await sale.submit(one)
 
 
 async def test_in_mysql(etcd: EtcdMember) -> None:

@@ -51,7 +51,7 @@ async def brief(etcd: EtcdMember, store: str) -> AsyncIterator[Any]:
 
 
 async def hold(one: Any, buyer: str, quantity: int = 1, **fields: Any) -> Answer:
-    answer: Answer = await one.buy(Hold(quantity, "default", buyer, **fields))
+    answer: Answer = await one.submit(Hold(quantity, "default", buyer, **fields))
     return answer
 
 
@@ -62,7 +62,7 @@ def about(answer: Answer) -> tuple[str, str, str]:
 
 
 async def confirm(one: Any, answer: Answer, ref: str, **fields: Any) -> Answer:
-    found: Answer = await one.buy(Confirm(*about(answer), ref, **fields))
+    found: Answer = await one.submit(Confirm(*about(answer), ref, **fields))
     return found
 
 
@@ -117,14 +117,14 @@ async def test_from_hold_to_payment(one: Any) -> None:
 async def test_refusals_are_values(one: Any) -> None:
     """A hold gets the same refusals as a purchase; purchases and holds take from the same units."""
     await one.set_stock("default", 1, terms={"limit_per_buyer": 1})
-    assert (await one.buy(Purchase(1, "default", "ann"))).outcome == "sold"
+    assert (await one.submit(Purchase(1, "default", "ann"))).outcome == "sold"
     assert (await hold(one, "ann")).outcome == "sold_out"
     await one.set_stock("default", 5)
     assert (await hold(one, "ann")).outcome == "limit_reached"
     assert (await hold(one, "bob")).outcome == "held"
-    assert (await one.buy(Purchase(1, "default", "bob"))).outcome == "limit_reached"
+    assert (await one.submit(Purchase(1, "default", "bob"))).outcome == "limit_reached"
     with pytest.raises(BuyerRequired):
-        await one.buy(Hold())
+        await one.submit(Hold())
     await one.set_stock("default", 0, add=True, terms={"ends_at": 1.0})
     assert (await hold(one, "cid")).outcome == "ended"
     assert await units(one) == (4, 1, 1)
@@ -139,7 +139,7 @@ async def test_own_hold_never_blocks(one: Any) -> None:
     assert (second.outcome, second.order_id) == ("held", first.order_id)
     assert (await hold(one, "bob")).outcome == "sold_out"
     assert await units(one) == (0, 1, 0)
-    await one.buy(Cancel(*about(first)))
+    await one.submit(Cancel(*about(first)))
     assert (await hold(one, "bob")).outcome == "held"
     assert (await hold(one, "ann")).outcome == "sold_out"
 
@@ -149,7 +149,7 @@ async def test_a_key_holds_once(one: Any) -> None:
     await one.set_stock("default", 5)
     first = await hold(one, "ann", key="k")
     assert not first.replayed
-    await one.buy(Extend(*about(first), key="k"))
+    await one.submit(Extend(*about(first), key="k"))
     second = await hold(one, "ann", key="k")
     assert (second.order_id, second.replayed, second.record.extended) == (first.order_id, True, True)
     with pytest.raises(KeyReused):
@@ -159,7 +159,7 @@ async def test_a_key_holds_once(one: Any) -> None:
     assert (paid.outcome, paid.replayed, repeated.outcome, repeated.replayed) == ("confirmed", False, "confirmed", True)
     with pytest.raises(KeyReused):
         await confirm(one, first, "p2", key="k")
-    assert (await one.buy(Purchase(1, "default", "ann", "k"))).outcome == "sold"
+    assert (await one.submit(Purchase(1, "default", "ann", "k"))).outcome == "sold"
     assert await units(one) == (3, 0, 2)
 
 
@@ -187,10 +187,10 @@ async def test_a_second_payment_is_given_back(one: Any) -> None:
     assert (await confirm(one, other, "p1")).outcome == "payment_ref_in_use"
     assert (await confirm(one, other, "p2")).outcome == "payment_ref_in_use"
     assert await kinds(one, held) == ["held", "confirmed", "refund_due"]
-    back = await one.buy(Refund(*about(held), restock=True, payment_ref="p2"))
+    back = await one.submit(Refund(*about(held), restock=True, payment_ref="p2"))
     assert (back.outcome, back.record.state, back.record.refunds_due) == ("refunded", OrderState.CONFIRMED, ())
     assert await units(one) == (0, 1, 1)  # the order whose first payment counts is untouched
-    again = await one.buy(Refund(*about(held), restock=True, payment_ref="p2"))
+    again = await one.submit(Refund(*about(held), restock=True, payment_ref="p2"))
     assert again.outcome == "already_refunded"
 
 
@@ -208,12 +208,12 @@ async def test_a_late_payment(brief: Any) -> None:
     await brief.set_stock("default", 1)
     lost = await hold(brief, "bob")
     await ran_out(brief, lost)
-    assert (await brief.buy(Purchase(1, "default", "cid"))).outcome == "sold"
+    assert (await brief.submit(Purchase(1, "default", "cid"))).outcome == "sold"
     for _ in range(2):
         owed = await confirm(brief, lost, "p2")
         assert (owed.outcome, owed.refund) == ("refund_due", "p2")
     assert await kinds(brief, lost) == ["held", "expired", "refund_due"]
-    assert (await brief.buy(Refund(*about(lost), restock=True))).outcome == "refunded"
+    assert (await brief.submit(Refund(*about(lost), restock=True))).outcome == "refunded"
     assert await units(brief) == (0, 0, 2)
 
 
@@ -222,7 +222,7 @@ async def test_a_late_payment_respects_the_limit(brief: Any) -> None:
     await brief.set_stock("default", 3, terms={"limit_per_buyer": 1})
     held = await hold(brief, "ann")
     await ran_out(brief, held)
-    assert (await brief.buy(Purchase(1, "default", "ann"))).outcome == "sold"
+    assert (await brief.submit(Purchase(1, "default", "ann"))).outcome == "sold"
     assert (await confirm(brief, held, "p1")).outcome == "refund_due"
     assert await units(brief) == (2, 0, 1)
 
@@ -233,7 +233,7 @@ async def test_what_runs_out_is_sold_to_the_next(brief: Any) -> None:
     held = await hold(brief, "ann")
 
     async def bought() -> bool:
-        return (await brief.buy(Purchase(1, "default", "bob"))).outcome == "sold"
+        return (await brief.submit(Purchase(1, "default", "bob"))).outcome == "sold"
 
     await eventually_async(bought, "the unit comes back")
     assert (await brief.order(held.order_id)).state is OrderState.EXPIRED
@@ -267,7 +267,7 @@ async def test_an_item_that_cant_be_helped_keeps_no_other_waiting(etcd: EtcdMemb
         last = next(f"z{number}" for number in range(99) if one.lock_name(f"z{number}") == well)
         skus = [*many, last]
         await asyncio.gather(*(one.set_stock(sku, 1) for sku in skus))
-        answers = await asyncio.gather(*(one.buy(Hold(1, sku, "ann")) for sku in skus))
+        answers = await asyncio.gather(*(one.submit(Hold(1, sku, "ann")) for sku in skus))
         assert {answer.outcome for answer in answers} == {"held"}
         async with one.sale.admin._locks.lock(stuck):
             back = lambda: one.level(last)  # noqa: E731
@@ -297,13 +297,13 @@ async def test_extension(one: Any) -> None:
     """The second window begins when the buyer goes to pay: once, and never shorter than the first."""
     await one.set_stock("default", 1, terms={"hold_s": 100, "pay_s": 50})
     held = await hold(one, "ann")
-    first = await one.buy(Extend(*about(held)))
+    first = await one.submit(Extend(*about(held)))
     assert (first.outcome, first.record.extended) == ("extended", True)
     assert first.record.pay_by_ms >= held.record.pay_by_ms
-    second = await one.buy(Extend(*about(held)))
+    second = await one.submit(Extend(*about(held)))
     assert (second.outcome, second.record.pay_by_ms) == ("already_extended", first.record.pay_by_ms)
     await confirm(one, held, "p1")
-    assert (await one.buy(Extend(*about(held)))).outcome == "confirmed"
+    assert (await one.submit(Extend(*about(held)))).outcome == "confirmed"
     assert await units(one) == (0, 0, 1)
 
 
@@ -314,7 +314,7 @@ async def test_an_extended_hold_does_not_expire(etcd: EtcdMember, store: str) ->
 
         async def in_time() -> Answer | None:
             held = await hold(one, "ann")
-            return held if (await one.buy(Extend(*about(held)))).outcome == "extended" else None
+            return held if (await one.submit(Extend(*about(held)))).outcome == "extended" else None
 
         kept = await eventually_async(in_time, "it is extended before it runs out")
         await ran_out(one, await hold(one, "bob"))
@@ -337,13 +337,13 @@ async def test_what_is_owed_is_counted(one: Any) -> None:
         confirm(one, held, "wrong", amount=498),
         confirm(one, held, "p1", amount=499),
         confirm(one, held, "p2", amount=499),
-        one.buy(Refund(*about(held), restock=False, payment_ref="p2", amount=1)),
-        one.buy(Refund(*about(held), restock=False, payment_ref="wrong")),
-        one.buy(Refund(*about(held), restock=False, payment_ref="p2")),
-        one.buy(Refund(*about(held), restock=True)),
-        one.buy(Cancel(*about(other))),
+        one.submit(Refund(*about(held), restock=False, payment_ref="p2", amount=1)),
+        one.submit(Refund(*about(held), restock=False, payment_ref="wrong")),
+        one.submit(Refund(*about(held), restock=False, payment_ref="p2")),
+        one.submit(Refund(*about(held), restock=True)),
+        one.submit(Cancel(*about(other))),
         confirm(one, other, "late", amount=499),
-        one.buy(Refund(*about(other), restock=False)),
+        one.submit(Refund(*about(other), restock=False)),
     ):
         await act
         counts.append(await owed())
@@ -360,14 +360,14 @@ async def test_holds_go_back_soon_after_an_outage(etcd: EtcdMember, valkey: Valk
             for sku in skus:
                 await one.set_stock(sku, 5)
             for sku in skus[:3]:
-                assert (await one.buy(Hold(1, sku, "ann"))).outcome == "held"
+                assert (await one.submit(Hold(1, sku, "ann"))).outcome == "held"
             locks.pause()
             try:
                 for sku in skus[:3]:
                     await eventually_async(partial(one.level, sku), sku, until=lambda it: (it.due_in_s or 0) < -8)
             finally:
                 locks.resume()
-            another = partial(one.buy, Hold(1, skus[3], "ann", "key"))
+            another = partial(one.submit, Hold(1, skus[3], "ann", "key"))
             await eventually_async(another, "the lock is back", despite=NotDecided)
             for sku in skus:
                 await eventually_async(partial(one.level, sku), f"{sku} is given back", until=lambda it: not it.held)
@@ -377,13 +377,13 @@ async def test_cancellation(one: Any) -> None:
     """A cancellation gives the units back at once; a payment after it is owed; after a payment it changes nothing."""
     await one.set_stock("default", 3)
     held = await hold(one, "ann", 2)
-    assert (await one.buy(Cancel(*about(held)))).outcome == "cancelled"
+    assert (await one.submit(Cancel(*about(held)))).outcome == "cancelled"
     assert await units(one) == (3, 0, 0)
-    assert (await one.buy(Cancel(*about(held)))).outcome == "already_cancelled"
+    assert (await one.submit(Cancel(*about(held)))).outcome == "already_cancelled"
     assert (await confirm(one, held, "p1")).outcome == "refund_due"
     paid = await hold(one, "bob", 2)
     await confirm(one, paid, "p2")
-    assert (await one.buy(Cancel(*about(paid)))).outcome == "confirmed"
+    assert (await one.submit(Cancel(*about(paid)))).outcome == "confirmed"
     assert await units(one) == (1, 0, 2)
 
 
@@ -393,11 +393,11 @@ async def test_refund(one: Any, restock: bool) -> None:
     await one.set_stock("default", 3, terms={"limit_per_buyer": 1})
     held = await hold(one, "ann")
     await confirm(one, held, "p1")
-    sold = await one.buy(Purchase(1, "default", "bob"))
+    sold = await one.submit(Purchase(1, "default", "bob"))
     for order in (held, sold):
-        back = await one.buy(Refund(*about(order), restock=restock, by="kim"))
+        back = await one.submit(Refund(*about(order), restock=restock, by="kim"))
         assert (back.outcome, back.record.state) == ("refunded", OrderState.REFUNDED)
-        assert (await one.buy(Refund(*about(order), restock=restock))).outcome == "already_refunded"
+        assert (await one.submit(Refund(*about(order), restock=restock))).outcome == "already_refunded"
         assert (await one.order(order.order_id)).state is OrderState.REFUNDED
     assert await units(one) == ((3, 0, 0) if restock else (1, 0, 2))
     assert await kinds(one, held) == ["held", "confirmed", "refunded"]
@@ -410,27 +410,27 @@ async def test_a_purchase_with_a_request_id(one: Any) -> None:
     await one.set_stock("default", 5, terms={"limit_per_buyer": 2})
     trace = f"00-{'a' * 32}-{'b' * 16}-01"
     known = Purchase(2, buyer="ann", key="k", request_id="r 1", traceparent=trace)
-    first, plain, held = await asyncio.gather(one.buy(known), one.buy(Purchase(buyer="bob")), hold(one, "cid"))
+    first, plain, held = await asyncio.gather(one.submit(known), one.submit(Purchase(buyer="bob")), hold(one, "cid"))
     assert (first.outcome, plain.outcome, held.outcome) == ("sold", "sold", "held")
     assert await units(one) == (1, 1, 3)
     grants = one.sale.journal.grants
     await eventually_async(
         lambda: sum(grant.units for grant in grants), "all are counted", until=partial(int.__eq__, 3)
     )
-    again = await one.buy(known._replace(request_id="r 2"))
+    again = await one.submit(known._replace(request_id="r 2"))
     assert (again.order_id, again.quantity, again.replayed) == (first.order_id, 2, True)
-    assert (await one.buy(known._replace(key=None))).outcome == "limit_reached"
+    assert (await one.submit(known._replace(key=None))).outcome == "limit_reached"
     order, other = await one.order(first.order_id), await one.order(plain.order_id)
     assert (order.state, order.key, order.record.request_id) == (OrderState.SOLD, "k", "r 1")
     assert (other.state, other.record) == (OrderState.SOLD, None)
     assert (await confirm(one, first, "p1")).outcome == "not_found"  # it waits for no payment
-    assert (await one.buy(Refund(*about(first), restock=True, by="kim"))).outcome == "refunded"
+    assert (await one.submit(Refund(*about(first), restock=True, by="kim"))).outcome == "refunded"
     assert await kinds(one, first) == ["sold", "refunded"]
     own = [event for event in await one.sale.store.journal("default") if event.order_id == first.order_id]
     assert [event.facts["request_id"] for event in own] == ["r 1"] * 2
     assert own[0].facts["traceparent"] == trace
     assert await units(one) == (3, 1, 1)
-    assert (await one.buy(known._replace(key=None))).outcome == "sold"
+    assert (await one.submit(known._replace(key=None))).outcome == "sold"
 
 
 async def test_the_amount(one: Any) -> None:
@@ -456,10 +456,10 @@ async def test_a_wrong_amount_is_given_back(one: Any) -> None:
     answer = await confirm(one, paid, "right", amount=499)
     assert (answer.outcome, answer.record.refunds_due) == ("confirmed", ("p1",))
     assert (await confirm(one, paid, "p1", amount=100)).refund == "p1"
-    answer = await one.buy(Cancel(*about(cancelled)))
+    answer = await one.submit(Cancel(*about(cancelled)))
     assert (answer.outcome, answer.record.refunds_due) == ("cancelled", ("p2",))
     for held, ref in ((paid, "p1"), (cancelled, "p2"), (settled, "p3")):
-        answer = await one.buy(Refund(*about(held), restock=False, payment_ref=ref))
+        answer = await one.submit(Refund(*about(held), restock=False, payment_ref=ref))
         assert (answer.outcome, answer.record.refunds_due) == ("refunded", ())
         answer = await confirm(one, held, ref, amount=100)
         assert (answer.refund, answer.record.refunds_due) == (None, ())  # else the shop would give it back once more
@@ -480,8 +480,8 @@ async def test_orders_of_nobody(one: Any) -> None:
         Refund(sku, number, 32 * "0", restock=True),
         Confirm(sku, "1-1", 32 * "0", "p1"),
     ):
-        assert (await one.buy(command)).outcome == "not_found"
-    sold = await one.buy(Purchase(1, "default", "bob"))
+        assert (await one.submit(command)).outcome == "not_found"
+    sold = await one.submit(Purchase(1, "default", "bob"))
     assert (await confirm(one, sold, "p1")).outcome == "not_found"
     assert await units(one) == (0, 1, 1)
 
@@ -499,7 +499,7 @@ async def test_all_in_one_batch(one: Any) -> None:
             [Extend(*about(answer)), Confirm(*about(answer), f"p{number}"), Confirm(*about(answer), f"q{number}")],
         ][number % 3]
         commands.append(Purchase(1, "default", f"other {number}"))
-    answers = await asyncio.gather(*(one.buy(command) for command in commands))
+    answers = await asyncio.gather(*(one.submit(command) for command in commands))
     told = Counter(
         f"{type(command).__name__} {answer.outcome}" for command, answer in zip(commands, answers, strict=True)
     )

@@ -934,7 +934,7 @@ async def test_a_server_that_is_killed_keeps_what_buyers_were_told(
 
         async def keep_buying(number: int) -> None:
             while not done:
-                answer = await one.buy(Purchase(buyer=f"b{number}"))
+                answer = await one.submit(Purchase(buyer=f"b{number}"))
                 assert answer.outcome is Outcome.SOLD
                 told.append(answer.order_id or "")
 

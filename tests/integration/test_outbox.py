@@ -46,7 +46,7 @@ async def selling(etcd: EtcdMember, valkey: Valkey, to: Receiver, **others: Any)
 
 async def held(shop: Any, buyer: str, **wish: Any) -> Any:
     """Hold a unit and return the answer."""
-    return await shop.buy(Hold(buyer=buyer, **wish))
+    return await shop.submit(Hold(buyer=buyer, **wish))
 
 
 def parts(answer: Any) -> list[str]:
@@ -75,11 +75,11 @@ async def test_each_event_arrives(
     """All kinds, signed, numbered, with the shop's own number; in order per order; then a later sender goes on."""
     async with selling(etcd, valkey, shop_end, **stands_on) as shop:
         one = await held(shop, "ann", quantity=2, ref="order 7")
-        await shop.buy(Confirm(*parts(one), "p1", 10))
+        await shop.submit(Confirm(*parts(one), "p1", 10))
         two = await held(shop, "bob")
-        await shop.buy(Cancel(*parts(two)))
+        await shop.submit(Cancel(*parts(two)))
         trace = f"00-{'a' * 32}-{'b' * 16}-01"
-        three = await shop.buy(Purchase(buyer="cyd", request_id="r", traceparent=trace))
+        three = await shop.submit(Purchase(buyer="cyd", request_id="r", traceparent=trace))
         await eventually_async(lambda: len(shop_end.got) >= 5, "five events")
         assert shop_end.of(one.order_id) == [(1, "order.held"), (2, "order.confirmed")]
         assert shop_end.of(two.order_id) == [(1, "order.held"), (2, "order.cancelled")]
@@ -105,18 +105,18 @@ async def test_an_event_says_how_the_order_stands(etcd: EtcdMember, valkey: Valk
     async with selling(etcd, valkey, shop_end) as shop:
         await shop.set_stock("default", 1, terms={"price": 500, "currency": "EUR", "limit_per_buyer": 1})
         one = await held(shop, "ann")
-        await shop.buy(Extend(*parts(one)))
-        await shop.buy(Confirm(*parts(one), "wrong", 1))
-        await shop.buy(Confirm(*parts(one), "p1", 500))
-        await shop.buy(Confirm(*parts(one), "p2", 500))
-        await shop.buy(Refund(*parts(one), restock=False, payment_ref="p2"))
-        await shop.buy(Refund(*parts(one), restock=False, payment_ref="p1", amount=100))
-        await shop.buy(Refund(*parts(one), restock=True))
-        await shop.buy(Confirm(*parts(one), "p3", 500))
+        await shop.submit(Extend(*parts(one)))
+        await shop.submit(Confirm(*parts(one), "wrong", 1))
+        await shop.submit(Confirm(*parts(one), "p1", 500))
+        await shop.submit(Confirm(*parts(one), "p2", 500))
+        await shop.submit(Refund(*parts(one), restock=False, payment_ref="p2"))
+        await shop.submit(Refund(*parts(one), restock=False, payment_ref="p1", amount=100))
+        await shop.submit(Refund(*parts(one), restock=True))
+        await shop.submit(Confirm(*parts(one), "p3", 500))
         two = await held(shop, "bob")
-        await shop.buy(Cancel(*parts(two)))
-        await shop.buy(Confirm(*parts(two), "p4", 500))
-        await shop.buy(Refund(*parts(two), restock=False))
+        await shop.submit(Cancel(*parts(two)))
+        await shop.submit(Confirm(*parts(two), "p4", 500))
+        await shop.submit(Refund(*parts(two), restock=False))
         await eventually_async(lambda: len(shop_end.got) == 14, "all events")
         told: dict[str, list[tuple[str, str, str]]] = {one.order_id: [], two.order_id: []}
         for event in shop_end.got:
@@ -161,7 +161,7 @@ async def test_the_first_webhook_gets_all(etcd: EtcdMember, valkey: Valkey, shop
     """A webhook that is set later is told everything from the first entry on, some 20 at a time, in order."""
     async with selling(etcd, valkey, shop_end, webhook_url=None, webhook_secret=None) as shop:
         holds = await asyncio.gather(*(held(shop, f"b{number}") for number in range(300)))
-        await asyncio.gather(*(shop.buy(Cancel(*parts(one))) for one in holds))
+        await asyncio.gather(*(shop.submit(Cancel(*parts(one))) for one in holds))
 
     async def slowly(_: dict[str, Any]) -> None:
         await eventually_async(lambda: shop_end.most > 10, "many are on their way at once")
@@ -187,8 +187,8 @@ async def test_one_order_is_refused(etcd: EtcdMember, valkey: Valkey, shop_end: 
         odd = await held(shop, "odd")
         for number in range(20):
             one = await held(shop, f"b{number}")
-            await shop.buy(Cancel(*parts(one)))
-        await shop.buy(Cancel(*parts(odd)))
+            await shop.submit(Cancel(*parts(one)))
+        await shop.submit(Cancel(*parts(odd)))
         await eventually_async(lambda: len(shop_end.got) >= 40, "the others")
         assert shop_end.of(odd.order_id) == []
         await eventually_async(lambda: shop.sender.view.parked == 1, "it is parked")
@@ -238,7 +238,7 @@ async def test_an_order_that_is_delivered_while_another_is_read(
         taken.set()
         await eventually_async(lambda: shop.sender.view.parked == 1, "the other one is delivered")
         go_on.set()
-        await shop.buy(Cancel(*parts(bob)))
+        await shop.submit(Cancel(*parts(bob)))
         await eventually_async(lambda: len(shop_end.of(bob.order_id)) == 2, "its next event")
         await held(shop, "dan")
         await eventually_async(lambda: shop_end.got[-1]["data"]["buyer"] == "dan", "what comes behind it")
@@ -270,7 +270,7 @@ async def test_the_receiver_is_away(etcd: EtcdMember, valkey: Valkey, shop_end: 
     await shop_end.close()
     async with selling(etcd, valkey, shop_end) as shop:
         holds = await asyncio.gather(*(held(shop, f"b{number}") for number in range(200)))
-        await asyncio.gather(*(shop.buy(Cancel(*parts(one))) for one in holds))
+        await asyncio.gather(*(shop.submit(Cancel(*parts(one))) for one in holds))
         view = await eventually_async(lambda: shop.sender.view, "away", until=lambda view: view.away_s > 1)
         assert 0 < view.parked < 60
         assert view.waiting > 300
@@ -295,7 +295,7 @@ async def test_a_clock_that_was_ahead(
     async with selling(etcd, valkey, shop_end) as shop:
         holds = await asyncio.gather(*(held(shop, f"b{number}") for number in range(20)))
         await eventually_async(lambda: shop.sender.view.parked >= 5, "the receiver seems to be away")
-        await asyncio.gather(*(shop.buy(Cancel(*parts(one))) for one in holds))
+        await asyncio.gather(*(shop.submit(Cancel(*parts(one))) for one in holds))
         ahead_s = 0.0
         await eventually_async(lambda: len(shop_end.got) == 40, "all events")
         assert set(map(tuple, shop_end.by_order().values())) == {(1, 2)}
@@ -340,7 +340,7 @@ async def test_an_attempt_that_goes_wrong(etcd: EtcdMember, valkey: Valkey, shop
             await eventually_async(lambda: noted(shop), "first events", until=lambda state: state.count == many)
     async with selling(etcd, valkey, shop_end, webhook_url=None, webhook_secret=None) as shop:
         for one in odd:  # whose records have the shop's own number
-            await shop.buy(Cancel(*parts(one)))
+            await shop.submit(Cancel(*parts(one)))
             valkey.ask("HSET", "seckill:{default}:records", parts(one)[1], "a stranger's")
         if what != "record":
             await held(shop, "odd", traceparent="é" if what == "header" else "")
@@ -365,7 +365,7 @@ async def test_dead_letters_and_replay(etcd: EtcdMember, valkey: Valkey, shop_en
     shop_end.decide = decide
     async with selling(etcd, valkey, shop_end, webhook_give_up_s=1) as shop:
         odd = await held(shop, "odd")
-        await shop.buy(Cancel(*parts(odd)))
+        await shop.submit(Cancel(*parts(odd)))
         await eventually_async(lambda: shop.sender.view.dead == 1, "a dead letter")
         await eventually_async(lambda: shop_end.of(odd.order_id), "the next event of the order")
         assert shop_end.of(odd.order_id) == [(2, "order.cancelled")]

@@ -64,7 +64,7 @@ async def ran_out(one: Any, answer: Answer) -> None:
 async def test_losers_leave_no_order(two: tuple[Any, Any]) -> None:
     """Many want the last unit at two instances: there is one order, and nothing of the others."""
     await two[0].set_stock("default", 1)
-    told = await asyncio.gather(*(two[n % 2].buy(Hold(1, "default", f"buyer {n}")) for n in range(40)))
+    told = await asyncio.gather(*(two[n % 2].submit(Hold(1, "default", f"buyer {n}")) for n in range(40)))
     assert Counter(str(answer.outcome) for answer in told) == {"held": 1, "sold_out": 39}
     assert await kinds(two[0]) == {"held": 1}
     assert len(await two[0].orders("default")) == 1
@@ -73,7 +73,7 @@ async def test_losers_leave_no_order(two: tuple[Any, Any]) -> None:
 async def test_two_lines_of_one_order(two: tuple[Any, Any]) -> None:
     """Holds with the shop's same number for one item are two holds, and take their units one after the other."""
     await two[0].set_stock("default", 3)
-    told = await asyncio.gather(*(one.buy(Hold(2, "default", f"ann {n}", ref="7")) for n, one in enumerate(two)))
+    told = await asyncio.gather(*(one.submit(Hold(2, "default", f"ann {n}", ref="7")) for n, one in enumerate(two)))
     assert Counter(str(answer.outcome) for answer in told) == {"held": 1, "sold_out": 1}
     assert await units(two[0]) == (1, 2, 0)
 
@@ -81,19 +81,19 @@ async def test_two_lines_of_one_order(two: tuple[Any, Any]) -> None:
 async def test_an_operator_sets_the_stock_to_nothing(two: tuple[Any, Any]) -> None:
     """A buyer with a hold can pay although an operator has set the stock to 0 meanwhile; nobody else gets a unit."""
     await two[0].set_stock("default", 5)
-    held = await two[0].buy(Hold(1, "default", "ann"))
+    held = await two[0].submit(Hold(1, "default", "ann"))
     await two[1].set_stock("default", 0)
-    assert (await two[0].buy(Hold(1, "default", "bob"))).outcome == "sold_out"
-    assert (await two[1].buy(Confirm(*about(held), "p1"))).outcome == "confirmed"
+    assert (await two[0].submit(Hold(1, "default", "bob"))).outcome == "sold_out"
+    assert (await two[1].submit(Confirm(*about(held), "p1"))).outcome == "confirmed"
     assert await units(two[0]) == (0, 0, 1)
 
 
 async def test_a_look_moves_no_deadline(two: tuple[Any, Any]) -> None:
     """Coming again, with the same key or at the limit, shows the hold, whose end stays where it was."""
     await two[0].set_stock("default", 5, terms={"limit_per_buyer": 1})
-    first = await two[0].buy(Hold(1, "default", "ann", "k", proven=True))
+    first = await two[0].submit(Hold(1, "default", "ann", "k", proven=True))
     for again in (Hold(1, "default", "ann", "k", proven=True), Hold(1, "default", "ann", proven=True)):
-        second = await two[1].buy(again)
+        second = await two[1].submit(again)
         assert (second.order_id, second.record.pay_by_ms) == (first.order_id, first.record.pay_by_ms)
     assert await kinds(two[0]) == {"held": 1}
 
@@ -103,7 +103,7 @@ async def test_many_tabs_of_one_buyer(two: tuple[Any, Any], keyed: bool) -> None
     """A buyer who presses fifty times at two instances, to buy or to hold, gets as many units as the limit says."""
     await two[0].set_stock("default", 100, terms={"limit_per_buyer": 2})
     wishes = [(Hold, Purchase)[n % 2](1, "default", "ann", f"k{n}" if keyed else None) for n in range(50)]
-    told = await asyncio.gather(*(two[n // 2 % 2].buy(wish) for n, wish in enumerate(wishes)))
+    told = await asyncio.gather(*(two[n // 2 % 2].submit(wish) for n, wish in enumerate(wishes)))
     orders = {answer.order_id for answer in told if answer.outcome in ("held", "sold")}
     assert len(orders) == 2
     left, held, lucky = await units(two[0])
@@ -115,7 +115,7 @@ async def test_a_double_press_is_shown_its_own_hold(two: tuple[Any, Any]) -> Non
     await two[0].set_stock("default", 100, terms={"limit_per_buyer": 1})
     for n in range(20):
         first, second = await asyncio.gather(
-            *(two[0].buy(Hold(1, "default", f"buyer {n}", proven=True)) for _ in range(2))
+            *(two[0].submit(Hold(1, "default", f"buyer {n}", proven=True)) for _ in range(2))
         )
         assert (first.outcome, second.outcome) == ("held", "held")
         assert (first.order_id, second.replayed) == (second.order_id, False)
@@ -125,7 +125,7 @@ async def test_clicks_of_one_take_nothing_from_others(two: tuple[Any, Any]) -> N
     """A buyer who presses a hundred times, and may have one unit, leaves the others theirs."""
     await two[0].set_stock("default", 30, terms={"limit_per_buyer": 1})
     wishes = [Hold(1, "default", "ann")] * 100 + [Hold(1, "default", f"buyer {n}") for n in range(29)]
-    told = await asyncio.gather(*(two[n % 2].buy(wish) for n, wish in enumerate(wishes)))
+    told = await asyncio.gather(*(two[n % 2].submit(wish) for n, wish in enumerate(wishes)))
     assert {str(answer.outcome) for answer in told[100:]} == {"held"}
     assert await units(two[0]) == (0, 30, 0)
 
@@ -133,24 +133,24 @@ async def test_clicks_of_one_take_nothing_from_others(two: tuple[Any, Any]) -> N
 async def test_before_the_start_nothing_is_touched(two: tuple[Any, Any]) -> None:
     """A press before the start holds nothing, and writes nothing."""
     await two[0].set_stock("default", 5, terms={"starts_at": 4e9})
-    assert (await two[0].buy(Hold(1, "default", "ann", "k"))).outcome == "not_started"
+    assert (await two[0].submit(Hold(1, "default", "ann", "k"))).outcome == "not_started"
     assert (await kinds(two[0]), await units(two[0])) == ({}, (5, 0, 0))
     await two[0].set_stock("default", 5, terms={"starts_at": None})
-    assert (await two[1].buy(Hold(1, "default", "ann", "k"))).outcome == "held"
+    assert (await two[1].submit(Hold(1, "default", "ann", "k"))).outcome == "held"
 
 
 async def test_a_late_payer_does_not_touch_the_next_hold(brief: Any) -> None:
     """When a hold has run out and another buyer holds the unit, nothing that the first one does changes that."""
     await brief.set_stock("default", 1, terms={"hold_s": 1})
-    first = await brief.buy(Hold(1, "default", "ann"))
+    first = await brief.submit(Hold(1, "default", "ann"))
     await ran_out(brief, first)
     await brief.set_stock("default", 0, add=True, terms={"hold_s": 3600})
-    second = await brief.buy(Hold(1, "default", "bob"))
-    assert (await brief.buy(Extend(*about(first)))).outcome == "expired"
-    assert (await brief.buy(Cancel(*about(first)))).outcome == "expired"
-    assert (await brief.buy(Confirm(*about(first), "p1"))).outcome == "refund_due"
+    second = await brief.submit(Hold(1, "default", "bob"))
+    assert (await brief.submit(Extend(*about(first)))).outcome == "expired"
+    assert (await brief.submit(Cancel(*about(first)))).outcome == "expired"
+    assert (await brief.submit(Confirm(*about(first), "p1"))).outcome == "refund_due"
     assert (await brief.order(second.order_id)).state is OrderState.HELD
-    assert (await brief.buy(Confirm(*about(second), "p2"))).outcome == "confirmed"
+    assert (await brief.submit(Confirm(*about(second), "p2"))).outcome == "confirmed"
     assert await units(brief) == (0, 0, 1)
 
 
@@ -159,9 +159,9 @@ async def test_three_pay_for_one_unit(brief: Any) -> None:
     await brief.set_stock("default", 1)
     held = []
     for name in ("ann", "bob", "cid"):
-        held.append(await brief.buy(Hold(1, "default", name)))
+        held.append(await brief.submit(Hold(1, "default", name)))
         await ran_out(brief, held[-1])
-    told = await asyncio.gather(*(brief.buy(Confirm(*about(one), f"p{n}")) for n, one in enumerate(held)))
+    told = await asyncio.gather(*(brief.submit(Confirm(*about(one), f"p{n}")) for n, one in enumerate(held)))
     assert Counter(str(answer.outcome) for answer in told) == {"confirmed": 1, "refund_due": 2}
     owed = [one.record.refunds_due for one in await brief.orders("default") if one.record.state != "confirmed"]
     assert sorted(map(len, owed)) == [1, 1]
@@ -173,7 +173,7 @@ async def test_the_instance_that_held_is_gone(etcd: EtcdMember, valkey: Valkey) 
     async with shop(etcd.endpoint, valkey.url, **BRIEF) as one:
         await one.set_stock("default", 3)
         for name in ("ann", "bob", "cid"):
-            await one.buy(Hold(1, "default", name))
+            await one.submit(Hold(1, "default", name))
     async with shop(etcd.endpoint, valkey.url, instance="two", with_auditor=True, audit_interval_s=0.2) as two:
 
         async def are_back() -> bool:

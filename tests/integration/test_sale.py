@@ -85,7 +85,7 @@ async def test_quantities(etcd: EtcdMember, valkey: Valkey) -> None:
     """In the articles' example 3, 2 and 1 of 4 units are wanted: the first and the last buyer get theirs."""
     async with shop(etcd.endpoint, valkey.url) as one:
         await one.set_stock("default", 4)
-        answers = await asyncio.gather(*(one.buy(Purchase(quantity)) for quantity in (3, 2, 1)))
+        answers = await asyncio.gather(*(one.submit(Purchase(quantity)) for quantity in (3, 2, 1)))
         assert [answer.outcome for answer in answers] == [Outcome.SOLD, Outcome.SOLD_OUT, Outcome.SOLD]
         assert (await one.level("default")).stock == 0
 
@@ -102,10 +102,10 @@ async def test_an_idempotency_key_buys_once(etcd: EtcdMember, valkey: Valkey, ba
         assert {(a.outcome, a.order_id) for a in answers if isinstance(a, Answer)} == {("sold", answers[0].order_id)}
         assert sum(not a.replayed for a in answers) == 1
         assert (await one.audit("default")).lucky == 1
-        later = await two.buy(Purchase(key="k"))
+        later = await two.submit(Purchase(key="k"))
         assert later == Answer(Outcome.SOLD, 1, answers[0].order_id, replayed=True)
         with pytest.raises(KeyReused):
-            await two.buy(Purchase(2, key="k"))
+            await two.submit(Purchase(2, key="k"))
 
 
 async def test_sold_out_takes_no_room(etcd: EtcdMember, valkey: Valkey) -> None:
@@ -113,21 +113,21 @@ async def test_sold_out_takes_no_room(etcd: EtcdMember, valkey: Valkey) -> None:
     async with shop(etcd.endpoint, valkey.url) as one, redis.asyncio.Redis.from_url(valkey.url) as client:
         await one.set_stock("default", 0)
         for _ in range(2):
-            answers = await asyncio.gather(*(one.buy(Purchase(key=f"k{number}")) for number in range(50)))
+            answers = await asyncio.gather(*(one.submit(Purchase(key=f"k{number}")) for number in range(50)))
             assert set(answers) == {Answer(Outcome.SOLD_OUT, 1)}
         assert await client.keys("*refused*") == []
         await one.set_stock("default", 5)
-        assert (await one.buy(Purchase(key="k1"))).outcome is Outcome.SOLD
+        assert (await one.submit(Purchase(key="k1"))).outcome is Outcome.SOLD
 
 
 async def test_who_wanted_too_many_is_remembered(etcd: EtcdMember, valkey: Valkey) -> None:
     """A key that was refused because too few were left stays refused after a restock; a new key buys."""
     async with shop(etcd.endpoint, valkey.url) as one:
         await one.set_stock("default", 1)
-        assert (await one.buy(Purchase(quantity=2, key="k"))).outcome is Outcome.SOLD_OUT
+        assert (await one.submit(Purchase(quantity=2, key="k"))).outcome is Outcome.SOLD_OUT
         await one.set_stock("default", 5)
-        assert await one.buy(Purchase(quantity=2, key="k")) == Answer(Outcome.SOLD_OUT, 2, replayed=True)
-        assert (await one.buy(Purchase(quantity=2, key="another"))).outcome is Outcome.SOLD
+        assert await one.submit(Purchase(quantity=2, key="k")) == Answer(Outcome.SOLD_OUT, 2, replayed=True)
+        assert (await one.submit(Purchase(quantity=2, key="another"))).outcome is Outcome.SOLD
 
 
 async def test_a_key_has_its_answer_before_the_start_too(etcd: EtcdMember, valkey: Valkey) -> None:
@@ -137,10 +137,10 @@ async def test_a_key_has_its_answer_before_the_start_too(etcd: EtcdMember, valke
         shop(etcd.endpoint, valkey.url, sale_starts_at=at(60)) as behind,
     ):
         await ahead.set_stock("default", 5)
-        first = await ahead.buy(Purchase(key="k"))
-        assert await behind.buy(Purchase(key="k")) == first._replace(replayed=True)
-        assert await behind.buy(Purchase(key="new")) == Answer(Outcome.NOT_STARTED, 1)
-        assert (await ahead.buy(Purchase(key="new"))).outcome is Outcome.SOLD  # that answer was not final
+        first = await ahead.submit(Purchase(key="k"))
+        assert await behind.submit(Purchase(key="k")) == first._replace(replayed=True)
+        assert await behind.submit(Purchase(key="new")) == Answer(Outcome.NOT_STARTED, 1)
+        assert (await ahead.submit(Purchase(key="new"))).outcome is Outcome.SOLD  # that answer was not final
 
 
 async def test_ended_is_a_last_word(etcd: EtcdMember, valkey: Valkey) -> None:
@@ -152,9 +152,9 @@ async def test_ended_is_a_last_word(etcd: EtcdMember, valkey: Valkey) -> None:
     ):
         await slow.set_stock("default", 5)
         async with held(etcd):
-            told = asyncio.create_task(late.buy(Purchase(key="k")))
+            told = asyncio.create_task(late.submit(Purchase(key="k")))
             await eventually_async(late.contenders, until=lambda queue: len(queue) == 2)
-            waiting = asyncio.create_task(slow.buy(Purchase(key="k")))
+            waiting = asyncio.create_task(slow.submit(Purchase(key="k")))
             await eventually_async(slow.contenders, until=lambda queue: len(queue) == 3)
         assert await told == Answer(Outcome.ENDED, 1)
         assert await waiting == Answer(Outcome.ENDED, 1, replayed=True)
@@ -169,23 +169,23 @@ async def test_sold_out_is_known_for_a_while(etcd: EtcdMember) -> None:
             shop(etcd.endpoint, valkey.url, sold_out_ttl_ms=200) as soon,
         ):
             await knows.set_stock("default", 1)
-            first = await knows.buy(Purchase(key="first"))
+            first = await knows.submit(Purchase(key="first"))
             assert first.outcome is Outcome.SOLD
-            assert (await knows.buy(Purchase())).outcome is Outcome.SOLD_OUT
-            assert (await soon.buy(Purchase())).outcome is Outcome.SOLD_OUT
+            assert (await knows.submit(Purchase())).outcome is Outcome.SOLD_OUT
+            assert (await soon.submit(Purchase())).outcome is Outcome.SOLD_OUT
             # The key keeps its answer.
-            again = await knows.buy(Purchase(key="first"))
+            again = await knows.submit(Purchase(key="first"))
             assert (again.order_id, again.replayed) == (first.order_id, True)
             # The instance that changes the stock knows at once, the others a little later.
             await knows.set_stock("default", 2)
-            assert (await knows.buy(Purchase())).outcome is Outcome.SOLD
-            await eventually_async(lambda: soon.buy(Purchase()), until=lambda told: told.outcome is Outcome.SOLD)
-            assert (await soon.buy(Purchase())).outcome is Outcome.SOLD_OUT
-            assert (await knows.buy(Purchase())).outcome is Outcome.SOLD_OUT
+            assert (await knows.submit(Purchase())).outcome is Outcome.SOLD
+            await eventually_async(lambda: soon.submit(Purchase()), until=lambda told: told.outcome is Outcome.SOLD)
+            assert (await soon.submit(Purchase())).outcome is Outcome.SOLD_OUT
+            assert (await knows.submit(Purchase())).outcome is Outcome.SOLD_OUT
             await asyncio.to_thread(valkey.kill)
-            assert (await knows.buy(Purchase())).outcome is Outcome.SOLD_OUT
+            assert (await knows.submit(Purchase())).outcome is Outcome.SOLD_OUT
             with pytest.raises(NotDecided):
-                await knows.buy(Purchase(key="second"))
+                await knows.submit(Purchase(key="second"))
 
 
 async def test_saturated_instances_take_turns(etcd: EtcdMember, valkey: Valkey) -> None:
@@ -217,11 +217,11 @@ async def test_nobody_is_overtaken_in_an_instance(etcd: EtcdMember, valkey: Valk
     """Over many grants an instance serves its buyers in the order of their arrival."""
     async with shop(etcd.endpoint, valkey.url, batch_max=50, purchase_timeout_ms=60_000) as one:
         await one.set_stock("default", 10_000)
-        await one.buy(Purchase())
+        await one.submit(Purchase())
         answered: list[int] = []
 
         async def buyer(number: int) -> None:
-            await one.buy(Purchase(key=str(number)))
+            await one.submit(Purchase(key=str(number)))
             answered.append(number)
 
         await asyncio.gather(*(buyer(number) for number in range(2000)))
@@ -237,9 +237,9 @@ async def test_the_limit_per_buyer(etcd: EtcdMember, valkey: Valkey) -> None:
         await one.set_stock("default", 100)
         answers = sum(await asyncio.gather(buy(one, 10, buyer="ann"), buy(two, 10, buyer="ann")), [])
         assert outcomes(answers) == {"sold": 2, "limit_reached": 18}
-        assert (await one.buy(Purchase(buyer="bob"))).outcome is Outcome.SOLD
+        assert (await one.submit(Purchase(buyer="bob"))).outcome is Outcome.SOLD
         with pytest.raises(BuyerRequired):
-            await one.buy(Purchase())
+            await one.submit(Purchase())
 
 
 def at(after_s: float) -> datetime:
@@ -254,16 +254,16 @@ async def test_instances_know_what_the_others_sold(etcd: EtcdMember, valkey: Val
         shop(etcd.endpoint, valkey.url, limit_per_buyer=2, instance="b") as other,
     ):
         await one.set_stock("default", 6)
-        first = await one.buy(Purchase(buyer="ann", key="k"))
-        again = await other.buy(Purchase(buyer="ann", key="k"))
+        first = await one.submit(Purchase(buyer="ann", key="k"))
+        again = await other.submit(Purchase(buyer="ann", key="k"))
         assert (first.outcome, again.outcome, again.replayed) == (Outcome.SOLD, Outcome.SOLD, True)
         assert first.order_id == again.order_id
-        assert (await one.buy(Purchase(buyer="bob", quantity=2))).outcome is Outcome.SOLD
-        assert (await other.buy(Purchase(buyer="eve"))).outcome is Outcome.SOLD
-        assert (await other.buy(Purchase(buyer="bob", key="too much"))).outcome is Outcome.LIMIT_REACHED
-        assert (await one.buy(Purchase(buyer="bob", key="too much"))).replayed
+        assert (await one.submit(Purchase(buyer="bob", quantity=2))).outcome is Outcome.SOLD
+        assert (await other.submit(Purchase(buyer="eve"))).outcome is Outcome.SOLD
+        assert (await other.submit(Purchase(buyer="bob", key="too much"))).outcome is Outcome.LIMIT_REACHED
+        assert (await one.submit(Purchase(buyer="bob", key="too much"))).replayed
         for buyer, seller, outcome in (("cid", one, "sold"), ("dan", other, "sold"), ("fay", one, "sold_out")):
-            assert (await seller.buy(Purchase(buyer=buyer))).outcome == outcome
+            assert (await seller.submit(Purchase(buyer=buyer))).outcome == outcome
         audit = await one.audit("default")
         assert (audit.stock, audit.orders, audit.violations) == (0, 5, [])
 
@@ -273,9 +273,9 @@ async def test_before_the_sale_starts(etcd: EtcdMember, valkey: Valkey) -> None:
     async with shop(etcd.endpoint, valkey.url) as one:
         await one.set_stock("default", 2, terms=TermsChange(starts_at=at(3600).timestamp()))
         for purchase in (Purchase(), Purchase(key="early")):
-            assert await one.buy(purchase) == Answer(Outcome.NOT_STARTED, 1)
+            assert await one.submit(purchase) == Answer(Outcome.NOT_STARTED, 1)
         await one.set_stock("default", 0, add=True, terms=TermsChange(starts_at=at(0.5).timestamp()))
-        early = partial(one.buy, Purchase(key="early"))
+        early = partial(one.submit, Purchase(key="early"))
         await eventually_async(early, "the sale starts", until=lambda told: told.outcome is Outcome.SOLD)
         assert (await one.level("default")).lucky == 1
 
@@ -288,7 +288,7 @@ async def test_hours_that_could_not_be_read_again_are_not_written(etcd: EtcdMemb
             for hours in (TermsChange(starts_at=moment), TermsChange(ends_at=moment)):
                 with pytest.raises(HoursNotPossible, match=f"^{next(iter(hours))} "):
                     await one.set_stock("default", 0, add=True, terms=hours)
-        assert (await one.buy(Purchase())).outcome is Outcome.SOLD
+        assert (await one.submit(Purchase())).outcome is Outcome.SOLD
 
 
 async def test_after_the_sale_has_ended(etcd: EtcdMember, valkey: Valkey) -> None:
@@ -296,12 +296,12 @@ async def test_after_the_sale_has_ended(etcd: EtcdMember, valkey: Valkey) -> Non
     over = at(-1)
     async with shop(etcd.endpoint, valkey.url) as one, shop(etcd.endpoint, valkey.url, sale_ends_at=over) as ended:
         await one.set_stock("default", 5)
-        first = await one.buy(Purchase(key="in time"))
-        assert await ended.buy(Purchase()) == Answer(Outcome.ENDED, 1)
-        assert await ended.buy(Purchase(key="late")) == Answer(Outcome.ENDED, 1)
-        assert await ended.buy(Purchase(key="in time")) == first._replace(replayed=True)
-        assert await one.buy(Purchase(key="late")) == Answer(Outcome.ENDED, 1, replayed=True)
-        assert (await one.buy(Purchase(key="new"))).outcome is Outcome.SOLD  # the end was postponed
+        first = await one.submit(Purchase(key="in time"))
+        assert await ended.submit(Purchase()) == Answer(Outcome.ENDED, 1)
+        assert await ended.submit(Purchase(key="late")) == Answer(Outcome.ENDED, 1)
+        assert await ended.submit(Purchase(key="in time")) == first._replace(replayed=True)
+        assert await one.submit(Purchase(key="late")) == Answer(Outcome.ENDED, 1, replayed=True)
+        assert (await one.submit(Purchase(key="new"))).outcome is Outcome.SOLD  # the end was postponed
         assert (await one.audit("default")).lucky == 2
 
 
@@ -315,7 +315,7 @@ async def test_a_buyer_who_came_before_the_end_is_served(etcd: EtcdMember, valke
             await eventually_async(lambda: datetime.now(UTC) > end, "the sale is over")
             assert one.waiting_by_item == {"default": 1}
         assert outcomes(await waiting) == {"sold": 1}
-        assert (await one.buy(Purchase())).outcome is Outcome.ENDED
+        assert (await one.submit(Purchase())).outcome is Outcome.ENDED
 
 
 @pytest.mark.parametrize("lock_groups", [(1024, 1024), (1, 1), (3, 3), (1024, 1), (1, 3)])
@@ -328,7 +328,7 @@ async def test_items_are_sold_apart(etcd: EtcdMember, valkey: Valkey, lock_group
         skus = [f"item-{number}" for number in range(20)]
         for sku in skus:
             await one.set_stock(sku, 5)
-        buying = [each.buy(Purchase(sku=sku)) for sku in skus for _ in range(5) for each in (one, other)]
+        buying = [each.submit(Purchase(sku=sku)) for sku in skus for _ in range(5) for each in (one, other)]
         assert outcomes(list(await asyncio.gather(*buying))) == {"sold": 100, "sold_out": 100}
         for sku in skus:
             audit = await one.audit(sku)
@@ -347,7 +347,7 @@ async def test_locks_that_items_share(etcd: EtcdMember, valkey: Valkey, lock_gro
 
         async def buy_on() -> None:
             while not stop.is_set():
-                await asyncio.gather(*(one.buy(Purchase(sku=sku)) for sku in skus))
+                await asyncio.gather(*(one.submit(Purchase(sku=sku)) for sku in skus))
 
         async def all_seen() -> bool:
             seen.update(contender.key.rpartition("/")[0] for contender in await one.contenders())
@@ -364,18 +364,18 @@ async def test_an_item_that_can_not_be_sold_does_not_stop_the_others(etcd: EtcdM
     async with shop(etcd.endpoint, valkey.url, purchase_timeout_ms=60_000) as one:
         for sku in ("fenced", "broken", "sound"):
             await one.set_stock(sku, 500)
-            await one.buy(Purchase(sku=sku))
+            await one.submit(Purchase(sku=sku))
         async with redis.asyncio.Redis.from_url(valkey.url) as client:
             await client.hset("seckill:{fenced}:fence", "source", "etcd:another")
             await client.set("seckill:{broken}:stock", "ten")
-        fenced = asyncio.gather(*(one.buy(Purchase(sku="fenced")) for _ in range(600)), return_exceptions=True)
-        broken = asyncio.gather(*(one.buy(Purchase(sku="broken")) for _ in range(3)), return_exceptions=True)
-        sound = await asyncio.gather(*(one.buy(Purchase(sku="sound")) for _ in range(10)))
+        fenced = asyncio.gather(*(one.submit(Purchase(sku="fenced")) for _ in range(600)), return_exceptions=True)
+        broken = asyncio.gather(*(one.submit(Purchase(sku="broken")) for _ in range(3)), return_exceptions=True)
+        sound = await asyncio.gather(*(one.submit(Purchase(sku="sound")) for _ in range(10)))
         assert outcomes(list(sound)) == {"sold": 10}
         assert {type(answer) for answer in await broken} == {StockCorrupt}
         assert {type(answer) for answer in await fenced} == {ItemBlocked}
         await one.unfence("fenced")
-        again = await eventually_async(lambda: one.buy(Purchase(sku="fenced")), "it is sold", despite=ItemBlocked)
+        again = await eventually_async(lambda: one.submit(Purchase(sku="fenced")), "it is sold", despite=ItemBlocked)
         assert again.outcome is Outcome.SOLD
         assert len(await one.orders("fenced")) == 2
 
@@ -389,10 +389,10 @@ async def test_more_items_than_are_remembered(
         skus = [f"item-{number}" for number in range(60)]
         for sku in skus:
             await one.set_stock(sku, 2)
-        buying = asyncio.gather(*(one.buy(Purchase(sku=sku)) for sku in skus[:30]))
+        buying = asyncio.gather(*(one.submit(Purchase(sku=sku)) for sku in skus[:30]))
         assert outcomes(await buying) == {"sold": 30}
         for sku in skus:
-            assert (await one.buy(Purchase(sku=sku))).outcome is Outcome.SOLD
+            assert (await one.submit(Purchase(sku=sku))).outcome is Outcome.SOLD
         assert sum(one.waiting_by_item.values()) == 0
         assert len(one.waiting_by_item) < 10
 
@@ -400,7 +400,7 @@ async def test_more_items_than_are_remembered(
 async def test_unknown_items_leave_nothing_behind(etcd: EtcdMember, valkey: Valkey) -> None:
     """A flood of unknown names leaves nothing in memory, and no lock."""
     async with shop(etcd.endpoint, valkey.url) as one:
-        asked = [one.buy(Purchase(sku=f"nope-{number}")) for number in range(10_000)]
+        asked = [one.submit(Purchase(sku=f"nope-{number}")) for number in range(10_000)]
         answers = await asyncio.gather(*asked, return_exceptions=True)
         assert {type(answer) for answer in answers} == {UnknownItem}
         assert one.waiting_by_item == {}
@@ -412,16 +412,16 @@ async def test_an_item_that_is_deleted_while_open(etcd: EtcdMember, valkey: Valk
     """When the stock's key is deleted, buyers get an error; when it is back, they are served."""
     async with shop(etcd.endpoint, valkey.url) as one:
         await one.set_stock("default", 5)
-        await one.buy(Purchase())
+        await one.submit(Purchase())
         async with redis.asyncio.Redis.from_url(valkey.url) as client:
             await client.delete("stock")
             with pytest.raises(UnknownItem):
-                await one.buy(Purchase())
+                await one.submit(Purchase())
             await client.set("stock", "many")
             with pytest.raises(StockCorrupt):
-                await one.buy(Purchase())
+                await one.submit(Purchase())
             await client.set("stock", "2")
-            assert (await one.buy(Purchase())).outcome is Outcome.SOLD
+            assert (await one.submit(Purchase())).outcome is Outcome.SOLD
 
 
 async def test_a_restock_by_hand_in_mid_sale_is_kept(etcd: EtcdMember, valkey: Valkey) -> None:
@@ -464,7 +464,7 @@ async def test_a_full_queue_refuses_at_once(etcd: EtcdMember, valkey: Valkey) ->
         async with held(etcd):
             waiting = await waiting_buyers(one, 10)
             with pytest.raises(QueueFull):
-                await one.buy(Purchase())
+                await one.submit(Purchase())
         assert outcomes(await waiting) == {"sold": 10}
 
 
@@ -477,7 +477,7 @@ async def test_a_purchase_has_a_deadline(etcd: EtcdMember, valkey: Valkey) -> No
             assert {type(answer) for answer in await buy(one, 5)} == {NotDecided}
             assert asyncio.get_running_loop().time() - began < WITHIN_S
             assert one.waiting_by_item == {"default": 0}
-        assert (await one.buy(Purchase())).outcome is Outcome.SOLD
+        assert (await one.submit(Purchase())).outcome is Outcome.SOLD
         assert (await one.level("default")).lucky == 1
 
 
@@ -490,7 +490,7 @@ async def test_closing_serves_those_who_wait(etcd: EtcdMember, valkey: Valkey) -
             closing = asyncio.create_task(one.close(within_s=WITHIN_S))
             await asyncio.sleep(0)
             with pytest.raises(Closing):
-                await one.buy(Purchase())
+                await one.submit(Purchase())
         assert outcomes(await waiting) == {"sold": 5}
         await closing
         assert await other.contenders() == []

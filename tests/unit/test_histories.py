@@ -398,7 +398,6 @@ def in_silence() -> Iterator[None]:
 SETTINGS = settings(
     max_examples=HISTORIES,
     stateful_step_count=30,
-    deadline=None,
     database=None,
     suppress_health_check=list(HealthCheck),
     print_blob=False,

@@ -216,7 +216,7 @@ class Sale:
         async def buy() -> None:
             came_at = self.loop.time()
             try:
-                self.told[who] = await self.shops[shop].buy(purchase, gone=lambda: has_hung_up)
+                self.told[who] = await self.shops[shop].submit(purchase, gone=lambda: has_hung_up)
             except SeckillError as error:
                 self.told[who] = error
             self.longest_s = max(self.longest_s, self.loop.time() - came_at)

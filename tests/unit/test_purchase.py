@@ -18,8 +18,9 @@ from app.main import create_app
 from app.sale import Answer, Outcome, Purchase
 from app.settings import load
 from app.web.auth import AdminAuth
+from app.web.call import asgi
 from app.web.headers import with_headers
-from app.web.purchase import parse, purchase
+from app.web.purchase import ROUTE, parse
 from app.web.state import State
 from tests.harness.clients import BUYERS, FOREIGN_PAGES
 
@@ -39,7 +40,7 @@ class Till:
     def turned_away(self, error: Exception) -> None:
         pass
 
-    async def buy(self, purchase: Purchase, **_: Any) -> Answer:
+    def join(self, purchase: Purchase, **_: Any) -> Answer:
         self.asked.append(purchase)
         return Answer(Outcome.SOLD, purchase.quantity, f"{purchase.sku}~1-1~{32 * 'a'}")
 
@@ -111,7 +112,7 @@ def test_every_client_is_understood(client: str, space: str) -> None:
     assert head.whole
     as_json = "application/json" in BUYERS[client]
     assert parse(head.query, head.headers, quantity_max=100) == (WANTED, as_json)
-    status, _, _, asked = ask(purchase, "POST", head.query, head.headers)
+    status, _, _, asked = ask(partial(asgi, ROUTE), "POST", head.query, head.headers)
     assert (status, asked) == (200, [WANTED])
 
 
@@ -147,7 +148,7 @@ def test_where_a_purchase_may_come_from(headers: Headers, foreign: bool) -> None
     if foreign:
         turned_away(headers, "urn:seckill:foreign-origin")
     else:
-        assert ask(purchase, "GET", b"", headers)[3] == [Purchase()]
+        assert ask(partial(asgi, ROUTE), "GET", b"", headers)[3] == [Purchase()]
 
 
 @pytest.mark.parametrize("name", [b"sec-purpose", b"purpose", b"x-purpose", b"x-moz"])
@@ -160,7 +161,7 @@ def test_a_browser_buys_nothing_ahead_of_time(name: bytes, value: bytes) -> None
 def turned_away(headers: Headers, kind: str) -> None:
     """Check that the answer is 403 with the reason, and that nothing was bought."""
     for method in ("GET", "POST"):
-        status, sent, body, asked = ask(purchase, method, b"", headers)
+        status, sent, body, asked = ask(partial(asgi, ROUTE), method, b"", headers)
         assert (status, asked) == (403, [])
         assert (b"content-type", b"application/problem+json") in sent
         assert json.loads(body)["type"] == kind
@@ -309,7 +310,7 @@ def test_a_body_or_a_doubtful_key_is_refused(headers: Headers, field: str) -> No
 def refused(query: bytes, headers: Headers, field: str) -> None:
     """Check that the answer is 422 and names the field, and that nothing was bought."""
     for method in ("GET", "POST"):
-        status, sent, body, asked = ask(purchase, method, query, headers)
+        status, sent, body, asked = ask(partial(asgi, ROUTE), method, query, headers)
         assert (status, asked) == (422, [])
         assert (b"content-type", b"application/problem+json") in sent
         problem = json.loads(body)
