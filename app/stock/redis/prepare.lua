@@ -23,6 +23,12 @@ local function add_refusals(key, names, generation, settled)
   end
 end
 
+-- Decode a text of ours; what is none says nothing, and is noticed where all of it is read.
+local function decoded(text)
+  local ok, found = pcall(cjson.decode, text or "")
+  return ok and type(found) == "table" and found or {}
+end
+
 local function about_holds(key, item, fence, settled)
   local held = fence.held or "0"
   if not item.orders and held == "0" then return false end
@@ -39,8 +45,9 @@ local function about_holds(key, item, fence, settled)
   for _, number in ipairs(due) do numbers[number] = true end
   for i = 1, #item.buyers do if open[i] then numbers[open[i]] = true end end
   for i = 1, #item.keys do
-    local of = settled[i] or ""
-    local number = string.match(of, '^(%d+%-%d+) {"outcome":"held"') or string.match(of, '"order_id":"[^~"]*~(%d+%-%d+)~')
+    local entry, packed = string.match(settled[i] or "", "^(%S*) (.*)$")
+    local of = decoded(packed)
+    local number = of.outcome == "held" and entry ~= "" and entry or string.match(of.order_id or "", "~(%d+%-%d+)~")
     if number then numbers[number] = true end
   end
   local records = {}
@@ -58,9 +65,8 @@ local function about_holds(key, item, fence, settled)
   -- A late payment counts for its buyer's limit, and only the order says whose it is.
   local had = {}
   for _, number in ipairs(item.orders or {}) do
-    local record = redis.call("HGET", key.records, number)
-    local expired = record and string.find(record, '"state":"expired"', 1, true)
-    local buyer = expired and cjson.decode(record).buyer
+    local record = decoded(redis.call("HGET", key.records, number))
+    local buyer = record.state == "expired" and record.buyer
     if buyer then
       had[#had + 1] = buyer
       had[#had + 1] = redis.call("HGET", key.buyers, buyer) or "0"
