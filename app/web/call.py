@@ -39,13 +39,14 @@ class Route(NamedTuple):
     """A route with commands. `path`: for the log, as an order's id is a secret.
 
     `read`: reads a call, or raises the error that is its answer; `has_body`: what it asks for is in there;
-    `has_id`: each request has an id; else only with `SECKILL_REQUEST_IDS`.
+    `has_id`: each request has an id; else only with `SECKILL_REQUEST_IDS`; `strict`: one that is none is refused.
     """
 
     path: str
     read: Callable[["Call"], Asked]
     has_body: bool = True
     has_id: bool = False
+    strict: bool = True
 
 
 def _never() -> bool:
@@ -71,7 +72,7 @@ class Call:
     def read(self) -> None:
         """Read what it asks for. Raises the error that is its answer."""
         if self.route.has_id or self.state.request_ids:
-            self.request_id, self.traceparent = request_ids.read(self.headers)
+            self.request_id, self.traceparent = request_ids.read(self.headers, strict=self.route.strict)
         self._asked = self.route.read(self)
 
     def submit(self, gone: Callable[[], bool]) -> "Answer | asyncio.Future[Answer]":

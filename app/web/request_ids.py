@@ -22,10 +22,10 @@ _TRACEPARENT: Final = re.compile(rb"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")  
 _log = logging.getLogger(__name__)
 
 
-def read(headers: Iterable[tuple[bytes, bytes]]) -> tuple[str, str | None]:
+def read(headers: Iterable[tuple[bytes, bytes]], *, strict: bool = True) -> tuple[str, str | None]:
     """Read a request's id, or make one, and its `traceparent`, if it has one that is well-formed.
 
-    Raises `RequestValidationError` for an id that is none.
+    Raises `RequestValidationError` for an id that is none; where that is not `strict`, one is made in its place.
     """
     given: bytes | None = None
     trace: str | None = None
@@ -34,7 +34,7 @@ def read(headers: Iterable[tuple[bytes, bytes]]) -> tuple[str, str | None]:
             given = value if given is None else given + b", " + value
         elif name == b"traceparent" and _TRACEPARENT.fullmatch(value):
             trace = value.decode()
-    if given is None:
+    if given is None or not (strict or _ID.fullmatch(given)):
         return f"{random.getrandbits(64):016x}", trace
     if _ID.fullmatch(given) is None:
         raise invalid_field("X-Request-Id", "1 to 100 visible ASCII characters", where="header")

@@ -14,6 +14,7 @@ import httpx
 import pytest
 import standardwebhooks
 
+from app.sale import Admin
 from lab.servers import EtcdMember, Valkey
 from tests.harness.shop import TOKEN, Instance, client
 from tests.harness.waiting import WITHIN_S, eventually_async
@@ -213,6 +214,44 @@ async def test_owed_money_is_a_warning(etcd: EtcdMember, valkey: Valkey) -> None
         assert "seckill_payments_owed 1.0" in (await http.get("/metrics")).text
         assert await outcome(http, "refunded", None) == "refunded"
         await eventually_async(warns, "it warns no more", until=lambda warned: not warned)
+
+
+@pytest.mark.parametrize("others", [{"payments_secret": SECRET}, {"pay_url": "https://pay.example/"}, {}])
+async def test_what_is_given_away_is_a_warning(
+    etcd: EtcdMember, valkey: Valkey, others: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where payments are set up /readyz names each item with units left and no price, and waits for no slow look."""
+
+    async def warnings() -> Any:
+        answer = await http.get("/readyz")
+        assert answer.status_code == 200
+        return answer.json()["warnings"]
+
+    priced = {"price": 499, "currency": "EUR"}
+    async with client(etcd.endpoint, valkey.url, **others) as http:
+        for sku, terms in {"free": {}, "gone": {"stock": 0}, "paid": priced}.items():
+            stock = {"stock": 1, "new_sale": True, "forget_orders": "all"} | terms
+            (await http.put("/stock", params={"sku": sku}, json=stock, headers=OPERATOR)).raise_for_status()
+        assert await warnings() == (["free has no price: it is sold for nothing"] if others else [])
+        (await http.put("/stock?sku=free", json=priced, headers=OPERATOR)).raise_for_status()
+        await eventually_async(warnings, "it warns no more", until=lambda said: said == [])
+    monkeypatch.setattr(Admin, "unpriced", lambda _: asyncio.Event().wait())
+    async with client(etcd.endpoint, valkey.url, **others) as http:
+        assert await asyncio.wait_for(warnings(), WITHIN_S) == []
+
+
+@pytest.mark.parametrize("odd", ["a b", "x" * 101, ""])
+async def test_an_odd_request_id_refuses_no_payment(etcd: EtcdMember, valkey: Valkey, odd: str) -> None:
+    """A proxy on the way may have made it, or added a second one: the report gets a new id, and counts."""
+    async with client(etcd.endpoint, valkey.url, payments_secret=SECRET, request_ids=True) as http:
+        await http.put("/stock", json={"stock": 1, "new_sale": True, "forget_orders": "all"}, headers=OPERATOR)
+        held = await hold(http)
+        http.headers["X-Request-Id"] = odd
+        answer = await call_back(http, "succeeded", held)
+        assert (answer.status_code, answer.json()) == (200, {"outcome": "confirmed"})
+        assert len(answer.headers["X-Request-Id"]) == 16
+        http.headers["X-Request-Id"] = "r-1"
+        assert (await call_back(http, "succeeded", held)).headers["X-Request-Id"] == "r-1"
 
 
 async def test_refunded_before_succeeded(http: httpx.AsyncClient) -> None:
